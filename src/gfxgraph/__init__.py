@@ -1,0 +1,103 @@
+"""Run any PyTorch inference function as a CUDA or HIP graph.
+
+>>> import gfxgraph
+>>> @gfxgraph.graphed
+... def step(x):
+...     return x.relu() * 2
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from . import errors, settings
+from .stats import Stats, tally
+
+if TYPE_CHECKING:
+    from .call.graphed import Graphed as Graphed
+    from .call.graphed import GraphedStats as GraphedStats
+    from .call.graphed import graphed as graphed
+    from .device import DeviceFacts as DeviceFacts
+    from .graph.bridged import BridgedCUDAGraph as BridgedCUDAGraph
+    from .graph.enable import disable as disable
+    from .graph.enable import enable as enable
+    from .graph.enable import health_check as health_check
+    from .graph.enable import is_enabled as is_enabled
+
+__version__ = "0.1.0"
+
+# Looked up when first used: what kind of device there is decides what the graph class is, and
+# asking for the device starts the driver, which importing a library should not do.
+_LAZY = {
+    "BridgedCUDAGraph": "graph.bridged",
+    "DeviceFacts": "device",
+    "Graphed": "call.graphed",
+    "GraphedStats": "call.graphed",
+    "disable": "graph.enable",
+    "enable": "graph.enable",
+    "graphed": "call.graphed",
+    "health_check": "graph.enable",
+    "is_enabled": "graph.enable",
+}
+
+__all__ = [
+    "BridgedCUDAGraph",
+    "DeviceFacts",
+    "Graphed",
+    "GraphedStats",
+    "Stats",
+    "__version__",
+    "device_facts",
+    "device_type",
+    "disable",
+    "enable",
+    "errors",
+    "graphed",
+    "health_check",
+    "is_enabled",
+    "settings",
+    "stats",
+]
+
+
+def stats() -> Stats:
+    """Counts of captures, replays, fallbacks and failures in this process."""
+    return tally.snapshot()
+
+
+def device_type() -> str:
+    """``"cuda"`` on a GPU (NVIDIA or AMD), ``"cpu"`` where graphs are emulated."""
+    from .device import current_device
+
+    return current_device().type
+
+
+def device_facts(index: int = 0) -> DeviceFacts:
+    """What the device is that graphs run on: vendor, name, architecture, versions, memory.
+
+    Args:
+        index: which GPU, where there are several. Default 0.
+
+    Raises:
+        DeviceError: the device does not answer.
+    """
+    from .device import current_device
+
+    return current_device().facts(index)
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _LAZY:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from importlib import import_module
+
+    value = getattr(import_module(f"{__name__}.{_LAZY[name]}"), name)
+    globals()[name] = value
+    return value
+
+
+if settings.from_environment().mode != "off":
+    from .graph.enable import enable
+
+    _mode = settings.from_environment().mode
+    enable(debug=_mode == "debug", validate=_mode == "validate")

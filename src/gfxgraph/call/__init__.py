@@ -1,0 +1,1 @@
+"""Many graphs behind one callable."""

@@ -1,0 +1,298 @@
+"""One key of a graphed callable: a graph with its static inputs and outputs, or a refusal."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from operator import itemgetter
+from typing import Any
+
+import torch
+
+from ..device import Device, PoolHandle
+from ..graph.capture import LOCK, CapturedGraph
+from ..record.effects import storage_key
+from .signature import Spec, builder
+
+__all__ = ["MISS", "Entry", "GraphRow", "Lane", "Refusal", "make_static", "shares_memory"]
+
+MISS: Any = object()
+"""What an attempt returns when its graph does not fit the call, or may not be used any more."""
+
+Matcher = Callable[[tuple[Any, ...], dict[str, Any]], "Sequence[torch.Tensor] | None"]
+Attempt = Callable[[Callable[..., Any], tuple[Any, ...], dict[str, Any]], Any]
+"""A function of the callable, its positional and its keyword arguments: the result or MISS."""
+
+
+class Lane:
+    """The memory pool and the stream that all graphs of one callable on one device share.
+
+    Since they share memory, their replays must follow one another: when the caller's stream
+    changes, the new one waits for the old one.
+    """
+
+    def __init__(self, device: Device, index: int) -> None:
+        self.device = device
+        self.index = index
+        self.stream = device.new_stream(index)
+        self.last_stream: int | None = None
+        self.graphs = 0
+        self._moved = False
+        self._pool = device.pool_handle()
+
+    def pool(self) -> PoolHandle:
+        """The pool to capture into. A pool that no graph uses any more cannot be used again."""
+        if not self.graphs:
+            self._pool = self.device.pool_handle()
+        return self._pool
+
+    def follow(self, stream: int) -> None:
+        """Let ``stream``, the current one, wait for the stream that was used before."""
+        if self.last_stream is not None and self.last_stream != stream:
+            self.device.wait_stream_id(self.index, self.last_stream)
+            self._moved = True
+        self.last_stream = stream
+
+    def release(self, statics: list[torch.Tensor]) -> None:
+        """A graph is gone, and its static inputs with it."""
+        self.graphs -= 1
+        if self._moved and self.last_stream is not None:
+            # They were made on one stream and used on another: not to be used again before that.
+            self.device.record_use(statics, self.index, self.last_stream)
+
+
+@dataclass(frozen=True)
+class GraphRow:
+    """A row of :class:`~gfxgraph.call.graphed.GraphedStats`.
+
+    Attributes:
+        key: shapes and dtypes of the tensors, and the other arguments.
+        pool_bytes: bytes by which its capture made the memory pool grow.
+        input_bytes: bytes of its static inputs.
+        replays: how often it was replayed.
+    """
+
+    key: str
+    pool_bytes: int
+    input_bytes: int
+    replays: int
+
+
+class Refusal:
+    """A key that runs eagerly, and why.
+
+    Attributes:
+        reason: why.
+        kind: the class of the error that said so. Not the error itself: its traceback holds on to
+            every tensor of the failed run.
+        attempt: runs a call that fits the key eagerly.
+        used: when it was last used, for the order of release.
+    """
+
+    def __init__(self, reason: str, kind: type[Exception], attempt: Attempt) -> None:
+        self.reason = reason
+        self.kind = kind
+        self.attempt = attempt
+        self.used = 0
+
+
+class Entry:
+    """A captured graph with its static inputs and outputs.
+
+    Everything that can be done before a call is done here: which tensors are copied where, how the
+    result is built, what is watched. A call checks, copies, launches and builds.
+    """
+
+    def __init__(
+        self,
+        key: str,
+        match: Matcher,
+        captured: CapturedGraph,
+        lane: Lane,
+        statics: list[torch.Tensor],
+        leaves: Sequence[torch.Tensor],
+        out_spec: Spec,
+        own_outputs: bool,
+    ) -> None:
+        self.used = 0
+        self._key = key
+        self._lane = lane
+        self._captured: CapturedGraph | None = captured
+        self._counter = captured.graph.counter
+        self._statics = statics
+        self._guard = captured.guard
+        self._input_bytes = sum(s.numel() * s.element_size() for s in statics)
+        self._copy = _copier(statics, leaves)
+        lane.graphs += 1
+
+        def hand_out(output: torch.Tensor) -> Any:
+            # What lives outside (a cache that the function returns) is itself in eager, too.
+            if not own_outputs or storage_key(output) in captured.outside:
+                return output
+            return output.clone
+
+        self._build: Callable[[], Any] | None = builder(
+            out_spec, [hand_out(o) for o in captured.outputs]
+        )
+        write_back = [
+            (n, static)
+            for n, static in enumerate(statics)
+            if storage_key(static) in captured.written
+        ]
+        #: Replays for tensors that fit. A closure, since it is the path of every call and looks
+        #: up each of these names in one step.
+        self.replay = self._make_replay(captured, write_back)
+
+        def attempt(fn: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+            leaves = match(args, kwargs)
+            return MISS if leaves is None else self.replay(leaves)
+
+        self.attempt: Attempt = attempt
+
+    def _make_replay(
+        self, captured: CapturedGraph, write_back: list[tuple[int, torch.Tensor]]
+    ) -> Callable[[Sequence[torch.Tensor]], Any]:
+        lane, index, counter = self._lane, self._lane.index, self._counter
+        stream_id, is_capturing = lane.device.stream_id, lane.device.is_capturing
+        launch = captured.graph.launch
+        memory_holds, places_hold = self._guard.memory_holds, self._guard.places_hold
+        # A replay that changes nothing but its own outputs can be thrown away, so it may be
+        # launched before it is known that every weight is still in its place.
+        look_first = bool(captured.written) or captured.draws_random_numbers
+
+        def replay(leaves: Sequence[torch.Tensor]) -> Any:
+            with LOCK:
+                build = self._build
+                if build is None:  # released meanwhile
+                    return MISS
+                stream = stream_id(index)
+                if stream and is_capturing():
+                    return MISS
+                if stream != lane.last_stream:
+                    lane.follow(stream)
+                if look_first and not places_hold():
+                    return MISS
+                if write_back and shares_memory(leaves):
+                    return MISS
+                self._copy(leaves)
+                if not memory_holds():  # asked while the device copies
+                    return MISS
+                launch()
+                counter.replays += 1
+                for n, static in write_back:
+                    leaves[n].copy_(static)
+                if not look_first and not places_hold():  # asked while the device replays
+                    return MISS
+                return build()
+
+        return replay
+
+    def stale(self) -> list[str]:
+        """What was rebound or moved since the capture.
+
+        Raises:
+            DeadTensorError: see ``Guard.check_alive``.
+        """
+        self._guard.check_alive()
+        return self._guard.changes()
+
+    def static_inputs(self) -> list[torch.Tensor]:
+        """The static inputs; from now on a call may pass them, and they are not copied."""
+        statics = self._statics
+
+        def copy_others(leaves: Sequence[torch.Tensor]) -> None:
+            for static, leaf in zip(statics, leaves, strict=True):
+                if leaf is not static:
+                    _copy_one(static, leaf)
+
+        self._copy = copy_others
+        return statics
+
+    def row(self) -> GraphRow:
+        """What ``stats()`` shows of it."""
+        pool_bytes = 0 if self._captured is None else self._captured.pool_bytes
+        return GraphRow(self._key, pool_bytes, self._input_bytes, self._counter.replays)
+
+    def release(self) -> int:
+        """Let go of the graph and its memory.
+
+        Returns:
+            How often it was replayed.
+        """
+        with LOCK:
+            if self._captured is not None:
+                self._captured.graph.reset()
+                self._lane.release(self._statics)
+            self._captured = self._build = None
+            self._statics = []
+            self._copy = _nothing
+            self.attempt = self.replay = _miss
+        return self._counter.replays
+
+
+def _miss(*args: Any) -> Any:
+    return MISS
+
+
+def shares_memory(leaves: Sequence[torch.Tensor]) -> bool:
+    """Whether two of ``leaves`` live on one storage."""
+    filled = [storage_key(leaf) for leaf in leaves if leaf.numel()]
+    return len(set(filled)) < len(filled)
+
+
+def make_static(leaf: torch.Tensor, device: torch.device) -> torch.Tensor:
+    """A static input for ``leaf``: same shape and dtype, on ``device``, with what it holds now.
+
+    Strides are kept where the tensor fills its memory once (so channels-last stays channels-last);
+    an expanded or sliced tensor becomes dense.
+    """
+    # Never an inference tensor: it is written in whatever mode the caller is in.
+    with torch.inference_mode(False), torch.no_grad():
+        static = torch.empty_like(leaf, device=device, requires_grad=False)
+        return static.copy_(leaf)
+
+
+def _copy_one(static: torch.Tensor, leaf: torch.Tensor) -> None:
+    # From pageable memory the driver has taken the data when the call returns, whether we wait
+    # or not. From pinned memory it has not, so wait, as eager `.to(device)` does.
+    with torch.no_grad():
+        static.copy_(leaf, non_blocking=not leaf.is_cuda and not leaf.is_pinned())
+
+
+def _nothing(leaves: Sequence[torch.Tensor]) -> None:
+    pass
+
+
+def _copier(
+    statics: list[torch.Tensor], leaves: Sequence[torch.Tensor]
+) -> Callable[[Sequence[torch.Tensor]], None]:
+    """A function that copies tensors like ``leaves`` into ``statics``, one launch a dtype."""
+    groups: dict[torch.dtype, list[int]] = {}
+    alone: list[int] = []
+    for n, (static, leaf) in enumerate(zip(statics, leaves, strict=True)):
+        if not leaf.numel():
+            continue
+        if leaf.device == static.device and not leaf.requires_grad:
+            groups.setdefault(static.dtype, []).append(n)
+        else:
+            alone.append(n)
+    foreach_copy = torch._foreach_copy_
+    if not groups and not alone:
+        return _nothing
+    if not alone and len(groups) == 1 and len(next(iter(groups.values()))) == len(statics):
+        return functools.partial(foreach_copy, statics)
+
+    picks = [
+        ([statics[n] for n in members], itemgetter(*members, members[0]))
+        for members in groups.values()
+    ]
+
+    def copy_groups(sources: Sequence[torch.Tensor]) -> None:
+        for targets, pick in picks:
+            # itemgetter gives a tuple from two names on, hence the one too many
+            foreach_copy(targets, pick(sources)[:-1])
+        for n in alone:
+            _copy_one(statics[n], sources[n])
+
+    return copy_groups

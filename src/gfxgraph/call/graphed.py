@@ -1,0 +1,669 @@
+"""``graphed``: a callable that captures what it is called with, and replays it from then on."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import sys
+import threading
+import types
+import weakref
+from collections import Counter, OrderedDict
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Generic, Literal, TypeVar, overload
+
+import torch
+
+from ..device import current_device
+from ..errors import ArgumentError, CaptureError, VerificationError
+from ..graph.capture import being_busy, busy, capture
+from ..graph.compare import Tolerance
+from ..record.effects import storage_key
+from ..stats import tally
+from .entry import MISS, Entry, GraphRow, Lane, Refusal, make_static, shares_memory
+from .signature import Condition, Spec, builder, constants, flatten, matcher, tensor_check
+
+__all__ = ["Graphed", "GraphedStats", "graphed"]
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+# A call looks at so many of the keys met last before it works out its own key.
+_HOT = 8
+
+
+@dataclass(frozen=True)
+class GraphedStats:
+    """What a graphed callable has done.
+
+    Attributes:
+        captures: graphs captured.
+        replays: calls answered by a replay.
+        eager_calls: calls answered eagerly: the first call of each key, and fallbacks.
+        fallbacks: reason -> calls that ran eagerly for it.
+        evictions: graphs released because there were more than ``max_graphs``.
+        recaptures: graphs captured again because a weight was rebound or moved.
+        graphs: a row a graph, least recently used first.
+    """
+
+    captures: int
+    replays: int
+    eager_calls: int
+    fallbacks: dict[str, int]
+    evictions: int
+    recaptures: int
+    graphs: list[GraphRow]
+
+
+@dataclass(frozen=True)
+class _Options:
+    warmup: int = 3
+    outputs: Literal["own", "view"] = "own"
+    verify: Tolerance = True
+    fallback: Literal["eager", "raise"] = "eager"
+    max_graphs: int = 32
+
+    def __post_init__(self) -> None:
+        def number(name: str) -> bool:
+            value = getattr(self, name)
+            return isinstance(value, int) and not isinstance(value, bool) and value >= 1
+
+        tolerance = isinstance(self.verify, bool) or (
+            isinstance(self.verify, (int, float)) and 0 <= self.verify < float("inf")
+        )
+        for name, fits, takes in (
+            ("warmup", number("warmup"), "a whole number from 1"),
+            ("outputs", self.outputs in ("own", "view"), "'own' or 'view'"),
+            ("verify", tolerance, "True, False or a tolerance from 0"),
+            ("fallback", self.fallback in ("eager", "raise"), "'eager' or 'raise'"),
+            ("max_graphs", number("max_graphs"), "a whole number from 1"),
+        ):
+            if not fits:
+                raise ArgumentError(f"graphed({name}={getattr(self, name)!r}): expected {takes}.")
+
+
+@overload
+def graphed(
+    fn: F,
+    *,
+    warmup: int = ...,
+    outputs: Literal["own", "view"] = ...,
+    verify: Tolerance = ...,
+    fallback: Literal["eager", "raise"] = ...,
+    max_graphs: int = ...,
+) -> Graphed[F]: ...
+
+
+@overload
+def graphed(
+    fn: None = None,
+    *,
+    warmup: int = ...,
+    outputs: Literal["own", "view"] = ...,
+    verify: Tolerance = ...,
+    fallback: Literal["eager", "raise"] = ...,
+    max_graphs: int = ...,
+) -> Callable[[F], Graphed[F]]: ...
+
+
+def graphed(
+    fn: Any = None,
+    *,
+    warmup: int = 3,
+    outputs: Literal["own", "view"] = "own",
+    verify: Tolerance = True,
+    fallback: Literal["eager", "raise"] = "eager",
+    max_graphs: int = 32,
+) -> Any:
+    """Run a function, a module or a method from CUDA or HIP graphs; on a CPU, from emulated ones.
+
+    The first call with arguments of a new kind runs ``fn`` as it is and returns what it gives;
+    then a graph is warmed up, captured, compared with eager execution, and every trace of that is
+    taken back. Later calls of that kind copy the arguments into static inputs and replay. A kind is
+    the structure of the arguments, shape, dtype, device, layout and strides of every tensor, every
+    other argument, grad mode, inference mode, autocast and the module's training flag.
+
+    Where no graph can be made, the call runs eagerly: logged once for each reason and counted in
+    :meth:`Graphed.stats`.
+
+    Args:
+        fn: the function, ``torch.nn.Module`` or method; used as a decorator it may be left out.
+            In a class, each instance has its own graphs, released with it and left out of copies
+            and pickles.
+        warmup: eager runs before a capture, on the stream of the capture. At least 1, default 3.
+        outputs: ``"own"`` (default): each call returns new tensors. ``"view"``: it returns the
+            static outputs, which the next call overwrites.
+        verify: compare the first replay of each graph with eager execution: ``True`` (default)
+            with a tolerance by dtype, a number as the tolerance for floating-point tensors
+            (relative to the largest magnitude, or absolute below 1), ``False``: do not.
+        fallback: ``"eager"`` (default), or ``"raise"`` the reason where no graph can be made.
+        max_graphs: how many graphs to keep; the least recently used one is released. Default 32.
+
+    Returns:
+        A :class:`Graphed`, called like ``fn``; attributes that it does not have are those of
+        ``fn``.
+
+    Raises:
+        ArgumentError: ``fn`` is not callable or is a generator or coroutine function, or an option
+            holds what it does not take.
+    """
+    options = _Options(warmup, outputs, verify, fallback, max_graphs)
+    if fn is None:
+        return functools.partial(Graphed, options=options)
+    return Graphed(fn, options=options)
+
+
+class Graphed(Generic[F]):
+    """A callable that replays graphs; made by :func:`graphed`."""
+
+    def __init__(self, fn: F, *, options: _Options) -> None:
+        if not callable(fn) or isinstance(fn, type):
+            raise ArgumentError(
+                f"graphed() takes a function, a module or a method, not {_describe(fn)}. To graph "
+                "a class's method, decorate the method."
+            )
+        target = fn.forward if isinstance(fn, torch.nn.Module) else fn
+        if (
+            inspect.isgeneratorfunction(target)
+            or inspect.iscoroutinefunction(target)
+            or inspect.isasyncgenfunction(target)
+        ):
+            raise ArgumentError(
+                f"graphed() takes a function that returns its result; {_describe(fn)} is a "
+                "generator or a coroutine. Decorate the function that does the tensor work."
+            )
+        self._options = options
+        self._engine = _Engine(_name(fn), options)
+        _reset_with(self, self._engine)
+        if isinstance(fn, (types.FunctionType, types.MethodType)):
+            functools.update_wrapper(self, fn, updated=())
+        self.__wrapped__ = fn
+
+    def __call__(self, /, *args: Any, **kwargs: Any) -> Any:
+        """Call ``fn``, from a graph if there is one for these arguments."""
+        engine = self._engine
+        result = engine.front(self.__wrapped__, args, kwargs)
+        return engine.call(self.__wrapped__, args, kwargs) if result is MISS else result
+
+    def stats(self) -> GraphedStats:
+        """What this callable has done since it was made or reset."""
+        return self._engine.stats()
+
+    def reset(self) -> None:
+        """Release all graphs and forget all reasons; the next call starts anew."""
+        self._engine.reset()
+
+    def static_inputs(self, /, *args: Any, **kwargs: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """The static inputs of the graph that a call with these arguments replays.
+
+        Write into them and call with them, and nothing is copied.
+
+        Returns:
+            ``args`` and ``kwargs`` with each tensor replaced by the static input.
+
+        Raises:
+            CaptureError: there is no graph for these arguments; call once first.
+        """
+        return self._engine.static_inputs(self.__wrapped__, args, kwargs)
+
+    def __get__(self, instance: Any, owner: type | None = None) -> Any:
+        if instance is None or not hasattr(type(self.__wrapped__), "__get__"):
+            return self
+        return _BoundGraphed(self, instance)
+
+    def __getattr__(self, name: str) -> Any:
+        if name in ("__wrapped__", "_engine", "_options"):  # not set yet: a copy in the making
+            raise AttributeError(name)
+        return getattr(self.__wrapped__, name)
+
+    def __repr__(self) -> str:
+        return f"graphed({self.__wrapped__!r})"
+
+    def __reduce__(self) -> Any:
+        # A decorated function is found under its own name; anything else is wrapped anew.
+        fn = self.__wrapped__
+        module = sys.modules.get(getattr(fn, "__module__", None) or "")
+        name = getattr(fn, "__qualname__", "")
+        if getattr(module, name, None) is self:
+            return name
+        return _rewrap, (fn, self._options)
+
+
+def _rewrap(fn: Any, options: _Options) -> Graphed[Any]:
+    return Graphed(fn, options=options)
+
+
+class _BoundGraphed:
+    # A graphed method of one instance; its docstring is the method's.
+    __slots__ = ("__self__", "__wrapped__", "_engine")
+    __doc__ = property(lambda self: self.__wrapped__.__doc__)
+
+    def __init__(self, graphed: Graphed[Any], instance: Any) -> None:
+        self.__self__ = instance
+        self.__wrapped__ = graphed.__wrapped__.__get__(instance)
+        self._engine = _engine_of(graphed, instance)
+
+    def __call__(self, /, *args: Any, **kwargs: Any) -> Any:
+        engine = self._engine
+        result = engine.front(self.__wrapped__, args, kwargs)
+        return engine.call(self.__wrapped__, args, kwargs) if result is MISS else result
+
+    def stats(self) -> GraphedStats:
+        """See :meth:`Graphed.stats`; of this instance alone."""
+        return self._engine.stats()
+
+    def reset(self) -> None:
+        """See :meth:`Graphed.reset`; of this instance alone."""
+        self._engine.reset()
+
+    def static_inputs(self, /, *args: Any, **kwargs: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """See :meth:`Graphed.static_inputs`."""
+        return self._engine.static_inputs(self.__wrapped__, args, kwargs)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.__wrapped__, name)
+
+    def __repr__(self) -> str:
+        return f"graphed({self.__wrapped__!r})"
+
+    def __reduce__(self) -> Any:
+        return getattr, (self.__self__, self.__wrapped__.__name__)
+
+
+def _engine_of(graphed: Graphed[Any], instance: Any) -> _Engine:
+    """The engine of a method and an instance; it lives in the instance and dies with it."""
+    try:
+        attributes = vars(instance)
+    except TypeError as error:
+        raise ArgumentError(
+            f"{graphed!r} is a method of {type(instance).__qualname__}, whose instances have no "
+            "__dict__ to keep their graphs in. Remove __slots__, or wrap the bound method with "
+            "gfxgraph.graphed() where it is used."
+        ) from error
+    name = f"__gfxgraph_{graphed._engine.name}"
+    engine = attributes.get(name)
+    # A copy of the instance shares its attributes, but may not share its graphs.
+    if not isinstance(engine, _Engine) or engine.owner is None or engine.owner() is not instance:
+        engine = _Engine(graphed._engine.name, graphed._options)
+        engine.owner = weakref.ref(instance)
+        _reset_with(instance, engine)
+        attributes[name] = engine
+    return engine
+
+
+def _reset_with(owner: Any, engine: _Engine) -> None:
+    """Release the graphs when ``owner`` goes, and not when the garbage collector comes round."""
+    # Weakly: whatever the graphs hold must not keep the owner alive.
+    weakref.finalize(owner, _reset, weakref.ref(engine)).atexit = False
+
+
+def _reset(engine: weakref.ref[_Engine]) -> None:
+    alive = engine()
+    if alive is not None:
+        alive.reset()
+
+
+@dataclass
+class _Counts:
+    captures: int = 0
+    released_replays: int = 0
+    eager_calls: int = 0
+    evictions: int = 0
+    recaptures: int = 0
+    fallbacks: Counter[str] = field(default_factory=Counter)
+
+
+class _Engine:
+    """All graphs of one callable, or of one method of one instance."""
+
+    def __init__(self, name: str, options: _Options) -> None:
+        self.name = name
+        self.owner: weakref.ref[Any] | None = None
+        self._options = options
+        self._lock = threading.RLock()
+        self._keys: OrderedDict[Any, Entry | Refusal] = OrderedDict()
+        self._lanes: dict[int, Lane] = {}
+        self._counts = _Counts()
+        self._clock = 0
+        self._set_hot(())
+
+    def __reduce__(self) -> Any:
+        return type(None), ()  # graphs are left out of copies and pickles of their instance
+
+    def __deepcopy__(self, memo: Any) -> None:
+        return None
+
+    def call(self, fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Answer a call that the attempt at the front did not."""
+        for entry in self._hot[1:]:
+            result = entry.attempt(fn, args, kwargs)
+            if result is not MISS:
+                self._promote(entry)
+                return result
+        return self._call_by_key(fn, args, kwargs)
+
+    def stats(self) -> GraphedStats:
+        with self._lock:
+            entries = sorted(self._keys.values(), key=lambda e: e.used)
+            rows = [entry.row() for entry in entries if isinstance(entry, Entry)]
+            counts = self._counts
+            return GraphedStats(
+                captures=counts.captures,
+                replays=counts.released_replays + sum(row.replays for row in rows),
+                eager_calls=counts.eager_calls,
+                fallbacks=dict(counts.fallbacks),
+                evictions=counts.evictions,
+                recaptures=counts.recaptures,
+                graphs=rows,
+            )
+
+    def reset(self) -> None:
+        with self._lock:
+            for entry in self._keys.values():
+                if isinstance(entry, Entry):
+                    entry.release()
+            self._keys.clear()
+            self._set_hot(())
+            self._lanes.clear()
+            self._counts = _Counts()
+
+    def static_inputs(
+        self, fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        leaves, spec = flatten((args, kwargs))
+        with self._lock:
+            entry = self._keys.get(_key(fn, leaves, spec))
+            if not isinstance(entry, Entry):
+                why = f": {entry.reason}" if entry else "; call it once with them first"
+                raise CaptureError(f"{self.name} has no graph for these arguments{why}.")
+            static: tuple[tuple[Any, ...], dict[str, Any]] = builder(spec, entry.static_inputs())()
+            return static
+
+    def _call_by_key(
+        self, fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Any:
+        if busy():  # inside the graph of a caller: its graph includes our work
+            return fn(*args, **kwargs)
+        reason = _no_graph_now()
+        if reason is not None:
+            return self._run_eagerly(fn, args, kwargs, reason)
+        try:
+            leaves, spec = flatten((args, kwargs))
+        except ArgumentError as error:
+            return self._run_eagerly(fn, args, kwargs, f"argument: {error}")
+        reason = _unsuitable(leaves, "argument")
+        if reason is not None:
+            return self._run_eagerly(fn, args, kwargs, reason)
+        key = _key(fn, leaves, spec)
+        with self._lock:
+            entry = self._keys.get(key)
+            if isinstance(entry, Entry) and entry.stale():
+                self._counts.recaptures += 1
+                self._drop(key)
+                entry = None
+            if entry is None:
+                return self._first_call(fn, args, kwargs, key, leaves, spec)
+            self._promote(entry)
+        if isinstance(entry, Entry):
+            result = entry.replay(leaves)
+            if result is not MISS:
+                return result
+            return self._run_eagerly(fn, args, kwargs, "was reset or rebound while it was called")
+        return self._run_eagerly(fn, args, kwargs, entry.reason, entry.kind)
+
+    def _first_call(
+        self,
+        fn: Callable[..., Any],
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        key: Any,
+        leaves: list[torch.Tensor],
+        spec: Spec,
+    ) -> Any:
+        with being_busy():
+            result = fn(*args, **kwargs)
+        self._counts.eager_calls += 1
+        check = tensor_check(leaves) if leaves else None
+        # The check of the tensors sees inference mode and autocast by itself.
+        conditions = [c for c in _conditions(fn) if check is None or c[0] not in _SEEN_BY_CHECK]
+        match = matcher(spec[3][0], spec[3][1], check, conditions)
+        entry: Entry | Refusal
+        try:
+            entry = self._capture(fn, match, leaves, spec, result)
+            self._counts.captures += 1
+        except (CaptureError, VerificationError) as error:
+            entry = self._refusal(match, str(error), type(error))
+            self._count_fallback(str(error))
+            if self._options.fallback == "raise":
+                self._keep(key, entry)
+                raise
+        self._keep(key, entry)
+        return result
+
+    def _refusal(self, match: Any, reason: str, kind: type[Exception]) -> Refusal:
+        def attempt(fn: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+            if match(args, kwargs) is None:
+                return MISS
+            if busy():
+                return fn(*args, **kwargs)
+            return self._run_eagerly(fn, args, kwargs, reason, kind)
+
+        return Refusal(reason, kind, attempt)
+
+    def _capture(
+        self,
+        fn: Callable[..., Any],
+        match: Any,
+        leaves: list[torch.Tensor],
+        spec: Spec,
+        result: Any,
+    ) -> Entry:
+        try:
+            out_leaves, out_spec = flatten(result)
+        except ArgumentError as error:
+            raise CaptureError(f"result: {error}") from error
+        for const in constants(out_spec):
+            if not const.is_value:
+                raise CaptureError(
+                    f"result: holds a {_describe(const.value)}, which a replay cannot make anew. "
+                    "Return tensors, numbers and containers of them."
+                )
+        reason = _unsuitable(out_leaves, "result")
+        if reason is not None:
+            raise CaptureError(reason)
+        if any(t.requires_grad for t in out_leaves):
+            raise CaptureError(
+                "result: requires grad; a replay records nothing for autograd. Call it under "
+                "torch.no_grad() or torch.inference_mode()."
+            )
+        device = current_device()
+        on_device = [t for t in (*leaves, *out_leaves) if t.device.type == device.type]
+        if not on_device and (leaves or out_leaves):
+            raise CaptureError(f"no tensor among arguments and results is on {device.type}")
+        index = device.index(on_device[0].device if on_device else torch.device(device.type))
+        torch_device = torch.device("cuda", index) if device.type == "cuda" else torch.device("cpu")
+        stray = next((t.device for t in out_leaves if t.device != torch_device), None)
+        if stray is not None:
+            raise CaptureError(f"result: is on {stray}, but the graph runs on {torch_device}")
+        lane = self._lanes.get(index)
+        if lane is None:
+            lane = self._lanes[index] = Lane(device, index)
+        lane.follow(device.stream_id(index))
+
+        statics = [make_static(leaf, torch_device) for leaf in leaves]
+        static_args, static_kwargs = builder(spec, statics)()
+
+        def run() -> list[torch.Tensor]:
+            outputs, now = flatten(fn(*static_args, **static_kwargs))
+            if now != out_spec:
+                raise CaptureError("result: its structure or its plain values change between calls")
+            return outputs
+
+        opaque = [c.value for c in constants(spec) if not c.is_value]
+        captured = capture(
+            run,
+            statics,
+            device=device,
+            index=index,
+            pool=lane.pool(),
+            stream=lane.stream,
+            warmup=self._options.warmup,
+            roots={self.name: fn} | {f"argument {n}": value for n, value in enumerate(opaque)},
+            generators=tuple(v for v in opaque if isinstance(v, torch.Generator)),
+            tolerance=None if self._options.verify is False else self._options.verify,
+            before_launch=lambda: lane.follow(device.stream_id(index)),
+        )
+        if captured.written.intersection(map(storage_key, statics)) and shares_memory(leaves):
+            captured.graph.reset()
+            raise CaptureError("arguments share memory, and the function writes to them")
+        return Entry(
+            _describe_key(leaves, spec),
+            match,
+            captured,
+            lane,
+            statics,
+            leaves,
+            out_spec,
+            self._options.outputs == "own",
+        )
+
+    def _run_eagerly(
+        self,
+        fn: Callable[..., Any],
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        reason: str,
+        kind: type[Exception] = CaptureError,
+    ) -> Any:
+        self._count_fallback(reason)
+        if self._options.fallback == "raise":
+            raise kind(f"{self.name}: {reason}")
+        with self._lock:
+            self._counts.eager_calls += 1
+        return fn(*args, **kwargs)
+
+    def _count_fallback(self, reason: str) -> None:
+        with self._lock:
+            self._counts.fallbacks[reason] += 1
+        tally.fallback(self.name, reason)
+
+    def _keep(self, key: Any, entry: Entry | Refusal) -> None:
+        while len(self._keys) >= self._options.max_graphs:
+            oldest = min(self._keys, key=lambda key: self._keys[key].used)
+            self._counts.evictions += isinstance(self._keys[oldest], Entry)
+            self._drop(oldest)
+        self._keys[key] = entry
+        self._promote(entry)
+
+    def _promote(self, entry: Entry | Refusal) -> None:
+        """Put ``entry`` to the front; called whenever another one is there."""
+        with self._lock:
+            self._clock += 1
+            entry.used = self._clock
+            self._set_hot((entry, *(e for e in self._hot if e is not entry))[:_HOT])
+
+    def _set_hot(self, entries: tuple[Entry | Refusal, ...]) -> None:
+        self._hot = entries
+        self.front = entries[0].attempt if entries else _no_attempt
+
+    def _drop(self, key: Any) -> None:
+        entry = self._keys.pop(key)
+        self._set_hot(tuple(e for e in self._hot if e is not entry))
+        if isinstance(entry, Entry):
+            self._counts.released_replays += entry.release()
+
+
+def _root_module(fn: Any) -> torch.nn.Module | None:
+    while isinstance(fn, functools.partial):
+        fn = fn.func
+    owner = getattr(fn, "__self__", fn)
+    return owner if isinstance(owner, torch.nn.Module) else None
+
+
+_SEEN_BY_CHECK = (torch.is_inference_mode_enabled, torch.is_autocast_enabled)
+
+
+def _no_attempt(*args: Any) -> Any:
+    return MISS
+
+
+def _conditions(fn: Any) -> list[Condition]:
+    """What must be as it is now for a call to be of the same kind, beside its arguments."""
+    device_type = current_device().type
+    asked: list[tuple[Callable[..., object], tuple[str, ...]]] = [
+        (torch.is_grad_enabled, ()),
+        (torch.is_inference_mode_enabled, ()),
+        (torch.is_autocast_enabled, (device_type,)),
+    ]
+    if torch.is_autocast_enabled(device_type):
+        asked.append((torch.get_autocast_dtype, (device_type,)))
+    module = _root_module(fn)
+    if module is not None:
+        asked.append((vars(module).__getitem__, ("training",)))
+    return [(function, arguments, function(*arguments)) for function, arguments in asked]
+
+
+def _key(fn: Any, leaves: Sequence[torch.Tensor], spec: Spec) -> Any:
+    storages = [storage_key(leaf) if leaf.numel() else None for leaf in leaves]
+    return (
+        spec,
+        tuple(
+            (leaf.shape, leaf.dtype, leaf.device, _dense_strides(leaf), leaf.requires_grad)
+            for leaf in leaves
+        ),
+        tuple(storages.index(s) for s in storages) if shares_memory(leaves) else None,
+        tuple(value for _, _, value in _conditions(fn)),
+    )
+
+
+def _dense_strides(leaf: torch.Tensor) -> tuple[int, ...] | None:
+    """The strides that the static input for ``leaf`` has; ``None``: those of a contiguous one."""
+    return None if leaf.is_contiguous() else torch.empty_like(leaf, device="meta").stride()
+
+
+def _no_graph_now() -> str | None:
+    """Why no call can use a graph right now, whatever its arguments."""
+    if current_device().is_capturing():
+        return "called while another graph is captured: its work went into that graph"
+    if torch._C._len_torch_dispatch_stack():
+        return "called under a TorchDispatchMode, which a replay would pass by"
+    return None
+
+
+def _unsuitable(leaves: Sequence[torch.Tensor], what: str) -> str | None:
+    """Why these tensors cannot be inputs or outputs of a graph."""
+    kinds = (torch.Tensor, torch.nn.Parameter)
+    for leaf in leaves:
+        if type(leaf) not in kinds:
+            return f"{what}: is a {_describe(leaf)}, a subclass of Tensor with behaviour of its own"
+        if leaf.layout is not torch.strided:
+            return f"{what}: has the layout {leaf.layout}, only torch.strided can be copied"
+        if leaf.is_quantized:
+            return f"{what}: is quantized ({leaf.dtype})"
+        if torch._C._functorch.is_functorch_wrapped_tensor(leaf):
+            return f"{what}: is inside a torch.func transform (vmap, grad, jvp)"
+    device = current_device().type
+    strange = {leaf.device for leaf in leaves if leaf.device.type not in ("cpu", device)}
+    if strange:
+        return f"{what}: is on {strange.pop()}, which holds no data that a graph on {device} reads"
+    devices = sorted({str(leaf.device) for leaf in leaves if leaf.device.type == device})
+    if len(devices) > 1:
+        return f"{what}s: are on several devices ({', '.join(devices)}); a graph runs on one"
+    return None
+
+
+def _name(fn: Any) -> str:
+    return getattr(fn, "__qualname__", None) or type(fn).__qualname__
+
+
+def _describe(value: Any) -> str:
+    cls = value if isinstance(value, type) else type(value)
+    return f"{cls.__module__}.{cls.__qualname__}".removeprefix("builtins.")
+
+
+def _describe_key(leaves: Sequence[torch.Tensor], spec: Spec) -> str:
+    tensors = [
+        f"{str(leaf.dtype).removeprefix('torch.')}[{','.join(map(str, leaf.shape))}]"
+        for leaf in leaves
+    ]
+    return ", ".join([*tensors, *(repr(const) for const in constants(spec))])

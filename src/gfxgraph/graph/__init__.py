@@ -1,0 +1,1 @@
+"""One graph: the graph class, safe capture, the state around it."""

@@ -1,0 +1,158 @@
+"""``enable()``: code that uses torch's graph classes gets ours, and ``stats()`` and health."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from typing import Any, TypedDict
+
+import torch
+
+from .. import settings
+from ..device import current_device
+from ..errors import GfxGraphError
+from ..stats import configure_log, log, tally
+from .bridged import BridgedCUDAGraph
+
+__all__ = ["HealthCheck", "disable", "enable", "health_check", "is_enabled"]
+
+_lock = threading.Lock()
+_replaced: dict[tuple[Any, str], Any] = {}
+
+
+def enable(debug: bool = False, validate: bool = False) -> None:
+    """Give code that uses ``torch.cuda.CUDAGraph`` our class from now on.
+
+    ``torch.cuda.graph``, ``torch.cuda.make_graphed_callables`` and
+    ``torch.compile(mode="reduce-overhead")`` work as before and are counted in
+    :func:`gfxgraph.stats`. What was imported by name before (``from torch.cuda import CUDAGraph``)
+    stays torch's own, so call this first. May be called again to change the options.
+
+    Args:
+        debug: log every capture, and wait for the device after every replay, so that an error
+            names the replay that made it. Default ``False``.
+        validate: refuse to replay a graph once a tensor that it reads is gone, as
+            ``capture_begin(check_input_liveness=True)`` does. Default ``False``.
+
+    With ``SGLANG_DISABLE_GFXGRAPH=1`` in the environment it does nothing.
+
+    Raises:
+        SettingError: a variable in the environment is malformed.
+    """
+    environment = settings.from_environment()
+    configure_log(logging.DEBUG if debug else environment.log_level)
+    if environment.disabled:
+        log(logging.WARNING, "not_enabled", because="SGLANG_DISABLE_GFXGRAPH=1")
+        return
+    with _lock:
+        BridgedCUDAGraph.synchronize_replays = debug
+        BridgedCUDAGraph.check_liveness = validate
+        if not _replaced:
+            for place in (torch.cuda, torch.cuda.graphs):
+                for name, ours in (("CUDAGraph", BridgedCUDAGraph), ("graph", _graph_context())):
+                    _replaced[place, name] = getattr(place, name)
+                    setattr(place, name, ours)
+            tally.enabled_at = time.time()
+    log(logging.INFO, "enabled", device=current_device().kind, debug=debug, validate=validate)
+
+
+def disable() -> None:
+    """Put torch's own classes back. Does nothing when not enabled; graphs that exist live on."""
+    with _lock:
+        for (place, name), original in _replaced.items():
+            setattr(place, name, original)
+        _replaced.clear()
+        BridgedCUDAGraph.synchronize_replays = BridgedCUDAGraph.check_liveness = False
+        tally.enabled_at = None
+
+
+def is_enabled() -> bool:
+    """Whether :func:`enable` is in force."""
+    return bool(_replaced)
+
+
+def _graph_context() -> Any:
+    original: Any = torch.cuda.graph
+
+    class graph(original):  # type: ignore[misc]
+        """``torch.cuda.graph`` that leaves the capture stream also when the capture fails."""
+
+        def __exit__(self, *args: Any) -> None:
+            try:
+                super().__exit__(*args)
+            except BaseException:
+                self.stream_ctx.__exit__(*args)
+                raise
+
+    graph.__qualname__, graph.__module__ = original.__qualname__, original.__module__
+    return graph
+
+
+class HealthCheck(TypedDict):
+    """What :func:`health_check` returns.
+
+    Attributes:
+        ok: a graph was captured and its replay gave the right result.
+        gpu: name of the device.
+        rocm: version of ROCm that torch was built for, or ``None``.
+        native_bridge: graphs are the driver's own, not emulated.
+        vram_total_mb: memory of the device in MiB (of the host when emulated).
+        vram_free_mb: of which free.
+        details: what was found, or what went wrong.
+    """
+
+    ok: bool
+    gpu: str
+    rocm: str | None
+    native_bridge: bool
+    vram_total_mb: int
+    vram_free_mb: int
+    details: str
+
+
+def health_check() -> HealthCheck:
+    """Capture a small graph, replay it twice with other input, and compare with eager."""
+    device = current_device()
+    report = HealthCheck(
+        ok=False,
+        gpu="",
+        rocm=torch.version.hip,
+        native_bridge=device.kind != "emulated",
+        vram_total_mb=0,
+        vram_free_mb=0,
+        details="",
+    )
+    try:
+        facts = device.facts()
+        report["gpu"] = facts.name
+        report["vram_total_mb"] = facts.memory_total >> 20
+        report["vram_free_mb"] = facts.memory_free >> 20
+        with torch.inference_mode(False), torch.no_grad():
+            wrong = _try_graph()
+        report["ok"] = wrong is None
+        report["details"] = wrong or f"captured and replayed on {facts.vendor} {facts.arch}"
+    except (RuntimeError, GfxGraphError) as error:
+        report["details"] = f"{type(error).__name__}: {error}"
+    return report
+
+
+def _try_graph() -> str | None:
+    device = current_device()
+    static = torch.arange(256, dtype=torch.float32, device=device.type)
+    stream = device.new_stream(0)
+    graph = BridgedCUDAGraph()
+    with device.on_stream(stream, 0):
+        graph.capture_begin(capture_error_mode="thread_local")
+        try:
+            output = static * 2 + 1
+        finally:
+            graph.capture_end()
+    for scale in (1.0, 3.0):
+        fresh = torch.arange(256, dtype=torch.float32, device=device.type) * scale
+        static.copy_(fresh)
+        graph.replay()
+        device.synchronize(0)
+        if not torch.equal(output, fresh * 2 + 1):
+            return "a replay gave a wrong result"
+    return None

@@ -1,0 +1,290 @@
+"""Python state that a function reaches: what it rebinds, and what a graph must watch.
+
+A graph replays device work only. An attribute that the function rebinds in each call
+(``self.position += 1``, ``self.cache = torch.cat(...)``) would stay what it was at capture, so such
+a function may not become a graph; and an attribute that the *caller* rebinds later (a weight, a
+number of steps) makes the graph stale.
+"""
+
+from __future__ import annotations
+
+import types
+from collections import deque
+from collections.abc import Collection, Iterator, MutableMapping
+from operator import getitem, is_
+from typing import Any
+
+import torch
+
+from ..errors import DeadTensorError
+from ..record.effects import storage_key
+
+__all__ = ["Guard", "PythonState"]
+
+# A walk over what a function reaches ends here: enough for a model of thousands of modules, and
+# an end for functions that reach a data set.
+_MAX_OBJECTS = 200_000
+_SCALARS = (int, float, bool, str, bytes, complex, type(None))
+_address = torch.Tensor.data_ptr
+_LEAVES = (*_SCALARS, torch.Tensor, torch.dtype, torch.device, types.ModuleType, type)
+
+
+class PythonState:
+    """The containers that ``roots`` reach, each with a shallow copy of what it holds now.
+
+    Args:
+        roots: name -> object: the function and the objects among its arguments.
+    """
+
+    def __init__(self, roots: dict[str, object]) -> None:
+        self._mappings: list[tuple[str, MutableMapping[Any, Any], dict[Any, Any]]] = []
+        self._sequences: list[tuple[str, Any, list[Any]]] = []
+        self._cells: list[tuple[str, types.CellType, object]] = []
+        self._globals: list[tuple[str, dict[str, Any], str, object]] = []
+        self._root_mappings: list[dict[str, Any]] = []
+        self._walk(roots)
+
+    def changes(self) -> list[str]:
+        """Names of what was rebound, added or removed since."""
+        found: list[str] = []
+        for path, mapping, before in self._mappings:
+            if not _same(mapping.values(), before.values()) or mapping.keys() != before.keys():
+                found += (
+                    f"{path}.{key}"
+                    for key in [*mapping, *(k for k in before if k not in mapping)]
+                    if mapping.get(key) is not before.get(key)
+                )
+        found += (path for path, items, held in self._sequences if not _same(items, held))
+        found += (path for path, cell, value in self._cells if cell.cell_contents is not value)
+        found += (path for path, space, name, value in self._globals if space[name] is not value)
+        return found
+
+    def restore(self) -> None:
+        """Put everything back to what it was."""
+        for _, mapping, before in self._mappings:
+            if not _same(mapping.values(), before.values()) or mapping.keys() != before.keys():
+                mapping.clear()
+                mapping.update(before)
+        for _, items, held in self._sequences:
+            if not _same(items, held):
+                items.clear()
+                items.extend(held)
+        for _, cell, value in self._cells:
+            cell.cell_contents = value
+        for _, space, name, value in self._globals:
+            space[name] = value
+
+    def guard(self, outside: dict[int, torch.Tensor]) -> Guard:
+        """What must not change as long as a graph is replayed.
+
+        Args:
+            outside: the tensors that the graph reads from outside, by storage.
+
+        Returns:
+            A guard over those of them that have a place in a container, and over the plain
+            numbers and strings of the roots themselves.
+        """
+        guard = Guard(outside)
+        for path, mapping, held in self._mappings:
+            watch_scalars = any(mapping is root for root in self._root_mappings)
+            for key, value in held.items():
+                if _reads(value, outside) or (watch_scalars and isinstance(value, _SCALARS)):
+                    guard.watch(f"{path}.{key}", mapping, key, value)
+        for path, items, before in self._sequences:
+            for position, value in enumerate(before):
+                if isinstance(items, list) and _reads(value, outside):
+                    guard.watch(f"{path}[{position}]", items, position, value)
+        for path, space, name, value in self._globals:
+            if _reads(value, outside) or isinstance(value, _SCALARS):
+                guard.watch(path, space, name, value)
+        for path, cell, value in self._cells:
+            if _reads(value, outside) or isinstance(value, _SCALARS):
+                guard.watch_cell(path, cell, value)
+        guard.watch_the_rest()
+        return guard
+
+    def _walk(self, roots: dict[str, object]) -> None:
+        seen: set[int] = set()
+        todo: list[tuple[str, object, bool]] = [(n, o, True) for n, o in roots.items()]
+        while todo and len(seen) < _MAX_OBJECTS:
+            path, item, is_root = todo.pop()
+            if isinstance(item, _LEAVES) or id(item) in seen:
+                continue
+            seen.add(id(item))
+            todo += ((p, o, False) for p, o in self._open(path, item, is_root))
+
+    def _open(self, path: str, item: Any, is_root: bool) -> Iterator[tuple[str, object]]:
+        if type(item).__module__.partition(".")[0] == __name__.partition(".")[0]:
+            # Our own objects change with every call; what matters is the function inside.
+            inner = vars(item).get("__wrapped__") if hasattr(item, "__dict__") else None
+            yield from () if inner is None else ((path, inner),)
+        elif isinstance(item, types.MethodType):
+            # The instance of a method is as much a root as the method.
+            yield from self._open(path, item.__func__, is_root)
+            yield from self._open(path, item.__self__, is_root)
+        elif isinstance(item, types.FunctionType):
+            yield from self._open_function(path, item)
+        elif isinstance(item, dict):
+            self._mappings.append((path, item, dict(item)))
+            yield from ((f"{path}[{key!r}]", value) for key, value in item.items())
+        elif isinstance(item, (list, deque)):
+            self._sequences.append((path, item, list(item)))
+            yield from ((f"{path}[{n}]", value) for n, value in enumerate(item))
+        elif isinstance(item, (tuple, set, frozenset)):
+            yield from ((f"{path}[{n}]", value) for n, value in enumerate(item))
+        elif isinstance(getattr(item, "__dict__", None), dict):
+            attributes = vars(item)
+            self._mappings.append((path, attributes, dict(attributes)))
+            if is_root:
+                self._root_mappings.append(attributes)
+            registries = ("_parameters", "_buffers", "_modules")
+            for name, value in attributes.items():
+                if name in registries and isinstance(item, torch.nn.Module):
+                    # model.fc.weight, not model._modules['fc']._parameters['weight']
+                    self._mappings.append((path, value, dict(value)))
+                    yield from ((f"{path}.{key}", child) for key, child in value.items())
+                else:
+                    yield f"{path}.{name}", value
+
+    def _open_function(self, path: str, function: Any) -> Iterator[tuple[str, object]]:
+        code = function.__code__
+        for name, cell in zip(code.co_freevars, function.__closure__ or (), strict=True):
+            try:
+                value = cell.cell_contents
+            except ValueError:  # a variable that is not bound yet
+                continue
+            self._cells.append((name, cell, value))
+            yield name, value
+        space = function.__globals__
+        for name in code.co_names:
+            value = space.get(name)
+            if name in space and not isinstance(value, (types.ModuleType, type)):
+                self._globals.append((name, space, name, value))
+                if not callable(value) or isinstance(value, torch.nn.Module):
+                    yield name, value
+        if vars(function):
+            yield path, vars(function)
+
+
+class Guard:
+    """Watches memory and places, on the path of every replayed call.
+
+    Its two questions loop inside the interpreter's C code, and are asked apart: a graph may not be
+    launched onto memory that is gone, but whether a weight was replaced by another can be found
+    out while the device works.
+    """
+
+    def __init__(self, outside: dict[int, torch.Tensor]) -> None:
+        self._containers: list[Any] = []
+        self._keys: list[Any] = []
+        self._values: list[Any] = []
+        self._paths: list[str] = []
+        self._cells: list[tuple[str, types.CellType, object]] = []
+        self._tensors: list[torch.Tensor] = []
+        self._addresses: list[int] = []
+        self._names: list[str] = []
+        self._unplaced = dict(outside)
+
+    def watch(self, path: str, container: Any, key: Any, value: object) -> None:
+        """Watch that ``container[key]`` stays ``value``."""
+        self._containers.append(container)
+        self._keys.append(key)
+        self._values.append(value)
+        self._paths.append(path)
+        self._watch_memory(path, value)
+
+    def watch_cell(self, path: str, cell: types.CellType, value: object) -> None:
+        """Watch that the closure variable ``cell`` stays ``value``."""
+        self._cells.append((path, cell, value))
+        self._watch_memory(path, value)
+
+    def watch_the_rest(self) -> None:
+        """Watch the memory of those tensors too that no container holds."""
+        for tensor in self._unplaced.values():
+            self._tensors.append(tensor)
+            self._addresses.append(tensor.data_ptr())
+            self._names.append(f"a tensor of shape {tuple(tensor.shape)}")
+        self._unplaced.clear()
+
+    def memory_holds(self) -> bool:
+        """Whether all watched tensors are where they were: asked before each launch."""
+        return list(map(_address, self._tensors)) == self._addresses
+
+    def places_hold(self) -> bool:
+        """Whether all watched places hold the objects that they held."""
+        try:
+            return all(map(is_, map(getitem, self._containers, self._keys), self._values)) and (
+                not self._cells or all(cell.cell_contents is v for _, cell, v in self._cells)
+            )
+        except (LookupError, ValueError):  # an attribute, an item or a closure variable is gone
+            return False
+
+    def changes(self) -> list[str]:
+        """Names of what was rebound or moved; not a scalar that is equal to the old one."""
+        found: list[str] = []
+        missing = object()
+        for n, path in enumerate(self._paths):
+            container, key = self._containers[n], self._keys[n]
+            try:
+                now = container[key]
+            except LookupError:
+                now = missing
+            if now is not self._values[n]:
+                if _equal_scalars(now, self._values[n]):
+                    self._values[n] = now
+                else:
+                    found.append(path)
+        for n, (path, cell, value) in enumerate(self._cells):
+            now = getattr(cell, "cell_contents", missing)
+            if now is not value:
+                if _equal_scalars(now, value):
+                    self._cells[n] = (path, cell, now)
+                else:
+                    found.append(path)
+        for tensor, address, name in zip(self._tensors, self._addresses, self._names, strict=True):
+            if tensor.data_ptr() != address and name not in found:
+                found.append(name)
+        return found
+
+    def check_alive(self) -> None:
+        """Raise if the memory of a watched tensor was freed, so that nothing can be read there.
+
+        Raises:
+            DeadTensorError: a storage was resized to nothing, as offloading does.
+        """
+        dead = [
+            name
+            for tensor, address, name in zip(
+                self._tensors, self._addresses, self._names, strict=True
+            )
+            if address and tensor.numel() and not tensor.untyped_storage().nbytes()
+        ]
+        if dead:
+            raise DeadTensorError(
+                f"the graph reads {', '.join(dead[:5])}, whose memory was freed (storage resized "
+                "to 0 bytes). Load the data back before the call."
+            )
+
+    def _watch_memory(self, path: str, value: object) -> None:
+        if isinstance(value, torch.Tensor):
+            self._unplaced.pop(storage_key(value), None)
+            self._tensors.append(value)
+            self._addresses.append(value.data_ptr())
+            self._names.append(path)
+
+
+def _same(now: Collection[Any], before: Collection[Any]) -> bool:
+    return len(now) == len(before) and all(map(is_, now, before))
+
+
+def _reads(value: object, outside: dict[int, torch.Tensor]) -> bool:
+    return (
+        isinstance(value, torch.Tensor)
+        and value.layout is torch.strided
+        and type(value) in (torch.Tensor, torch.nn.Parameter)
+        and storage_key(value) in outside
+    )
+
+
+def _equal_scalars(now: object, before: object) -> bool:
+    return type(now) is type(before) and isinstance(now, _SCALARS) and now == before

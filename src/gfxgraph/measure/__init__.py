@@ -1,0 +1,1 @@
+"""Benches, reports and the demo: what a graph gains on this machine."""

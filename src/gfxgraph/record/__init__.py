@@ -1,0 +1,1 @@
+"""What one run of a function does to the world outside it."""

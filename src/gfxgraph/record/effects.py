@@ -1,0 +1,127 @@
+"""The effects of one run: the tensors from outside that it reads, and those that it writes.
+
+A tensor is *outside* when an operation takes it before any operation of the run has made it:
+weights, caches, closures, inputs. What is written outside goes into an :class:`UndoLog`, which can
+take the run back.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch._ops import OpOverload
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from ..device.operators import written_tensors
+
+__all__ = ["Effects", "UndoLog", "storage_key", "tensors_in"]
+
+
+def storage_key(tensor: torch.Tensor) -> int:
+    """What identifies the storage of ``tensor`` as long as it lives."""
+    return int(tensor.untyped_storage()._cdata)
+
+
+class UndoLog:
+    """Regions outside that runs write to, and the values to go back to.
+
+    A region is a view of memory; regions may overlap, so they are restored last first.
+    """
+
+    def __init__(self) -> None:
+        self._regions: dict[tuple[Any, ...], tuple[torch.Tensor, torch.Tensor | None]] = {}
+
+    def __len__(self) -> int:
+        return len(self._regions)
+
+    def add(self, tensor: torch.Tensor, keep_value: bool) -> None:
+        """Know of the region of ``tensor``, with its value of now if ``keep_value``."""
+        region = (
+            storage_key(tensor),
+            tensor.dtype,
+            tensor.storage_offset(),
+            tensor.shape,
+            tensor.stride(),
+        )
+        if region not in self._regions:
+            where = _without_overlap(tensor.detach())
+            self._regions[region] = (where, where.clone() if keep_value else None)
+
+    def undo(self) -> None:
+        """Put the values back."""
+        with torch.no_grad():
+            for where, value in reversed(self._regions.values()):
+                if value is not None:
+                    where.copy_(value)
+
+    def regions(self) -> list[torch.Tensor]:
+        """Aliases of the regions."""
+        return [where for where, _ in self._regions.values()]
+
+
+class Effects(TorchDispatchMode):
+    """Watches the operations of one run on this thread.
+
+    Args:
+        log: learns what the run writes outside.
+        keep_values: save each region before its first write, so that the run can be undone.
+
+    Attributes:
+        outside: storage key -> an alias of the first tensor from outside seen on that storage;
+            holding it keeps the memory alive.
+    """
+
+    # Operators such as flex_attention run through us as they are.
+    supports_higher_order_operators = True
+
+    def __init__(self, log: UndoLog, keep_values: bool) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.outside: dict[int, torch.Tensor] = {}
+        self._log = log
+        self._keep_values = keep_values
+        self._inside: set[int] = set()
+
+    def __torch_dispatch__(
+        self,
+        func: Any,
+        types: Any,
+        args: tuple[Any, ...] = (),
+        kwargs: dict[str, Any] | None = None,
+    ) -> Any:
+        kwargs = kwargs or {}
+        for tensor in tensors_in((args, kwargs)):
+            key = storage_key(tensor)
+            if key not in self._inside and key not in self.outside:
+                self.outside[key] = tensor.detach()
+        if isinstance(func, OpOverload):
+            for tensor in written_tensors(func, args, kwargs):
+                if storage_key(tensor) not in self._inside:
+                    self._log.add(tensor, self._keep_values)
+        result = func(*args, **kwargs)
+        for tensor in tensors_in(result):
+            key = storage_key(tensor)
+            if key not in self.outside:
+                self._inside.add(key)
+        return result
+
+
+def _without_overlap(tensor: torch.Tensor) -> torch.Tensor:
+    """One copy of the memory of an expanded tensor, which cannot be written back as it is."""
+    for dim, (size, stride) in enumerate(zip(tensor.shape, tensor.stride(), strict=True)):
+        if stride == 0 and size > 1:
+            tensor = tensor.narrow(dim, 0, 1)
+    return tensor
+
+
+def tensors_in(tree: Any) -> Iterator[torch.Tensor]:
+    """The tensors in what an operator takes or returns: nested tuples, lists and dicts."""
+    if isinstance(tree, torch.Tensor):
+        yield tree
+    elif isinstance(tree, (tuple, list)):
+        for item in tree:
+            yield from tensors_in(item)
+    elif isinstance(tree, dict):
+        for item in tree.values():
+            yield from tensors_in(item)

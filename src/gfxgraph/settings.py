@@ -1,0 +1,108 @@
+"""Settings that come from the environment, read when they are asked for.
+
+================================  =======================================================
+``GFXGRAPH``                      ``1``, ``debug`` or ``validate``: ``enable()`` on import;
+                                  ``0`` or empty: off (the default)
+``GFXGRAPH_VRAM_CAP``             share of the device's memory that captures may fill,
+                                  0.0 to 1.0, default 0.80
+``HGB_LOG_LEVEL``                 ``debug``, ``info``, ``warn`` (default) or ``error``
+``SGLANG_RDNA2_KERNELS``          ``1`` asks for kernels that are safe on RDNA2
+``SGLANG_DISABLE_GFXGRAPH``       ``1``: ``enable()`` does nothing
+``HSA_OVERRIDE_GFX_VERSION``      read by the HSA runtime, reported by us: ``10.3.0``
+================================  =======================================================
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+from .errors import SettingError
+
+__all__ = ["Mode", "Settings", "from_environment"]
+
+Mode = Literal["off", "on", "debug", "validate"]
+
+_MODES: dict[str, Mode] = {
+    "": "off",
+    "0": "off",
+    "1": "on",
+    "debug": "debug",
+    "validate": "validate",
+}
+_LEVELS = {
+    "debug": logging.DEBUG,
+    "info": logging.INFO,
+    "warn": logging.WARNING,
+    "error": logging.ERROR,
+}
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What the environment asks for.
+
+    Attributes:
+        mode: what ``GFXGRAPH`` says; ``"off"`` where it is not set.
+        vram_cap: share of the device's memory that captures may fill, 0.0 to 1.0.
+        log_level: a level of :mod:`logging`.
+        rdna2_kernels: ``SGLANG_RDNA2_KERNELS=1``.
+        disabled: ``SGLANG_DISABLE_GFXGRAPH=1``.
+        gfx_override: ``HSA_OVERRIDE_GFX_VERSION``, such as ``"10.3.0"``, or ``None``.
+    """
+
+    mode: Mode = "off"
+    vram_cap: float = 0.80
+    log_level: int = logging.WARNING
+    rdna2_kernels: bool = False
+    disabled: bool = False
+    gfx_override: str | None = None
+
+
+def from_environment(environ: Mapping[str, str] = os.environ) -> Settings:
+    """Read the settings.
+
+    Args:
+        environ: where to read them, default the process's environment.
+
+    Raises:
+        SettingError: a variable holds what it does not take; the message names both.
+    """
+
+    def choice(name: str, takes: Mapping[str, object], default: str) -> object:
+        text = environ.get(name, default).strip().lower()
+        if text not in takes:
+            raise _malformed(name, environ[name], ", ".join(repr(t) for t in takes if t))
+        return takes[text]
+
+    switch = {"": False, "0": False, "1": True}
+    override = environ.get("HSA_OVERRIDE_GFX_VERSION", "").strip()
+    if override and not re.fullmatch(r"\d+\.\d+\.[0-9a-f]+", override):
+        takes = "three numbers such as '10.3.0'"
+        raise _malformed("HSA_OVERRIDE_GFX_VERSION", override, takes)
+    return Settings(
+        mode=choice("GFXGRAPH", _MODES, ""),  # type: ignore[arg-type]
+        vram_cap=_share("GFXGRAPH_VRAM_CAP", environ.get("GFXGRAPH_VRAM_CAP", "0.80")),
+        log_level=choice("HGB_LOG_LEVEL", _LEVELS, "warn"),  # type: ignore[arg-type]
+        rdna2_kernels=bool(choice("SGLANG_RDNA2_KERNELS", switch, "")),
+        disabled=bool(choice("SGLANG_DISABLE_GFXGRAPH", switch, "")),
+        gfx_override=override or None,
+    )
+
+
+def _share(name: str, text: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        value = -1.0
+    if not 0.0 <= value <= 1.0:  # also catches nan
+        raise _malformed(name, text, "a number from 0.0 to 1.0")
+    return value
+
+
+def _malformed(name: str, value: str, takes: str) -> SettingError:
+    return SettingError(f"{name}={value!r}: this variable takes {takes}. Correct or unset it.")

@@ -1,0 +1,150 @@
+"""Process-wide counters and the log: whatever happens to a graph is counted here once.
+
+The log is the logger ``gfxgraph``. Each line is an event name and ``key=value`` pairs; the record
+carries them as ``record.event`` and ``record.fields`` for handlers that want structure.
+"""
+
+from __future__ import annotations
+
+import logging
+import sys
+import threading
+from collections import Counter
+from typing import TypedDict
+
+from . import settings
+
+__all__ = ["ReplayCounter", "Stats", "Tally", "configure_log", "log", "tally"]
+
+logger = logging.getLogger("gfxgraph")
+
+
+class Stats(TypedDict):
+    """What :func:`gfxgraph.stats` returns.
+
+    Attributes:
+        enabled_at: seconds since the epoch of the last ``enable()``, ``None`` when off.
+        capture_count: graphs captured.
+        replay_count: replays of graphs.
+        fallback_count: calls that ran eagerly although a graph was asked for.
+        validation_failures: replays that differed from eager execution.
+        avg_replay_us: mean host time in microseconds until a replay was launched, over the
+            replays made through ``BridgedCUDAGraph.replay``; 0.0 when there was none.
+        capture_failures: captures that raised.
+        fallbacks: reason -> how many of ``fallback_count``.
+    """
+
+    enabled_at: float | None
+    capture_count: int
+    replay_count: int
+    fallback_count: int
+    validation_failures: int
+    avg_replay_us: float
+    capture_failures: int
+    fallbacks: dict[str, int]
+
+
+class ReplayCounter:
+    """Replays of one graph. Its only writer is whoever replays that graph, so it has no lock."""
+
+    __slots__ = ("ns", "replays", "timed")
+
+    def __init__(self) -> None:
+        self.replays = 0
+        self.timed = 0
+        self.ns = 0
+
+
+class Tally:
+    """The counters of this process."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self.enabled_at: float | None = None
+        self._counts: Counter[str] = Counter()
+        self._fallbacks: Counter[str] = Counter()
+        self._live: set[ReplayCounter] = set()
+        self._retired = ReplayCounter()
+
+    def add(self, name: str, count: int = 1) -> None:
+        """Add to the counter ``name``, a key of :class:`Stats`."""
+        with self._lock:
+            self._counts[name] += count
+
+    def fallback(self, who: str, reason: str) -> None:
+        """Count a call of ``who`` that ran eagerly; each reason is logged when first met."""
+        key = f"{who}: {reason}"
+        with self._lock:
+            self._fallbacks[key] += 1
+            first = self._fallbacks[key] == 1
+        if first:
+            log(logging.WARNING, "fallback", function=who, ran="eager", reason=reason)
+
+    def replay_counter(self) -> ReplayCounter:
+        """A counter for one graph, part of :meth:`snapshot` until and after :meth:`retire`."""
+        counter = ReplayCounter()
+        with self._lock:
+            self._live.add(counter)
+        return counter
+
+    def retire(self, counter: ReplayCounter) -> None:
+        """Keep the counts of a graph that is gone."""
+        with self._lock:
+            if counter in self._live:
+                self._live.remove(counter)
+                _add(self._retired, counter)
+
+    def clear(self) -> None:
+        """Set every counter to zero."""
+        with self._lock:
+            self._counts.clear()
+            self._fallbacks.clear()
+            for counter in (self._retired, *self._live):
+                counter.replays = counter.timed = counter.ns = 0
+
+    def snapshot(self) -> Stats:
+        """The counters now."""
+        with self._lock:
+            total = ReplayCounter()
+            for counter in (self._retired, *self._live):
+                _add(total, counter)
+            return Stats(
+                enabled_at=self.enabled_at,
+                capture_count=self._counts["capture_count"],
+                replay_count=total.replays,
+                fallback_count=sum(self._fallbacks.values()),
+                validation_failures=self._counts["validation_failures"],
+                avg_replay_us=total.ns / 1000 / total.timed if total.timed else 0.0,
+                capture_failures=self._counts["capture_failures"],
+                fallbacks=dict(self._fallbacks),
+            )
+
+
+def _add(total: ReplayCounter, part: ReplayCounter) -> None:
+    total.replays += part.replays
+    total.timed += part.timed
+    total.ns += part.ns
+
+
+tally = Tally()
+
+
+def log(level: int, event: str, **fields: object) -> None:
+    """Log an event with its fields."""
+    if logger.isEnabledFor(level):
+        text = " ".join(f"{name}={value!r}" for name, value in fields.items())
+        logger.log(level, "%s %s", event, text, extra={"event": event, "fields": fields})
+
+
+def configure_log(level: int | None = None) -> None:
+    """Set the level, and print to stderr where the program has set up no logging of its own.
+
+    Args:
+        level: a level of :mod:`logging`; default what ``HGB_LOG_LEVEL`` says.
+    """
+    logger.setLevel(settings.from_environment().log_level if level is None else level)
+    if not logger.handlers and not logging.getLogger().handlers:
+        handler = logging.StreamHandler(sys.stderr)
+        handler.setFormatter(logging.Formatter("%(asctime)s %(name)s %(levelname)s %(message)s"))
+        logger.addHandler(handler)
+        logger.propagate = False

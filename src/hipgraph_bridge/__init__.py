@@ -1,0 +1,5 @@
+"""The graph classes of :mod:`gfxgraph` under a second name."""
+
+from gfxgraph import BridgedCUDAGraph
+
+__all__ = ["BridgedCUDAGraph"]

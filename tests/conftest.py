@@ -1,0 +1,52 @@
+"""Fixtures. A test that takes ``device`` runs on the emulated device in CI and on a GPU there."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+import torch
+
+import gfxgraph
+from gfxgraph.device import current_device
+from gfxgraph.stats import tally
+
+HAS_GPU = torch.cuda.is_available()
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """On a machine with a GPU, ``-m gpu`` also picks what runs on any device."""
+    for item in items:
+        if HAS_GPU and "device" in getattr(item, "fixturenames", ()):
+            item.add_marker("gpu")
+        elif not HAS_GPU and item.get_closest_marker("gpu"):
+            item.add_marker(pytest.mark.skip(reason="needs a CUDA or HIP device"))
+
+
+@pytest.fixture
+def device() -> str:
+    """``"cuda"``, or ``"cpu"`` where the device is emulated."""
+    return gfxgraph.device_type()
+
+
+@pytest.fixture(autouse=True)
+def fresh_counters() -> Iterator[None]:
+    """Counters of the process start at zero, and nothing stays enabled."""
+    tally.clear()
+    torch.manual_seed(0)
+    yield
+    gfxgraph.disable()
+
+
+@contextmanager
+def region(graph: Any, **options: Any) -> Iterator[None]:
+    """Capture what happens inside into ``graph``, on a stream of its own."""
+    kind = current_device()
+    with kind.on_stream(kind.new_stream(0), 0):
+        graph.capture_begin(**options)
+        try:
+            yield
+        finally:
+            graph.capture_end()

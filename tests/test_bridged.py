@@ -1,0 +1,419 @@
+"""``BridgedCUDAGraph``, ``enable()``, ``stats()`` and health: torch's graph class, made safe."""
+
+from __future__ import annotations
+
+import gc
+import logging
+import subprocess
+import sys
+
+import pytest
+import torch
+from conftest import region
+from torch import nn
+
+import gfxgraph
+import hipgraph_bridge
+from gfxgraph import BridgedCUDAGraph
+from gfxgraph.device import current_device
+from gfxgraph.errors import ArgumentError, CaptureError, DeadTensorError
+
+GPU = torch.cuda.is_available()
+gpu = pytest.mark.gpu
+
+
+def works_afterwards(device: str) -> bool:
+    """A new capture works, random numbers can be drawn, and no capture is under way."""
+    assert not current_device().is_capturing()
+    drawn = torch.rand(64, device=device)
+    static = torch.ones(4, device=device)
+    graph = BridgedCUDAGraph()
+    with region(graph):
+        output = static * 2 + torch.rand_like(static) * 0
+    static.fill_(3.0)
+    graph.replay()
+    return output.tolist() == [6.0] * 4 and 0 <= float(drawn.min()) < float(drawn.max()) < 1
+
+
+# ---- the low-level surface
+
+
+def test_it_is_a_graph_of_torch_and_the_second_import_name_is_the_same():
+    assert issubclass(BridgedCUDAGraph, torch.cuda.CUDAGraph) or not GPU
+    assert hipgraph_bridge.BridgedCUDAGraph is BridgedCUDAGraph
+
+
+def test_capture_replay_and_pool_work_as_in_torch(device):
+    x = torch.zeros(3, device=device)
+    one, two = BridgedCUDAGraph(), BridgedCUDAGraph()
+    with region(one):
+        y = x + 1
+    with region(two, pool=one.pool(), capture_error_mode="thread_local"):
+        z = y * 2
+    for n in range(3):
+        x.fill_(n)
+        one.replay()
+        two.replay()
+        assert y.tolist() == [n + 1.0] * 3 and z.tolist() == [2 * (n + 1.0)] * 3
+    assert two.pool() == one.pool()
+    stats = gfxgraph.stats()
+    assert stats["capture_count"] == 2 and stats["replay_count"] == 6
+    assert stats["avg_replay_us"] > 0
+
+
+def test_a_graph_with_keep_graph_is_instantiated_by_hand(device):
+    x = torch.zeros(3, device=device)
+    graph = BridgedCUDAGraph(keep_graph=True)
+    with region(graph):
+        y = x + 1
+    graph.instantiate()
+    graph.replay()
+    assert y.tolist() == [1.0] * 3
+    if GPU:
+        assert graph.raw_cuda_graph() and graph.raw_cuda_graph_exec()
+
+
+def test_a_graph_can_be_dumped(device, tmp_path):
+    x = torch.zeros(3, device=device)
+    graph = BridgedCUDAGraph(keep_graph=True)
+    graph.enable_debug_mode()
+    with region(graph):
+        x + 1
+    graph.debug_dump(str(tmp_path / "graph.dot"))
+    assert "digraph" in (tmp_path / "graph.dot").read_text()
+
+
+def test_after_a_reset_it_captures_again(device):
+    x = torch.zeros(3, device=device)
+    graph = BridgedCUDAGraph()
+    for n in range(2):
+        with region(graph):
+            y = x + n
+        graph.replay()
+        assert y.tolist() == [float(n)] * 3
+        graph.reset()
+    with pytest.raises(RuntimeError, match="preceding successful capture"):
+        graph.replay()
+
+
+def test_errors_of_low_level_use_are_raised_to_the_caller(device):
+    graph = BridgedCUDAGraph()
+    for call in (graph.replay, graph.pool, graph.capture_end):
+        with pytest.raises(RuntimeError):
+            call()
+    with pytest.raises(ArgumentError, match="capture_error_mode='lax'"):
+        graph.capture_begin(capture_error_mode="lax")
+    other = BridgedCUDAGraph()
+    with region(graph), pytest.raises(CaptureError, match="already capturing"):
+        other.capture_begin()
+    assert works_afterwards(device)
+
+
+@gpu
+def test_a_capture_on_the_default_stream_is_refused_and_leaves_nothing():
+    with pytest.raises(RuntimeError, match="non-default stream"):
+        BridgedCUDAGraph().capture_begin()
+    assert works_afterwards("cuda")
+
+
+# ---- what goes wrong
+
+
+def refused(device):
+    torch.rand(3, device=device).sum().item()
+
+
+def raises(device):
+    torch.rand(3, device=device)
+    raise ValueError("from the region")
+
+
+def interrupts(device):
+    torch.rand(3, device=device)
+    raise KeyboardInterrupt
+
+
+def runs_out_of_memory(device):
+    torch.empty(1 << 50, device=device)
+
+
+FAILURES = {
+    "a host read": (refused, RuntimeError),
+    "an error": (raises, (ValueError, RuntimeError)),
+    "an interrupt": (interrupts, (KeyboardInterrupt, RuntimeError)),
+    "out of memory": (runs_out_of_memory, RuntimeError),
+}
+
+
+@pytest.mark.parametrize("name", FAILURES)
+def test_after_a_failed_capture_the_process_captures_again(device, name):
+    what, error = FAILURES[name]
+    for _ in range(3):
+        graph = BridgedCUDAGraph()
+        with pytest.raises(error), region(graph):
+            what(device)
+        assert works_afterwards(device)
+
+
+@pytest.mark.parametrize("name", FAILURES)
+def test_a_pool_of_the_caller_survives_a_failed_capture(device, name):
+    what, error = FAILURES[name]
+    pool = current_device().pool_handle()
+    with pytest.raises(error), region(BridgedCUDAGraph(), pool=pool):
+        what(device)
+    x = torch.zeros(3, device=device)
+    graph = BridgedCUDAGraph()
+    if name == "a host read":  # after the others torch itself has dropped the unused pool
+        with region(graph, pool=pool):
+            y = x + 1
+        graph.replay()
+        assert y.tolist() == [1.0] * 3
+
+
+@gpu
+def test_an_unjoined_side_stream_fails_the_capture_and_nothing_else():
+    x = torch.zeros(3, device="cuda")
+    with pytest.raises(RuntimeError, match="unjoined"), region(BridgedCUDAGraph()):
+        side = torch.cuda.Stream()
+        side.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(side):
+            x + 1
+    assert works_afterwards("cuda")
+    assert gfxgraph.stats()["capture_failures"] == 1
+
+
+def test_a_graph_dropped_in_mid_capture_ends_the_capture(device):
+    kind = current_device()
+    for _ in range(3):
+        with kind.set_stream(kind.new_stream(0)):
+            graph = BridgedCUDAGraph()
+            graph.capture_begin()
+            torch.rand(3, device=device)
+            del graph
+            gc.collect()
+        assert works_afterwards(device)
+
+
+def test_reset_in_mid_capture_ends_the_capture(device):
+    kind = current_device()
+    with kind.set_stream(kind.new_stream(0)):
+        graph = BridgedCUDAGraph()
+        graph.capture_begin()
+        torch.rand(3, device=device)
+        graph.reset()
+    assert works_afterwards(device)
+
+
+def test_a_process_that_exits_in_mid_capture_exits_cleanly():
+    code = """
+import torch, gfxgraph
+from gfxgraph.device import current_device
+kind = current_device()
+kind.set_stream(kind.new_stream(0)).__enter__()
+graph = gfxgraph.BridgedCUDAGraph()
+graph.capture_begin()
+torch.rand(3, device=kind.type)
+print("capturing", kind.is_capturing())
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.returncode == 0 and "capturing True" in done.stdout, done.stderr
+
+
+def test_a_replay_after_a_captured_tensor_was_freed_is_an_error(device):
+    x = torch.ones(1000, device=device)
+    kept = torch.ones(1000, device=device)
+    graph = BridgedCUDAGraph()
+    with region(graph, check_input_liveness=True):
+        y = x + kept
+    graph.replay()
+    assert y.sum().item() == 2000
+    del x
+    if not GPU:
+        # The emulated graph itself holds what it reads, so nothing can dangle there.
+        graph.replay()
+        return
+    with pytest.raises(DeadTensorError, match=r"shape \(1000,\)"):
+        graph.replay()
+
+
+# ---- enable
+
+
+def test_enable_swaps_the_class_and_disable_puts_it_back():
+    before = torch.cuda.CUDAGraph, torch.cuda.graph
+    gfxgraph.disable()
+    assert not gfxgraph.is_enabled() and gfxgraph.stats()["enabled_at"] is None
+    gfxgraph.enable()
+    gfxgraph.enable(debug=True)
+    assert gfxgraph.is_enabled() and gfxgraph.stats()["enabled_at"] > 0
+    assert torch.cuda.CUDAGraph is torch.cuda.graphs.CUDAGraph is BridgedCUDAGraph
+    gfxgraph.disable()
+    gfxgraph.disable()
+    assert (torch.cuda.CUDAGraph, torch.cuda.graph) == before
+    assert torch.cuda.graphs.CUDAGraph is before[0] and torch.cuda.graphs.graph is before[1]
+
+
+def test_code_that_uses_torchs_class_is_counted_when_enabled(device):
+    gfxgraph.enable()
+    x = torch.zeros(3, device=device)
+    graph = torch.cuda.CUDAGraph()
+    with region(graph):
+        y = x + 1
+    graph.replay()
+    assert y.tolist() == [1.0] * 3 and isinstance(graph, BridgedCUDAGraph)
+    assert gfxgraph.stats()["capture_count"] == gfxgraph.stats()["replay_count"] == 1
+
+
+@gpu
+def test_torchs_own_ways_work_as_before_and_are_counted():
+    gfxgraph.enable()
+    x = torch.randn(4, 8, device="cuda")
+    linear = nn.Linear(8, 8).cuda()
+    with torch.no_grad():
+        linear(x)
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            y = linear(x)
+        graph.replay()
+        torch.testing.assert_close(y, linear(x))
+        assert gfxgraph.stats()["capture_count"] == 1
+
+    module = torch.cuda.make_graphed_callables(nn.Linear(8, 8).cuda(), (x,))
+    (module(x).sum()).backward()
+    assert module.weight.grad is not None
+    counted = gfxgraph.stats()
+    assert counted["capture_count"] == 3 and counted["replay_count"] == 3
+
+
+@gpu
+@pytest.mark.parametrize("validate", [False, True])
+def test_reduce_overhead_works_as_before_and_is_counted(validate):
+    gfxgraph.enable(validate=validate)
+    torch.compiler.reset()
+    linear = nn.Linear(8, 8).cuda()
+    compiled = torch.compile(lambda x: linear(x).relu() * 2, mode="reduce-overhead")
+    with torch.no_grad():
+        for _ in range(6):
+            x = torch.randn(4, 8, device="cuda")
+            torch.testing.assert_close(compiled(x).clone(), linear(x).relu() * 2)
+    stats = gfxgraph.stats()
+    assert stats["capture_count"] >= 1 and stats["replay_count"] >= 3
+
+
+@gpu
+def test_a_capture_that_fails_inside_torchs_context_leaves_the_stream():
+    gfxgraph.enable()
+    before = torch.cuda.current_stream()
+    with pytest.raises(RuntimeError), torch.cuda.graph(torch.cuda.CUDAGraph()):
+        torch.ones(3, device="cuda").sum().item()
+    assert torch.cuda.current_stream() == before and works_afterwards("cuda")
+
+
+@gpu
+def test_clearing_the_libraries_workspaces_does_not_pull_them_from_under_a_graph():
+    linear = nn.Linear(2048, 2048, dtype=torch.half).cuda()
+    graph = gfxgraph.graphed(linear)
+    with torch.no_grad():
+        x = torch.randn(16, 2048, device="cuda", dtype=torch.half)
+        graph(x), graph(x)
+        torch._C._cuda_clearCublasWorkspaces()
+        torch.cuda.empty_cache()
+        held = [torch.full((1 << 22,), 7, dtype=torch.int32, device="cuda") for _ in range(64)]
+        for _ in range(5):
+            x = torch.randn(16, 2048, device="cuda", dtype=torch.half)
+            torch.testing.assert_close(graph(x), linear(x), rtol=1e-2, atol=1e-2)
+        assert all(bool((h == 7).all()) for h in held)
+
+
+@gpu
+def test_warm_up_makes_the_handles_that_libraries_make_lazily():
+    code = """
+import torch, gfxgraph
+def work(x):
+    y = torch.fft.rfft(x).real
+    z = torch.nn.functional.conv2d(x[None, None], x[None, None, :3, :3])
+    with torch.autocast("cuda", dtype=torch.bfloat16):
+        m = x @ x.t()
+    return y, z, m
+graph = gfxgraph.graphed(work, fallback="raise", warmup=1)
+for _ in range(3):
+    x = torch.randn(16, 16, device="cuda")
+    torch.testing.assert_close(graph(x), work(x), rtol=1e-2, atol=1e-2)
+print(graph.stats().replays)
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.stdout.strip() == "2", done.stderr
+
+
+@gpu
+def test_replays_on_other_streams_wait_for_one_another():
+    net = nn.Sequential(*[nn.Linear(1024, 1024) for _ in range(20)]).cuda()
+    graph = gfxgraph.graphed(net)
+    streams = [torch.cuda.Stream() for _ in range(4)]
+    with torch.no_grad():
+        inputs = [torch.randn(64, 1024, device="cuda") for _ in range(16)]
+        expected = [net(x) for x in inputs]
+        graph(inputs[0])
+        torch.cuda.synchronize()
+        got = []
+        for n, x in enumerate(inputs):
+            with torch.cuda.stream(streams[n % 4]):
+                got.append(graph(x))
+        torch.cuda.synchronize()
+        torch.testing.assert_close(got, expected)
+
+
+# ---- health, log, import
+
+
+def test_health_check_captures_and_replays(device):
+    report = gfxgraph.health_check()
+    assert set(report) == {
+        "ok", "gpu", "rocm", "native_bridge", "vram_total_mb", "vram_free_mb", "details",
+    }  # fmt: skip
+    assert report["ok"] and report["gpu"] and report["native_bridge"] == GPU
+    assert 0 < report["vram_free_mb"] <= report["vram_total_mb"]
+
+
+def test_device_facts_name_the_device(device):
+    facts = gfxgraph.device_facts()
+    if GPU:
+        assert facts.vendor in ("nvidia", "amd") and facts.arch[:3] in ("sm_", "gfx")
+        assert facts.runtime
+    else:
+        assert facts.vendor == "emulated" and facts.runtime is None
+    assert facts.torch == torch.__version__
+
+
+def test_events_are_logged_with_fields(device, caplog):
+    caplog.set_level(logging.DEBUG, logger="gfxgraph")
+    graph = gfxgraph.graphed(lambda x: x.sum().item())
+    graph(torch.ones(2, device=device)), graph(torch.ones(2, device=device))
+    fallbacks = [r for r in caplog.records if getattr(r, "event", "") == "fallback"]
+    assert len(fallbacks) == 1 and fallbacks[0].levelname == "WARNING"
+    assert "capture failed" in fallbacks[0].fields["reason"]
+    assert "reason=" in fallbacks[0].getMessage()
+
+
+def test_importing_is_light_and_starts_no_driver():
+    code = """
+import sys, torch
+before = set(sys.modules)
+import gfxgraph
+heavy = {"typer", "rich", "transformers", "torch._dynamo", "torch._inductor"} - before
+print(sorted(heavy & set(sys.modules)), torch.cuda.is_initialized())
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[] False"
+
+
+@pytest.mark.parametrize(("value", "expected"), [("1", "True"), ("0", "False"), ("", "False")])
+def test_the_environment_enables_on_import(value, expected):
+    done = subprocess.run(
+        [sys.executable, "-c", "import gfxgraph; print(gfxgraph.is_enabled())"],
+        env={**__import__("os").environ, "GFXGRAPH": value},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert done.stdout.strip() == expected
