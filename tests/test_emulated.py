@@ -152,20 +152,6 @@ def test_memory_that_no_operation_writes_keeps_what_the_last_replay_left():
     assert_same(before, x)
 
 
-def test_a_replay_inside_a_capture_becomes_part_of_that_graph():
-    x = torch.ones(3)
-    inner, y = captured(lambda: x + 1)
-
-    def function():
-        inner.replay()
-        return y * 10
-
-    outer, z = captured(function)
-    x.fill_(4)
-    outer.replay()
-    assert_same(z, torch.full((3,), 50.0))
-
-
 def test_work_of_other_threads_is_not_recorded():
     x = torch.ones(3)
     elsewhere = []
@@ -238,7 +224,7 @@ def run_program(program: Program, inputs: Values) -> Values:
     return values
 
 
-@settings(max_examples=int(__import__("os").environ.get("HYP", "60")), deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(
     program=st.lists(
         st.tuples(st.sampled_from(sorted(OPERATIONS)), st.integers(0, 3), st.integers(0, 3)),
@@ -386,8 +372,7 @@ def _tensors(tree: Any) -> list[torch.Tensor]:
     return [t.detach() for t in torch.utils._pytree.tree_leaves(tree)]
 
 
-@pytest.mark.parametrize("attention", ["eager", "sdpa"])
-def test_a_transformers_model_replays_as_eager(attention):
+def test_a_transformers_model_replays_as_eager():
     transformers = pytest.importorskip("transformers")
     config = transformers.BertConfig(
         vocab_size=50,
@@ -395,7 +380,8 @@ def test_a_transformers_model_replays_as_eager(attention):
         num_hidden_layers=2,
         num_attention_heads=2,
         intermediate_size=64,
-        attn_implementation=attention,
+        # The eager one makes a host constant in some versions, and then fails on a GPU too.
+        attn_implementation="sdpa",
     )
     model = transformers.BertModel(config).eval()
     ids, mask = torch.randint(50, (2, 7)), torch.ones(2, 7, dtype=torch.long)
@@ -569,6 +555,8 @@ HOST_COPIES: dict[str, Callable[[], Any]] = {
     "scalar to device": lambda: torch.tensor(1.0, device=VECTOR.device),
     "scalar moved": lambda: torch.tensor(1.0).to(VECTOR.device),
     "scalar copied": lambda: VECTOR[0].copy_(torch.tensor(1.0)),
+    "scalar in where": lambda: torch.where(VECTOR > 1, VECTOR, torch.tensor(0.0)),
+    "scalar to one element": lambda: VECTOR.clone().__setitem__(0, 4.0),
     "host vector": lambda: VECTOR + torch.tensor(1.0).expand(3),
     "as_tensor": lambda: torch.as_tensor([1.0], device="cpu"),
     "asarray": lambda: torch.asarray([1.0]),
@@ -582,6 +570,11 @@ HIDDEN_SYNCHRONISATIONS: dict[str, Callable[[], Any]] = {
     "svd": lambda: torch.linalg.svd(SQUARE),
     "eigh": lambda: torch.linalg.eigh(SQUARE),
     "cholesky": lambda: torch.linalg.cholesky(SQUARE),
+    "eig": lambda: torch.linalg.eig(SQUARE),
+    "pinv": lambda: torch.linalg.pinv(SQUARE),
+    "lstsq": lambda: torch.linalg.lstsq(SQUARE, SQUARE),
+    "matrix_exp": lambda: torch.linalg.matrix_exp(SQUARE),
+    "normal": lambda: torch.normal(VECTOR, VECTOR),
     "bincount": lambda: torch.bincount(COUNTS),
     "histc": lambda: torch.histc(VECTOR),
     "ctc_loss": lambda: F.ctc_loss(
@@ -667,11 +660,40 @@ def test_a_host_scalar_is_a_constant():
         assert_same(y, function())
 
 
-def test_masked_assignment_of_a_number_is_permitted():
-    x = torch.tensor([1.0, -1.0])
-    graph, y = captured(lambda: (y := x + 0, y.__setitem__(y < 0, 0.0))[0])
+def _assigned(index: Any, value: Any) -> torch.Tensor:
+    tensor = SQUARE.clone()
+    tensor[index] = value
+    return tensor
+
+
+PERMITTED: dict[str, Callable[[], Any]] = {
+    "inv_ex": lambda: torch.linalg.inv_ex(SQUARE).inverse,
+    "cholesky_ex": lambda: torch.linalg.cholesky_ex(SQUARE).L,
+    "qr": lambda: torch.linalg.qr(SQUARE).R,
+    "det": lambda: torch.linalg.det(SQUARE),
+    "histc with limits": lambda: torch.histc(VECTOR, 4, 0.0, 4.0),
+    "one_hot with classes": lambda: F.one_hot(COUNTS, 5),
+    "nonzero_static": lambda: VECTOR.nonzero_static(size=2),
+    "repeat_interleave with size": lambda: VECTOR.repeat_interleave(COUNTS, output_size=3),
+    "multinomial": lambda: torch.multinomial(VECTOR, 2),
+    "masked_scatter": lambda: VECTOR.masked_scatter(VECTOR > 0, VECTOR),
+    "masked assignment of a number": lambda: _assigned(SQUARE > 0, 3.0),
+    "masked assignment of a host scalar": lambda: _assigned(SQUARE > 0, torch.tensor(3.0)),
+    "assignment of a number to a row": lambda: _assigned(1, 3.0),
+    "assignment at device indices": lambda: _assigned(COUNTS, VECTOR),
+    "fill with a host scalar": lambda: VECTOR.clone().fill_(torch.tensor(2.0)),
+    "index by a host scalar": lambda: VECTOR[torch.tensor(1)] + 0,
+    "no data": lambda: torch.tensor([]).sum() + VECTOR,
+}
+
+
+@pytest.mark.parametrize("name", PERMITTED)
+def test_what_cuda_permits_is_permitted(name):
+    graph, y = captured(PERMITTED[name])
+    torch.manual_seed(3)
     graph.replay()
-    assert_same(y, torch.tensor([1.0, 0.0]))
+    torch.manual_seed(3)
+    assert_same(y, PERMITTED[name]())
 
 
 def test_copying_a_device_tensor_through_a_constructor_is_permitted():
@@ -1113,8 +1135,10 @@ def test_misuse_is_a_clear_error(make, use, error, message):
 
 
 def test_captures_do_not_nest():
-    outer, inner = EmulatedGraph(), EmulatedGraph()
+    outer, inner, other = EmulatedGraph(), EmulatedGraph(), _captured()
     outer.capture_begin()
+    with pytest.raises(CaptureError, match="underway"):
+        other.replay()
     for graph in (inner, outer):
         with pytest.raises(CaptureError, match="underway"):
             graph.capture_begin()

@@ -13,14 +13,10 @@ import torch
 from ..device import Device, PoolHandle
 from ..graph.capture import LOCK, CapturedGraph
 from ..record.effects import storage_key
-from .signature import Spec, builder
+from .signature import MISS, Spec, builder
 
-__all__ = ["MISS", "Entry", "GraphRow", "Lane", "Refusal", "make_static", "shares_memory"]
+__all__ = ["Entry", "GraphRow", "Lane", "Refusal", "make_static", "shares_memory"]
 
-MISS: Any = object()
-"""What an attempt returns when its graph does not fit the call, or may not be used any more."""
-
-Matcher = Callable[[tuple[Any, ...], dict[str, Any]], "Sequence[torch.Tensor] | None"]
 Attempt = Callable[[Callable[..., Any], tuple[Any, ...], dict[str, Any]], Any]
 """A function of the callable, its positional and its keyword arguments: the result or MISS."""
 
@@ -39,13 +35,17 @@ class Lane:
         self.last_stream: int | None = None
         self.graphs = 0
         self._moved = False
-        self._pool = device.pool_handle()
+        self.renew_pool()
 
     def pool(self) -> PoolHandle:
         """The pool to capture into. A pool that no graph uses any more cannot be used again."""
         if not self.graphs:
-            self._pool = self.device.pool_handle()
+            self.renew_pool()
         return self._pool
+
+    def renew_pool(self) -> None:
+        """Capture into another pool: torch can no longer use one in which a capture failed."""
+        self._pool = self.device.pool_handle()
 
     def follow(self, stream: int) -> None:
         """Let ``stream``, the current one, wait for the stream that was used before."""
@@ -107,7 +107,6 @@ class Entry:
     def __init__(
         self,
         key: str,
-        match: Matcher,
         captured: CapturedGraph,
         lane: Lane,
         statics: list[torch.Tensor],
@@ -143,25 +142,23 @@ class Entry:
         #: Replays for tensors that fit. A closure, since it is the path of every call and looks
         #: up each of these names in one step.
         self.replay = self._make_replay(captured, write_back)
-
-        def attempt(fn: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-            leaves = match(args, kwargs)
-            return MISS if leaves is None else self.replay(leaves)
-
-        self.attempt: Attempt = attempt
+        #: Recognises a call and replays; whoever keeps this entry sets it.
+        self.attempt: Attempt = _miss
 
     def _make_replay(
         self, captured: CapturedGraph, write_back: list[tuple[int, torch.Tensor]]
-    ) -> Callable[[Sequence[torch.Tensor]], Any]:
+    ) -> Callable[..., Any]:
         lane, index, counter = self._lane, self._lane.index, self._counter
         stream_id, is_capturing = lane.device.stream_id, lane.device.is_capturing
-        launch = captured.graph.launch
-        memory_holds, places_hold = self._guard.memory_holds, self._guard.places_hold
+        launch, data_ptr = captured.graph.launch, torch.Tensor.data_ptr
+        guard = self._guard
+        tensors, addresses, places_hold = guard.tensors, guard.addresses, guard.places_hold
         # A replay that changes nothing but its own outputs can be thrown away, so it may be
         # launched before it is known that every weight is still in its place.
         look_first = bool(captured.written) or captured.draws_random_numbers
+        look_after = not look_first and guard.has_places
 
-        def replay(leaves: Sequence[torch.Tensor]) -> Any:
+        def replay(fn: Any, args: Any, kwargs: Any, leaves: Sequence[torch.Tensor]) -> Any:
             with LOCK:
                 build = self._build
                 if build is None:  # released meanwhile
@@ -176,13 +173,15 @@ class Entry:
                 if write_back and shares_memory(leaves):
                     return MISS
                 self._copy(leaves)
-                if not memory_holds():  # asked while the device copies
+                # Asked while the device copies: a graph may not be launched onto memory that is
+                # gone. That a weight was replaced by another may be found out after the launch.
+                if list(map(data_ptr, tensors)) != addresses:
                     return MISS
                 launch()
                 counter.replays += 1
                 for n, static in write_back:
                     leaves[n].copy_(static)
-                if not look_first and not places_hold():  # asked while the device replays
+                if look_after and not places_hold():
                     return MISS
                 return build()
 

@@ -21,8 +21,8 @@ from ..graph.capture import being_busy, busy, capture
 from ..graph.compare import Tolerance
 from ..record.effects import storage_key
 from ..stats import tally
-from .entry import MISS, Entry, GraphRow, Lane, Refusal, make_static, shares_memory
-from .signature import Condition, Spec, builder, constants, flatten, matcher, tensor_check
+from .entry import Entry, GraphRow, Lane, Refusal, make_static, shares_memory
+from .signature import MISS, Condition, Spec, builder, constants, flatten, matcher, tensor_check
 
 __all__ = ["Graphed", "GraphedStats", "graphed"]
 
@@ -405,7 +405,7 @@ class _Engine:
                 return self._first_call(fn, args, kwargs, key, leaves, spec)
             self._promote(entry)
         if isinstance(entry, Entry):
-            result = entry.replay(leaves)
+            result = entry.replay(fn, args, kwargs, leaves)
             if result is not MISS:
                 return result
             return self._run_eagerly(fn, args, kwargs, "was reset or rebound while it was called")
@@ -426,13 +426,15 @@ class _Engine:
         check = tensor_check(leaves) if leaves else None
         # The check of the tensors sees inference mode and autocast by itself.
         conditions = [c for c in _conditions(fn) if check is None or c[0] not in _SEEN_BY_CHECK]
-        match = matcher(spec[3][0], spec[3][1], check, conditions)
+        fits = functools.partial(matcher, spec[3][0], spec[3][1], check, conditions)
         entry: Entry | Refusal
         try:
-            entry = self._capture(fn, match, leaves, spec, result)
+            entry = self._capture(fn, leaves, spec, result)
+            entry.attempt = fits(entry.replay)
             self._counts.captures += 1
         except (CaptureError, VerificationError) as error:
-            entry = self._refusal(match, str(error), type(error))
+            reason, kind = str(error), type(error)
+            entry = Refusal(reason, kind, fits(functools.partial(self._refuse, reason, kind)))
             self._count_fallback(str(error))
             if self._options.fallback == "raise":
                 self._keep(key, entry)
@@ -440,20 +442,15 @@ class _Engine:
         self._keep(key, entry)
         return result
 
-    def _refusal(self, match: Any, reason: str, kind: type[Exception]) -> Refusal:
-        def attempt(fn: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-            if match(args, kwargs) is None:
-                return MISS
-            if busy():
-                return fn(*args, **kwargs)
-            return self._run_eagerly(fn, args, kwargs, reason, kind)
-
-        return Refusal(reason, kind, attempt)
+    def _refuse(
+        self, reason: str, kind: type[Exception], fn: Any, args: Any, kwargs: Any, leaves: Any
+    ) -> Any:
+        """Answer a call whose key was refused."""
+        return fn(*args, **kwargs) if busy() else self._run_eagerly(fn, args, kwargs, reason, kind)
 
     def _capture(
         self,
         fn: Callable[..., Any],
-        match: Any,
         leaves: list[torch.Tensor],
         spec: Spec,
         result: Any,
@@ -500,25 +497,28 @@ class _Engine:
             return outputs
 
         opaque = [c.value for c in constants(spec) if not c.is_value]
-        captured = capture(
-            run,
-            statics,
-            device=device,
-            index=index,
-            pool=lane.pool(),
-            stream=lane.stream,
-            warmup=self._options.warmup,
-            roots={self.name: fn} | {f"argument {n}": value for n, value in enumerate(opaque)},
-            generators=tuple(v for v in opaque if isinstance(v, torch.Generator)),
-            tolerance=None if self._options.verify is False else self._options.verify,
-            before_launch=lambda: lane.follow(device.stream_id(index)),
-        )
+        try:
+            captured = capture(
+                run,
+                statics,
+                device=device,
+                index=index,
+                pool=lane.pool(),
+                stream=lane.stream,
+                warmup=self._options.warmup,
+                roots={self.name: fn} | {f"argument {n}": value for n, value in enumerate(opaque)},
+                generators=tuple(v for v in opaque if isinstance(v, torch.Generator)),
+                tolerance=None if self._options.verify is False else self._options.verify,
+                before_launch=lambda: lane.follow(device.stream_id(index)),
+            )
+        except BaseException:
+            lane.renew_pool()
+            raise
         if captured.written.intersection(map(storage_key, statics)) and shares_memory(leaves):
             captured.graph.reset()
             raise CaptureError("arguments share memory, and the function writes to them")
         return Entry(
             _describe_key(leaves, spec),
-            match,
             captured,
             lane,
             statics,

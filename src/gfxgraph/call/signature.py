@@ -20,6 +20,7 @@ from torch.utils import _pytree
 from ..errors import ArgumentError
 
 __all__ = [
+    "MISS",
     "Condition",
     "Const",
     "Spec",
@@ -29,6 +30,9 @@ __all__ = [
     "matcher",
     "tensor_check",
 ]
+
+MISS: Any = object()
+"""What an attempt at a call returns when its graph does not fit, or may not be used any more."""
 
 Spec = tuple[Any, ...]
 """``("tensor",)``, ``("const", Const)`` or ``(kind, class, keys, children)``."""
@@ -154,8 +158,9 @@ def matcher(
     kwargs: Spec,
     check: Callable[..., bool] | None,
     conditions: Sequence[Condition],
-) -> Callable[[tuple[Any, ...], dict[str, Any]], Sequence[torch.Tensor] | None]:
-    """A function of ``(args, kwargs)`` that gives their tensors, or ``None`` if they do not fit.
+    then: Callable[[Any, tuple[Any, ...], dict[str, Any], Sequence[torch.Tensor]], Any],
+) -> Callable[[Any, tuple[Any, ...], dict[str, Any]], Any]:
+    """A function of ``(fn, args, kwargs)``: :data:`MISS`, or what ``then`` makes of a call.
 
     Args:
         args: spec of the tuple of positional arguments.
@@ -163,23 +168,26 @@ def matcher(
         check: says of all tensors whether they fit, see :func:`tensor_check`; ``None`` if there
             are none.
         conditions: what else must hold.
+        then: called with all that and the tensors when they fit.
     """
     source = _Source()
     found: list[str] = []
     if all(child == _TENSOR for child in args[3]) and not kwargs[3]:
-        source.line(f"if len(args) != {len(args[3])} or kwargs: return None")
+        source.line(f"if len(args) != {len(args[3])} or kwargs: return MISS")
         result = star = "args"
     else:
         source.match("args", args, found)
         source.match("kwargs", kwargs, found)
         result = star = "(" + "".join(f"{name}, " for name in found) + ")"
     if check is not None:
-        source.line(f"if not {source.name(check)}(*{star}): return None")
+        source.line(f"if not {source.name(check)}(*{star}): return MISS")
     for function, arguments, expected in conditions:
         call = f"{source.name(function)}({', '.join(map(repr, arguments))})"
-        source.line(f"if {call} is not {source.name(expected)}: return None")
-    source.line(f"return {result}")
-    return source.compile("match(args, kwargs)")
+        source.line(f"if {call} is not {source.name(expected)}: return MISS")
+    source.line(f"leaves = {result}")
+    return source.compile(
+        "match(fn, args, kwargs)", f"{source.name(then)}(fn, args, kwargs, leaves)"
+    )
 
 
 def builder(spec: Spec, leaves: Sequence[Any]) -> Callable[[], Any]:
@@ -193,8 +201,7 @@ def builder(spec: Spec, leaves: Sequence[Any]) -> Callable[[], Any]:
     named = [
         source.name(leaf) + ("" if isinstance(leaf, torch.Tensor) else "()") for leaf in leaves
     ]
-    source.line("return " + source.build(spec, iter(named)))
-    return source.compile("build()")
+    return source.compile("build()", source.build(spec, iter(named)))
 
 
 class _Source:
@@ -202,7 +209,7 @@ class _Source:
 
     def __init__(self) -> None:
         self._lines: list[str] = []
-        self._names: dict[str, Any] = {}
+        self._names: dict[str, Any] = {"MISS": MISS}
 
     def line(self, text: str) -> None:
         self._lines.append(text)
@@ -212,14 +219,14 @@ class _Source:
         self._names[name] = value
         return name
 
-    def compile(self, signature: str) -> Callable[..., Any]:
-        body = "\n".join(f"        {line}" for line in self._lines)
-        text = (
-            f"def {signature}:\n    try:\n{body}\n"
-            "    except (AttributeError, LookupError):\n        return None\n"
-            if signature.startswith("match")
-            else f"def {signature}:\n" + "\n".join(f"    {line}" for line in self._lines)
-        )
+    def compile(self, signature: str, result: str) -> Callable[..., Any]:
+        """The function that runs the lines and returns ``result``."""
+        lines = [f"def {signature}:"]
+        if self._lines:
+            # An argument that lacks what it had (an attribute, a key) does not fit.
+            lines += ["    try:", *(f"        {line}" for line in self._lines)]
+            lines += ["    except (AttributeError, LookupError):", "        return MISS"]
+        text = "\n".join([*lines, f"    return {result}"])
         exec(compile(text, "<gfxgraph>", "exec"), self._names)
         # Taken out of its own globals: a function that holds itself waits for the garbage
         # collector, and with it the memory of every tensor that it names.
@@ -236,20 +243,20 @@ class _Source:
         _, cls, keys, children = spec
         here = f"n{len(self._lines)}"
         self.line(f"{here} = {expression}")
-        self.line(f"if type({here}) is not {self.name(cls)}: return None")
+        self.line(f"if type({here}) is not {self.name(cls)}: return MISS")
         if kind in ("sequence", "namedtuple", "structseq"):
-            self.line(f"if len({here}) != {len(children)}: return None")
+            self.line(f"if len({here}) != {len(children)}: return MISS")
             parts = [f"{here}[{n}]" for n in range(len(children))]
         elif kind in ("dict", "mapping", "fields"):
-            self.line(f"if tuple({here}) != {self.name(keys)}: return None")
+            self.line(f"if tuple({here}) != {self.name(keys)}: return MISS")
             parts = [f"{here}[{self.name(key)}]" for key in keys]
         elif kind == "dataclass":
             parts = [f"{here}.{key}" for key in keys]
         else:
             flatten_fn = self.name(_pytree.SUPPORTED_NODES[cls].flatten_fn)
             self.line(f"{here}, context = {flatten_fn}({here})")
-            self.line(f"if context != {self.name(keys)}: return None")
-            self.line(f"if len({here}) != {len(children)}: return None")
+            self.line(f"if context != {self.name(keys)}: return MISS")
+            self.line(f"if len({here}) != {len(children)}: return MISS")
             parts = [f"{here}[{n}]" for n in range(len(children))]
         for part, child in zip(parts, children, strict=True):
             if child == _TENSOR:
@@ -264,15 +271,15 @@ class _Source:
         value = self.name(const.value)
         self.line(f"{here} = {expression}")
         if not const.is_value or const.value is None or isinstance(const.value, (bool, enum.Enum)):
-            self.line(f"if {here} is not {value}: return None")
+            self.line(f"if {here} is not {value}: return MISS")
         elif isinstance(const.value, (float, complex)):
             text = self.name(repr(const.value))  # -0.0 is not 0.0
-            self.line(f"if {here} is not {value} and repr({here}) != {text}: return None")
+            self.line(f"if {here} is not {value} and repr({here}) != {text}: return MISS")
         else:
             self.line(
                 f"if {here} is not {value} and "
                 f"(type({here}) is not {self.name(type(const.value))} or {here} != {value}):"
-                " return None"
+                " return MISS"
             )
 
     def build(self, spec: Spec, leaves: Any) -> str:

@@ -86,6 +86,9 @@ class Device(Protocol):
     def pool_bytes(self, pool: PoolHandle) -> int:
         """Bytes of device memory that ``pool`` holds."""
 
+    def in_pool(self, pool: PoolHandle, address: int) -> bool:
+        """Whether the memory at ``address`` belongs to ``pool``."""
+
     def is_capturing(self) -> bool:
         """Whether the current stream of this thread is capturing."""
 

@@ -45,7 +45,7 @@ class EmulatedGraph:
     """
 
     def __new__(cls, *args: Any, **kwargs: Any) -> Self:
-        # A subclass may also derive from torch's class, whose __new__ raises in a CPU build.
+        """Not torch's: a subclass may derive from its class too, which raises in a CPU build."""
         return object.__new__(cls)
 
     def __init__(self, keep_graph: bool = False) -> None:
@@ -117,18 +117,13 @@ class EmulatedGraph:
     def replay(self) -> None:
         """Run what was recorded, on the addresses that it was recorded with.
 
-        Inside another capture the recorded operations become part of that graph.
-
         Raises:
-            CaptureError: there was no successful capture.
+            CaptureError: there was no successful capture, or this thread is capturing.
         """
         if self._pool is None:
             raise CaptureError("replay() was called without a preceding successful capture.")
-        outer = current_capture()
-        if outer is not None:
-            outer.check_valid("replay()")
-            outer.operations += self._operations
-            return
+        if current_capture() is not None:
+            raise CaptureError("replay() was called while a capture is underway on this thread.")
         run(self._operations)
 
     def reset(self) -> None:
@@ -220,6 +215,10 @@ class EmulatedDevice:
     def pool_bytes(self, pool: PoolHandle) -> int:
         """Bytes that ``pool`` holds."""
         return pool_bytes(pool)
+
+    def in_pool(self, pool: PoolHandle, address: int) -> bool:
+        """Not asked for: an emulated graph itself holds on to what it reads."""
+        return False
 
     def is_capturing(self) -> bool:
         """Whether this thread is capturing."""

@@ -209,16 +209,15 @@ class Capture:
     ) -> None:
         """Refuse what CUDA refuses of operations that touch the device."""
         name = op._schema.name
-        refused = rules.operator_rule(op)
+        refused = rules.operator_rule(op, args)
         if refused is not None:
             self.fail(refused[1].error(refused[0]))
         if name == "aten::lift_fresh":
             self.fail(rules.HOST_COPY.error("Making a tensor of host data"))
         if any(map(self.on_host, written_tensors(op, args, kwargs))):
             self.fail(rules.HOST_READ.error(f"{op} into a host tensor"))
-        # Host scalars are passed to a kernel by value; everything else would have to be copied.
-        operands = args[1:] if name == "aten::copy_" else [t for t in tensors if t.dim()]
-        if any(self.on_host(t) for t in operands if isinstance(t, torch.Tensor)):
+        copied = name in rules.COPY_HOST_SCALARS
+        if any(self.on_host(t) for t in tensors if copied or t.dim()):
             self.fail(rules.HOST_COPY.error(f"{op} with a host tensor"))
         # The value of `x[mask] = 1.0` is a host scalar: CUDA fills through the mask then.
         if rules.writes_through_mask(op, args) and not self.on_host(args[2]):
@@ -341,6 +340,7 @@ class _FunctionMode(TorchFunctionMode):
         kwargs = kwargs or {}
         if self.capture.is_open:
             self.capture.check_call(func, args, kwargs)
+            func = rules.AS_ON_CUDA.get(func, func)
         return func(*args, **kwargs)
 
 

@@ -52,7 +52,12 @@ class _Block:
     """A piece of memory at a fixed address."""
 
     def __init__(self, size: int) -> None:
-        raw = bytearray(size + _ALIGNMENT)
+        try:
+            raw = bytearray(size + _ALIGNMENT)
+        except MemoryError as error:
+            raise torch.OutOfMemoryError(
+                f"the emulated device is out of memory: tried to allocate {size} bytes."
+            ) from error
         start = -torch.frombuffer(raw, dtype=torch.uint8).data_ptr() % _ALIGNMENT
         self.size = size
         self.memory = memoryview(raw)[start : start + size]

@@ -8,11 +8,14 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import torch
+import torch.nn.functional as F
 from torch._ops import OpOverload
 
 from ..errors import CaptureForbidden
 
 __all__ = [
+    "AS_ON_CUDA",
+    "COPY_HOST_SCALARS",
     "DATA_DEPENDENT_SHAPE",
     "GENERATOR",
     "HOST_COPY",
@@ -97,22 +100,30 @@ _HOST_READ_OPERATORS = {
 }
 
 # Operators whose CUDA implementation reads a result on the host, found by capturing each alone
-# with torch 2.11 on an H200; the names are those that reach a dispatch mode on CPU tensors.
-# ctc_loss, bincount and nonzero are refused for their shapes anyway.
+# with torch 2.11 on an H200; the names, some with an overload, are those that reach a dispatch
+# mode on CPU tensors. inv, solve, cholesky and lu_factor fail in _linalg_check_errors; their
+# forms that do not check, such as inv_ex, can be captured.
 _SYNCHRONISING_OPERATORS = frozenset(
     {
         "aten::_ctc_loss",
         "aten::_linalg_check_errors",
         "aten::_linalg_eigh",
-        "aten::_linalg_solve_ex",
+        "aten::_linalg_eigvals",
         "aten::_linalg_svd",
         "aten::bincount",
         "aten::cholesky",
-        "aten::histc",
-        "aten::linalg_cholesky_ex",
-        "aten::linalg_inv_ex",
+        "aten::linalg_eig",
+        "aten::linalg_ldl_factor_ex",
+        "aten::linalg_lstsq",
+        "aten::linalg_matrix_exp",
+        "aten::linalg_pinv",
+        "aten::normal.Tensor_Tensor",
+        "aten::normal.float_Tensor",
     }
 )
+
+# Other operators take a host scalar by value; these copy it to the device first.
+COPY_HOST_SCALARS = frozenset({"aten::copy_", "aten::where"})
 
 _INDEX_PUT_OPERATORS = frozenset(
     {
@@ -124,13 +135,17 @@ _INDEX_PUT_OPERATORS = frozenset(
 )
 
 
-def operator_rule(op: OpOverload) -> tuple[str, Rule] | None:
+def operator_rule(op: OpOverload, args: tuple[Any, ...]) -> tuple[str, Rule] | None:
     """Under what name and by which rule ``op`` is refused, if it is refused on any device data."""
     name = op._schema.name
     if name in _HOST_READ_OPERATORS:
         return _HOST_READ_OPERATORS[name], HOST_READ
-    if name in _SYNCHRONISING_OPERATORS:
+    if not _SYNCHRONISING_OPERATORS.isdisjoint({name, op._name}):
         return str(op), _HIDDEN_SYNCHRONISATION
+    if name == "aten::histc":
+        low, high = (*args[2:4], 0, 0)[:2]
+        if low == high:  # then it looks for the limits in the data
+            return str(op), _HIDDEN_SYNCHRONISATION
     return None
 
 
@@ -176,6 +191,17 @@ _CONSTRUCTORS: dict[object, str] = {
     torch.as_tensor: "torch.as_tensor(..., device=...)",
     torch.asarray: "torch.asarray(..., device=...)",
 }
+
+
+def _one_hot(tensor: torch.Tensor, num_classes: int = -1) -> torch.Tensor:
+    if num_classes < 0:
+        return F.one_hot(tensor, num_classes)
+    classes = torch.arange(num_classes, device=tensor.device)
+    return (tensor.unsqueeze(-1) == classes).to(torch.int64)
+
+
+AS_ON_CUDA: dict[object, Callable[..., Any]] = {F.one_hot: _one_hot}
+"""Functions that check their arguments on the host, but on CPU tensors only."""
 
 
 class HostCalls:

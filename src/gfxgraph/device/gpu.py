@@ -61,11 +61,11 @@ class GpuDevice:
 
     def pool_bytes(self, pool: PoolHandle) -> int:
         """Bytes of the allocator's segments that belong to ``pool``."""
-        return sum(
-            segment["total_size"]
-            for segment in torch.cuda.memory_snapshot()
-            if tuple(segment["segment_pool_id"]) == tuple(pool)
-        )
+        return sum(segment["total_size"] for segment in _segments(pool))
+
+    def in_pool(self, pool: PoolHandle, address: int) -> bool:
+        """Whether ``address`` lies in a segment of ``pool``."""
+        return any(0 <= address - s["address"] < s["total_size"] for s in _segments(pool))
 
     def is_capturing(self) -> bool:
         """Whether the current stream is capturing."""
@@ -154,6 +154,10 @@ class GpuDevice:
             finally:
                 graph.capture_end()
         graph.reset()
+
+
+def _segments(pool: PoolHandle) -> list[dict[str, Any]]:
+    return [s for s in torch.cuda.memory_snapshot() if tuple(s["segment_pool_id"]) == tuple(pool)]
 
 
 def _stream(handle: int, index: int) -> torch.cuda.Stream:

@@ -31,6 +31,10 @@ else:
 
 _MODES = ("global", "thread_local", "relaxed")
 
+# Graphs whose capture failed, kept to the end: torch's allocator of pinned memory still holds a
+# filter that points into them (seen on torch 2.11), and nothing in Python can take it back.
+_failed: list[BridgedCUDAGraph] = []
+
 
 class BridgedCUDAGraph(_Base):  # type: ignore[misc]
     """A CUDA or HIP graph; on a machine without a GPU, an emulated one.
@@ -124,7 +128,7 @@ class BridgedCUDAGraph(_Base):  # type: ignore[misc]
             super().capture_end()  # raises, and leaves a capture on the other stream as it is
             return
         if self._liveness is not None:
-            self._liveness.stop()
+            self._liveness.stop(lambda a: device.in_pool(cast(PoolHandle, self._capture_pool), a))
         self._capture_stream = None
         try:
             super().capture_end()
@@ -135,6 +139,7 @@ class BridgedCUDAGraph(_Base):  # type: ignore[misc]
                 cast(PoolHandle, self._capture_pool), self._capture_index, self.owns_pool
             )
             device.recover_generator(self._capture_index)
+            _failed.append(self)
             raise
         tally.add("capture_count")
         log(logging.DEBUG, "capture_end", pool=self._capture_pool)

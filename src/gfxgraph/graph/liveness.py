@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from torch.multiprocessing.reductions import StorageWeakRef
 
 from ..errors import DeadTensorError
@@ -19,15 +21,22 @@ class InputLiveness:
 
     def start(self) -> None:
         """Watch this thread from now on."""
-        self._effects.__enter__()
+        self._effects.__enter__()  # type: ignore[no-untyped-call]
 
-    def stop(self) -> None:
-        """Watch no longer, and let go of the tensors."""
-        self._effects.__exit__(None, None, None)
+    def stop(self, in_pool: Callable[[int], bool]) -> None:
+        """Watch no longer, and let go of the tensors.
+
+        Args:
+            in_pool: says of an address whether it belongs to the graph's own memory pool, which
+                holds its memory whether or not a tensor does.
+        """
+        self._effects.__exit__(None, None, None)  # type: ignore[no-untyped-call]
         for tensor in self._effects.outside.values():
             name = f"{tensor.dtype} of shape {tuple(tensor.shape)}"
             storage = tensor.untyped_storage()
-            self._held.append((name, StorageWeakRef(storage), storage.data_ptr()))
+            address = storage.data_ptr()
+            if not in_pool(address):
+                self._held.append((name, StorageWeakRef(storage), address))
         self._effects = Effects(UndoLog(), keep_values=False)
 
     def check(self) -> None:

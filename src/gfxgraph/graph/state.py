@@ -25,7 +25,6 @@ __all__ = ["Guard", "PythonState"]
 # an end for functions that reach a data set.
 _MAX_OBJECTS = 200_000
 _SCALARS = (int, float, bool, str, bytes, complex, type(None))
-_address = torch.Tensor.data_ptr
 _LEAVES = (*_SCALARS, torch.Tensor, torch.dtype, torch.device, types.ModuleType, type)
 
 
@@ -88,7 +87,9 @@ class PythonState:
         for path, mapping, held in self._mappings:
             watch_scalars = any(mapping is root for root in self._root_mappings)
             for key, value in held.items():
-                if _reads(value, outside) or (watch_scalars and isinstance(value, _SCALARS)):
+                if _reads(value, outside) or (
+                    watch_scalars and isinstance(value, _SCALARS) and _is_public(key)
+                ):
                     guard.watch(f"{path}.{key}", mapping, key, value)
         for path, items, before in self._sequences:
             for position, value in enumerate(before):
@@ -169,9 +170,9 @@ class PythonState:
 class Guard:
     """Watches memory and places, on the path of every replayed call.
 
-    Its two questions loop inside the interpreter's C code, and are asked apart: a graph may not be
-    launched onto memory that is gone, but whether a weight was replaced by another can be found
-    out while the device works.
+    Attributes:
+        tensors: what the graph reads from outside; holding them keeps their memory.
+        addresses: where each of them was at the capture.
     """
 
     def __init__(self, outside: dict[int, torch.Tensor]) -> None:
@@ -180,10 +181,15 @@ class Guard:
         self._values: list[Any] = []
         self._paths: list[str] = []
         self._cells: list[tuple[str, types.CellType, object]] = []
-        self._tensors: list[torch.Tensor] = []
-        self._addresses: list[int] = []
+        self.tensors: list[torch.Tensor] = []
+        self.addresses: list[int] = []
         self._names: list[str] = []
         self._unplaced = dict(outside)
+
+    @property
+    def has_places(self) -> bool:
+        """Whether there is anything that :meth:`places_hold` would look at."""
+        return bool(self._containers or self._cells)
 
     def watch(self, path: str, container: Any, key: Any, value: object) -> None:
         """Watch that ``container[key]`` stays ``value``."""
@@ -201,18 +207,15 @@ class Guard:
     def watch_the_rest(self) -> None:
         """Watch the memory of those tensors too that no container holds."""
         for tensor in self._unplaced.values():
-            self._tensors.append(tensor)
-            self._addresses.append(tensor.data_ptr())
+            self.tensors.append(tensor)
+            self.addresses.append(tensor.data_ptr())
             self._names.append(f"a tensor of shape {tuple(tensor.shape)}")
         self._unplaced.clear()
-
-    def memory_holds(self) -> bool:
-        """Whether all watched tensors are where they were: asked before each launch."""
-        return list(map(_address, self._tensors)) == self._addresses
 
     def places_hold(self) -> bool:
         """Whether all watched places hold the objects that they held."""
         try:
+            # A loop inside the interpreter's C code: some 50 ns a place.
             return all(map(is_, map(getitem, self._containers, self._keys), self._values)) and (
                 not self._cells or all(cell.cell_contents is v for _, cell, v in self._cells)
             )
@@ -241,7 +244,7 @@ class Guard:
                     self._cells[n] = (path, cell, now)
                 else:
                     found.append(path)
-        for tensor, address, name in zip(self._tensors, self._addresses, self._names, strict=True):
+        for tensor, address, name in zip(self.tensors, self.addresses, self._names, strict=True):
             if tensor.data_ptr() != address and name not in found:
                 found.append(name)
         return found
@@ -254,9 +257,7 @@ class Guard:
         """
         dead = [
             name
-            for tensor, address, name in zip(
-                self._tensors, self._addresses, self._names, strict=True
-            )
+            for tensor, address, name in zip(self.tensors, self.addresses, self._names, strict=True)
             if address and tensor.numel() and not tensor.untyped_storage().nbytes()
         ]
         if dead:
@@ -268,8 +269,8 @@ class Guard:
     def _watch_memory(self, path: str, value: object) -> None:
         if isinstance(value, torch.Tensor):
             self._unplaced.pop(storage_key(value), None)
-            self._tensors.append(value)
-            self._addresses.append(value.data_ptr())
+            self.tensors.append(value)
+            self.addresses.append(value.data_ptr())
             self._names.append(path)
 
 
@@ -284,6 +285,12 @@ def _reads(value: object, outside: dict[int, torch.Tensor]) -> bool:
         and type(value) in (torch.Tensor, torch.nn.Parameter)
         and storage_key(value) in outside
     )
+
+
+def _is_public(name: object) -> bool:
+    # torch.nn.Module keeps its own flags under names with an underscore; training is part of the
+    # key of a call.
+    return not str(name).startswith("_") and name != "training"
 
 
 def _equal_scalars(now: object, before: object) -> bool:
