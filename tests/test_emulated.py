@@ -224,6 +224,7 @@ def run_program(program: Program, inputs: Values) -> Values:
     return values
 
 
+@pytest.mark.filterwarnings("ignore:The graph is empty")
 @settings(max_examples=60, deadline=None)
 @given(
     program=st.lists(
@@ -658,6 +659,21 @@ def test_a_host_scalar_is_a_constant():
         x.fill_(value)
         graph.replay()
         assert_same(y, function())
+
+
+def test_a_host_scalar_is_passed_by_value():
+    x = torch.ones(3)
+
+    def function():
+        time, steps = torch.tensor(0.0), []
+        while time < 1:
+            steps.append(x + time)
+            time += 0.5
+        return steps
+
+    graph, steps = captured(function)
+    graph.replay()
+    assert_same(steps, [x, x + 0.5])
 
 
 def _assigned(index: Any, value: Any) -> torch.Tensor:

@@ -150,13 +150,11 @@ class Entry:
     ) -> Callable[..., Any]:
         lane, index, counter = self._lane, self._lane.index, self._counter
         stream_id, is_capturing = lane.device.stream_id, lane.device.is_capturing
-        launch, data_ptr = captured.graph.launch, torch.Tensor.data_ptr
         guard = self._guard
-        tensors, addresses, places_hold = guard.tensors, guard.addresses, guard.places_hold
+        launch, memory_holds = captured.graph.launch, guard.memory_holds
         # A replay that changes nothing but its own outputs can be thrown away, so it may be
         # launched before it is known that every weight is still in its place.
         look_first = bool(captured.written) or captured.draws_random_numbers
-        look_after = not look_first and guard.has_places
 
         def replay(fn: Any, args: Any, kwargs: Any, leaves: Sequence[torch.Tensor]) -> Any:
             with LOCK:
@@ -168,20 +166,21 @@ class Entry:
                     return MISS
                 if stream != lane.last_stream:
                     lane.follow(stream)
-                if look_first and not places_hold():
+                places_hold = guard.places_hold
+                if look_first and places_hold and not places_hold():
                     return MISS
                 if write_back and shares_memory(leaves):
                     return MISS
                 self._copy(leaves)
                 # Asked while the device copies: a graph may not be launched onto memory that is
                 # gone. That a weight was replaced by another may be found out after the launch.
-                if list(map(data_ptr, tensors)) != addresses:
+                if memory_holds and not memory_holds():
                     return MISS
                 launch()
                 counter.replays += 1
                 for n, static in write_back:
                     leaves[n].copy_(static)
-                if look_after and not places_hold():
+                if places_hold and not look_first and not places_hold():
                     return MISS
                 return build()
 

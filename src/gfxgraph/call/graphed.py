@@ -590,17 +590,17 @@ def _no_attempt(*args: Any) -> Any:
 def _conditions(fn: Any) -> list[Condition]:
     """What must be as it is now for a call to be of the same kind, beside its arguments."""
     device_type = current_device().type
-    asked: list[tuple[Callable[..., object], tuple[str, ...]]] = [
-        (torch.is_grad_enabled, ()),
-        (torch.is_inference_mode_enabled, ()),
-        (torch.is_autocast_enabled, (device_type,)),
+    found: list[Condition] = [
+        (torch.is_grad_enabled, "", torch.is_grad_enabled()),
+        (torch.is_inference_mode_enabled, "", torch.is_inference_mode_enabled()),
+        (torch.is_autocast_enabled, device_type, torch.is_autocast_enabled(device_type)),
     ]
     if torch.is_autocast_enabled(device_type):
-        asked.append((torch.get_autocast_dtype, (device_type,)))
+        found.append((torch.get_autocast_dtype, device_type, torch.get_autocast_dtype(device_type)))
     module = _root_module(fn)
     if module is not None:
-        asked.append((vars(module).__getitem__, ("training",)))
-    return [(function, arguments, function(*arguments)) for function, arguments in asked]
+        found.append((vars(module), "training", module.training))
+    return found
 
 
 def _key(fn: Any, leaves: Sequence[torch.Tensor], spec: Spec) -> Any:

@@ -37,8 +37,9 @@ MISS: Any = object()
 Spec = tuple[Any, ...]
 """``("tensor",)``, ``("const", Const)`` or ``(kind, class, keys, children)``."""
 
-Condition = tuple[Callable[..., object], tuple[str, ...], object]
-"""A function, names to call it with, and the very object that it must return."""
+Condition = tuple["Callable[..., object] | dict[str, Any]", str, object]
+"""A function and what to call it with (``""``: nothing), or a dict and a key; then the very object
+that must be found."""
 
 _TENSOR: Spec = ("tensor",)
 
@@ -181,9 +182,15 @@ def matcher(
         result = star = "(" + "".join(f"{name}, " for name in found) + ")"
     if check is not None:
         source.line(f"if not {source.name(check)}(*{star}): return MISS")
-    for function, arguments, expected in conditions:
-        call = f"{source.name(function)}({', '.join(map(repr, arguments))})"
-        source.line(f"if {call} is not {source.name(expected)}: return MISS")
+    for asked, name, expected in conditions:
+        value = (
+            f"{source.name(asked)}[{name!r}]"
+            if isinstance(asked, dict)
+            else f"{source.name(asked)}({name!r})"
+            if name
+            else f"{source.name(asked)}()"
+        )
+        source.line(f"if {value} is not {source.name(expected)}: return MISS")
     source.line(f"leaves = {result}")
     return source.compile(
         "match(fn, args, kwargs)", f"{source.name(then)}(fn, args, kwargs, leaves)"
@@ -197,6 +204,8 @@ def builder(spec: Spec, leaves: Sequence[Any]) -> Callable[[], Any]:
         spec: what to build.
         leaves: a tensor stands for itself; a function is called to make the tensor.
     """
+    if spec == _TENSOR and not isinstance(leaves[0], torch.Tensor):
+        return leaves[0]  # type: ignore[no-any-return]
     source = _Source()
     named = [
         source.name(leaf) + ("" if isinstance(leaf, torch.Tensor) else "()") for leaf in leaves

@@ -44,6 +44,8 @@ class EmulatedGraph:
             so it only decides whether :meth:`instantiate` may be called and the graph be dumped.
     """
 
+    _capture: Capture | None = None
+
     def __new__(cls, *args: Any, **kwargs: Any) -> Self:
         """Not torch's: a subclass may derive from its class too, which raises in a CPU build."""
         return object.__new__(cls)
@@ -52,7 +54,6 @@ class EmulatedGraph:
         self._keep_graph = keep_graph
         self._debug = False
         self._generators: set[int] = set()
-        self._capture: Capture | None = None
         self._pool: MemoryPool | None = None
         self._operations: list[Operation] = []
 

@@ -323,6 +323,8 @@ class Capture:
 
     def _internal(self, tensor: torch.Tensor) -> torch.Tensor:
         """What a replay uses for ``tensor``: the same memory, whatever happens to ``tensor``."""
+        if self.on_host(tensor):
+            return tensor.clone()  # passed by value
         twin = self.pool.internal(tensor)
         return tensor.detach() if twin is None else twin
 

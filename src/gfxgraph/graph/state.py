@@ -10,8 +10,9 @@ from __future__ import annotations
 
 import types
 from collections import deque
-from collections.abc import Collection, Iterator, MutableMapping
-from operator import getitem, is_
+from collections.abc import Callable, Collection, Iterator, MutableMapping
+from dataclasses import dataclass
+from operator import is_
 from typing import Any
 
 import torch
@@ -100,8 +101,8 @@ class PythonState:
                 guard.watch(path, space, name, value)
         for path, cell, value in self._cells:
             if _reads(value, outside) or isinstance(value, _SCALARS):
-                guard.watch_cell(path, cell, value)
-        guard.watch_the_rest()
+                guard.watch(path, cell, None, value)
+        guard.complete()
         return guard
 
     def _walk(self, roots: dict[str, object]) -> None:
@@ -170,84 +171,58 @@ class PythonState:
 class Guard:
     """Watches memory and places, on the path of every replayed call.
 
+    The questions are compiled into one expression each, some 40 ns a term, when the guard is
+    complete.
+
+    Args:
+        outside: storage key -> a tensor on it, for all that the graph reads from outside. Holding
+            them keeps their memory.
+
     Attributes:
-        tensors: what the graph reads from outside; holding them keeps their memory.
-        addresses: where each of them was at the capture.
+        memory_holds: whether all watched tensors are where they were; ``None``: there are none.
+        places_hold: whether all watched places hold what they held; ``None``: there are none.
     """
 
     def __init__(self, outside: dict[int, torch.Tensor]) -> None:
-        self._containers: list[Any] = []
-        self._keys: list[Any] = []
-        self._values: list[Any] = []
-        self._paths: list[str] = []
-        self._cells: list[tuple[str, types.CellType, object]] = []
-        self.tensors: list[torch.Tensor] = []
-        self.addresses: list[int] = []
-        self._names: list[str] = []
+        self._places: list[_Place] = []
+        self._memory: dict[int, tuple[str, torch.Tensor, int]] = {}
         self._unplaced = dict(outside)
-
-    @property
-    def has_places(self) -> bool:
-        """Whether there is anything that :meth:`places_hold` would look at."""
-        return bool(self._containers or self._cells)
+        self.memory_holds: Callable[[], bool] | None = None
+        self.places_hold: Callable[[], bool] | None = None
 
     def watch(self, path: str, container: Any, key: Any, value: object) -> None:
-        """Watch that ``container[key]`` stays ``value``."""
-        self._containers.append(container)
-        self._keys.append(key)
-        self._values.append(value)
-        self._paths.append(path)
-        self._watch_memory(path, value)
+        """Watch that ``container[key]`` stays ``value``; a cell has no key."""
+        self._places.append(_Place(path, container, key, value))
+        if isinstance(value, torch.Tensor):
+            self._unplaced.pop(storage_key(value), None)
+            self._watch_memory(path, value)
 
-    def watch_cell(self, path: str, cell: types.CellType, value: object) -> None:
-        """Watch that the closure variable ``cell`` stays ``value``."""
-        self._cells.append((path, cell, value))
-        self._watch_memory(path, value)
-
-    def watch_the_rest(self) -> None:
-        """Watch the memory of those tensors too that no container holds."""
+    def complete(self) -> None:
+        """Nothing more is to be watched, except the memory of tensors that no container holds."""
         for tensor in self._unplaced.values():
-            self.tensors.append(tensor)
-            self.addresses.append(tensor.data_ptr())
-            self._names.append(f"a tensor of shape {tuple(tensor.shape)}")
+            self._watch_memory(f"a tensor of shape {tuple(tensor.shape)}", tensor)
         self._unplaced.clear()
-
-    def places_hold(self) -> bool:
-        """Whether all watched places hold the objects that they held."""
-        try:
-            # A loop inside the interpreter's C code: some 50 ns a place.
-            return all(map(is_, map(getitem, self._containers, self._keys), self._values)) and (
-                not self._cells or all(cell.cell_contents is v for _, cell, v in self._cells)
-            )
-        except (LookupError, ValueError):  # an attribute, an item or a closure variable is gone
-            return False
+        names: dict[str, Any] = {}
+        terms = []
+        for n, (_, tensor, address) in enumerate(self._memory.values()):
+            names[f"a{n}"] = tensor.data_ptr
+            terms.append(f"a{n}() == {address}")
+        self.memory_holds = _predicate(terms, names)
+        self._compile_places()
 
     def changes(self) -> list[str]:
         """Names of what was rebound or moved; not a scalar that is equal to the old one."""
-        found: list[str] = []
-        missing = object()
-        for n, path in enumerate(self._paths):
-            container, key = self._containers[n], self._keys[n]
-            try:
-                now = container[key]
-            except LookupError:
-                now = missing
-            if now is not self._values[n]:
-                if _equal_scalars(now, self._values[n]):
-                    self._values[n] = now
+        found: dict[str, None] = {}
+        for place in self._places:
+            now = place.read()
+            if now is not place.value:
+                if _equal_scalars(now, place.value):
+                    place.value = now
                 else:
-                    found.append(path)
-        for n, (path, cell, value) in enumerate(self._cells):
-            now = getattr(cell, "cell_contents", missing)
-            if now is not value:
-                if _equal_scalars(now, value):
-                    self._cells[n] = (path, cell, now)
-                else:
-                    found.append(path)
-        for tensor, address, name in zip(self.tensors, self.addresses, self._names, strict=True):
-            if tensor.data_ptr() != address and name not in found:
-                found.append(name)
-        return found
+                    found[place.path] = None
+        self._compile_places()
+        moved = (name for name, tensor, at in self._memory.values() if tensor.data_ptr() != at)
+        return list(found | dict.fromkeys(moved))
 
     def check_alive(self) -> None:
         """Raise if the memory of a watched tensor was freed, so that nothing can be read there.
@@ -257,7 +232,7 @@ class Guard:
         """
         dead = [
             name
-            for tensor, address, name in zip(self.tensors, self.addresses, self._names, strict=True)
+            for name, tensor, address in self._memory.values()
             if address and tensor.numel() and not tensor.untyped_storage().nbytes()
         ]
         if dead:
@@ -266,12 +241,52 @@ class Guard:
                 "to 0 bytes). Load the data back before the call."
             )
 
-    def _watch_memory(self, path: str, value: object) -> None:
-        if isinstance(value, torch.Tensor):
-            self._unplaced.pop(storage_key(value), None)
-            self.tensors.append(value)
-            self.addresses.append(value.data_ptr())
-            self._names.append(path)
+    def _watch_memory(self, name: str, tensor: torch.Tensor) -> None:
+        self._memory.setdefault(id(tensor), (name, tensor, tensor.data_ptr()))
+
+    def _compile_places(self) -> None:
+        names: dict[str, Any] = {}
+        terms = []
+        for n, place in enumerate(self._places):
+            names[f"c{n}"], names[f"v{n}"] = place.container, place.value
+            # Keys are names and numbers, except in dicts of the user.
+            names[f"k{n}"] = place.key
+            read = ".cell_contents" if isinstance(place.container, types.CellType) else f"[k{n}]"
+            terms.append(f"c{n}{read} is v{n}")
+        self.places_hold = _predicate(terms, names)
+
+
+_MISSING = object()
+
+
+@dataclass
+class _Place:
+    path: str
+    container: Any
+    key: Any
+    value: object
+
+    def read(self) -> object:
+        try:
+            if isinstance(self.container, types.CellType):
+                return self.container.cell_contents
+            return self.container[self.key]
+        except (LookupError, ValueError):
+            return _MISSING
+
+
+def _predicate(terms: list[str], names: dict[str, Any]) -> Callable[[], bool] | None:
+    """A function that says whether all ``terms`` hold; what is gone does not hold."""
+    if not terms:
+        return None
+    text = f"""def holds():
+    try:
+        return {" and ".join(terms)}
+    except (LookupError, ValueError):
+        return False
+"""
+    exec(compile(text, "<gfxgraph>", "exec"), names)
+    return names.pop("holds")  # type: ignore[no-any-return]
 
 
 def _same(now: Collection[Any], before: Collection[Any]) -> bool:
