@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import logging
 import threading
 from collections.abc import Callable, Iterator
 from functools import cache
@@ -20,6 +19,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from ..errors import CaptureError, CaptureForbidden
 from . import emulated_rules as rules
 from .emulated_memory import MemoryPool
+from .emulated_shapes import Rehearsal
 from .operators import is_view, returned_argument, written_tensors
 
 __all__ = ["Capture", "Operation", "current_capture", "generator_id", "run"]
@@ -82,16 +82,13 @@ class Capture:
     """
 
     def __init__(self, pool: MemoryPool, generators: frozenset[int]) -> None:
-        # Heavy, and only needed to capture.
-        from torch._subclasses.fake_tensor import FakeTensorMode
-
         self.pool = pool
         self.operations: list[Operation] = []
         self.thread = threading.get_ident()
         self.is_open = False
         self._generators = generators | {generator_id(torch.default_generator)}
         self._failure: str | None = None
-        self._fake_mode = FakeTensorMode()
+        self._rehearsal = Rehearsal()
         # Tensors that are on the host also where there is a GPU, by storage.
         self._on_host: dict[int, torch.UntypedStorage] = {}
 
@@ -169,12 +166,12 @@ class Capture:
         if is_view(op) or torch.Tag.inplace_view in op.tags or not _has_tensors(op):
             return op(*args, **kwargs)
 
-        results, shadows = self._rehearse(op, flat, spec)
-        if _resized(flat, shadows):
-            # Of an out= tensor only the operator itself knows the strides that it will give it.
-            results, shadows = self._rehearse_on_zeros(op, flat, spec, None)
-            for tensor, shadow in _resized(flat, shadows):
-                self._resize(tensor, shadow.size(), shadow.stride())
+        try:
+            results, resized = self._rehearsal.of(op, flat, spec)
+        except CaptureForbidden as error:
+            self.fail(error)
+        for tensor, shadow in resized:
+            self._resize(tensor, shadow.size(), shadow.stride())
         returned, targets = self._lend_results(op, results, args, kwargs)
         if name not in _ALLOCATIONS:
             if not tensors:
@@ -232,53 +229,6 @@ class Capture:
                 storage = tensor.untyped_storage()
                 self._on_host[storage._cdata] = storage
         return result
-
-    def _rehearse(self, op: OpOverload, flat: list[Any], spec: Any) -> tuple[Any, list[Any]]:
-        """Results and arguments as they would be after ``op``: metadata that holds no data."""
-        from torch._subclasses import fake_tensor
-
-        def fake(tensor: torch.Tensor) -> torch.Tensor:
-            metadata = torch.empty_strided(
-                tensor.size(), tensor.stride(), dtype=tensor.dtype, device="meta"
-            )
-            return fake_tensor.FakeTensor(self._fake_mode, metadata, tensor.device)
-
-        if op._schema.name in _WRONG_FAKES:
-            return self._rehearse_on_zeros(op, flat, spec, None)
-        with _fake_dispatch():
-            shadows = [fake(v) if isinstance(v, torch.Tensor) else v for v in flat]
-            args, kwargs = pytree.tree_unflatten(shadows, spec)
-            try:
-                return self._fake_mode.__torch_dispatch__(op, (), args, kwargs), shadows
-            except fake_tensor.DynamicOutputShapeException:
-                rule = rules.DATA_DEPENDENT_SHAPE
-            except fake_tensor.DataDependentOutputException:
-                rule = rules.HOST_READ
-            except Exception as error:
-                return self._rehearse_on_zeros(op, flat, spec, error)
-        self.fail(rule.error(op))
-
-    def _rehearse_on_zeros(
-        self, op: OpOverload, flat: list[Any], spec: Any, fake_error: Exception | None
-    ) -> tuple[Any, list[Any]]:
-        """Run ``op`` itself, on clones; where it fails too, its own error is the better one."""
-
-        def zeros(tensor: torch.Tensor) -> torch.Tensor:
-            return torch.empty_strided(
-                tensor.size(), tensor.stride(), dtype=tensor.dtype, device=tensor.device
-            ).zero_()
-
-        shadows = [zeros(v) if isinstance(v, torch.Tensor) else v for v in flat]
-        args, kwargs = pytree.tree_unflatten(shadows, spec)
-        generator_state = torch.default_generator.get_state()
-        try:
-            return op(*args, **kwargs), shadows
-        except Exception as error:
-            if fake_error is not None and _is_missing_fake(fake_error):
-                self.fail(rules.NOT_RUNNABLE.error(f"{op} ({error})"))
-            raise error from None
-        finally:
-            torch.default_generator.set_state(generator_state)
 
     def _lend_results(
         self, op: OpOverload, results: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
@@ -421,35 +371,6 @@ def _outside_of_modes() -> Iterator[None]:
         yield
 
 
-_fake_lock = threading.Lock()
-_fake_log = logging.getLogger("torch._subclasses.fake_tensor")
-
-
-@contextlib.contextmanager
-def _fake_dispatch() -> Iterator[None]:
-    """One thread at a time: fake tensors keep state in globals of torch.
-
-    Their log is silenced, since it prints a traceback for each error that we answer ourselves.
-    """
-    with _fake_lock:
-        disabled, _fake_log.disabled = _fake_log.disabled, True
-        try:
-            yield
-        finally:
-            _fake_log.disabled = disabled
-
-
-def _is_missing_fake(error: Exception) -> bool:
-    from torch._subclasses import fake_tensor
-
-    missing = (
-        NotImplementedError,
-        fake_tensor.UnsupportedOperatorException,
-        fake_tensor.UnsupportedFakeTensorException,
-    )
-    return isinstance(error, missing) or "no fake impl" in str(error)
-
-
 # A graph does not contain these: memory that is not written keeps what the last replay left.
 _ALLOCATIONS = frozenset(
     {
@@ -461,19 +382,6 @@ _ALLOCATIONS = frozenset(
         "aten::new_empty_strided",
     }
 )
-
-
-def _resized(arguments: list[Any], after: list[Any]) -> list[tuple[torch.Tensor, torch.Tensor]]:
-    """The tensors among ``arguments`` that have another shape in ``after``, with that one."""
-    return [
-        (old, new)
-        for old, new in zip(arguments, after, strict=True)
-        if isinstance(old, torch.Tensor) and old.shape != new.shape
-    ]
-
-
-# Their fake implementation gives other shapes than the operator: a workspace, for instance.
-_WRONG_FAKES = frozenset({"aten::mkldnn_rnn_layer"})
 
 
 @cache

@@ -1,0 +1,137 @@
+"""What an operator would return, found out without running it on data."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+import torch.utils._pytree as pytree
+from torch._ops import OpOverload
+
+from . import emulated_rules as rules
+
+__all__ = ["Rehearsal"]
+
+Resized = list[tuple[torch.Tensor, torch.Tensor]]
+
+
+class Rehearsal:
+    """Runs operators on fake tensors; on zeros, where an operator does not know fake ones."""
+
+    def __init__(self) -> None:
+        # Heavy, and only needed to capture.
+        from torch._subclasses.fake_tensor import FakeTensorMode
+
+        self._mode = FakeTensorMode()
+
+    def of(self, op: OpOverload, flat: list[Any], spec: Any) -> tuple[Any, Resized]:
+        """Results of the shapes, strides and dtypes that ``op`` would give.
+
+        Args:
+            op: the operator.
+            flat: the leaves of its ``(args, kwargs)``.
+            spec: their tree.
+
+        Returns:
+            The results, and the ``out=`` arguments that the operator would resize, each with a
+            tensor of the shape that it would get.
+
+        Raises:
+            CaptureForbidden: the shapes depend on data, or cannot be found out.
+        """
+        if op._schema.name in _WRONG_FAKES:
+            return _on_zeros(op, flat, spec, None)
+        results, resized = self._on_fakes(op, flat, spec)
+        # Only the operator itself knows the strides that it will give to an out= tensor.
+        return _on_zeros(op, flat, spec, None) if resized else (results, resized)
+
+    def _on_fakes(self, op: OpOverload, flat: list[Any], spec: Any) -> tuple[Any, Resized]:
+        from torch._subclasses import fake_tensor
+
+        def fake(tensor: torch.Tensor) -> torch.Tensor:
+            metadata = torch.empty_strided(
+                tensor.size(), tensor.stride(), dtype=tensor.dtype, device="meta"
+            )
+            return fake_tensor.FakeTensor(self._mode, metadata, tensor.device)
+
+        with _one_at_a_time():
+            shadows = [fake(v) if isinstance(v, torch.Tensor) else v for v in flat]
+            args, kwargs = pytree.tree_unflatten(shadows, spec)
+            try:
+                results = self._mode.__torch_dispatch__(op, (), args, kwargs)
+            except fake_tensor.DynamicOutputShapeException:
+                raise rules.DATA_DEPENDENT_SHAPE.error(op) from None
+            except fake_tensor.DataDependentOutputException:
+                raise rules.HOST_READ.error(op) from None
+            except Exception as error:
+                return _on_zeros(op, flat, spec, error)
+        return results, _resized(flat, shadows)
+
+
+def _on_zeros(
+    op: OpOverload, flat: list[Any], spec: Any, fake_error: Exception | None
+) -> tuple[Any, Resized]:
+    """Run ``op`` itself, on clones; where it fails too, its own error is the better one."""
+
+    def zeros(tensor: torch.Tensor) -> torch.Tensor:
+        return torch.empty_strided(
+            tensor.size(), tensor.stride(), dtype=tensor.dtype, device=tensor.device
+        ).zero_()
+
+    shadows = [zeros(v) if isinstance(v, torch.Tensor) else v for v in flat]
+    args, kwargs = pytree.tree_unflatten(shadows, spec)
+    generator_state = torch.default_generator.get_state()
+    try:
+        return op(*args, **kwargs), _resized(flat, shadows)
+    except Exception as error:
+        if fake_error is not None and _is_missing_fake(fake_error):
+            raise rules.NOT_RUNNABLE.error(f"{op} ({error})") from error
+        raise error from None
+    finally:
+        torch.default_generator.set_state(generator_state)
+
+
+def _resized(arguments: list[Any], after: list[Any]) -> Resized:
+    """The tensors among ``arguments`` that have another shape in ``after``, with that one."""
+    return [
+        (old, new)
+        for old, new in zip(arguments, after, strict=True)
+        if isinstance(old, torch.Tensor) and old.shape != new.shape
+    ]
+
+
+# Their fake implementation gives other shapes than the operator: a workspace, for instance.
+_WRONG_FAKES = frozenset({"aten::mkldnn_rnn_layer"})
+
+
+_fake_lock = threading.Lock()
+_fake_log = logging.getLogger("torch._subclasses.fake_tensor")
+
+
+@contextlib.contextmanager
+def _one_at_a_time() -> Iterator[None]:
+    """One thread at a time: fake tensors keep state in globals of torch.
+
+    Their log is silenced, since it prints a traceback for each error that we answer ourselves.
+    """
+    with _fake_lock:
+        disabled, _fake_log.disabled = _fake_log.disabled, True
+        try:
+            yield
+        finally:
+            _fake_log.disabled = disabled
+
+
+def _is_missing_fake(error: Exception) -> bool:
+    from torch._subclasses import fake_tensor
+
+    missing = (
+        NotImplementedError,
+        fake_tensor.UnsupportedOperatorException,
+        fake_tensor.UnsupportedFakeTensorException,
+    )
+    return isinstance(error, missing) or "no fake impl" in str(error)
