@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import gc
 import logging
+import os
 import subprocess
 import sys
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -16,7 +18,8 @@ import gfxgraph
 import hipgraph_bridge
 from gfxgraph import BridgedCUDAGraph
 from gfxgraph.device import current_device
-from gfxgraph.errors import ArgumentError, CaptureError, DeadTensorError
+from gfxgraph.device.gpu import GpuDevice
+from gfxgraph.errors import ArgumentError, CaptureError, DeadTensorError, DeviceError
 
 GPU = torch.cuda.is_available()
 gpu = pytest.mark.gpu
@@ -370,6 +373,89 @@ def test_replays_on_other_streams_wait_for_one_another():
         torch.testing.assert_close(got, expected)
 
 
+@gpu
+def test_a_compiled_function_is_compiled_before_the_capture():
+    torch.compiler.reset()
+    linear = nn.Linear(8, 8).cuda()
+    state = torch.zeros(8, device="cuda")
+
+    def work(x):
+        state.add_(1)
+        return linear(x).relu() * 2 + state
+
+    graph = gfxgraph.graphed(torch.compile(work))
+    with torch.no_grad():
+        for n in range(1, 5):
+            x = torch.randn(4, 8, device="cuda")
+            torch.testing.assert_close(graph(x), linear(x).relu() * 2 + n)
+            assert state.tolist() == [float(n)] * 8
+        linear.weight = nn.Parameter(torch.randn(8, 8, device="cuda"))
+        x = torch.randn(4, 8, device="cuda")
+        torch.testing.assert_close(graph(x), linear(x).relu() * 2 + 5)
+    assert not graph.stats().fallbacks and graph.stats().replays == 3
+
+
+# ---- other devices
+
+
+@gpu
+def test_with_the_gpu_hidden_everything_runs_emulated():
+    code = """
+import torch, gfxgraph
+graph = gfxgraph.graphed(lambda x: x * 2, fallback="raise")
+for n in range(3):
+    assert graph(torch.full((2,), float(n))).tolist() == [2.0 * n] * 2
+print(gfxgraph.device_type(), gfxgraph.health_check()["ok"], graph.stats().replays)
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        env={**os.environ, "CUDA_VISIBLE_DEVICES": "", "HIP_VISIBLE_DEVICES": ""},
+        capture_output=True,
+        text=True,
+    )
+    assert done.stdout.strip() == "cpu True 2", done.stderr
+
+
+@gpu
+@pytest.mark.skipif(torch.cuda.device_count() < 2, reason="needs two GPUs")
+def test_graphs_run_on_the_gpu_of_their_arguments_and_on_one_alone():
+    graph = gfxgraph.graphed(lambda x, y: x.sin() + y.to(x.device))
+    for n in range(6):
+        where = f"cuda:{n % 2}"
+        x, y = torch.randn(5, device=where), torch.randn(5, device=where)
+        result = graph(x, y)
+        assert str(result.device) == where
+        torch.testing.assert_close(result, x.sin() + y)
+        assert torch.cuda.current_device() == 0
+    assert graph.stats().captures == 2 and graph.stats().replays == 4
+    for _ in range(2):
+        x, y = torch.randn(5, device="cuda:0"), torch.randn(5, device="cuda:1")
+        torch.testing.assert_close(graph(x, y), x.sin() + y.to("cuda:0"))
+    (reason,) = graph.stats().fallbacks
+    assert "several devices" in reason
+
+
+def test_facts_under_a_pretended_rocm(monkeypatch):
+    # No AMD GPU: torch's answers are pretended, what is made of them is ours.
+    properties = SimpleNamespace(name="AMD Instinct MI300X", gcnArchName="gfx942:sramecc+:xnack-")
+    monkeypatch.setattr(torch.version, "hip", "7.0.51831")
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda index: properties)
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda index: (3 << 30, 4 << 30))
+    facts = GpuDevice().facts(0)
+    assert (facts.vendor, facts.arch, facts.runtime) == ("amd", "gfx942", "7.0.51831")
+    assert (facts.memory_free, facts.memory_total) == (3 << 30, 4 << 30)
+    assert GpuDevice().kind == "hip" and GpuDevice().type == "cuda"
+
+
+def test_a_gpu_that_does_not_answer_is_a_device_error(monkeypatch):
+    def gone(index):
+        raise RuntimeError("no ROCm-capable device is detected")
+
+    monkeypatch.setattr(torch.cuda, "get_device_properties", gone)
+    with pytest.raises(DeviceError, match="CUDA_VISIBLE_DEVICES or HIP_VISIBLE_DEVICES"):
+        GpuDevice().facts(0)
+
+
 # ---- health, log, import
 
 
@@ -418,7 +504,7 @@ print(sorted(heavy & set(sys.modules)), torch.cuda.is_initialized())
 def test_the_environment_enables_on_import(value, expected):
     done = subprocess.run(
         [sys.executable, "-c", "import gfxgraph; print(gfxgraph.is_enabled())"],
-        env={**__import__("os").environ, "GFXGRAPH": value},
+        env={**os.environ, "GFXGRAPH": value},
         capture_output=True,
         text=True,
         check=True,

@@ -156,6 +156,20 @@ def test_arguments_and_results_may_be_trees(device):
     assert replayed(act, captures=1, replays=2)
 
 
+@pytest.mark.parametrize("count", [1, 2, 40])
+def test_any_number_of_tensors_of_several_dtypes_is_copied(device, count):
+    graph = gfxgraph.graphed(lambda *xs: sum(x.sum().double() for x in xs))
+    dtypes = [torch.float32, torch.float32, torch.float64, torch.int64]
+    for mode in (torch.no_grad, torch.inference_mode, torch.no_grad, torch.inference_mode):
+        with mode():
+            xs = [
+                torch.randint(9, (3,), device=device).to(dtypes[n % len(dtypes)])
+                for n in range(count)
+            ]
+            assert float(graph(*xs)) == float(sum(x.sum().double() for x in xs))
+    assert replayed(graph, captures=2, replays=2)
+
+
 def test_results_keep_their_types(device):
     def everything(x):
         ordered = collections.OrderedDict(b=x, a=x + 1)

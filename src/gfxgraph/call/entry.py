@@ -275,22 +275,42 @@ def _copier(
             groups.setdefault(static.dtype, []).append(n)
         else:
             alone.append(n)
-    foreach_copy = torch._foreach_copy_
     if not groups and not alone:
         return _nothing
     if not alone and len(groups) == 1 and len(next(iter(groups.values()))) == len(statics):
-        return functools.partial(foreach_copy, statics)
+        return functools.partial(_copy_together(len(statics)), statics)
 
     picks = [
-        ([statics[n] for n in members], itemgetter(*members, members[0]))
+        (
+            _copy_together(len(members)),
+            [statics[n] for n in members],
+            itemgetter(*members, members[0]),
+        )
         for members in groups.values()
     ]
 
     def copy_groups(sources: Sequence[torch.Tensor]) -> None:
-        for targets, pick in picks:
+        for copy, targets, pick in picks:
             # itemgetter gives a tuple from two names on, hence the one too many
-            foreach_copy(targets, pick(sources)[:-1])
+            copy(targets, pick(sources)[:-1])
         for n in alone:
             _copy_one(statics[n], sources[n])
 
     return copy_groups
+
+
+# From so many tensors on it pays to keep autograd out of the copy: entering its guard costs 0.5 us,
+# and autograd looks at each tensor (measured on an H200 with torch 2.11).
+_MANY = 16
+
+
+def _copy_together(count: int) -> Callable[..., Any]:
+    guard = getattr(torch._C, "_AutoDispatchBelowAutograd", None)  # private to torch
+    if count < _MANY or guard is None:
+        return torch._foreach_copy_
+
+    def copy(targets: Any, sources: Any) -> None:
+        with guard():
+            torch._foreach_copy_(targets, sources)
+
+    return copy

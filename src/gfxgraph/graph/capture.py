@@ -35,6 +35,10 @@ captures at once are not allowed. A replay holds it for microseconds; a capture 
 not for its warm-up.
 """
 
+# torch keeps whether a dispatch mode is active in flags of the process: two threads that enter and
+# leave modes at once can leave them set, and torch.compile disabled.
+_WATCH_ONE_AT_A_TIME = threading.RLock()
+
 _local = threading.local()
 
 
@@ -181,7 +185,7 @@ def _warm_up(
         # mode torch.compile steps aside.
         before = rng_state()
         state = PythonState(roots)
-        with Effects(log, keep_values=True) as effects:
+        with _WATCH_ONE_AT_A_TIME, Effects(log, keep_values=True) as effects:
             outputs = function()
         draws = not torch.equal(before, rng_state())
         for _ in range(warmup - 1):
