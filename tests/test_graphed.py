@@ -540,6 +540,19 @@ def test_a_number_on_the_object_that_changes_leads_to_a_recapture(device):
     assert [policy.sample(x).item() for _ in range(2)] == [8.0, 8.0]
 
 
+def test_a_number_or_a_flag_of_a_submodule_that_changes_leads_to_a_recapture(device):
+    model = nn.Sequential(nn.Dropout(0.5), nn.LeakyReLU(0.5)).to(device).eval()
+    graph = gfxgraph.graphed(model)
+    x = -torch.ones(100, device=device)
+    assert [graph(x).sum().item() for _ in range(2)] == [-50.0, -50.0]
+    model[1].negative_slope = 0.25
+    assert [graph(x).sum().item() for _ in range(2)] == [-25.0, -25.0]
+    model[0].train()
+    assert graph(x).eq(0).any() and graph(x).eq(0).any()
+    model[0].eval()
+    assert [graph(x).sum().item() for _ in range(2)] == [-25.0, -25.0]
+
+
 def test_a_tensor_whose_memory_was_freed_is_an_error(device):
     weight = torch.ones(1000, device=device)
     graph = gfxgraph.graphed(lambda x: x * weight)

@@ -41,7 +41,7 @@ class PythonState:
         self._sequences: list[tuple[str, Any, list[Any]]] = []
         self._cells: list[tuple[str, types.CellType, object]] = []
         self._globals: list[tuple[str, dict[str, Any], str, object]] = []
-        self._root_mappings: list[dict[str, Any]] = []
+        self._watched_mappings: set[int] = set()
         self._walk(roots)
 
     def changes(self) -> list[str]:
@@ -82,11 +82,11 @@ class PythonState:
 
         Returns:
             A guard over those of them that have a place in a container, and over the plain
-            numbers and strings of the roots themselves.
+            numbers, flags and strings of the roots and of all modules.
         """
         guard = Guard(outside)
         for path, mapping, held in self._mappings:
-            watch_scalars = any(mapping is root for root in self._root_mappings)
+            watch_scalars = id(mapping) in self._watched_mappings
             for key, value in held.items():
                 if _reads(value, outside) or (
                     watch_scalars and isinstance(value, _SCALARS) and _is_public(key)
@@ -137,8 +137,8 @@ class PythonState:
         elif isinstance(getattr(item, "__dict__", None), dict):
             attributes = vars(item)
             self._mappings.append((path, attributes, dict(attributes)))
-            if is_root:
-                self._root_mappings.append(attributes)
+            if is_root or isinstance(item, torch.nn.Module):
+                self._watched_mappings.add(id(attributes))
             registries = ("_parameters", "_buffers", "_modules")
             for name, value in attributes.items():
                 if name in registries and isinstance(item, torch.nn.Module):
@@ -303,9 +303,8 @@ def _reads(value: object, outside: dict[int, torch.Tensor]) -> bool:
 
 
 def _is_public(name: object) -> bool:
-    # torch.nn.Module keeps its own flags under names with an underscore; training is part of the
-    # key of a call.
-    return not str(name).startswith("_") and name != "training"
+    # torch.nn.Module keeps its own flags under names with an underscore.
+    return not str(name).startswith("_")
 
 
 def _equal_scalars(now: object, before: object) -> bool:
