@@ -6,6 +6,7 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 PIP := $(BIN)/python -m pip --disable-pip-version-check install -qq -c requirements/constraints.txt
+COMMIT ?= $(shell git rev-parse --short HEAD 2>/dev/null)
 QUERY := a cat that slowly vanishes and leaves only its grin
 
 .PHONY: demo test lint test-gpu bench clean
@@ -26,7 +27,7 @@ test-gpu:
 	@PYTHONPATH=src $(PYTHON) -m pytest -m gpu tests
 
 bench:
-	@PYTHONPATH=src $(PYTHON) benchmarks/run.py
+	@PYTHONPATH=src $(PYTHON) benchmarks/run.py --commit "$(COMMIT)"
 
 clean:
 	@rm -rf $(VENV) build dist .pytest_cache .hypothesis .mypy_cache .ruff_cache

@@ -1,0 +1,60 @@
+"""The README's figures, made from ``benchmarks/results``: ``python3 benchmarks/table.py``.
+
+Rewrites the part of README.md between the two ``figures`` marks.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).parents[1]
+BEGIN, END = "<!-- figures: benchmarks/table.py -->", "<!-- end of figures -->"
+
+
+def figures(results: Path) -> str:
+    """Markdown of all that the results hold."""
+    host: dict[str, Any] = json.loads((results / "host_time.json").read_text())
+    demo: dict[str, Any] = json.loads((results / "demo.json").read_text())
+    ways = list(next(iter(host["cases"].values()))["times"])
+    lines = [
+        f"{host['device']}, CUDA {host['runtime']}, torch {host['torch']}, Python {host['python']};"
+        " median microseconds until the call returns / until the device is done:",
+        "",
+        "| | " + " | ".join(host["cases"]) + " |",
+        "| --- |" + " --- |" * len(host["cases"]),
+    ]
+    for way in ways:
+        cells = [
+            f"{case['times'][way]['host_us']:.1f} / {case['times'][way]['end_to_end_us']:.1f}"
+            for case in host["cases"].values()
+        ]
+        lines.append(f"| {way} | " + " | ".join(cells) + " |")
+    report = demo["report"]
+    timing = report["timing"]
+    facts = report["device"]
+    lines += [
+        "",
+        f"Importing gfxgraph added {host['import']['added_s']:.2f} s to the"
+        f" {host['import']['torch_s']:.1f} s of importing torch.",
+        "",
+        f"The demo on {facts['name']}: {report['passages']} passages,"
+        f" {timing['rows']} rows of {timing['tokens']} tokens in {timing['eager_ms']:.2f} ms eager"
+        f" and {timing['graph_ms']:.2f} ms as a graph ({timing['ratio']:.2f} times); graph and"
+        f" eager differ by at most {report['difference']['max']:.2g}; {report['captures']} graphs,"
+        f" {report['replays']} replays, {sum(report['fallbacks'].values())} fallbacks.",
+    ]
+    return "\n".join(lines)
+
+
+def rewritten(readme: str) -> str:
+    """``readme`` with the figures of today's results."""
+    before, rest = readme.split(BEGIN)
+    after = rest.split(END)[1]
+    return f"{before}{BEGIN}\n{figures(ROOT / 'benchmarks/results')}\n{END}{after}"
+
+
+if __name__ == "__main__":
+    path = ROOT / "README.md"
+    path.write_text(rewritten(path.read_text()))
