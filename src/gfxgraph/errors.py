@@ -37,7 +37,15 @@ class DeviceError(GfxGraphError, RuntimeError):
 
 
 class CaptureError(GfxGraphError, RuntimeError):
-    """A function could not be captured as a graph; ``__cause__`` holds the first error."""
+    """A function could not be captured as a graph; ``__cause__`` holds the first error.
+
+    Attributes:
+        transient: it may work at the next call.
+    """
+
+    def __init__(self, message: str, *, transient: bool = False) -> None:
+        super().__init__(message)
+        self.transient = transient
 
 
 class DeadTensorError(GfxGraphError, RuntimeError):

@@ -12,13 +12,18 @@ import torch
 
 from ..device import Device, PoolHandle
 from ..graph.capture import LOCK, CapturedGraph
+from ..graph.guard import Guard
 from ..record.effects import storage_key
 from .signature import MISS, Spec, builder
 
-__all__ = ["Entry", "GraphRow", "Lane", "Refusal", "make_static", "shares_memory"]
+__all__ = ["Entry", "GraphRow", "Lane", "Refusal", "make_static", "miss", "shares_memory"]
 
 Attempt = Callable[[Callable[..., Any], tuple[Any, ...], dict[str, Any]], Any]
 """A function of the callable, its positional and its keyword arguments: the result or MISS."""
+
+
+# Seconds to wait for another thread's capture before a call runs eagerly instead.
+_PATIENCE = 5.0
 
 
 class Lane:
@@ -125,7 +130,15 @@ class Entry:
         self._copy = _copier(statics, leaves)
         lane.graphs += 1
 
+        inputs = set(map(storage_key, statics))
+        # Memory that a call's arguments may not share, because the graph writes to one of the two.
+        self._touched = captured.written - inputs
+        if captured.written & inputs:
+            self._touched = self._touched | captured.outside
+
         def hand_out(output: torch.Tensor) -> Any:
+            if storage_key(output) in inputs:  # the next call's copies would overwrite each other
+                return output.clone
             # What lives outside (a cache that the function returns) is itself in eager, too.
             if not own_outputs or storage_key(output) in captured.outside:
                 return output
@@ -143,7 +156,7 @@ class Entry:
         #: up each of these names in one step.
         self.replay = self._make_replay(captured, write_back)
         #: Recognises a call and replays; whoever keeps this entry sets it.
-        self.attempt: Attempt = _miss
+        self.attempt: Attempt = miss
 
     def _make_replay(
         self, captured: CapturedGraph, write_back: list[tuple[int, torch.Tensor]]
@@ -155,9 +168,13 @@ class Entry:
         # A replay that changes nothing but its own outputs can be thrown away, so it may be
         # launched before it is known that every weight is still in its place.
         look_first = bool(captured.written) or captured.draws_random_numbers
+        touched = self._touched
 
         def replay(fn: Any, args: Any, kwargs: Any, leaves: Sequence[torch.Tensor]) -> Any:
-            with LOCK:
+            # Never for ever: the thread that captures may wait for this one.
+            if not LOCK.acquire(True, _PATIENCE):
+                return MISS
+            try:
                 build = self._build
                 if build is None:  # released meanwhile
                     return MISS
@@ -166,25 +183,36 @@ class Entry:
                     return MISS
                 if stream != lane.last_stream:
                     lane.follow(stream)
-                places_hold = guard.places_hold
-                if look_first and places_hold and not places_hold():
-                    return MISS
-                if write_back and shares_memory(leaves):
-                    return MISS
+                if look_first:
+                    if not guard.places_hold() and guard.changes():
+                        return MISS
+                    if (touched and self.overlaps(leaves)) or (
+                        write_back and shares_memory(leaves)
+                    ):
+                        return MISS
                 self._copy(leaves)
                 # Asked while the device copies: a graph may not be launched onto memory that is
                 # gone. That a weight was replaced by another may be found out after the launch.
                 if memory_holds and not memory_holds():
                     return MISS
                 launch()
-                counter.replays += 1
-                for n, static in write_back:
-                    leaves[n].copy_(static)
-                if places_hold and not look_first and not places_hold():
+                if write_back:
+                    with torch.no_grad():
+                        for n, static in write_back:
+                            leaves[n].copy_(static)
+                # Asked while the device replays.
+                if not look_first and not guard.places_hold() and guard.changes():
                     return MISS
+                counter.replays += 1
                 return build()
+            finally:
+                LOCK.release()
 
         return replay
+
+    def overlaps(self, leaves: Sequence[torch.Tensor]) -> bool:
+        """Whether one of ``leaves`` shares memory that the graph writes, or writes to it."""
+        return any(storage_key(leaf) in self._touched for leaf in leaves)
 
     def stale(self) -> list[str]:
         """What was rebound or moved since the capture.
@@ -200,9 +228,14 @@ class Entry:
         statics = self._statics
 
         def copy_others(leaves: Sequence[torch.Tensor]) -> None:
-            for static, leaf in zip(statics, leaves, strict=True):
-                if leaf is not static:
-                    _copy_one(static, leaf)
+            others = [(s, leaf) for s, leaf in zip(statics, leaves, strict=True) if leaf is not s]
+            ours = set(map(storage_key, statics))
+            # A static input that stands in another's place is read before it is written.
+            others = [
+                (s, leaf.clone() if storage_key(leaf) in ours else leaf) for s, leaf in others
+            ]
+            for static, leaf in others:
+                _copy_one(static, leaf)
 
         self._copy = copy_others
         return statics
@@ -224,12 +257,14 @@ class Entry:
                 self._lane.release(self._statics)
             self._captured = self._build = None
             self._statics = []
+            self._guard = Guard({}, ())
             self._copy = _nothing
-            self.attempt = self.replay = _miss
+            self.attempt = self.replay = miss
         return self._counter.replays
 
 
-def _miss(*args: Any) -> Any:
+def miss(*args: Any) -> Any:
+    """The attempt of what cannot answer any call."""
     return MISS
 
 

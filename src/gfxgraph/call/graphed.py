@@ -11,22 +11,33 @@ import weakref
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Generic, Literal, TypeVar, overload
+from operator import is_
+from typing import Any, Generic, Literal, TypeVar, cast, overload
 
 import torch
 
 from ..device import current_device
-from ..errors import ArgumentError, CaptureError, VerificationError
-from ..graph.capture import being_busy, busy, capture
+from ..errors import ArgumentError, CaptureError, GfxGraphError
+from ..graph.capture import CAPTURING, being_busy, busy, capture
 from ..graph.compare import Tolerance
 from ..record.effects import storage_key
 from ..stats import tally
-from .entry import Entry, GraphRow, Lane, Refusal, make_static, shares_memory
+from .entry import Entry, GraphRow, Lane, Refusal, make_static, miss, shares_memory
 from .signature import MISS, Condition, Spec, builder, constants, flatten, matcher, tensor_check
 
 __all__ = ["Graphed", "GraphedStats", "graphed"]
 
 F = TypeVar("F", bound=Callable[..., Any])
+
+# Captures because something that is no tensor was another one, before its key stays eager.
+_MAX_TRIES = 8
+# A graph that was replayed so often was worth its capture, whatever changed since.
+_WORTH_IT = 3
+
+_IN_USE = (
+    "its graph could not be used: an argument shares memory with what it writes, another thread "
+    "was capturing, or it was reset"
+)
 
 # A call looks at so many of the keys met last before it works out its own key.
 _HOT = 8
@@ -183,7 +194,19 @@ class Graphed(Generic[F]):
         """Call ``fn``, from a graph if there is one for these arguments."""
         engine = self._engine
         result = engine.front(self.__wrapped__, args, kwargs)
-        return engine.call(self.__wrapped__, args, kwargs) if result is MISS else result
+        if result is not MISS:
+            return result
+        if args and self._is_method_of(args[0]):  # Parent.method(self, x), or under @property
+            return _BoundGraphed(self, args[0])(*args[1:], **kwargs)
+        return engine.call(self.__wrapped__, args, kwargs)
+
+    def _is_method_of(self, instance: Any) -> bool:
+        return isinstance(self.__wrapped__, types.FunctionType) and any(
+            self in (member, getattr(member, "fget", None))
+            for cls in type(instance).__mro__[:-1]
+            for member in vars(cls).values()
+            if isinstance(member, (Graphed, property))
+        )
 
     def stats(self) -> GraphedStats:
         """What this callable has done since it was made or reset."""
@@ -209,12 +232,28 @@ class Graphed(Generic[F]):
     def __get__(self, instance: Any, owner: type | None = None) -> Any:
         if instance is None or not hasattr(type(self.__wrapped__), "__get__"):
             return self
+        if isinstance(instance, type):  # under @classmethod
+            return types.MethodType(self, instance)
         return _BoundGraphed(self, instance)
 
     def __getattr__(self, name: str) -> Any:
         if name in ("__wrapped__", "_engine", "_options"):  # not set yet: a copy in the making
             raise AttributeError(name)
-        return getattr(self.__wrapped__, name)
+        value = getattr(self.__wrapped__, name)
+        if isinstance(self.__wrapped__, torch.nn.Module) and isinstance(value, types.MethodType):
+            return functools.partial(self._forward, value)
+        return value
+
+    def _forward(self, method: Any, /, *args: Any, **kwargs: Any) -> Any:
+        result = method(*args, **kwargs)
+        return self if result is self.__wrapped__ else result  # graphed(m).eval() stays graphed
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        wrapped = self.__dict__.get("__wrapped__")
+        if isinstance(wrapped, torch.nn.Module):
+            setattr(wrapped, name, value)
+        else:
+            super().__setattr__(name, value)
 
     def __repr__(self) -> str:
         return f"graphed({self.__wrapped__!r})"
@@ -222,9 +261,11 @@ class Graphed(Generic[F]):
     def __reduce__(self) -> Any:
         # A decorated function is found under its own name; anything else is wrapped anew.
         fn = self.__wrapped__
-        module = sys.modules.get(getattr(fn, "__module__", None) or "")
+        found: Any = sys.modules.get(getattr(fn, "__module__", None) or "")
         name = getattr(fn, "__qualname__", "")
-        if getattr(module, name, None) is self:
+        for part in name.split("."):
+            found = getattr(found, part, None)
+        if found is self:
             return name
         return _rewrap, (fn, self._options)
 
@@ -263,6 +304,12 @@ class _BoundGraphed:
     def __getattr__(self, name: str) -> Any:
         return getattr(self.__wrapped__, name)
 
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _BoundGraphed) and self.__wrapped__ == other.__wrapped__
+
+    def __hash__(self) -> int:
+        return hash(self.__wrapped__)
+
     def __repr__(self) -> str:
         return f"graphed({self.__wrapped__!r})"
 
@@ -272,22 +319,29 @@ class _BoundGraphed:
 
 def _engine_of(graphed: Graphed[Any], instance: Any) -> _Engine:
     """The engine of a method and an instance; it lives in the instance and dies with it."""
+    name = f"__gfxgraph_{graphed._engine.name}_{id(graphed)}"
+    attributes: dict[str, Any] = getattr(instance, "__dict__", {})
+    engine = attributes.get(name)
+    # A copy of the instance shares its attributes, but may not share its graphs; and what a pickle
+    # brought may bear the name of another.
+    if (
+        isinstance(engine, _Engine)
+        and engine.owner is not None
+        and engine.owner() is instance
+        and engine.method is graphed
+    ):
+        return engine
+    engine = _Engine(graphed._engine.name, graphed._options, graphed)
     try:
-        attributes = vars(instance)
+        engine.owner = weakref.ref(instance)
+        vars(instance)[name] = engine
     except TypeError as error:
         raise ArgumentError(
             f"{graphed!r} is a method of {type(instance).__qualname__}, whose instances have no "
-            "__dict__ to keep their graphs in. Remove __slots__, or wrap the bound method with "
-            "gfxgraph.graphed() where it is used."
+            "__dict__ to keep their graphs in, or no __weakref__. Remove __slots__, or wrap the "
+            "bound method with gfxgraph.graphed() where it is used."
         ) from error
-    name = f"__gfxgraph_{graphed._engine.name}"
-    engine = attributes.get(name)
-    # A copy of the instance shares its attributes, but may not share its graphs.
-    if not isinstance(engine, _Engine) or engine.owner is None or engine.owner() is not instance:
-        engine = _Engine(graphed._engine.name, graphed._options)
-        engine.owner = weakref.ref(instance)
-        _reset_with(instance, engine)
-        attributes[name] = engine
+    _reset_with(instance, engine)
     return engine
 
 
@@ -316,14 +370,16 @@ class _Counts:
 class _Engine:
     """All graphs of one callable, or of one method of one instance."""
 
-    def __init__(self, name: str, options: _Options) -> None:
+    def __init__(self, name: str, options: _Options, method: Any = None) -> None:
         self.name = name
+        self.method = method
         self.owner: weakref.ref[Any] | None = None
         self._options = options
         self._lock = threading.RLock()
         self._keys: OrderedDict[Any, Entry | Refusal] = OrderedDict()
         self._lanes: dict[int, Lane] = {}
         self._counts = _Counts()
+        self._tries: Counter[Any] = Counter()
         self._clock = 0
         self._set_hot(())
 
@@ -365,6 +421,7 @@ class _Engine:
             self._keys.clear()
             self._set_hot(())
             self._lanes.clear()
+            self._tries.clear()
             self._counts = _Counts()
 
     def static_inputs(
@@ -389,26 +446,29 @@ class _Engine:
             return self._run_eagerly(fn, args, kwargs, reason)
         try:
             leaves, spec = flatten((args, kwargs))
-        except ArgumentError as error:
+            reason = _unsuitable(leaves, "argument")
+            key = _key(fn, leaves, spec) if reason is None else None
+        except (ArgumentError, AttributeError, RecursionError, TypeError) as error:
             return self._run_eagerly(fn, args, kwargs, f"argument: {error}")
-        reason = _unsuitable(leaves, "argument")
         if reason is not None:
             return self._run_eagerly(fn, args, kwargs, reason)
-        key = _key(fn, leaves, spec)
         with self._lock:
             entry = self._keys.get(key)
-            if isinstance(entry, Entry) and entry.stale():
+            changes = entry.stale() if isinstance(entry, Entry) else []
+            if changes:
                 self._counts.recaptures += 1
-                self._drop(key)
+                if self._drop(key) >= _WORTH_IT:
+                    changes = []
                 entry = None
-            if entry is None:
-                return self._first_call(fn, args, kwargs, key, leaves, spec)
-            self._promote(entry)
+            elif entry is not None:
+                self._promote(entry)
+        if entry is None:
+            return self._first_call(fn, args, kwargs, key, leaves, spec, changes)
         if isinstance(entry, Entry):
             result = entry.replay(fn, args, kwargs, leaves)
             if result is not MISS:
                 return result
-            return self._run_eagerly(fn, args, kwargs, "was reset or rebound while it was called")
+            return self._run_eagerly(fn, args, kwargs, _IN_USE)
         return self._run_eagerly(fn, args, kwargs, entry.reason, entry.kind)
 
     def _first_call(
@@ -419,28 +479,73 @@ class _Engine:
         key: Any,
         leaves: list[torch.Tensor],
         spec: Spec,
+        changes: list[str],
     ) -> Any:
+        """Run ``fn`` for the caller, then make a graph for the next call of this key.
+
+        No lock of ours is held while the caller's own run goes on, and none is waited for.
+        """
         with being_busy():
             result = fn(*args, **kwargs)
-        self._counts.eager_calls += 1
-        check = tensor_check(leaves) if leaves else None
-        # The check of the tensors sees inference mode and autocast by itself.
-        conditions = [c for c in _conditions(fn) if check is None or c[0] not in _SEEN_BY_CHECK]
-        fits = functools.partial(matcher, spec[3][0], spec[3][1], check, conditions)
-        entry: Entry | Refusal
+        with self._lock:
+            self._counts.eager_calls += 1
+        if not CAPTURING.acquire(blocking=False):
+            return result  # another thread captures; one of the next calls will
         try:
-            entry = self._capture(fn, leaves, spec, result)
-            entry.attempt = fits(entry.replay)
-            self._counts.captures += 1
-        except (CaptureError, VerificationError) as error:
-            reason, kind = str(error), type(error)
-            entry = Refusal(reason, kind, fits(functools.partial(self._refuse, reason, kind)))
-            self._count_fallback(str(error))
-            if self._options.fallback == "raise":
-                self._keep(key, entry)
-                raise
-        self._keep(key, entry)
+            with self._lock:
+                if key in self._keys:
+                    return result
+            error = self._try_capture(fn, key, leaves, spec, result, changes)
+        finally:
+            CAPTURING.release()
+        if error is not None and self._options.fallback == "raise":
+            raise error
         return result
+
+    def _try_capture(
+        self,
+        fn: Callable[..., Any],
+        key: Any,
+        leaves: list[torch.Tensor],
+        spec: Spec,
+        result: Any,
+        changes: list[str],
+    ) -> Exception | None:
+        """Keep a graph under ``key``, or a refusal and its error."""
+        check = tensor_check(leaves) if leaves else None
+        # The check of the tensors sees inference mode, autocast and dispatch modes by itself.
+        conditions = [c for c in _conditions(fn) if check is None or c[0] not in _SEEN_BY_CHECK]
+        kind = _describe_key(leaves, spec)
+        opaque = any(not const.is_value for const in constants(spec))
+        try:
+            fits = functools.partial(matcher, spec[3][0], spec[3][1], check, conditions)
+            with self._lock:
+                self._tries[kind] += bool(changes or opaque)
+            if self._tries[kind] > _MAX_TRIES:
+                raise CaptureError(
+                    f"{', '.join(changes[:3]) or 'an argument that is no tensor'} is another one "
+                    "from call to call, and each would need a graph of its own. Keep it out of "
+                    "the object, or pass it as a number or a tensor."
+                )
+            entry: Entry | Refusal = self._capture(fn, leaves, spec, result)
+            entry.attempt = fits(cast(Entry, entry).replay)
+            with self._lock:
+                self._counts.captures += 1
+                self._keep(key, entry)
+            return None
+        except Exception as error:  # the caller has his result: whatever it is, it is no graph
+            if not isinstance(error, GfxGraphError):
+                wrapped = CaptureError(f"cannot be captured: {type(error).__name__}: {error}")
+                wrapped.__cause__ = error
+                error = wrapped
+            reason, cls = str(error), type(error)
+            self._count_fallback(reason)
+            with self._lock:
+                self._tries[key] += 1
+                if not getattr(error, "transient", False) or self._tries[key] > _MAX_TRIES:
+                    refuse = functools.partial(self._refuse, reason, cls)
+                    self._keep(key, Refusal(reason, cls, _refusal_attempt(fits, refuse)))
+            return error
 
     def _refuse(
         self, reason: str, kind: type[Exception], fn: Any, args: Any, kwargs: Any, leaves: Any
@@ -488,10 +593,23 @@ class _Engine:
         lane.follow(device.stream_id(index))
 
         statics = [make_static(leaf, torch_device) for leaf in leaves]
-        static_args, static_kwargs = builder(spec, statics)()
+        shapes = [(static.shape, static.stride()) for static in statics]
 
         def run() -> list[torch.Tensor]:
-            outputs, now = flatten(fn(*static_args, **static_kwargs))
+            static_args, static_kwargs = builder(spec, statics)()
+            # Autocast keeps casts of weights, which would hide later changes of the weights.
+            cached = torch.is_autocast_cache_enabled()
+            torch.set_autocast_cache_enabled(False)
+            try:
+                returned = fn(*static_args, **static_kwargs)
+            finally:
+                torch.set_autocast_cache_enabled(cached)
+            after, spec_after = flatten((static_args, static_kwargs))
+            if spec_after != spec or not all(map(is_, after, statics)):
+                raise CaptureError("argument: the function changes a container that it is given")
+            if shapes != [(static.shape, static.stride()) for static in statics]:
+                raise CaptureError("argument: the function changes the shape of a tensor in place")
+            outputs, now = flatten(returned)
             if now != out_spec:
                 raise CaptureError("result: its structure or its plain values change between calls")
             return outputs
@@ -510,6 +628,7 @@ class _Engine:
                 generators=tuple(v for v in opaque if isinstance(v, torch.Generator)),
                 tolerance=None if self._options.verify is False else self._options.verify,
                 before_launch=lambda: lane.follow(device.stream_id(index)),
+                first_outputs=out_leaves,
             )
         except BaseException:
             lane.renew_pool()
@@ -517,7 +636,7 @@ class _Engine:
         if captured.written.intersection(map(storage_key, statics)) and shares_memory(leaves):
             captured.graph.reset()
             raise CaptureError("arguments share memory, and the function writes to them")
-        return Entry(
+        entry = Entry(
             _describe_key(leaves, spec),
             captured,
             lane,
@@ -526,6 +645,10 @@ class _Engine:
             out_spec,
             self._options.outputs == "own",
         )
+        if entry.overlaps(leaves):
+            entry.release()
+            raise CaptureError("an argument shares memory with a tensor that the function writes")
+        return entry
 
     def _run_eagerly(
         self,
@@ -564,13 +687,22 @@ class _Engine:
 
     def _set_hot(self, entries: tuple[Entry | Refusal, ...]) -> None:
         self._hot = entries
-        self.front = entries[0].attempt if entries else _no_attempt
+        self.front = entries[0].attempt if entries else miss
 
-    def _drop(self, key: Any) -> None:
+    def _drop(self, key: Any) -> int:
+        """Forget a key; how often its graph was replayed."""
         entry = self._keys.pop(key)
         self._set_hot(tuple(e for e in self._hot if e is not entry))
-        if isinstance(entry, Entry):
-            self._counts.released_replays += entry.release()
+        replays = entry.release() if isinstance(entry, Entry) else 0
+        self._counts.released_replays += replays
+        return replays
+
+
+def _refusal_attempt(fits: Any, refuse: Any) -> Any:
+    try:
+        return fits(refuse)
+    except (RecursionError, SyntaxError):  # a structure too deep for an expression
+        return miss
 
 
 def _root_module(fn: Any) -> torch.nn.Module | None:
@@ -580,11 +712,11 @@ def _root_module(fn: Any) -> torch.nn.Module | None:
     return owner if isinstance(owner, torch.nn.Module) else None
 
 
-_SEEN_BY_CHECK = (torch.is_inference_mode_enabled, torch.is_autocast_enabled)
-
-
-def _no_attempt(*args: Any) -> Any:
-    return MISS
+_SEEN_BY_CHECK = (
+    torch.is_inference_mode_enabled,
+    torch.is_autocast_enabled,
+    torch._C._len_torch_dispatch_stack,
+)
 
 
 def _conditions(fn: Any) -> list[Condition]:
@@ -594,6 +726,10 @@ def _conditions(fn: Any) -> list[Condition]:
         (torch.is_grad_enabled, "", torch.is_grad_enabled()),
         (torch.is_inference_mode_enabled, "", torch.is_inference_mode_enabled()),
         (torch.is_autocast_enabled, device_type, torch.is_autocast_enabled(device_type)),
+        (torch._C._len_torch_dispatch_stack, "", 0),
+        # set_default_device() and the like are function modes
+        (torch._C._len_torch_function_stack, "", torch._C._len_torch_function_stack()),
+        (torch.get_default_dtype, "", torch.get_default_dtype()),
     ]
     if torch.is_autocast_enabled(device_type):
         found.append((torch.get_autocast_dtype, device_type, torch.get_autocast_dtype(device_type)))

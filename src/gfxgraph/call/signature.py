@@ -73,7 +73,8 @@ class Const:
         if isinstance(value, (float, complex)):
             self._key: Any = (type(value), repr(value))  # tells -0.0 from 0.0, and nan equals nan
         elif isinstance(value, slice):
-            self._key = (slice, value.start, value.stop, value.step)
+            parts = (value.start, value.stop, value.step)
+            self._key = (slice, tuple(map(Const, parts)))
         elif isinstance(value, _VALUES):
             self._key = (type(value), value)
         else:
@@ -125,14 +126,23 @@ def _flatten(item: Any, leaves: list[torch.Tensor]) -> Spec:
         return ("namedtuple", cls, None, children(item))
     if isinstance(item, tuple) and hasattr(cls, "n_sequence_fields"):  # torch.return_types
         return ("structseq", cls, None, children(item))
-    if cls is dict or cls is OrderedDict:
-        return ("dict", cls, tuple(item), children(item.values()))
-    if isinstance(item, UserDict):
-        return ("mapping", cls, tuple(item), children(item.values()))
+    if cls is dict or cls is OrderedDict or isinstance(item, UserDict):
+        if not all(isinstance(key, (str, int)) and type(key) is not bool for key in item):
+            raise ArgumentError(
+                "a dict with keys other than strings and integers: rename its keys."
+            )
+        kind = "mapping" if isinstance(item, UserDict) else "dict"
+        return (kind, cls, tuple(item), children(item.values()))
     if dataclasses.is_dataclass(item) and not isinstance(item, type):
         if isinstance(item, dict):  # ModelOutput: a dict of those fields that are not None
             return ("fields", cls, tuple(item), children(item.values()))
         names = tuple(f.name for f in dataclasses.fields(item))
+        more = [name for name in getattr(item, "__dict__", ()) if name not in names]
+        if more or not all(hasattr(item, name) for name in names):
+            raise ArgumentError(
+                f"a {cls.__qualname__} has attributes that are no fields ({more}), or lacks some: "
+                "a static one could not have them. Make them fields."
+            )
         return ("dataclass", cls, names, children(getattr(item, n) for n in names))
     if cls in _pytree.SUPPORTED_NODES:
         parts, context = _pytree.SUPPORTED_NODES[cls].flatten_fn(item)
@@ -304,7 +314,7 @@ class _Source:
             return f"[{listed}]" if cls is list else f"({listed})"
         make = self.name(cls)
         if kind == "namedtuple":
-            return f"{make}({listed})"
+            return f"{make}._make(({listed}))"
         if kind == "structseq":
             return f"{make}(({listed}))"
         if kind == "registered":

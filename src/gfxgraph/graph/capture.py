@@ -8,6 +8,7 @@ attributes. What is left is a graph.
 from __future__ import annotations
 
 import gc
+import random
 import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
@@ -23,21 +24,23 @@ from ..record.effects import Effects, UndoLog, storage_key
 from ..stats import tally
 from .bridged import BridgedCUDAGraph
 from .compare import Tolerance, difference
-from .state import Guard, PythonState
+from .guard import Guard
+from .state import PythonState
 
-__all__ = ["LOCK", "CapturedGraph", "being_busy", "busy", "capture"]
+__all__ = ["CAPTURING", "LOCK", "CapturedGraph", "being_busy", "busy", "capture"]
 
 LOCK = threading.RLock()
 """Held while a graph is captured or replayed, by whatever thread.
 
-A replay in one thread fails while another captures (torch's generator cannot do both), and two
-captures at once are not allowed. A replay holds it for microseconds; a capture for its duration,
-not for its warm-up.
+A replay in one thread fails while another captures (torch's generator cannot do both). A replay
+holds it until its work is launched; a capture for its duration, not for its warm-up.
 """
 
-# torch keeps whether a dispatch mode is active in flags of the process: two threads that enter and
-# leave modes at once can leave them set, and torch.compile disabled.
-_WATCH_ONE_AT_A_TIME = threading.RLock()
+CAPTURING = threading.RLock()
+"""Held from the first warm-up to the end of the verification. Never waited for: a thread that
+cannot have it runs eagerly. Two warm-ups at once would rewind each other's generators, and torch
+keeps whether a dispatch mode is active in flags of the process, which two threads can leave set.
+"""
 
 _local = threading.local()
 
@@ -85,6 +88,7 @@ class CapturedGraph:
 class _WarmedUp:
     """What warming up found; ``outputs`` and ``written`` hold what eager execution gives."""
 
+    first_outputs: list[torch.Tensor]
     outputs: list[torch.Tensor]
     written: list[torch.Tensor]
     outside: dict[int, torch.Tensor]
@@ -105,6 +109,7 @@ def capture(
     generators: tuple[torch.Generator, ...] = (),
     tolerance: Tolerance | None,
     before_launch: Callable[[], None],
+    first_outputs: list[torch.Tensor] | None = None,
 ) -> CapturedGraph:
     """Warm up, capture and verify ``function``, then take back what all that did.
 
@@ -119,6 +124,9 @@ def capture(
         roots: the Python objects that the function reaches, by name.
         generators: generators beside the default one that the function draws from.
         tolerance: how far the first replay may be from eager; ``None``: do not compare.
+        first_outputs: what the first call gave for the same arguments. A function that writes
+            nothing and draws nothing gives the same again, or it has seen that its arguments are
+            static inputs now.
         before_launch: makes the current stream wait for other graphs of the same memory pool.
 
     Raises:
@@ -127,9 +135,11 @@ def capture(
         VerificationError: the first replay differs from eager execution.
     """
     log = UndoLog()
+    python_state = PythonState(roots)
+    generators = tuple(dict.fromkeys((*generators, *python_state.generators)))
     states = [(g, g.get_state()) for g in generators]
     rng_state = device.rng_state(index)
-    python_state = PythonState(roots)
+    python_random = random.getstate()
 
     def rewind() -> None:
         log.undo()
@@ -144,16 +154,32 @@ def capture(
                 eager = _warm_up(
                     function, log, rewind, warmup, roots, lambda: device.rng_state(index)
                 )
+            if random.getstate() != python_random:
+                raise CaptureError(
+                    "each call draws from Python's random module, which a replay would not do. "
+                    "Draw outside of the function and pass the number.",
+                    transient=True,  # it may have been another thread
+                )
+            if first_outputs is not None and not len(log) and not eager.draws_random_numbers:
+                _compare("second run", "first", eager.first_outputs, first_outputs, tolerance)
             rewind()
             bytes_before = device.pool_bytes(pool)
             graph, outputs = _record(function, device, index, pool, stream, generators)
             rewind()
             if tolerance is not None:
                 _verify(graph, outputs, log.regions(), eager, tolerance, before_launch)
+            changes = python_state.changes()
+            if changes:
+                raise CaptureError(
+                    f"the second call still changed {_some(changes)} in Python; wait until it has "
+                    "settled.",
+                    transient=True,
+                )
     except BaseException as error:
         if graph is not None:
             graph.reset()
         python_state.restore()
+        random.setstate(python_random)
         if isinstance(error, GfxGraphError) or not isinstance(error, Exception):
             raise
         raise CaptureError(f"warm-up failed: {_one_line(error)}") from error
@@ -185,8 +211,8 @@ def _warm_up(
         # mode torch.compile steps aside.
         before = rng_state()
         state = PythonState(roots)
-        with _WATCH_ONE_AT_A_TIME, Effects(log, keep_values=True) as effects:
-            outputs = function()
+        with Effects(log, keep_values=True) as effects:
+            first_outputs = outputs = function()
         draws = not torch.equal(before, rng_state())
         for _ in range(warmup - 1):
             rewind()
@@ -199,12 +225,12 @@ def _warm_up(
             "Python. Remove the print, or keep it outside of the graphed function."
         )
     if changes:
-        names = ", ".join(changes[:3]) + (" ..." if len(changes) > 3 else "")
         raise CaptureError(
-            f"each call rebinds {names} in Python, which a replay would not do. Keep such state "
-            "in a tensor that is written in place (copy_, add_), or outside."
+            f"each call rebinds {_some(changes)} in Python, which a replay would not do. Keep "
+            "such state in a tensor that is written in place (copy_, add_), or outside."
         )
     return _WarmedUp(
+        first_outputs=first_outputs,
         outputs=[t.clone() for t in outputs],
         written=[region.clone() for region in log.regions()],
         outside=effects.outside,
@@ -223,7 +249,7 @@ def _record(
 ) -> tuple[BridgedCUDAGraph, list[torch.Tensor]]:
     graph = BridgedCUDAGraph()
     for generator in generators:
-        if generator.device.type == "cuda":
+        if generator.device.type == device.type:
             graph.register_generator_state(generator)
     with LOCK:
         device.clear_library_workspaces()
@@ -259,17 +285,29 @@ def _verify(
         graph.launch()
         # Copied at once: another graph of the same memory pool may overwrite them.
         outputs, written = [t.clone() for t in outputs], [t.clone() for t in written]
-    for what, got, expected in (
-        ("output", outputs, eager.outputs),
-        ("tensor written in place", written, eager.written),
-    ):
-        for n, pair in enumerate(zip(got, expected, strict=True)):
-            found = difference(*pair, tolerance)
-            if found is not None:
-                tally.add("validation_failures")
-                raise VerificationError(
-                    f"the first replay differs from eager execution in {what} {n}: {found}"
-                )
+    _compare("first replay", "eager execution", outputs, eager.outputs, tolerance)
+    _compare("first replay", "eager execution", written, eager.written, tolerance, "written tensor")
+
+
+def _compare(
+    what: str,
+    other: str,
+    got: Sequence[torch.Tensor],
+    expected: Sequence[torch.Tensor],
+    tolerance: Tolerance | None,
+    part: str = "output",
+) -> None:
+    if tolerance is None:
+        return
+    for n, pair in enumerate(zip(got, expected, strict=True)):
+        found = difference(*pair, tolerance)
+        if found is not None:
+            tally.add("validation_failures")
+            raise VerificationError(f"the {what} differs from {other} in {part} {n}: {found}")
+
+
+def _some(names: list[str]) -> str:
+    return ", ".join(names[:3]) + (" ..." if len(names) > 3 else "")
 
 
 def _one_line(error: BaseException) -> str:
@@ -296,9 +334,9 @@ class _Listener:
         self._thread = threading.get_ident()
         self._heard = heard
 
-    def write(self, text: str) -> int:
+    def write(self, text: str) -> Any:
         if threading.get_ident() != self._thread:
-            return int(self._stream.write(text))
+            return self._stream.write(text)
         self._heard.append(text)
         return len(text)
 

@@ -2,31 +2,132 @@
 
 A graph replays device work only. An attribute that the function rebinds in each call
 (``self.position += 1``, ``self.cache = torch.cat(...)``) would stay what it was at capture, so such
-a function may not become a graph; and an attribute that the *caller* rebinds later (a weight, a
-number of steps) makes the graph stale.
+a function may not become a graph; and what the *caller* rebinds later (a weight, a submodule, a
+number of steps, a global) makes the graph stale.
 """
 
 from __future__ import annotations
 
+import argparse
+import functools
+import sys
 import types
 from collections import deque
-from collections.abc import Callable, Collection, Iterator, MutableMapping
-from dataclasses import dataclass
-from operator import is_
+from collections.abc import Iterator
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 
-from ..errors import DeadTensorError
 from ..record.effects import storage_key
+from .guard import Guard
 
-__all__ = ["Guard", "PythonState"]
+__all__ = ["PythonState"]
 
-# A walk over what a function reaches ends here: enough for a model of thousands of modules, and
-# an end for functions that reach a data set.
+# A walk over what a function reaches ends here: enough for a model of thousands of modules.
 _MAX_OBJECTS = 200_000
+# A longer container is data, not structure: neither walked nor watched.
+_MAX_ITEMS = 4096
 _SCALARS = (int, float, bool, str, bytes, complex, type(None))
-_LEAVES = (*_SCALARS, torch.Tensor, torch.dtype, torch.device, types.ModuleType, type)
+_LEAVES = (*_SCALARS, torch.dtype, torch.device, torch.Size, types.ModuleType, type)
+_TENSORS = (torch.Tensor, torch.nn.Parameter)
+_MODULE_ATTRIBUTES = frozenset(vars(torch.nn.Module())) - {"training"}
+_REGISTRIES = ("_parameters", "_buffers", "_modules")
+_HOOKS = ("_forward_hooks", "_forward_pre_hooks")
+# Code of these is not looked into: what it reads is not a program's own state.
+_CLOSED = frozenset(sys.stdlib_module_names) | {"torch", "numpy", "triton"}
+_OPEN_CLASSES = (torch.nn.Module, types.SimpleNamespace, argparse.Namespace)
+_OURS = __name__.partition(".")[0]
+_MISSING: Any = object()
+
+
+@dataclass
+class _Container:
+    """A dict, list, set, deque, closure cell or class, and a shallow copy of what it held.
+
+    Attributes:
+        path: how it is reached.
+        item: the container.
+        names: of a namespace the names that count; ``None``: all.
+        registry: children or hooks of a module, whose registrations are counted.
+        lazy: a guard looks at it only after a registration somewhere in the process.
+    """
+
+    path: str
+    item: Any
+    names: tuple[str, ...] | None = None
+    lazy: bool = False
+    registry: bool = False
+    held: dict[Any, Any] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.held = self.read()
+
+    def read(self) -> dict[Any, Any]:
+        """Key -> value, as of now."""
+        item: Any = self.item
+        if isinstance(item, types.CellType):
+            try:
+                return {0: item.cell_contents}
+            except ValueError:  # a variable that is not bound yet
+                return {}
+        if isinstance(item, type):
+            item = vars(item)
+        if self.names is not None:
+            return {name: item[name] for name in self.names if name in item}
+        if isinstance(item, dict):
+            return dict(item)
+        if isinstance(item, (set, frozenset)):
+            return dict.fromkeys(item)
+        return dict(enumerate(item))
+
+    def changes(self) -> list[Any]:
+        """Keys whose value is another object by now, or that came or went."""
+        now = self.read()
+        return [
+            key
+            for key in now | self.held
+            if now.get(key, _MISSING) is not self.held.get(key, _MISSING) and not self.is_ours(key)
+        ]
+
+    @staticmethod
+    def is_ours(key: Any) -> bool:
+        """Whether it names the graphs of a method, which come and go."""
+        return isinstance(key, str) and key.startswith(f"__{_OURS}_")
+
+    @property
+    def has_length(self) -> bool:
+        """Whether something that is added to it later could matter, and is not a registration."""
+        return isinstance(self.item, (dict, list)) and self.path != "" and not self.registry
+
+    def restore(self) -> None:
+        """Put back what it held."""
+        if not self.changes():
+            return
+        item: Any = self.item
+        if isinstance(item, types.CellType):
+            item.cell_contents = self.held[0]
+        elif isinstance(item, type):
+            for name, value in self.held.items():
+                setattr(item, name, value)
+        elif self.names is not None:
+            item.update(self.held)
+        elif isinstance(item, dict):
+            item.clear()
+            item.update(self.held)
+        else:
+            item.clear()
+            (item.update if isinstance(item, set) else item.extend)(
+                self.held if isinstance(item, set) else self.held.values()
+            )
+
+    def name(self, key: Any) -> str:
+        """How the item at ``key`` is reached."""
+        if isinstance(self.item, types.CellType):
+            return self.path
+        if not self.path:  # a global
+            return str(key)
+        return f"{self.path}.{key}" if isinstance(key, str) else f"{self.path}[{key!r}]"
 
 
 class PythonState:
@@ -34,278 +135,158 @@ class PythonState:
 
     Args:
         roots: name -> object: the function and the objects among its arguments.
+
+    Attributes:
+        generators: the random-number generators that were met.
     """
 
     def __init__(self, roots: dict[str, object]) -> None:
-        self._mappings: list[tuple[str, MutableMapping[Any, Any], dict[Any, Any]]] = []
-        self._sequences: list[tuple[str, Any, list[Any]]] = []
-        self._cells: list[tuple[str, types.CellType, object]] = []
-        self._globals: list[tuple[str, dict[str, Any], str, object]] = []
-        self._watched_mappings: set[int] = set()
+        self.generators: list[torch.Generator] = []
+        self._containers: list[_Container] = []
+        self._tensors: dict[int, tuple[str, torch.Tensor, torch.Tensor]] = {}
+        self._open_packages = {
+            _package(part)
+            for root in roots.values()
+            for part in (
+                root,
+                type(root),
+                getattr(root, "__self__", None),
+                getattr(root, "func", 0),
+            )
+        } - _CLOSED
         self._walk(roots)
 
     def changes(self) -> list[str]:
-        """Names of what was rebound, added or removed since."""
-        found: list[str] = []
-        for path, mapping, before in self._mappings:
-            if not _same(mapping.values(), before.values()) or mapping.keys() != before.keys():
-                found += (
-                    f"{path}.{key}"
-                    for key in [*mapping, *(k for k in before if k not in mapping)]
-                    if mapping.get(key) is not before.get(key)
-                )
-        found += (path for path, items, held in self._sequences if not _same(items, held))
-        found += (path for path, cell, value in self._cells if cell.cell_contents is not value)
-        found += (path for path, space, name, value in self._globals if space[name] is not value)
+        """Names of what was rebound, added, removed or given other memory since."""
+        found = [c.name(key) for c in self._containers for key in c.changes()]
+        found += (
+            f"{path}.data"
+            for path, tensor, alias in self._tensors.values()
+            if tensor.data_ptr() != alias.data_ptr() or tensor.shape != alias.shape
+        )
         return found
 
     def restore(self) -> None:
         """Put everything back to what it was."""
-        for _, mapping, before in self._mappings:
-            if not _same(mapping.values(), before.values()) or mapping.keys() != before.keys():
-                mapping.clear()
-                mapping.update(before)
-        for _, items, held in self._sequences:
-            if not _same(items, held):
-                items.clear()
-                items.extend(held)
-        for _, cell, value in self._cells:
-            cell.cell_contents = value
-        for _, space, name, value in self._globals:
-            space[name] = value
+        for container in self._containers:
+            container.restore()
+        for _, tensor, alias in self._tensors.values():
+            if tensor.data_ptr() != alias.data_ptr() or tensor.shape != alias.shape:
+                tensor.data = alias
 
     def guard(self, outside: dict[int, torch.Tensor]) -> Guard:
         """What must not change as long as a graph is replayed.
 
         Args:
             outside: the tensors that the graph reads from outside, by storage.
-
-        Returns:
-            A guard over those of them that have a place in a container, and over the plain
-            numbers, flags and strings of the roots and of all modules.
         """
-        guard = Guard(outside)
-        for path, mapping, held in self._mappings:
-            watch_scalars = id(mapping) in self._watched_mappings
-            for key, value in held.items():
-                if _reads(value, outside) or (
-                    watch_scalars and isinstance(value, _SCALARS) and _is_public(key)
-                ):
-                    guard.watch(f"{path}.{key}", mapping, key, value)
-        for path, items, before in self._sequences:
-            for position, value in enumerate(before):
-                if isinstance(items, list) and _reads(value, outside):
-                    guard.watch(f"{path}[{position}]", items, position, value)
-        for path, space, name, value in self._globals:
-            if _reads(value, outside) or isinstance(value, _SCALARS):
-                guard.watch(path, space, name, value)
-        for path, cell, value in self._cells:
-            if _reads(value, outside) or isinstance(value, _SCALARS):
-                guard.watch(path, cell, None, value)
+        guard = Guard(outside, [c for c in self._containers if c.lazy])
+        for container in self._containers:
+            if isinstance(container.item, (set, frozenset, deque)):
+                continue  # queues and sets of the caller; no graph reads them by key
+            for key, value in container.held.items():
+                if isinstance(value, torch.Tensor):
+                    if type(value) in _TENSORS and storage_key(value) in outside:
+                        guard.watch(container.name(key), container.item, key, value)
+                elif not container.lazy and not container.is_ours(key):
+                    guard.watch(container.name(key), container.item, key, value)
+            if container.has_length:
+                guard.watch_length(container.path, container.item)
         guard.complete()
         return guard
 
     def _walk(self, roots: dict[str, object]) -> None:
         seen: set[int] = set()
-        todo: list[tuple[str, object, bool]] = [(n, o, True) for n, o in roots.items()]
+        todo: list[tuple[str, Any]] = list(roots.items())
         while todo and len(seen) < _MAX_OBJECTS:
-            path, item, is_root = todo.pop()
-            if isinstance(item, _LEAVES) or id(item) in seen:
-                continue
-            seen.add(id(item))
-            todo += ((p, o, False) for p, o in self._open(path, item, is_root))
+            path, item = todo.pop()
+            if isinstance(item, torch.Tensor):
+                if type(item) in _TENSORS and item.layout is torch.strided:
+                    self._tensors.setdefault(id(item), (path, item, item.detach()))
+            elif not isinstance(item, _LEAVES) and id(item) not in seen:
+                seen.add(id(item))
+                todo += self._open(path, item)
 
-    def _open(self, path: str, item: Any, is_root: bool) -> Iterator[tuple[str, object]]:
-        if type(item).__module__.partition(".")[0] == __name__.partition(".")[0]:
+    def _keep(self, container: _Container) -> Iterator[tuple[str, Any]]:
+        self._containers.append(container)
+        yield from ((container.name(key), value) for key, value in container.held.items())
+
+    def _open(self, path: str, item: Any) -> Iterator[tuple[str, Any]]:
+        if isinstance(item, torch.Generator):
+            self.generators.append(item)
+        elif _package(type(item)) == _OURS:
             # Our own objects change with every call; what matters is the function inside.
-            inner = vars(item).get("__wrapped__") if hasattr(item, "__dict__") else None
-            yield from () if inner is None else ((path, inner),)
+            yield path, getattr(item, "__wrapped__", None)
         elif isinstance(item, types.MethodType):
-            # The instance of a method is as much a root as the method.
-            yield from self._open(path, item.__func__, is_root)
-            yield from self._open(path, item.__self__, is_root)
+            yield from ((path, item.__func__), (path, item.__self__))
+        elif isinstance(item, functools.partial):
+            yield from ((path, part) for part in (item.func, item.args, item.keywords))
         elif isinstance(item, types.FunctionType):
             yield from self._open_function(path, item)
-        elif isinstance(item, dict):
-            self._mappings.append((path, item, dict(item)))
-            yield from ((f"{path}[{key!r}]", value) for key, value in item.items())
-        elif isinstance(item, (list, deque)):
-            self._sequences.append((path, item, list(item)))
-            yield from ((f"{path}[{n}]", value) for n, value in enumerate(item))
-        elif isinstance(item, (tuple, set, frozenset)):
-            yield from ((f"{path}[{n}]", value) for n, value in enumerate(item))
+        elif isinstance(item, (dict, list, deque, set)):
+            if len(item) <= _MAX_ITEMS:
+                yield from self._keep(_Container(path, item))
+        elif isinstance(item, (tuple, frozenset)):
+            if len(item) <= _MAX_ITEMS:
+                yield from ((f"{path}[{n}]", value) for n, value in enumerate(item))
+        elif _package(type(item)) in _CLOSED and not isinstance(item, _OPEN_CLASSES):
+            pass  # a lock, a logger, a stream
         elif isinstance(getattr(item, "__dict__", None), dict):
-            attributes = vars(item)
-            self._mappings.append((path, attributes, dict(attributes)))
-            if is_root or isinstance(item, torch.nn.Module):
-                self._watched_mappings.add(id(attributes))
-            registries = ("_parameters", "_buffers", "_modules")
-            for name, value in attributes.items():
-                if name in registries and isinstance(item, torch.nn.Module):
-                    # model.fc.weight, not model._modules['fc']._parameters['weight']
-                    self._mappings.append((path, value, dict(value)))
-                    yield from ((f"{path}.{key}", child) for key, child in value.items())
-                else:
-                    yield f"{path}.{name}", value
+            yield from self._open_object(path, item)
 
-    def _open_function(self, path: str, function: Any) -> Iterator[tuple[str, object]]:
+    def _open_object(self, path: str, item: Any) -> Iterator[tuple[str, Any]]:
+        attributes = vars(item)
+        if isinstance(item, torch.nn.Module):
+            for registry in _REGISTRIES:
+                # model.fc.weight, not model._modules['fc']._parameters['weight']
+                yield from self._keep(
+                    _Container(path, attributes[registry], lazy=True, registry=True)
+                )
+            for hooks in _HOOKS:
+                found = attributes[hooks]
+                yield from self._keep(
+                    _Container(f"{path}.{hooks}", found, lazy=not found, registry=not found)
+                )
+            own = tuple(name for name in attributes if name not in _MODULE_ATTRIBUTES)
+            yield from self._keep(_Container(path, attributes, own))
+        else:
+            yield from self._keep(_Container(path, attributes))
+        for cls in type(item).__mro__:
+            if _package(cls) in self._open_packages:
+                numbers = tuple(
+                    name
+                    for name, value in vars(cls).items()
+                    if isinstance(value, (int, float, complex, torch.Tensor))
+                    and not name.startswith("__")
+                )
+                yield from self._keep(_Container(cls.__qualname__, cls, numbers))
+                for name in ("forward", "__call__"):
+                    yield path, vars(cls).get(name)
+
+    def _open_function(self, path: str, function: Any) -> Iterator[tuple[str, Any]]:
+        if _package(function) not in self._open_packages:
+            return
         code = function.__code__
         for name, cell in zip(code.co_freevars, function.__closure__ or (), strict=True):
-            try:
-                value = cell.cell_contents
-            except ValueError:  # a variable that is not bound yet
-                continue
-            self._cells.append((name, cell, value))
-            yield name, value
+            yield from self._keep(_Container(name, cell))
         space = function.__globals__
-        for name in code.co_names:
-            value = space.get(name)
-            if name in space and not isinstance(value, (types.ModuleType, type)):
-                self._globals.append((name, space, name, value))
-                if not callable(value) or isinstance(value, torch.nn.Module):
-                    yield name, value
+        names = tuple(
+            name
+            for name in sorted(_names(code))
+            if name in space and not isinstance(space[name], (types.ModuleType, type))
+        )
+        if names:
+            yield from self._keep(_Container("", space, names))
+        yield from ((path, part) for part in (function.__defaults__, function.__kwdefaults__))
         if vars(function):
             yield path, vars(function)
 
 
-class Guard:
-    """Watches memory and places, on the path of every replayed call.
-
-    The questions are compiled into one expression each, some 40 ns a term, when the guard is
-    complete.
-
-    Args:
-        outside: storage key -> a tensor on it, for all that the graph reads from outside. Holding
-            them keeps their memory.
-
-    Attributes:
-        memory_holds: whether all watched tensors are where they were; ``None``: there are none.
-        places_hold: whether all watched places hold what they held; ``None``: there are none.
-    """
-
-    def __init__(self, outside: dict[int, torch.Tensor]) -> None:
-        self._places: list[_Place] = []
-        self._memory: dict[int, tuple[str, torch.Tensor, int]] = {}
-        self._unplaced = dict(outside)
-        self.memory_holds: Callable[[], bool] | None = None
-        self.places_hold: Callable[[], bool] | None = None
-
-    def watch(self, path: str, container: Any, key: Any, value: object) -> None:
-        """Watch that ``container[key]`` stays ``value``; a cell has no key."""
-        self._places.append(_Place(path, container, key, value))
-        if isinstance(value, torch.Tensor):
-            self._unplaced.pop(storage_key(value), None)
-            self._watch_memory(path, value)
-
-    def complete(self) -> None:
-        """Nothing more is to be watched, except the memory of tensors that no container holds."""
-        for tensor in self._unplaced.values():
-            self._watch_memory(f"a tensor of shape {tuple(tensor.shape)}", tensor)
-        self._unplaced.clear()
-        names: dict[str, Any] = {}
-        terms = []
-        for n, (_, tensor, address) in enumerate(self._memory.values()):
-            names[f"a{n}"] = tensor.data_ptr
-            terms.append(f"a{n}() == {address}")
-        self.memory_holds = _predicate(terms, names)
-        self._compile_places()
-
-    def changes(self) -> list[str]:
-        """Names of what was rebound or moved; not a scalar that is equal to the old one."""
-        found: dict[str, None] = {}
-        for place in self._places:
-            now = place.read()
-            if now is not place.value:
-                if _equal_scalars(now, place.value):
-                    place.value = now
-                else:
-                    found[place.path] = None
-        self._compile_places()
-        moved = (name for name, tensor, at in self._memory.values() if tensor.data_ptr() != at)
-        return list(found | dict.fromkeys(moved))
-
-    def check_alive(self) -> None:
-        """Raise if the memory of a watched tensor was freed, so that nothing can be read there.
-
-        Raises:
-            DeadTensorError: a storage was resized to nothing, as offloading does.
-        """
-        dead = [
-            name
-            for name, tensor, address in self._memory.values()
-            if address and tensor.numel() and not tensor.untyped_storage().nbytes()
-        ]
-        if dead:
-            raise DeadTensorError(
-                f"the graph reads {', '.join(dead[:5])}, whose memory was freed (storage resized "
-                "to 0 bytes). Load the data back before the call."
-            )
-
-    def _watch_memory(self, name: str, tensor: torch.Tensor) -> None:
-        self._memory.setdefault(id(tensor), (name, tensor, tensor.data_ptr()))
-
-    def _compile_places(self) -> None:
-        names: dict[str, Any] = {}
-        terms = []
-        for n, place in enumerate(self._places):
-            names[f"c{n}"], names[f"v{n}"] = place.container, place.value
-            # Keys are names and numbers, except in dicts of the user.
-            names[f"k{n}"] = place.key
-            read = ".cell_contents" if isinstance(place.container, types.CellType) else f"[k{n}]"
-            terms.append(f"c{n}{read} is v{n}")
-        self.places_hold = _predicate(terms, names)
+def _package(item: Any) -> str:
+    return str(getattr(item, "__module__", None) or "").partition(".")[0]
 
 
-_MISSING = object()
-
-
-@dataclass
-class _Place:
-    path: str
-    container: Any
-    key: Any
-    value: object
-
-    def read(self) -> object:
-        try:
-            if isinstance(self.container, types.CellType):
-                return self.container.cell_contents
-            return self.container[self.key]
-        except (LookupError, ValueError):
-            return _MISSING
-
-
-def _predicate(terms: list[str], names: dict[str, Any]) -> Callable[[], bool] | None:
-    """A function that says whether all ``terms`` hold; what is gone does not hold."""
-    if not terms:
-        return None
-    text = f"""def holds():
-    try:
-        return {" and ".join(terms)}
-    except (LookupError, ValueError):
-        return False
-"""
-    exec(compile(text, "<gfxgraph>", "exec"), names)
-    return names.pop("holds")  # type: ignore[no-any-return]
-
-
-def _same(now: Collection[Any], before: Collection[Any]) -> bool:
-    return len(now) == len(before) and all(map(is_, now, before))
-
-
-def _reads(value: object, outside: dict[int, torch.Tensor]) -> bool:
-    return (
-        isinstance(value, torch.Tensor)
-        and value.layout is torch.strided
-        and type(value) in (torch.Tensor, torch.nn.Parameter)
-        and storage_key(value) in outside
-    )
-
-
-def _is_public(name: object) -> bool:
-    # torch.nn.Module keeps its own flags under names with an underscore.
-    return not str(name).startswith("_")
-
-
-def _equal_scalars(now: object, before: object) -> bool:
-    return type(now) is type(before) and isinstance(now, _SCALARS) and now == before
+def _names(code: types.CodeType) -> set[str]:
+    """The global names that a function and the functions in it look up."""
+    inner = (const for const in code.co_consts if isinstance(const, types.CodeType))
+    return set(code.co_names).union(*map(_names, inner))
