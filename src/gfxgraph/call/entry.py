@@ -210,6 +210,10 @@ class Entry:
 
         return replay
 
+    def build(self) -> Any:
+        """The result as it is now."""
+        return None if self._build is None else self._build()
+
     def overlaps(self, leaves: Sequence[torch.Tensor]) -> bool:
         """Whether one of ``leaves`` shares memory that the graph writes, or writes to it."""
         return any(storage_key(leaf) in self._touched for leaf in leaves)

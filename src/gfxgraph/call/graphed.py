@@ -12,7 +12,7 @@ from collections import Counter, OrderedDict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from operator import is_
-from typing import Any, Generic, Literal, TypeVar, cast, overload
+from typing import Any, Generic, Literal, TypeVar, overload
 
 import torch
 
@@ -448,6 +448,7 @@ class _Engine:
             leaves, spec = flatten((args, kwargs))
             reason = _unsuitable(leaves, "argument")
             key = _key(fn, leaves, spec) if reason is None else None
+            hash(key)
         except (ArgumentError, AttributeError, RecursionError, TypeError) as error:
             return self._run_eagerly(fn, args, kwargs, f"argument: {error}")
         if reason is not None:
@@ -527,8 +528,10 @@ class _Engine:
                     "from call to call, and each would need a graph of its own. Keep it out of "
                     "the object, or pass it as a number or a tensor."
                 )
-            entry: Entry | Refusal = self._capture(fn, leaves, spec, result)
-            entry.attempt = fits(cast(Entry, entry).replay)
+            if _key(fn, leaves, spec) != key:
+                raise CaptureError("argument: the function changes the shape of a tensor in place")
+            entry = self._capture(fn, leaves, spec, result)
+            entry.attempt = fits(entry.replay)
             with self._lock:
                 self._counts.captures += 1
                 self._keep(key, entry)
@@ -645,9 +648,13 @@ class _Engine:
             out_spec,
             self._options.outputs == "own",
         )
-        if entry.overlaps(leaves):
+        try:
+            if entry.overlaps(leaves):
+                raise CaptureError("an argument shares memory with what the function writes")
+            entry.build()  # a class of the result may not let itself be built
+        except Exception:
             entry.release()
-            raise CaptureError("an argument shares memory with a tensor that the function writes")
+            raise
         return entry
 
     def _run_eagerly(

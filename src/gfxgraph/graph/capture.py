@@ -72,7 +72,7 @@ class CapturedGraph:
         outside: storages from outside that the graph uses, without the static inputs.
         guard: watches those, and keeps them alive.
         pool_bytes: bytes by which the memory pool grew.
-        draws_random_numbers: whether a run advances the default generator.
+        draws_random_numbers: whether a run advances a generator.
     """
 
     graph: BridgedCUDAGraph
@@ -136,6 +136,11 @@ def capture(
     """
     log = UndoLog()
     python_state = PythonState(roots)
+    if torch.is_grad_enabled() and python_state.recorded():
+        raise CaptureError(
+            f"autograd records into {_some(python_state.recorded())}; a replay records nothing. "
+            "Call it under torch.no_grad() or torch.inference_mode()."
+        )
     generators = tuple(dict.fromkeys((*generators, *python_state.generators)))
     states = [(g, g.get_state()) for g in generators]
     rng_state = device.rng_state(index)
@@ -152,7 +157,12 @@ def capture(
         with being_busy():
             with device.on_stream(stream, index):
                 eager = _warm_up(
-                    function, log, rewind, warmup, roots, lambda: device.rng_state(index)
+                    function,
+                    log,
+                    rewind,
+                    warmup,
+                    roots,
+                    lambda: [device.rng_state(index), *(g.get_state() for g in generators)],
                 )
             if random.getstate() != python_random:
                 raise CaptureError(
@@ -204,7 +214,7 @@ def _warm_up(
     rewind: Callable[[], None],
     warmup: int,
     roots: dict[str, object],
-    rng_state: Callable[[], torch.Tensor],
+    rng_state: Callable[[], list[torch.Tensor]],
 ) -> _WarmedUp:
     with _no_printing() as printed:
         # The first run is watched. Later ones run as they would without us: under the watching
@@ -213,7 +223,7 @@ def _warm_up(
         state = PythonState(roots)
         with Effects(log, keep_values=True) as effects:
             first_outputs = outputs = function()
-        draws = not torch.equal(before, rng_state())
+        draws = not all(map(torch.equal, before, rng_state()))
         for _ in range(warmup - 1):
             rewind()
             state = PythonState(roots)

@@ -91,18 +91,21 @@ class Guard:
         """Watch that ``container[key]`` stays ``value``; a cell needs no key."""
         self._places.append(_Place(path, container, key, value))
         if isinstance(value, torch.Tensor):
-            self._unplaced.pop(storage_key(value), None)
-            self._watch_memory(path, value)
+            self.watch_memory(path, value)
 
     def watch_length(self, path: str, container: Any) -> None:
         """Watch that nothing is added to ``container`` or taken from it."""
         self._lengths[id(container)] = (path, container, _length(container))
 
+    def watch_memory(self, name: str, tensor: torch.Tensor) -> None:
+        """Watch that ``tensor`` stays where it is."""
+        self._unplaced.pop(storage_key(tensor), None)
+        self._memory.setdefault(id(tensor), (name, tensor, tensor.data_ptr()))
+
     def complete(self) -> None:
         """Nothing more is to be watched, except the memory of tensors that no container holds."""
-        for tensor in self._unplaced.values():
-            self._watch_memory(f"a tensor of shape {tuple(tensor.shape)}", tensor)
-        self._unplaced.clear()
+        for tensor in list(self._unplaced.values()):
+            self.watch_memory(f"a tensor of shape {tuple(tensor.shape)}", tensor)
         names: dict[str, Any] = {}
         terms = []
         for n, (_, tensor, address) in enumerate(self._memory.values()):
@@ -150,9 +153,6 @@ class Guard:
                 f"the graph reads {', '.join(dead[:5])}, whose memory was freed (storage resized "
                 "to 0 bytes). Load the data back before the call."
             )
-
-    def _watch_memory(self, name: str, tensor: torch.Tensor) -> None:
-        self._memory.setdefault(id(tensor), (name, tensor, tensor.data_ptr()))
 
     def _compile_places(self) -> None:
         names: dict[str, Any] = {"r": _Registrations, "h": RemovableHandle}

@@ -166,6 +166,10 @@ class PythonState:
         )
         return found
 
+    def recorded(self) -> list[str]:
+        """Names of tensors into which autograd has recorded an operation."""
+        return [path for path, tensor, _ in self._tensors.values() if tensor.grad_fn is not None]
+
     def restore(self) -> None:
         """Put everything back to what it was."""
         for container in self._containers:
@@ -192,6 +196,9 @@ class PythonState:
                     guard.watch(container.name(key), container.item, key, value)
             if container.has_length:
                 guard.watch_length(container.path, container.item)
+        for path, tensor, alias in self._tensors.values():  # also those in tuples and defaults
+            if storage_key(alias) in outside:
+                guard.watch_memory(path, tensor)
         guard.complete()
         return guard
 
