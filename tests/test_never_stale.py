@@ -339,18 +339,23 @@ def test_a_number_that_changes_in_each_call_is_not_captured_for_ever(device):
 
 
 @torch.no_grad()
-def test_a_capture_that_waits_for_another_graphed_call_does_not_hang(device):
-    inner = gfxgraph.graphed(lambda x: x * 2)
+@pytest.mark.parametrize("graphed_inside", [False, True])
+def test_work_of_another_thread_is_not_baked_in_and_does_not_hang(device, graphed_inside):
+    inner = gfxgraph.graphed(lambda x: x * 2) if graphed_inside else lambda x: x * 2
     inner(ones()), inner(ones())
     with ThreadPoolExecutor(1) as pool:
 
         def call(x):
             with torch.no_grad():
-                return inner(x)
+                result = inner(x)
+                torch.cuda.synchronize() if device == "cuda" else None
+                return result
 
         outer = gfxgraph.graphed(lambda x: pool.submit(call, x).result(30) + 1)
-        for _ in range(2):
-            assert outer(ones()).tolist() == [3.0] * 3
+        for n in range(3):
+            assert outer(ones() * n).tolist() == [2.0 * n + 1] * 3
+        (reason,) = outer.stats().fallbacks
+        assert "on another thread" in reason
 
 
 @torch.no_grad()

@@ -52,7 +52,7 @@ class DeadTensorError(GfxGraphError, RuntimeError):
     """A tensor that a captured graph reads from outside has lost its memory."""
 
 
-class VerificationError(GfxGraphError, RuntimeError):
+class VerificationError(CaptureError):
     """The first replay of a graph did not give what eager execution gives."""
 
 

@@ -7,6 +7,7 @@ attributes. What is left is a graph.
 
 from __future__ import annotations
 
+import functools
 import gc
 import random
 import sys
@@ -20,7 +21,7 @@ import torch
 
 from ..device import Device, PoolHandle
 from ..errors import CaptureError, GfxGraphError, VerificationError
-from ..record.effects import Effects, UndoLog, storage_key
+from ..record.effects import Effects, UndoLog, nobody_else_holds, storage_key
 from ..stats import tally
 from .bridged import BridgedCUDAGraph
 from .compare import Tolerance, difference
@@ -172,6 +173,17 @@ def capture(
                 )
             if first_outputs is not None and not len(log) and not eager.draws_random_numbers:
                 _compare("second run", "first", eager.first_outputs, first_outputs, tolerance)
+            made = [
+                t
+                for t in eager.outside.values()
+                if t.device.type == device.type and nobody_else_holds(t)
+            ]
+            if made:
+                raise CaptureError(
+                    f"the function uses a tensor of shape {tuple(made[0].shape)} that is made in "
+                    "the call but not by it: on another thread, or by a library outside of torch. "
+                    "A graph would hold that one for ever. Make it outside and pass it."
+                )
             rewind()
             bytes_before = device.pool_bytes(pool)
             graph, outputs = _record(function, device, index, pool, stream, generators)
@@ -192,7 +204,11 @@ def capture(
         random.setstate(python_random)
         if isinstance(error, GfxGraphError) or not isinstance(error, Exception):
             raise
-        raise CaptureError(f"warm-up failed: {_one_line(error)}") from error
+        raise CaptureError(
+            f"warm-up failed: {_one_line(error)}",
+            # Up to torch 2.11 nobody can draw random numbers while another thread captures.
+            transient="Offset increment outside graph capture" in str(error),
+        ) from error
     finally:
         rewind()
     static = {storage_key(tensor) for tensor in inputs}
@@ -295,8 +311,16 @@ def _verify(
         graph.launch()
         # Copied at once: another graph of the same memory pool may overwrite them.
         outputs, written = [t.clone() for t in outputs], [t.clone() for t in written]
-    _compare("first replay", "eager execution", outputs, eager.outputs, tolerance)
-    _compare("first replay", "eager execution", written, eager.written, tolerance, "written tensor")
+    # Another thread may have drawn from the same generator in between.
+    compare = functools.partial(
+        _compare,
+        "first replay",
+        "eager execution",
+        tolerance=tolerance,
+        transient=eager.draws_random_numbers,
+    )
+    compare(outputs, eager.outputs)
+    compare(written, eager.written, part="written tensor")
 
 
 def _compare(
@@ -306,6 +330,7 @@ def _compare(
     expected: Sequence[torch.Tensor],
     tolerance: Tolerance | None,
     part: str = "output",
+    transient: bool = False,
 ) -> None:
     if tolerance is None:
         return
@@ -313,7 +338,9 @@ def _compare(
         found = difference(*pair, tolerance)
         if found is not None:
             tally.add("validation_failures")
-            raise VerificationError(f"the {what} differs from {other} in {part} {n}: {found}")
+            raise VerificationError(
+                f"the {what} differs from {other} in {part} {n}: {found}", transient=transient
+            )
 
 
 def _some(names: list[str]) -> str:

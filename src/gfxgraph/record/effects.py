@@ -16,7 +16,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from ..device.operators import written_tensors
 
-__all__ = ["Effects", "UndoLog", "storage_key", "tensors_in"]
+__all__ = ["Effects", "UndoLog", "nobody_else_holds", "storage_key", "tensors_in"]
 
 
 def storage_key(tensor: torch.Tensor) -> int:
@@ -91,6 +91,8 @@ class Effects(TorchDispatchMode):
         kwargs: dict[str, Any] | None = None,
     ) -> Any:
         kwargs = kwargs or {}
+        if func is torch.ops.aten.lift_fresh.default:  # torch.tensor(2.0): made in this run
+            self._inside.add(storage_key(args[0]))
         for tensor in tensors_in((args, kwargs)):
             key = storage_key(tensor)
             if key not in self._inside and key not in self.outside:
@@ -105,6 +107,13 @@ class Effects(TorchDispatchMode):
             if key not in self.outside:
                 self._inside.add(key)
         return result
+
+
+def nobody_else_holds(tensor: torch.Tensor) -> bool:
+    """Whether ``tensor`` is the last user of its storage."""
+    storage = tensor.untyped_storage()
+    # Two users: the tensor and the storage object of this function.
+    return bool(torch._C._storage_Use_Count(storage._cdata) <= 2)
 
 
 def _without_overlap(tensor: torch.Tensor) -> torch.Tensor:
