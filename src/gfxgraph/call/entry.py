@@ -26,6 +26,11 @@ Attempt = Callable[[Callable[..., Any], tuple[Any, ...], dict[str, Any]], Any]
 _PATIENCE = 5.0
 
 
+# From so many inputs on it pays to keep autograd out of the copies: entering its guard costs 0.5 us,
+# and autograd looks at each tensor (measured on an H200 with torch 2.11).
+_MANY = 16
+
+
 class Lane:
     """The memory pool and the stream that all graphs of one callable on one device share.
 
@@ -36,7 +41,7 @@ class Lane:
     def __init__(self, device: Device, index: int) -> None:
         self.device = device
         self.index = index
-        self.stream = device.new_stream(index)
+        self.stream = device.capture_stream(index)
         self.last_stream: int | None = None
         self.graphs = 0
         self._moved = False
@@ -172,7 +177,7 @@ class Entry:
 
         def replay(fn: Any, args: Any, kwargs: Any, leaves: Sequence[torch.Tensor]) -> Any:
             # Never for ever: the thread that captures may wait for this one.
-            if not LOCK.acquire(True, _PATIENCE):
+            if not LOCK.acquire(False) and not LOCK.acquire(True, _PATIENCE):
                 return MISS
             try:
                 build = self._build
@@ -208,7 +213,15 @@ class Entry:
             finally:
                 LOCK.release()
 
-        return replay
+        below_autograd = getattr(torch._C, "_AutoDispatchBelowAutograd", None)  # private to torch
+        if len(self._statics) < _MANY or below_autograd is None:
+            return replay
+
+        def replay_many(fn: Any, args: Any, kwargs: Any, leaves: Sequence[torch.Tensor]) -> Any:
+            with below_autograd():
+                return replay(fn, args, kwargs, leaves)
+
+        return replay_many
 
     def build(self) -> Any:
         """The result as it is now."""
@@ -317,39 +330,18 @@ def _copier(
     if not groups and not alone:
         return _nothing
     if not alone and len(groups) == 1 and len(next(iter(groups.values()))) == len(statics):
-        return functools.partial(_copy_together(len(statics)), statics)
+        return functools.partial(torch._foreach_copy_, statics)
 
     picks = [
-        (
-            _copy_together(len(members)),
-            [statics[n] for n in members],
-            itemgetter(*members, members[0]),
-        )
+        ([statics[n] for n in members], itemgetter(*members, members[0]))
         for members in groups.values()
     ]
 
     def copy_groups(sources: Sequence[torch.Tensor]) -> None:
-        for copy, targets, pick in picks:
+        for targets, pick in picks:
             # itemgetter gives a tuple from two names on, hence the one too many
-            copy(targets, pick(sources)[:-1])
+            torch._foreach_copy_(targets, pick(sources)[:-1])
         for n in alone:
             _copy_one(statics[n], sources[n])
 
     return copy_groups
-
-
-# From so many tensors on it pays to keep autograd out of the copy: entering its guard costs 0.5 us,
-# and autograd looks at each tensor (measured on an H200 with torch 2.11).
-_MANY = 16
-
-
-def _copy_together(count: int) -> Callable[..., Any]:
-    guard = getattr(torch._C, "_AutoDispatchBelowAutograd", None)  # private to torch
-    if count < _MANY or guard is None:
-        return torch._foreach_copy_
-
-    def copy(targets: Any, sources: Any) -> None:
-        with guard():
-            torch._foreach_copy_(targets, sources)
-
-    return copy

@@ -100,7 +100,10 @@ class Device(Protocol):
         """A fast function: the current stream of a device. 0 is the stream that cannot capture."""
 
     def new_stream(self, index: int) -> Any:
-        """A stream to warm up and to capture on."""
+        """A stream of torch's pool, which others may be given too."""
+
+    def capture_stream(self, index: int, purpose: str = "capture") -> Any:
+        """The stream for ``purpose`` in this process, which nobody else is given."""
 
     def current_stream(self, index: int) -> Any:
         """The current stream of device ``index``."""

@@ -239,6 +239,10 @@ class EmulatedDevice:
         """A token; work runs at once, whatever the stream."""
         return next(_streams)
 
+    def capture_stream(self, index: int = 0, purpose: str = "capture") -> Hashable:
+        """Always 0: work runs at once."""
+        return 0
+
     def current_stream(self, index: int = 0) -> Hashable:
         """Always 0."""
         return 0

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
+from functools import cache
 from pathlib import Path
 from typing import Any, Literal
 
@@ -84,6 +85,10 @@ class GpuDevice:
         """A stream of torch's pool."""
         return torch.cuda.Stream(index)
 
+    def capture_stream(self, index: int, purpose: str = "capture") -> torch.cuda.Stream:
+        """See :func:`_own_stream`."""
+        return _own_stream(index, purpose)
+
     def current_stream(self, index: int) -> torch.cuda.Stream:
         """The current stream of GPU ``index``."""
         return torch.cuda.current_stream(index)
@@ -144,8 +149,7 @@ class GpuDevice:
         later random operation raises "Offset increment outside graph capture" (seen on torch 2.11
         with CUDA 13).
         """
-        stream = torch.cuda.Stream(index)
-        with torch.cuda.stream(stream):
+        with torch.cuda.stream(_own_stream(index, "recover")):
             scratch = torch.empty(1, device=torch.device("cuda", index))
             graph = _plain_graph()()
             graph.capture_begin(pool=self.pool_handle(), capture_error_mode="thread_local")
@@ -158,6 +162,25 @@ class GpuDevice:
 
 def _segments(pool: PoolHandle) -> list[dict[str, Any]]:
     return [s for s in torch.cuda.memory_snapshot() if tuple(s["segment_pool_id"]) == tuple(pool)]
+
+
+@cache
+def _own_stream(index: int, purpose: str) -> torch.cuda.Stream:
+    """A stream for ``purpose`` that is in no pool.
+
+    torch hands out 32 streams in turn. A capture on one of them takes in the work of whoever else
+    was given the same one, who then reads memory that nothing was written to. Without
+    cuda-bindings (and on HIP) a stream of the pool of the highest priority, which few use.
+    """
+    try:
+        from cuda.bindings import runtime
+    except ImportError:
+        return torch.cuda.Stream(index, priority=-3)
+    with torch.cuda.device(index):
+        error, handle = runtime.cudaStreamCreateWithFlags(runtime.cudaStreamNonBlocking)
+    if int(error):
+        raise DeviceError(f"GPU {index} gives no stream to capture on: {error}.")
+    return torch.cuda.ExternalStream(int(handle), device=index)
 
 
 def _stream(handle: int, index: int) -> torch.cuda.Stream:
