@@ -7,6 +7,7 @@ import logging
 import os
 import subprocess
 import sys
+import threading
 from types import SimpleNamespace
 
 import pytest
@@ -393,6 +394,36 @@ def test_a_compiled_function_is_compiled_before_the_capture():
         x = torch.randn(4, 8, device="cuda")
         torch.testing.assert_close(graph(x), linear(x).relu() * 2 + 5)
     assert not graph.stats().fallbacks and graph.stats().replays == 3
+
+
+@gpu
+def test_threads_on_streams_of_torchs_pool_are_not_captured_by_each_other():
+    net = nn.Sequential(*[nn.Linear(256, 256) for _ in range(6)]).cuda().eval()
+    graph = gfxgraph.graphed(net, max_graphs=12)
+    wrong: list[object] = []
+
+    def work(seed: int) -> None:
+        generator = torch.Generator().manual_seed(seed)
+        try:
+            with torch.no_grad():
+                for n in range(150):
+                    stream = torch.cuda.Stream() if seed % 2 else torch.cuda.default_stream()
+                    with torch.cuda.stream(stream):
+                        x = torch.randn(1 + (n * seed) % 9, 256, generator=generator).cuda()
+                        got, expected = graph(x), net(x)
+                        if not torch.allclose(got, expected, atol=1e-4):
+                            wrong.append((seed, n))
+                    if n % 50 == 10 + seed:
+                        graph.reset()
+        except RuntimeError as error:
+            wrong.append(error)
+
+    threads = [threading.Thread(target=work, args=(seed,)) for seed in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not wrong and not graph.stats().fallbacks
 
 
 # ---- other devices

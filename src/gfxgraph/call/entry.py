@@ -26,8 +26,8 @@ Attempt = Callable[[Callable[..., Any], tuple[Any, ...], dict[str, Any]], Any]
 _PATIENCE = 5.0
 
 
-# From so many inputs on it pays to keep autograd out of the copies: entering its guard costs 0.5 us,
-# and autograd looks at each tensor (measured on an H200 with torch 2.11).
+# From so many inputs on it pays to keep autograd out of the copies: entering its guard costs
+# 0.5 us, and autograd looks at each tensor (measured on an H200 with torch 2.11).
 _MANY = 16
 
 
