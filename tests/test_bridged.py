@@ -19,7 +19,7 @@ import gfxgraph
 import hipgraph_bridge
 from gfxgraph import BridgedCUDAGraph
 from gfxgraph.device import current_device
-from gfxgraph.device.gpu import GpuDevice
+from gfxgraph.device.gpu import GpuDevice, _driver_version
 from gfxgraph.errors import ArgumentError, CaptureError, DeadTensorError, DeviceError
 
 GPU = torch.cuda.is_available()
@@ -476,6 +476,33 @@ def test_facts_under_a_pretended_rocm(monkeypatch):
     assert (facts.vendor, facts.arch, facts.runtime) == ("amd", "gfx942", "7.0.51831")
     assert (facts.memory_free, facts.memory_total) == (3 << 30, 4 << 30)
     assert GpuDevice().kind == "hip" and GpuDevice().type == "cuda"
+
+
+@pytest.mark.parametrize(
+    ("hip", "path", "text", "version"),
+    [
+        (
+            False,
+            "proc/driver/nvidia/version",
+            "NVRM version: NVIDIA UNIX x86_64 Kernel Module  535.54.03  Tue Jun  6 22:20:39 UTC",
+            "535.54.03",
+        ),
+        (
+            False,
+            "proc/driver/nvidia/version",
+            "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  580.95.05  Release Build",
+            "580.95.05",
+        ),
+        (True, "sys/module/amdgpu/version", "6.10.5\n", "6.10.5"),
+    ],
+)
+def test_the_drivers_version_is_read_where_the_driver_publishes_it(
+    hip, path, text, version, tmp_path
+):
+    assert _driver_version(hip, tmp_path) is None
+    (tmp_path / path).parent.mkdir(parents=True)
+    (tmp_path / path).write_text(text)
+    assert _driver_version(hip, tmp_path) == version
 
 
 def test_a_gpu_that_does_not_answer_is_a_device_error(monkeypatch):

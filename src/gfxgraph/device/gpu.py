@@ -195,15 +195,16 @@ def _plain_graph() -> Any:
     return next(c for c in current.__mro__ if c.__module__ == "torch.cuda.graphs")
 
 
-def _driver_version(hip: bool) -> str | None:
+def _driver_version(hip: bool, root: Path = Path("/")) -> str | None:
     """The kernel driver's version, from the file in which it publishes it."""
     path, pattern = (
-        ("/sys/module/amdgpu/version", r"(\S+)")
+        ("sys/module/amdgpu/version", r"^(\S+)")
         if hip
-        else ("/proc/driver/nvidia/version", r"Kernel Module\D*?([\d.]+)")
+        # "... UNIX Open Kernel Module for x86_64  580.159.03  Release Build ..."
+        else ("proc/driver/nvidia/version", r"Kernel Module.*?\s(\d+\.[\d.]+)")
     )
     try:
-        found = re.search(pattern, Path(path).read_text())
+        found = re.search(pattern, (root / path).read_text())
     except OSError:
         return None
     return found[1] if found else None
