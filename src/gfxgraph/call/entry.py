@@ -175,10 +175,18 @@ class Entry:
         look_first = bool(captured.written) or captured.draws_random_numbers
         touched = self._touched
 
+        below_autograd = getattr(torch._C, "_AutoDispatchBelowAutograd", None)  # private to torch
+        enter = leave = None
+        if len(self._statics) >= _MANY and below_autograd is not None:
+            scope = below_autograd()  # one for all calls, which the lock keeps apart
+            enter, leave = scope.__enter__, scope.__exit__
+
         def replay(fn: Any, args: Any, kwargs: Any, leaves: Sequence[torch.Tensor]) -> Any:
             # Never for ever: the thread that captures may wait for this one.
             if not LOCK.acquire(False) and not LOCK.acquire(True, _PATIENCE):
                 return MISS
+            if enter is not None:
+                enter()
             try:
                 build = self._build
                 if build is None:  # released meanwhile
@@ -211,17 +219,11 @@ class Entry:
                 counter.replays += 1
                 return build()
             finally:
+                if leave is not None:
+                    leave(None, None, None)
                 LOCK.release()
 
-        below_autograd = getattr(torch._C, "_AutoDispatchBelowAutograd", None)  # private to torch
-        if len(self._statics) < _MANY or below_autograd is None:
-            return replay
-
-        def replay_many(fn: Any, args: Any, kwargs: Any, leaves: Sequence[torch.Tensor]) -> Any:
-            with below_autograd():
-                return replay(fn, args, kwargs, leaves)
-
-        return replay_many
+        return replay
 
     def build(self) -> Any:
         """The result as it is now."""
