@@ -176,18 +176,18 @@ class Entry:
         touched = self._touched
 
         below_autograd = getattr(torch._C, "_AutoDispatchBelowAutograd", None)  # private to torch
-        enter = leave = None
-        if len(self._statics) >= _MANY and below_autograd is not None:
-            scope = below_autograd()  # one for all calls, which the lock keeps apart
-            enter, leave = scope.__enter__, scope.__exit__
+        if len(self._statics) < _MANY:
+            below_autograd = None
 
         def replay(fn: Any, args: Any, kwargs: Any, leaves: Sequence[torch.Tensor]) -> Any:
             # Never for ever: the thread that captures may wait for this one.
             if not LOCK.acquire(False) and not LOCK.acquire(True, _PATIENCE):
                 return MISS
-            if enter is not None:
-                enter()
+            scope = None
             try:
+                if below_autograd is not None:
+                    scope = below_autograd()
+                    scope.__enter__()
                 build = self._build
                 if build is None:  # released meanwhile
                     return MISS
@@ -219,8 +219,8 @@ class Entry:
                 counter.replays += 1
                 return build()
             finally:
-                if leave is not None:
-                    leave(None, None, None)
+                if scope is not None:
+                    scope.__exit__(None, None, None)
                 LOCK.release()
 
         return replay
