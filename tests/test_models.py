@@ -12,17 +12,18 @@ import gfxgraph
 transformers = pytest.importorskip("transformers")
 
 
+SMALL = {
+    "vocab_size": 97,
+    "hidden_size": 64,
+    "intermediate_size": 96,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+}
+
+
 def tiny_llama(device: str, **options):
-    config = transformers.LlamaConfig(
-        vocab_size=97,
-        hidden_size=64,
-        intermediate_size=96,
-        num_hidden_layers=2,
-        num_attention_heads=4,
-        num_key_value_heads=2,
-        max_position_embeddings=64,
-        **options,
-    )
+    config = transformers.LlamaConfig(**SMALL, max_position_embeddings=64, **options)
     torch.manual_seed(0)
     return transformers.AutoModelForCausalLM.from_config(config).eval().to(device)
 
@@ -56,15 +57,7 @@ def test_a_decode_step_on_a_static_cache_gives_the_tokens_of_eager(device):
 
 
 def test_a_sliding_window_is_right_whether_or_not_it_can_be_a_graph(device):
-    config = transformers.MistralConfig(
-        vocab_size=97,
-        hidden_size=64,
-        intermediate_size=96,
-        num_hidden_layers=2,
-        num_attention_heads=4,
-        num_key_value_heads=2,
-        sliding_window=8,
-    )
+    config = transformers.MistralConfig(**SMALL, sliding_window=8)
     torch.manual_seed(0)
     model = transformers.AutoModelForCausalLM.from_config(config).eval().to(device)
 

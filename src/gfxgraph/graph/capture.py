@@ -107,7 +107,6 @@ def capture(
     stream: Any,
     warmup: int,
     roots: dict[str, object],
-    generators: tuple[torch.Generator, ...] = (),
     tolerance: Tolerance | None,
     before_launch: Callable[[], None],
     first_outputs: list[torch.Tensor] | None = None,
@@ -123,7 +122,6 @@ def capture(
         stream: the stream to warm up and to capture on.
         warmup: how many eager runs before the capture, at least 1.
         roots: the Python objects that the function reaches, by name.
-        generators: generators beside the default one that the function draws from.
         tolerance: how far the first replay may be from eager; ``None``: do not compare.
         first_outputs: what the first call gave for the same arguments. A function that writes
             nothing and draws nothing gives the same again, or it has seen that its arguments are
@@ -142,7 +140,7 @@ def capture(
             f"autograd records into {_some(python_state.recorded())}; a replay records nothing. "
             "Call it under torch.no_grad() or torch.inference_mode()."
         )
-    generators = tuple(dict.fromkeys((*generators, *python_state.generators)))
+    generators = tuple(python_state.generators)
     states = [(g, g.get_state()) for g in generators]
     rng_state = device.rng_state(index)
     python_random = random.getstate()

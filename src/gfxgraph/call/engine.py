@@ -1,0 +1,544 @@
+"""All graphs of one callable: which one answers a call, when one is made, when it is released."""
+
+from __future__ import annotations
+
+import functools
+import threading
+import weakref
+from collections import Counter, OrderedDict
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from operator import is_
+from typing import Any, Literal
+
+import torch
+
+from ..device import current_device
+from ..errors import ArgumentError, CaptureError, GfxGraphError
+from ..graph.capture import CAPTURING, being_busy, busy, capture
+from ..graph.compare import Tolerance
+from ..record.effects import storage_key
+from ..stats import tally
+from .entry import Entry, GraphRow, Lane, Refusal, make_static, miss, shares_memory
+from .signature import MISS, Condition, Spec, builder, constants, flatten, matcher, tensor_check
+
+__all__ = ["Engine", "GraphedStats", "Options", "describe"]
+
+# Captures because something that is no tensor was another one, before its key stays eager.
+_MAX_TRIES = 8
+# A graph that was replayed so often was worth its capture, whatever changed since.
+_WORTH_IT = 3
+
+_IN_USE = (
+    "its graph could not be used: an argument shares memory with what it writes, another thread "
+    "was capturing, or it was reset"
+)
+
+# A call looks at so many of the keys met last before it works out its own key.
+_HOT = 8
+
+
+@dataclass(frozen=True)
+class GraphedStats:
+    """What a graphed callable has done.
+
+    Attributes:
+        captures: graphs captured.
+        replays: calls answered by a replay.
+        eager_calls: calls answered eagerly: the first call of each key, and fallbacks.
+        fallbacks: reason -> calls that ran eagerly for it.
+        evictions: graphs released because there were more than ``max_graphs``.
+        recaptures: graphs captured again because a weight was rebound or moved.
+        graphs: a row a graph, least recently used first.
+    """
+
+    captures: int
+    replays: int
+    eager_calls: int
+    fallbacks: dict[str, int]
+    evictions: int
+    recaptures: int
+    graphs: list[GraphRow]
+
+
+@dataclass(frozen=True)
+class Options:
+    """See :func:`~gfxgraph.call.graphed.graphed`."""
+
+    warmup: int = 3
+    outputs: Literal["own", "view"] = "own"
+    verify: Tolerance = True
+    fallback: Literal["eager", "raise"] = "eager"
+    max_graphs: int = 32
+
+    def __post_init__(self) -> None:
+        def number(name: str) -> bool:
+            value = getattr(self, name)
+            return isinstance(value, int) and not isinstance(value, bool) and value >= 1
+
+        tolerance = isinstance(self.verify, bool) or (
+            isinstance(self.verify, (int, float)) and 0 <= self.verify < float("inf")
+        )
+        for name, fits, takes in (
+            ("warmup", number("warmup"), "a whole number from 1"),
+            ("outputs", self.outputs in ("own", "view"), "'own' or 'view'"),
+            ("verify", tolerance, "True, False or a tolerance from 0"),
+            ("fallback", self.fallback in ("eager", "raise"), "'eager' or 'raise'"),
+            ("max_graphs", number("max_graphs"), "a whole number from 1"),
+        ):
+            if not fits:
+                raise ArgumentError(f"graphed({name}={getattr(self, name)!r}): expected {takes}.")
+
+
+@dataclass
+class _Counts:
+    captures: int = 0
+    released_replays: int = 0
+    eager_calls: int = 0
+    evictions: int = 0
+    recaptures: int = 0
+    fallbacks: Counter[str] = field(default_factory=Counter)
+
+
+class Engine:
+    """All graphs of one callable, or of one method of one instance."""
+
+    def __init__(self, name: str, options: Options, method: Any = None) -> None:
+        self.name = name
+        self.method = method
+        self.owner: weakref.ref[Any] | None = None
+        self._options = options
+        self._lock = threading.RLock()
+        self._keys: OrderedDict[Any, Entry | Refusal] = OrderedDict()
+        self._lanes: dict[int, Lane] = {}
+        self._counts = _Counts()
+        self._tries: Counter[Any] = Counter()
+        self._clock = 0
+        self._set_hot(())
+
+    def __reduce__(self) -> Any:
+        return type(None), ()  # graphs are left out of copies and pickles of their instance
+
+    def __deepcopy__(self, memo: Any) -> None:
+        return None
+
+    def call(self, fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Answer a call that the attempt at the front did not."""
+        for entry in self._hot[1:]:
+            result = entry.attempt(fn, args, kwargs)
+            if result is not MISS:
+                self._promote(entry)
+                return result
+        return self._call_by_key(fn, args, kwargs)
+
+    def stats(self) -> GraphedStats:
+        """What :meth:`Graphed.stats` gives."""
+        with self._lock:
+            entries = sorted(self._keys.values(), key=lambda e: e.used)
+            rows = [entry.row() for entry in entries if isinstance(entry, Entry)]
+            counts = self._counts
+            return GraphedStats(
+                captures=counts.captures,
+                replays=counts.released_replays + sum(row.replays for row in rows),
+                eager_calls=counts.eager_calls,
+                fallbacks=dict(counts.fallbacks),
+                evictions=counts.evictions,
+                recaptures=counts.recaptures,
+                graphs=rows,
+            )
+
+    def reset(self) -> None:
+        """Release all graphs, and forget all reasons and counts."""
+        with self._lock:
+            for entry in self._keys.values():
+                if isinstance(entry, Entry):
+                    entry.release()
+            self._keys.clear()
+            self._set_hot(())
+            self._lanes.clear()
+            self._tries.clear()
+            self._counts = _Counts()
+
+    def static_inputs(
+        self, fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """What :meth:`Graphed.static_inputs` gives."""
+        leaves, spec = flatten((args, kwargs))
+        with self._lock:
+            entry = self._keys.get(_key(fn, leaves, spec))
+            if not isinstance(entry, Entry):
+                why = f": {entry.reason}" if entry else "; call it once with them first"
+                raise CaptureError(f"{self.name} has no graph for these arguments{why}.")
+            static: tuple[tuple[Any, ...], dict[str, Any]] = builder(spec, entry.static_inputs())()
+            return static
+
+    def _call_by_key(
+        self, fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Any:
+        if busy():  # inside the graph of a caller: its graph includes our work
+            return fn(*args, **kwargs)
+        reason = _no_graph_now()
+        if reason is not None:
+            return self._run_eagerly(fn, args, kwargs, reason)
+        try:
+            leaves, spec = flatten((args, kwargs))
+            reason = _unsuitable(leaves, "argument")
+            key = _key(fn, leaves, spec) if reason is None else None
+            hash(key)
+        except (ArgumentError, AttributeError, RecursionError, TypeError) as error:
+            return self._run_eagerly(fn, args, kwargs, f"argument: {error}")
+        if reason is not None:
+            return self._run_eagerly(fn, args, kwargs, reason)
+        with self._lock:
+            entry = self._keys.get(key)
+            changes = entry.stale() if isinstance(entry, Entry) else []
+            if changes:
+                self._counts.recaptures += 1
+                if self._drop(key) >= _WORTH_IT:
+                    changes = []
+                entry = None
+            elif entry is not None:
+                self._promote(entry)
+        if entry is None:
+            return self._first_call(fn, args, kwargs, key, leaves, spec, changes)
+        if isinstance(entry, Entry):
+            result = entry.replay(fn, args, kwargs, leaves)
+            if result is not MISS:
+                return result
+            return self._run_eagerly(fn, args, kwargs, _IN_USE)
+        return self._run_eagerly(fn, args, kwargs, entry.reason, entry.kind)
+
+    def _first_call(
+        self,
+        fn: Callable[..., Any],
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        key: Any,
+        leaves: list[torch.Tensor],
+        spec: Spec,
+        changes: list[str],
+    ) -> Any:
+        """Run ``fn`` for the caller, then make a graph for the next call of this key.
+
+        No lock of ours is held while the caller's own run goes on, and none is waited for.
+        """
+        with being_busy():
+            result = fn(*args, **kwargs)
+        with self._lock:
+            self._counts.eager_calls += 1
+        if not CAPTURING.acquire(blocking=False):
+            return result  # another thread captures; one of the next calls will
+        try:
+            with self._lock:
+                if key in self._keys:
+                    return result
+            error = self._try_capture(fn, key, leaves, spec, result, changes)
+        finally:
+            CAPTURING.release()
+        if error is not None and self._options.fallback == "raise":
+            raise error
+        return result
+
+    def _try_capture(
+        self,
+        fn: Callable[..., Any],
+        key: Any,
+        leaves: list[torch.Tensor],
+        spec: Spec,
+        result: Any,
+        changes: list[str],
+    ) -> Exception | None:
+        """Keep a graph under ``key``, or a refusal and its error."""
+        check = tensor_check(leaves) if leaves else None
+        # The check of the tensors sees inference mode, autocast and dispatch modes by itself.
+        conditions = [c for c in _conditions(fn) if check is None or c[0] not in _SEEN_BY_CHECK]
+        kind = _describe_key(leaves, spec)
+        opaque = any(not const.is_value for const in constants(spec))
+        try:
+            fits = functools.partial(matcher, spec[3][0], spec[3][1], check, conditions)
+            with self._lock:
+                self._tries[kind] += bool(changes or opaque)
+            if self._tries[kind] > _MAX_TRIES:
+                raise CaptureError(
+                    f"{', '.join(changes[:3]) or 'an argument that is no tensor'} is another one "
+                    "from call to call, and each would need a graph of its own. Keep it out of "
+                    "the object, or pass it as a number or a tensor."
+                )
+            if _key(fn, leaves, spec) != key:
+                raise CaptureError("argument: the function changes the shape of a tensor in place")
+            entry = self._capture(fn, leaves, spec, result)
+            entry.attempt = fits(entry.replay)
+            with self._lock:
+                self._counts.captures += 1
+                self._keep(key, entry)
+            return None
+        except Exception as error:  # the caller has his result: whatever it is, it is no graph
+            if not isinstance(error, GfxGraphError):
+                wrapped = CaptureError(f"cannot be captured: {type(error).__name__}: {error}")
+                wrapped.__cause__ = error
+                error = wrapped
+            reason, cls = str(error), type(error)
+            self._count_fallback(reason)
+            with self._lock:
+                self._tries[key] += 1
+                if not getattr(error, "transient", False) or self._tries[key] > _MAX_TRIES:
+                    refuse = functools.partial(self._refuse, reason, cls)
+                    self._keep(key, Refusal(reason, cls, _refusal_attempt(fits, refuse)))
+            return error
+
+    def _refuse(
+        self, reason: str, kind: type[Exception], fn: Any, args: Any, kwargs: Any, leaves: Any
+    ) -> Any:
+        """Answer a call whose key was refused."""
+        return fn(*args, **kwargs) if busy() else self._run_eagerly(fn, args, kwargs, reason, kind)
+
+    def _capture(
+        self,
+        fn: Callable[..., Any],
+        leaves: list[torch.Tensor],
+        spec: Spec,
+        result: Any,
+    ) -> Entry:
+        try:
+            out_leaves, out_spec = flatten(result)
+        except ArgumentError as error:
+            raise CaptureError(f"result: {error}") from error
+        for const in constants(out_spec):
+            if not const.is_value:
+                raise CaptureError(
+                    f"result: holds a {describe(const.value)}, which a replay cannot make anew. "
+                    "Return tensors, numbers and containers of them."
+                )
+        reason = _unsuitable(out_leaves, "result")
+        if reason is not None:
+            raise CaptureError(reason)
+        if any(t.requires_grad for t in out_leaves):
+            raise CaptureError(
+                "result: requires grad; a replay records nothing for autograd. Call it under "
+                "torch.no_grad() or torch.inference_mode()."
+            )
+        device = current_device()
+        on_device = [t for t in (*leaves, *out_leaves) if t.device.type == device.type]
+        if not on_device and (leaves or out_leaves):
+            raise CaptureError(f"no tensor among arguments and results is on {device.type}")
+        index = device.index(on_device[0].device if on_device else torch.device(device.type))
+        torch_device = torch.device("cuda", index) if device.type == "cuda" else torch.device("cpu")
+        stray = next((t.device for t in out_leaves if t.device != torch_device), None)
+        if stray is not None:
+            raise CaptureError(f"result: is on {stray}, but the graph runs on {torch_device}")
+        lane = self._lanes.get(index)
+        if lane is None:
+            lane = self._lanes[index] = Lane(device, index)
+        lane.follow(device.stream_id(index))
+
+        statics = [make_static(leaf, torch_device) for leaf in leaves]
+        shapes = [(static.shape, static.stride()) for static in statics]
+
+        def run() -> list[torch.Tensor]:
+            static_args, static_kwargs = builder(spec, statics)()
+            # Autocast keeps casts of weights, which would hide later changes of the weights.
+            cached = torch.is_autocast_cache_enabled()
+            torch.set_autocast_cache_enabled(False)
+            try:
+                returned = fn(*static_args, **static_kwargs)
+            finally:
+                torch.set_autocast_cache_enabled(cached)
+            after, spec_after = flatten((static_args, static_kwargs))
+            if spec_after != spec or not all(map(is_, after, statics)):
+                raise CaptureError("argument: the function changes a container that it is given")
+            if shapes != [(static.shape, static.stride()) for static in statics]:
+                raise CaptureError("argument: the function changes the shape of a tensor in place")
+            outputs, now = flatten(returned)
+            if now != out_spec:
+                raise CaptureError("result: its structure or its plain values change between calls")
+            return outputs
+
+        opaque = [c.value for c in constants(spec) if not c.is_value]
+        try:
+            captured = capture(
+                run,
+                statics,
+                device=device,
+                index=index,
+                pool=lane.pool(),
+                stream=lane.stream,
+                warmup=self._options.warmup,
+                roots={self.name: fn} | {f"argument {n}": value for n, value in enumerate(opaque)},
+                tolerance=None if self._options.verify is False else self._options.verify,
+                before_launch=lambda: lane.follow(device.stream_id(index)),
+                first_outputs=out_leaves,
+            )
+        except BaseException:
+            lane.renew_pool()
+            raise
+        if captured.written.intersection(map(storage_key, statics)) and shares_memory(leaves):
+            captured.graph.reset()
+            raise CaptureError("arguments share memory, and the function writes to them")
+        entry = Entry(
+            _describe_key(leaves, spec),
+            captured,
+            lane,
+            statics,
+            leaves,
+            out_spec,
+            self._options.outputs == "own",
+        )
+        try:
+            if entry.overlaps(leaves):
+                raise CaptureError("an argument shares memory with what the function writes")
+            entry.build()  # a class of the result may not let itself be built
+        except Exception:
+            entry.release()
+            raise
+        return entry
+
+    def _run_eagerly(
+        self,
+        fn: Callable[..., Any],
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        reason: str,
+        kind: type[Exception] = CaptureError,
+    ) -> Any:
+        self._count_fallback(reason)
+        if self._options.fallback == "raise":
+            raise kind(f"{self.name}: {reason}")
+        with self._lock:
+            self._counts.eager_calls += 1
+        return fn(*args, **kwargs)
+
+    def _count_fallback(self, reason: str) -> None:
+        with self._lock:
+            self._counts.fallbacks[reason] += 1
+        tally.fallback(self.name, reason)
+
+    def _keep(self, key: Any, entry: Entry | Refusal) -> None:
+        while len(self._keys) >= self._options.max_graphs:
+            oldest = min(self._keys, key=lambda key: self._keys[key].used)
+            self._counts.evictions += isinstance(self._keys[oldest], Entry)
+            self._drop(oldest)
+        self._keys[key] = entry
+        self._promote(entry)
+
+    def _promote(self, entry: Entry | Refusal) -> None:
+        """Put ``entry`` to the front; called whenever another one is there."""
+        with self._lock:
+            self._clock += 1
+            entry.used = self._clock
+            self._set_hot((entry, *(e for e in self._hot if e is not entry))[:_HOT])
+
+    def _set_hot(self, entries: tuple[Entry | Refusal, ...]) -> None:
+        self._hot = entries
+        self.front = entries[0].attempt if entries else miss
+
+    def _drop(self, key: Any) -> int:
+        """Forget a key; how often its graph was replayed."""
+        entry = self._keys.pop(key)
+        self._set_hot(tuple(e for e in self._hot if e is not entry))
+        replays = entry.release() if isinstance(entry, Entry) else 0
+        self._counts.released_replays += replays
+        return replays
+
+
+def _refusal_attempt(fits: Any, refuse: Any) -> Any:
+    try:
+        return fits(refuse)
+    except (RecursionError, SyntaxError):  # a structure too deep for an expression
+        return miss
+
+
+def _root_module(fn: Any) -> torch.nn.Module | None:
+    while isinstance(fn, functools.partial):
+        fn = fn.func
+    owner = getattr(fn, "__self__", fn)
+    return owner if isinstance(owner, torch.nn.Module) else None
+
+
+_SEEN_BY_CHECK = (
+    torch.is_inference_mode_enabled,
+    torch.is_autocast_enabled,
+    torch._C._len_torch_dispatch_stack,
+)
+
+
+def _conditions(fn: Any) -> list[Condition]:
+    """What must be as it is now for a call to be of the same kind, beside its arguments."""
+    device_type = current_device().type
+    found: list[Condition] = [
+        (torch.is_grad_enabled, "", torch.is_grad_enabled()),
+        (torch.is_inference_mode_enabled, "", torch.is_inference_mode_enabled()),
+        (torch.is_autocast_enabled, device_type, torch.is_autocast_enabled(device_type)),
+        (torch._C._len_torch_dispatch_stack, "", 0),
+        # set_default_device() and the like are function modes
+        (torch._C._len_torch_function_stack, "", torch._C._len_torch_function_stack()),
+        (torch.get_default_dtype, "", torch.get_default_dtype()),
+    ]
+    if torch.is_autocast_enabled(device_type):
+        found.append((torch.get_autocast_dtype, device_type, torch.get_autocast_dtype(device_type)))
+    module = _root_module(fn)
+    if module is not None:
+        found.append((vars(module), "training", module.training))
+    return found
+
+
+def _key(fn: Any, leaves: Sequence[torch.Tensor], spec: Spec) -> Any:
+    storages = [storage_key(leaf) if leaf.numel() else None for leaf in leaves]
+    return (
+        spec,
+        tuple(
+            (leaf.shape, leaf.dtype, leaf.device, _dense_strides(leaf), leaf.requires_grad)
+            for leaf in leaves
+        ),
+        tuple(storages.index(s) for s in storages) if shares_memory(leaves) else None,
+        tuple(value for _, _, value in _conditions(fn)),
+    )
+
+
+def _dense_strides(leaf: torch.Tensor) -> tuple[int, ...] | None:
+    """The strides that the static input for ``leaf`` has; ``None``: those of a contiguous one."""
+    return None if leaf.is_contiguous() else torch.empty_like(leaf, device="meta").stride()
+
+
+def _no_graph_now() -> str | None:
+    """Why no call can use a graph right now, whatever its arguments."""
+    if current_device().is_capturing():
+        return "called while another graph is captured: its work went into that graph"
+    if torch._C._len_torch_dispatch_stack():
+        return "called under a TorchDispatchMode, which a replay would pass by"
+    return None
+
+
+def _unsuitable(leaves: Sequence[torch.Tensor], what: str) -> str | None:
+    """Why these tensors cannot be inputs or outputs of a graph."""
+    kinds = (torch.Tensor, torch.nn.Parameter)
+    for leaf in leaves:
+        if type(leaf) not in kinds:
+            return f"{what}: is a {describe(leaf)}, a subclass of Tensor with behaviour of its own"
+        if leaf.layout is not torch.strided:
+            return f"{what}: has the layout {leaf.layout}, only torch.strided can be copied"
+        if leaf.is_quantized:
+            return f"{what}: is quantized ({leaf.dtype})"
+        if torch._C._functorch.is_functorch_wrapped_tensor(leaf):
+            return f"{what}: is inside a torch.func transform (vmap, grad, jvp)"
+    device = current_device().type
+    strange = {leaf.device for leaf in leaves if leaf.device.type not in ("cpu", device)}
+    if strange:
+        return f"{what}: is on {strange.pop()}, which holds no data that a graph on {device} reads"
+    devices = sorted({str(leaf.device) for leaf in leaves if leaf.device.type == device})
+    if len(devices) > 1:
+        return f"{what}s: are on several devices ({', '.join(devices)}); a graph runs on one"
+    return None
+
+
+def describe(value: Any) -> str:
+    """The full name of a class, or of the class of an object."""
+    cls = value if isinstance(value, type) else type(value)
+    return f"{cls.__module__}.{cls.__qualname__}".removeprefix("builtins.")
+
+
+def _describe_key(leaves: Sequence[torch.Tensor], spec: Spec) -> str:
+    tensors = [
+        f"{str(leaf.dtype).removeprefix('torch.')}[{','.join(map(str, leaf.shape))}]"
+        for leaf in leaves
+    ]
+    return ", ".join([*tensors, *(repr(const) for const in constants(spec))])
