@@ -358,6 +358,35 @@ def test_work_of_another_thread_is_not_baked_in_and_does_not_hang(device, graphe
         assert "on another thread" in reason
 
 
+def test_a_reset_in_another_thread_is_no_reason_to_run_eagerly(device):
+    net = nn.Linear(8, 8).to(device)
+    graph = gfxgraph.graphed(net)
+    wrong: list[object] = []
+
+    def work(seed: int) -> None:
+        generator = torch.Generator().manual_seed(seed)
+        with torch.no_grad():
+            for n in range(100):
+                x = torch.randn(1 + (n * seed) % 5, 8, generator=generator).to(device)
+                if not torch.allclose(graph(x), net(x), atol=1e-4):
+                    wrong.append((seed, n))
+                wrong.extend(graph.stats().fallbacks)
+                if n % 20 == seed:
+                    graph.reset()
+
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(1e-5)  # threads take turns often, so that the races are met
+    try:
+        threads = [threading.Thread(target=work, args=(seed,)) for seed in range(8)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    finally:
+        sys.setswitchinterval(before)
+    assert not wrong
+
+
 @torch.no_grad()
 def test_threads_that_capture_at_once_leave_stdout_as_it_was(device, capsys):
     before = sys.stdout

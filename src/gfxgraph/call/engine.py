@@ -30,8 +30,8 @@ _MAX_TRIES = 8
 _WORTH_IT = 3
 
 _IN_USE = (
-    "its graph could not be used: an argument shares memory with what it writes, another thread "
-    "was capturing, or it was reset"
+    "its graph could not be used: an argument shares memory with what it writes, or another thread "
+    "was capturing"
 )
 
 # A call looks at so many of the keys met last before it works out its own key.
@@ -205,6 +205,8 @@ class Engine:
             result = entry.replay(fn, args, kwargs, leaves)
             if result is not MISS:
                 return result
+            if self._keys.get(key) is not entry:  # released by another thread meanwhile
+                return self._call_by_key(fn, args, kwargs)
             return self._run_eagerly(fn, args, kwargs, _IN_USE)
         return self._run_eagerly(fn, args, kwargs, entry.reason, entry.kind)
 
