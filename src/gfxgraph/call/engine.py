@@ -362,7 +362,7 @@ class Engine:
                 statics,
                 device=device,
                 index=index,
-                pool=lane.pool(),
+                pool=lane.pool,
                 stream=lane.stream,
                 warmup=self._options.warmup,
                 roots={self.name: fn} | {f"argument {n}": value for n, value in enumerate(opaque)},

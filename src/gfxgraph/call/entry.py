@@ -48,7 +48,7 @@ class Lane:
         self.renew_pool()
 
     def pool(self) -> PoolHandle:
-        """The pool to capture into. A pool that no graph uses any more cannot be used again."""
+        """The pool to capture into, asked under LOCK; one that no graph uses any more is gone."""
         if not self.graphs:
             self.renew_pool()
         return self._pool
@@ -133,7 +133,8 @@ class Entry:
         self._guard = captured.guard
         self._input_bytes = sum(s.numel() * s.element_size() for s in statics)
         self._copy = _copier(statics, leaves)
-        lane.graphs += 1
+        with LOCK:
+            lane.graphs += 1
 
         inputs = set(map(storage_key, statics))
         # Memory that a call's arguments may not share, because the graph writes to one of the two.

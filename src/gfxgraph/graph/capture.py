@@ -103,7 +103,7 @@ def capture(
     *,
     device: Device,
     index: int,
-    pool: PoolHandle,
+    pool: Callable[[], PoolHandle],
     stream: Any,
     warmup: int,
     roots: dict[str, object],
@@ -118,7 +118,8 @@ def capture(
         inputs: the static inputs.
         device: the kind of device.
         index: which one of them.
-        pool: the memory pool to capture into.
+        pool: gives the memory pool to capture into. Asked when the capture begins: until then
+            another thread may release the last graph of a pool, which ends the pool.
         stream: the stream to warm up and to capture on.
         warmup: how many eager runs before the capture, at least 1.
         roots: the Python objects that the function reaches, by name.
@@ -183,8 +184,11 @@ def capture(
                     "A graph would hold that one for ever. Make it outside and pass it."
                 )
             rewind()
-            bytes_before = device.pool_bytes(pool)
-            graph, outputs = _record(function, device, index, pool, stream, generators)
+            with LOCK:
+                handle = pool()
+                bytes_before = device.pool_bytes(handle)
+                graph, outputs = _record(function, device, index, handle, stream, generators)
+                pool_bytes = device.pool_bytes(handle) - bytes_before
             rewind()
             if tolerance is not None:
                 _verify(graph, outputs, log.regions(), eager, tolerance, before_launch)
@@ -217,7 +221,7 @@ def capture(
         written={storage_key(region) for region in log.regions()},
         outside=set(outside),
         guard=eager.state.guard(outside),
-        pool_bytes=device.pool_bytes(pool) - bytes_before,
+        pool_bytes=pool_bytes,
         draws_random_numbers=eager.draws_random_numbers,
     )
 
@@ -275,24 +279,23 @@ def _record(
     for generator in generators:
         if generator.device.type == device.type:
             graph.register_generator_state(generator)
-    with LOCK:
-        device.clear_library_workspaces()
-        with device.on_stream(stream, index), _no_garbage_collection():
-            # thread_local: other threads may go on allocating meanwhile.
-            graph.capture_begin(pool=pool, capture_error_mode="thread_local")
-            graph.owns_pool = True
-            try:
-                outputs = function()
-                graph.capture_end()
-            except Exception as error:
-                graph.reset()
-                if isinstance(error, CaptureError):
-                    raise
-                raise CaptureError(f"capture failed: {_one_line(error)}") from error
-            except BaseException:
-                graph.reset()
+    device.clear_library_workspaces()
+    with device.on_stream(stream, index), _no_garbage_collection():
+        # thread_local: other threads may go on allocating meanwhile.
+        graph.capture_begin(pool=pool, capture_error_mode="thread_local")
+        graph.owns_pool = True
+        try:
+            outputs = function()
+            graph.capture_end()
+        except Exception as error:
+            graph.reset()
+            if isinstance(error, CaptureError):
                 raise
-        device.clear_library_workspaces()
+            raise CaptureError(f"capture failed: {_one_line(error)}") from error
+        except BaseException:
+            graph.reset()
+            raise
+    device.clear_library_workspaces()
     return graph, outputs
 
 
