@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from .graph.enable import enable as enable
     from .graph.enable import health_check as health_check
     from .graph.enable import is_enabled as is_enabled
+    from .record.no_graph import no_graph as no_graph
 
 __version__ = "0.1.0"
 
@@ -38,6 +39,7 @@ _LAZY = {
     "graphed": "call.graphed",
     "health_check": "graph.enable",
     "is_enabled": "graph.enable",
+    "no_graph": "record.no_graph",
 }
 
 __all__ = [
@@ -55,6 +57,7 @@ __all__ = [
     "graphed",
     "health_check",
     "is_enabled",
+    "no_graph",
     "settings",
     "stats",
 ]

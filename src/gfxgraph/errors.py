@@ -41,11 +41,21 @@ class CaptureError(GfxGraphError, RuntimeError):
 
     Attributes:
         transient: it may work at the next call.
+        rule: id of the hazard rule that explains it, where one does.
+        operation: the API or the operator that is the reason.
+        file: the user's file.
+        line: the line in it, from 1; 0 where it is not known.
+        remedy: the code to write instead.
     """
 
     def __init__(self, message: str, *, transient: bool = False) -> None:
         super().__init__(message)
         self.transient = transient
+        self.rule: str | None = None
+        self.operation: str | None = None
+        self.file: str | None = None
+        self.line = 0
+        self.remedy = ""
 
 
 class DeadTensorError(GfxGraphError, RuntimeError):

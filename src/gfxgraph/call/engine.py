@@ -17,9 +17,10 @@ from ..device import current_device
 from ..errors import ArgumentError, CaptureError, GfxGraphError
 from ..graph.capture import CAPTURING, being_busy, busy, capture
 from ..graph.compare import Tolerance
+from ..graph.lane import Lane
 from ..record.effects import storage_key
 from ..stats import tally
-from .entry import Entry, GraphRow, Lane, Refusal, make_static, miss, shares_memory
+from .entry import Entry, GraphRow, Refusal, make_static, miss, shares_memory
 from .signature import MISS, Condition, Spec, builder, constants, flatten, matcher, tensor_check
 
 __all__ = ["Engine", "GraphedStats", "Options", "describe"]
@@ -33,6 +34,13 @@ _IN_USE = (
     "its graph could not be used: an argument shares memory with what it writes, or another thread "
     "was capturing"
 )
+
+# Paths of one key, before calls that would need another one run eagerly.
+_MAX_PATHS = 64
+# So many paths without as many replays: the data hardly ever takes the same one twice.
+_PATHS_ON_TRIAL = 8
+
+_HOST = torch.device("cpu")
 
 # A call looks at so many of the keys met last before it works out its own key.
 _HOT = 8
@@ -70,6 +78,7 @@ class Options:
     verify: Tolerance = True
     fallback: Literal["eager", "raise"] = "eager"
     max_graphs: int = 32
+    branching: Literal["auto", "off"] = "auto"
 
     def __post_init__(self) -> None:
         def number(name: str) -> bool:
@@ -85,6 +94,7 @@ class Options:
             ("verify", tolerance, "True, False or a tolerance from 0"),
             ("fallback", self.fallback in ("eager", "raise"), "'eager' or 'raise'"),
             ("max_graphs", number("max_graphs"), "a whole number from 1"),
+            ("branching", self.branching in ("auto", "off"), "'auto' or 'off'"),
         ):
             if not fits:
                 raise ArgumentError(f"graphed({name}={getattr(self, name)!r}): expected {takes}.")
@@ -219,6 +229,7 @@ class Engine:
         leaves: list[torch.Tensor],
         spec: Spec,
         changes: list[str],
+        tree: Entry | None = None,
     ) -> Any:
         """Run ``fn`` for the caller, then make a graph for the next call of this key.
 
@@ -232,9 +243,9 @@ class Engine:
             return result  # another thread captures; one of the next calls will
         try:
             with self._lock:
-                if key in self._keys:
+                if self._keys.get(key) is not tree:
                     return result
-            error = self._try_capture(fn, key, leaves, spec, result, changes)
+            error = self._try_capture(fn, key, leaves, spec, result, changes, tree)
         finally:
             CAPTURING.release()
         if error is not None and self._options.fallback == "raise":
@@ -249,8 +260,13 @@ class Engine:
         spec: Spec,
         result: Any,
         changes: list[str],
+        tree: Entry | None = None,
     ) -> Exception | None:
-        """Keep a graph under ``key``, or a refusal and its error."""
+        """Keep a graph under ``key``, or a refusal and its error.
+
+        With ``tree``, which has that key, another path is added to it; where that fails, its other
+        paths stay.
+        """
         check = tensor_check(leaves) if leaves else None
         # The check of the tensors sees inference mode, autocast and dispatch modes by itself.
         conditions = [c for c in _conditions(fn) if check is None or c[0] not in _SEEN_BY_CHECK]
@@ -268,10 +284,16 @@ class Engine:
                 )
             if _key(fn, leaves, spec) != key:
                 raise CaptureError("argument: the function changes the shape of a tensor in place")
-            entry = self._capture(fn, leaves, spec, result)
+            entry = self._capture(fn, leaves, spec, result, tree)
             entry.attempt = fits(entry.replay)
+            entry.on_new_path = functools.partial(self._new_path, key, spec)
             with self._lock:
                 self._counts.captures += 1
+                if tree is not None:
+                    self._set_hot(tuple(e for e in self._hot if e is not tree))
+                    if self._keys.pop(key, None) is not tree:  # released meanwhile
+                        entry.release()
+                        return None
                 self._keep(key, entry)
             return None
         except Exception as error:  # the caller has his result: whatever it is, it is no graph
@@ -283,10 +305,36 @@ class Engine:
             self._count_fallback(reason)
             with self._lock:
                 self._tries[key] += 1
+                if tree is not None:
+                    if self._tries[key] > _MAX_TRIES:
+                        tree.closed = reason
+                    return error
                 if not getattr(error, "transient", False) or self._tries[key] > _MAX_TRIES:
                     refuse = functools.partial(self._refuse, reason, cls)
                     self._keep(key, Refusal(reason, cls, _refusal_attempt(fits, refuse)))
             return error
+
+    def _new_path(self, key: Any, spec: Spec, fn: Any, args: Any, kwargs: Any, leaves: Any) -> Any:
+        """Run a call whose data takes a path that was not captured, and capture that one."""
+        entry = self._keys.get(key)
+        if not isinstance(entry, Entry) or entry.captured is None:
+            return self._call_by_key(fn, args, kwargs)
+        paths = entry.captured.root.paths()
+        if entry.closed is None and paths >= _MAX_PATHS:
+            entry.closed = f"its data takes more than {_MAX_PATHS} paths: {entry.where()}"
+        elif paths >= _PATHS_ON_TRIAL and entry.replays < paths:
+            reason = (
+                f"its data hardly ever takes the same path twice ({paths} paths, "
+                f"{entry.replays} replays): {entry.where()}. Keep the value in a tensor, or "
+                "compare it on the device and read the outcome."
+            )
+            with self._lock:
+                if self._keys.get(key) is entry:
+                    self._drop(key)
+                    self._keep(key, Refusal(reason, CaptureError, miss))
+        if entry.closed is not None:
+            return self._run_eagerly(fn, args, kwargs, entry.closed)
+        return self._first_call(fn, args, kwargs, key, list(leaves), spec, [], entry)
 
     def _refuse(
         self, reason: str, kind: type[Exception], fn: Any, args: Any, kwargs: Any, leaves: Any
@@ -300,6 +348,7 @@ class Engine:
         leaves: list[torch.Tensor],
         spec: Spec,
         result: Any,
+        tree: Entry | None,
     ) -> Entry:
         try:
             out_leaves, out_spec = flatten(result)
@@ -325,15 +374,18 @@ class Engine:
             raise CaptureError(f"no tensor among arguments and results is on {device.type}")
         index = device.index(on_device[0].device if on_device else torch.device(device.type))
         torch_device = torch.device("cuda", index) if device.type == "cuda" else torch.device("cpu")
-        stray = next((t.device for t in out_leaves if t.device != torch_device), None)
-        if stray is not None:
-            raise CaptureError(f"result: is on {stray}, but the graph runs on {torch_device}")
+        stray = [t.device for t in out_leaves if t.device not in (torch_device, _HOST)]
+        if stray:
+            raise CaptureError(f"result: is on {stray[0]}, but the graph runs on {torch_device}")
         lane = self._lanes.get(index)
         if lane is None:
             lane = self._lanes[index] = Lane(device, index)
         lane.follow(device.stream_id(index))
 
-        statics = [make_static(leaf, torch_device) for leaf in leaves]
+        if tree is None:
+            statics = [make_static(leaf, torch_device) for leaf in leaves]
+        else:
+            statics = tree.refill(leaves)
         shapes = [(static.shape, static.stride()) for static in statics]
 
         def run() -> list[torch.Tensor]:
@@ -360,21 +412,21 @@ class Engine:
             captured = capture(
                 run,
                 statics,
-                device=device,
-                index=index,
-                pool=lane.pool,
-                stream=lane.stream,
+                lane=lane,
                 warmup=self._options.warmup,
                 roots={self.name: fn} | {f"argument {n}": value for n, value in enumerate(opaque)},
                 tolerance=None if self._options.verify is False else self._options.verify,
-                before_launch=lambda: lane.follow(device.stream_id(index)),
+                branching=self._options.branching == "auto",
                 first_outputs=out_leaves,
+                tree=None if tree is None else tree.captured,
             )
         except BaseException:
             lane.renew_pool()
             raise
-        if captured.written.intersection(map(storage_key, statics)) and shares_memory(leaves):
-            captured.graph.reset()
+        if tree is not None:
+            return tree.grown(captured, leaves, out_spec)
+        if captured.written.keys() & set(map(storage_key, statics)) and shares_memory(leaves):
+            captured.root.reset()
             raise CaptureError("arguments share memory, and the function writes to them")
         entry = Entry(
             _describe_key(leaves, spec),

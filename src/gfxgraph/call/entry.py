@@ -9,14 +9,17 @@ from operator import itemgetter
 from typing import Any
 
 import torch
+from torch.autograd.graph import increment_version
 
-from ..device import Device, PoolHandle
 from ..graph.capture import LOCK, CapturedGraph
 from ..graph.guard import Guard
+from ..graph.lane import Lane
+from ..graph.segments import run
 from ..record.effects import storage_key
+from ..stats import tally
 from .signature import MISS, Spec, builder
 
-__all__ = ["Entry", "GraphRow", "Lane", "Refusal", "make_static", "miss", "shares_memory"]
+__all__ = ["Entry", "GraphRow", "Refusal", "make_static", "miss", "shares_memory"]
 
 Attempt = Callable[[Callable[..., Any], tuple[Any, ...], dict[str, Any]], Any]
 """A function of the callable, its positional and its keyword arguments: the result or MISS."""
@@ -31,47 +34,6 @@ _PATIENCE = 5.0
 _MANY = 16
 
 
-class Lane:
-    """The memory pool and the stream that all graphs of one callable on one device share.
-
-    Since they share memory, their replays must follow one another: when the caller's stream
-    changes, the new one waits for the old one.
-    """
-
-    def __init__(self, device: Device, index: int) -> None:
-        self.device = device
-        self.index = index
-        self.stream = device.capture_stream(index)
-        self.last_stream: int | None = None
-        self.graphs = 0
-        self._moved = False
-        self.renew_pool()
-
-    def pool(self) -> PoolHandle:
-        """The pool to capture into, asked under LOCK; one that no graph uses any more is gone."""
-        if not self.graphs:
-            self.renew_pool()
-        return self._pool
-
-    def renew_pool(self) -> None:
-        """Capture into another pool: torch can no longer use one in which a capture failed."""
-        self._pool = self.device.pool_handle()
-
-    def follow(self, stream: int) -> None:
-        """Let ``stream``, the current one, wait for the stream that was used before."""
-        if self.last_stream is not None and self.last_stream != stream:
-            self.device.wait_stream_id(self.index, self.last_stream)
-            self._moved = True
-        self.last_stream = stream
-
-    def release(self, statics: list[torch.Tensor]) -> None:
-        """A graph is gone, and its static inputs with it."""
-        self.graphs -= 1
-        if self._moved and self.last_stream is not None:
-            # They were made on one stream and used on another: not to be used again before that.
-            self.device.record_use(statics, self.index, self.last_stream)
-
-
 @dataclass(frozen=True)
 class GraphRow:
     """A row of :class:`~gfxgraph.call.graphed.GraphedStats`.
@@ -81,12 +43,16 @@ class GraphRow:
         pool_bytes: bytes by which its capture made the memory pool grow.
         input_bytes: bytes of its static inputs.
         replays: how often it was replayed.
+        paths: ways that data takes through it; 1 where its course does not depend on data.
+        report: what was folded into it, and where the host takes over between its graphs.
     """
 
     key: str
     pool_bytes: int
     input_bytes: int
     replays: int
+    paths: int
+    report: list[str]
 
 
 class Refusal:
@@ -125,10 +91,12 @@ class Entry:
         own_outputs: bool,
     ) -> None:
         self.used = 0
+        #: Why calls that need another path run eagerly from now on.
+        self.closed: str | None = None
         self._key = key
         self._lane = lane
-        self._captured: CapturedGraph | None = captured
-        self._counter = captured.graph.counter
+        self.captured: CapturedGraph | None = captured
+        self._counter = tally.replay_counter()
         self._statics = statics
         self._guard = captured.guard
         self._input_bytes = sum(s.numel() * s.element_size() for s in statics)
@@ -138,9 +106,9 @@ class Entry:
 
         inputs = set(map(storage_key, statics))
         # Memory that a call's arguments may not share, because the graph writes to one of the two.
-        self._touched = captured.written - inputs
-        if captured.written & inputs:
-            self._touched = self._touched | captured.outside
+        self._touched = captured.written.keys() - inputs
+        if captured.written.keys() & inputs:
+            self._touched |= captured.outside.keys()
 
         def hand_out(output: torch.Tensor) -> Any:
             if storage_key(output) in inputs:  # the next call's copies would overwrite each other
@@ -153,14 +121,23 @@ class Entry:
         self._build: Callable[[], Any] | None = builder(
             out_spec, [hand_out(o) for o in captured.outputs]
         )
-        write_back = [
+        captured.last.build = self._build
+        self._own_outputs = own_outputs
+        self._write_back = write_back = [
             (n, static)
             for n, static in enumerate(statics)
             if storage_key(static) in captured.written
         ]
         #: Replays for tensors that fit. A closure, since it is the path of every call and looks
         #: up each of these names in one step.
-        self.replay = self._make_replay(captured, write_back)
+        self.replay = (
+            self._make_replay(captured, write_back)
+            if captured.root.step is None
+            else self._make_tree_replay(captured, write_back)
+        )
+        #: Answers a call whose data takes a path that was not captured; whoever keeps this entry
+        #: sets it, where there are such calls.
+        self.on_new_path: Callable[..., Any] = miss
         #: Recognises a call and replays; whoever keeps this entry sets it.
         self.attempt: Attempt = miss
 
@@ -170,7 +147,8 @@ class Entry:
         lane, index, counter = self._lane, self._lane.index, self._counter
         stream_id, is_capturing = lane.device.stream_id, lane.device.is_capturing
         guard = self._guard
-        launch, memory_holds = captured.graph.launch, guard.memory_holds
+        launch, memory_holds = captured.root.launch or _nothing, guard.memory_holds
+        rewritten = _counted(captured.written)
         # A replay that changes nothing but its own outputs can be thrown away, so it may be
         # launched before it is known that every weight is still in its place.
         look_first = bool(captured.written) or captured.draws_random_numbers
@@ -210,6 +188,8 @@ class Entry:
                 if memory_holds and not memory_holds():
                     return MISS
                 launch()
+                if rewritten:
+                    increment_version(rewritten)
                 if write_back:
                     with torch.no_grad():
                         for n, static in write_back:
@@ -225,6 +205,80 @@ class Entry:
                 LOCK.release()
 
         return replay
+
+    def _make_tree_replay(
+        self, captured: CapturedGraph, write_back: list[tuple[int, torch.Tensor]]
+    ) -> Callable[..., Any]:
+        lane, counter, guard, root = self._lane, self._counter, self._guard, captured.root
+        device, index = lane.device, lane.index
+        rewritten, saved = _counted(captured.written), captured.saved
+
+        def replay(fn: Any, args: Any, kwargs: Any, leaves: Sequence[torch.Tensor]) -> Any:
+            if not LOCK.acquire(False) and not LOCK.acquire(True, _PATIENCE):
+                return MISS
+            try:
+                if self._build is None or device.is_capturing():
+                    return MISS
+                stream = device.stream_id(index)
+                if stream != lane.last_stream:
+                    lane.follow(stream)
+                if not guard.places_hold() and guard.changes():
+                    return MISS
+                if self.overlaps(leaves) or (write_back and shares_memory(leaves)):
+                    return MISS
+                with torch.no_grad():
+                    values = [region.clone() for region in saved]
+                    random = device.rng_state(index) if captured.saves_generator else None
+                    self._copy(leaves)
+                    if guard.memory_holds and not guard.memory_holds():
+                        return MISS
+                    last = run(root)
+                    if last is not None and last.build is not None:
+                        if rewritten:
+                            increment_version(rewritten)
+                        for n, static in write_back:
+                            leaves[n].copy_(static)
+                        counter.replays += 1
+                        return last.build()
+                    for region, value in zip(reversed(saved), reversed(values), strict=True):
+                        region.copy_(value)
+                    if random is not None:
+                        device.set_rng_state(random, index)
+            finally:
+                LOCK.release()
+            return self.on_new_path(fn, args, kwargs, leaves)
+
+        return replay
+
+    @property
+    def replays(self) -> int:
+        """How often it was replayed."""
+        return self._counter.replays
+
+    def where(self) -> str:
+        """The first place at which the host decides how a call goes on."""
+        step = self.captured.root.step if self.captured else None
+        return "" if step is None else f"{step.where} ({step.point.what})"
+
+    def grown(self, captured: CapturedGraph, leaves: Sequence[torch.Tensor], spec: Spec) -> Entry:
+        """An entry with another path, in place of this one, which answers no more calls."""
+        statics, copied = self._statics, self._copy
+        entry = Entry(self._key, captured, self._lane, statics, leaves, spec, self._own_outputs)
+        entry._copy = copied
+        entry._counter = self._counter
+        entry.replay = entry._make_tree_replay(captured, entry._write_back)
+        entry.on_new_path = self.on_new_path
+        self.captured = None  # its graphs live on
+        with LOCK:
+            self._lane.graphs -= 1
+            self._forget()
+        return entry
+
+    def refill(self, leaves: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+        """The static inputs, holding ``leaves``."""
+        with torch.no_grad():
+            self._copy(leaves)
+        return self._statics
 
     def build(self) -> Any:
         """The result as it is now."""
@@ -262,8 +316,15 @@ class Entry:
 
     def row(self) -> GraphRow:
         """What ``stats()`` shows of it."""
-        pool_bytes = 0 if self._captured is None else self._captured.pool_bytes
-        return GraphRow(self._key, pool_bytes, self._input_bytes, self._counter.replays)
+        captured = self.captured
+        return GraphRow(
+            self._key,
+            0 if captured is None else captured.pool_bytes,
+            self._input_bytes,
+            self._counter.replays,
+            0 if captured is None else captured.root.paths(),
+            [] if captured is None else captured.report,
+        )
 
     def release(self) -> int:
         """Let go of the graph and its memory.
@@ -272,15 +333,20 @@ class Entry:
             How often it was replayed.
         """
         with LOCK:
-            if self._captured is not None:
-                self._captured.graph.reset()
+            if self.captured is not None:
+                self.captured.root.reset()
                 self._lane.release(self._statics)
-            self._captured = self._build = None
-            self._statics = []
-            self._guard = Guard({}, ())
-            self._copy = _nothing
-            self.attempt = self.replay = miss
+                tally.retire(self._counter)
+            self.captured = None
+            self._forget()
         return self._counter.replays
+
+    def _forget(self) -> None:
+        self._build = None
+        self._statics = []
+        self._guard = Guard({}, ())
+        self._copy = _nothing
+        self.attempt = self.replay = self.on_new_path = miss
 
 
 def miss(*args: Any) -> Any:
@@ -313,8 +379,14 @@ def _copy_one(static: torch.Tensor, leaf: torch.Tensor) -> None:
         static.copy_(leaf, non_blocking=not leaf.is_cuda and not leaf.is_pinned())
 
 
-def _nothing(leaves: Sequence[torch.Tensor]) -> None:
+def _nothing(*leaves: object) -> None:
     pass
+
+
+def _counted(written: dict[int, torch.Tensor]) -> list[torch.Tensor]:
+    """Those that count their versions: a replay writes behind torch's back, and who takes their
+    values for constant has to notice."""
+    return [tensor for tensor in written.values() if not tensor.is_inference()]
 
 
 def _copier(

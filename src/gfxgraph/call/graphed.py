@@ -31,6 +31,7 @@ def graphed(
     verify: Tolerance = ...,
     fallback: Literal["eager", "raise"] = ...,
     max_graphs: int = ...,
+    branching: Literal["auto", "off"] = ...,
 ) -> Graphed[F]: ...
 
 
@@ -43,6 +44,7 @@ def graphed(
     verify: Tolerance = ...,
     fallback: Literal["eager", "raise"] = ...,
     max_graphs: int = ...,
+    branching: Literal["auto", "off"] = ...,
 ) -> Callable[[F], Graphed[F]]: ...
 
 
@@ -54,6 +56,7 @@ def graphed(
     verify: Tolerance = True,
     fallback: Literal["eager", "raise"] = "eager",
     max_graphs: int = 32,
+    branching: Literal["auto", "off"] = "auto",
 ) -> Any:
     """Run a function, a module or a method from CUDA or HIP graphs; on a CPU, from emulated ones.
 
@@ -78,6 +81,10 @@ def graphed(
             (relative to the largest magnitude, or absolute below 1), ``False``: do not.
         fallback: ``"eager"`` (default), or ``"raise"`` the reason where no graph can be made.
         max_graphs: how many graphs to keep; the least recently used one is released. Default 32.
+        branching: ``"auto"`` (default): a function that reads data of the device which depends on
+            its inputs becomes several graphs, and the value read decides which one is next.
+            ``"off"``: it runs eagerly, and says which line is the reason. A host read that does
+            not depend on the inputs is folded in either case.
 
     Returns:
         A :class:`Graphed`, called like ``fn``; attributes that it does not have are those of
@@ -87,7 +94,7 @@ def graphed(
         ArgumentError: ``fn`` is not callable or is a generator or coroutine function, or an option
             holds what it does not take.
     """
-    options = Options(warmup, outputs, verify, fallback, max_graphs)
+    options = Options(warmup, outputs, verify, fallback, max_graphs, branching)
     if fn is None:
         return functools.partial(Graphed, options=options)
     return Graphed(fn, options=options)

@@ -14,7 +14,7 @@ import os
 import platform
 import threading
 import warnings
-from collections.abc import Hashable
+from collections.abc import Hashable, Iterator
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -24,7 +24,14 @@ import torch.utils._pytree as pytree
 from ..errors import ArgumentError, CaptureError, DeviceError
 from . import emulated_rules as rules
 from .base import DeviceFacts, PoolHandle
-from .emulated_capture import Capture, Operation, current_capture, generator_id, run
+from .emulated_capture import (
+    Capture,
+    Operation,
+    current_capture,
+    forget_closed,
+    generator_id,
+    run,
+)
 from .emulated_memory import MemoryPool, new_handle, pool_bytes, pool_of
 from .operators import written_tensors
 
@@ -251,9 +258,14 @@ class EmulatedDevice:
         """Changes nothing."""
         return contextlib.nullcontext()
 
-    def on_stream(self, stream: Any, index: int = 0) -> AbstractContextManager[None]:
-        """Changes nothing."""
-        return contextlib.nullcontext()
+    @contextlib.contextmanager
+    def on_stream(self, stream: Any, index: int = 0) -> Iterator[None]:
+        """Work runs at once; nothing of a capture stays behind."""
+        try:
+            yield
+        finally:
+            if current_capture() is None:
+                forget_closed()
 
     def wait_stream_id(self, index: int, earlier: int) -> None:
         """Nothing to wait for."""

@@ -22,7 +22,7 @@ from .emulated_memory import MemoryPool
 from .emulated_shapes import Rehearsal
 from .operators import is_view, returned_argument, written_tensors
 
-__all__ = ["Capture", "Operation", "current_capture", "generator_id", "run"]
+__all__ = ["Capture", "Operation", "current_capture", "forget_closed", "generator_id", "run"]
 
 _function_stack: Any = overrides  # has no types
 
@@ -41,6 +41,12 @@ def current_capture() -> Capture | None:
     """The capture underway on this thread."""
     capture = _thread.capture
     return capture if capture is not None and capture.is_open else None
+
+
+def forget_closed() -> None:
+    """Take off this thread's stacks the modes of captures that ended while one of their modes was
+    handling a call, or on another thread."""
+    _remove_modes(lambda capture: not capture.is_open)
 
 
 def generator_id(generator: torch.Generator) -> int:
@@ -94,8 +100,7 @@ class Capture:
 
     def open(self) -> None:
         """Begin to see what this thread does."""
-        # Left by a graph that another thread dropped in mid-capture.
-        _remove_modes(lambda capture: not capture.is_open)
+        forget_closed()
         self.is_open = True
         _thread.capture = self
         _host_calls.enter()

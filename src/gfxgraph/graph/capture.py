@@ -7,13 +7,15 @@ attributes. What is left is a graph.
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import gc
+import itertools
 import random
 import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,11 +23,17 @@ import torch
 
 from ..device import Device, PoolHandle
 from ..errors import CaptureError, GfxGraphError, VerificationError
-from ..record.effects import Effects, UndoLog, nobody_else_holds, storage_key
+from ..record.effects import UndoLog, nobody_else_holds, storage_key
+from ..record.explain import explain
+from ..record.recorder import Event, Recorder, Recording
+from ..record.rules import RULES
+from ..record.source import users_line_of
 from ..stats import tally
 from .bridged import BridgedCUDAGraph
 from .compare import Tolerance, difference
 from .guard import Guard
+from .lane import Lane
+from .segments import Failure, Graft, Segment, Tracer, run
 from .state import PythonState
 
 __all__ = ["CAPTURING", "LOCK", "CapturedGraph", "being_busy", "busy", "capture"]
@@ -42,6 +50,9 @@ CAPTURING = threading.RLock()
 cannot have it runs eagerly. Two warm-ups at once would rewind each other's generators, and torch
 keeps whether a dispatch mode is active in flags of the process, which two threads can leave set.
 """
+
+# Operators that may become branches because a capture failed at them, before it is given up.
+_MAX_FORCED = 8
 
 _local = threading.local()
 
@@ -64,25 +75,39 @@ def being_busy() -> Iterator[None]:
 
 @dataclass
 class CapturedGraph:
-    """A graph that is ready to be replayed.
+    """A function as one graph, or as a tree of them, ready to be replayed.
 
     Attributes:
-        graph: the graph.
-        outputs: the tensors that the function returned while it was captured.
-        written: storages from outside that each replay writes, static inputs among them.
-        outside: storages from outside that the graph uses, without the static inputs.
-        guard: watches those, and keeps them alive.
+        root: the first graph.
+        last: the end of the path that was captured now.
+        written: storage key -> a tensor on it, for all storages from outside that replays write,
+            static inputs among them.
+        outside: storage key -> a tensor on it, for all that the graphs use from outside, without
+            the static inputs. Holding them keeps their memory.
+        saved: regions that a call may have written when its data turns out to take a path that
+            was not captured.
+        saves_generator: whether it may have drawn random numbers by then.
+        guard: watches what the graphs rely on.
         pool_bytes: bytes by which the memory pool grew.
         draws_random_numbers: whether a run advances a generator.
+        report: what was folded and where the host takes over, a sentence each.
     """
 
-    graph: BridgedCUDAGraph
-    outputs: list[torch.Tensor]
-    written: set[int]
-    outside: set[int]
+    root: Segment
+    last: Segment
+    written: dict[int, torch.Tensor]
+    outside: dict[int, torch.Tensor]
+    saved: list[torch.Tensor]
+    saves_generator: bool
     guard: Guard
     pool_bytes: int
     draws_random_numbers: bool
+    report: list[str]
+
+    @property
+    def outputs(self) -> list[torch.Tensor]:
+        """The tensors that the function returned while it was captured."""
+        return self.last.outputs or []
 
 
 @dataclass
@@ -92,48 +117,69 @@ class _WarmedUp:
     first_outputs: list[torch.Tensor]
     outputs: list[torch.Tensor]
     written: list[torch.Tensor]
-    outside: dict[int, torch.Tensor]
+    recording: Recording
+    moving: set[int]
     state: PythonState
     draws_random_numbers: bool
+
+
+@dataclass
+class _Run:
+    """What all parts of one capture share; the arguments are those of :func:`capture`."""
+
+    function: Callable[[], list[torch.Tensor]]
+    inputs: Sequence[torch.Tensor]
+    lane: Lane
+    roots: dict[str, object]
+    log: UndoLog
+    generators: tuple[torch.Generator, ...]
+    rewind: Callable[[], None]
+    forced: set[str]
+
+    def random_state(self) -> list[torch.Tensor]:
+        """The states of all generators."""
+        default = self.lane.device.rng_state(self.lane.index)
+        return [default, *(g.get_state() for g in self.generators)]
 
 
 def capture(
     function: Callable[[], list[torch.Tensor]],
     inputs: Sequence[torch.Tensor],
     *,
-    device: Device,
-    index: int,
-    pool: Callable[[], PoolHandle],
-    stream: Any,
+    lane: Lane,
     warmup: int,
     roots: dict[str, object],
     tolerance: Tolerance | None,
-    before_launch: Callable[[], None],
+    branching: bool = True,
     first_outputs: list[torch.Tensor] | None = None,
+    tree: CapturedGraph | None = None,
 ) -> CapturedGraph:
     """Warm up, capture and verify ``function``, then take back what all that did.
+
+    Host reads and host constants that do not depend on the inputs are folded: the graph holds what
+    came out in a run that was watched, and a second run with other inputs has confirmed it. At
+    those that do depend on them the graph ends, and the host decides how the call goes on.
 
     Args:
         function: runs on the static inputs and returns the static outputs.
         inputs: the static inputs.
-        device: the kind of device.
-        index: which one of them.
-        pool: gives the memory pool to capture into. Asked when the capture begins: until then
-            another thread may release the last graph of a pool, which ends the pool.
-        stream: the stream to warm up and to capture on.
+        lane: the memory pool to capture into, and the stream to warm up and to capture on.
         warmup: how many eager runs before the capture, at least 1.
         roots: the Python objects that the function reaches, by name.
         tolerance: how far the first replay may be from eager; ``None``: do not compare.
+        branching: whether a function whose course depends on data may become several graphs.
         first_outputs: what the first call gave for the same arguments. A function that writes
             nothing and draws nothing gives the same again, or it has seen that its arguments are
             static inputs now.
-        before_launch: makes the current stream wait for other graphs of the same memory pool.
+        tree: what was captured of the function for other data; the new path is added to it, if
+            all goes well.
 
     Raises:
-        CaptureError: the function cannot be captured. The text says why; the error that was met
-            first, if there was one, is its ``__cause__``.
+        CaptureError: the function cannot be captured. The text says why, and names the user's
+            line where there is one; the error that was met first, if any, is its ``__cause__``.
         VerificationError: the first replay differs from eager execution.
     """
+    device, index = lane.device, lane.index
     log = UndoLog()
     python_state = PythonState(roots)
     if torch.is_grad_enabled() and python_state.recorded():
@@ -152,18 +198,12 @@ def capture(
         for generator, state in states:
             generator.set_state(state)
 
-    graph: BridgedCUDAGraph | None = None
+    this = _Run(function, inputs, lane, roots, log, generators, rewind, set())
+    traced: _Traced | None = None
     try:
         with being_busy():
-            with device.on_stream(stream, index):
-                eager = _warm_up(
-                    function,
-                    log,
-                    rewind,
-                    warmup,
-                    roots,
-                    lambda: [device.rng_state(index), *(g.get_state() for g in generators)],
-                )
+            with device.on_stream(lane.stream, index):
+                eager = _warm_up(this, warmup)
             if random.getstate() != python_random:
                 raise CaptureError(
                     "each call draws from Python's random module, which a replay would not do. "
@@ -174,7 +214,7 @@ def capture(
                 _compare("second run", "first", eager.first_outputs, first_outputs, tolerance)
             made = [
                 t
-                for t in eager.outside.values()
+                for t in eager.recording.outside.values()
                 if t.device.type == device.type and nobody_else_holds(t)
             ]
             if made:
@@ -183,15 +223,10 @@ def capture(
                     "the call but not by it: on another thread, or by a library outside of torch. "
                     "A graph would hold that one for ever. Make it outside and pass it."
                 )
-            rewind()
-            with LOCK:
-                handle = pool()
-                bytes_before = device.pool_bytes(handle)
-                graph, outputs = _record(function, device, index, handle, stream, generators)
-                pool_bytes = device.pool_bytes(handle) - bytes_before
+            traced = _capture_somehow(this, eager, branching, tree)
             rewind()
             if tolerance is not None:
-                _verify(graph, outputs, log.regions(), eager, tolerance, before_launch)
+                _verify(traced, log.regions(), eager, tolerance, lane)
             changes = python_state.changes()
             if changes:
                 raise CaptureError(
@@ -200,8 +235,8 @@ def capture(
                     transient=True,
                 )
     except BaseException as error:
-        if graph is not None:
-            graph.reset()
+        if traced is not None:
+            traced.undo()
         python_state.restore()
         random.setstate(python_random)
         if isinstance(error, GfxGraphError) or not isinstance(error, Exception):
@@ -213,39 +248,64 @@ def capture(
         ) from error
     finally:
         rewind()
+    recording = eager.recording
     static = {storage_key(tensor) for tensor in inputs}
-    outside = {key: t for key, t in eager.outside.items() if key not in static}
+    early = recording.written_before_the_last_break() - static
+    originals = {
+        key: tensor for key, ref in recording.originals.items() if (tensor := ref()) is not None
+    }
+    folded_from = {k: t for k, t in originals.items() if k in recording.sources_of_folds()}
+    outside = {key: t for key, t in recording.outside.items() if key not in static}
+    written = {storage_key(r): originals.get(storage_key(r), r) for r in log.regions()}
+    saved = [region for region in log.regions() if storage_key(region) in early]
+    saves_generator = recording.draws is not None and bool(recording.breaks())
+    report = list(dict.fromkeys(map(_told, recording.events)))
+    pool_bytes = traced.pool_bytes
+    if tree is not None:
+        outside, written = tree.outside | outside, tree.written | written
+        saved = tree.saved + saved
+        saves_generator |= tree.saves_generator
+        folded_from |= tree.guard.watched_versions()
+        report = list(dict.fromkeys(tree.report + report))
+        pool_bytes += tree.pool_bytes
     return CapturedGraph(
-        graph,
-        outputs,
-        written={storage_key(region) for region in log.regions()},
-        outside=set(outside),
-        guard=eager.state.guard(outside),
+        traced.root,
+        traced.last,
+        written=written,
+        outside=outside,
+        saved=saved,
+        saves_generator=saves_generator,
+        guard=eager.state.guard(outside, folded_from),
         pool_bytes=pool_bytes,
         draws_random_numbers=eager.draws_random_numbers,
+        report=report,
     )
 
 
-def _warm_up(
-    function: Callable[[], list[torch.Tensor]],
-    log: UndoLog,
-    rewind: Callable[[], None],
-    warmup: int,
-    roots: dict[str, object],
-    rng_state: Callable[[], list[torch.Tensor]],
-) -> _WarmedUp:
+def _told(event: Event) -> str:
+    how = "folded" if event.folds else "between two graphs"
+    return f"{event.where}: {event.point.what}, {how}"
+
+
+def _warm_up(this: _Run, warmup: int) -> _WarmedUp:
     with _no_printing() as printed:
         # The first run is watched. Later ones run as they would without us: under the watching
         # mode torch.compile steps aside.
-        before = rng_state()
-        state = PythonState(roots)
-        with Effects(log, keep_values=True) as effects:
-            first_outputs = outputs = function()
-        draws = not all(map(torch.equal, before, rng_state()))
+        before = this.random_state()
+        state = PythonState(this.roots)
+        recording, outputs = _record_run(this, set())
+        first_outputs = outputs
+        draws = not all(map(torch.equal, before, this.random_state()))
+        moving = _changing(this, recording)
+        if recording.events and moving:
+            # Only now it is known what changes from call to call.
+            this.rewind()
+            state = PythonState(this.roots)
+            recording, outputs = _record_run(this, moving)
         for _ in range(warmup - 1):
-            rewind()
-            state = PythonState(roots)
-            outputs = function()
+            this.rewind()
+            state = PythonState(this.roots)
+            outputs = this.function()
         changes = state.changes()
     if printed:
         raise CaptureError(
@@ -257,61 +317,262 @@ def _warm_up(
             f"each call rebinds {_some(changes)} in Python, which a replay would not do. Keep "
             "such state in a tensor that is written in place (copy_, add_), or outside."
         )
-    return _WarmedUp(
+    warmed_up = _WarmedUp(
         first_outputs=first_outputs,
         outputs=[t.clone() for t in outputs],
-        written=[region.clone() for region in log.regions()],
-        outside=effects.outside,
+        written=[region.clone() for region in this.log.regions()],
+        recording=recording,
+        moving=moving,
         state=state,
         draws_random_numbers=draws,
     )
+    if any(event.folds for event in recording.events):
+        _confirm(this, warmed_up)
+    return warmed_up
 
 
-def _record(
-    function: Callable[[], list[torch.Tensor]],
-    device: Device,
-    index: int,
-    pool: PoolHandle,
-    stream: Any,
-    generators: tuple[torch.Generator, ...],
-) -> tuple[BridgedCUDAGraph, list[torch.Tensor]]:
+def _record_run(this: _Run, moving: set[int]) -> tuple[Recording, list[torch.Tensor]]:
+    device, index = this.lane.device, this.lane.index
+    stream = device.stream_id(index)
+
+    def off_stream() -> str | None:
+        # The stream that cannot capture: its work would silently not be in the graph.
+        return "default-stream" if stream and not device.stream_id(index) else None
+
+    recorder = Recorder(
+        device.type,
+        this.inputs,
+        this.log,
+        keep_values=True,
+        off_stream=off_stream,
+        moving=moving,
+        forced=this.forced,
+    )
+    with recorder.watching():
+        outputs = this.function()
+    for note in recorder.recording.notes:
+        if RULES[note.rule].effect == "eager":
+            raise explain(note.rule, note.what, note.where)
+    return recorder.recording, outputs
+
+
+def _changing(this: _Run, recording: Recording) -> set[int]:
+    """Storage keys of the tensors from outside whose values cannot be taken for constant."""
+    written = {storage_key(region) for region in this.log.regions()}
+    # Inference tensors do not count their versions, so nobody could see them change; nor can a
+    # tensor be asked that is made anew in each call.
+    return written | {
+        key
+        for key, original in recording.originals.items()
+        if (tensor := original()) is None or tensor.is_inference()
+    }
+
+
+def _confirm(this: _Run, eager: _WarmedUp) -> None:
+    """Run once more with other inputs: what is folded has to come out the same.
+
+    Raises:
+        CaptureError: it did not, or that run failed.
+    """
+    this.rewind()
+    kept = [static.clone() for static in this.inputs]
+    for static in this.inputs:
+        static.copy_(_other_values(static))
+    expected = eager.recording.events
+    log = UndoLog()
+    other = dataclasses.replace(this, log=log)
+    try:
+        with _no_printing():
+            recording, _ = _record_run(other, eager.moving)
+    except Exception as error:
+        raise CaptureError(
+            f"with other inputs the function raised {_one_line(error)}, so it could not be "
+            f"confirmed that {_told(expected[0])} does not depend on them."
+        ) from error
+    finally:
+        log.undo()
+        for static, values in zip(this.inputs, kept, strict=True):
+            static.copy_(values)
+        this.rewind()
+    for before, now in itertools.zip_longest(expected, recording.events):
+        if before is None or now is None or before.point.what != now.point.what:
+            break  # it took another path, as data-dependent code does
+        if before.folds and not before.same_outcome(now):
+            raise explain(
+                before.point.rule,
+                before.point.what,
+                before.where,
+                "With other inputs another value came out, although no operation that torch "
+                "knows leads there from the inputs.",
+            )
+        if not before.folds and not before.same_outcome(now):
+            break
+
+
+def _other_values(static: torch.Tensor) -> torch.Tensor:
+    """Values that an argument might have as well: the same ones elsewhere, floats also changed."""
+    if not static.numel():
+        return static
+    other = static.flatten().roll(1).reshape(static.shape)
+    return other * 0.75 + 0.125 if static.is_floating_point() else other
+
+
+@dataclass
+class _Traced:
+    """A path that was captured, and how to undo it."""
+
+    root: Segment
+    last: Segment
+    graft: Graft | None
+    pool_bytes: int
+
+    def attach(self) -> None:
+        """Make it part of the tree."""
+        if self.graft is not None:
+            self.graft.parent.children[self.graft.key] = self.graft.child
+
+    def undo(self) -> None:
+        """Release it, and leave the tree as it was."""
+        if self.graft is None:
+            self.root.reset()
+        else:
+            self.graft.parent.children.pop(self.graft.key, None)
+            self.graft.child.reset()
+
+
+def _capture_somehow(
+    this: _Run, eager: _WarmedUp, branching: bool, tree: CapturedGraph | None
+) -> _Traced:
+    """Capture as it is, or by folding and branching; an operator that fails becomes a branch."""
+    root = None if tree is None else tree.root
+    for _ in range(_MAX_FORCED):
+        events = eager.recording.events
+        breaks = eager.recording.breaks()
+        if breaks and not branching:
+            raise explain(
+                breaks[0].point.rule, breaks[0].point.what, breaks[0].where, 'branching="off".'
+            )
+        # Dynamo leaves compiled code alone under our modes: then try without them first.
+        follow = bool(breaks) or root is not None or (bool(events) and not _compiles())
+        try:
+            if not follow:
+                try:
+                    return _trace(this, None)
+                except _Failed as failed:
+                    if failed.cause_is_final:
+                        raise
+                    this.rewind()
+                    return _trace(this, eager, root)
+            return _trace(this, eager, root)
+        except _Failed as failed:
+            this.lane.renew_pool()
+            if failed.operator is None or not branching or failed.operator in this.forced:
+                raise failed.explained from failed.__cause__
+            this.forced.add(failed.operator)
+        this.rewind()
+        with this.lane.device.on_stream(this.lane.stream, this.lane.index):
+            eager.recording, _ = _record_run(this, eager.moving)
+    raise CaptureError(f"these operators cannot be captured: {', '.join(sorted(this.forced))}")
+
+
+class _Failed(Exception):
+    """A capture failed: at which operator, and the error that says so."""
+
+    def __init__(self, operator: str | None, explained: CaptureError, final: bool) -> None:
+        super().__init__(operator)
+        self.operator = operator
+        self.explained = explained
+        self.cause_is_final = final
+
+
+def _trace(this: _Run, eager: _WarmedUp | None, root: Segment | None = None) -> _Traced:
+    """Capture, following the recording of ``eager``; as it is, without one."""
+    this.rewind()
+    lane, device = this.lane, this.lane.device
+    with LOCK:
+        pool = lane.pool()
+        bytes_before = device.pool_bytes(pool)
+        begin = functools.partial(_begin, device, pool, this.generators)
+        device.clear_library_workspaces()
+        tracer = Tracer(
+            device.type,
+            this.inputs,
+            [] if eager is None else eager.recording.events,
+            begin,
+            root,
+            moving=() if eager is None else eager.moving,
+            forced=this.forced,
+        )
+        with device.on_stream(lane.stream, lane.index), _no_garbage_collection():
+            try:
+                tracer.start()
+                with nullcontext() if eager is None else tracer.watching():
+                    outputs = this.function()
+                last = tracer.finish(outputs)
+            except BaseException as error:
+                tracer.abandon()  # before this stream is joined, which a capture would refuse
+                if not isinstance(error, Exception):
+                    raise
+                raise _failed(error, tracer.failure) from error
+        device.clear_library_workspaces()
+        traced = _Traced(tracer.root, last, tracer.graft, device.pool_bytes(pool) - bytes_before)
+        traced.attach()
+        return traced
+
+
+def _begin(
+    device: Device, pool: PoolHandle, generators: tuple[torch.Generator, ...]
+) -> BridgedCUDAGraph:
     graph = BridgedCUDAGraph()
     for generator in generators:
         if generator.device.type == device.type:
             graph.register_generator_state(generator)
-    device.clear_library_workspaces()
-    with device.on_stream(stream, index), _no_garbage_collection():
-        # thread_local: other threads may go on allocating meanwhile.
-        graph.capture_begin(pool=pool, capture_error_mode="thread_local")
-        graph.owns_pool = True
-        try:
-            outputs = function()
-            graph.capture_end()
-        except Exception as error:
-            graph.reset()
-            if isinstance(error, CaptureError):
-                raise
-            raise CaptureError(f"capture failed: {_one_line(error)}") from error
-        except BaseException:
-            graph.reset()
-            raise
-    device.clear_library_workspaces()
-    return graph, outputs
+    # thread_local: other threads may go on allocating meanwhile.
+    graph.capture_begin(pool=pool, capture_error_mode="thread_local")
+    graph.owns_pool = True
+    return graph
+
+
+def _failed(error: Exception, failure: Failure | None) -> _Failed:
+    """What is known about a capture that failed with ``error``."""
+    if isinstance(error, CaptureError):
+        return _Failed(None, error, final=True)
+    where = users_line_of(error) if failure is None else failure.where
+    operator = None if failure is None else getattr(failure.func, "_name", None)
+    explained = CaptureError(
+        f"capture failed: {where}: {operator or 'the capture'}: {_one_line(error)}"
+    )
+    explained.rule, explained.operation = "forbidden-call", operator
+    explained.file, explained.line = where.file, where.line
+    explained.remedy = RULES["forbidden-call"].remedy
+    # An error of the function's own, or no memory: another way of capturing would not help.
+    final = isinstance(error, torch.OutOfMemoryError)
+    return _Failed(operator, explained, final)
+
+
+def _compiles() -> bool:
+    """Whether something in this process was compiled, so that the function may call it."""
+    dynamo = sys.modules.get("torch._dynamo.utils")
+    return dynamo is not None and bool(dynamo.counters["frames"])
 
 
 def _verify(
-    graph: BridgedCUDAGraph,
-    outputs: list[torch.Tensor],
+    traced: _Traced,
     written: list[torch.Tensor],
     eager: _WarmedUp,
     tolerance: Tolerance,
-    before_launch: Callable[[], None],
+    lane: Lane,
 ) -> None:
     with LOCK:
-        before_launch()
-        graph.launch()
+        lane.follow(lane.device.stream_id(lane.index))
+        last = run(traced.root)
+        if last is not traced.last:
+            raise VerificationError(
+                "the first replay took another path than eager execution",
+                transient=eager.draws_random_numbers,
+            )
         # Copied at once: another graph of the same memory pool may overwrite them.
-        outputs, written = [t.clone() for t in outputs], [t.clone() for t in written]
+        outputs, written = [t.clone() for t in last.outputs or ()], [t.clone() for t in written]
     # Another thread may have drawn from the same generator in between.
     compare = functools.partial(
         _compare,

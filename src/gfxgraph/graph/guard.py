@@ -81,6 +81,7 @@ class Guard:
         self._places: list[_Place] = []
         self._lengths: dict[int, tuple[str, Any, int]] = {}
         self._memory: dict[int, tuple[str, torch.Tensor, int]] = {}
+        self._versions: list[tuple[int, str, torch.Tensor, int]] = []
         self._unplaced = dict(outside)
         self._snapshots = snapshots
         self._registered = (_Registrations.count, RemovableHandle.next_id)
@@ -101,6 +102,14 @@ class Guard:
         """Watch that ``tensor`` stays where it is."""
         self._unplaced.pop(storage_key(tensor), None)
         self._memory.setdefault(id(tensor), (name, tensor, tensor.data_ptr()))
+
+    def watch_version(self, key: int, name: str, tensor: torch.Tensor) -> None:
+        """Watch that nothing is written to ``tensor``, whose storage has the key ``key``."""
+        self._versions.append((key, name, tensor, tensor._version))
+
+    def watched_versions(self) -> dict[int, torch.Tensor]:
+        """Storage key -> tensor, of those to which nothing may be written."""
+        return {key: tensor for key, _, tensor, _ in self._versions}
 
     def complete(self) -> None:
         """Nothing more is to be watched, except the memory of tensors that no container holds."""
@@ -133,6 +142,9 @@ class Guard:
         for name, tensor, address in self._memory.values():
             if tensor.data_ptr() != address:
                 found[name] = None
+        for _, name, tensor, version in self._versions:
+            if tensor._version != version:
+                found[f"the values of {name}"] = None
         self._registered = (_Registrations.count, RemovableHandle.next_id)
         self._compile_places()
         return list(found)
@@ -167,6 +179,9 @@ class Guard:
         for n, (_, container, _) in enumerate(self._lengths.values()):
             names[f"l{n}"] = container
             terms.append(f"len(l{n}) == {len(container)}")
+        for n, (_, _, tensor, version) in enumerate(self._versions):
+            names[f"t{n}"] = tensor
+            terms.append(f"t{n}._version == {version}")
         self.places_hold = _predicate(terms, names)
 
 

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from torch.multiprocessing.reductions import StorageWeakRef
 
 from ..errors import DeadTensorError
-from ..record.effects import Effects, UndoLog
+from ..record.effects import OutsideTensors
 
 __all__ = ["InputLiveness"]
 
@@ -16,12 +16,12 @@ class InputLiveness:
     """Weak references to what a capture reads from outside; custom kernels are not seen."""
 
     def __init__(self) -> None:
-        self._effects = Effects(UndoLog(), keep_values=False)
+        self._seen = OutsideTensors()
         self._held: list[tuple[str, StorageWeakRef, int]] = []
 
     def start(self) -> None:
         """Watch this thread from now on."""
-        self._effects.__enter__()  # type: ignore[no-untyped-call]
+        self._seen.__enter__()  # type: ignore[no-untyped-call]
 
     def stop(self, in_pool: Callable[[int], bool]) -> None:
         """Watch no longer, and let go of the tensors.
@@ -30,14 +30,14 @@ class InputLiveness:
             in_pool: says of an address whether it belongs to the graph's own memory pool, which
                 holds its memory whether or not a tensor does.
         """
-        self._effects.__exit__(None, None, None)  # type: ignore[no-untyped-call]
-        for tensor in self._effects.outside.values():
+        self._seen.__exit__(None, None, None)  # type: ignore[no-untyped-call]
+        for tensor in self._seen.found.values():
             name = f"{tensor.dtype} of shape {tuple(tensor.shape)}"
             storage = tensor.untyped_storage()
             address = storage.data_ptr()
             if not in_pool(address):
                 self._held.append((name, StorageWeakRef(storage), address))
-        self._effects = Effects(UndoLog(), keep_values=False)
+        self._seen = OutsideTensors()
 
     def check(self) -> None:
         """Raise if one of them is gone.

@@ -178,11 +178,12 @@ class PythonState:
             if tensor.data_ptr() != alias.data_ptr() or tensor.shape != alias.shape:
                 tensor.data = alias
 
-    def guard(self, outside: dict[int, torch.Tensor]) -> Guard:
+    def guard(self, outside: dict[int, torch.Tensor], folded: dict[int, torch.Tensor]) -> Guard:
         """What must not change as long as a graph is replayed.
 
         Args:
             outside: the tensors that the graph reads from outside, by storage.
+            folded: those of them whose values the graph takes for constant.
         """
         guard = Guard(outside, [c for c in self._containers if c.lazy])
         for container in self._containers:
@@ -199,6 +200,9 @@ class PythonState:
         for path, tensor, alias in self._tensors.values():  # also those in tuples and defaults
             if storage_key(alias) in outside:
                 guard.watch_memory(path, tensor)
+        names = {storage_key(alias): path for path, _, alias in self._tensors.values()}
+        for key, tensor in folded.items():
+            guard.watch_version(key, names.get(key, "a tensor from outside"), tensor)
         guard.complete()
         return guard
 
@@ -229,7 +233,9 @@ class PythonState:
         elif isinstance(item, functools.partial):
             yield from ((path, part) for part in (item.func, item.args, item.keywords))
         elif isinstance(item, types.FunctionType):
-            yield from self._open_function(path, item)
+            # What runs in each call may change what it likes.
+            if not hasattr(item, "__gfxgraph_no_graph__"):
+                yield from self._open_function(path, item)
         elif isinstance(item, (dict, list, deque, set)):
             if len(item) <= _MAX_ITEMS:
                 yield from self._keep(_Container(path, item))

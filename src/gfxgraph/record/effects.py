@@ -1,8 +1,7 @@
-"""The effects of one run: the tensors from outside that it reads, and those that it writes.
+"""What runs write to tensors from outside, and how to take it back.
 
 A tensor is *outside* when an operation takes it before any operation of the run has made it:
-weights, caches, closures, inputs. What is written outside goes into an :class:`UndoLog`, which can
-take the run back.
+weights, caches, closures, inputs.
 """
 
 from __future__ import annotations
@@ -11,12 +10,9 @@ from collections.abc import Iterator
 from typing import Any
 
 import torch
-from torch._ops import OpOverload
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from ..device.operators import written_tensors
-
-__all__ = ["Effects", "UndoLog", "nobody_else_holds", "storage_key", "tensors_in"]
+__all__ = ["OutsideTensors", "UndoLog", "nobody_else_holds", "storage_key", "tensors_in"]
 
 
 def storage_key(tensor: torch.Tensor) -> int:
@@ -61,51 +57,31 @@ class UndoLog:
         return [where for where, _ in self._regions.values()]
 
 
-class Effects(TorchDispatchMode):
-    """Watches the operations of one run on this thread.
-
-    Args:
-        log: learns what the run writes outside.
-        keep_values: save each region before its first write, so that the run can be undone.
+class OutsideTensors(TorchDispatchMode):
+    """Sees which tensors from outside the operations on this thread use.
 
     Attributes:
-        outside: storage key -> an alias of the first tensor from outside seen on that storage;
-            holding it keeps the memory alive.
+        found: storage key -> an alias of the first tensor seen on that storage; holding it keeps
+            the memory alive.
     """
 
     # Operators such as flex_attention run through us as they are.
     supports_higher_order_operators = True
 
-    def __init__(self, log: UndoLog, keep_values: bool) -> None:
+    def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
-        self.outside: dict[int, torch.Tensor] = {}
-        self._log = log
-        self._keep_values = keep_values
+        self.found: dict[int, torch.Tensor] = {}
         self._inside: set[int] = set()
 
-    def __torch_dispatch__(
-        self,
-        func: Any,
-        types: Any,
-        args: tuple[Any, ...] = (),
-        kwargs: dict[str, Any] | None = None,
-    ) -> Any:
-        kwargs = kwargs or {}
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if func is torch.ops.aten.lift_fresh.default:  # torch.tensor(2.0): made in this run
             self._inside.add(storage_key(args[0]))
         for tensor in tensors_in((args, kwargs)):
             key = storage_key(tensor)
-            if key not in self._inside and key not in self.outside:
-                self.outside[key] = tensor.detach()
-        if isinstance(func, OpOverload):
-            for tensor in written_tensors(func, args, kwargs):
-                if storage_key(tensor) not in self._inside:
-                    self._log.add(tensor, self._keep_values)
-        result = func(*args, **kwargs)
-        for tensor in tensors_in(result):
-            key = storage_key(tensor)
-            if key not in self.outside:
-                self._inside.add(key)
+            if key not in self._inside and key not in self.found:
+                self.found[key] = tensor.detach()
+        result = func(*args, **(kwargs or {}))
+        self._inside.update({storage_key(t) for t in tensors_in(result)} - self.found.keys())
         return result
 
 

@@ -1,0 +1,26 @@
+"""From a hazard to the error that explains it."""
+
+from __future__ import annotations
+
+from ..errors import CaptureError
+from .rules import RULES
+from .source import Source
+
+__all__ = ["explain"]
+
+
+def explain(rule: str, what: str, where: Source, more: str = "") -> CaptureError:
+    """The error that says why a function is not captured: line, operation, rule and remedy.
+
+    Args:
+        rule: id in the catalogue.
+        what: the API or the operator.
+        where: the user's line.
+        more: what else is known.
+    """
+    entry = RULES[rule]
+    parts = [f"{where}: {entry.title} ({what}).", more, entry.why, f"Instead: {entry.remedy}"]
+    error = CaptureError(" ".join(part for part in parts if part))
+    error.rule, error.operation, error.remedy = rule, what, entry.remedy
+    error.file, error.line = where.file, where.line
+    return error

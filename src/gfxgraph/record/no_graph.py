@@ -1,0 +1,43 @@
+"""``no_graph``: a function that runs eagerly between two graphs."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any, TypeVar, cast
+
+from ..errors import ArgumentError
+from .watch import current_watch
+
+__all__ = ["no_graph"]
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+def no_graph(fn: F) -> F:
+    """Mark a function that has to run eagerly: a host callback, a collective, a foreign kernel.
+
+    A :func:`~gfxgraph.graphed` function that calls it becomes several graphs; ``fn`` runs between
+    two of them at each call, with the tensors of that call as arguments. What it returns may be
+    tensors on any device, plain values (each other value is another path), or nothing. Outside of
+    a graphed function it is called as it is.
+
+    Args:
+        fn: the function.
+
+    Returns:
+        A function that calls ``fn``.
+
+    Raises:
+        ArgumentError: ``fn`` is not callable.
+    """
+    if not callable(fn):
+        raise ArgumentError(f"no_graph() takes a function, not {type(fn).__qualname__}.")
+
+    @functools.wraps(fn)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        watch = current_watch()
+        return fn(*args, **kwargs) if watch is None else watch.user_call(fn, args, kwargs)
+
+    call.__gfxgraph_no_graph__ = True  # type: ignore[attr-defined]
+    return cast(F, call)

@@ -1,0 +1,223 @@
+"""One run of a function, remembered: what a capture would meet, and what came out there."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+import torch.utils._pytree as pytree
+from torch._ops import OpOverload
+from torch.utils._python_dispatch import _disable_current_modes
+
+from ..device.operators import written_tensors
+from .effects import UndoLog, tensors_in
+from .source import Source, users_line
+from .watch import Point, Watch
+
+__all__ = ["Event", "Note", "Recorder", "Recording"]
+
+
+@dataclass
+class Event:
+    """A point that a capture cannot pass as it is, and what came out there.
+
+    Attributes:
+        point: what it is.
+        where: the user's line.
+        moving: whether what comes out may be something else in the next call.
+        writes: whether it writes to a tensor that it was given.
+        result: what came out, each tensor copied. A tensor that is one of the arguments is
+            ``Same(n)``: the n-th of them.
+        sources: storage keys of the tensors from outside that it depends on.
+    """
+
+    point: Point
+    where: Source
+    moving: bool
+    writes: bool
+    result: Any
+    sources: frozenset[int]
+
+    @property
+    def folds(self) -> bool:
+        """Whether the result can be put in its place."""
+        return not self.moving and not self.writes
+
+    def same_outcome(self, other: Event) -> bool:
+        """Whether another run of the same point gave the same."""
+        ours, theirs = (pytree.tree_flatten(e.result) for e in (self, other))
+        with _disable_current_modes(), torch._C.DisableTorchFunction():
+            return ours[1] == theirs[1] and all(map(_equal, ours[0], theirs[0]))
+
+
+@dataclass(frozen=True)
+class Same:
+    """Stands for a result that is an argument itself: the n-th tensor of the call."""
+
+    position: int
+
+
+@dataclass(frozen=True)
+class Note:
+    """Something that a capture can hold and that is worth telling.
+
+    Attributes:
+        rule: id in the catalogue.
+        what: the API or the operator.
+        where: the user's line.
+    """
+
+    rule: str
+    what: str
+    where: Source
+
+
+@dataclass
+class Recording:
+    """What a run did.
+
+    Attributes:
+        events: the points that a capture cannot pass, in order.
+        notes: the rest that is worth telling, in order, with how often.
+        outside: storage key -> an alias, for each tensor from outside that was used; holding it
+            keeps the memory alive.
+        operations: operations of the device.
+        writes: (storage key, number of events before) of each write to a tensor from outside.
+        draws: number of events before the first random number of the device; ``None``: none.
+    """
+
+    events: list[Event] = field(default_factory=list)
+    notes: dict[Note, int] = field(default_factory=dict)
+    outside: dict[int, torch.Tensor] = field(default_factory=dict)
+    originals: dict[int, weakref.ref[torch.Tensor]] = field(default_factory=dict)
+    operations: int = 0
+    writes: list[tuple[int, int]] = field(default_factory=list)
+    draws: int | None = None
+
+    def breaks(self) -> list[Event]:
+        """The points at which a graph has to end and the host takes over."""
+        return [event for event in self.events if not event.folds]
+
+    def written_before_the_last_break(self) -> set[int]:
+        """Storage keys of what a call may have written when it turns out to take a new path."""
+        last = max((n for n, event in enumerate(self.events) if not event.folds), default=-1)
+        return {key for key, before in self.writes if before <= last}
+
+    def sources_of_folds(self) -> set[int]:
+        """Storage keys of the tensors from outside whose values were taken for constant."""
+        return {key for event in self.events if event.folds for key in event.sources}
+
+
+class Recorder(Watch):
+    """Runs everything and remembers it.
+
+    Args:
+        log: learns what the run writes outside.
+        keep_values: save each region before its first write, so that the run can be undone.
+        off_stream: whether the current stream is another one than that of the run, and which.
+        options: see :class:`Watch`.
+
+    Attributes:
+        recording: what the run did.
+    """
+
+    def __init__(
+        self,
+        device_type: str,
+        inputs: Iterable[torch.Tensor],
+        log: UndoLog,
+        keep_values: bool,
+        off_stream: Callable[[], str | None] = lambda: None,
+        **options: Any,
+    ) -> None:
+        super().__init__(device_type, inputs, **options)
+        self.recording = Recording(outside=self.outside, originals=self.originals)
+        self._log = log
+        self._keep_values = keep_values
+        self._off_stream = off_stream
+
+    def operation(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Run an operation that a capture can hold."""
+        self.recording.operations += 1
+        rule = self._off_stream()
+        if rule is not None:
+            self.met(rule, str(func))
+        return func(*args, **kwargs)
+
+    def event(
+        self, point: Point, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Any:
+        """Run it, and remember what came out."""
+        given = list(tensors_in((args, kwargs)))
+        # A function of the user's may write to whatever it is given or reaches.
+        if isinstance(func, OpOverload):
+            writes = any(True for _ in written_tensors(func, args, kwargs))
+        else:
+            writes = point.rule == "no-graph"
+        roots = self.roots(point.depends)
+        event = Event(
+            point._replace(depends=()),  # not to keep the tensors of the run alive
+            users_line(),
+            moving=point.rule == "no-graph" or self.is_moving(point.depends),
+            writes=writes,
+            result=None,
+            sources=frozenset(key for key in roots if isinstance(key, int)),
+        )
+        with self.quietly():
+            before = len(self.recording.events)
+            result = func(*args, **kwargs)
+            del self.recording.events[before:]
+            event.result = _kept(result, given)
+        self.recording.events.append(event)
+        return result
+
+    def wrote(self, tensor: torch.Tensor) -> None:
+        """Save what the tensor holds."""
+        self._log.add(tensor, self._keep_values)
+        key = self.storage_of(tensor)
+        self.recording.writes.append((key, len(self.recording.events)))
+        is_input = key in self.inputs
+        self.met("input-write" if is_input else "external-write", f"shape {tuple(tensor.shape)}")
+
+    def met(self, rule: str, what: str, tensors: Iterable[torch.Tensor] = ()) -> None:
+        """Make a note of it."""
+        if rule == "random" and self.recording.draws is None:
+            self.recording.draws = len(self.recording.events)
+        if rule == "unknown-kernel":
+            for tensor in tensors:
+                if self.storage_of(tensor) not in self.inside:
+                    self._log.add(tensor, self._keep_values)  # it may write it
+        if not self.quiet:
+            note = Note(rule, what, users_line())
+            self.recording.notes[note] = self.recording.notes.get(note, 0) + 1
+
+
+def _kept(result: Any, given: list[torch.Tensor]) -> Any:
+    """``result`` with copies of its tensors."""
+
+    def keep(value: Any) -> Any:
+        if not isinstance(value, torch.Tensor):
+            return value.copy() if type(value).__module__ == "numpy" else value
+        for position, tensor in enumerate(given):
+            if value is tensor:
+                return Same(position)
+        return value.detach().clone()
+
+    return pytree.tree_map(keep, result)
+
+
+def _equal(a: Any, b: Any) -> bool:
+    if isinstance(a, torch.Tensor) and isinstance(b, torch.Tensor):
+        return a.dtype == b.dtype and a.shape == b.shape and _same_bits(a, b)
+    if type(a).__module__ == "numpy":
+        return type(a) is type(b) and a.shape == b.shape and a.tobytes() == b.tobytes()
+    return type(a) is type(b) and (a == b or repr(a) == repr(b))  # nan is nan
+
+
+def _same_bits(a: torch.Tensor, b: torch.Tensor) -> bool:
+    return bool(torch.equal(a, b)) or bool(
+        torch.equal(a.isnan(), b.isnan()) and torch.equal(a.nan_to_num(), b.nan_to_num())
+    )

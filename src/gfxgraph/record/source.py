@@ -1,0 +1,80 @@
+"""Where in the user's code something happens."""
+
+from __future__ import annotations
+
+import linecache
+import sys
+import sysconfig
+import traceback
+from dataclasses import dataclass
+from pathlib import Path
+from types import CodeType, FrameType
+
+import torch
+
+__all__ = ["Source", "users_line", "users_line_of"]
+
+_NOT_THE_USERS = tuple(
+    f"{path}{end}"
+    for path, end in (
+        (Path(torch.__file__).parent, "/"),
+        (Path(__file__).parents[1], "/"),
+        (sysconfig.get_path("stdlib") + "/contextlib.py", ""),
+        (sysconfig.get_path("stdlib") + "/functools.py", ""),
+        ("<gfxgraph>", ""),
+        ("<frozen", ""),
+        ("<string>", ""),
+    )
+)
+# Part of us, and yet the code that is looked at.
+_THE_USERS = (str(Path(__file__).parents[1] / "measure"),)
+
+
+@dataclass(frozen=True)
+class Source:
+    """A line of the user's code.
+
+    Attributes:
+        file: its path; ``None`` where there is no Python line of the user.
+        line: its number, from 1.
+        function: the function that it is in.
+    """
+
+    file: str | None = None
+    line: int = 0
+    function: str = ""
+
+    @property
+    def text(self) -> str:
+        """The line itself, without indentation."""
+        return linecache.getline(self.file, self.line).strip() if self.file else ""
+
+    def __str__(self) -> str:
+        if self.file is None:
+            return "(no line of Python)"
+        text = f": {self.text}" if self.text else ""
+        return f"{self.file}:{self.line}, in {self.function}{text}"
+
+
+def users_line() -> Source:
+    """The innermost line of the calling stack that is neither torch's nor ours."""
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None:
+        if _is_the_users(frame.f_code):
+            return Source(frame.f_code.co_filename, frame.f_lineno, frame.f_code.co_name)
+        frame = frame.f_back
+    return Source()
+
+
+def users_line_of(error: BaseException) -> Source:
+    """The innermost line that is neither torch's nor ours of those that ``error`` passed."""
+    found = Source()
+    for frame, line in traceback.walk_tb(error.__traceback__):
+        if _is_the_users(frame.f_code):
+            found = Source(frame.f_code.co_filename, line, frame.f_code.co_name)
+    return found
+
+
+def _is_the_users(code: CodeType) -> bool:
+    file = code.co_filename
+    return not file.startswith(_NOT_THE_USERS) or file.startswith(_THE_USERS)

@@ -1,0 +1,552 @@
+"""Sees a function run: every operation, and every point that a capture cannot pass as it is.
+
+A :class:`Watch` is a function mode and a dispatch mode on one thread. It follows *taint* from
+storage to storage: what a tensor's data depends on. Subclasses decide what happens at each point:
+:class:`~gfxgraph.record.recorder.Recorder` runs it and remembers the result, the tracer of a
+capture puts the remembered result in its place.
+"""
+
+from __future__ import annotations
+
+import functools
+import sys
+import threading
+import weakref
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from typing import Any, Literal, NamedTuple
+
+import torch
+from torch import overrides
+from torch._ops import OpOverload
+from torch.overrides import TorchFunctionMode
+from torch.utils import _python_dispatch as dispatch_stack
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from ..device import emulated_rules
+from ..device.operators import is_view, written_tensors
+from .effects import storage_key, tensors_in
+
+__all__ = ["INPUT", "RANDOM", "UNKNOWN", "Point", "Roots", "Watch", "current_watch"]
+
+INPUT, RANDOM, UNKNOWN = "input", "random", "unknown"
+"""What data may depend on, beside tensors from outside: the arguments, random numbers, and memory
+that a kernel unknown to torch may have written."""
+
+Roots = frozenset[Any]
+_NO_ROOTS: Roots = frozenset()
+
+_READS = {"aten::_local_scalar_dense": "Tensor.item()", "aten::equal": "torch.equal()"}
+_ALLOCATIONS = frozenset(
+    f"aten::{name}"
+    for name in (
+        "empty",
+        "empty_like",
+        "empty_permuted",
+        "empty_strided",
+        "new_empty",
+        "new_empty_strided",
+    )
+)
+_OVERWRITES = frozenset({"aten::copy_", "aten::fill_", "aten::zero_"})
+_COPIES = frozenset({"aten::_to_copy", "aten::copy_", "aten::_copy_from"})
+_POINTERS: dict[object, str] = {
+    torch.Tensor.data_ptr: "Tensor.data_ptr()",
+    torch.Tensor.__dlpack__: "Tensor.__dlpack__()",
+    torch.Tensor.__cuda_array_interface__.__get__: "Tensor.__cuda_array_interface__",
+    torch.Tensor.untyped_storage: "Tensor.untyped_storage()",
+    torch.Tensor.storage: "Tensor.storage()",
+}
+
+_local = threading.local()
+
+
+def current_watch() -> Watch | None:
+    """The watch of this thread, while it sees a function run."""
+    watch: Watch | None = getattr(_local, "watch", None)
+    return watch if watch is not None and not watch.quiet else None
+
+
+class Point(NamedTuple):
+    """A point that a capture cannot pass as it is.
+
+    Attributes:
+        rule: id in the catalogue.
+        what: the API or the operator.
+        kind: ``"read"``: a Python value comes out; ``"constant"``: a host tensor goes to the
+            device; ``"call"``: an operation that a capture cannot hold.
+        depends: the tensors that its outcome depends on.
+    """
+
+    rule: str
+    what: str
+    kind: Literal["read", "constant", "call"]
+    depends: tuple[torch.Tensor, ...]
+
+
+class Watch:
+    """See the module.
+
+    Args:
+        device_type: what ``tensor.device.type`` is on the device.
+        inputs: the tensors that hold the arguments.
+        moving: storage keys of tensors from outside that change from call to call.
+        storage_of: what identifies the storage of a tensor.
+        forced: operators (``"aten::foo.bar"``) that a capture was seen to fail at.
+    """
+
+    def __init__(
+        self,
+        device_type: str,
+        inputs: Iterable[torch.Tensor],
+        moving: Iterable[int] = (),
+        storage_of: Callable[[torch.Tensor], int] = storage_key,
+        forced: Iterable[str] = (),
+    ) -> None:
+        self.device_type = device_type
+        self.emulated = device_type == "cpu"
+        self.storage_of = storage_of
+        self.quiet = 0
+        self.handling = 0  # whether an operation is in our hands, so our dispatch mode is aside
+        self._modes = (_FunctionMode(self), _DispatchMode(self))
+        self.outside: dict[int, torch.Tensor] = {}
+        #: The tensors themselves; the aliases in ``outside`` do not share their versions.
+        self.originals: dict[int, weakref.ref[torch.Tensor]] = {}
+        self.inside: set[int] = set()
+        self.inputs = {storage_of(t) for t in inputs}
+        self.forced = frozenset(forced)
+        self._moving: Roots = frozenset((INPUT, RANDOM, UNKNOWN, *moving))
+        self._roots: dict[int, Roots] = {}
+        self._exposed: set[int] = set()
+        # On the emulated device: tensors that would be on the host where there is a GPU.
+        self._host: dict[int, torch.UntypedStorage] = {}
+
+    # What subclasses decide.
+
+    def operation(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Run an operation that a capture can hold."""
+        raise NotImplementedError
+
+    def host_operation(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Run an operation of the host on what is the same in every call."""
+        return func(*args, **kwargs)
+
+    def event(
+        self,
+        point: Point,
+        func: Callable[..., Any],
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+    ) -> Any:
+        """Pass a point that a capture cannot pass; gives what the call gives.
+
+        For a constant ``args`` is the host tensor, and the result the tensor on the device.
+        """
+        raise NotImplementedError
+
+    def wrote(self, tensor: torch.Tensor) -> None:
+        """A tensor from outside is about to be written."""
+
+    def met(self, rule: str, what: str, tensors: Iterable[torch.Tensor] = ()) -> None:
+        """Something worth a note happened."""
+
+    def kernel(self) -> None:
+        """A kernel that torch does not know is about to be launched."""
+
+    # What the modes call.
+
+    @contextmanager
+    def watching(self) -> Iterator[None]:
+        """See what this thread does."""
+        before = getattr(_local, "watch", None)
+        _local.watch = self
+        lift = torch._C._only_lift_cpu_tensors()
+        # torch.tensor(x, device="cuda") then reaches us as a host tensor and a copy.
+        torch._C._set_only_lift_cpu_tensors(True)
+        try:
+            with self._modes[0], self._modes[1], _launches_of_triton(self):
+                yield
+        finally:
+            torch._C._set_only_lift_cpu_tensors(lift)
+            _local.watch = before
+
+    def to_top(self) -> None:
+        """Put our modes above those that a capture of the emulated device has brought."""
+        for (top, pop, push), mode in zip(_STACKS, self._modes, strict=True):
+            others = []
+            while top() is not None:
+                others.append(pop())
+            ours = [m for m in others if m is mode]
+            for m in (*reversed([m for m in others if m is not mode]), *ours):
+                push(m)
+
+    @contextmanager
+    def quietly(self) -> Iterator[None]:
+        """What happens inside is part of one point."""
+        self.quiet += 1
+        try:
+            yield
+        finally:
+            self.quiet -= 1
+
+    def user_call(self, fn: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+        """Call a function that is marked to run eagerly."""
+        name = getattr(fn, "__qualname__", repr(fn))
+        result = self.event(Point("no-graph", f"{name}()", "call", ()), fn, args, kwargs)
+        for tensor in tensors_in((args, kwargs, result)):
+            self._roots[self.storage_of(tensor)] = frozenset((UNKNOWN,))
+        self.inside.update(map(self.storage_of, tensors_in(result)))
+        return result
+
+    def function(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """A call that the function mode saw."""
+        if self.quiet or not args or not isinstance(args[0], torch.Tensor):
+            copy = not self.quiet and self.emulated and self._host_copy(func, args, kwargs)
+            if copy:
+                return self._constant_call(copy, func, args, kwargs)
+            return func(*args, **kwargs)
+        tensor = args[0]
+        pointer = _POINTERS.get(func)
+        if pointer is not None:
+            self.expose([tensor], pointer)
+        name = emulated_rules.HOST_READ_FUNCTIONS.get(func)
+        on_device = self.on_device(tensor)
+        if name is not None and func is torch.Tensor.cpu:
+            if on_device and self.emulated:
+                point = Point("host-read", name, "call", (tensor,))
+                result = self.event(point, torch.Tensor.clone, args, {})
+                self._flow_to(result, self.roots([tensor]))
+                return result
+        elif name is not None and (
+            (on_device and (self.emulated or func not in _RAISE_ON_DEVICE))
+            or (not on_device and self.is_moving([tensor]))
+        ):
+            return self.event(Point("host-read", name, "read", (tensor,)), func, args, kwargs)
+        copy = self.emulated and self._host_copy(func, args, kwargs)
+        if copy:
+            return self._constant_call(copy, func, args, kwargs)
+        return func(*args, **kwargs)
+
+    def dispatch(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """An operation that the dispatch mode saw."""
+        tensors = list(tensors_in((args, kwargs)))
+        is_operator = isinstance(func, OpOverload)
+        if func is torch.ops.aten.lift_fresh.default:  # torch.tensor(2.0): made in this run
+            self.inside.add(self.storage_of(args[0]))
+        for tensor in tensors:
+            self._see(tensor)
+        written = list(written_tensors(func, args, kwargs)) if is_operator else []
+        for tensor in written:
+            if self.storage_of(tensor) not in self.inside:
+                self.wrote(tensor)
+        sources = _NO_ROOTS.union(*map(self._roots_of, _sources(func, tensors, written)))
+        point = self._point(func, args, kwargs, tensors, written) if is_operator else None
+        if point is None or self.quiet:
+            everything_on_host = bool(tensors) and not any(map(self.on_device, tensors))
+            on_host = everything_on_host or (not tensors and not self._makes_device_tensor(kwargs))
+            run = self.host_operation if on_host or self.quiet else self.operation
+            result = run(func, args, kwargs)
+            if everything_on_host and self.emulated:
+                self._keep_on_host(result)
+        elif point.kind == "constant":
+            args, kwargs = self._with_constants(point, func, args, kwargs)
+            if func is torch.ops.aten.lift_fresh.default:
+                result = args[0]
+            elif func._schema.name == "aten::_to_copy":
+                result = args[0].to(kwargs.get("dtype") or args[0].dtype)
+            else:
+                result = self.operation(func, args, kwargs)
+        else:
+            result = self.event(point, func, args, kwargs)
+        scalar = is_operator and func._schema.name == "aten::lift_fresh" and args[0].dim() == 0
+        if scalar and not self.quiet:  # torch.tensor(2.0)
+            self._keep_on_host(result)
+        self._flow(func, sources, tensors, written, result)
+        return result
+
+    def expose(self, tensors: Iterable[torch.Tensor], what: str) -> None:
+        """A kernel that torch does not know may read and write these from now on."""
+        tensors = list(tensors)
+        self.met("unknown-kernel", what, tensors)
+        for tensor in tensors:
+            self._see(tensor)
+            self._exposed.add(self.storage_of(tensor))
+        self.kernel()
+
+    # What is where, and what depends on what.
+
+    def on_device(self, tensor: torch.Tensor) -> bool:
+        """Whether ``tensor`` is, or would be, on the device."""
+        if tensor.device.type != self.device_type:
+            return False
+        return not (self._host and self.storage_of(tensor) in self._host)
+
+    def roots(self, tensors: Iterable[torch.Tensor]) -> Roots:
+        """What the data of ``tensors`` depends on."""
+        return _NO_ROOTS.union(*map(self._roots_of, tensors))
+
+    def is_moving(self, tensors: Iterable[torch.Tensor]) -> bool:
+        """Whether the data of ``tensors`` may be other data in the next call."""
+        return not self._moving.isdisjoint(self.roots(tensors))
+
+    def _roots_of(self, tensor: torch.Tensor) -> Roots:
+        key = self.storage_of(tensor)
+        if key in self.inputs:
+            return frozenset((INPUT,))
+        if key in self._exposed:
+            return frozenset((UNKNOWN,))
+        if key in self.inside:
+            return self._roots.get(key, _NO_ROOTS)
+        return self._roots.get(key, _NO_ROOTS) | {key}
+
+    def _see(self, tensor: torch.Tensor) -> None:
+        key = self.storage_of(tensor)
+        if key not in self.inside and key not in self.outside:
+            self.outside[key] = tensor.detach()
+            self.originals[key] = weakref.ref(tensor)
+
+    def _flow(
+        self,
+        func: Any,
+        roots: Roots,
+        tensors: list[torch.Tensor],
+        written: list[torch.Tensor],
+        result: Any,
+    ) -> None:
+        if isinstance(func, OpOverload):
+            if torch.Tag.nondeterministic_seeded in func.tags:
+                roots |= {RANDOM}
+                self.met("random", str(func))
+            if func._schema.name in _ALLOCATIONS:
+                roots |= {UNKNOWN}  # until an operation that we know has written all of it
+        overwrites = isinstance(func, OpOverload) and func._schema.name in _OVERWRITES
+        for tensor in written:
+            key = self.storage_of(tensor)
+            whole = overwrites and key in self.inside and _fills_its_storage(tensor)
+            self._roots[key] = roots if whole else roots | self._roots.get(key, _NO_ROOTS)
+        known = {self.storage_of(t) for t in tensors}
+        for tensor in tensors_in(result):
+            key = self.storage_of(tensor)
+            if key not in known:
+                self._roots[key] = roots
+                self._exposed.discard(key)
+                if key not in self.outside:
+                    self.inside.add(key)
+
+    def _flow_to(self, result: Any, roots: Roots) -> None:
+        for tensor in tensors_in(result):
+            key = self.storage_of(tensor)
+            self._roots[key] = roots
+            self._host.pop(key, None)
+            self.inside.add(key)
+
+    # Which points there are.
+
+    def _point(
+        self,
+        func: OpOverload,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        tensors: list[torch.Tensor],
+        written: list[torch.Tensor],
+    ) -> Point | None:
+        if self.quiet:
+            return None
+        name = func._schema.name
+        everything = tuple(tensors)
+        if name in _READS:
+            if any(map(self.on_device, tensors)) or self.is_moving(tensors):
+                return Point("host-read", _READS[name], "read", everything)
+            return None
+        if self.emulated and name == "aten::lift_fresh":
+            lifts = args[0].dim() > 0 and args[0].numel() > 0
+            return Point("host-constant", "data of the host", "constant", ()) if lifts else None
+        if is_view(func) or torch.Tag.inplace_view in func.tags:
+            return None
+        host = [t for t in tensors if not self.on_device(t)]
+        to_device = self._makes_device_tensor(kwargs)
+        if tensors and len(host) == len(tensors):
+            if name == "aten::_to_copy" and to_device:
+                return self._host_operands(func, host)
+            if self.is_moving(tensors) or any(self.storage_of(t) in self.outside for t in written):
+                return Point("host-compute", str(func), "call", everything)
+            return None
+        if name in _COPIES and (
+            any(not self.on_device(t) for t in written) or (kwargs.get("device") and not to_device)
+        ):
+            return Point("host-read", f"{func} to the host", "call", everything)
+        # A 0-dim host tensor is passed by value, except where it is copied.
+        copied = name in emulated_rules.COPY_HOST_SCALARS
+        operands = [t for t in host if t.numel() and (t.dim() or copied)]
+        if operands or self.is_moving(host):
+            return self._host_operands(func, operands if not self.is_moving(host) else host)
+        rule = self._refused(func, args, kwargs)
+        return None if rule is None else Point(rule, str(func), "call", everything)
+
+    def _host_operands(self, func: OpOverload, host: list[torch.Tensor]) -> Point:
+        what = f"{func} of a host tensor"
+        if self.is_moving(host):
+            return Point("host-constant", what, "call", tuple(host))
+        return Point("host-constant", what, "constant", tuple(host))
+
+    def _refused(
+        self, func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> str | None:
+        """The rule by which a capture refuses ``func`` whatever the data, if it does."""
+        if func._name in self.forced:
+            return "forbidden-call"
+        if emulated_rules.writes_through_mask(func, args) and self.on_device(args[2]):
+            return "data-dependent-shape"
+        name = func._schema.name
+        if name == "aten::index":
+            masks = any(i is not None and i.dtype in (torch.bool, torch.uint8) for i in args[1])
+            return "data-dependent-shape" if masks else None
+        if name == "aten::repeat_interleave" and kwargs.get("output_size") is not None:
+            return None
+        if emulated_rules.operator_rule(func, args) is not None:
+            return "hidden-sync"
+        if torch.Tag.dynamic_output_shape in func.tags:
+            return "data-dependent-shape"
+        return None
+
+    def _makes_device_tensor(self, kwargs: dict[str, Any]) -> bool:
+        device = kwargs.get("device")
+        if device is None:
+            return self.emulated
+        return torch.device(device).type == self.device_type
+
+    # Constants.
+
+    def _with_constants(
+        self, point: Point, func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """``args`` and ``kwargs`` with each host tensor replaced by a constant on the device."""
+        if func._schema.name == "aten::_to_copy" or func is torch.ops.aten.lift_fresh.default:
+            device = kwargs.get("device")
+            return (self._constant(point, args[0], device), *args[1:]), {
+                k: v for k, v in kwargs.items() if k != "device"
+            }
+        device = next(t.device for t in tensors_in((args, kwargs)) if self.on_device(t))
+
+        def replace(item: Any) -> Any:
+            if isinstance(item, torch.Tensor):
+                if any(item is t for t in point.depends):
+                    return self._constant(point, item, device)
+                return item
+            if isinstance(item, (tuple, list)):
+                return type(item)(map(replace, item))
+            return item
+
+        return replace(args), {k: replace(v) for k, v in kwargs.items()}
+
+    def _constant(self, point: Point, host: torch.Tensor, device: Any) -> torch.Tensor:
+        run: Callable[..., torch.Tensor] = functools.partial(_to_device, device=device)
+        constant: torch.Tensor = self.event(point, run, (host,), {})
+        self._flow_to(constant, self.roots([host]))
+        return constant
+
+    def _host_copy(self, func: Any, args: Any, kwargs: Any) -> str | None:
+        return emulated_rules.is_host_copy(func, args, kwargs, lambda t: not self.on_device(t))
+
+    def _constant_call(self, what: str, func: Any, args: Any, kwargs: Any) -> Any:
+        host = tuple(tensors_in((args, kwargs)))
+        if func is torch.Tensor.new_tensor:
+            host = host[1:]
+        kind: Literal["call", "constant"] = "call" if self.is_moving(host) else "constant"
+        result = self.event(Point("host-constant", what, kind, host), func, args, kwargs)
+        self._flow_to(result, self.roots(host))
+        return result
+
+    def _keep_on_host(self, result: Any) -> None:
+        if self.emulated:
+            for tensor in tensors_in(result):
+                self._host[self.storage_of(tensor)] = tensor.untyped_storage()
+
+
+_function_stack: Any = overrides  # has no types
+_STACKS: tuple[tuple[Any, Any, Any], ...] = tuple(
+    (getattr(stack, f"_get_current_{kind}_mode"), stack._pop_mode, stack._push_mode)
+    for stack, kind in ((_function_stack, "function"), (dispatch_stack, "dispatch"))
+)
+
+_RAISE_ON_DEVICE = (torch.Tensor.numpy, torch.Tensor.__array__)
+
+
+class _FunctionMode(TorchFunctionMode):
+    def __init__(self, watch: Watch) -> None:
+        super().__init__()
+        self._watch = watch
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        return self._watch.function(func, args, kwargs or {})
+
+
+class _DispatchMode(TorchDispatchMode):
+    # Operators such as flex_attention run through us as they are.
+    supports_higher_order_operators = True
+
+    def __init__(self, watch: Watch) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self._watch = watch
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if isinstance(func, OpOverload) and _is_composite(func):
+            # In inference mode these arrive whole; torch's own kernel takes them to pieces.
+            dispatch_stack._push_mode(self)
+            try:
+                return func.decompose(*args, **(kwargs or {}))
+            finally:
+                dispatch_stack._pop_mode()
+        self._watch.handling += 1
+        try:
+            return self._watch.dispatch(func, args, kwargs or {})
+        finally:
+            self._watch.handling -= 1
+
+
+@functools.cache
+def _is_composite(op: OpOverload) -> bool:
+    return torch._C._dispatch_has_kernel_for_dispatch_key(op._name, "CompositeImplicitAutograd")
+
+
+def _sources(
+    func: Any, tensors: list[torch.Tensor], written: list[torch.Tensor]
+) -> list[torch.Tensor]:
+    """The tensors whose data ``func`` reads."""
+    if isinstance(func, OpOverload) and func._schema.name in _OVERWRITES:
+        return [t for t in tensors if not any(t is w for w in written)]
+    return tensors
+
+
+def _to_device(host: torch.Tensor, device: Any) -> torch.Tensor:
+    """A copy of ``host`` on ``device``; on the emulated device there is only one memory."""
+    return host.clone() if device is None else host.to(device, copy=True)
+
+
+def _fills_its_storage(tensor: torch.Tensor) -> bool:
+    if type(tensor) is not torch.Tensor:
+        return False
+    return tensor.numel() * tensor.element_size() == tensor.untyped_storage().nbytes()
+
+
+@contextmanager
+def _launches_of_triton(watch: Watch) -> Iterator[None]:
+    """See the tensors that Triton kernels are launched with: torch does not know such kernels."""
+    jit: Any = sys.modules.get("triton.runtime.jit")  # not loaded: no kernel was launched so far
+    if jit is None:
+        yield
+        return
+    JITFunction = jit.JITFunction
+    thread, original = threading.get_ident(), JITFunction.run
+
+    @functools.wraps(original)
+    def run(self: Any, *args: Any, **kwargs: Any) -> Any:
+        if threading.get_ident() == thread:
+            watch.expose(tensors_in((args, kwargs)), f"Triton kernel {self.__name__}")
+        return original(self, *args, **kwargs)
+
+    JITFunction.run = run
+    try:
+        yield
+    finally:
+        JITFunction.run = original

@@ -1,0 +1,347 @@
+"""Unmodified functions that read the device or bring host data to it become graphs."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+
+import gfxgraph
+from gfxgraph.errors import ArgumentError, CaptureError
+
+
+def agree(graph, fn, *calls):
+    """Each call gives what eager gives; afterwards the statistics of the graph."""
+    for args in calls:
+        expected, got = fn(*args), graph(*args)
+        torch.testing.assert_close(got, expected)
+    return graph.stats()
+
+
+def numbers(device, count, *shape):
+    generator = torch.Generator().manual_seed(count)
+    return [(torch.randn(*shape, generator=generator).to(device),) for _ in range(count)]
+
+
+# ---- what does not depend on the inputs is folded
+
+
+@torch.no_grad()
+def test_a_loop_driven_by_a_device_tensor_captures_unmodified(device):
+    def integrate(x):
+        dt = torch.tensor(-0.25, device=x.device)
+        t = torch.tensor(1.0, device=x.device)
+        while t >= -dt / 2:
+            x = x + dt * torch.tanh(x) * t
+            t += dt
+        return x
+
+    graph = gfxgraph.graphed(integrate, branching="off")
+    stats = agree(graph, integrate, *numbers(device, 4, 4, 8))
+    assert stats.captures == 1 and stats.replays == 3 and not stats.fallbacks
+    assert any("folded" in line for line in stats.graphs[0].report)
+
+
+@torch.no_grad()
+def test_each_replay_starts_from_the_folded_constant(device):
+    def accumulate(x):
+        total = torch.tensor([1.0, 2.0], device=x.device)
+        total += x
+        total *= 2
+        return total
+
+    stats = agree(gfxgraph.graphed(accumulate), accumulate, *numbers(device, 4, 2))
+    assert stats.captures == 1 and stats.replays == 3
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("index", [[0, 2], ([0, 1], [2, 3])], ids=str)
+def test_indexing_with_python_lists_captures(device, index):
+    def pick(x):
+        return x[index] * 2
+
+    stats = agree(gfxgraph.graphed(pick, branching="off"), pick, *numbers(device, 4, 4, 8))
+    assert stats.captures == 1 and stats.replays == 3 and not stats.fallbacks
+
+
+@torch.no_grad()
+def test_a_value_read_from_a_buffer_is_read_again_when_the_buffer_was_written(device):
+    limit = torch.tensor(2, device=device)
+
+    def scaled(x):
+        for _ in range(int(limit)):
+            x = x * 2
+        return x
+
+    graph = gfxgraph.graphed(scaled, branching="off")
+    agree(graph, scaled, *numbers(device, 3, 4))
+    limit.fill_(3)
+    agree(graph, scaled, *numbers(device, 3, 4))
+
+
+@torch.no_grad()
+def test_a_buffer_that_another_graph_writes_is_noticed(device):
+    steps = torch.tensor(1, device=device)
+    advance = gfxgraph.graphed(lambda x: steps.add_(1) + x)
+
+    def scaled(x):
+        return x * 2 if int(steps) > 2 else x
+
+    graph = gfxgraph.graphed(scaled)
+    x = torch.ones(2, device=device)
+    for _ in range(6):
+        advance(x)
+        assert torch.equal(graph(x), scaled(x)), int(steps)
+
+
+@torch.no_grad()
+def test_what_a_hidden_path_brings_from_the_inputs_is_not_folded(device):
+    secret = {}
+
+    def hidden(x):  # no operation leads from x to the number: it goes through Python
+        secret["n"] = torch.full((), float(len(set(x.cpu().flatten().tolist()))), device=x.device)
+        return x * secret.pop("n")
+
+    graph = gfxgraph.graphed(hidden)
+    for x in (torch.zeros(4, device=device), torch.arange(4.0, device=device)) * 2:
+        assert torch.equal(graph(x), hidden(x))
+
+
+@torch.no_grad()
+def test_a_number_of_the_clock_is_not_folded(device):
+    ticks = iter(range(1000))
+
+    def clock(x):
+        return x + torch.tensor([float(next(ticks))] * 2, device=x.device)
+
+    graph = gfxgraph.graphed(clock)
+    x = torch.zeros(2, device=device)
+    values = [float(graph(x)[0]) for _ in range(4)]
+    assert values == sorted(set(values)), "each call has a later time"
+    assert graph.stats().replays == 0 and graph.stats().fallbacks
+
+
+# ---- what depends on them becomes a branch
+
+
+@torch.no_grad()
+def test_a_branch_on_data_takes_the_path_of_the_data(device):
+    def branch(x):
+        y = x.mean(1)
+        return y.exp() if y.sum() > 0 else -y[:2]
+
+    graph = gfxgraph.graphed(branch)
+    stats = agree(graph, branch, *numbers(device, 20, 4, 8))
+    assert stats.captures == 2 and stats.replays == 18 and not stats.fallbacks
+    assert stats.graphs[0].paths == 2
+
+
+@torch.no_grad()
+def test_a_decoder_that_stops_on_a_condition_shares_its_steps(device):
+    torch.manual_seed(1)
+    net = nn.Sequential(nn.Linear(8, 32), nn.ReLU(), nn.Linear(32, 8)).to(device)
+
+    def decode(x):
+        tokens = []
+        for _ in range(6):
+            x = torch.softmax(net(x) * 3, -1)
+            tokens.append(x.argmax(-1))
+            if (tokens[-1] > 4).all():
+                break
+        return torch.stack(tokens)
+
+    graph = gfxgraph.graphed(decode)
+    calls = [(x[0],) for x in numbers(device, 40, 1, 2, 8)]
+    lengths = {len(decode(*call)) for call in calls}
+    stats = agree(graph, decode, *calls, *calls)
+    assert len(lengths) > 1, "the data makes it stop at different steps"
+    assert stats.graphs[0].paths == len(lengths) and stats.replays >= 40 + 40 - len(lengths)
+
+
+@torch.no_grad()
+def test_branching_off_leaves_it_eager_and_names_the_line(device):
+    def branch(x):
+        return x * 2 if x.sum() > 0 else x
+
+    graph = gfxgraph.graphed(branch, branching="off")
+    stats = agree(graph, branch, *numbers(device, 3, 4))
+    (reason,) = stats.fallbacks
+    assert stats.replays == 0
+    assert "if x.sum() > 0" in reason and __file__ in reason and "torch.where" in reason
+    with pytest.raises(CaptureError) as caught:
+        gfxgraph.graphed(branch, branching="off", fallback="raise")(torch.ones(4, device=device))
+    line = branch.__code__.co_firstlineno + 1
+    assert (caught.value.rule, caught.value.file, caught.value.line) == (
+        "host-read",
+        __file__,
+        line,
+    )
+
+
+@torch.no_grad()
+def test_state_written_before_a_new_path_is_found_is_not_written_twice(device):
+    for_graph, for_eager = (torch.zeros((), device=device) for _ in range(2))
+
+    def stepped(count, x):
+        count.add_(1)
+        y = x * count
+        if x.sum() > 0:
+            count.add_(10)
+        return y + count
+
+    graph = gfxgraph.graphed(lambda x: stepped(for_graph, x))
+    for (x,) in numbers(device, 12, 4):
+        torch.testing.assert_close(graph(x), stepped(for_eager, x))
+        assert for_graph == for_eager
+    assert graph.stats().replays == 10
+
+
+@torch.no_grad()
+def test_random_numbers_before_a_branch_are_those_of_eager(device):
+    def noisy(x):
+        y = x + torch.rand_like(x)
+        return y + torch.rand_like(x) if x.sum() > 0 else y
+
+    graph = gfxgraph.graphed(noisy)
+    calls = numbers(device, 12, 4)
+    torch.manual_seed(3)
+    got = [graph(*call) for call in calls]
+    torch.manual_seed(3)
+    torch.testing.assert_close(got, [noisy(*call) for call in calls])
+    assert graph.stats().replays == 10
+
+
+@torch.no_grad()
+def test_data_dependent_shapes_run_between_two_graphs(device):
+    def selected(x):
+        y = (x * 2)[x > 0]
+        return y.sum() + y.numel()
+
+    graph = gfxgraph.graphed(selected)
+    stats = agree(graph, selected, *numbers(device, 30, 5))
+    assert stats.replays >= 20 and not stats.fallbacks and stats.graphs[0].paths <= 6
+
+
+@torch.no_grad()
+def test_an_operator_that_reads_the_device_runs_between_two_graphs(device):
+    def solved(x):
+        return torch.linalg.inv(x @ x.mT + torch.eye(4, device=x.device)).sum(0) * 2
+
+    graph = gfxgraph.graphed(solved)
+    stats = agree(graph, solved, *numbers(device, 5, 4, 4))
+    assert stats.captures == 1 and stats.replays == 4 and not stats.fallbacks
+
+
+@torch.no_grad()
+def test_a_result_that_goes_to_the_host_is_new_in_each_call(device):
+    def to_host(x):
+        return (x * 2).cpu()
+
+    graph = gfxgraph.graphed(to_host)
+    first, second = (graph(*call) for call in numbers(device, 2, 4))
+    third = graph(torch.ones(4, device=device))
+    assert first.device.type == "cpu" and torch.equal(third, torch.full((4,), 2.0))
+    assert not torch.equal(second, third)
+
+
+@torch.no_grad()
+def test_a_value_that_is_always_another_one_ends_in_eager(device):
+    def scaled(x):
+        return x * float(x.sum())
+
+    graph = gfxgraph.graphed(scaled)
+    stats = agree(graph, scaled, *numbers(device, 30, 4))
+    (reason,) = stats.fallbacks
+    assert "hardly ever" in reason and "float(x.sum())" in reason
+    assert stats.captures <= 10
+
+
+@torch.no_grad()
+def test_the_number_of_paths_is_bounded(device):
+    def counted(x, n):
+        return x * int(n.sum())
+
+    graph = gfxgraph.graphed(counted)
+    x = torch.ones(2, device=device)
+    calls = [(x, torch.tensor([n], device=device)) for n in range(80) for _ in range(3)]
+    stats = agree(graph, counted, *calls)
+    assert stats.graphs[0].paths == 64
+    (reason,) = stats.fallbacks
+    assert "more than 64 paths" in reason
+
+
+# ---- no_graph
+
+
+@torch.no_grad()
+def test_a_function_marked_no_graph_runs_in_every_call_between_two_graphs(device):
+    seen = []
+
+    @gfxgraph.no_graph
+    def callback(y, scale):
+        seen.append(float(y.sum()))
+        return y * scale
+
+    def fn(x):
+        return callback(x + 1, 3) - 1
+
+    graph = gfxgraph.graphed(fn)
+    calls = numbers(device, 4, 4)
+    graph(*calls[0])
+    seen.clear()
+    for (x,) in calls:
+        torch.testing.assert_close(graph(x), (x + 1) * 3 - 1)
+    assert seen == [float((x + 1).sum()) for (x,) in calls]
+    assert graph.stats().captures == 1 and not graph.stats().fallbacks
+
+
+def test_no_graph_outside_of_a_graph_is_the_function_itself():
+    @gfxgraph.no_graph
+    def double(x):
+        """Twice x."""
+        return x * 2
+
+    assert double(3) == 6 and double.__doc__ == "Twice x."
+    with pytest.raises(ArgumentError, match="no_graph"):
+        gfxgraph.no_graph(3)
+
+
+# ---- nothing is left behind
+
+
+@torch.no_grad()
+def test_after_reset_a_branching_function_starts_anew(device):
+    def branch(x):
+        return x * 2 if x.sum() > 0 else x - 1
+
+    graph = gfxgraph.graphed(branch)
+    agree(graph, branch, *numbers(device, 6, 4))
+    graph.reset()
+    stats = agree(graph, branch, *numbers(device, 6, 4))
+    assert stats.captures == 2
+
+
+@torch.no_grad()
+def test_a_weight_that_was_replaced_is_noticed_on_every_path(device):
+    net = nn.Linear(4, 4).to(device)
+
+    def branch(x):
+        y = net(x)
+        return y * 2 if x.sum() > 0 else net(y)
+
+    graph = gfxgraph.graphed(branch)
+    calls = numbers(device, 8, 2, 4)
+    agree(graph, branch, *calls)
+    net.weight = nn.Parameter(torch.randn(4, 4, device=device))
+    agree(graph, branch, *calls)
+
+
+@torch.inference_mode()
+def test_under_inference_mode_the_same_holds(device):
+    def branch(x):
+        scale = torch.tensor([2.0, 3.0], device=x.device)
+        y = x * scale
+        return y if y.sum() > 0 else y[[1, 0]]
+
+    stats = agree(gfxgraph.graphed(branch), branch, *numbers(device, 10, 2))
+    assert stats.captures == 2 and stats.replays == 8
