@@ -19,11 +19,14 @@ if TYPE_CHECKING:
     from .call.graphed import graphed as graphed
     from .device import DeviceFacts as DeviceFacts
     from .graph.bridged import BridgedCUDAGraph as BridgedCUDAGraph
+    from .graph.check import check as check
     from .graph.enable import disable as disable
     from .graph.enable import enable as enable
     from .graph.enable import health_check as health_check
     from .graph.enable import is_enabled as is_enabled
     from .record.no_graph import no_graph as no_graph
+    from .record.report import Hazard as Hazard
+    from .record.report import Report as Report
 
 __version__ = "0.1.0"
 
@@ -34,6 +37,9 @@ _LAZY = {
     "DeviceFacts": "device",
     "Graphed": "call.graphed",
     "GraphedStats": "call.graphed",
+    "Hazard": "record.report",
+    "Report": "record.report",
+    "check": "graph.check",
     "disable": "graph.enable",
     "enable": "graph.enable",
     "graphed": "call.graphed",
@@ -47,8 +53,11 @@ __all__ = [
     "DeviceFacts",
     "Graphed",
     "GraphedStats",
+    "Hazard",
+    "Report",
     "Stats",
     "__version__",
+    "check",
     "device_facts",
     "device_type",
     "disable",

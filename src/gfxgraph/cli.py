@@ -93,6 +93,38 @@ def demo(
         show(report, Console())
 
 
+@app.command()
+def check(
+    target: Annotated[str, typer.Argument(help="module:callable, such as my_policy:model.")],
+    tensors: Annotated[
+        list[str] | None,
+        typer.Argument(help="Its tensor arguments, such as float32[4,8] int64[1,16]."),
+    ] = None,
+    make: Annotated[
+        str | None,
+        typer.Option(help="module:function that returns the arguments as a tuple, instead."),
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the report as JSON.")] = False,
+) -> None:
+    """Say what would become of a function in a graph; needs no GPU. Status 1: it stays eager."""
+    from rich.console import Console
+
+    from .errors import GfxGraphError
+    from .graph.check import check
+    from .measure.check_view import arguments, load, show
+
+    try:
+        args = load(make)() if make else arguments(tensors or [])
+        report = check(load(target), *args)
+    except GfxGraphError as error:
+        _fail(str(error), status=2)
+    if as_json:
+        typer.echo(json.dumps(report.to_dict(), indent=2))
+    else:
+        show(report, Console())
+    raise typer.Exit(report.verdict == "eager")
+
+
 def _fail(message: str, status: int = 1) -> NoReturn:
     typer.echo(f"Error: {message}", err=True)
     raise typer.Exit(status)

@@ -90,16 +90,16 @@ _CATALOGUE = (
     Rule(
         "synchronize",
         "the host waits for the device",
-        "folds",
-        "folds",
+        "eager",
+        "eager",
         "A capture forbids it, and inside a graph there is nothing to wait for: no work has run.",
         "Remove it from the function; synchronize after the call where timing needs it.",
     ),
     Rule(
         "seed",
-        "the state of a generator is set or read",
-        "branches",
-        "branches",
+        "the state of a generator is set",
+        "eager",
+        "eager",
         "A graph draws from the generator's state at each replay; setting the state is work of the "
         "host.",
         "Seed before the call: torch.manual_seed(seed); out = fn(x).",
