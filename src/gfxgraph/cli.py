@@ -125,6 +125,28 @@ def check(
     raise typer.Exit(report.verdict == "eager")
 
 
+@app.command()
+def lint(
+    paths: Annotated[list[Path], typer.Argument(help="Files and folders of source code.")],
+    as_json: Annotated[bool, typer.Option("--json", help="Print the findings as JSON.")] = False,
+) -> None:
+    """Look for what running the code cannot see, in its source alone. Status 1: found some."""
+    from .errors import GfxGraphError
+    from .record.lint import lint
+
+    try:
+        findings = lint(paths)
+    except GfxGraphError as error:
+        _fail(str(error), status=2)
+    if as_json:
+        typer.echo(json.dumps([asdict(finding) for finding in findings], indent=2, default=str))
+    else:
+        for one in findings:
+            typer.echo(f"{one.file}:{one.line}: {one.severity}: {one.rule}: {one.why}")
+            typer.echo(f"    {one.source}\n    Instead: {one.remedy}")
+    raise typer.Exit(bool(findings))
+
+
 def _fail(message: str, status: int = 1) -> NoReturn:
     typer.echo(f"Error: {message}", err=True)
     raise typer.Exit(status)

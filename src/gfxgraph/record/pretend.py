@@ -710,10 +710,6 @@ class _DispatchMode(TorchDispatchMode):
         self._mode_key = torch._C._TorchDispatchModeKey.FAKE
         self._world = world
 
-    @classmethod
-    def _should_skip_dynamo(cls) -> bool:
-        return False  # saves loading torch._dynamo
-
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:

@@ -516,6 +516,9 @@ def attention(
 
     In a CUDA build the choice asks the device; what this calls is made of simple operators.
     """
+    if attn_mask is not None and attn_mask.dtype is torch.bool:
+        added = torch.zeros_like(attn_mask, dtype=query.dtype)
+        attn_mask = added.masked_fill_(attn_mask.logical_not(), float("-inf"))
     result: torch.Tensor = torch.ops.aten._scaled_dot_product_attention_math(
         query,
         key,

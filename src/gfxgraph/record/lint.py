@@ -1,0 +1,212 @@
+"""``gfxgraph lint``: what source code shows without being run. Nothing that is linted is imported.
+
+>>> from pathlib import Path
+>>> findings = lint([Path("my_model")])
+"""
+
+from __future__ import annotations
+
+import ast
+import os
+import re
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Iterator
+from contextlib import suppress
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from .lint_rules import LINT_RULES, LintRule
+from .lint_rules.reading import Problem, Text, read
+from .lint_rules.source import Mark
+from .report import Severity
+
+__all__ = ["LINT_RULES", "Finding", "LintRule", "lint"]
+
+_SUFFIXES = {".ipynb", ".py", ".sh"}
+_SKIPPED = {"__pycache__", "build", "node_modules", "site-packages"}
+_IGNORE = re.compile(r"#\s*gfxgraph:\s*ignore\b(?:\[([^\]]*)\])?")
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One place in the source that a rule objects to.
+
+    Attributes:
+        rule: id of the rule in :data:`LINT_RULES`.
+        severity: ``"error"``: it fails or gives wrong results; ``"warning"``: it does not do what
+            it is there for, or fails on some devices; ``"note"``: worth a look.
+        title: what the code does, in a few words.
+        what: what was seen at this place.
+        file: the file, as it was reached from the path given to :func:`lint`.
+        cell: of a notebook, the number of the cell, from 1; else ``None``.
+        line: number of the line in the file or cell, from 1; 0 where it is the whole file.
+        column: number of the character in the line, from 1; 0 where there is none.
+        source: the text of the line.
+        why: why it matters in a graph.
+        remedy: the code to write instead.
+    """
+
+    rule: str
+    severity: Severity
+    title: str
+    what: str
+    file: str
+    cell: int | None
+    line: int
+    column: int
+    source: str
+    why: str
+    remedy: str
+
+    def to_dict(self) -> dict[str, Any]:
+        """What ``--json`` prints."""
+        return asdict(self)
+
+
+def lint(
+    paths: Iterable[Path],
+    *,
+    select: Collection[str] | None = None,
+    ignore: Collection[str] = (),
+) -> list[Finding]:
+    """Read Python files, notebooks and shell scripts, and report what the rules object to.
+
+    ``# gfxgraph: ignore`` on a line suppresses what is found there, ``# gfxgraph: ignore[rule]``
+    what that rule finds.
+
+    Args:
+        paths: files and directories. Directories are walked; hidden ones, virtual environments,
+            ``build``, ``node_modules``, ``site-packages`` and ``__pycache__`` are skipped in them.
+        select: ids of the rules to ask, default all.
+        ignore: ids of rules not to ask.
+
+    Returns:
+        The findings, in the order of the files' names, cells, lines and columns.
+
+    Raises:
+        ArgumentError: a path does not exist, or a rule.
+    """
+    rules = _rules(select, ignore)
+    files = sorted({file for path in paths for file in _files(Path(path))})
+    found: list[tuple[Finding, str]] = []
+    for file in files:
+        found += _lint_file(file, rules)
+    elsewhere = _named_elsewhere(files, found)
+    kept = [one for one, name in found if (one.file, name) not in elsewhere]
+    return sorted(kept, key=_position)
+
+
+def _position(one: Finding) -> tuple[str, int, int, int, str]:
+    return one.file, one.cell or 0, one.line, one.column, one.rule
+
+
+def _rules(select: Collection[str] | None, ignore: Collection[str]) -> list[LintRule]:
+    for rule in [*(select or ()), *ignore]:
+        if rule not in LINT_RULES:
+            raise _argument_error(f"there is no rule {rule!r}; the rules: {', '.join(LINT_RULES)}.")
+    wanted = LINT_RULES if select is None else select
+    return [rule for rule in LINT_RULES.values() if rule.id in wanted and rule.id not in ignore]
+
+
+def _files(path: Path) -> Iterator[Path]:
+    if path.is_file():
+        yield path
+        return
+    if not path.is_dir():
+        raise _argument_error(f"{str(path)!r} is no file and no directory.")
+    for folder, inside, names in os.walk(path):
+        inside[:] = [name for name in inside if not _is_skipped(Path(folder, name))]
+        found = (Path(folder, name) for name in names if Path(name).suffix in _SUFFIXES)
+        yield from (file for file in found if file.is_file())
+
+
+def _is_skipped(folder: Path) -> bool:
+    name = folder.name
+    return name.startswith(".") or name in _SKIPPED or (folder / "pyvenv.cfg").is_file()
+
+
+def _argument_error(problem: str) -> Exception:
+    from ..errors import ArgumentError  # imports torch, which linting does not need
+
+    return ArgumentError(f"lint: {problem}")
+
+
+def _lint_file(file: Path, rules: list[LintRule]) -> Iterator[tuple[Finding, str]]:
+    """The findings in a file, each with the name that another file must not have."""
+    text = read(file)
+    for rule in rules:
+        marks: list[Mark] = []
+        if text.source and rule.words.search(text.source.text):
+            try:
+                marks = list(rule.check(text.source))
+            except (RecursionError, ValueError) as error:  # ValueError: of ast.unparse
+                text.problems.append(Problem(0, f"{rule.id} was not asked: {error}"))
+        for mark in marks:
+            if not _is_ignored(text, mark.node, rule):
+                node = mark.node
+                severity = mark.severity or rule.severity
+                found = _finding(
+                    file, text, rule, node.lineno, node.col_offset, mark.what, severity
+                )
+                yield found, mark.unless_named
+    unreadable = LINT_RULES["unreadable"]
+    if unreadable in rules:
+        for problem in text.problems:
+            yield _finding(file, text, unreadable, problem.line, None, problem.what, "error"), ""
+
+
+def _is_ignored(text: Text, node: ast.expr | ast.stmt, rule: LintRule) -> bool:
+    """Whether a comment on its first or last line says so."""
+    for line in (node.lineno, node.end_lineno or node.lineno):
+        comment = _IGNORE.search(text.lines[line - 1])
+        if comment and (comment[1] is None or rule.id in re.split(r"[\s,]+", comment[1])):
+            return True
+    return False
+
+
+def _finding(
+    file: Path,
+    text: Text,
+    rule: LintRule,
+    line: int,
+    offset: int | None,
+    what: str,
+    severity: Severity,
+) -> Finding:
+    written = text.lines[line - 1] if 0 < line <= len(text.lines) else ""
+    cell, number = text.place(line)
+    return Finding(
+        rule=rule.id,
+        severity=severity,
+        title=rule.title,
+        what=what,
+        file=str(file),
+        cell=cell,
+        line=number,
+        column=0 if offset is None else _column(written, offset),
+        source=written.strip(),
+        why=rule.why,
+        remedy=rule.remedy,
+    )
+
+
+def _column(line: str, offset: int) -> int:
+    """The syntax tree counts bytes, people count characters."""
+    return len(line.encode()[:offset].decode(errors="ignore")) + 1
+
+
+def _named_elsewhere(
+    files: Iterable[Path], found: Iterable[tuple[Finding, str]]
+) -> set[tuple[str, str]]:
+    """Which of the findings' files and names have the name in another file too."""
+    wanted = {(one.file, name) for one, name in found if name}
+    if not wanted:
+        return set()
+    pattern = re.compile(rf"\b(?:{'|'.join(sorted({name for _, name in wanted}))})\b")
+    holders: dict[str, set[str]] = defaultdict(set)
+    for file in files:
+        with suppress(OSError):
+            for name in set(pattern.findall(file.read_text(errors="replace"))):
+                holders[name].add(str(file))
+    return {(file, name) for file, name in wanted if holders[name] - {file}}

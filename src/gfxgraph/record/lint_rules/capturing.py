@@ -1,0 +1,271 @@
+"""Rules about code that captures graphs with torch's own API."""
+
+from __future__ import annotations
+
+import ast
+import builtins
+import re
+from collections.abc import Iterable, Iterator
+
+from .captures import Capture, captures
+from .reach import graphed_functions, reached, running_calls
+from .source import Function, LintRule, Mark, Source, assigned, short
+
+__all__ = ["RULES"]
+
+_BUILTIN = frozenset(dir(builtins))
+_ENTER_STREAM = {"torch.cuda.StreamContext", "torch.cuda.set_stream", "torch.cuda.stream"}
+_DEFAULT_STREAM = "torch.cuda.default_stream"
+
+
+# ---------------------------------------------------------------------- replay-without-input-copy
+
+
+def _rebound_inputs(source: Source) -> Iterator[Mark]:
+    blocks = captures(source)
+    for capture in blocks:
+        scope = source.scope(capture.call)
+        inputs = _inputs(source, capture)
+        yield from _rebound(source, capture, inputs, scope, blocks, after=capture.last)
+        owner = source.owner(capture.call)
+        kept = {name for name in inputs if name.startswith("self.")}
+        if owner and kept and capture.graph.startswith("self."):
+            for other in owner.body:
+                if isinstance(other, Function) and other is not scope:
+                    yield from _rebound(source, capture, kept, other, blocks)
+
+
+def _rebound(
+    source: Source,
+    capture: Capture,
+    inputs: set[str],
+    scope: ast.AST,
+    blocks: list[Capture],
+    after: int = 0,
+) -> Iterator[Mark]:
+    """The statements of a function that bind an input anew and replay the graph after that."""
+    inside = [node for node in ast.walk(scope) if source.scope(node) is scope]
+    calls = [(node.lineno, ast.unparse(node.func)) for node in inside if isinstance(node, ast.Call)]
+    replays = [line for line, name in calls if name == f"{capture.graph}.replay"]
+    again = getattr(source.scope(capture.call), "name", "")
+    captured = [line for line, name in calls if name in (again, f"self.{again}")]
+    captured += [block.first for block in blocks]
+    for node in inside:
+        if not isinstance(node, ast.stmt):
+            continue
+        names = {ast.unparse(target) for target in assigned(node)} & inputs
+        if not names or node.lineno <= after or not _binds_new_tensor(node, names):
+            continue
+        end = node.lineno if isinstance(node, ast.For) else node.end_lineno or node.lineno
+        replay = min((line for line in replays if line > end), default=None)
+        if replay and not any(node.lineno <= line <= replay for line in captured):
+            name = min(names)
+            what = f"{name} is bound anew; {capture.graph}.replay() reads the tensor that {name} "
+            yield Mark(node, f"{what}was at capture")
+
+
+def _inputs(source: Source, capture: Capture) -> set[str]:
+    """The variables and attributes of ``self`` that the block reads and does not bind, as text."""
+    read: set[str] = set()
+    bound: set[str] = set()
+    for node in _walk(capture):
+        bound |= {ast.unparse(target) for target in assigned(node)}
+        if _is_variable(source, node) and not _is_called(source, node):
+            read.add(ast.unparse(node))
+    return read - bound
+
+
+def _is_variable(source: Source, node: ast.AST) -> bool:
+    match node:
+        case ast.Name(id=name, ctx=ast.Load()):
+            return name != "self" and not source.dotted(node) and name not in _BUILTIN
+        case ast.Attribute(value=ast.Name(id="self"), ctx=ast.Load()):
+            return True
+    return False
+
+
+def _is_called(source: Source, node: ast.AST) -> bool:
+    parent = source.parent(node)
+    return isinstance(parent, ast.Call) and parent.func is node
+
+
+def _binds_new_tensor(node: ast.AST, names: set[str]) -> bool:
+    """Not ``x = None``, and not ``x = x.copy_(y)``, which binds what it was."""
+    if isinstance(node, ast.AugAssign):
+        return False  # x += y writes a tensor in place
+    value = getattr(node, "value", None)
+    match value:
+        case ast.Constant():
+            return False
+        case ast.Call(func=ast.Attribute(attr=attr, value=receiver)) if attr.endswith("_"):
+            return ast.unparse(receiver) not in names
+    return True
+
+
+# ---------------------------------------------------------------------- capture-without-warmup
+
+
+def _cold_captures(source: Source) -> Iterator[Mark]:
+    lines = source.text.split("\n")
+    blocks = captures(source)
+    for capture in blocks:
+        scope = source.scope(capture.call)
+        called = _called(source, capture)
+        place = source.owner(capture.call) or scope
+        text = "\n".join(
+            lines[getattr(place, "lineno", 1) - 1 : getattr(place, "end_lineno", None)]
+        )
+        if not called or "warm" in text.lower() or source.is_test(capture.call):
+            continue
+        before = _touched(node for node in ast.walk(scope) if _line(node) < capture.first)
+        if before.isdisjoint(called):
+            # Whoever gives it, or calls it elsewhere in the file, may do so before.
+            known = called[0] in _parameters(scope) | _touched(_uncaptured(source, blocks))
+            what = f"{called[0]} is captured, and not called before"
+            yield Mark(capture.call, what, "note" if known else None)
+
+
+def _touched(nodes: Iterable[ast.AST]) -> set[str]:
+    """What is called, or given to something that may call it, as text."""
+    found: set[str] = set()
+    for node in nodes:
+        if isinstance(node, ast.Call):
+            found |= {_without_forward(node.func), *map(ast.unparse, node.args)}
+    return found
+
+
+def _uncaptured(source: Source, blocks: list[Capture]) -> Iterator[ast.Call]:
+    for call in source.nodes(ast.Call):
+        if not any(block.first <= call.lineno <= block.last for block in blocks):
+            yield call
+
+
+def _parameters(scope: ast.AST) -> set[str]:
+    if not isinstance(scope, Function):
+        return set()
+    return {node.arg for node in ast.walk(scope.args) if isinstance(node, ast.arg)}
+
+
+def _line(node: ast.AST) -> int:
+    return getattr(node, "lineno", 0)
+
+
+def _called(source: Source, capture: Capture) -> list[str]:
+    """The functions and modules that are called in the block, as text; none of torch's own."""
+    found = []
+    for node in _walk(capture):
+        match node:
+            case ast.Call(func=ast.Name(id=name) as function):
+                own = not source.dotted(function).startswith("torch.")
+                named = name not in _BUILTIN and not name[:1].isupper()
+                wanted = own and named
+            case ast.Call(func=ast.Attribute(value=ast.Name(id="self" | "cls"))):
+                wanted = True
+            case ast.Call(func=ast.Attribute(attr="forward")):
+                wanted = True
+            case _:
+                continue
+        if wanted and not isinstance(source.parent(node), ast.withitem):
+            found.append(_without_forward(node.func))
+    return found
+
+
+def _without_forward(function: ast.expr) -> str:
+    return ast.unparse(function).removesuffix(".forward")
+
+
+# ---------------------------------------------------------------------- default-stream-in-capture
+
+
+def _default_streams(source: Source) -> Iterator[Mark]:
+    defaults = {
+        ast.unparse(target)
+        for node in source.nodes(ast.Assign)
+        if isinstance(node.value, ast.Call) and source.dotted(node.value.func) == _DEFAULT_STREAM
+        for target in node.targets
+    }
+    blocks = [statement for capture in captures(source) for statement in capture.body]
+    seen: set[ast.Call] = set()
+    for tree in reached(source, [*blocks, *graphed_functions(source)]):
+        for call in running_calls(source, tree):
+            if call in seen or source.dotted(call.func) not in _ENTER_STREAM:
+                continue
+            seen.add(call)
+            if any(_is_default(source, one, defaults) for one in call.args):
+                yield Mark(call, f"{short(call)} in a capture")
+
+
+def _is_default(source: Source, stream: ast.expr, defaults: set[str]) -> bool:
+    if isinstance(stream, ast.Call):
+        return source.dotted(stream.func) == _DEFAULT_STREAM
+    return ast.unparse(stream) in defaults
+
+
+def _walk(capture: Capture) -> Iterator[ast.AST]:
+    for statement in capture.body:
+        yield from ast.walk(statement)
+
+
+_WORDS = re.compile(r"cuda\.graph|CUDAGraph|capture_begin|graphed")
+_WARM = """\
+import torch
+
+def capture(model, x):
+    with torch.cuda.stream(torch.cuda.Stream()):
+        model(x)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+"""
+
+RULES = (
+    LintRule(
+        id="replay-without-input-copy",
+        title="an input of a graph is bound to a new tensor before a replay",
+        severity="error",
+        why="A graph reads the memory that its input had at capture. Binding the name to another "
+        "tensor does not change that memory: the replay computes with the old values.",
+        remedy="Write into the static input: static_input.copy_(x), then graph.replay().",
+        bad=_WARM
+        + "        y = model(x)\n    x = torch.ones(4)\n    graph.replay()\n    return y\n",
+        good=_WARM
+        + "        y = model(x)\n    x.copy_(torch.ones(4))\n    graph.replay()\n    return y\n",
+        words=_WORDS,
+        check=_rebound_inputs,
+    ),
+    LintRule(
+        id="capture-without-warmup",
+        title="a function is captured that was not called before",
+        severity="warning",
+        why="Libraries make handles and workspaces at their first call (cuBLAS, cuDNN, cuFFT, "
+        "Triton's compiler), which a capture forbids.",
+        remedy="Call it some times before the capture, on a side stream; gfxgraph.graphed does.",
+        bad="""\
+import torch
+
+def capture(x):
+    model = torch.nn.Linear(4, 4).cuda()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        y = model(x)
+    return graph, y
+""",
+        good=_WARM + "        y = model(x)\n    return graph, y\n",
+        words=_WORDS,
+        check=_cold_captures,
+    ),
+    LintRule(
+        id="default-stream-in-capture",
+        title="captured code puts work on the default stream",
+        severity="error",
+        why="A capture does not see work on the default stream: it runs once, at capture, and is "
+        "silently not in the graph.",
+        remedy="Leave out torch.cuda.stream(torch.cuda.default_stream()); the current stream is "
+        "right.",
+        bad=_WARM
+        + "        with torch.cuda.stream(torch.cuda.default_stream()):\n            y = model(x)\n"
+        + "    return graph, y\n",
+        good=_WARM + "        y = model(x)\n    return graph, y\n",
+        words=_WORDS,
+        check=_default_streams,
+    ),
+)
