@@ -500,6 +500,7 @@ def test_a_generator_of_its_own_has_to_be_registered():
 # What is refused
 
 SQUARE = torch.eye(3)
+SPARSE = SQUARE.to_sparse()
 VECTOR = torch.arange(3.0)
 COUNTS = torch.tensor([1, 2, 0])
 
@@ -549,6 +550,11 @@ DATA_DEPENDENT_SHAPES: dict[str, Callable[[], Any]] = {
     "mask index": lambda: VECTOR[VECTOR > 0],
     "masked assignment of device data": lambda: _set_masked(VECTOR[0]),
     "repeat_interleave": lambda: VECTOR.repeat_interleave(COUNTS),
+    "lstsq": lambda: torch.linalg.lstsq(SQUARE, SQUARE),
+    "bincount": lambda: torch.bincount(COUNTS),
+    "ctc_loss": lambda: F.ctc_loss(
+        torch.zeros(5, 2, 3), torch.ones(2, 3).long(), COUNTS[:2] * 0 + 5, COUNTS[:2] * 0 + 3
+    ),
 }
 HOST_COPIES: dict[str, Callable[[], Any]] = {
     "tensor": lambda: torch.tensor([1.0, 2.0]),
@@ -573,14 +579,10 @@ HIDDEN_SYNCHRONISATIONS: dict[str, Callable[[], Any]] = {
     "cholesky": lambda: torch.linalg.cholesky(SQUARE),
     "eig": lambda: torch.linalg.eig(SQUARE),
     "pinv": lambda: torch.linalg.pinv(SQUARE),
-    "lstsq": lambda: torch.linalg.lstsq(SQUARE, SQUARE),
     "matrix_exp": lambda: torch.linalg.matrix_exp(SQUARE),
     "normal": lambda: torch.normal(VECTOR, VECTOR),
-    "bincount": lambda: torch.bincount(COUNTS),
     "histc": lambda: torch.histc(VECTOR),
-    "ctc_loss": lambda: F.ctc_loss(
-        torch.zeros(5, 2, 3), torch.ones(2, 3).long(), COUNTS[:2] * 0 + 5, COUNTS[:2] * 0 + 3
-    ),
+    "to_sparse": lambda: SQUARE.to_sparse(),
 }
 SYNCHRONISATIONS: dict[str, Callable[[], Any]] = {
     "cuda": lambda: torch.cuda.synchronize(),
@@ -597,7 +599,7 @@ SEEDINGS: dict[str, Callable[[], Any]] = {
 }
 TENSOR_KINDS: dict[str, Callable[[], Any]] = {
     "Subclass": lambda: VECTOR.as_subclass(Subclass) + 1,
-    "torch.sparse_coo": lambda: SQUARE.to_sparse(),
+    "torch.sparse_coo": lambda: SPARSE + SPARSE,
     "nested": lambda: torch.nested.nested_tensor([VECTOR, VECTOR]),
     "device meta": lambda: torch.empty(3, device="meta") + 1,
 }

@@ -19,7 +19,8 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from gfxgraph.errors import DeviceError
-from gfxgraph.record.pretend import Pretend, PretendTensor, listening, storage_of
+from gfxgraph.record.effects import storage_key
+from gfxgraph.record.pretend import Pretend, PretendTensor, listening
 
 MODES = {
     "grad": nullcontext,
@@ -212,13 +213,13 @@ def test_views_share_memory(world, mode):
     with mode():
         x = torch.zeros(2, 3, device="cuda")
         views = [x[1], x.view(6), x.t(), x.detach(), x.data, x.expand(2, 2, 3), x.unsqueeze(0)]
-        assert {storage_of(v) for v in views} == {storage_of(x)}
+        assert {storage_key(v) for v in views} == {storage_key(x)}
         assert all(map(in_step, views))
         x[1].fill_(5)
         assert x.tolist() == [[0, 0, 0], [5, 5, 5]]
         for other in (x.clone(), x + 0, x.contiguous().clone(), torch.zeros(2, 3, device="cuda")):
-            assert storage_of(other) != storage_of(x)
-        assert storage_of(x[0]) == x.untyped_storage()._cdata
+            assert storage_key(other) != storage_key(x)
+        assert storage_key(x[0]) == x.untyped_storage()._cdata
         assert x[1].data_ptr() == x.data_ptr() + 3 * x.element_size()
 
 
@@ -270,7 +271,7 @@ def test_data_can_be_replaced(world, mode):
     with mode():
         x, y = torch.ones(3, device="cuda"), torch.zeros(2, device="cuda")
         x.data = y
-        assert in_step(x) and storage_of(x) == storage_of(y)
+        assert in_step(x) and storage_key(x) == storage_key(y)
         y.add_(1)
         assert x.tolist() == [1, 1]
 
@@ -280,7 +281,7 @@ def test_parameters_and_copies_of_them_stay_parameters(world):
     assert isinstance(x, nn.Parameter) and x.requires_grad and x.is_cuda
     twin = copy.deepcopy(x)
     assert isinstance(twin, nn.Parameter) and twin.requires_grad and in_step(twin)
-    assert storage_of(twin) != storage_of(x)
+    assert storage_key(twin) != storage_key(x)
     assert x.requires_grad_(False) is x
 
 
@@ -647,7 +648,7 @@ def test_wrapping_keeps_containers_objects_and_memory():
         wrapped = world.wrap(tree)
         assert list(wrapped) == ["a", "b", "c"] and type(wrapped["c"]) is tuple
         assert wrapped["b"][2] is wrapped["a"] is world.wrap(base) is world.wrap(wrapped["a"])
-        assert storage_of(wrapped["b"][0]) == storage_of(wrapped["a"])
+        assert storage_key(wrapped["b"][0]) == storage_key(wrapped["a"])
         assert wrapped["c"][0].requires_grad and not wrapped["a"].requires_grad
         wrapped["b"][0].zero_()
         assert wrapped["a"].tolist() == [0, 1, 0, 0, 4, 5]

@@ -3,12 +3,20 @@
 from __future__ import annotations
 
 import json
+import sys
+from collections.abc import Iterable, Mapping
+from contextlib import redirect_stdout
 from dataclasses import asdict
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Annotated, NoReturn
+from typing import TYPE_CHECKING, Annotated, NoReturn, TypeAlias
 
 import typer
+
+if TYPE_CHECKING:
+    from .record.lint_rules import LintRule
+    from .record.rules import Rule
+    from .record.sarif import Item
 
 __all__ = ["app"]
 
@@ -20,6 +28,15 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
 )
+
+_Sarif: TypeAlias = Annotated[
+    str | None,
+    typer.Option(
+        metavar="FILE",
+        help="Also write SARIF 2.1.0, for code review; '-': to standard output, and what is "
+        "printed to standard error.",
+    ),
+]
 
 
 def _version(wanted: bool) -> None:
@@ -95,33 +112,58 @@ def demo(
 
 @app.command()
 def check(
-    target: Annotated[str, typer.Argument(help="module:callable, such as my_policy:model.")],
-    tensors: Annotated[
+    target: Annotated[
+        str,
+        typer.Argument(
+            help="module:callable, such as my_policy:act; 'my_policy:make_model()' for what a "
+            "function or a class makes without arguments.",
+        ),
+    ],
+    specs: Annotated[
         list[str] | None,
-        typer.Argument(help="Its tensor arguments, such as float32[4,8] int64[1,16]."),
+        typer.Argument(
+            help="Its arguments: a tensor 'float32[4,8]', 'int64[1,16]:32000' (0 <= n < 32000; "
+            "else integers are 0 and 1) or 'float16[4,8]:meta' (a shape without data); a number, "
+            "true, false or none; by name 'mask=bool[4,8]'. -- before a negative number.",
+        ),
     ] = None,
     make: Annotated[
         str | None,
-        typer.Option(help="module:function that returns the arguments as a tuple, instead."),
+        typer.Option(
+            help="module:function that returns the arguments instead: a tuple of them, or "
+            "(args, kwargs), a tuple and a dict.",
+        ),
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the report as JSON.")] = False,
+    sarif: _Sarif = None,
 ) -> None:
     """Say what would become of a function in a graph; needs no GPU. Status 1: it stays eager."""
+    import torch
     from rich.console import Console
 
     from .errors import GfxGraphError
     from .graph.check import check
-    from .measure.check_view import arguments, load, show
+    from .measure.check_view import arguments, fit, load, located, made, show
+    from .record.rules import RULES
 
+    _one_document(as_json, sarif)
+    if make and specs:
+        _fail("Give the arguments or --make, not both.", status=2)
+    torch.manual_seed(0)  # the same report each time
     try:
-        args = load(make)() if make else arguments(tensors or [])
-        report = check(load(target), *args)
+        with redirect_stdout(sys.stderr):  # what modules print when they are loaded
+            fn = load(target)
+            args, kwargs = made(make) if make else arguments(specs or [])
+            fit(fn, args, kwargs)
+            report = check(fn, *args, **kwargs)
     except GfxGraphError as error:
         _fail(str(error), status=2)
     if as_json:
         typer.echo(json.dumps(report.to_dict(), indent=2))
     else:
-        show(report, Console())
+        show(report, Console(stderr=sarif == "-"))
+    if sarif:
+        _write_sarif(sarif, located(report, fn), RULES)
     raise typer.Exit(report.verdict == "eager")
 
 
@@ -129,22 +171,46 @@ def check(
 def lint(
     paths: Annotated[list[Path], typer.Argument(help="Files and folders of source code.")],
     as_json: Annotated[bool, typer.Option("--json", help="Print the findings as JSON.")] = False,
+    sarif: _Sarif = None,
 ) -> None:
     """Look for what running the code cannot see, in its source alone. Status 1: found some."""
-    from .errors import GfxGraphError
-    from .record.lint import lint
+    from rich.console import Console
 
+    from .errors import GfxGraphError
+    from .measure.check_view import show_findings
+    from .record.lint import LINT_RULES, lint
+
+    _one_document(as_json, sarif)
     try:
         findings = lint(paths)
     except GfxGraphError as error:
         _fail(str(error), status=2)
     if as_json:
-        typer.echo(json.dumps([asdict(finding) for finding in findings], indent=2, default=str))
+        typer.echo(json.dumps([finding.to_dict() for finding in findings], indent=2))
     else:
-        for one in findings:
-            typer.echo(f"{one.file}:{one.line}: {one.severity}: {one.rule}: {one.why}")
-            typer.echo(f"    {one.source}\n    Instead: {one.remedy}")
+        show_findings(findings, Console(stderr=sarif == "-"))
+    if sarif:
+        _write_sarif(sarif, findings, LINT_RULES)
     raise typer.Exit(bool(findings))
+
+
+def _one_document(as_json: bool, sarif: str | None) -> None:
+    if as_json and sarif == "-":
+        _fail("--json and --sarif - would both be on standard output.", status=2)
+
+
+def _write_sarif(file: str, items: Iterable[Item], rules: Mapping[str, Rule | LintRule]) -> None:
+    from . import __version__
+    from .record.sarif import to_sarif
+
+    text = json.dumps(to_sarif(items, rules, __version__), indent=2)
+    if file == "-":
+        typer.echo(text)
+        return
+    try:
+        Path(file).write_text(text + "\n", encoding="utf-8")
+    except OSError as error:
+        _fail(f"--sarif: {error}", status=2)
 
 
 def _fail(message: str, status: int = 1) -> NoReturn:

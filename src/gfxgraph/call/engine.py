@@ -18,12 +18,13 @@ from ..errors import ArgumentError, CaptureError, GfxGraphError
 from ..graph.capture import CAPTURING, being_busy, busy, capture
 from ..graph.compare import Tolerance
 from ..graph.lane import Lane
+from ..graph.suitable import describe, unsuitable
 from ..record.effects import storage_key
 from ..stats import tally
 from .entry import Entry, GraphRow, Refusal, make_static, miss, shares_memory
 from .signature import MISS, Condition, Spec, builder, constants, flatten, matcher, tensor_check
 
-__all__ = ["Engine", "GraphedStats", "Options", "describe"]
+__all__ = ["Engine", "GraphedStats", "Options"]
 
 # Captures because something that is no tensor was another one, before its key stays eager.
 _MAX_TRIES = 8
@@ -564,16 +565,10 @@ def _no_graph_now() -> str | None:
 
 def _unsuitable(leaves: Sequence[torch.Tensor], what: str) -> str | None:
     """Why these tensors cannot be inputs or outputs of a graph."""
-    kinds = (torch.Tensor, torch.nn.Parameter)
     for leaf in leaves:
-        if type(leaf) not in kinds:
-            return f"{what}: is a {describe(leaf)}, a subclass of Tensor with behaviour of its own"
-        if leaf.layout is not torch.strided:
-            return f"{what}: has the layout {leaf.layout}, only torch.strided can be copied"
-        if leaf.is_quantized:
-            return f"{what}: is quantized ({leaf.dtype})"
-        if torch._C._functorch.is_functorch_wrapped_tensor(leaf):
-            return f"{what}: is inside a torch.func transform (vmap, grad, jvp)"
+        reason = unsuitable(leaf)
+        if reason is not None:
+            return f"{what}: {reason}"
     device = current_device().type
     strange = {leaf.device for leaf in leaves if leaf.device.type not in ("cpu", device)}
     if strange:
@@ -582,12 +577,6 @@ def _unsuitable(leaves: Sequence[torch.Tensor], what: str) -> str | None:
     if len(devices) > 1:
         return f"{what}s: are on several devices ({', '.join(devices)}); a graph runs on one"
     return None
-
-
-def describe(value: Any) -> str:
-    """The full name of a class, or of the class of an object."""
-    cls = value if isinstance(value, type) else type(value)
-    return f"{cls.__module__}.{cls.__qualname__}".removeprefix("builtins.")
 
 
 def _describe_key(leaves: Sequence[torch.Tensor], spec: Spec) -> str:

@@ -14,7 +14,8 @@ import torch
 
 from ..errors import ArgumentError
 from ..graph.compare import Tolerance
-from .engine import Engine, GraphedStats, Options, describe
+from ..graph.suitable import describe
+from .engine import Engine, GraphedStats, Options
 from .signature import MISS
 
 __all__ = ["Graphed", "GraphedStats", "graphed"]

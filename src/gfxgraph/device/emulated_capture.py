@@ -20,6 +20,7 @@ from ..errors import CaptureError, CaptureForbidden
 from . import emulated_rules as rules
 from .emulated_memory import MemoryPool
 from .emulated_shapes import Rehearsal
+from .operator_table import Call, copies_host_scalar, refusal
 from .operators import is_view, returned_argument, written_tensors
 
 __all__ = ["Capture", "Operation", "current_capture", "forget_closed", "generator_id", "run"]
@@ -211,19 +212,17 @@ class Capture:
     ) -> None:
         """Refuse what CUDA refuses of operations that touch the device."""
         name = op._schema.name
-        refused = rules.operator_rule(op, args)
-        if refused is not None:
-            self.fail(refused[1].error(refused[0]))
+        call = Call(op, args, kwargs, self.on_host)
+        why = refusal(call)
+        if why is not None:
+            self.fail(rules.operator_error(call, why))
         if name == "aten::lift_fresh":
             self.fail(rules.HOST_COPY.error("Making a tensor of host data"))
         if any(map(self.on_host, written_tensors(op, args, kwargs))):
             self.fail(rules.HOST_READ.error(f"{op} into a host tensor"))
-        copied = name in rules.COPY_HOST_SCALARS
+        copied = copies_host_scalar(call)
         if any(self.on_host(t) for t in tensors if copied or t.dim()):
             self.fail(rules.HOST_COPY.error(f"{op} with a host tensor"))
-        # The value of `x[mask] = 1.0` is a host scalar: CUDA fills through the mask then.
-        if rules.writes_through_mask(op, args) and not self.on_host(args[2]):
-            self.fail(rules.DATA_DEPENDENT_SHAPE.error(f"{op} through a boolean mask"))
         generator = kwargs.get("generator")
         if generator is not None and generator_id(generator) not in self._generators:
             self.fail(rules.GENERATOR.error(op))

@@ -9,13 +9,12 @@ from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
-from torch._ops import OpOverload
 
 from ..errors import CaptureForbidden
+from .operator_table import Call, Refusal
 
 __all__ = [
     "AS_ON_CUDA",
-    "COPY_HOST_SCALARS",
     "DATA_DEPENDENT_SHAPE",
     "GENERATOR",
     "HOST_COPY",
@@ -27,8 +26,7 @@ __all__ = [
     "HostCalls",
     "Rule",
     "is_host_copy",
-    "operator_rule",
-    "writes_through_mask",
+    "operator_error",
 ]
 
 
@@ -67,6 +65,10 @@ _HIDDEN_SYNCHRONISATION = Rule(
     "on CUDA it waits for the device inside",
     "Run it outside of the capture",
 )
+_REFUSED = Rule(
+    "capturing it was measured to fail on a GPU",
+    "Run it outside of the capture",
+)
 _SEEDING = Rule(
     "it sets the state of the device's generator from the host",
     "Seed before the capture; each replay then draws new numbers from the generator",
@@ -94,66 +96,26 @@ HOST_READ_FUNCTIONS: dict[object, str] = {
     torch.Tensor.__format__: "Formatting a tensor",
 }
 
+_OPERATOR_RULES: dict[Refusal, Rule] = {
+    "host-read": HOST_READ,
+    "data-dependent-shape": DATA_DEPENDENT_SHAPE,
+    "hidden-sync": _HIDDEN_SYNCHRONISATION,
+    "forbidden-call": _REFUSED,
+}
+
 _HOST_READ_OPERATORS = {
     "aten::_local_scalar_dense": "Tensor.item(), as in bool(), int(), float() and `if tensor:`,",
+    "aten::allclose": "torch.allclose()",
     "aten::equal": "torch.equal()",
 }
 
-# Operators whose CUDA implementation reads a result on the host, found by capturing each alone
-# with torch 2.11 on an H200; the names, some with an overload, are those that reach a dispatch
-# mode on CPU tensors. inv, solve, cholesky and lu_factor fail in _linalg_check_errors; their
-# forms that do not check, such as inv_ex, can be captured.
-_SYNCHRONISING_OPERATORS = frozenset(
-    {
-        "aten::_ctc_loss",
-        "aten::_linalg_check_errors",
-        "aten::_linalg_eigh",
-        "aten::_linalg_eigvals",
-        "aten::_linalg_svd",
-        "aten::bincount",
-        "aten::cholesky",
-        "aten::linalg_eig",
-        "aten::linalg_ldl_factor_ex",
-        "aten::linalg_lstsq",
-        "aten::linalg_matrix_exp",
-        "aten::linalg_pinv",
-        "aten::normal.Tensor_Tensor",
-        "aten::normal.float_Tensor",
-    }
-)
 
-# Other operators take a host scalar by value; these copy it to the device first.
-COPY_HOST_SCALARS = frozenset({"aten::copy_", "aten::where"})
-
-_INDEX_PUT_OPERATORS = frozenset(
-    {
-        "aten::_index_put_impl_",
-        "aten::_unsafe_index_put",
-        "aten::index_put",
-        "aten::index_put_",
-    }
-)
-
-
-def operator_rule(op: OpOverload, args: tuple[Any, ...]) -> tuple[str, Rule] | None:
-    """Under what name and by which rule ``op`` is refused, if it is refused on any device data."""
-    name = op._schema.name
-    if name in _HOST_READ_OPERATORS:
-        return _HOST_READ_OPERATORS[name], HOST_READ
-    if not _SYNCHRONISING_OPERATORS.isdisjoint({name, op._name}):
-        return str(op), _HIDDEN_SYNCHRONISATION
-    if name == "aten::histc":
-        low, high = (*args[2:4], 0, 0)[:2]
-        if low == high:  # then it looks for the limits in the data
-            return str(op), _HIDDEN_SYNCHRONISATION
-    return None
-
-
-def writes_through_mask(op: OpOverload, args: tuple[Any, ...]) -> bool:
-    """Whether ``op`` is ``x[mask] = value``, which first has to count the mask."""
-    return op._schema.name in _INDEX_PUT_OPERATORS and any(
-        index is not None and index.dtype in (torch.bool, torch.uint8) for index in args[1]
-    )
+def operator_error(call: Call, why: Refusal) -> CaptureForbidden:
+    """The error that a call of an operator deserves that is refused on device data."""
+    if why == "data-dependent-shape" and torch.Tag.dynamic_output_shape not in call.func.tags:
+        return DATA_DEPENDENT_SHAPE.error(f"{call.func} through a boolean mask")
+    name = _HOST_READ_OPERATORS.get(call.func._schema.name, str(call.func))
+    return _OPERATOR_RULES[why].error(name)
 
 
 def is_host_copy(

@@ -8,58 +8,106 @@ on a GPU. Copies between host and device are decided here, from the devices of t
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from functools import cache
 from pathlib import Path
-from typing import Any, Literal, TypeAlias
+from types import MappingProxyType
+from typing import Any, Literal, NamedTuple, TypeAlias
 
 import torch
 from torch._ops import OpOverload
 
-__all__ = ["CONDITIONS", "Behaviour", "capture_behaviour", "measured_on"]
+__all__ = [
+    "CONDITIONS",
+    "Behaviour",
+    "Call",
+    "Refusal",
+    "capture_behaviour",
+    "copies_host_scalar",
+    "measured_on",
+    "refusal",
+]
 
 Behaviour: TypeAlias = Literal[
     "captures", "needs warm-up", "reads the device", "copies from the host", "fails"
 ]
 """``"needs warm-up"``: captures once it has run eagerly in the process, as gfxgraph lets it."""
 
-Condition: TypeAlias = Callable[[tuple[Any, ...], dict[str, Any]], bool]
+Refusal: TypeAlias = Literal["host-read", "data-dependent-shape", "hidden-sync", "forbidden-call"]
+"""Why an operator cannot be captured: a rule of the catalogue."""
+
+
+class Call(NamedTuple):
+    """A call of an operator, as it reaches a dispatch mode below autograd.
+
+    Attributes:
+        func: the operator.
+        args: its arguments; a tensor that only says what it is is as good as a real one.
+        kwargs: its keyword arguments.
+        on_host: whether a tensor is in the memory of the host.
+    """
+
+    func: OpOverload
+    args: tuple[Any, ...] = ()
+    kwargs: Mapping[str, Any] = MappingProxyType({})
+    on_host: Callable[[torch.Tensor], bool] = lambda tensor: tensor.device.type == "cpu"
+
+    @property
+    def tensors(self) -> list[torch.Tensor]:
+        """The tensors among the arguments, also in lists."""
+        return list(_tensors((*self.args, *self.kwargs.values())))
+
+    def argument(self, position: int, name: str, default: Any = None) -> Any:
+        """One that may be given either way."""
+        if len(self.args) > position:
+            return self.args[position]
+        return self.kwargs.get(name, default)
+
 
 _DATA = Path(__file__).with_name("operators.json")
 
 _TABLES = ("operators", "by rule", "captured", "variants", "others")
 
+_READS = frozenset({"aten::_local_scalar_dense", "aten::allclose", "aten::equal"})
+
 # Operators that copy from the device to the host or back, as their arguments say.
 _COPIES = frozenset({"aten::_to_copy", "aten::copy_", "aten::copy", "aten::_copy_from"})
 
 # A number in a tensor of the host is an operand by value everywhere but here.
-_COPY_HOST_SCALARS = frozenset({"aten::where", "aten::index_put", "aten::index_put_"})
+_COPY_HOST_SCALARS = _COPIES | {"aten::where", "aten::index_put", "aten::index_put_"}
 
 
-def capture_behaviour(
-    func: OpOverload, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
-) -> Behaviour:
-    """What a stream capture does with this call of ``func``.
-
-    Args:
-        func: the operator, as it reaches a dispatch mode below autograd.
-        args: its arguments. A tensor is on the device if its ``device.type`` is not ``"cpu"``;
-            one that only says so is as good as a real one, no data is looked at.
-        kwargs: its keyword arguments.
-    """
-    kwargs = kwargs or {}
-    name = func._schema.name
-    if name in _COPIES:
-        return _copy_behaviour(args, kwargs)
-    tensors = list(_tensors((*args, *kwargs.values())))
-    if tensors and all(t.device.type == "cpu" for t in tensors) and not _device(kwargs):
+def capture_behaviour(call: Call) -> Behaviour:
+    """What a stream capture does with ``call``, copies between host and device included."""
+    if call.func._schema.name in _COPIES:
+        return _copy_behaviour(call)
+    tensors = call.tensors
+    if tensors and all(map(call.on_host, tensors)) and not call.kwargs.get("device"):
         return "captures"  # the device has no part in it
-    for behaviour, condition in _entries().get(str(func), ()):
-        if condition is None or condition(args, kwargs):
-            return behaviour
-    if any(t.device.type == "cpu" and (t.ndim or name in _COPY_HOST_SCALARS) for t in tensors):
-        return "copies from the host"
-    return "captures"
+    behaviour = _looked_up(call)
+    if behaviour in ("captures", "needs warm-up"):
+        by_value = not copies_host_scalar(call)
+        if any(call.on_host(t) and (t.ndim or not by_value) for t in tensors):
+            return "copies from the host"
+    return behaviour
+
+
+def refusal(call: Call) -> Refusal | None:
+    """Why a stream capture refuses ``call`` with tensors of the device, if it does."""
+    behaviour = _looked_up(call)
+    if behaviour in ("captures", "needs warm-up"):
+        return None
+    if call.func._schema.name in _READS:
+        return "host-read"
+    if torch.Tag.dynamic_output_shape in call.func.tags or _has_mask(call):
+        return "data-dependent-shape"
+    return "forbidden-call" if behaviour == "fails" else "hidden-sync"
+
+
+def copies_host_scalar(call: Call) -> bool:
+    """Whether the call copies a 0-dim tensor of the host; all others take it by value."""
+    # x[mask] = 1.0 fills through the mask then.
+    return call.func._schema.name in _COPY_HOST_SCALARS and not _has_mask(call)
 
 
 def measured_on() -> dict[str, Any]:
@@ -67,27 +115,29 @@ def measured_on() -> dict[str, Any]:
     return {key: value for key, value in _data().items() if key not in _TABLES}
 
 
-def _copy_behaviour(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Behaviour:
+def _looked_up(call: Call) -> Behaviour:
+    for behaviour, condition in _entries().get(str(call.func), ()):
+        if condition is None or condition(call):
+            return behaviour
+    return "captures"
+
+
+def _copy_behaviour(call: Call) -> Behaviour:
     """Of a copy: ``_to_copy(source, device=...)`` or ``copy_(target, source)``."""
-    tensors = list(_tensors(args))
+    tensors = list(_tensors(call.args))
     source = tensors[-1]
-    target = tensors[0].device if len(tensors) > 1 else _device(kwargs) or source.device
-    if (source.device.type == "cpu") == (target.type == "cpu"):
+    device = call.kwargs.get("device")
+    if len(tensors) > 1:
+        to_host = call.on_host(tensors[0])
+    else:
+        to_host = torch.device(device).type == "cpu" if device else call.on_host(source)
+    if call.on_host(source) == to_host:
         return "captures"
-    if source.device.type == "cpu":
-        pinned = _non_blocking(args, kwargs) and source.is_pinned()
-        return "captures" if pinned else "copies from the host"
+    non_blocking = call.argument(2, "non_blocking") is True
+    if not to_host:
+        return "captures" if non_blocking and source.is_pinned() else "copies from the host"
     # To the host without waiting: into pinned memory, which a graph can write.
-    return "captures" if _non_blocking(args, kwargs) else "reads the device"
-
-
-def _non_blocking(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
-    return bool(kwargs.get("non_blocking") or (len(args) > 2 and args[2] is True))
-
-
-def _device(kwargs: dict[str, Any]) -> torch.device | None:
-    device = kwargs.get("device")
-    return torch.device(device) if device is not None else None
+    return "captures" if non_blocking else "reads the device"
 
 
 def _tensors(values: Any) -> Iterator[torch.Tensor]:
@@ -101,68 +151,80 @@ def _tensors(values: Any) -> Iterator[torch.Tensor]:
 # --- conditions: what makes one call of an operator fail and another not --------------------------
 
 
-def _mask_index(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
-    """An index is a mask, which has to be counted."""
-    indices = args[1] if len(args) > 1 else kwargs["indices"]
-    return any(i is not None and i.dtype in (torch.bool, torch.uint8) for i in indices)
+def _has_mask(call: Call) -> bool:
+    indices = call.argument(1, "indices")
+    return isinstance(indices, (list, tuple)) and any(
+        isinstance(i, torch.Tensor) and i.dtype in (torch.bool, torch.uint8) for i in indices
+    )
 
 
-def _no_output_size(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+def _mask_index(call: Call) -> bool:
+    """An index is a mask, which has to be counted; a number of the host needs no counting."""
+    value = call.argument(2, "values")
+    by_value = isinstance(value, torch.Tensor) and value.ndim == 0 and call.on_host(value)
+    return _has_mask(call) and not by_value
+
+
+def _no_output_size(call: Call) -> bool:
     """The size of the result is not given."""
-    return kwargs.get("output_size") is None
+    return call.kwargs.get("output_size") is None
 
 
-def _no_limits(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+def _no_limits(call: Call) -> bool:
     """The limits of a histogram are equal: it looks for them in the data."""
-    low = args[2] if len(args) > 2 else kwargs.get("min", 0)
-    high = args[3] if len(args) > 3 else kwargs.get("max", 0)
-    return bool(low == high)
+    return _not_empty(call) and bool(call.argument(2, "min", 0) == call.argument(3, "max", 0))
 
 
-def _not_empty(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+def _not_empty(call: Call) -> bool:
     """There is something to compute."""
-    return next(_tensors((*args, *kwargs.values()))).numel() > 0
+    return call.tensors[0].numel() > 0
 
 
-def _batch(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+def _batch(call: Call) -> bool:
     """There is more than one matrix."""
-    return _not_empty(args, kwargs) and args[0].ndim > 2
+    return _not_empty(call) and call.args[0].ndim > 2
 
 
-def _not_square(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+def _not_square(call: Call) -> bool:
     """The matrices are not empty and not square."""
-    shape = args[0].shape
-    return _not_empty(args, kwargs) and len(shape) > 1 and shape[-1] != shape[-2]
+    shape = call.args[0].shape
+    return _not_empty(call) and len(shape) > 1 and shape[-1] != shape[-2]
 
 
-def _sorter(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+def _sorter(call: Call) -> bool:
     """The indices that sort are given, and checked."""
-    return _not_empty(args, kwargs) and kwargs.get("sorter") is not None
+    return _not_empty(call) and call.kwargs.get("sorter") is not None
 
 
-def _checked_lengths(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+def _checked_lengths(call: Call) -> bool:
     """The lengths of the segments are given, and checked."""
-    return kwargs.get("lengths") is not None and not kwargs.get("unsafe", False)
+    return call.kwargs.get("lengths") is not None and not call.kwargs.get("unsafe", False)
 
 
-def _same_shapes(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+def _same_shapes(call: Call) -> bool:
     """The shapes do not tell already that two tensors differ."""
-    return bool(args[0].shape == args[1].shape)
+    return bool(call.args[0].shape == call.args[1].shape)
 
 
-def _value_on_the_device(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+def _value_on_the_device(call: Call) -> bool:
     """The value to fill with is on the device."""
-    value = args[-1]
-    return isinstance(value, torch.Tensor) and value.ndim == 0 and value.device.type != "cpu"
+    value = call.args[-1]
+    return isinstance(value, torch.Tensor) and value.ndim == 0 and not call.on_host(value)
 
 
-def _many_test_elements(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+def _many_test_elements(call: Call) -> bool:
     """So many that ``isin`` sorts; its own formula."""
-    elements, tests = args[0].numel(), args[1].numel()
+    elements, tests = call.args[0].numel(), call.args[1].numel()
     return bool(tests >= 10.0 * elements**0.145)
 
 
-CONDITIONS: dict[str, Condition] = {
+def _long_slices(call: Call) -> bool:
+    """Slices of more elements than ``mode`` sorts in one block: 2048."""
+    x = call.args[0]
+    return bool(x.ndim) and int(x.shape[call.argument(1, "dim", -1)]) > 2048
+
+
+CONDITIONS: dict[str, Callable[[Call], bool]] = {
     condition.__name__[1:].replace("_", " "): condition
     for condition in (
         _not_empty,
@@ -176,6 +238,7 @@ CONDITIONS: dict[str, Condition] = {
         _same_shapes,
         _value_on_the_device,
         _many_test_elements,
+        _long_slices,
     )
 }
 """By the name that the data gives them."""
@@ -188,7 +251,7 @@ def _data() -> dict[str, Any]:
 
 
 @cache
-def _entries() -> dict[str, tuple[tuple[Behaviour, Condition | None], ...]]:
+def _entries() -> dict[str, tuple[tuple[Behaviour, Callable[[Call], bool] | None], ...]]:
     return {
         name: tuple((behaviour, CONDITIONS[when] if when else None) for behaviour, when in entries)
         for name, entries in _data()["operators"].items()

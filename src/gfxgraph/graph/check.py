@@ -14,12 +14,13 @@ import torch.utils._pytree as pytree
 
 from ..errors import ArgumentError
 from ..record.effects import UndoLog
-from ..record.pretend import Pretend, storage_of
+from ..record.pretend import Pretend, PretendTensor
 from ..record.recorder import Note, Recorder, Recording
 from ..record.report import Hazard, Report
 from ..record.rules import RULES, Effect
 from ..record.source import Source, users_line, users_line_of
 from .state import PythonState
+from .suitable import describe, unsuitable
 
 __all__ = ["check"]
 
@@ -65,6 +66,11 @@ class _Check:
 
     def twice(self) -> None:
         """The first run tells what changes from call to call; the second is reported."""
+        given = pytree.tree_leaves((self._args, self._kwargs))
+        for reason in filter(None, (unsuitable(t) for t in given if isinstance(t, torch.Tensor))):
+            self._add("argument", reason, Source())
+        if self._extra:
+            return self._tell(Recording())
         python_random = random.getstate()
         moving: set[int] = set()
         with Pretend(self._observe) as world, torch.no_grad():
@@ -84,7 +90,6 @@ class _Check:
                         UndoLog(),
                         keep_values=False,
                         moving=moving,
-                        storage_of=storage_of,
                     )
                     try:
                         with self._prints(), self._threads(), recorder.watching():
@@ -173,10 +178,14 @@ class _Check:
 
     def _look_at(self, result: Any) -> None:
         for leaf in pytree.tree_leaves(result):
-            if not isinstance(leaf, (torch.Tensor, *_PLAIN)) and not hasattr(
-                leaf, "__dataclass_fields__"
-            ):
-                self._add("result", f"a {type(leaf).__qualname__}", Source())
+            if isinstance(leaf, torch.Tensor):
+                reason = unsuitable(leaf, (torch.Tensor, torch.nn.Parameter, PretendTensor))
+            elif isinstance(leaf, _PLAIN) or hasattr(leaf, "__dataclass_fields__"):
+                reason = None
+            else:
+                reason = f"is a {describe(leaf)}"
+            if reason is not None:
+                self._add("result", reason, Source())
 
     @contextmanager
     def _prints(self) -> Iterator[None]:

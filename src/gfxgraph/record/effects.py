@@ -10,14 +10,46 @@ from collections.abc import Iterator
 from typing import Any
 
 import torch
+from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils._python_dispatch import TorchDispatchMode
 
-__all__ = ["OutsideTensors", "UndoLog", "nobody_else_holds", "storage_key", "tensors_in"]
+__all__ = [
+    "OutsideTensors",
+    "StorageNames",
+    "UndoLog",
+    "nobody_else_holds",
+    "storage_key",
+    "tensors_in",
+]
 
 
 def storage_key(tensor: torch.Tensor) -> int:
-    """What identifies the storage of ``tensor`` as long as it lives."""
-    return int(tensor.untyped_storage()._cdata)
+    """What identifies the memory of ``tensor`` as long as it lives.
+
+    Two tensors share memory if it is the same for both; a sparse tensor shares none.
+    """
+    owner: Any = tensor.untyped_storage() if tensor.layout is torch.strided else tensor
+    return int(owner._cdata)
+
+
+class StorageNames:
+    """Names the memory of tensors by :func:`storage_key`; no name comes twice while this lives."""
+
+    def __init__(self) -> None:
+        # As long as somebody holds one, the number of a freed storage is not given to another.
+        self._held: dict[int, object] = {}
+
+    def __call__(self, tensor: torch.Tensor) -> int:
+        """The name of the memory of ``tensor``."""
+        key = storage_key(tensor)
+        if key not in self._held:
+            dense = tensor.layout is torch.strided
+            self._held[key] = (
+                StorageWeakRef(tensor.untyped_storage())
+                if dense
+                else torch._C._WeakTensorRef(tensor)
+            )
+        return key
 
 
 class UndoLog:
@@ -71,17 +103,18 @@ class OutsideTensors(TorchDispatchMode):
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.found: dict[int, torch.Tensor] = {}
+        self._name = StorageNames()
         self._inside: set[int] = set()
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if func is torch.ops.aten.lift_fresh.default:  # torch.tensor(2.0): made in this run
-            self._inside.add(storage_key(args[0]))
+            self._inside.add(self._name(args[0]))
         for tensor in tensors_in((args, kwargs)):
-            key = storage_key(tensor)
+            key = self._name(tensor)
             if key not in self._inside and key not in self.found:
                 self.found[key] = tensor.detach()
         result = func(*args, **(kwargs or {}))
-        self._inside.update({storage_key(t) for t in tensors_in(result)} - self.found.keys())
+        self._inside.update({self._name(t) for t in tensors_in(result)} - self.found.keys())
         return result
 
 

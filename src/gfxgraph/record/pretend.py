@@ -30,9 +30,10 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from ..device.operators import is_view, written_tensors
 from ..errors import DeviceError
+from .effects import storage_key
 from .pretend_cuda import FakeDevice, Observer, attached, attention, listening
 
-__all__ = ["Observer", "Pretend", "PretendTensor", "listening", "storage_of"]
+__all__ = ["Observer", "Pretend", "PretendTensor", "listening"]
 
 _DEVICE = torch.device("cuda", 0)
 _CPU, _META = torch.device("cpu"), torch.device("meta")
@@ -41,14 +42,6 @@ _set_data: Any = torch.Tensor.data.__set__  # type: ignore[attr-defined]
 
 def _inside(tensor: torch.Tensor) -> torch.Tensor:
     return tensor.inside if isinstance(tensor, PretendTensor) else tensor
-
-
-def storage_of(tensor: torch.Tensor) -> int:
-    """What identifies the memory of ``tensor``, pretended or plain, as long as it lives.
-
-    Two tensors share memory if it is the same for both.
-    """
-    return int(tensor.untyped_storage()._cdata)
 
 
 class PretendTensor(torch.Tensor):
@@ -214,16 +207,16 @@ class Pretend:
 
     def is_pinned(self, tensor: torch.Tensor) -> bool:
         """Whether ``tensor`` is in memory of the host that was asked to be pinned."""
-        return storage_of(tensor) in self._pinned
+        return storage_key(tensor) in self._pinned
 
     def pin(self, tensor: torch.Tensor) -> torch.Tensor:
         """Say that the memory of ``tensor`` is pinned."""
-        self._pinned[storage_of(tensor)] = tensor.untyped_storage()
+        self._pinned[storage_key(tensor)] = tensor.untyped_storage()
         return tensor
 
     def is_unknown(self, tensor: torch.Tensor) -> bool:
         """Whether something of which only the shape is known was written into ``tensor``."""
-        return bool(self._unknown) and storage_of(tensor) in self._unknown
+        return bool(self._unknown) and storage_key(tensor) in self._unknown
 
     def note_writes(self, tensors: Iterable[torch.Tensor], unknown: bool) -> None:
         """``tensors`` are about to be written; keep the data of those from outside.
@@ -233,7 +226,7 @@ class Pretend:
             unknown: only the shape is known of what is written.
         """
         for tensor in tensors:
-            key, storage = storage_of(tensor), tensor.untyped_storage()
+            key, storage = storage_key(tensor), tensor.untyped_storage()
             if unknown:
                 self._unknown[key] = storage
             elif key in self._borrowed and key not in self._saved:
@@ -280,7 +273,7 @@ class Pretend:
 
     def _borrow(self, tensor: torch.Tensor) -> None:
         if tensor.layout is torch.strided and tensor.device.type == "cpu":
-            self._borrowed.setdefault(storage_of(tensor), tensor.untyped_storage())
+            self._borrowed.setdefault(storage_key(tensor), tensor.untyped_storage())
 
     def _put_data_back(self) -> None:
         for key, saved in self._saved.items():
@@ -758,7 +751,7 @@ def _address(tensor: torch.Tensor) -> int:
     """That of the data; what has none gets one that is only its own."""
     inner = _inside(tensor)
     if inner.is_meta and inner.numel():
-        return storage_of(inner) + int(inner.storage_offset()) * inner.element_size()
+        return storage_key(inner) + int(inner.storage_offset()) * inner.element_size()
     return inner.data_ptr()
 
 

@@ -177,7 +177,7 @@ class Recorder(Watch):
     def wrote(self, tensor: torch.Tensor) -> None:
         """Save what the tensor holds."""
         self._log.add(tensor, self._keep_values)
-        key = self.storage_of(tensor)
+        key = self.name(tensor)
         self.recording.writes.append((key, len(self.recording.events)))
         is_input = key in self.inputs
         self.met("input-write" if is_input else "external-write", f"shape {tuple(tensor.shape)}")
@@ -188,7 +188,7 @@ class Recorder(Watch):
             self.recording.draws = len(self.recording.events)
         if rule == "unknown-kernel":
             for tensor in tensors:
-                if self.storage_of(tensor) not in self.inside:
+                if self.name(tensor) not in self.inside:
                     self._log.add(tensor, self._keep_values)  # it may write it
         if not self.quiet:
             note = Note(rule, what, users_line())

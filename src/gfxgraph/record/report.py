@@ -2,18 +2,42 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field
+from html import escape
+from pathlib import Path
 from typing import Any, Literal
 
-from .rules import Effect
+from .rules import RULES, Effect
 
-__all__ = ["Hazard", "Report", "Severity"]
+__all__ = ["Hazard", "Report", "Severity", "counted", "within"]
 
 Severity = Literal["error", "warning", "note"]
 """``"error"``: it stays eager because of this; ``"warning"``: it captures by folding or branching;
 ``"note"``: it captures as it is."""
 
 _ORDER: tuple[Effect, ...] = ("captures", "folds", "branches", "eager")
+_IN_WORDS: dict[Effect, str] = {
+    "captures": "captures as it is",
+    "folds": "captures by folding constants",
+    "branches": "captures as several graphs, with the host in between",
+    "eager": "stays eager",
+}
+# White text on them can be read, and they themselves on a light and on a dark page.
+_COLOURS: dict[Severity, str] = {"error": "#cf222e", "warning": "#9a6700", "note": "#0969da"}
+_HEADINGS = ("Severity", "Rule", "Where", "Why and remedy")
+
+
+def within(file: str) -> str:
+    """``file``, relative to the current directory where it is inside."""
+    with suppress(ValueError):
+        return str(Path(file).relative_to(Path.cwd()))
+    return file
+
+
+def counted(count: int, what: str) -> str:
+    """``"1 hazard"``, ``"2 hazards"``."""
+    return f"{count} {what}{'' if count == 1 else 's'}"
 
 
 @dataclass
@@ -50,7 +74,7 @@ class Hazard:
 
 @dataclass
 class Report:
-    """What :func:`gfxgraph.check` returns.
+    """What :func:`gfxgraph.check` returns. Notebooks show it as a table.
 
     Attributes:
         name: the function.
@@ -73,6 +97,45 @@ class Report:
         """The worst effect of a hazard."""
         return max((h.effect for h in self.hazards), key=_ORDER.index, default="captures")
 
+    @property
+    def in_words(self) -> str:
+        """The verdict, and why where it stays eager."""
+        reasons = {RULES[h.rule].title: None for h in self.hazards if h.effect == "eager"}
+        because = f" because {'; '.join(reasons)}" if reasons else ""
+        return _IN_WORDS[self.verdict] + because
+
+    @property
+    def basis(self) -> tuple[str, str]:
+        """How much was found in how much, and what it was checked on."""
+        found = counted(len(self.hazards), "hazard") if self.hazards else "No hazards"
+        operations = counted(self.operations, "operation")
+        return f"{found} in {operations}.", f"Checked on {self.device}, torch {self.torch}."
+
     def to_dict(self) -> dict[str, Any]:
         """What ``--json`` prints."""
         return {"verdict": self.verdict, **asdict(self)}
+
+    def _repr_html_(self) -> str:
+        """What a notebook shows."""
+        head = f"<b><code>{escape(self.name)}</code>:</b> {escape(self.in_words)}"
+        rows = [_row("th", _HEADINGS), *(_row("td", _cells(hazard)) for hazard in self.hazards)]
+        table = f"<table>{''.join(rows)}</table>" if self.hazards else ""
+        return f"<div><div>{head}</div><div>{escape(' '.join(self.basis))}</div>{table}</div>"
+
+
+def _cells(hazard: Hazard) -> tuple[str, ...]:
+    badge = f"background:{_COLOURS[hazard.severity]};color:#fff;border-radius:3px;padding:1px 6px"
+    count = f", {hazard.count} times" if hazard.count > 1 else ""
+    place = f"{within(hazard.file)}:{hazard.line}" if hazard.file else ""
+    return (
+        f'<span style="{badge}">{hazard.severity}</span>',
+        f"<b>{escape(hazard.rule)}</b><br>{escape(hazard.what)}{count}",
+        f"{escape(place)}<br><code>{escape(hazard.source)}</code>",
+        f"{escape(hazard.why)}<br><b>Remedy:</b> {escape(hazard.remedy)}",
+    )
+
+
+def _row(tag: str, cells: tuple[str, ...]) -> str:
+    style = "text-align:left;vertical-align:top;padding:4px 6px;border-top:1px solid #8888"
+    inside = "".join(f'<{tag} style="{style}">{cell}</{tag}>' for cell in cells)
+    return f"<tr>{inside}</tr>"

@@ -22,9 +22,9 @@ class Rule:
         tainted: what becomes of it where the data does depend on them.
         why: why it matters in a graph.
         remedy: the code to write instead.
-        bad: source of a function ``f`` that triggers it, for ``x``, a float tensor of shape
+        bad: source of a module with a function ``f`` that does it, given a float tensor of shape
             (4, 8) on the device.
-        good: source of an ``f`` that does the same and does not.
+        good: source of a module with an ``f`` that is there for the same and does not do it.
     """
 
     id: str
@@ -33,8 +33,8 @@ class Rule:
     tainted: Effect
     why: str
     remedy: str
-    bad: str = ""
-    good: str = ""
+    bad: str
+    good: str
 
 
 _CATALOGUE = (
@@ -45,38 +45,88 @@ _CATALOGUE = (
         "branches",
         "The host waits for the device, which a capture forbids, and what Python does with the "
         "value is decided once, at capture.",
-        "Keep the value in a tensor: torch.where(condition, a, b) for a branch, a 0-dim tensor for "
-        "a factor.",
+        "Keep the value in a tensor: torch.where(condition, a, b) for a branch, a 0-dim tensor "
+        "for a factor.",
+        bad="""\
+def f(x):
+    confidence = x.softmax(-1).amax()
+    return x * 0.5 if confidence < 0.9 else x
+""",
+        good="""\
+import torch
+
+def f(x):
+    confidence = x.softmax(-1).amax()
+    return torch.where(confidence < 0.9, x * 0.5, x)
+""",
     ),
     Rule(
         "data-dependent-shape",
         "the shape of a result depends on data",
         "folds",
         "branches",
-        "Memory and launch sizes of a graph are fixed at capture; to learn the shape the host has "
-        "to read the device.",
+        "Memory and launch sizes of a graph are fixed at capture; to learn the shape the host "
+        "has to read the device.",
         "Use a form of fixed shape: torch.where or masked_fill for a mask, topk for nonzero, "
         "repeat_interleave(..., output_size=n).",
+        bad="""\
+def f(x):
+    valid = x > 0
+    return x[valid].mean()
+""",
+        good="""\
+def f(x):
+    valid = x > 0
+    return x.where(valid, 0).sum() / valid.sum()
+""",
     ),
     Rule(
         "hidden-sync",
         "an operator reads the device inside",
         "folds",
         "branches",
-        "The operator waits for the device (an error code, a size, a search on the host), which a "
-        "capture forbids.",
+        "The operator waits for the device (an error code, a size, a search on the host), which "
+        "a capture forbids.",
         "Use a form that does not check or read, such as torch.linalg.inv_ex, solve_ex, "
         "cholesky_ex, or call it outside of the graphed function.",
+        bad="""\
+import torch
+
+def f(x):
+    covariance = x @ x.mT + torch.eye(4, device=x.device)
+    return torch.linalg.solve(covariance, x)
+""",
+        good="""\
+import torch
+
+def f(x):
+    covariance = x @ x.mT + torch.eye(4, device=x.device)
+    return torch.linalg.solve_ex(covariance, x).result
+""",
     ),
     Rule(
         "host-constant",
         "data of the host is copied to the device",
         "folds",
         "branches",
-        "A copy from pageable memory is forbidden in a capture, and would bring the values of the "
-        "capture for ever.",
+        "A capture forbids a copy from pageable memory: each replay would read that memory "
+        "again, whatever is in it by then.",
         "Make the tensor once, outside of the function (register_buffer), or on the device: "
         "torch.full, torch.zeros, torch.arange(..., device=x.device).",
+        bad="""\
+import torch
+
+def f(x):
+    times = torch.tensor([0.0, 0.25, 0.5, 0.75], device=x.device)
+    return x + times[:, None]
+""",
+        good="""\
+import torch
+
+def f(x):
+    times = torch.arange(4, device=x.device) / 4
+    return x + times[:, None]
+""",
     ),
     Rule(
         "host-compute",
@@ -86,23 +136,58 @@ _CATALOGUE = (
         "A graph holds work of the device only; an operation on a CPU tensor runs once, at "
         "capture.",
         "Keep the tensor on the device.",
+        bad="""\
+def f(x):
+    logits = x.cpu()
+    return logits.argmax(-1).to(x.device)
+""",
+        good="""\
+def f(x):
+    return x.argmax(-1)
+""",
     ),
     Rule(
         "synchronize",
         "the host waits for the device",
         "eager",
         "eager",
-        "A capture forbids it, and inside a graph there is nothing to wait for: no work has run.",
+        "A capture forbids it, and has nothing to wait for: it records the work and runs none of "
+        "it.",
         "Remove it from the function; synchronize after the call where timing needs it.",
+        bad="""\
+import torch
+
+def f(x):
+    action = x.tanh()
+    torch.cuda.synchronize()
+    return action
+""",
+        good="""\
+def f(x):  # the caller synchronizes
+    return x.tanh()
+""",
     ),
     Rule(
         "seed",
         "the state of a generator is set",
         "eager",
         "eager",
-        "A graph draws from the generator's state at each replay; setting the state is work of the "
-        "host.",
+        "Setting the state is work of the host, which a replay does not do: it draws on from the "
+        "state that it finds.",
         "Seed before the call: torch.manual_seed(seed); out = fn(x).",
+        bad="""\
+import torch
+
+def f(x):
+    torch.manual_seed(0)
+    return x + 0.1 * torch.randn_like(x)
+""",
+        good="""\
+import torch
+
+def f(x):  # the caller seeds
+    return x + 0.1 * torch.randn_like(x)
+""",
     ),
     Rule(
         "generator",
@@ -110,7 +195,21 @@ _CATALOGUE = (
         "eager",
         "eager",
         "A graph has to know its generators before the capture, and they have to outlive it.",
-        "Make the generator once, outside of the function, and keep it on the object.",
+        "Draw from the default generator, or make one outside of the function and keep it on the "
+        "object.",
+        bad="""\
+import torch
+
+def f(x):
+    generator = torch.Generator(x.device)
+    return x + torch.randn(x.shape, generator=generator, device=x.device)
+""",
+        good="""\
+import torch
+
+def f(x):
+    return x + torch.randn_like(x)
+""",
     ),
     Rule(
         "default-stream",
@@ -120,25 +219,70 @@ _CATALOGUE = (
         "A capture does not see work on the default stream: it runs once, at capture, and is "
         "silently not in the graph.",
         "Leave out torch.cuda.stream(torch.cuda.default_stream()); the current stream is right.",
+        bad="""\
+import torch
+
+def f(x):
+    with torch.cuda.stream(torch.cuda.default_stream()):
+        return x.tanh()
+""",
+        good="""\
+def f(x):
+    return x.tanh()
+""",
     ),
     Rule(
         "side-stream",
-        "a side stream is used without being forked from the current stream, or not joined to it",
+        "a side stream is not forked from the current stream, or not joined to it",
         "eager",
         "eager",
-        "A capture takes in a stream that waits for the capturing one, and has to end with all of "
-        "them joined.",
+        "A capture takes in a stream that waits for the capturing one, and has to end with all "
+        "of them joined.",
         "side.wait_stream(torch.cuda.current_stream()) before the work, "
         "torch.cuda.current_stream().wait_stream(side) after it.",
+        bad="""\
+import torch
+
+def f(x):
+    side = torch.cuda.Stream()
+    side.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(side):
+        image = x.relu()
+    return image + x.tanh()
+""",
+        good="""\
+import torch
+
+def f(x):
+    side = torch.cuda.Stream()
+    side.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(side):
+        image = x.relu()
+    torch.cuda.current_stream().wait_stream(side)
+    return image + x.tanh()
+""",
     ),
     Rule(
         "thread",
         "another thread is started",
         "eager",
         "eager",
-        "A capture records the work of one thread; what the other computes is done once, at "
-        "capture.",
+        "A capture records the work of one thread; what another computes is done once, at capture.",
         "Do the work on the calling thread, or outside of the function.",
+        bad="""\
+import threading
+
+def f(x):
+    found = []
+    worker = threading.Thread(target=lambda: found.append(x.tanh()))
+    worker.start()
+    worker.join()
+    return found[0]
+""",
+        good="""\
+def f(x):
+    return x.tanh()
+""",
     ),
     Rule(
         "print",
@@ -147,6 +291,16 @@ _CATALOGUE = (
         "eager",
         "A replay does not run Python, so it prints nothing.",
         "Remove the print, or print what the call returned.",
+        bad="""\
+def f(x):
+    action = x.tanh()
+    print(action.shape)
+    return action
+""",
+        good="""\
+def f(x):  # the caller prints
+    return x.tanh()
+""",
     ),
     Rule(
         "python-state",
@@ -155,6 +309,24 @@ _CATALOGUE = (
         "eager",
         "A replay does not run Python: the value stays what it was at capture.",
         "Keep the state in a tensor that is written in place: self.position.add_(1).",
+        bad="""\
+step = 0
+
+def f(x):
+    global step
+    step += 1
+    return x * 0.9**step
+""",
+        good="""\
+import gfxgraph
+import torch
+
+step = torch.zeros((), device=gfxgraph.device_type())
+
+def f(x):
+    step.add_(1)
+    return x * 0.9**step
+""",
     ),
     Rule(
         "python-random",
@@ -162,16 +334,53 @@ _CATALOGUE = (
         "eager",
         "eager",
         "A replay does not run Python: every replay would use the numbers of the capture.",
-        "Use torch.rand on the device, or draw outside and pass the number.",
+        "Use torch.rand on the device, or draw outside and pass the numbers in a tensor.",
+        bad="""\
+import random
+
+def f(x):
+    return x * random.uniform(0.9, 1.1)
+""",
+        good="""\
+import torch
+
+def f(x):
+    return x * (0.9 + 0.2 * torch.rand((), device=x.device))
+""",
     ),
     Rule(
         "unknown-kernel",
         "a kernel that torch does not know gets the address of a tensor",
         "captures",
         "captures",
-        "It is captured if it runs on the current stream, but nobody can tell what it writes: such "
-        "tensors are never taken for constant.",
+        "It is captured if it runs on the current stream, but nobody can tell what it writes: "
+        "such tensors are never taken for constant.",
         "Wrap it with torch.library.triton_op or torch.library.custom_op(mutates_args=...).",
+        bad="""\
+import ctypes
+
+launch = ctypes.CFUNCTYPE(None, ctypes.c_void_p)(lambda address: None)  # stands for a kernel
+
+def f(x):
+    y = x.relu()
+    launch(y.data_ptr())
+    return y
+""",
+        good="""\
+import ctypes
+import torch
+
+launch = ctypes.CFUNCTYPE(None, ctypes.c_void_p)(lambda address: None)  # stands for a kernel
+
+@torch.library.custom_op("mine::kernel", mutates_args=["y"])
+def kernel(y: torch.Tensor) -> None:
+    launch(y.data_ptr())
+
+def f(x):
+    y = x.relu()
+    kernel(y)
+    return y
+""",
     ),
     Rule(
         "no-graph",
@@ -180,14 +389,45 @@ _CATALOGUE = (
         "branches",
         "It runs eagerly between two graphs, at each call.",
         "Nothing to do; each such call costs a launch of another graph.",
+        bad="""\
+import gfxgraph
+
+@gfxgraph.no_graph
+def send(action): ...  # stands for a message to the robot
+
+def f(x):
+    action = x.tanh()
+    send(action)
+    return action
+""",
+        good="""\
+def f(x):  # the caller sends
+    return x.tanh()
+""",
     ),
     Rule(
         "forbidden-call",
         "an operator cannot be captured",
         "branches",
         "branches",
-        "Capturing this operator was measured to fail on a GPU.",
-        "Call it outside of the graphed function.",
+        "On a GPU a capture was seen to fail at this operator.",
+        "Use another operator, or call it outside of the graphed function.",
+        bad="""\
+import torch
+
+def f(x):
+    factors = x.view(2, 4, 4).tril()
+    return torch.cholesky_inverse(factors)
+""",
+        good="""\
+import torch
+
+def f(x):
+    factors = x.view(2, 4, 4).tril()
+    one = torch.eye(4, device=x.device)
+    inverse = torch.linalg.solve_triangular(factors, one, upper=False)
+    return inverse.mT @ inverse
+""",
     ),
     Rule(
         "autograd",
@@ -196,6 +436,26 @@ _CATALOGUE = (
         "eager",
         "A replay records nothing for autograd.",
         "Call it under torch.no_grad() or torch.inference_mode().",
+        bad="""\
+import gfxgraph
+import torch
+
+critic = torch.nn.Linear(8, 1, device=gfxgraph.device_type())
+
+@torch.enable_grad()
+def f(x):
+    return critic(x)
+""",
+        good="""\
+import gfxgraph
+import torch
+
+critic = torch.nn.Linear(8, 1, device=gfxgraph.device_type())
+
+@torch.no_grad()
+def f(x):
+    return critic(x)
+""",
     ),
     Rule(
         "argument",
@@ -204,7 +464,15 @@ _CATALOGUE = (
         "eager",
         "A graph reads its inputs from fixed addresses; what is no plain dense tensor cannot be "
         "copied there.",
-        "Pass torch.Tensor objects on one device, and numbers.",
+        "Pass dense torch.Tensor objects on one device; each plain value makes a graph of its own.",
+        bad="""\
+def f(x):  # called with a sparse tensor: f(x.to_sparse())
+    return x.to_dense().tanh()
+""",
+        good="""\
+def f(x):
+    return x.tanh()
+""",
     ),
     Rule(
         "result",
@@ -213,7 +481,17 @@ _CATALOGUE = (
         "eager",
         "A replay gives tensors; an object that Python made in the call would be that of the "
         "capture.",
-        "Return tensors, numbers and containers of them.",
+        "Return tensors, plain values that stay the same, and containers of them.",
+        bad="""\
+import torch
+
+def f(x):
+    return torch.distributions.Normal(x, 0.1)
+""",
+        good="""\
+def f(x):
+    return {"mean": x, "std": 0.1}
+""",
     ),
     Rule(
         "raises",
@@ -222,6 +500,14 @@ _CATALOGUE = (
         "eager",
         "There is nothing to capture.",
         "Correct the error; the function was run as it would be run eagerly.",
+        bad="""\
+def f(x):
+    return (x @ x).softmax(-1)
+""",
+        good="""\
+def f(x):
+    return (x @ x.mT).softmax(-1)
+""",
     ),
     Rule(
         "external-write",
@@ -230,6 +516,20 @@ _CATALOGUE = (
         "captures",
         "Every replay writes it too, as every call does; warm-up and capture are taken back.",
         "Nothing to do.",
+        bad="""\
+import gfxgraph
+import torch
+
+average = torch.zeros(4, 8, device=gfxgraph.device_type())
+
+def f(x):
+    return average.lerp_(x, 0.1).tanh()
+""",
+        good="""\
+def f(x, average=0.0):  # the caller keeps the first result
+    average = average + 0.1 * (x - average)
+    return average, average.tanh()
+""",
     ),
     Rule(
         "input-write",
@@ -238,6 +538,14 @@ _CATALOGUE = (
         "captures",
         "The replay writes the static input, which is copied back after each call.",
         "Return a new tensor to save the copy.",
+        bad="""\
+def f(x):
+    return x.clamp_(-1, 1) * 0.5
+""",
+        good="""\
+def f(x):
+    return x.clamp(-1, 1) * 0.5
+""",
     ),
     Rule(
         "random",
@@ -246,6 +554,16 @@ _CATALOGUE = (
         "captures",
         "Each replay draws new numbers from the generator, as each call does.",
         "Nothing to do.",
+        bad="""\
+import torch
+
+def f(x):
+    return torch.multinomial(x.softmax(-1), 1)
+""",
+        good="""\
+def f(x):
+    return x.argmax(-1, keepdim=True)
+""",
     ),
 )
 

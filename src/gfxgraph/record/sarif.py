@@ -35,7 +35,8 @@ def to_sarif(
     """Findings as a SARIF 2.1.0 log with one run.
 
     Args:
-        items: hazards of ``check``, findings of ``lint``, or both.
+        items: hazards of ``check``, findings of ``lint``, or both. GitHub refuses a log with a
+            result that has no file.
         rules: the catalogue they come from; for both, ``RULES | LINT_RULES``. All of it is
             written, also the rules that found nothing.
         tool_version: version of gfxgraph.
@@ -99,24 +100,33 @@ def _result(item: Item, rule_index: int, seen: Counter[str]) -> dict[str, Any]:
 
 def _message(item: Item) -> str:
     """What was found, why it matters and what to do; each ends as a sentence."""
+    cell = _cell(item)
     return " ".join(
         text if text.endswith((".", "!", "?")) else f"{text}."
-        for text in (item.what, item.why, item.remedy)
+        for text in (f"{cell}: {item.what}" if cell else item.what, item.why, item.remedy)
         if text
     )
 
 
-def _location(item: Item, file: str) -> dict[str, Any]:
-    location: dict[str, Any] = {"physicalLocation": {"artifactLocation": _artifact(file)}}
+def _cell(item: Item) -> str:
+    """Where in a notebook it is: SARIF counts lines of the file, and a cell has none there."""
     if isinstance(item, Finding) and item.cell is not None:
-        # SARIF counts lines of the file, and a cell has none there.
-        location["logicalLocations"] = [{"name": f"cell {item.cell}, line {item.line}"}]
-    elif item.line > 0:
-        location["physicalLocation"]["region"] = _region(item)
+        return f"cell {item.cell}, line {item.line}"
+    return ""
+
+
+def _location(item: Item, file: str) -> dict[str, Any]:
+    physical = {"artifactLocation": _artifact(file), "region": _region(item)}
+    location: dict[str, Any] = {"physicalLocation": physical}
+    if cell := _cell(item):
+        location["logicalLocations"] = [{"name": cell}]
     return location
 
 
 def _region(item: Item) -> dict[str, Any]:
+    # SARIF lets a result be about a file as a whole; GitHub and others ask for a line.
+    if item.line < 1 or _cell(item):
+        return {"startLine": 1}
     region: dict[str, Any] = {"startLine": item.line}
     if isinstance(item, Finding) and item.column > 0:
         region["startColumn"] = item.column

@@ -24,8 +24,9 @@ from torch.utils import _python_dispatch as dispatch_stack
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from ..device import emulated_rules
+from ..device.operator_table import Call, copies_host_scalar, refusal
 from ..device.operators import is_view, written_tensors
-from .effects import storage_key, tensors_in
+from .effects import StorageNames, tensors_in
 
 __all__ = ["INPUT", "RANDOM", "UNKNOWN", "Point", "Roots", "Watch", "current_watch"]
 
@@ -91,7 +92,6 @@ class Watch:
         device_type: what ``tensor.device.type`` is on the device.
         inputs: the tensors that hold the arguments.
         moving: storage keys of tensors from outside that change from call to call.
-        storage_of: what identifies the storage of a tensor.
         forced: operators (``"aten::foo.bar"``) that a capture was seen to fail at.
     """
 
@@ -100,12 +100,10 @@ class Watch:
         device_type: str,
         inputs: Iterable[torch.Tensor],
         moving: Iterable[int] = (),
-        storage_of: Callable[[torch.Tensor], int] = storage_key,
         forced: Iterable[str] = (),
     ) -> None:
         self.device_type = device_type
         self.emulated = device_type == "cpu"
-        self.storage_of = storage_of
         self.quiet = 0
         self.handling = 0  # whether an operation is in our hands, so our dispatch mode is aside
         self._modes = (_FunctionMode(self), _DispatchMode(self))
@@ -113,7 +111,8 @@ class Watch:
         #: The tensors themselves; the aliases in ``outside`` do not share their versions.
         self.originals: dict[int, weakref.ref[torch.Tensor]] = {}
         self.inside: set[int] = set()
-        self.inputs = {storage_of(t) for t in inputs}
+        self.name = StorageNames()
+        self.inputs = {self.name(t) for t in inputs}
         self.forced = frozenset(forced)
         self._moving: Roots = frozenset((INPUT, RANDOM, UNKNOWN, *moving))
         self._roots: dict[int, Roots] = {}
@@ -194,8 +193,8 @@ class Watch:
         name = getattr(fn, "__qualname__", repr(fn))
         result = self.event(Point("no-graph", f"{name}()", "call", ()), fn, args, kwargs)
         for tensor in tensors_in((args, kwargs, result)):
-            self._roots[self.storage_of(tensor)] = frozenset((UNKNOWN,))
-        self.inside.update(map(self.storage_of, tensors_in(result)))
+            self._roots[self.name(tensor)] = frozenset((UNKNOWN,))
+        self.inside.update(map(self.name, tensors_in(result)))
         return result
 
     def function(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -232,12 +231,12 @@ class Watch:
         tensors = list(tensors_in((args, kwargs)))
         is_operator = isinstance(func, OpOverload)
         if func is torch.ops.aten.lift_fresh.default:  # torch.tensor(2.0): made in this run
-            self.inside.add(self.storage_of(args[0]))
+            self.inside.add(self.name(args[0]))
         for tensor in tensors:
             self._see(tensor)
         written = list(written_tensors(func, args, kwargs)) if is_operator else []
         for tensor in written:
-            if self.storage_of(tensor) not in self.inside:
+            if self.name(tensor) not in self.inside:
                 self.wrote(tensor)
         sources = _NO_ROOTS.union(*map(self._roots_of, _sources(func, tensors, written)))
         point = self._point(func, args, kwargs, tensors, written) if is_operator else None
@@ -270,7 +269,7 @@ class Watch:
         self.met("unknown-kernel", what, tensors)
         for tensor in tensors:
             self._see(tensor)
-            self._exposed.add(self.storage_of(tensor))
+            self._exposed.add(self.name(tensor))
         self.kernel()
 
     # What is where, and what depends on what.
@@ -279,7 +278,7 @@ class Watch:
         """Whether ``tensor`` is, or would be, on the device."""
         if tensor.device.type != self.device_type:
             return False
-        return not (self._host and self.storage_of(tensor) in self._host)
+        return not (self._host and self.name(tensor) in self._host)
 
     def roots(self, tensors: Iterable[torch.Tensor]) -> Roots:
         """What the data of ``tensors`` depends on."""
@@ -290,7 +289,7 @@ class Watch:
         return not self._moving.isdisjoint(self.roots(tensors))
 
     def _roots_of(self, tensor: torch.Tensor) -> Roots:
-        key = self.storage_of(tensor)
+        key = self.name(tensor)
         if key in self.inputs:
             return frozenset((INPUT,))
         if key in self._exposed:
@@ -300,7 +299,7 @@ class Watch:
         return self._roots.get(key, _NO_ROOTS) | {key}
 
     def _see(self, tensor: torch.Tensor) -> None:
-        key = self.storage_of(tensor)
+        key = self.name(tensor)
         if key not in self.inside and key not in self.outside:
             self.outside[key] = tensor.detach()
             self.originals[key] = weakref.ref(tensor)
@@ -321,12 +320,12 @@ class Watch:
                 roots |= {UNKNOWN}  # until an operation that we know has written all of it
         overwrites = isinstance(func, OpOverload) and func._schema.name in _OVERWRITES
         for tensor in written:
-            key = self.storage_of(tensor)
+            key = self.name(tensor)
             whole = overwrites and key in self.inside and _fills_its_storage(tensor)
             self._roots[key] = roots if whole else roots | self._roots.get(key, _NO_ROOTS)
-        known = {self.storage_of(t) for t in tensors}
+        known = {self.name(t) for t in tensors}
         for tensor in tensors_in(result):
-            key = self.storage_of(tensor)
+            key = self.name(tensor)
             if key not in known:
                 self._roots[key] = roots
                 self._exposed.discard(key)
@@ -335,7 +334,7 @@ class Watch:
 
     def _flow_to(self, result: Any, roots: Roots) -> None:
         for tensor in tensors_in(result):
-            key = self.storage_of(tensor)
+            key = self.name(tensor)
             self._roots[key] = roots
             self._host.pop(key, None)
             self.inside.add(key)
@@ -355,9 +354,11 @@ class Watch:
         name = func._schema.name
         everything = tuple(tensors)
         if name in _READS:
-            if any(map(self.on_device, tensors)) or self.is_moving(tensors):
-                return Point("host-read", _READS[name], "read", everything)
-            return None
+            if any(map(self.on_device, tensors)):
+                reads = self._refused(func, args, kwargs) is not None
+            else:
+                reads = self.is_moving(tensors)
+            return Point("host-read", _READS[name], "read", everything) if reads else None
         if self.emulated and name == "aten::lift_fresh":
             lifts = args[0].dim() > 0 and args[0].numel() > 0
             return Point("host-constant", "data of the host", "constant", ()) if lifts else None
@@ -368,7 +369,7 @@ class Watch:
         if tensors and len(host) == len(tensors):
             if name == "aten::_to_copy" and to_device:
                 return self._host_operands(func, host)
-            if self.is_moving(tensors) or any(self.storage_of(t) in self.outside for t in written):
+            if self.is_moving(tensors) or any(self.name(t) in self.outside for t in written):
                 return Point("host-compute", str(func), "call", everything)
             return None
         if name in _COPIES and (
@@ -376,7 +377,7 @@ class Watch:
         ):
             return Point("host-read", f"{func} to the host", "call", everything)
         # A 0-dim host tensor is passed by value, except where it is copied.
-        copied = name in emulated_rules.COPY_HOST_SCALARS
+        copied = copies_host_scalar(Call(func, args, kwargs, self._on_host))
         operands = [t for t in host if t.numel() and (t.dim() or copied)]
         if operands or self.is_moving(host):
             return self._host_operands(func, operands if not self.is_moving(host) else host)
@@ -395,19 +396,10 @@ class Watch:
         """The rule by which a capture refuses ``func`` whatever the data, if it does."""
         if func._name in self.forced:
             return "forbidden-call"
-        if emulated_rules.writes_through_mask(func, args) and self.on_device(args[2]):
-            return "data-dependent-shape"
-        name = func._schema.name
-        if name == "aten::index":
-            masks = any(i is not None and i.dtype in (torch.bool, torch.uint8) for i in args[1])
-            return "data-dependent-shape" if masks else None
-        if name == "aten::repeat_interleave" and kwargs.get("output_size") is not None:
-            return None
-        if emulated_rules.operator_rule(func, args) is not None:
-            return "hidden-sync"
-        if torch.Tag.dynamic_output_shape in func.tags:
-            return "data-dependent-shape"
-        return None
+        return refusal(Call(func, args, kwargs, self._on_host))
+
+    def _on_host(self, tensor: torch.Tensor) -> bool:
+        return not self.on_device(tensor)
 
     def _makes_device_tensor(self, kwargs: dict[str, Any]) -> bool:
         device = kwargs.get("device")
@@ -460,7 +452,7 @@ class Watch:
     def _keep_on_host(self, result: Any) -> None:
         if self.emulated:
             for tensor in tensors_in(result):
-                self._host[self.storage_of(tensor)] = tensor.untyped_storage()
+                self._host[self.name(tensor)] = tensor.untyped_storage()
 
 
 _function_stack: Any = overrides  # has no types

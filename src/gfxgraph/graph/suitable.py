@@ -1,0 +1,33 @@
+"""Which tensors can be the inputs and outputs of a graph."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import torch
+
+__all__ = ["describe", "unsuitable"]
+
+_KINDS = (torch.Tensor, torch.nn.Parameter)
+
+
+def unsuitable(leaf: torch.Tensor, kinds: Iterable[type] = _KINDS) -> str | None:
+    """Why this tensor cannot be an input or output of a graph."""
+    if type(leaf) not in kinds:
+        return f"is a {describe(leaf)}, a subclass of Tensor with behaviour of its own"
+    if leaf.layout is not torch.strided:
+        return f"has the layout {leaf.layout}, only torch.strided can be copied"
+    if leaf.is_nested:
+        return "is nested: its shape is data of its own"
+    if leaf.is_quantized:
+        return f"is quantized ({leaf.dtype})"
+    if torch._C._functorch.is_functorch_wrapped_tensor(leaf):
+        return "is inside a torch.func transform (vmap, grad, jvp)"
+    return None
+
+
+def describe(value: Any) -> str:
+    """The full name of a class, or of the class of an object."""
+    cls = value if isinstance(value, type) else type(value)
+    return f"{cls.__module__}.{cls.__qualname__}".removeprefix("builtins.")
