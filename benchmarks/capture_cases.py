@@ -269,7 +269,7 @@ def arange_to_tensor(x, n):
 
 @function(X)
 def linspace_to_tensor(x):
-    return torch.linspace(0.0, x.max(), 5, device=x.device)  # <-- host-read
+    return torch.linspace(0.0, x.max(), 5, device=x.device)  # <-- host-read|hidden-sync
 
 
 @function(X, integers(3, 4))
@@ -411,7 +411,7 @@ def greedy_nms(boxes, scores):
 
 @function(X)
 def nested_tensor(x):
-    parts = torch.nested.as_nested_tensor([x[:1], x[1:]])  # <-- host-constant|hidden-sync
+    parts = torch.nested.as_nested_tensor([x[:1], x[1:]])  # <-- host-constant|hidden-sync|raises
     return parts.to_padded_tensor(0.0)
 
 
@@ -529,10 +529,10 @@ def pinned_copy(device):
     return f, inputs(device, X)
 
 
-@function(X)
+@function(X, strict="what is made in the call is folded, so that nobody has to keep it")
 def pin_and_copy(x):
-    staged = torch.ones(8).pin_memory()  # <-- host-constant|host-compute
-    return x + staged.to(x.device, non_blocking=True)
+    staged = torch.ones(8).pin_memory()
+    return x + staged.to(x.device, non_blocking=True)  # <-- host-constant
 
 
 @function(X, strict="the result is a tensor of the host")
@@ -635,7 +635,9 @@ def ctc_loss(device):
     targets = torch.tensor([[1, 2], [1, 3]], device=device)
 
     def f(x):
-        return F.ctc_loss(x.log_softmax(2), targets, (10, 10), (2, 2))  # <-- hidden-sync
+        return F.ctc_loss(
+            x.log_softmax(2), targets, (10, 10), (2, 2)
+        )  # <-- hidden-sync|data-dependent-shape
 
     return f, inputs(device, normal(10, 2, 5))
 
@@ -711,9 +713,9 @@ def side_stream_not_joined(device):
 
     def f(x):
         stream = side or torch.cuda.Stream()
-        stream.wait_stream(torch.cuda.current_stream())
+        stream.wait_stream(torch.cuda.current_stream())  # <-- side-stream
         with torch.cuda.stream(stream):
-            y = x * 2  # <-- side-stream
+            y = x * 2
         return y
 
     return f, inputs(device, X)
@@ -960,7 +962,7 @@ def autograd_inside(device):
     def f(x):
         with torch.enable_grad():
             loss = (x * weight).square().sum()
-        (gradient,) = torch.autograd.grad(loss, weight)  # <-- autograd
+        (gradient,) = torch.autograd.grad(loss, weight)  # <-- autograd|raises
         return gradient
 
     return f, inputs(device, X)
@@ -1038,9 +1040,9 @@ def gru_cell_loop(device):
 @built()
 def packed_sequence(device):
     rnn = nn.GRU(8, 16, batch_first=True).to(device).eval()
-    lengths = torch.tensor([5, 3])
 
     def f(x):
+        lengths = torch.tensor([5, 3])
         packed = nn.utils.rnn.pack_padded_sequence(x, lengths, batch_first=True)
         return rnn(packed)[1]
 
@@ -1050,9 +1052,9 @@ def packed_sequence(device):
 @built()
 def packed_sequence_unsorted(device):
     rnn = nn.GRU(8, 16, batch_first=True).to(device).eval()
-    lengths = torch.tensor([3, 5])
 
     def f(x):
+        lengths = torch.tensor([3, 5])
         packed = nn.utils.rnn.pack_padded_sequence(  # <-- host-constant
             x, lengths, batch_first=True, enforce_sorted=False
         )

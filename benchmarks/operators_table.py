@@ -4,7 +4,7 @@
 from the samples, says how well one made of the measured ones alone predicts the held-out ones, and
 writes ``docs/operators.md``; without results it writes the page from ``operators.json``. Predicted
 is twice: from the ATen calls that were recorded on the GPU, read back with tensors that have a
-device, a dtype and a shape and no data; and by ``gfxgraph.check``, which runs the same samples here.
+device, dtype and shape but no data; and by ``gfxgraph.check``, which runs the same samples here.
 """
 
 from __future__ import annotations

@@ -508,7 +508,7 @@ def test_a_generator_of_the_device_is_usable_there_and_only_there():
             torch.randn(3, generator=generator)
         with pytest.raises(RuntimeError, match="Expected a 'cuda' device type for generator"):
             torch.randn(3, device="cuda", generator=host)
-    assert seen.kinds == ["seed"]
+    assert seen.kinds == ["generator", "seed"]
 
 
 # What the device answers

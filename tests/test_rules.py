@@ -15,10 +15,8 @@ from gfxgraph.measure.rules_page import page
 from gfxgraph.record.lint_rules import LINT_RULES
 from gfxgraph.record.rules import RULES
 
-# They are about the call as a whole, or seen only by what it left behind.
-WITHOUT_LINE = {"argument", "autograd", "python-random", "python-state", "result"}
-# Rules that check does not report yet.
-UNSEEN = {"autograd", "generator"}
+# They are about the call as a whole.
+WITHOUT_LINE = {"argument", "autograd"}
 
 
 @pytest.fixture
@@ -39,18 +37,13 @@ def example(tmp_path, monkeypatch):
     return load
 
 
-def reported(rule):
-    marks = [pytest.mark.xfail(reason="check does not report it")] if rule.id in UNSEEN else []
-    return pytest.param(rule, id=rule.id, marks=marks)
-
-
-@pytest.mark.parametrize("rule", [reported(rule) for rule in RULES.values()])
+@pytest.mark.parametrize("rule", RULES.values(), ids=lambda rule: rule.id)
 def test_a_rule_finds_its_bad_example(example, rule):
     f, x, file = example(rule, "bad")
     found = [hazard for hazard in gfxgraph.check(f, x).hazards if hazard.rule == rule.id]
     assert found and all(hazard.effect in (rule.effect, rule.tainted) for hazard in found)
     if rule.id not in WITHOUT_LINE:
-        assert [hazard.file for hazard in found] == [file]
+        assert {hazard.file for hazard in found} == {file}
         assert found[0].line > 0 and found[0].source in rule.bad.split("\n")[found[0].line - 1]
 
 

@@ -14,12 +14,12 @@ from . import errors, settings
 from .stats import Stats, tally
 
 if TYPE_CHECKING:
+    from .call.check import check as check
     from .call.graphed import Graphed as Graphed
     from .call.graphed import GraphedStats as GraphedStats
     from .call.graphed import graphed as graphed
     from .device import DeviceFacts as DeviceFacts
     from .graph.bridged import BridgedCUDAGraph as BridgedCUDAGraph
-    from .graph.check import check as check
     from .graph.enable import disable as disable
     from .graph.enable import enable as enable
     from .graph.enable import health_check as health_check
@@ -39,7 +39,7 @@ _LAZY = {
     "GraphedStats": "call.graphed",
     "Hazard": "record.report",
     "Report": "record.report",
-    "check": "graph.check",
+    "check": "call.check",
     "disable": "graph.enable",
     "enable": "graph.enable",
     "graphed": "call.graphed",

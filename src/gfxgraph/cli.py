@@ -141,8 +141,8 @@ def check(
     import torch
     from rich.console import Console
 
+    from .call.check import check
     from .errors import GfxGraphError
-    from .graph.check import check
     from .measure.check_view import arguments, fit, load, located, made, show
     from .record.rules import RULES
 

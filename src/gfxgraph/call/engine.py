@@ -18,11 +18,11 @@ from ..errors import ArgumentError, CaptureError, GfxGraphError
 from ..graph.capture import CAPTURING, being_busy, busy, capture
 from ..graph.compare import Tolerance
 from ..graph.lane import Lane
-from ..graph.suitable import describe, unsuitable
 from ..record.effects import storage_key
 from ..stats import tally
 from .entry import Entry, GraphRow, Refusal, make_static, miss, shares_memory
 from .signature import MISS, Condition, Spec, builder, constants, flatten, matcher, tensor_check
+from .suitable import describe, unsuitable
 
 __all__ = ["Engine", "GraphedStats", "Options"]
 

@@ -14,9 +14,9 @@ import torch
 
 from ..errors import ArgumentError
 from ..graph.compare import Tolerance
-from ..graph.suitable import describe
 from .engine import Engine, GraphedStats, Options
 from .signature import MISS
+from .suitable import describe
 
 __all__ = ["Graphed", "GraphedStats", "graphed"]
 

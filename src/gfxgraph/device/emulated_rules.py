@@ -26,6 +26,7 @@ __all__ = [
     "HostCalls",
     "Rule",
     "is_host_copy",
+    "is_move",
     "operator_error",
 ]
 
@@ -133,12 +134,8 @@ def is_host_copy(
     if func is torch.Tensor.new_tensor:
         data = args[1] if len(args) > 1 else kwargs.get("data")
         return None if isinstance(data, torch.Tensor) else "Tensor.new_tensor()"
-    if func is torch.Tensor.to:
-        names_device = any(
-            isinstance(value, (str, torch.device, torch.Tensor))
-            for value in (*args[1:], *kwargs.values())
-        )
-        return "Tensor.to(device)" if names_device and on_host(args[0]) else None
+    if is_move(func, args, kwargs):
+        return "Tensor.to(device)" if on_host(args[0]) else None
     name = _CONSTRUCTORS.get(func)
     if name is None or kwargs.get("device") is None:
         return None
@@ -146,6 +143,16 @@ def is_host_copy(
     if isinstance(data, torch.Tensor) and not on_host(data):
         return None
     return name
+
+
+def is_move(func: object, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+    """Whether ``func`` moves a tensor to the device, or to that of another tensor."""
+    if func is torch.Tensor.to:
+        return any(
+            isinstance(value, (str, torch.device, torch.Tensor))
+            for value in (*args[1:], *kwargs.values())
+        )
+    return func is torch.Tensor.cuda
 
 
 _CONSTRUCTORS: dict[object, str] = {

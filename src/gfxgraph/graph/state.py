@@ -13,7 +13,7 @@ import functools
 import sys
 import types
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Container, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -166,9 +166,20 @@ class PythonState:
         )
         return found
 
+    def narrow(self, names: Container[str]) -> None:
+        """Look only at the containers of what has these names."""
+        self._tensors.clear()
+        self._containers = [
+            c for c in self._containers if any(c.name(key) in names for key in c.changes())
+        ]
+
     def recorded(self) -> list[str]:
         """Names of tensors into which autograd has recorded an operation."""
         return [path for path, tensor, _ in self._tensors.values() if tensor.grad_fn is not None]
+
+    def names(self) -> dict[int, str]:
+        """Names of the tensors that were met, by storage."""
+        return {storage_key(alias): path for path, _, alias in self._tensors.values()}
 
     def restore(self) -> None:
         """Put everything back to what it was."""
@@ -200,7 +211,7 @@ class PythonState:
         for path, tensor, alias in self._tensors.values():  # also those in tuples and defaults
             if storage_key(alias) in outside:
                 guard.watch_memory(path, tensor)
-        names = {storage_key(alias): path for path, _, alias in self._tensors.values()}
+        names = self.names()
         for key, tensor in folded.items():
             guard.watch_version(key, names.get(key, "a tensor from outside"), tensor)
         guard.complete()

@@ -13,6 +13,8 @@ import torch
 from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils._python_dispatch import TorchDispatchMode
 
+_weak_tensor: Any = torch._C._WeakTensorRef  # type: ignore[attr-defined]
+
 __all__ = [
     "OutsideTensors",
     "StorageNames",
@@ -45,9 +47,7 @@ class StorageNames:
         if key not in self._held:
             dense = tensor.layout is torch.strided
             self._held[key] = (
-                StorageWeakRef(tensor.untyped_storage())
-                if dense
-                else torch._C._WeakTensorRef(tensor)
+                StorageWeakRef(tensor.untyped_storage()) if dense else _weak_tensor(tensor)
             )
         return key
 

@@ -28,6 +28,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils import _python_dispatch as dispatch_stack
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from ..device.operator_table import Call, refusal
 from ..device.operators import is_view, written_tensors
 from ..errors import DeviceError
 from .effects import storage_key
@@ -141,6 +142,14 @@ class Pretend:
         """The stream that is current. The first one stands for that of a capture."""
         return self.device.current_stream
 
+    def is_assumed(self, tensor: torch.Tensor) -> bool:
+        """Whether :meth:`adopt` put it on the device without being told so."""
+        return storage_key(tensor) in self._assumed
+
+    def off_stream(self) -> str | None:
+        """The rule by which work on the current stream is left out of a capture, if it is."""
+        return self.device.off_stream()
+
     def __enter__(self) -> Pretend:
         if _local.world is not None:
             raise DeviceError("Pretend is entered inside another one on the same thread.")
@@ -151,6 +160,7 @@ class Pretend:
         self._saved: dict[int, torch.UntypedStorage] = {}
         self._pinned: dict[int, torch.UntypedStorage] = {}
         self._unknown: dict[int, torch.UntypedStorage] = {}
+        self._assumed: set[int] = set()
         self._told_apart = False
         with contextlib.ExitStack() as stack:
             _lend_device_guard()
@@ -194,6 +204,8 @@ class Pretend:
             if tensor.device.type == "cpu" and on_host and not is_state:
                 self._borrow(tensor)
                 return tensor
+            if tensor.device.type == "cpu" and not is_state:
+                self._assumed.add(storage_key(tensor))
             return self._wrap(tensor)
 
         with _outside_of_modes():
@@ -398,6 +410,9 @@ class _Call:
 
     def _on_cpu(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         try:
+            if isinstance(self.op, OpOverload) and self.op.namespace not in _TORCHS_OWN:
+                with _Inside(self.op, self.world):
+                    return self.op.redispatch(_CPU_KERNEL, *args, **kwargs)
             return self.op(*args, **kwargs)
         except RuntimeError as error:  # or NotImplementedError, which is one
             if not _is_missing_kernel(error):
@@ -457,6 +472,25 @@ class _Call:
         """Report that ``value`` was made up."""
         if self.world is not None:
             self.world.assume(self.op, value)
+
+
+class _Inside(TorchDispatchMode):
+    """Sees what an operator that is written in Python does inside."""
+
+    def __init__(self, op: OpOverload, world: Pretend | None) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self._op = op
+        self._world = world
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        call = Call(func, args, kwargs or {}, on_host=lambda tensor: False)
+        if self._world is not None and refusal(call) is not None:
+            self._world.device.observer("hidden-sync", f"{self._op}, by {func}", None)
+        return func(*args, **(kwargs or {}))
+
+
+_CPU_KERNEL = torch._C.DispatchKeySet(torch._C.DispatchKey.CPU)
+_TORCHS_OWN = ("aten", "prims", "prim", "quantized", "mkldnn")
 
 
 def _translated(
@@ -676,6 +710,8 @@ def _cudnn_grid_sampler(image: torch.Tensor, grid: torch.Tensor) -> torch.Tensor
 
 # Kernels that only CUDA has, on the CPU.
 _TWINS: dict[str, Callable[..., Any]] = {
+    "aten::_use_cudnn_ctc_loss": lambda *args: False,
+    "aten::_use_miopen_ctc_loss": lambda *args: False,
     "aten::_thnn_fused_lstm_cell": _lstm_cell,
     "aten::_thnn_fused_gru_cell": _gru_cell,
     "aten::cudnn_grid_sampler": _cudnn_grid_sampler,

@@ -37,10 +37,12 @@ Observer = Callable[[str, str, Any], object]
 | --- | --- |
 | ``"synchronize"`` | the stream or event that is waited for or asked, or ``None``: the device |
 | ``"seed"`` | the arguments |
+| ``"generator"`` | ``None``: a generator of the device is made |
 | ``"stream"`` | the stream that becomes the current one |
 | ``"default-stream"`` | the default stream, which becomes the current one; ``"stream"`` follows |
 | ``"fork"`` | (waiting, waited for): the waiting stream comes to the others |
 | ``"join"`` | (waiting, waited for): the waiting stream is the first one, or was forked before |
+| ``"hidden-sync"`` | ``None``: an operator of the user's, or a check of torch's, reads the device |
 | ``"capture"`` | the arguments of what begins or replays a capture of the function's own |
 | ``"assumed"`` | the value that was made up where only the shape of the data is known |
 """
@@ -536,6 +538,12 @@ def _always(value: Any) -> Callable[..., Any]:
     return lambda *args, **kwargs: value
 
 
+def _left_aligned(*args: Any, **kwargs: Any) -> bool:
+    """Reads the mask; the answer here is the one that needs no nested tensor."""
+    _observe("hidden-sync", "torch._nested_tensor_from_mask_left_aligned()", None)
+    return False
+
+
 _PROPERTIES = DeviceProperties()
 _NOTHING = _always(None)
 
@@ -568,6 +576,9 @@ _CONSTANT_ANSWERS: dict[str, Callable[..., Any]] = {
     "torch.cuda.nvtx.mark": _NOTHING,
     # Called by other functions of torch that way, where a function mode does not see it.
     "torch.nn.functional.scaled_dot_product_attention": attention,
+    # TransformerEncoder asks before it makes a nested tensor of what is not padded.
+    "torch._nested_tensor_from_mask_left_aligned": _left_aligned,
+    "torch.overrides.has_torch_function": _always(False),  # by which it gives up its fast path
     "torch.accelerator.is_available": _always(True),
     "torch.accelerator.current_accelerator": _always(torch.device("cuda")),
     "torch.accelerator.device_count": _always(1),
@@ -657,7 +668,15 @@ class FakeDevice(_Listener):
             return original(*args, **kwargs)
         return PretendEvent() if path == "torch.Event" else self._new_stream(None)
 
+    def off_stream(self) -> str | None:
+        """The rule by which work on the current stream is left out of a capture, if it is."""
+        stream = self.current_stream.stream_id
+        if stream in self._members:
+            return None
+        return "default-stream" if stream == _DEFAULT else "side-stream"
+
     def _new_generator(self) -> torch.Generator:
+        _observe("generator", "torch.Generator()", None)
         generator = PretendGenerator()
         self.generators[generator._cdata] = generator  # type: ignore[attr-defined]
         return generator

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Any
 
 import torch
@@ -117,7 +118,8 @@ class Recorder(Watch):
     Args:
         log: learns what the run writes outside.
         keep_values: save each region before its first write, so that the run can be undone.
-        off_stream: whether the current stream is another one than that of the run, and which.
+        off_stream: the rule by which work on the current stream is left out of a capture.
+        names: names of tensors from outside, by storage key.
         options: see :class:`Watch`.
 
     Attributes:
@@ -131,6 +133,7 @@ class Recorder(Watch):
         log: UndoLog,
         keep_values: bool,
         off_stream: Callable[[], str | None] = lambda: None,
+        names: Mapping[int, str] = MappingProxyType({}),
         **options: Any,
     ) -> None:
         super().__init__(device_type, inputs, **options)
@@ -138,6 +141,7 @@ class Recorder(Watch):
         self._log = log
         self._keep_values = keep_values
         self._off_stream = off_stream
+        self._names = names
 
     def operation(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Run an operation that a capture can hold."""
@@ -180,7 +184,8 @@ class Recorder(Watch):
         key = self.name(tensor)
         self.recording.writes.append((key, len(self.recording.events)))
         is_input = key in self.inputs
-        self.met("input-write" if is_input else "external-write", f"shape {tuple(tensor.shape)}")
+        what = f"{self._names.get(key, 'a tensor')} of shape {tuple(tensor.shape)}"
+        self.met("input-write" if is_input else "external-write", what)
 
     def met(self, rule: str, what: str, tensors: Iterable[torch.Tensor] = ()) -> None:
         """Make a note of it."""

@@ -192,9 +192,11 @@ def f(x):  # the caller seeds
     Rule(
         "generator",
         "random numbers come from a generator that is made in the call",
-        "eager",
-        "eager",
-        "A graph has to know its generators before the capture, and they have to outlive it.",
+        "folds",
+        "folds",
+        "A capture refuses a generator that it did not know before. A new one has the same seed in "
+        "each call, so its numbers are folded: each replay has those of the capture, as each call "
+        "has.",
         "Draw from the default generator, or make one outside of the function and keep it on the "
         "object.",
         bad="""\
@@ -209,6 +211,28 @@ import torch
 
 def f(x):
     return x + torch.randn_like(x)
+""",
+    ),
+    Rule(
+        "capture",
+        "the function captures or replays a graph of its own",
+        "eager",
+        "eager",
+        "A graph cannot be captured or replayed while another one is captured.",
+        "Leave the graph of its own out: what it holds becomes part of ours.",
+        bad="""\
+import torch
+
+def f(x):
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        y = x.tanh()
+    graph.replay()
+    return y
+""",
+        good="""\
+def f(x):
+    return x.tanh()
 """,
     ),
     Rule(

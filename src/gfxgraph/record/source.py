@@ -6,21 +6,26 @@ import linecache
 import sys
 import sysconfig
 import traceback
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from types import CodeType, FrameType
+from typing import Any
 
 import torch
 
-__all__ = ["Source", "users_line", "users_line_of"]
+__all__ = ["LineFinder", "Source", "users_line", "users_line_of"]
 
 _NOT_THE_USERS = tuple(
     f"{path}{end}"
     for path, end in (
         (Path(torch.__file__).parent, "/"),
         (Path(__file__).parents[1], "/"),
-        (sysconfig.get_path("stdlib") + "/contextlib.py", ""),
-        (sysconfig.get_path("stdlib") + "/functools.py", ""),
+        *(
+            (f"{sysconfig.get_path('stdlib')}/{name}", "")
+            for name in ("contextlib.py", "functools.py", "threading.py", "concurrent/")
+        ),
         ("<gfxgraph>", ""),
         ("<frozen", ""),
         ("<string>", ""),
@@ -58,7 +63,11 @@ class Source:
 
 def users_line() -> Source:
     """The innermost line of the calling stack that is neither torch's nor ours."""
-    frame: FrameType | None = sys._getframe(1)
+    return _line_of(sys._getframe(1))
+
+
+def _line_of(frame: FrameType | None) -> Source:
+    """The innermost line of this stack that is neither torch's nor ours."""
     while frame is not None:
         if _is_the_users(frame.f_code):
             return Source(frame.f_code.co_filename, frame.f_lineno, frame.f_code.co_name)
@@ -73,6 +82,51 @@ def users_line_of(error: BaseException) -> Source:
         if _is_the_users(frame.f_code):
             found = Source(frame.f_code.co_filename, line, frame.f_code.co_name)
     return found
+
+
+class LineFinder:
+    """Finds the user's line that changes something, by looking after each line.
+
+    Args:
+        changed: names of what has changed by now.
+
+    Attributes:
+        found: name -> the first line after which it had changed.
+        returned: the line at which the outermost function of the user's returned.
+    """
+
+    def __init__(self, changed: Callable[[], Iterable[str]]) -> None:
+        self._changed = changed
+        self._last = Source()
+        self._depth = 0
+        self.found: dict[str, Source] = {}
+        self.returned = Source()
+
+    @contextmanager
+    def looking(self) -> Iterator[None]:
+        """Look at what this thread does; a debugger is left out meanwhile."""
+        before = sys.gettrace()
+        sys.settrace(self._call)
+        try:
+            yield
+        finally:
+            sys.settrace(before)
+
+    def _call(self, frame: FrameType, event: str, arg: object) -> Any:
+        if not _is_the_users(frame.f_code):
+            return None
+        self._depth += 1
+        return self._line
+
+    def _line(self, frame: FrameType, event: str, arg: object) -> Any:
+        for name in self._changed():
+            self.found.setdefault(name, self._last)
+        if event == "return":
+            self._depth -= 1
+            if self._depth == 0:
+                self.returned = self._last
+        self._last = _line_of(frame.f_back if event == "return" else frame)
+        return self._line
 
 
 def _is_the_users(code: CodeType) -> bool:

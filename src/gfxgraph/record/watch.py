@@ -51,6 +51,17 @@ _ALLOCATIONS = frozenset(
 )
 _OVERWRITES = frozenset({"aten::copy_", "aten::fill_", "aten::zero_"})
 _COPIES = frozenset({"aten::_to_copy", "aten::copy_", "aten::_copy_from"})
+_INDEXING = frozenset(
+    f"aten::{name}"
+    for name in (
+        "_index_put_impl_",
+        "_unsafe_index",
+        "_unsafe_index_put",
+        "index",
+        "index_put",
+        "index_put_",
+    )
+)
 _POINTERS: dict[object, str] = {
     torch.Tensor.data_ptr: "Tensor.data_ptr()",
     torch.Tensor.__dlpack__: "Tensor.__dlpack__()",
@@ -192,9 +203,10 @@ class Watch:
         """Call a function that is marked to run eagerly."""
         name = getattr(fn, "__qualname__", repr(fn))
         result = self.event(Point("no-graph", f"{name}()", "call", ()), fn, args, kwargs)
-        for tensor in tensors_in((args, kwargs, result)):
-            self._roots[self.name(tensor)] = frozenset((UNKNOWN,))
-        self.inside.update(map(self.name, tensors_in(result)))
+        with self.quietly():  # what we ask of a tensor is no call of the function
+            for tensor in tensors_in((args, kwargs, result)):
+                self._roots[self.name(tensor)] = frozenset((UNKNOWN,))
+            self.inside.update(map(self.name, tensors_in(result)))
         return result
 
     def function(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -376,9 +388,11 @@ class Watch:
             any(not self.on_device(t) for t in written) or (kwargs.get("device") and not to_device)
         ):
             return Point("host-read", f"{func} to the host", "call", everything)
-        # A 0-dim host tensor is passed by value, except where it is copied.
-        copied = copies_host_scalar(Call(func, args, kwargs, self._on_host))
-        operands = [t for t in host if t.numel() and (t.dim() or copied)]
+        # Few operators copy an operand of the host to the device. Others take it by value, need it
+        # on the host, or raise.
+        numbers = copies_host_scalar(Call(func, args, kwargs, self._on_host))
+        tensors_too = self.emulated or name in _INDEXING or name in _COPIES
+        operands = [t for t in host if t.numel() and (tensors_too if t.dim() else numbers)]
         if operands or self.is_moving(host):
             return self._host_operands(func, operands if not self.is_moving(host) else host)
         rule = self._refused(func, args, kwargs)

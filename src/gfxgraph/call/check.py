@@ -1,0 +1,333 @@
+"""``check``: what would become of a function in a graph, found out without a GPU."""
+
+from __future__ import annotations
+
+import random
+import sys
+import threading
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, suppress
+from typing import Any
+
+import torch
+
+from ..device.emulated_rules import is_move
+from ..errors import ArgumentError, DeviceError
+from ..graph.capture import being_busy
+from ..graph.state import PythonState
+from ..record.effects import UndoLog, storage_key
+from ..record.pretend import Pretend, PretendTensor
+from ..record.recorder import Recorder
+from ..record.report import Hazard, Report
+from ..record.rules import RULES, Effect
+from ..record.source import LineFinder, Source, users_line, users_line_of
+from ..record.watch import Point
+from .graphed import Graphed
+from .signature import constants, flatten
+from .suitable import describe, unsuitable
+
+__all__ = ["check"]
+
+
+def check(fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Report:
+    """Run ``fn`` as on a GPU, without one, and report what a graph would make of it.
+
+    Tensors among the arguments, and parameters and buffers that ``fn`` reaches, are taken to be on
+    a pretended ``cuda:0`` whose work the CPU does; on the meta device there is no work at all, and
+    values that are read are made up. ``fn`` is run twice, under ``torch.no_grad()``, as
+    :func:`~gfxgraph.graphed` runs it: what it writes and rebinds is taken back.
+
+    Args:
+        fn: the function, module or method. It may say ``device="cuda"``, ``.cuda()`` and
+            ``torch.cuda.synchronize()``.
+        *args: its arguments; tensors may be on the CPU, on meta or on a GPU.
+        **kwargs: its keyword arguments.
+
+    Returns:
+        The report: ``report.verdict`` and ``report.hazards``.
+
+    Raises:
+        ArgumentError: ``fn`` is not callable.
+        DeviceError: an operator has neither a meta implementation nor data to run on.
+    """
+    if not callable(fn):
+        raise ArgumentError(f"check() takes a function, a module or a method, not {fn!r}.")
+    run = _Check(fn, args, kwargs)
+    run.twice()
+    return run.report
+
+
+class _Check:
+    def __init__(self, fn: Callable[..., Any], args: Any, kwargs: Any) -> None:
+        self._name = getattr(fn, "__qualname__", type(fn).__qualname__)
+        while type(fn).__module__ == Graphed.__module__:
+            fn = fn.__wrapped__  # type: ignore[attr-defined]
+        self._fn, self._args, self._kwargs = fn, args, kwargs
+        self._again()
+
+    def _again(self) -> None:
+        self.report = Report(
+            self._name, device="cuda (pretended, computed on the CPU)", torch=torch.__version__
+        )
+        self._recorder: _Recorder | None = None
+        self._forked: dict[Any, Source] = {}
+
+    def twice(self) -> None:
+        """The first run tells what changes from call to call; the second is reported."""
+        try:
+            given, _ = flatten((self._args, self._kwargs))
+        except ArgumentError as error:
+            return self._add("argument", str(error), Source())
+        for reason in filter(None, map(unsuitable, given)):
+            self._add("argument", reason, Source())
+        if self.report.hazards:
+            return
+        numbers = _HostRandom()
+        roots: dict[str, object] = {"the function": self._fn}
+        with Pretend(self._observe) as world, torch.no_grad(), being_busy():
+            self._world = world
+            args, kwargs = world.wrap((self._args, self._kwargs))
+            as_it_was = PythonState(roots)
+            world.adopt(self._fn)
+            inputs, _ = flatten((args, kwargs))
+            names = as_it_was.names() | {
+                storage_key(t): f"argument {n}" for n, t in enumerate(inputs)
+            }
+            try:
+                moving: set[int] = set()
+                results = []
+                for _ in range(2):
+                    self._again()
+                    before = PythonState(roots)
+                    recorder = self._recorder = _Recorder(
+                        self._hazard, inputs, names, moving, world
+                    )
+                    try:
+                        with self._prints(), self._threads(), recorder.watching():
+                            result = self._fn(*args, **kwargs)
+                    except DeviceError:
+                        raise
+                    except Exception as error:
+                        what = f"{type(error).__name__}: {str(error).partition(chr(10))[0]}"
+                        return self._add("raises", what, users_line_of(error))
+                    finally:
+                        self.report.operations = recorder.recording.operations
+                    moving = {key for key, _ in recorder.recording.writes}
+                    results.append(self._look_at(result))
+                state = before.changes()
+                before.narrow(state)
+                drawn = numbers.drawn()
+                finder = LineFinder(lambda: [*before.changes(), *numbers.drawn()])
+                suspects = (*state, *drawn, *(h for h in self.report.hazards if h.rule == "result"))
+                if suspects:
+                    before.restore()
+                    numbers.restore()
+                    self._once_more(finder, args, kwargs)
+            finally:
+                as_it_was.restore()
+                numbers.restore()
+        for rule, names_found in (("python-state", state), ("python-random", drawn)):
+            for name in names_found:
+                self._add(rule, name, finder.found.get(name, Source()))
+        for hazard in self.report.hazards:
+            if hazard.rule == "result":
+                where = finder.returned
+                hazard.file, hazard.line, hazard.source = where.file, where.line, where.text
+        (_, spec_before), (leaves, spec) = results
+        known = any(hazard.rule == "result" for hazard in self.report.hazards)
+        if spec != spec_before and not known and not recorder.recording.breaks():
+            self._add("result", "a value of Python that is another one in each call", Source())
+        if not any(isinstance(t, PretendTensor) for t in (*inputs, *leaves)):
+            self._add("argument", "no tensor among arguments and results is on cuda", Source())
+        for where in self._forked.values():
+            self._add("side-stream", "a stream that is not joined", where)
+
+    def _once_more(self, finder: LineFinder, args: Any, kwargs: Any) -> None:
+        """Look after each line of a run; what is met there was met before."""
+        report, self.report = self.report, Report(self._name)
+        # Where it raises now that it has run before, the lines up to there are found.
+        with suppress(Exception), self._prints(), self._threads(), finder.looking():
+            self._fn(*args, **kwargs)
+        self.report = report
+
+    def _look_at(self, result: Any) -> tuple[list[torch.Tensor], Any]:
+        """The tensors of a result, and the rest."""
+        try:
+            leaves, spec = flatten(result)
+        except ArgumentError as error:
+            self._add("result", str(error), Source())
+            return [], None
+        for leaf in leaves:
+            reason = unsuitable(leaf, (torch.Tensor, torch.nn.Parameter, PretendTensor))
+            if reason is not None:
+                self._add("result", reason, Source())
+            if leaf.requires_grad:
+                self._add("autograd", "the result requires grad", Source())
+        for const in constants(spec):
+            if not const.is_value:
+                self._add("result", f"holds a {describe(const.value)}", Source())
+        return leaves, spec
+
+    def _add(self, rule: str, what: str, where: Source) -> None:
+        if self._recorder is None or not self._recorder.quiet:
+            self._hazard(rule, what, where, False, RULES[rule].effect)
+
+    def _hazard(self, rule: str, what: str, where: Source, tainted: bool, effect: Effect) -> None:
+        entry = RULES[rule]
+        for known in self.report.hazards:
+            if (known.rule, known.what, known.file, known.line, known.effect) == (
+                rule,
+                what,
+                where.file,
+                where.line,
+                effect,
+            ):
+                known.count += 1
+                known.tainted |= tainted
+                return
+        severity = {"captures": "note", "eager": "error"}.get(effect, "warning")
+        self.report.hazards.append(
+            Hazard(
+                rule,
+                severity,  # type: ignore[arg-type]
+                effect,
+                what,
+                where.file,
+                where.line,
+                where.text,
+                1,
+                tainted,
+                entry.why,
+                entry.remedy,
+            )
+        )
+
+    def _observe(self, kind: str, what: str, detail: Any) -> None:
+        if kind == "fork":
+            self._forked[detail[0]] = users_line()
+        elif kind == "join":
+            self._forked.pop(detail[1], None)
+        elif kind == "hidden-sync":
+            if self._recorder is not None and not self._recorder.quiet:
+                self._hazard(kind, what, users_line(), True, RULES[kind].tainted)
+        elif kind in RULES and kind != "default-stream":  # that is told of the work put there
+            self._add(kind, what, users_line())
+
+    @contextmanager
+    def _prints(self) -> Iterator[None]:
+        before = sys.stdout
+        sys.stdout = _Heard(lambda: self._add("print", "print()", users_line()))
+        try:
+            yield
+        finally:
+            sys.stdout = before
+
+    @contextmanager
+    def _threads(self) -> Iterator[None]:
+        original, ours = threading.Thread.start, threading.get_ident()
+
+        def start(thread: threading.Thread) -> None:
+            if threading.get_ident() == ours:
+                self._add("thread", "Thread.start()", users_line())
+            original(thread)
+
+        replaced: Any = threading.Thread
+        replaced.start = start
+        try:
+            yield
+        finally:
+            replaced.start = original
+
+
+class _Recorder(Recorder):
+    """Tells of what it meets, in the order of the run.
+
+    Args:
+        tell: takes the rule, what it is, where, whether it is tainted, and the effect.
+        inputs: the tensors among the arguments.
+        names: names of tensors, by storage key.
+        moving: storage keys of tensors from outside that change from call to call.
+        world: where it runs.
+    """
+
+    def __init__(
+        self,
+        tell: Callable[[str, str, Source, bool, Effect], None],
+        inputs: list[torch.Tensor],
+        names: dict[int, str],
+        moving: set[int],
+        world: Pretend,
+    ) -> None:
+        super().__init__(
+            "cuda",
+            inputs,
+            UndoLog(),
+            keep_values=False,
+            off_stream=world.off_stream,
+            names=names,
+            moving=moving,
+        )
+        self._tell = tell
+        self._world = world
+
+    def event(self, point: Point, func: Any, args: Any, kwargs: Any) -> Any:
+        """Run it, and tell what becomes of it."""
+        result = super().event(point, func, args, kwargs)
+        event, rule = self.recording.events[-1], RULES[point.rule]
+        effect: Effect = "folds" if event.folds else rule.tainted
+        self._tell(rule.id, point.what, event.where, not event.folds, effect)
+        return result
+
+    def function(self, func: Any, args: Any, kwargs: Any) -> Any:
+        """A function that moves a tensor to the device has it on the host."""
+        if not self.quiet and is_move(func, args, kwargs) and self._world.is_assumed(args[0]):
+            what = f"Tensor.{func.__name__}() of a tensor from outside"
+            self._tell("host-constant", what, users_line(), False, "folds")
+        return super().function(func, args, kwargs)
+
+    def met(self, rule: str, what: str, tensors: Iterable[torch.Tensor] = ()) -> None:
+        """Tell of it."""
+        super().met(rule, what, tensors)
+        if not self.quiet:
+            self._tell(rule, what, users_line(), False, RULES[rule].effect)
+
+
+class _HostRandom:
+    """The states of the random modules of Python and NumPy."""
+
+    def __init__(self) -> None:
+        self._numpy = getattr(sys.modules.get("numpy"), "random", None)
+        self._states = self._now()
+
+    def _now(self) -> list[Any]:
+        numpy = self._numpy.get_state() if self._numpy else None
+        return [random.getstate(), numpy]
+
+    def drawn(self) -> list[str]:
+        """Which have been drawn from."""
+        now = self._now()
+        changed = zip(("random", "numpy.random"), now, self._states, strict=True)
+        return [name for name, new, old in changed if repr(new) != repr(old)]
+
+    def restore(self) -> None:
+        """Put them back."""
+        random.setstate(self._states[0])
+        if self._numpy:
+            self._numpy.set_state(self._states[1])
+
+
+class _Heard:
+    """Stands in for ``sys.stdout``: the user did not ask for what a checked function prints."""
+
+    def __init__(self, heard: Callable[[], None]) -> None:
+        self._heard = heard
+        self._within_a_line = False
+
+    def write(self, text: str) -> int:
+        if text.strip() and not self._within_a_line:
+            self._heard()
+        self._within_a_line = not text.endswith("\n")
+        return len(text)
+
+    def flush(self) -> None:
+        pass
