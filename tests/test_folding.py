@@ -345,3 +345,59 @@ def test_under_inference_mode_the_same_holds(device):
 
     stats = agree(gfxgraph.graphed(branch), branch, *numbers(device, 10, 2))
     assert stats.captures == 2 and stats.replays == 8
+
+
+# ---- which path is captured
+
+
+@torch.no_grad()
+def test_a_path_that_random_numbers_decide_is_the_one_that_is_captured(device):
+    def wander(x):
+        steps = 0
+        while steps < 8 and torch.rand((), device=x.device) > 0.3:
+            x, steps = x + 1, steps + 1
+        return x
+
+    graph, x = gfxgraph.graphed(wander), torch.zeros(2, device=device)
+    lengths = set()
+    for seed in [*range(8), *range(8)]:
+        torch.manual_seed(seed)
+        expected = wander(x)
+        torch.manual_seed(seed)
+        torch.testing.assert_close(graph(x), expected)
+        lengths.add(float(expected[0]))
+    stats = graph.stats()
+    assert stats.captures == len(lengths) and stats.replays == 16 - len(lengths)
+    assert not stats.fallbacks
+
+
+@torch.no_grad()
+def test_a_path_that_a_counter_of_the_device_decides_is_the_one_that_is_captured(device):
+    position = torch.zeros((), dtype=torch.int64, device=device)
+
+    def every_third(x):
+        y = x * 2 if position % 3 == 0 else x + 1
+        position.add_(1)
+        return y
+
+    graph = gfxgraph.graphed(every_third)
+    for n, (x,) in enumerate(numbers(device, 12, 4)):
+        torch.testing.assert_close(graph(x), x * 2 if n % 3 == 0 else x + 1)
+    assert int(position) == 12
+    stats = graph.stats()
+    assert stats.captures == 2 and stats.replays == 10 and not stats.fallbacks
+
+
+@torch.no_grad()
+def test_twenty_lengths_by_turns_become_twenty_paths(device):
+    def count_down(x):
+        for _ in range(32):
+            x = x - 1
+            if (x <= 0).all():
+                break
+        return x
+
+    graph = gfxgraph.graphed(count_down)
+    lengths = [torch.full((4,), float(n), device=device) for n in range(1, 21)]
+    stats = agree(graph, count_down, *((x,) for x in lengths + lengths))
+    assert stats.captures == 20 and stats.replays == 20 and not stats.fallbacks

@@ -31,6 +31,10 @@ def several(x):
 def counts(x):
     calls.append(1)
     return x
+
+def learns(x):
+    with torch.enable_grad():
+        return x * torch.ones_like(x, requires_grad=True)
 """
 
 ONE_FINDING = """\
@@ -124,10 +128,10 @@ def test_a_result_is_at_its_line():
 
 
 def test_what_has_no_line_is_where_the_function_is_defined():
-    (result,) = results_of(checked("counts"))
-    assert result["ruleId"] == "python-state"
+    (result,) = results_of(checked("learns"))
+    assert result["ruleId"] == "autograd"
     region = result["locations"][0]["physicalLocation"]["region"]
-    assert region["startLine"] == 1 + FUNCTIONS.splitlines().index("def counts(x):")
+    assert region["startLine"] == 1 + FUNCTIONS.splitlines().index("def learns(x):")
 
 
 def test_findings_of_lint_are_written_with_their_column(in_a_folder):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import threading
 import weakref
@@ -38,7 +39,8 @@ _IN_USE = (
 
 # Paths of one key, before calls that would need another one run eagerly.
 _MAX_PATHS = 64
-# So many paths without as many replays: the data hardly ever takes the same one twice.
+# So many paths without as many replays, keyed by more than yes and no: the data hardly ever takes
+# the same one twice.
 _PATHS_ON_TRIAL = 8
 
 _HOST = torch.device("cpu")
@@ -236,6 +238,7 @@ class Engine:
 
         No lock of ours is held while the caller's own run goes on, and none is waited for.
         """
+        as_before = contextlib.nullcontext if tree is None else tree.as_of_now()
         with being_busy():
             result = fn(*args, **kwargs)
         with self._lock:
@@ -246,7 +249,8 @@ class Engine:
             with self._lock:
                 if self._keys.get(key) is not tree:
                     return result
-            error = self._try_capture(fn, key, leaves, spec, result, changes, tree)
+            with as_before():
+                error = self._try_capture(fn, key, leaves, spec, result, changes, tree)
         finally:
             CAPTURING.release()
         if error is not None and self._options.fallback == "raise":
@@ -323,7 +327,9 @@ class Engine:
         paths = entry.captured.root.paths()
         if entry.closed is None and paths >= _MAX_PATHS:
             entry.closed = f"its data takes more than {_MAX_PATHS} paths: {entry.where()}"
-        elif paths >= _PATHS_ON_TRIAL and entry.replays < paths:
+        elif (
+            paths >= _PATHS_ON_TRIAL and entry.replays < paths and not entry.captured.root.decides()
+        ):
             reason = (
                 f"its data hardly ever takes the same path twice ({paths} paths, "
                 f"{entry.replays} replays): {entry.where()}. Keep the value in a tensor, or "

@@ -72,6 +72,13 @@ class Segment:
         """How many ways lead through the tree."""
         return sum(segment.step is None for segment in self.everything())
 
+    def decides(self) -> bool:
+        """Whether the host only ever decides between yes and no, as ``if`` and ``while`` do."""
+        return all(
+            len(segment.children) <= 1 or all(key[0] is bool for key in segment.children)
+            for segment in self.everything()
+        )
+
     def reset(self) -> None:
         """Release all graphs from here on."""
         for segment in self.everything():

@@ -22,15 +22,13 @@ _NOT_THE_USERS = tuple(
     for path, end in (
         (Path(torch.__file__).parent, "/"),
         (Path(__file__).parents[1], "/"),
-        *(
-            (f"{sysconfig.get_path('stdlib')}/{name}", "")
-            for name in ("contextlib.py", "functools.py", "threading.py", "concurrent/")
-        ),
         ("<gfxgraph>", ""),
         ("<frozen", ""),
         ("<string>", ""),
     )
 )
+_STDLIB = sysconfig.get_path("stdlib") + "/"
+_SITE = (sysconfig.get_path("purelib") + "/", sysconfig.get_path("platlib") + "/")
 # Part of us, and yet the code that is looked at.
 _THE_USERS = (str(Path(__file__).parents[1] / "measure"),)
 
@@ -131,4 +129,6 @@ class LineFinder:
 
 def _is_the_users(code: CodeType) -> bool:
     file = code.co_filename
-    return not file.startswith(_NOT_THE_USERS) or file.startswith(_THE_USERS)
+    if file.startswith(_NOT_THE_USERS):
+        return file.startswith(_THE_USERS)
+    return not file.startswith(_STDLIB) or file.startswith(_SITE)

@@ -273,6 +273,8 @@ class Watch:
         if scalar and not self.quiet:  # torch.tensor(2.0)
             self._keep_on_host(result)
         self._flow(func, sources, tensors, written, result)
+        if point is None and not self.quiet and not self.emulated:
+            self._flow_on_host(tensors, result)
         return result
 
     def expose(self, tensors: Iterable[torch.Tensor], what: str) -> None:
@@ -343,6 +345,14 @@ class Watch:
                 self._exposed.discard(key)
                 if key not in self.outside:
                     self.inside.add(key)
+
+    def _flow_on_host(self, tensors: list[torch.Tensor], result: Any) -> None:
+        """What an operator gives on the host without waiting for the device is not of its data."""
+        results = [t for t in tensors_in(result) if not self.on_device(t)]
+        if results and any(map(self.on_device, tensors)):
+            roots = self.roots(t for t in tensors if not self.on_device(t))
+            for tensor in results:
+                self._roots[self.name(tensor)] = roots
 
     def _flow_to(self, result: Any, roots: Roots) -> None:
         for tensor in tensors_in(result):
