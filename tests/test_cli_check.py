@@ -33,7 +33,7 @@ def branching(x):
     return x * 2 if x.sum() > 0 else x
 
 def eager(x):
-    torch.cuda.synchronize()
+    torch.cuda.current_stream().query()
     print("a text that is much longer than a line of a terminal is wide, and is not to be cut: end")
     return x
 
@@ -260,7 +260,7 @@ def test_help_says_what_the_arguments_look_like():
         ("branching", "branching: captures as several graphs, with the host in between", 0),
         (
             "eager",
-            "eager: stays eager because the host waits for the device; something is printed",
+            "eager: stays eager because the host asks the device; something is printed",
             1,
         ),
     ],

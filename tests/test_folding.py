@@ -401,3 +401,47 @@ def test_twenty_lengths_by_turns_become_twenty_paths(device):
     lengths = [torch.full((4,), float(n), device=device) for n in range(1, 21)]
     stats = agree(graph, count_down, *((x,) for x in lengths + lengths))
     assert stats.captures == 20 and stats.replays == 20 and not stats.fallbacks
+
+
+# ---- calls of the host that are no operations
+
+
+@torch.no_grad()
+def test_waiting_for_the_device_is_left_out_of_the_graph(device):
+    wait = getattr(torch, gfxgraph.device_type()).synchronize
+
+    def waits(x):
+        y = x * 2
+        wait()
+        return y + 1
+
+    stats = agree(gfxgraph.graphed(waits), waits, *numbers(device, 3, 4))
+    assert stats.captures == 1 and stats.replays == 2 and not stats.fallbacks
+
+
+@torch.no_grad()
+def test_a_seed_is_set_in_each_call_between_two_graphs(device):
+    def noisy(x):
+        y = torch.rand_like(x)
+        torch.manual_seed(7)
+        return y * 0 + x + torch.rand_like(x)
+
+    graph = gfxgraph.graphed(noisy)
+    stats = agree(graph, noisy, *numbers(device, 4, 4))
+    assert stats.captures == 1 and stats.replays == 3 and not stats.fallbacks
+    before = torch.rand(4, device=device)
+    graph(before)
+    after = torch.rand(4, device=device)
+    noisy(before)
+    torch.testing.assert_close(torch.rand(4, device=device), after)
+
+
+@torch.no_grad()
+def test_drawing_from_a_generator_that_was_seeded_on_the_spot_is_right(device):
+    def noise(x):
+        return x + torch.randn(x.shape, device=x.device, generator=seeded(5, x.device))
+
+    def seeded(seed, where):
+        return torch.Generator(where).manual_seed(seed)
+
+    agree(gfxgraph.graphed(noise), noise, *numbers(device, 4, 4))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import importlib.util
+import importlib
 import json
 from pathlib import Path
 from typing import Any
@@ -111,11 +111,6 @@ def test_every_entry_names_an_operator_of_torch_or_of_another_version() -> None:
 def test_the_page_is_what_its_generator_makes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(ROOT / "benchmarks")
     data = json.loads((ROOT / "src/gfxgraph/device/operators.json").read_text(encoding="utf-8"))
-    spec = importlib.util.spec_from_file_location(
-        "operators_table", ROOT / "benchmarks/operators_table.py"
-    )
-    assert spec and spec.loader
-    generator: Any = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(generator)
+    generator: Any = importlib.import_module("operators_table")
     made = generator.page(data)
     assert made == (ROOT / "docs/operators.md").read_text(encoding="utf-8")

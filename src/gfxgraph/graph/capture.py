@@ -25,6 +25,7 @@ from ..device import Device, PoolHandle
 from ..errors import CaptureError, GfxGraphError, VerificationError
 from ..record.effects import UndoLog, nobody_else_holds, storage_key
 from ..record.explain import explain
+from ..record.pretend_cuda import listening
 from ..record.recorder import Event, Recorder, Recording
 from ..record.rules import RULES
 from ..record.source import users_line_of
@@ -348,7 +349,7 @@ def _record_run(this: _Run, moving: set[int]) -> tuple[Recording, list[torch.Ten
         moving=moving,
         forced=this.forced,
     )
-    with recorder.watching():
+    with listening(recorder.heard, answer_capturing=True), recorder.watching():
         outputs = this.function()
     for note in recorder.recording.notes:
         if RULES[note.rule].effect == "eager":
@@ -503,7 +504,11 @@ def _trace(this: _Run, eager: _WarmedUp | None, root: Segment | None = None) -> 
             moving=() if eager is None else eager.moving,
             forced=this.forced,
         )
-        with device.on_stream(lane.stream, lane.index), _no_garbage_collection():
+        with (
+            device.on_stream(lane.stream, lane.index),
+            _no_garbage_collection(),
+            listening(tracer.heard),
+        ):
             try:
                 tracer.start()
                 with nullcontext() if eager is None else tracer.watching():

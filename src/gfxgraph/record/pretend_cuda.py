@@ -13,11 +13,12 @@ import weakref
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
 __all__ = [
+    "Answer",
     "DeviceProperties",
     "FakeDevice",
     "Observer",
@@ -30,12 +31,23 @@ __all__ = [
     "listening",
 ]
 
+
+class Answer(NamedTuple):
+    """What the caller gets in place of what the original would give."""
+
+    value: Any
+
+
 Observer = Callable[[str, str, Any], object]
-"""Called with the kind of a call, its name and a detail; ``True`` means: do not call the original.
+"""Called with the kind of a call, its name and a detail.
+
+What it gives: ``True`` means not to call the original; an :class:`Answer` means that, too, and what
+the caller gets.
 
 | kind | detail |
 | --- | --- |
-| ``"synchronize"`` | the stream or event that is waited for or asked, or ``None``: the device |
+| ``"synchronize"`` | the stream or event that is waited for, or ``None``: the device |
+| ``"query"`` | the stream or event that is asked whether it is done, or when it was |
 | ``"seed"`` | the arguments |
 | ``"generator"`` | ``None``: a generator of the device is made |
 | ``"stream"`` | the stream that becomes the current one |
@@ -54,12 +66,12 @@ _HEARD: dict[str, tuple[str, Any]] = {
     "torch.cpu.synchronize": ("synchronize", None),
     "torch.accelerator.synchronize": ("synchronize", None),
     "torch.cuda.Stream.synchronize": ("synchronize", None),
-    "torch.cuda.Stream.query": ("synchronize", True),
+    "torch.cuda.Stream.query": ("query", True),
     "torch.cuda.Event.synchronize": ("synchronize", None),
-    "torch.cuda.Event.query": ("synchronize", True),
-    "torch.cuda.Event.elapsed_time": ("synchronize", 0.0),
+    "torch.cuda.Event.query": ("query", True),
+    "torch.cuda.Event.elapsed_time": ("query", 0.0),
     "torch.cpu.Event.synchronize": ("synchronize", None),
-    "torch.cpu.Event.query": ("synchronize", True),
+    "torch.cpu.Event.query": ("query", True),
     **dict.fromkeys(
         (
             f"torch.{module}{name}"
@@ -191,6 +203,7 @@ def _replacement(path: str, original: Any) -> Any:
             raise AttributeError(f"this build of torch has no {path}")
         return original(*args, **kwargs)
 
+    call.is_taken = lambda: _local.listener is not None  # type: ignore[attr-defined]
     if path in _CLASSES:
         return _StandIn(original.__name__, (), {"original": original, "make": staticmethod(call)})
     return functools.update_wrapper(call, original) if callable(original) else call
@@ -246,8 +259,10 @@ class _Listener:
         self._inside = True  # what torch and the observer call in turn is not the function's doing
         try:
             given = (*args, *kwargs.values())
-            if kind not in ("record", "stream") and self._report(kind, path, given):
-                return unless_called
+            if kind not in ("record", "stream"):
+                answer = self._report(kind, path, given)
+                if answer:
+                    return answer.value if isinstance(answer, Answer) else unless_called
             if kind == "stream" and not path.endswith("__exit__"):
                 if given[0] is None:
                     return None
@@ -275,16 +290,17 @@ class _Listener:
             return True
         return original(*args, **kwargs)
 
-    def _report(self, kind: str, path: str, given: tuple[Any, ...]) -> bool:
+    def _report(self, kind: str, path: str, given: tuple[Any, ...]) -> Any:
         detail: Any = given
-        if kind == "synchronize":
+        if kind in ("synchronize", "query"):
             detail = given[0] if _is_method(path) else None
         elif kind == "wait":
             detail = self._wait(path, given)
             kind = "join" if detail[0].stream_id in self._members else "fork"
             if detail[1] is not None and detail[1].stream_id in self._members:
                 self._members.add(detail[0].stream_id)
-        return self.observer(kind, f"{path}()", detail) is True
+        answer = self.observer(kind, f"{path}()", detail)
+        return answer if answer is True or isinstance(answer, Answer) else None
 
     def _wait(self, path: str, given: tuple[Any, ...]) -> tuple[Any, Any]:
         """The stream that waits, and the one that it waits for."""

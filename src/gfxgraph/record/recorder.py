@@ -18,6 +18,8 @@ from .effects import UndoLog, tensors_in
 from .source import Source, users_line
 from .watch import Point, Watch
 
+_DONE_IN_EACH_CALL = ("no-graph", "seed")
+
 __all__ = ["Event", "Note", "Recorder", "Recording"]
 
 
@@ -165,7 +167,7 @@ class Recorder(Watch):
         event = Event(
             point._replace(depends=()),  # not to keep the tensors of the run alive
             users_line(),
-            moving=point.rule == "no-graph" or self.is_moving(point.depends),
+            moving=point.rule in _DONE_IN_EACH_CALL or self.is_moving(point.depends),
             writes=writes,
             result=None,
             sources=frozenset(key for key in roots if isinstance(key, int)),

@@ -149,10 +149,10 @@ def f(x):
     Rule(
         "synchronize",
         "the host waits for the device",
-        "eager",
-        "eager",
+        "folds",
+        "folds",
         "A capture forbids it, and has nothing to wait for: it records the work and runs none of "
-        "it.",
+        "it. It is left out of the graph.",
         "Remove it from the function; synchronize after the call where timing needs it.",
         bad="""\
 import torch
@@ -168,12 +168,34 @@ def f(x):  # the caller synchronizes
 """,
     ),
     Rule(
+        "query",
+        "the host asks the device",
+        "eager",
+        "eager",
+        "A capture forbids it, and the answer would be that of the capture.",
+        "Ask outside of the function; time the whole call.",
+        bad="""\
+import torch
+
+def f(x):
+    start = torch.cuda.Event(enable_timing=True)
+    end = torch.cuda.Event(enable_timing=True)
+    start.record()
+    y = x.tanh()
+    end.record()
+    return y, start.elapsed_time(end)
+""",
+        good="""\
+def f(x):  # the caller times the call
+    return x.tanh()
+""",
+    ),
+    Rule(
         "seed",
         "the state of a generator is set",
-        "eager",
-        "eager",
-        "Setting the state is work of the host, which a replay does not do: it draws on from the "
-        "state that it finds.",
+        "branches",
+        "branches",
+        "Setting the state is work of the host: it is done between two graphs, at each call.",
         "Seed before the call: torch.manual_seed(seed); out = fn(x).",
         bad="""\
 import torch

@@ -27,6 +27,7 @@ from ..device import emulated_rules
 from ..device.operator_table import Call, copies_host_scalar, refusal
 from ..device.operators import is_view, written_tensors
 from .effects import StorageNames, tensors_in
+from .pretend_cuda import Answer
 
 __all__ = ["INPUT", "RANDOM", "UNKNOWN", "Point", "Roots", "Watch", "current_watch"]
 
@@ -208,6 +209,17 @@ class Watch:
                 self._roots[self.name(tensor)] = frozenset((UNKNOWN,))
             self.inside.update(map(self.name, tensors_in(result)))
         return result
+
+    def heard(self, kind: str, what: str, detail: Any) -> object:
+        """A call of the host's that is no operation; an :data:`Observer`."""
+        if self.quiet:
+            return None
+        if kind == "synchronize":  # in a graph there is nothing to wait for
+            self.met(kind, what)
+            return True
+        if kind == "seed":
+            return Answer(self.event(Point(kind, what, "call", ()), _named(what), detail, {}))
+        return None
 
     def function(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """A call that the function mode saw."""
@@ -523,6 +535,16 @@ class _DispatchMode(TorchDispatchMode):
 @functools.cache
 def _is_composite(op: OpOverload) -> bool:
     return torch._C._dispatch_has_kernel_for_dispatch_key(op._name, "CompositeImplicitAutograd")
+
+
+def _named(call: str) -> Callable[..., Any]:
+    """The function that is found at ``torch.manual_seed()`` when it is called."""
+    *path, name = call.removesuffix("()").split(".")[1:]
+
+    def function(*args: Any) -> Any:
+        return getattr(functools.reduce(getattr, path, torch), name)(*args)
+
+    return function
 
 
 def _sources(
