@@ -8,6 +8,7 @@ import dataclasses
 import functools
 import gc
 import pickle
+import re
 import threading
 import weakref
 from typing import Any, NamedTuple
@@ -851,7 +852,7 @@ def test_a_capture_that_disagrees_with_eager_is_not_used(device):
     graph = gfxgraph.graphed(two_faced)
     for _ in range(3):
         assert graph(torch.ones(2, device=device)).tolist() == [2.0, 2.0]
-    assert "differs from eager" in only_reason(graph)
+    assert re.search("second run differs from first|differs from eager", only_reason(graph))
     assert gfxgraph.stats()["validation_failures"] == 1
     with pytest.raises(VerificationError, match="largest error 1"):
         gfxgraph.graphed(two_faced, fallback="raise")(torch.ones(2, device=device))

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import threading
 import weakref
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from operator import is_
 from typing import Any, Literal
@@ -16,7 +16,7 @@ import torch
 
 from ..device import current_device
 from ..errors import ArgumentError, CaptureError, GfxGraphError
-from ..graph.capture import CAPTURING, being_busy, busy, capture
+from ..graph.capture import CAPTURING, LOCK, as_of_now, being_busy, busy, capture
 from ..graph.compare import Tolerance
 from ..graph.lane import Lane
 from ..record.effects import storage_key
@@ -238,7 +238,7 @@ class Engine:
 
         No lock of ours is held while the caller's own run goes on, and none is waited for.
         """
-        as_before = contextlib.nullcontext if tree is None else tree.as_of_now()
+        as_before = self._as_of_now(leaves, tree)
         with being_busy():
             result = fn(*args, **kwargs)
         with self._lock:
@@ -256,6 +256,20 @@ class Engine:
         if error is not None and self._options.fallback == "raise":
             raise error
         return result
+
+    @staticmethod
+    def _as_of_now(
+        leaves: list[torch.Tensor], tree: Entry | None
+    ) -> Callable[[], AbstractContextManager[None]]:
+        device = current_device()
+        where = next((t.device for t in leaves if t.device.type == device.type), None)
+        # While another thread captures, its generator is not to be asked.
+        if where is None or not LOCK.acquire(blocking=False):
+            return nullcontext
+        try:
+            return as_of_now(device, device.index(where), tree.regions() if tree else ())
+        finally:
+            LOCK.release()
 
     def _try_capture(
         self,

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from operator import itemgetter
 from typing import Any
@@ -251,43 +250,13 @@ class Entry:
 
         return replay
 
-    def as_of_now(self) -> Callable[[], AbstractContextManager[None]]:
-        """Remember what the path of a call depends on, beside its arguments.
-
-        That is what calls write to, and the generator. Entering what is returned puts both back for
-        as long as it is entered: a capture after the call then takes the same path.
-        """
-        captured, device, index = self.captured, self._lane.device, self._lane.index
+    def regions(self) -> list[torch.Tensor]:
+        """The memory that calls write to, but for their arguments."""
+        captured, inputs = self.captured, set(map(storage_key, self._statics))
         if captured is None:
-            return nullcontext
-        inputs = set(map(storage_key, self._statics))
-        regions = [
-            *captured.saved,
-            *(tensor for key, tensor in captured.written.items() if key not in inputs),
-        ]
-
-        def now() -> tuple[list[torch.Tensor], torch.Tensor]:
-            return [region.clone() for region in regions], device.rng_state(index)
-
-        def put(values: list[torch.Tensor], random: torch.Tensor) -> None:
-            for region, value in zip(reversed(regions), reversed(values), strict=True):
-                region.copy_(value)
-            device.set_rng_state(random, index)
-
-        @contextmanager
-        def put_back() -> Iterator[None]:
-            with torch.no_grad():
-                after = now()
-                put(*before)
-            try:
-                yield
-            finally:
-                with torch.no_grad():
-                    put(*after)
-
-        with torch.no_grad():
-            before = now()
-        return put_back
+            return []
+        written = captured.written.items()
+        return [*captured.saved, *(tensor for key, tensor in written if key not in inputs)]
 
     @property
     def replays(self) -> int:

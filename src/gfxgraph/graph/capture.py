@@ -15,7 +15,7 @@ import random
 import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -37,7 +37,7 @@ from .lane import Lane
 from .segments import Failure, Graft, Segment, Tracer, run
 from .state import PythonState
 
-__all__ = ["CAPTURING", "LOCK", "CapturedGraph", "being_busy", "busy", "capture"]
+__all__ = ["CAPTURING", "LOCK", "CapturedGraph", "as_of_now", "being_busy", "busy", "capture"]
 
 LOCK = threading.RLock()
 """Held while a graph is captured or replayed, by whatever thread.
@@ -281,6 +281,44 @@ def capture(
         draws_random_numbers=eager.draws_random_numbers,
         report=report,
     )
+
+
+def as_of_now(
+    device: Device, index: int, regions: Sequence[torch.Tensor] = ()
+) -> Callable[[], AbstractContextManager[None]]:
+    """Remember what the path of a call depends on, beside its arguments.
+
+    Entering what is returned puts that back for as long as it is entered: a capture after the call
+    then takes the path that the call took.
+
+    Args:
+        device: the device whose generator it is.
+        index: which one of its kind.
+        regions: memory that the call may write to.
+    """
+
+    def now() -> tuple[list[torch.Tensor], torch.Tensor]:
+        return [region.clone() for region in regions], device.rng_state(index)
+
+    def put(values: list[torch.Tensor], random_state: torch.Tensor) -> None:
+        for region, value in zip(reversed(regions), reversed(values), strict=True):
+            region.copy_(value)
+        device.set_rng_state(random_state, index)
+
+    @contextmanager
+    def put_back() -> Iterator[None]:
+        with torch.no_grad():
+            after = now()
+            put(*before)
+        try:
+            yield
+        finally:
+            with torch.no_grad():
+                put(*after)
+
+    with torch.no_grad():
+        before = now()
+    return put_back
 
 
 def _told(event: Event) -> str:
