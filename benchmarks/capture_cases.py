@@ -673,7 +673,7 @@ def event_synchronize(x):
 def event_query(x):
     event = torch.cuda.Event()
     event.record()
-    if event.query():  # <-- synchronize
+    if event.query():  # <-- query
         return x * 2
     return x * 2
 
@@ -1662,7 +1662,18 @@ def check_against(path: Path, names: list[str], workers: int, method: str) -> in
         lost = {"verdict": answer, "error": answer, "hazards": []}
         reports[name] = lost if isinstance(answer, str) else answer
     about = measured["about"]
-    print(f"{about['device']}, torch {about['torch']}, {about['date']}.\n")
+    print("# What capture does with code as people write it\n")
+    print(
+        "<!-- Printed by benchmarks/capture_cases.py --check benchmarks/results/cases.json. -->\n"
+    )
+    print(
+        f"Each case of `benchmarks/capture_cases.py`, captured with plain `torch.cuda.graph` on "
+        f"one {about['device']} (torch {about['torch']}, {about['date']}), cold and after three runs; "
+        f"and what `gfxgraph.check` says of it on a CPU (torch {torch.__version__}). *Wrong*: the "
+        "capture passed, and a replay differs from eager. They agree if `check` says *captures* "
+        "just where the capture after warm-up is right. *Stricter*: it says less, for the reason "
+        "that the case gives. *Named*: a hazard names the line that is marked in the case.\n"
+    )
     print("| case | capture, cold | capture, warm | check | agrees | line | hazards |")
     print("| --- | --- | --- | --- | --- | --- | --- |")
     bad: Counter[str] = Counter()

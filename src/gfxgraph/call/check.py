@@ -175,9 +175,10 @@ class _Check:
     def _hazard(self, rule: str, what: str, where: Source, tainted: bool, effect: Effect) -> None:
         entry = RULES[rule]
         for known in self.report.hazards:
-            if (known.rule, known.what, known.file, known.line, known.effect) == (
+            # One line may write a cache in each layer.
+            same = known.what == what or rule.endswith("-write")
+            if same and (known.rule, known.file, known.line, known.effect) == (
                 rule,
-                what,
                 where.file,
                 where.line,
                 effect,
