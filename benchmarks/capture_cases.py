@@ -1618,19 +1618,13 @@ def run_on_gpu(out: Path, names: list[str], workers: int, method: str, limit: fl
 # --- against check --------------------------------------------------------------------------------
 
 
-def check_case(connection: Connection, name: str) -> None:
+def check_case(name: str) -> dict[str, Any]:
     """What ``gfxgraph.check`` says of a case, on this machine."""
     import gfxgraph
 
-    try:
-        with torch.no_grad(), contextlib.redirect_stdout(io.StringIO()):
-            fn, arguments_of, *_ = CASES[name].build("cpu")
-            report = gfxgraph.check(fn, *arguments_of(0))
-        answer = report.to_dict()
-    except BaseException as error:
-        answer = {"verdict": "raises", "error": one_line(error), "hazards": []}
-    connection.send(answer)
-    os._exit(0)
+    with torch.no_grad():
+        fn, arguments_of, *_ = CASES[name].build("cpu")
+        return gfxgraph.check(fn, *arguments_of(0)).to_dict()
 
 
 def agreement(case: Case, measured: dict[str, Any], report: dict[str, Any]) -> tuple[str, str]:
@@ -1652,15 +1646,10 @@ def agreement(case: Case, measured: dict[str, Any], report: dict[str, Any]) -> t
     return verdict, "NOT NAMED"
 
 
-def check_against(path: Path, names: list[str], workers: int, method: str) -> int:
+def check_against(path: Path, names: list[str]) -> int:
     """Print the table; 1 if a verdict or a line is not as measured."""
     measured = json.loads(path.read_text(encoding="utf-8"))
-    context = start_context(method)
-    reports: dict[str, dict[str, Any]] = {}
-    items = [(name,) for name in names]
-    for (name,), answer in fresh_processes(context, check_case, items, workers, CASE_S):
-        lost = {"verdict": answer, "error": answer, "hazards": []}
-        reports[name] = lost if isinstance(answer, str) else answer
+    reports = {name: check_case(name) for name in names}
     about = measured["about"]
     print("# What capture does with code as people write it\n")
     print(
@@ -1668,8 +1657,8 @@ def check_against(path: Path, names: list[str], workers: int, method: str) -> in
     )
     print(
         f"Each case of `benchmarks/capture_cases.py`, captured with plain `torch.cuda.graph` on "
-        f"one {about['device']} (torch {about['torch']}, {about['date']}), cold and after three runs; "
-        f"and what `gfxgraph.check` says of it on a CPU (torch {torch.__version__}). *Wrong*: the "
+        f"one {about['device']} (torch {about['torch']}, {about['date']}), cold and after three "
+        f"runs; and what `gfxgraph.check` says of it on a CPU (torch {torch.__version__}). *Wrong*: the "
         "capture passed, and a replay differs from eager. They agree if `check` says *captures* "
         "just where the capture after warm-up is right. *Stricter*: it says less, for the reason "
         "that the case gives. *Named*: a hazard names the line that is marked in the case.\n"
@@ -1690,7 +1679,7 @@ def check_against(path: Path, names: list[str], workers: int, method: str) -> in
             report["verdict"],
             verdict,
             line,
-            rules or report.get("error", ""),
+            rules,
         )
         print("| " + " | ".join(cells) + " |")
     print(
@@ -1716,7 +1705,7 @@ def main() -> int:
             options.out, names, options.workers, options.start_method, options.seconds
         )
     if options.check:
-        return check_against(options.check, names, options.workers, options.start_method)
+        return check_against(options.check, names)
     parser.error("one of --out and --check")
 
 

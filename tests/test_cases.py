@@ -1,0 +1,30 @@
+"""What ``check`` says of code as people write it is what a capture on a GPU was measured to do."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+sys.path.insert(0, str(ROOT / "benchmarks"))
+try:
+    cases = importlib.import_module("capture_cases")
+finally:
+    sys.path.remove(str(ROOT / "benchmarks"))
+MEASURED = json.loads((ROOT / "benchmarks/results/cases.json").read_text("utf-8"))["cases"]
+
+
+def test_there_are_many_more_cases_than_the_facts_list():
+    assert len(MEASURED) > 150 and set(MEASURED) == set(cases.CASES)
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("name", cases.CASES)
+def test_verdict_and_line_are_as_measured(name):
+    report = cases.check_case(name)
+    verdict, line = cases.agreement(cases.CASES[name], MEASURED[name], report)
+    assert verdict in ("yes", "stricter") and line != "NOT NAMED", report
