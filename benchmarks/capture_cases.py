@@ -1656,12 +1656,13 @@ def check_against(path: Path, names: list[str]) -> int:
         "<!-- Printed by benchmarks/capture_cases.py --check benchmarks/results/cases.json. -->\n"
     )
     print(
-        f"Each case of `benchmarks/capture_cases.py`, captured with plain `torch.cuda.graph` on "
-        f"one {about['device']} (torch {about['torch']}, {about['date']}), cold and after three "
-        f"runs; and what `gfxgraph.check` says of it on a CPU (torch {torch.__version__}). *Wrong*: the "
-        "capture passed, and a replay differs from eager. They agree if `check` says *captures* "
-        "just where the capture after warm-up is right. *Stricter*: it says less, for the reason "
-        "that the case gives. *Named*: a hazard names the line that is marked in the case.\n"
+        "Each case of `benchmarks/capture_cases.py`, captured with plain `torch.cuda.graph` on one "
+        f"{about['device']} (torch {about['torch']}, {about['date']}), cold and after three runs; "
+        f"and what `gfxgraph.check` says of it on a CPU (torch {torch.__version__}).\n\n"
+        "*Wrong*: the capture passed, and a replay differs from eager. They agree if `check` says "
+        "*captures* just where the capture after warm-up is right. *Stricter*: it says less, for "
+        "the reason that the case gives. *Named*: a hazard names the line that is marked in the "
+        "case.\n"
     )
     print("| case | capture, cold | capture, warm | check | agrees | line | hazards |")
     print("| --- | --- | --- | --- | --- | --- | --- |")
