@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+
 import pytest
 import torch
 from torch import nn
@@ -445,3 +447,20 @@ def test_drawing_from_a_generator_that_was_seeded_on_the_spot_is_right(device):
         return torch.Generator(where).manual_seed(seed)
 
     agree(gfxgraph.graphed(noise), noise, *numbers(device, 4, 4))
+
+
+@torch.no_grad()
+def test_a_function_that_starts_a_thread_stays_eager(device):
+    total = torch.zeros((), device=device)
+
+    def counted(x):
+        worker = threading.Thread(target=total.add_, args=(1,))
+        worker.start()
+        worker.join()
+        return x * 2
+
+    graph = gfxgraph.graphed(counted)
+    stats = agree(graph, counted, *numbers(device, 3, 4))
+    assert float(total) == 6.0 and stats.captures == 0
+    (reason,) = stats.fallbacks
+    assert "Thread.start()" in reason and "test_folding.py" in reason

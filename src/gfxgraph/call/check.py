@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import random
 import sys
-import threading
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from typing import Any
@@ -17,7 +16,7 @@ from ..graph.capture import being_busy
 from ..graph.state import PythonState
 from ..record.effects import UndoLog, storage_key
 from ..record.pretend import Pretend, PretendTensor
-from ..record.recorder import Recorder
+from ..record.recorder import Recorder, threads_told
 from ..record.report import Hazard, Report
 from ..record.rules import RULES, Effect
 from ..record.source import LineFinder, Source, users_line, users_line_of
@@ -83,7 +82,7 @@ class _Check:
         if self.report.hazards:
             return
         numbers = _HostRandom()
-        roots: dict[str, object] = {"the function": self._fn}
+        roots: dict[str, object] = {self._name: self._fn}
         with Pretend(self._observe) as world, torch.no_grad(), being_busy():
             self._world = world
             args, kwargs = world.wrap((self._args, self._kwargs))
@@ -103,7 +102,11 @@ class _Check:
                         self._hazard, inputs, names, moving, world
                     )
                     try:
-                        with self._prints(), self._threads(), recorder.watching():
+                        with (
+                            self._prints(),
+                            threads_told(self._thread),
+                            recorder.watching(),
+                        ):
                             result = self._fn(*args, **kwargs)
                     except DeviceError:
                         raise
@@ -146,7 +149,12 @@ class _Check:
         """Look after each line of a run; what is met there was met before."""
         report, self.report = self.report, Report(self._name)
         # Where it raises now that it has run before, the lines up to there are found.
-        with suppress(Exception), self._prints(), self._threads(), finder.looking():
+        with (
+            suppress(Exception),
+            self._prints(),
+            threads_told(self._thread),
+            finder.looking(),
+        ):
             self._fn(*args, **kwargs)
         self.report = report
 
@@ -214,6 +222,9 @@ class _Check:
         elif kind in RULES and kind != "default-stream":  # that is told of the work put there
             self._add(kind, what, users_line())
 
+    def _thread(self) -> None:
+        self._add("thread", "Thread.start()", users_line())
+
     @contextmanager
     def _prints(self) -> Iterator[None]:
         before = sys.stdout
@@ -222,22 +233,6 @@ class _Check:
             yield
         finally:
             sys.stdout = before
-
-    @contextmanager
-    def _threads(self) -> Iterator[None]:
-        original, ours = threading.Thread.start, threading.get_ident()
-
-        def start(thread: threading.Thread) -> None:
-            if threading.get_ident() == ours:
-                self._add("thread", "Thread.start()", users_line())
-            original(thread)
-
-        replaced: Any = threading.Thread
-        replaced.start = start
-        try:
-            yield
-        finally:
-            replaced.start = original
 
 
 class _Recorder(Recorder):

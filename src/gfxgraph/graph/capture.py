@@ -26,9 +26,9 @@ from ..errors import CaptureError, GfxGraphError, VerificationError
 from ..record.effects import UndoLog, nobody_else_holds, storage_key
 from ..record.explain import explain
 from ..record.pretend_cuda import listening
-from ..record.recorder import Event, Recorder, Recording
+from ..record.recorder import Event, Recorder, Recording, threads_told
 from ..record.rules import RULES
-from ..record.source import users_line_of
+from ..record.source import users_line, users_line_of
 from ..stats import tally
 from .bridged import BridgedCUDAGraph
 from .compare import Tolerance, difference
@@ -387,7 +387,16 @@ def _record_run(this: _Run, moving: set[int]) -> tuple[Recording, list[torch.Ten
         moving=moving,
         forced=this.forced,
     )
-    with listening(recorder.heard, answer_capturing=True), recorder.watching():
+
+    def refuse_thread() -> None:  # before it runs: what it writes could not be taken back
+        recorder.met("thread", "Thread.start()")
+        raise explain("thread", "Thread.start()", users_line())
+
+    with (
+        threads_told(refuse_thread),
+        listening(recorder.heard, answer_capturing=True),
+        recorder.watching(),
+    ):
         outputs = this.function()
     for note in recorder.recording.notes:
         if RULES[note.rule].effect == "eager":

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import threading
 import weakref
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any
@@ -20,7 +22,7 @@ from .watch import Point, Watch
 
 _DONE_IN_EACH_CALL = ("no-graph", "seed")
 
-__all__ = ["Event", "Note", "Recorder", "Recording"]
+__all__ = ["Event", "Note", "Recorder", "Recording", "threads_told"]
 
 
 @dataclass
@@ -200,6 +202,24 @@ class Recorder(Watch):
         if not self.quiet:
             note = Note(rule, what, users_line())
             self.recording.notes[note] = self.recording.notes.get(note, 0) + 1
+
+
+@contextmanager
+def threads_told(tell: Callable[[], None]) -> Iterator[None]:
+    """Tell of each thread that this thread is about to start: nobody sees what that does."""
+    original, ours = threading.Thread.start, threading.get_ident()
+
+    def start(thread: threading.Thread) -> None:
+        if threading.get_ident() == ours:
+            tell()
+        original(thread)
+
+    replaced: Any = threading.Thread
+    replaced.start = start
+    try:
+        yield
+    finally:
+        replaced.start = original
 
 
 def _kept(result: Any, given: list[torch.Tensor]) -> Any:
