@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from .call.graphed import Graphed as Graphed
     from .call.graphed import GraphedStats as GraphedStats
     from .call.graphed import graphed as graphed
+    from .call.traffic import suggest_buckets as suggest_buckets
     from .device import DeviceFacts as DeviceFacts
     from .graph.bridged import BridgedCUDAGraph as BridgedCUDAGraph
     from .graph.enable import disable as disable
@@ -46,6 +47,7 @@ _LAZY = {
     "health_check": "graph.enable",
     "is_enabled": "graph.enable",
     "no_graph": "record.no_graph",
+    "suggest_buckets": "call.traffic",
 }
 
 __all__ = [
@@ -69,6 +71,7 @@ __all__ = [
     "no_graph",
     "settings",
     "stats",
+    "suggest_buckets",
 ]
 
 
