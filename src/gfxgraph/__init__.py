@@ -14,6 +14,8 @@ from . import errors, settings
 from .stats import Stats, tally
 
 if TYPE_CHECKING:
+    from .call.buckets import PoolStats as PoolStats
+    from .call.buckets import ShapeBucketPool as ShapeBucketPool
     from .call.check import check as check
     from .call.graphed import Graphed as Graphed
     from .call.graphed import GraphedStats as GraphedStats
@@ -39,7 +41,9 @@ _LAZY = {
     "Graphed": "call.graphed",
     "GraphedStats": "call.graphed",
     "Hazard": "record.report",
+    "PoolStats": "call.buckets",
     "Report": "record.report",
+    "ShapeBucketPool": "call.buckets",
     "check": "call.check",
     "disable": "graph.enable",
     "enable": "graph.enable",
@@ -56,7 +60,9 @@ __all__ = [
     "Graphed",
     "GraphedStats",
     "Hazard",
+    "PoolStats",
     "Report",
+    "ShapeBucketPool",
     "Stats",
     "__version__",
     "check",

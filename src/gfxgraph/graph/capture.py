@@ -20,6 +20,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+import torch.utils._pytree as pytree
 
 from ..device import Device, PoolHandle
 from ..errors import CaptureError, GfxGraphError, VerificationError
@@ -37,7 +38,16 @@ from .lane import Lane
 from .segments import Failure, Graft, Segment, Tracer, run
 from .state import PythonState
 
-__all__ = ["CAPTURING", "LOCK", "CapturedGraph", "as_of_now", "being_busy", "busy", "capture"]
+__all__ = [
+    "CAPTURING",
+    "LOCK",
+    "CapturedGraph",
+    "as_of_now",
+    "being_busy",
+    "busy",
+    "capture",
+    "rehearse",
+]
 
 LOCK = threading.RLock()
 """Held while a graph is captured or replayed, by whatever thread.
@@ -319,6 +329,47 @@ def as_of_now(
     with torch.no_grad():
         before = now()
     return put_back
+
+
+def rehearse(
+    function: Callable[..., Any],
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    inputs: Sequence[torch.Tensor],
+    device: Device,
+) -> tuple[Any, bool]:
+    """Run ``function``, and take back what that did outside.
+
+    The caller holds :data:`CAPTURING`.
+
+    Args:
+        function: what to run.
+        args: its arguments.
+        kwargs: its keyword arguments.
+        inputs: the tensors among them.
+        device: where it runs.
+
+    Returns:
+        The result, and whether random numbers of the device were drawn.
+    """
+    log = UndoLog()
+    state = PythonState({"the function": function})
+    recorder = Recorder(device.type, inputs, log, keep_values=True)
+    where = next((t.device for t in inputs if t.device.type == device.type), None)
+    index = device.index(where or torch.device(device.type))
+    python_random = random.getstate()
+    with LOCK:
+        back = as_of_now(device, index)
+    try:
+        with being_busy(), back(), recorder.watching():
+            result = function(*args, **kwargs)
+            # It may be memory that is put back now.
+            result = pytree.tree_map_only(torch.Tensor, torch.clone, result)
+        return result, recorder.recording.draws is not None
+    finally:
+        log.undo()
+        state.restore()
+        random.setstate(python_random)
 
 
 def _told(event: Event) -> str:
