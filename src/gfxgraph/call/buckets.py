@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import inspect
 import itertools
 import threading
@@ -18,8 +19,9 @@ from ..errors import ArgumentError
 from ..graph.capture import CAPTURING, rehearse
 from ..graph.compare import Tolerance, difference
 from .engine import GraphedStats, Options
+from .entry import Attempt, copier, miss
 from .graphed import Graphed
-from .signature import Spec, builder, flatten
+from .signature import MISS, Spec, builder, flatten
 from .traffic import suggest_buckets
 
 __all__ = ["PoolStats", "ShapeBucketPool"]
@@ -37,6 +39,8 @@ Dims: TypeAlias = Mapping[str, Mapping[int, str]]
 _BATCH = "batch"
 # Each bucket is a graph, and a combination of buckets too.
 _MAX_BUCKETS = 4096
+# Sizes that have a quick way of their own, some kilobytes each.
+_MAX_SIZED = 1024
 
 
 @dataclass(frozen=True)
@@ -76,6 +80,23 @@ class _Bucket:
 
     reason: str | None
     outputs: list[dict[int, str]]
+
+
+@dataclass
+class _Sized:
+    """The quick way of calls of one size.
+
+    Attributes:
+        sizes: of the dynamic dimensions.
+        computed: elements that a call computes.
+        calls: how many it has answered.
+        attempt: recognises a call, and answers it.
+    """
+
+    sizes: tuple[int, ...]
+    computed: int
+    calls: int = 0
+    attempt: Attempt = miss
 
 
 class ShapeBucketPool:
@@ -132,6 +153,7 @@ class ShapeBucketPool:
         )
         self._parameters = _parameters(model_fn)
         self._known: dict[Any, _Bucket] = {}
+        self._sized: dict[Any, _Sized] = {}
         self._traffic: Counter[tuple[int, ...]] = Counter()
         self._eager: Counter[str] = Counter()
         self._asked = self._computed = 0
@@ -155,6 +177,14 @@ class ShapeBucketPool:
             ArgumentError: the arguments have no dynamic dimension, disagree on its size, or are too
                 large where ``larger="error"``.
         """
+        shapes = _shapes(args, kwargs)
+        sized = self._sized.get(shapes)
+        if sized is not None:
+            result = sized.attempt(self.model_fn, args, kwargs)
+            if result is not MISS:
+                return result
+            with self._lock:
+                self._forget_sized(shapes)  # its graph may be gone
         leaves, spec = flatten((args, kwargs))
         names, plan = self._plan(spec, leaves)
         sizes = self._sizes(names, plan, leaves)
@@ -168,7 +198,7 @@ class ShapeBucketPool:
         if len(bucket) < len(sizes):
             too_large = [name for name in sizes if name not in bucket]
             return self._call_larger(args, kwargs, sizes, too_large)
-        return self._call_bucket(args, kwargs, leaves, spec, names, plan, sizes, bucket)
+        return self._call_bucket(shapes, args, kwargs, leaves, spec, names, plan, sizes, bucket)
 
     def capture(
         self,
@@ -215,7 +245,7 @@ class ShapeBucketPool:
             raise ArgumentError(f"suggest(dim={dim!r}): expected one of {', '.join(names)}.")
         sizes: Counter[int] = Counter()
         with self._lock:
-            for found, times in self._traffic.items():
+            for found, times in self._all_traffic().items():
                 sizes[found[names.index(dim)]] += times
         sizes.pop(0, None)
         return suggest_buckets(sizes, count=count)
@@ -223,25 +253,35 @@ class ShapeBucketPool:
     def stats(self) -> PoolStats:
         """What this pool has done since it was made."""
         with self._lock:
+            traffic = self._all_traffic()
+            sized = [*self._sized.values()]
             return PoolStats(
                 self._graphed.stats(),
-                dict(self._traffic),
+                dict(traffic),
                 dict(self._eager),
-                self._asked,
-                self._computed,
+                self._asked + sum(s.calls * _product(filter(None, s.sizes)) for s in sized),
+                self._computed + sum(s.calls * s.computed for s in sized),
                 tuple(self._buckets),
             )
+
+    def _all_traffic(self) -> Counter[tuple[int, ...]]:
+        traffic = Counter(self._traffic)
+        for sized in [*self._sized.values()]:
+            traffic[sized.sizes] += sized.calls
+        return traffic
 
     def reset(self) -> None:
         """Release all graphs; the next calls start anew."""
         with self._lock:
             self._known.clear()
+            self._forget_sized()
         self._graphed.reset()
 
     # How a call is answered.
 
     def _call_bucket(
         self,
+        shapes: Any,
         args: Any,
         kwargs: Any,
         leaves: list[torch.Tensor],
@@ -263,7 +303,62 @@ class ShapeBucketPool:
         args, kwargs = builder(spec, self._padded(names, plan, leaves, bucket))()
         results, result_spec = flatten(self._graphed(*args, **kwargs))
         cut = [_cut(r, dims, sizes) for r, dims in zip(results, known.outputs, strict=True)]
+        if len(self._sized) < _MAX_SIZED:
+            self._make_sized(shapes, leaves, spec, names, plan, sizes, bucket, known, result_spec)
         return builder(result_spec, cut)()
+
+    def _make_sized(
+        self,
+        shapes: Any,
+        leaves: list[torch.Tensor],
+        spec: Spec,
+        names: list[str],
+        plan: list[Mapping[int, str]],
+        sizes: dict[str, int],
+        bucket: dict[str, int],
+        known: _Bucket,
+        result_spec: Spec,
+    ) -> None:
+        """Answer later calls of these very sizes from the static tensors themselves."""
+        example = self._padded(names, plan, leaves, bucket)
+        entry = self._graphed._engine.entry(self.model_fn, example, spec)
+        pads = [self._pad_of(name) for name in names]
+        if shapes is None or entry is None or any(map(callable, pads)):
+            return
+        statics, outputs = entry.statics
+        if any(entry.is_outside(output) for output in outputs):
+            return
+        views = [_cut(static, dims, sizes) for static, dims in zip(statics, plan, strict=True)]
+        copy = copier(views, leaves)
+        fills = [
+            fill
+            for static, dims, pad in zip(statics, plan, pads, strict=True)
+            for fill in _fills(static, dims, sizes, pad)
+        ]
+
+        def filled(given: Sequence[torch.Tensor]) -> None:
+            copy(given)
+            for fill in fills:
+                fill()
+
+        clones: list[Any] = [
+            _cut(output, dims, sizes).clone
+            for output, dims in zip(outputs, known.outputs, strict=True)
+        ]
+        make = builder(result_spec, clones)
+        sized = _Sized(tuple(sizes.get(n, 0) for n in self._buckets), _product(bucket.values()))
+
+        def build() -> Any:
+            sized.calls += 1  # nobody else replays meanwhile
+            return make()
+
+        replay = entry.replay_with(filled, build)
+        if replay is not None:
+            sized.attempt = self._graphed._engine.recogniser(self.model_fn, leaves, spec)(replay)
+            self._sized[shapes] = sized
+
+    def _pad_of(self, argument: str) -> Padding:
+        return self._pad.get(argument, "auto") if isinstance(self._pad, Mapping) else self._pad
 
     def _call_larger(
         self, args: Any, kwargs: Any, sizes: dict[str, int], too_large: list[str]
@@ -311,6 +406,15 @@ class ShapeBucketPool:
         bucket = {name: self._fitting(name, size) or 0 for name, size in sizes.items()}
         known = self._known.get(_key(spec, plan, leaves, bucket))
         return None if known is None or known.reason is not None else known.outputs
+
+    def _forget_sized(self, *which: Any) -> None:
+        """Let go of the ways of these sizes, or of all; what they counted stays."""
+        for shapes in which or [*self._sized]:
+            sized = self._sized.pop(shapes, None)
+            if sized is not None:
+                self._traffic[sized.sizes] += sized.calls
+                self._asked += sized.calls * _product(filter(None, sized.sizes))
+                self._computed += sized.calls * sized.computed
 
     def _run_eagerly(self, args: Any, kwargs: Any, reason: str) -> Any:
         with self._lock:
@@ -385,11 +489,8 @@ class ShapeBucketPool:
     ) -> list[torch.Tensor]:
         padded = []
         for argument, dims, leaf in zip(names, plan, leaves, strict=True):
-            pad = self._pad
-            if isinstance(pad, Mapping):
-                pad = pad.get(argument, "auto")
             for dim, name in dims.items():
-                leaf = _pad_to(leaf, dim, bucket[name], pad)
+                leaf = _pad_to(leaf, dim, bucket[name], self._pad_of(argument))
             padded.append(leaf)
         return padded
 
@@ -586,6 +687,38 @@ def _pad_to(leaf: torch.Tensor, dim: int, size: int, pad: Padding) -> torch.Tens
         )
     value = 0 if pad == "zero" else pad
     return torch.cat([leaf, leaf.new_full(_with(leaf, dim, missing), value)], dim)
+
+
+def _fills(
+    static: torch.Tensor, dims: Mapping[int, str], sizes: Mapping[str, int], pad: Padding
+) -> Iterator[Callable[[], object]]:
+    """What pads a static input around what a call has copied there, as :func:`_pad_to` does."""
+    later = dict(dims)
+    for dim, name in dims.items():
+        del later[dim]
+        size, missing = sizes[name], static.shape[dim] - sizes[name]
+        if missing <= 0:
+            continue
+        reached = _cut(static, later, sizes)  # the dimensions that are padded after this one
+        rest = reached.narrow(dim, size, missing)
+        kind = ("zero" if dim else "last") if pad == "auto" else pad
+        if kind == "last":
+            last = reached.narrow(dim, size - 1, 1).expand(rest.shape)
+            yield functools.partial(rest.copy_, last)
+        else:
+            value: Any = 0 if kind == "zero" else kind
+            yield functools.partial(rest.fill_, value)
+
+
+def _shapes(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """What tells calls of other sizes apart, if all arguments are tensors."""
+    try:
+        if not kwargs:
+            return tuple([value.shape for value in args])
+        named = [(name, value.shape) for name, value in kwargs.items()]
+        return tuple([value.shape for value in args]), tuple(named)
+    except AttributeError:
+        return None
 
 
 def _with(leaf: torch.Tensor, dim: int, size: int) -> list[int]:

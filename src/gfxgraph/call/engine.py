@@ -21,7 +21,7 @@ from ..graph.compare import Tolerance
 from ..graph.lane import Lane
 from ..record.effects import storage_key
 from ..stats import tally
-from .entry import Entry, GraphRow, Refusal, make_static, miss, shares_memory
+from .entry import Attempt, Entry, GraphRow, Refusal, make_static, miss, shares_memory
 from .signature import MISS, Condition, Spec, builder, constants, flatten, matcher, tensor_check
 from .suitable import describe, unsuitable
 
@@ -286,13 +286,10 @@ class Engine:
         With ``tree``, which has that key, another path is added to it; where that fails, its other
         paths stay.
         """
-        check = tensor_check(leaves) if leaves else None
-        # The check of the tensors sees inference mode, autocast and dispatch modes by itself.
-        conditions = [c for c in _conditions(fn) if check is None or c[0] not in _SEEN_BY_CHECK]
+        fits = self.recogniser(fn, leaves, spec)
         kind = _describe_key(leaves, spec)
         opaque = any(not const.is_value for const in constants(spec))
         try:
-            fits = functools.partial(matcher, spec[3][0], spec[3][1], check, conditions)
             with self._lock:
                 self._tries[kind] += bool(changes or opaque)
             if self._tries[kind] > _MAX_TRIES:
@@ -332,6 +329,21 @@ class Engine:
                     refuse = functools.partial(self._refuse, reason, cls)
                     self._keep(key, Refusal(reason, cls, _refusal_attempt(fits, refuse)))
             return error
+
+    @staticmethod
+    def recogniser(
+        fn: Callable[..., Any], leaves: list[torch.Tensor], spec: Spec
+    ) -> Callable[[Callable[..., Any]], Attempt]:
+        """Makes of a replay an attempt that takes calls like this one only."""
+        check = tensor_check(leaves) if leaves else None
+        # The check of the tensors sees inference mode, autocast and dispatch modes by itself.
+        conditions = [c for c in _conditions(fn) if check is None or c[0] not in _SEEN_BY_CHECK]
+        return functools.partial(matcher, spec[3][0], spec[3][1], check, conditions)
+
+    def entry(self, fn: Callable[..., Any], leaves: list[torch.Tensor], spec: Spec) -> Entry | None:
+        """The graph for such arguments, if there is one."""
+        found = self._keys.get(_key(fn, leaves, spec))
+        return found if isinstance(found, Entry) else None
 
     def _new_path(self, key: Any, spec: Spec, fn: Any, args: Any, kwargs: Any, leaves: Any) -> Any:
         """Run a call whose data takes a path that was not captured, and capture that one."""

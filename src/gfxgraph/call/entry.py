@@ -19,7 +19,16 @@ from ..record.effects import storage_key
 from ..stats import tally
 from .signature import MISS, Spec, builder
 
-__all__ = ["Entry", "GraphRow", "Refusal", "make_static", "miss", "shares_memory"]
+__all__ = [
+    "Attempt",
+    "Entry",
+    "GraphRow",
+    "Refusal",
+    "copier",
+    "make_static",
+    "miss",
+    "shares_memory",
+]
 
 Attempt = Callable[[Callable[..., Any], tuple[Any, ...], dict[str, Any]], Any]
 """A function of the callable, its positional and its keyword arguments: the result or MISS."""
@@ -100,7 +109,7 @@ class Entry:
         self._statics = statics
         self._guard = captured.guard
         self._input_bytes = sum(s.numel() * s.element_size() for s in statics)
-        self._copy = _copier(statics, leaves)
+        self._copy = copier(statics, leaves)
         with LOCK:
             lane.graphs += 1
 
@@ -141,8 +150,38 @@ class Entry:
         #: Recognises a call and replays; whoever keeps this entry sets it.
         self.attempt: Attempt = miss
 
+    def replay_with(
+        self, copy: Callable[[Sequence[torch.Tensor]], None], build: Callable[[], Any]
+    ) -> Callable[..., Any] | None:
+        """A replay that fills the static inputs and makes the result in another way.
+
+        Args:
+            copy: fills them from the tensors of a call.
+            build: makes the result out of the static outputs.
+
+        Returns:
+            The replay; ``None``: this key writes to its arguments, or is no single graph.
+        """
+        captured = self.captured
+        if captured is None or captured.root.step is not None or self._write_back:
+            return None
+        return self._make_replay(captured, [], copy, build)
+
+    @property
+    def statics(self) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
+        """The static inputs and outputs."""
+        return self._statics, [] if self.captured is None else self.captured.outputs
+
+    def is_outside(self, output: torch.Tensor) -> bool:
+        """Whether a static output lives outside of the graph, such as a cache."""
+        return self.captured is not None and storage_key(output) in self.captured.outside
+
     def _make_replay(
-        self, captured: CapturedGraph, write_back: list[tuple[int, torch.Tensor]]
+        self,
+        captured: CapturedGraph,
+        write_back: list[tuple[int, torch.Tensor]],
+        copy: Callable[[Sequence[torch.Tensor]], None] | None = None,
+        build_with: Callable[[], Any] | None = None,
     ) -> Callable[..., Any]:
         lane, index, counter = self._lane, self._lane.index, self._counter
         stream_id, is_capturing = lane.device.stream_id, lane.device.is_capturing
@@ -182,7 +221,7 @@ class Entry:
                         write_back and shares_memory(leaves)
                     ):
                         return MISS
-                self._copy(leaves)
+                (copy or self._copy)(leaves)
                 # Asked while the device copies: a graph may not be launched onto memory that is
                 # gone. That a weight was replaced by another may be found out after the launch.
                 if memory_holds and not memory_holds():
@@ -198,7 +237,7 @@ class Entry:
                 if not look_first and not guard.places_hold() and guard.changes():
                     return MISS
                 counter.replays += 1
-                return build()
+                return (build_with or build)()
             finally:
                 if scope is not None:
                     scope.__exit__(None, None, None)
@@ -397,7 +436,7 @@ def _counted(written: dict[int, torch.Tensor]) -> list[torch.Tensor]:
     return [tensor for tensor in written.values() if not tensor.is_inference()]
 
 
-def _copier(
+def copier(
     statics: list[torch.Tensor], leaves: Sequence[torch.Tensor]
 ) -> Callable[[Sequence[torch.Tensor]], None]:
     """A function that copies tensors like ``leaves`` into ``statics``, one launch a dtype."""
