@@ -192,6 +192,7 @@ class Entry:
         # launched before it is known that every weight is still in its place.
         look_first = bool(captured.written) or captured.draws_random_numbers
         touched = self._touched
+        make = build_with or self._build or _nothing
 
         below_autograd = getattr(torch._C, "_AutoDispatchBelowAutograd", None)  # private to torch
         if len(self._statics) < _MANY:
@@ -206,8 +207,7 @@ class Entry:
                 if below_autograd is not None:
                     scope = below_autograd()
                     scope.__enter__()
-                build = self._build
-                if build is None:  # released meanwhile
+                if self._build is None:  # released meanwhile
                     return MISS
                 stream = stream_id(index)
                 if stream and is_capturing():
@@ -221,6 +221,7 @@ class Entry:
                         write_back and shares_memory(leaves)
                     ):
                         return MISS
+                # Another one once static inputs are handed out.
                 (copy or self._copy)(leaves)
                 # Asked while the device copies: a graph may not be launched onto memory that is
                 # gone. That a weight was replaced by another may be found out after the launch.
@@ -237,7 +238,7 @@ class Entry:
                 if not look_first and not guard.places_hold() and guard.changes():
                     return MISS
                 counter.replays += 1
-                return (build_with or build)()
+                return make()
             finally:
                 if scope is not None:
                     scope.__exit__(None, None, None)
