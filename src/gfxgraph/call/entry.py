@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Sequence
+from copy import copy as copy_object
 from dataclasses import dataclass
 from operator import itemgetter
 from typing import Any
@@ -104,6 +105,7 @@ class Entry:
         self.closed: str | None = None
         self._key = key
         self._lane = lane
+        self._twins: list[Entry] = []
         self.captured: CapturedGraph | None = captured
         self._counter = tally.replay_counter()
         self._statics = statics
@@ -165,7 +167,10 @@ class Entry:
         captured = self.captured
         if captured is None or captured.root.step is not None or self._write_back:
             return None
-        return self._make_replay(captured, [], copy, build)
+        twin = copy_object(self)
+        twin._copy, twin._build, twin._twins = copy, build, []
+        self._twins.append(twin)
+        return twin._make_replay(captured, [])
 
     @property
     def statics(self) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
@@ -177,11 +182,7 @@ class Entry:
         return self.captured is not None and storage_key(output) in self.captured.outside
 
     def _make_replay(
-        self,
-        captured: CapturedGraph,
-        write_back: list[tuple[int, torch.Tensor]],
-        copy: Callable[[Sequence[torch.Tensor]], None] | None = None,
-        build_with: Callable[[], Any] | None = None,
+        self, captured: CapturedGraph, write_back: list[tuple[int, torch.Tensor]]
     ) -> Callable[..., Any]:
         lane, index, counter = self._lane, self._lane.index, self._counter
         stream_id, is_capturing = lane.device.stream_id, lane.device.is_capturing
@@ -192,7 +193,6 @@ class Entry:
         # launched before it is known that every weight is still in its place.
         look_first = bool(captured.written) or captured.draws_random_numbers
         touched = self._touched
-        make = build_with or self._build or _nothing
 
         below_autograd = getattr(torch._C, "_AutoDispatchBelowAutograd", None)  # private to torch
         if len(self._statics) < _MANY:
@@ -207,7 +207,8 @@ class Entry:
                 if below_autograd is not None:
                     scope = below_autograd()
                     scope.__enter__()
-                if self._build is None:  # released meanwhile
+                build = self._build
+                if build is None:  # released meanwhile
                     return MISS
                 stream = stream_id(index)
                 if stream and is_capturing():
@@ -221,8 +222,7 @@ class Entry:
                         write_back and shares_memory(leaves)
                     ):
                         return MISS
-                # Another one once static inputs are handed out.
-                (copy or self._copy)(leaves)
+                self._copy(leaves)
                 # Asked while the device copies: a graph may not be launched onto memory that is
                 # gone. That a weight was replaced by another may be found out after the launch.
                 if memory_holds and not memory_holds():
@@ -238,7 +238,7 @@ class Entry:
                 if not look_first and not guard.places_hold() and guard.changes():
                     return MISS
                 counter.replays += 1
-                return make()
+                return build()
             finally:
                 if scope is not None:
                     scope.__exit__(None, None, None)
@@ -390,6 +390,10 @@ class Entry:
         return self._counter.replays
 
     def _forget(self) -> None:
+        for twin in self._twins:
+            twin._build = None
+            twin._copy = _nothing
+        self._twins.clear()
         self._build = None
         self._statics = []
         self._guard = Guard({}, ())
