@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import weakref
 from collections.abc import Callable, Sequence
 from copy import copy as copy_object
 from dataclasses import dataclass
@@ -105,7 +106,7 @@ class Entry:
         self.closed: str | None = None
         self._key = key
         self._lane = lane
-        self._twins: list[Entry] = []
+        self._twins: weakref.WeakSet[Entry] = weakref.WeakSet()
         self.captured: CapturedGraph | None = captured
         self._counter = tally.replay_counter()
         self._statics = statics
@@ -168,8 +169,8 @@ class Entry:
         if captured is None or captured.root.step is not None or self._write_back:
             return None
         twin = copy_object(self)
-        twin._copy, twin._build, twin._twins = copy, build, []
-        self._twins.append(twin)
+        twin._copy, twin._build, twin._twins = copy, build, weakref.WeakSet()
+        self._twins.add(twin)  # as long as somebody has its replay
         return twin._make_replay(captured, [])
 
     @property
@@ -393,7 +394,6 @@ class Entry:
         for twin in self._twins:
             twin._build = None
             twin._copy = _nothing
-        self._twins.clear()
         self._build = None
         self._statics = []
         self._guard = Guard({}, ())

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import cache
 from typing import Any, NamedTuple, NoReturn
 
@@ -21,7 +20,7 @@ from . import emulated_rules as rules
 from .emulated_memory import MemoryPool
 from .emulated_shapes import Rehearsal
 from .operator_table import Call, copies_host_scalar, refusal
-from .operators import is_view, returned_argument, written_tensors
+from .operators import is_view, outside_of_modes, returned_argument, written_tensors
 
 __all__ = ["Capture", "Operation", "current_capture", "forget_closed", "generator_id", "run"]
 
@@ -33,7 +32,7 @@ _stream = threading.RLock()
 
 def run(operations: list[Operation]) -> None:
     """Execute recorded operations, whatever modes, autocast and grad mode are in force."""
-    with _stream, _outside_of_modes(), torch.autocast("cpu", enabled=False):
+    with _stream, outside_of_modes(), torch.autocast("cpu", enabled=False):
         for operation in operations:
             operation.run()
 
@@ -320,7 +319,7 @@ class _DispatchMode(TorchDispatchMode):  # type: ignore[no-untyped-call, unused-
                 return func.decompose(*args, **kwargs)
             finally:
                 dispatch_stack._pop_mode()
-        with _outside_of_modes():
+        with outside_of_modes():
             return self.capture.record(func, args, kwargs)
 
 
@@ -362,17 +361,6 @@ def _remove_modes(which: Callable[[Capture], bool]) -> None:
                 kept.append(mode)
         for mode in reversed(kept):
             push(mode)
-
-
-@contextlib.contextmanager
-def _outside_of_modes() -> Iterator[None]:
-    """Run on plain tensors: no mode sees it, autograd takes no part, and writes are silent."""
-    with (
-        dispatch_stack._disable_current_modes(),
-        torch._C.DisableTorchFunction(),
-        torch._C._AutoDispatchBelowADInplaceOrView(),
-    ):
-        yield
 
 
 # A graph does not contain these: memory that is not written keeps what the last replay left.

@@ -1,15 +1,17 @@
-"""What an operator does to its arguments, read from its schema."""
+"""What an operator does to its arguments, read from its schema; and running it unseen."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import cache
 from typing import Any
 
 import torch
 from torch._ops import OpOverload
+from torch.utils import _python_dispatch as dispatch_stack
 
-__all__ = ["is_view", "returned_argument", "written_tensors"]
+__all__ = ["is_view", "outside_of_modes", "returned_argument", "written_tensors"]
 
 # Operators of batch normalisation that update the running statistics without saying so in their
 # schema: argument positions of (running_mean, running_var, training).
@@ -79,3 +81,14 @@ def returned_argument(
         return None
     position, name = source
     return args[position] if position < len(args) else kwargs.get(name)
+
+
+@contextmanager
+def outside_of_modes() -> Iterator[None]:
+    """Run on plain tensors: no mode sees it, autograd takes no part, and writes are silent."""
+    with (
+        dispatch_stack._disable_current_modes(),
+        torch._C.DisableTorchFunction(),
+        torch._C._AutoDispatchBelowADInplaceOrView(),
+    ):
+        yield

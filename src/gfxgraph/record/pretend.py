@@ -29,7 +29,7 @@ from torch.utils import _python_dispatch as dispatch_stack
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from ..device.operator_table import Call, refusal
-from ..device.operators import is_view, written_tensors
+from ..device.operators import is_view, outside_of_modes, written_tensors
 from ..errors import DeviceError
 from .effects import storage_key
 from .pretend_cuda import FakeDevice, Observer, attached, attention, listening
@@ -184,7 +184,7 @@ class Pretend:
         Tensors on the CPU are not copied; tensors of a real device are. One object gives one
         object, and tensors that share memory still do.
         """
-        with _outside_of_modes():
+        with outside_of_modes():
             return pytree.tree_map_only(torch.Tensor, self._wrap, tree)
 
     def adopt(self, *objects: Any) -> None:
@@ -208,7 +208,7 @@ class Pretend:
                 self._assumed.add(storage_key(tensor))
             return self._wrap(tensor)
 
-        with _outside_of_modes():
+        with outside_of_modes():
             for place in places:
                 self._exit.callback(place.restore)
                 for key, value in place.items():
@@ -316,7 +316,7 @@ class _Call:
             return attention(*self.args, **self.kwargs)
         if isinstance(self.op, OpOverload) and _is_composite(self.op):
             return self._in_parts()
-        with _outside_of_modes():
+        with outside_of_modes():
             special = _SPECIAL.get(self.name)
             result = NotImplemented if special is None else special(self, *self.args, **self.kwargs)
             return self._compute() if result is NotImplemented else result
@@ -769,7 +769,7 @@ class _FunctionMode(TorchFunctionMode):
 
 
 def _text(tensor: torch.Tensor, *, tensor_contents: Any = None) -> str:
-    with _outside_of_modes():
+    with outside_of_modes():
         text = repr(_inside(tensor))
     return f"{text[:-1].replace(', device=' + repr('meta'), '')}, device='{_DEVICE}')"
 
@@ -833,17 +833,6 @@ _FUNCTIONS: dict[Any, Callable[..., Any]] = {
 
 # An index alone means a device of the accelerator that torch was built for, if it was for one.
 _TAKES_INDEX = frozenset({torch.Tensor.to, torch.Tensor.cuda})
-
-
-@contextlib.contextmanager
-def _outside_of_modes() -> Iterator[None]:
-    """Run on plain tensors: no mode sees it, and autograd takes no part."""
-    with (
-        dispatch_stack._disable_current_modes(),
-        torch._C.DisableTorchFunction(),
-        torch._C._AutoDispatchBelowADInplaceOrView(),
-    ):
-        yield
 
 
 class _LiftingOfHostData:
