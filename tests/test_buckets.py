@@ -188,6 +188,8 @@ def test_above_the_largest_bucket_a_call_runs_eagerly_in_pieces_or_not_at_all(de
         torch.testing.assert_close(pool(rows(device, count)), model(rows(device, count)))
     assert eager.stats().eager == {"batch is above the largest bucket": 3}
     assert not split.stats().eager and split.stats().graphs.captures == 2
+    assert split.stats().traffic == eager.stats().traffic == {(9,): 1, (11,): 1, (8,): 1}
+    assert split.stats().asked == 28 and split.stats().computed == (4 + 4 + 2) + 12 + 8
     with pytest.raises(ArgumentError, match="batch 9 is above the largest bucket, 4"):
         gfxgraph.ShapeBucketPool(model, [2, 4], larger="error")(rows(device, 9))
 
@@ -221,21 +223,33 @@ def test_all_buckets_can_be_captured_before_the_first_call(device):
 def test_threads_call_one_pool_with_mixed_sizes(device):
     model = net(device)
     pool = gfxgraph.ShapeBucketPool(model, [2, 4, 8])
-    wrong, calls = [], 100
+    right, calls = [], 100
 
     def work(seed):
         with torch.no_grad():
             for n in range(calls):
                 x = rows(device, 1 + (seed * 31 + n) % 8)
-                if not torch.allclose(pool(x), model(x), atol=1e-5):
-                    wrong.append((seed, n))
+                torch.testing.assert_close(pool(x), model(x))
+                right.append((seed, n))
 
     threads = [threading.Thread(target=work, args=(seed,)) for seed in range(4)]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
-    assert not wrong
+    assert len(right) == 4 * calls and sum(pool.stats().traffic.values()) == 4 * calls
+
+
+def test_modes_by_turns_each_have_their_quick_way(device):
+    model = net(device)
+    pool = gfxgraph.ShapeBucketPool(model, [4])
+    x = rows(device, 3)
+    for _ in range(3):
+        for mode in (torch.no_grad, torch.inference_mode):
+            with mode():
+                torch.testing.assert_close(pool(x), model(x))
+    stats = pool.stats()
+    assert stats.graphs.captures == 2 and stats.graphs.replays == 4 and stats.traffic == {(3,): 6}
 
 
 # ---- bad input

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import inspect
 import itertools
 import threading
@@ -19,20 +18,13 @@ from ..errors import ArgumentError
 from ..graph.capture import CAPTURING, rehearse
 from ..graph.compare import Tolerance, difference
 from .engine import GraphedStats, Options
-from .entry import Attempt, copier, miss
+from .entry import Attempt, copier
 from .graphed import Graphed
+from .padding import Padding, cut, fills, pad_to, piece
 from .signature import MISS, Spec, builder, flatten
 from .traffic import suggest_buckets
 
 __all__ = ["PoolStats", "ShapeBucketPool"]
-
-Padding: TypeAlias = (
-    float | Literal["auto", "zero", "last"] | Callable[[torch.Tensor, int, int], Any]
-)
-"""What to pad with: a number, ``"zero"``, ``"last"`` (the last row again), or a function of
-(tensor, dim, size) that gives the padded tensor. ``"auto"``: the last row in dimension 0, since a
-row of zeros may be none that the model can compute (all of it masked), and zeros in the others, by
-which an attention mask leaves the padding out."""
 
 Dims: TypeAlias = Mapping[str, Mapping[int, str]]
 
@@ -83,20 +75,46 @@ class _Bucket:
 
 
 @dataclass
-class _Sized:
-    """The quick way of calls of one size.
+class _Call:
+    """A call, taken to pieces.
 
     Attributes:
-        sizes: of the dynamic dimensions.
-        computed: elements that a call computes.
-        calls: how many it has answered.
-        attempt: recognises a call, and answers it.
+        args: its arguments.
+        kwargs: its keyword arguments.
+        leaves: the tensors among them.
+        spec: the rest of them.
+        names: for each tensor the name of its argument.
+        plan: for each tensor its dynamic dimensions.
+        sizes: of these, by name.
     """
 
-    sizes: tuple[int, ...]
-    computed: int
-    calls: int = 0
-    attempt: Attempt = miss
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+    leaves: list[torch.Tensor]
+    spec: Spec
+    names: list[str]
+    plan: list[Mapping[int, str]]
+    sizes: dict[str, int]
+
+    def with_tensors(self, leaves: list[torch.Tensor], sizes: dict[str, int]) -> _Call:
+        """The same call with other tensors."""
+        args, kwargs = builder(self.spec, leaves)()
+        return _Call(args, kwargs, leaves, self.spec, self.names, self.plan, sizes)
+
+    def cut(self, sizes: dict[str, int]) -> _Call:
+        """The same call with fewer rows."""
+        pairs = zip(self.leaves, self.plan, strict=True)
+        return self.with_tensors([cut(leaf, dims, sizes) for leaf, dims in pairs], sizes)
+
+    def key(self, bucket: dict[str, int]) -> Any:
+        """What tells this call, padded to ``bucket``, from others."""
+        shapes = []
+        for leaf, dims in zip(self.leaves, self.plan, strict=True):
+            shape = list(leaf.shape)
+            for dim, name in dims.items():
+                shape[dim] = bucket[name]
+            shapes.append((tuple(shape), leaf.dtype, leaf.device))
+        return self.spec, tuple(shapes)
 
 
 class ShapeBucketPool:
@@ -105,7 +123,8 @@ class ShapeBucketPool:
     A call is padded to the smallest bucket that fits, replayed, and cut to what was asked for. The
     first time that a bucket is used, a padded run is compared with an unpadded one: where padding
     changes what was asked for (batch norm in training, attention across rows), the bucket is not
-    used and its calls run eagerly.
+    used and its calls run eagerly. A function that draws random numbers is not compared: padded, it
+    draws others.
 
     Args:
         model_fn: the function or module. What it writes or draws in those runs is taken back.
@@ -153,10 +172,12 @@ class ShapeBucketPool:
         )
         self._parameters = _parameters(model_fn)
         self._known: dict[Any, _Bucket] = {}
-        self._sized: dict[Any, _Sized] = {}
+        #: Quick ways of calls, by the shapes of their arguments.
+        self._sized: dict[Any, Attempt] = {}
+        #: What these answered, by size; changed under the lock of all replays only.
+        self._quick: Counter[tuple[int, ...]] = Counter()
         self._traffic: Counter[tuple[int, ...]] = Counter()
         self._eager: Counter[str] = Counter()
-        self._asked = self._computed = 0
         self._lock = threading.Lock()
 
     @property
@@ -178,27 +199,16 @@ class ShapeBucketPool:
                 large where ``larger="error"``.
         """
         shapes = _shapes(args, kwargs)
-        sized = self._sized.get(shapes)
-        if sized is not None:
-            result = sized.attempt(self.model_fn, args, kwargs)
+        attempt = self._sized.get(shapes)
+        if attempt is not None:
+            result = attempt(self.model_fn, args, kwargs)
             if result is not MISS:
                 return result
-            with self._lock:
-                self._forget_sized(shapes)  # its graph may be gone
-        leaves, spec = flatten((args, kwargs))
-        names, plan = self._plan(spec, leaves)
-        sizes = self._sizes(names, plan, leaves)
-        if 0 in sizes.values():
-            return self._run_eagerly(args, kwargs, "a size is 0: there is nothing to compute")
-        bucket = {
-            name: fitting
-            for name, size in sizes.items()
-            if (fitting := self._fitting(name, size)) is not None
-        }
-        if len(bucket) < len(sizes):
-            too_large = [name for name in sizes if name not in bucket]
-            return self._call_larger(args, kwargs, sizes, too_large)
-        return self._call_bucket(shapes, args, kwargs, leaves, spec, names, plan, sizes, bucket)
+            self._sized.pop(shapes, None)  # its graph may be gone
+        call = self._taken_apart(args, kwargs)
+        with self._lock:
+            self._traffic[self._in_order(call.sizes)] += 1
+        return self._answer(call, shapes)
 
     def capture(
         self,
@@ -213,21 +223,20 @@ class ShapeBucketPool:
             *args: arguments of any size; they are cut and padded to each bucket.
             progress: wraps the list of buckets, such as ``rich.progress.track``.
             **kwargs: keyword arguments.
+
+        Raises:
+            ArgumentError: see :meth:`__call__`; also if a size is 0.
         """
-        leaves, spec = flatten((args, kwargs))
-        names, plan = self._plan(spec, leaves)
-        sizes = self._sizes(names, plan, leaves)
-        if 0 in sizes.values():
+        call = self._taken_apart(args, kwargs)
+        if 0 in call.sizes.values():
             raise ArgumentError("capture() takes arguments with at least one row.")
-        choices = itertools.product(*(self._buckets[name] for name in sizes))
+        choices = itertools.product(*(self._buckets[name] for name in call.sizes))
         for chosen in progress(sorted(choices, key=lambda c: (_product(c), c), reverse=True)):
-            bucket = dict(zip(sizes, chosen, strict=True))
-            held = {name: min(sizes[name], bucket[name]) for name in sizes}
-            cut = [_cut(leaf, dims, held) for leaf, dims in zip(leaves, plan, strict=True)]
-            example = self._padded(names, plan, cut, bucket)
-            self._ready(spec, names, plan, example, bucket, bucket)
-            args, kwargs = builder(spec, example)()
-            self._graphed(*args, **kwargs)
+            bucket = dict(zip(call.sizes, chosen, strict=True))
+            held = {name: min(size, bucket[name]) for name, size in call.sizes.items()}
+            example = self._padded(call.cut(held), bucket)
+            self._ready(example, bucket)
+            self._graphed(*example.args, **example.kwargs)
 
     def suggest(self, count: int, dim: str | None = None) -> list[int]:
         """Buckets that would have padded least for the calls so far.
@@ -245,7 +254,7 @@ class ShapeBucketPool:
             raise ArgumentError(f"suggest(dim={dim!r}): expected one of {', '.join(names)}.")
         sizes: Counter[int] = Counter()
         with self._lock:
-            for found, times in self._all_traffic().items():
+            for found, times in (self._traffic + Counter(self._quick)).items():
                 sizes[found[names.index(dim)]] += times
         sizes.pop(0, None)
         return suggest_buckets(sizes, count=count)
@@ -253,190 +262,150 @@ class ShapeBucketPool:
     def stats(self) -> PoolStats:
         """What this pool has done since it was made."""
         with self._lock:
-            traffic = self._all_traffic()
-            sized = [*self._sized.values()]
-            return PoolStats(
-                self._graphed.stats(),
-                dict(traffic),
-                dict(self._eager),
-                self._asked + sum(s.calls * _product(filter(None, s.sizes)) for s in sized),
-                self._computed + sum(s.calls * s.computed for s in sized),
-                tuple(self._buckets),
-            )
-
-    def _all_traffic(self) -> Counter[tuple[int, ...]]:
-        traffic = Counter(self._traffic)
-        for sized in [*self._sized.values()]:
-            traffic[sized.sizes] += sized.calls
-        return traffic
+            traffic, eager = self._traffic + Counter(self._quick), dict(self._eager)
+        return PoolStats(
+            graphs=self._graphed.stats(),
+            traffic=dict(traffic),
+            eager=eager,
+            asked=sum(times * _product(sizes) for sizes, times in traffic.items()),
+            computed=sum(
+                times * _product(map(self._computed, self._buckets, sizes))
+                for sizes, times in traffic.items()
+            ),
+            dims=tuple(self._buckets),
+        )
 
     def reset(self) -> None:
         """Release all graphs; the next calls start anew."""
         with self._lock:
             self._known.clear()
-            self._forget_sized()
+            self._sized.clear()
         self._graphed.reset()
+
+    def _computed(self, name: str, size: int) -> int:
+        """What a size becomes by padding."""
+        whole, rest = divmod(size, largest := self._buckets[name][-1])
+        if size <= largest:
+            whole, rest = 0, size
+        elif self._larger != "split":
+            return size
+        return whole * largest + (self._fitting(name, rest) or 0 if rest else 0)
+
+    def _in_order(self, sizes: Mapping[str, int]) -> tuple[int, ...]:
+        return tuple(sizes.get(name, 1) for name in self._buckets)
 
     # How a call is answered.
 
-    def _call_bucket(
-        self,
-        shapes: Any,
-        args: Any,
-        kwargs: Any,
-        leaves: list[torch.Tensor],
-        spec: Spec,
-        names: list[str],
-        plan: list[Mapping[int, str]],
-        sizes: dict[str, int],
-        bucket: dict[str, int],
-    ) -> Any:
-        known = self._ready(spec, names, plan, leaves, sizes, bucket)
+    def _answer(self, call: _Call, shapes: Any = None) -> Any:
+        if 0 in call.sizes.values():
+            return self._run_eagerly(call, "a size is 0: there is nothing to compute")
+        too_large = [n for n, size in call.sizes.items() if size > self._buckets[n][-1]]
+        if too_large:
+            return self._answer_larger(call, too_large)
+        bucket = self._bucket(call.sizes)
+        known = self._ready(call, bucket)
         if known is None:
             reason = "another thread is capturing, which a new bucket would need to do"
-            return self._run_eagerly(args, kwargs, reason)
+            return self._run_eagerly(call, reason)
         if known.reason is not None:
-            return self._run_eagerly(args, kwargs, known.reason)
-        self._count(sizes, bucket)
-        if sizes == bucket:
-            return self._graphed(*args, **kwargs)
-        args, kwargs = builder(spec, self._padded(names, plan, leaves, bucket))()
-        results, result_spec = flatten(self._graphed(*args, **kwargs))
-        cut = [_cut(r, dims, sizes) for r, dims in zip(results, known.outputs, strict=True)]
-        if len(self._sized) < _MAX_SIZED:
-            self._make_sized(shapes, leaves, spec, names, plan, sizes, bucket, known, result_spec)
-        return builder(result_spec, cut)()
+            return self._run_eagerly(call, known.reason)
+        if call.sizes == bucket:
+            return self._graphed(*call.args, **call.kwargs)
+        padded = self._padded(call, bucket)
+        results, spec = flatten(self._graphed(*padded.args, **padded.kwargs))
+        if shapes is not None and len(self._sized) < _MAX_SIZED:
+            self._make_sized(shapes, call, padded, known, spec)
+        pairs = zip(results, known.outputs, strict=True)
+        return builder(spec, [cut(result, dims, call.sizes) for result, dims in pairs])()
 
     def _make_sized(
-        self,
-        shapes: Any,
-        leaves: list[torch.Tensor],
-        spec: Spec,
-        names: list[str],
-        plan: list[Mapping[int, str]],
-        sizes: dict[str, int],
-        bucket: dict[str, int],
-        known: _Bucket,
-        result_spec: Spec,
+        self, shapes: Any, call: _Call, padded: _Call, known: _Bucket, result_spec: Spec
     ) -> None:
         """Answer later calls of these very sizes from the static tensors themselves."""
-        example = self._padded(names, plan, leaves, bucket)
-        entry = self._graphed._engine.entry(self.model_fn, example, spec)
-        pads = [self._pad_of(name) for name in names]
-        if shapes is None or entry is None or any(map(callable, pads)):
+        engine, fn = self._graphed._engine, self.model_fn
+        entry = engine.entry(fn, padded.leaves, call.spec)
+        pads = [self._pad_of(name) for name in call.names]
+        if entry is None or any(map(callable, pads)):
             return
         statics, outputs = entry.statics
-        if any(entry.is_outside(output) for output in outputs):
+        if any(map(entry.is_outside, outputs)):
             return
-        views = [_cut(static, dims, sizes) for static, dims in zip(statics, plan, strict=True)]
-        copy = copier(views, leaves)
-        fills = [
+        corners = [cut(s, dims, call.sizes) for s, dims in zip(statics, call.plan, strict=True)]
+        copy = copier(corners, call.leaves)
+        around = [
             fill
-            for static, dims, pad in zip(statics, plan, pads, strict=True)
-            for fill in _fills(static, dims, sizes, pad)
+            for static, dims, pad in zip(statics, call.plan, pads, strict=True)
+            for fill in fills(static, dims, call.sizes, pad)
         ]
+        clones: list[Any] = [
+            cut(output, dims, call.sizes).clone
+            for output, dims in zip(outputs, known.outputs, strict=True)
+        ]
+        make, quick, sizes = builder(result_spec, clones), self._quick, self._in_order(call.sizes)
 
         def filled(given: Sequence[torch.Tensor]) -> None:
             copy(given)
-            for fill in fills:
+            for fill in around:
                 fill()
 
-        clones: list[Any] = [
-            _cut(output, dims, sizes).clone
-            for output, dims in zip(outputs, known.outputs, strict=True)
-        ]
-        make = builder(result_spec, clones)
-        sized = _Sized(tuple(sizes.get(n, 0) for n in self._buckets), _product(bucket.values()))
-
         def build() -> Any:
-            sized.calls += 1  # nobody else replays meanwhile
+            quick[sizes] += 1
             return make()
 
         replay = entry.replay_with(filled, build)
         if replay is not None:
-            sized.attempt = self._graphed._engine.recogniser(self.model_fn, leaves, spec)(replay)
-            self._sized[shapes] = sized
+            self._sized[shapes] = engine.recogniser(fn, call.leaves, call.spec)(replay)
+
+    def _answer_larger(self, call: _Call, too_large: list[str]) -> Any:
+        name = too_large[0]
+        step = self._buckets[name][-1]
+        if self._larger == "error":
+            raise ArgumentError(
+                f"{name} {call.sizes[name]} is above the largest bucket, {step}. Add a bucket, or "
+                'let larger="eager" or "split".'
+            )
+        reason = f"{name} is above the largest bucket"
+        if self._larger == "eager" or len(too_large) > 1:
+            return self._run_eagerly(call, reason)
+        pieces: list[list[torch.Tensor]] = []
+        spec: Spec = ()
+        for start in range(0, call.sizes[name], step):
+            length = min(step, call.sizes[name] - start)
+            leaves = [
+                piece(leaf, dims, name, start, length)
+                for leaf, dims in zip(call.leaves, call.plan, strict=True)
+            ]
+            part = call.with_tensors(leaves, {**call.sizes, name: length})
+            results, spec = flatten(self._answer(part))
+            pieces.append(results)
+        bucket = self._bucket({**call.sizes, name: step})
+        known = self._known.get(call.key(bucket))
+        if known is None or known.reason is not None:
+            return self._run_eagerly(call, reason)
+        merged = []
+        for tensors, dims in zip(zip(*pieces, strict=True), known.outputs, strict=True):
+            dim = next((d for d, of_dim in dims.items() if of_dim == name), None)
+            merged.append(tensors[0] if dim is None else torch.cat(tensors, dim))
+        return builder(spec, merged)()
+
+    def _run_eagerly(self, call: _Call, reason: str) -> Any:
+        with self._lock:
+            self._eager[reason] += 1
+        return self.model_fn(*call.args, **call.kwargs)
 
     def _pad_of(self, argument: str) -> Padding:
         return self._pad.get(argument, "auto") if isinstance(self._pad, Mapping) else self._pad
 
-    def _call_larger(
-        self, args: Any, kwargs: Any, sizes: dict[str, int], too_large: list[str]
-    ) -> Any:
-        what = ", ".join(
-            f"{name} {sizes[name]} is above the largest bucket, {self._buckets[name][-1]}"
-            for name in too_large
-        )
-        if self._larger == "error":
-            raise ArgumentError(f'{what}. Add a bucket, or let larger="eager" or "split".')
-        if self._larger == "eager" or len(too_large) > 1:
-            return self._run_eagerly(args, kwargs, f"{too_large[0]} is above the largest bucket")
-        (name,) = too_large
-        step = self._buckets[name][-1]
-        leaves, spec = flatten((args, kwargs))
-        _, plan = self._plan(spec, leaves)
-        pieces: list[list[torch.Tensor]] = []
-        result_spec: Spec = ()
-        for start in range(0, sizes[name], step):
-            length = min(step, sizes[name] - start)
-            piece = [
-                _slice(leaf, dims, name, start, length)
-                for leaf, dims in zip(leaves, plan, strict=True)
-            ]
-            piece_args, piece_kwargs = builder(spec, piece)()
-            results, result_spec = flatten(self(*piece_args, **piece_kwargs))
-            pieces.append(results)
-        carried = self._carried(spec, plan, leaves, {**sizes, name: step})
-        if carried is None:
-            return self._run_eagerly(args, kwargs, f"{name} is above the largest bucket")
-        merged = []
-        for position, tensors in enumerate(zip(*pieces, strict=True)):
-            dim = next((d for d, n in carried[position].items() if n == name), None)
-            merged.append(tensors[0] if dim is None else torch.cat(tensors, dim))
-        return builder(result_spec, merged)()
-
-    def _carried(
-        self,
-        spec: Spec,
-        plan: list[Mapping[int, str]],
-        leaves: list[torch.Tensor],
-        sizes: dict[str, int],
-    ) -> list[dict[int, str]] | None:
-        """Which dimensions the outputs carry in the bucket that such sizes take."""
-        bucket = {name: self._fitting(name, size) or 0 for name, size in sizes.items()}
-        known = self._known.get(_key(spec, plan, leaves, bucket))
-        return None if known is None or known.reason is not None else known.outputs
-
-    def _forget_sized(self, *which: Any) -> None:
-        """Let go of the ways of these sizes, or of all; what they counted stays."""
-        for shapes in which or [*self._sized]:
-            sized = self._sized.pop(shapes, None)
-            if sized is not None:
-                self._traffic[sized.sizes] += sized.calls
-                self._asked += sized.calls * _product(filter(None, sized.sizes))
-                self._computed += sized.calls * sized.computed
-
-    def _run_eagerly(self, args: Any, kwargs: Any, reason: str) -> Any:
-        with self._lock:
-            self._eager[reason] += 1
-        return self.model_fn(*args, **kwargs)
-
-    def _count(self, sizes: dict[str, int], bucket: dict[str, int]) -> None:
-        with self._lock:
-            self._traffic[tuple(sizes.get(name, 0) for name in self._buckets)] += 1
-            self._asked += _product(sizes.values())
-            self._computed += _product(bucket.values())
-
     # What the arguments are.
 
-    def _plan(
-        self, spec: Spec, leaves: list[torch.Tensor]
-    ) -> tuple[list[str], list[Mapping[int, str]]]:
-        """For each tensor the name of its argument, and its dynamic dimensions."""
+    def _taken_apart(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> _Call:
+        leaves, spec = flatten((args, kwargs))
         names = list(self._names(spec))
         if self._dims is None:
-            return names, [{0: _BATCH} if leaf.dim() else {} for leaf in leaves]
-        return names, [self._dims.get(name, {}) for name in names]
+            plan: list[Mapping[int, str]] = [{0: _BATCH} if leaf.dim() else {} for leaf in leaves]
+        else:
+            plan = [self._dims.get(name, {}) for name in names]
+        return _Call(args, kwargs, leaves, spec, names, plan, self._sizes(names, plan, leaves))
 
     def _names(self, spec: Spec) -> Iterator[str]:
         args, kwargs = spec[3]
@@ -480,69 +449,50 @@ class ShapeBucketPool:
         position = bisect_left(sizes, size)
         return sizes[position] if position < len(sizes) else None
 
-    def _padded(
-        self,
-        names: list[str],
-        plan: list[Mapping[int, str]],
-        leaves: list[torch.Tensor],
-        bucket: dict[str, int],
-    ) -> list[torch.Tensor]:
+    def _bucket(self, sizes: Mapping[str, int]) -> dict[str, int]:
+        return {name: self._fitting(name, size) or size for name, size in sizes.items()}
+
+    def _padded(self, call: _Call, bucket: dict[str, int]) -> _Call:
         padded = []
-        for argument, dims, leaf in zip(names, plan, leaves, strict=True):
+        for argument, dims, leaf in zip(call.names, call.plan, call.leaves, strict=True):
             for dim, name in dims.items():
-                leaf = _pad_to(leaf, dim, bucket[name], self._pad_of(argument))
+                leaf = pad_to(leaf, dim, bucket[name], self._pad_of(argument))
             padded.append(leaf)
-        return padded
+        return call.with_tensors(padded, bucket)
 
     # Whether padding leaves alone what was asked for.
 
-    def _ready(
-        self,
-        spec: Spec,
-        names: list[str],
-        plan: list[Mapping[int, str]],
-        leaves: list[torch.Tensor],
-        sizes: dict[str, int],
-        bucket: dict[str, int],
-    ) -> _Bucket | None:
+    def _ready(self, call: _Call, bucket: dict[str, int]) -> _Bucket | None:
         """What is known of a bucket, found out now if need be; ``None``: not at the moment."""
-        key = _key(spec, plan, leaves, bucket)
+        key = call.key(bucket)
         known = self._known.get(key)
         if known is not None:
             return known
         if not CAPTURING.acquire(blocking=False):
             return None
         try:
-            known = self._compared(spec, names, plan, leaves, sizes, bucket)
+            known = self._compared(call, bucket)
         finally:
             CAPTURING.release()
         with self._lock:
             return self._known.setdefault(key, known)
 
-    def _compared(
-        self,
-        spec: Spec,
-        names: list[str],
-        plan: list[Mapping[int, str]],
-        leaves: list[torch.Tensor],
-        sizes: dict[str, int],
-        bucket: dict[str, int],
-    ) -> _Bucket:
+    def _compared(self, call: _Call, bucket: dict[str, int]) -> _Bucket:
         """Compare a padded run with an unpadded one."""
         smaller = {
-            name: size if size < bucket[name] else max(1, size - 1) for name, size in sizes.items()
+            name: size if size < bucket[name] else max(1, size - 1)
+            for name, size in call.sizes.items()
         }
-        unpadded = [_cut(leaf, dims, smaller) for leaf, dims in zip(leaves, plan, strict=True)]
-        padded = self._padded(names, plan, unpadded, bucket)
-        (expected, expected_spec), draws = self._rehearsed(spec, unpadded)
-        (got, got_spec), _ = self._rehearsed(spec, padded)
+        unpadded = call.cut(smaller)
+        (expected, expected_spec), draws = self._rehearsed(unpadded)
+        (got, got_spec), _ = self._rehearsed(self._padded(unpadded, bucket))
         if got_spec != expected_spec:
             return _Bucket("the structure or a plain value of the result depends on the size", [])
         outputs: list[dict[int, str]] = []
         for position, (a, b) in enumerate(zip(expected, got, strict=True)):
             carried: dict[int, str] = {}
             for dim, (size, size_padded) in enumerate(zip(a.shape, b.shape, strict=False)):
-                fits = [n for n in sizes if (smaller[n], bucket[n]) == (size, size_padded)]
+                fits = [n for n in smaller if (smaller[n], bucket[n]) == (size, size_padded)]
                 if size != size_padded and not fits:
                     return _Bucket(
                         f"dimension {dim} of output {position} is {size} for {smaller} and "
@@ -553,7 +503,7 @@ class ShapeBucketPool:
                     carried[dim] = fits[0]
             outputs.append(carried)
             if self._verify is not False and not draws:
-                different = difference(_cut(b, carried, smaller), a, self._verify)
+                different = difference(cut(b, carried, smaller), a, self._verify)
                 if different:
                     return _Bucket(
                         f"padding from {smaller} to {bucket} changes the rows asked for "
@@ -563,12 +513,9 @@ class ShapeBucketPool:
                     )
         return _Bucket(None, outputs)
 
-    def _rehearsed(
-        self, spec: Spec, leaves: list[torch.Tensor]
-    ) -> tuple[tuple[list[torch.Tensor], Spec], bool]:
-        args, kwargs = builder(spec, leaves)()
+    def _rehearsed(self, call: _Call) -> tuple[tuple[list[torch.Tensor], Spec], bool]:
         device = current_device()
-        result, draws = rehearse(self.model_fn, args, kwargs, leaves, device)
+        result, draws = rehearse(self.model_fn, call.args, call.kwargs, call.leaves, device)
         return flatten(result), draws
 
 
@@ -631,100 +578,14 @@ def _tensors(spec: Spec) -> int:
     return 0 if spec[0] == "const" else sum(map(_tensors, spec[3]))
 
 
-def _key(
-    spec: Spec,
-    plan: list[Mapping[int, str]],
-    leaves: list[torch.Tensor],
-    bucket: dict[str, int],
-) -> Any:
-    shapes = []
-    for leaf, dims in zip(leaves, plan, strict=True):
-        shape = list(leaf.shape)
-        for dim, name in dims.items():
-            shape[dim] = bucket[name]
-        shapes.append((tuple(shape), leaf.dtype, leaf.device))
-    return spec, tuple(shapes)
-
-
-def _cut(leaf: torch.Tensor, dims: Mapping[int, str], sizes: Mapping[str, int]) -> torch.Tensor:
-    for dim, name in dims.items():
-        if leaf.shape[dim] != sizes[name]:
-            leaf = leaf.narrow(dim, 0, sizes[name])
-    return leaf
-
-
-def _slice(
-    leaf: torch.Tensor, dims: Mapping[int, str], name: str, start: int, length: int
-) -> torch.Tensor:
-    for dim, of_dim in dims.items():
-        if of_dim == name:
-            leaf = leaf.narrow(dim, start, length)
-    return leaf
-
-
-def _pad_to(leaf: torch.Tensor, dim: int, size: int, pad: Padding) -> torch.Tensor:
-    missing = size - leaf.shape[dim]
-    if missing <= 0:
-        return leaf
-    if callable(pad):
-        padded: Any = pad(leaf, dim, size)
-        wanted = [*leaf.shape]
-        wanted[dim] = size
-        if not isinstance(padded, torch.Tensor) or [*padded.shape] != wanted:
-            raise ArgumentError(
-                f"pad= gave {getattr(padded, 'shape', padded)!r} for dimension {dim}; expected a "
-                f"tensor of shape {wanted}."
-            )
-        return padded
-    if pad == "auto":
-        pad = "zero" if dim else "last"
-    if pad == "last":
-        return torch.cat([leaf, leaf.narrow(dim, -1, 1).expand(_with(leaf, dim, missing))], dim)
-    if pad != "zero" and (isinstance(pad, bool) or not isinstance(pad, (int, float))):
-        raise ArgumentError(
-            f"pad={pad!r}: expected a number, 'auto', 'zero', 'last', or a function of (tensor, "
-            "dim, size)."
-        )
-    value = 0 if pad == "zero" else pad
-    return torch.cat([leaf, leaf.new_full(_with(leaf, dim, missing), value)], dim)
-
-
-def _fills(
-    static: torch.Tensor, dims: Mapping[int, str], sizes: Mapping[str, int], pad: Padding
-) -> Iterator[Callable[[], object]]:
-    """What pads a static input around what a call has copied there, as :func:`_pad_to` does."""
-    later = dict(dims)
-    for dim, name in dims.items():
-        del later[dim]
-        size, missing = sizes[name], static.shape[dim] - sizes[name]
-        if missing <= 0:
-            continue
-        reached = _cut(static, later, sizes)  # the dimensions that are padded after this one
-        rest = reached.narrow(dim, size, missing)
-        kind = ("zero" if dim else "last") if pad == "auto" else pad
-        if kind == "last":
-            last = reached.narrow(dim, size - 1, 1).expand(rest.shape)
-            yield functools.partial(rest.copy_, last)
-        else:
-            value: Any = 0 if kind == "zero" else kind
-            yield functools.partial(rest.fill_, value)
-
-
 def _shapes(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """What tells calls of other sizes apart, if all arguments are tensors."""
+    """What tells calls of other sizes and in other modes apart, if all arguments are tensors."""
     try:
-        if not kwargs:
-            return tuple([value.shape for value in args])
-        named = [(name, value.shape) for name, value in kwargs.items()]
-        return tuple([value.shape for value in args]), tuple(named)
+        named = tuple([(name, value.shape) for name, value in kwargs.items()]) if kwargs else ()
+        shapes = tuple([value.shape for value in args])
+        return shapes, named, torch.is_inference_mode_enabled(), torch.is_grad_enabled()
     except AttributeError:
         return None
-
-
-def _with(leaf: torch.Tensor, dim: int, size: int) -> list[int]:
-    shape = list(leaf.shape)
-    shape[dim] = size
-    return shape
 
 
 def _product(numbers: Iterable[int]) -> int:
