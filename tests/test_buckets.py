@@ -299,3 +299,15 @@ def test_the_statistics_are_plain_data(device):
     with torch.no_grad():
         pool(rows(device, 3))
     assert dataclasses.asdict(pool.stats())["traffic"] == {(3,): 1}
+
+
+@torch.no_grad()
+def test_a_function_that_prints_prints_once_a_call(device, capsys):
+    def says(x):
+        print("here")
+        return x * 2
+
+    pool = gfxgraph.ShapeBucketPool(says, [4])
+    for _ in range(3):
+        pool(rows(device, 3))
+    assert capsys.readouterr().out == "here\n" * 3

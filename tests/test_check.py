@@ -178,3 +178,14 @@ def test_the_command_prints_the_same_as_json_and_tells_by_its_status(tmp_path, m
     for wrong in (["check", "nowhere:f"], ["check", "policy_to_check:bad", "float33[4]"]):
         result = run(app, wrong)
         assert result.exit_code == 2 and "Error" in result.output
+
+
+def test_values_that_were_made_up_are_named():
+    def branch(x):
+        return x * 2 if x.sum() > 0 else x
+
+    known = gfxgraph.check(branch, torch.ones(3))
+    assert not known.assumed and "Made up" not in " ".join(known.basis)
+    unknown = gfxgraph.check(branch, torch.ones(3, device="meta"))
+    assert unknown.verdict == "branches" and unknown.assumed
+    assert "Made up" in " ".join(unknown.basis)

@@ -216,6 +216,9 @@ class _Check:
             self._forked[detail[0]] = users_line()
         elif kind == "join":
             self._forked.pop(detail[1], None)
+        elif kind == "assumed":
+            if what not in self.report.assumed:
+                self.report.assumed.append(what)
         elif kind == "hidden-sync":
             if self._recorder is not None and not self._recorder.quiet:
                 self._hazard(kind, what, users_line(), True, RULES[kind].tainted)

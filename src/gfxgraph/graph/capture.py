@@ -361,7 +361,7 @@ def rehearse(
     with LOCK:
         back = as_of_now(device, index)
     try:
-        with being_busy(), back(), recorder.watching():
+        with being_busy(), _no_printing(), back(), recorder.watching():
             result = function(*args, **kwargs)
             # It may be memory that is put back now.
             result = pytree.tree_map_only(torch.Tensor, torch.clone, result)

@@ -82,6 +82,8 @@ class Report:
             several graphs with the host in between, ``"eager"``: it stays eager.
         hazards: in the order in which the run met them.
         operations: device operations of the run.
+        assumed: operators whose results were made up where they were read, since only the shapes of
+            their arguments are known: tensors on the meta device, kernels that only a GPU has.
         device: what it was checked on: ``"cuda (pretended, computed on the CPU)"``.
         torch: version of torch.
     """
@@ -89,6 +91,7 @@ class Report:
     name: str
     hazards: list[Hazard] = field(default_factory=list)
     operations: int = 0
+    assumed: list[str] = field(default_factory=list)
     device: str = ""
     torch: str = ""
 
@@ -109,7 +112,9 @@ class Report:
         """How much was found in how much, and what it was checked on."""
         found = counted(len(self.hazards), "hazard") if self.hazards else "No hazards"
         operations = counted(self.operations, "operation")
-        return f"{found} in {operations}.", f"Checked on {self.device}, torch {self.torch}."
+        made_up = f" Made up, as only shapes are known: {', '.join(self.assumed)}."
+        checked = f"Checked on {self.device}, torch {self.torch}."
+        return f"{found} in {operations}.", checked + (made_up if self.assumed else "")
 
     def to_dict(self) -> dict[str, Any]:
         """What ``--json`` prints."""
