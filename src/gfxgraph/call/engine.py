@@ -16,7 +16,7 @@ import torch
 
 from ..device import current_device
 from ..errors import ArgumentError, CaptureError, GfxGraphError
-from ..graph.capture import CAPTURING, LOCK, as_of_now, being_busy, busy, capture
+from ..graph.capture import CAPTURING, LOCK, as_of_now, being_busy, busy, capture, rehearse
 from ..graph.compare import Tolerance
 from ..graph.lane import Lane
 from ..record.effects import storage_key
@@ -114,16 +114,33 @@ class _Counts:
 
 
 class Engine:
-    """All graphs of one callable, or of one method of one instance."""
+    """All graphs of one callable, or of one method of one instance.
 
-    def __init__(self, name: str, options: Options, method: Any = None) -> None:
+    Args:
+        name: what reasons and reports call it.
+        options: see there.
+        method: the graphed method that it belongs to.
+        lanes: device index -> the lane to capture into; given to several engines, their graphs
+            share memory.
+        share_inputs: whether graphs of a lane share the memory of their static inputs too.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        options: Options,
+        method: Any = None,
+        lanes: dict[int, Lane] | None = None,
+        share_inputs: bool = False,
+    ) -> None:
         self.name = name
         self.method = method
         self.owner: weakref.ref[Any] | None = None
         self._options = options
+        self._share_inputs = share_inputs
         self._lock = threading.RLock()
         self._keys: OrderedDict[Any, Entry | Refusal] = OrderedDict()
-        self._lanes: dict[int, Lane] = {}
+        self._lanes: dict[int, Lane] = {} if lanes is None else lanes
         self._counts = _Counts()
         self._tries: Counter[Any] = Counter()
         self._clock = 0
@@ -184,6 +201,37 @@ class Engine:
                 raise CaptureError(f"{self.name} has no graph for these arguments{why}.")
             static: tuple[tuple[Any, ...], dict[str, Any]] = builder(spec, entry.static_inputs())()
             return static
+
+    def prepare(
+        self, fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> str | None:
+        """Make a graph for calls like this one, and take back all that this does.
+
+        Returns:
+            Why there is none; ``None`` if there is one.
+        """
+        reason = _no_graph_now()
+        if reason is not None:
+            return reason
+        try:
+            leaves, spec = flatten((args, kwargs))
+            reason = _unsuitable(leaves, "argument")
+            key = _key(fn, leaves, spec) if reason is None else None
+            hash(key)
+        except (ArgumentError, AttributeError, RecursionError, TypeError) as error:
+            return f"argument: {error}"
+        if reason is not None:
+            return reason
+        if not CAPTURING.acquire(blocking=False):
+            return "another thread is capturing"
+        try:
+            entry = self._keys.get(key)
+            if entry is None:
+                failure = self._try_capture(fn, key, leaves, spec, MISS, [])
+                return None if failure is None else str(failure)
+        finally:
+            CAPTURING.release()
+        return entry.reason if isinstance(entry, Refusal) else None
 
     def _call_by_key(
         self, fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
@@ -383,6 +431,9 @@ class Engine:
         result: Any,
         tree: Entry | None,
     ) -> Entry:
+        if result is MISS:  # nobody called
+            args, kwargs = builder(spec, leaves)()
+            result, _ = rehearse(fn, args, kwargs, leaves, current_device())
         try:
             out_leaves, out_spec = flatten(result)
         except ArgumentError as error:
