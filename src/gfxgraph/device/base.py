@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol
@@ -88,6 +88,15 @@ class Device(Protocol):
 
     def in_pool(self, pool: PoolHandle, address: int) -> bool:
         """Whether the memory at ``address`` belongs to ``pool``."""
+
+    def disown(self, pool: PoolHandle, tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+        """The same tensors; those in ``pool`` no longer keep their memory from being used again."""
+
+    def memory(self, index: int) -> tuple[int, int]:
+        """Bytes of device ``index`` in use, by whoever, and in all."""
+
+    def release_cached_memory(self) -> None:
+        """Give back to the driver what the allocator keeps and nobody uses."""
 
     def is_capturing(self) -> bool:
         """Whether the current stream of this thread is capturing."""

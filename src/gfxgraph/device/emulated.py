@@ -14,7 +14,7 @@ import os
 import platform
 import threading
 import warnings
-from collections.abc import Hashable, Iterator
+from collections.abc import Hashable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -32,7 +32,7 @@ from .emulated_capture import (
     generator_id,
     run,
 )
-from .emulated_memory import MemoryPool, new_handle, pool_bytes, pool_of
+from .emulated_memory import MemoryPool, bytes_of_all_pools, new_handle, pool_bytes, pool_of
 from .operators import written_tensors
 
 if TYPE_CHECKING:
@@ -227,6 +227,19 @@ class EmulatedDevice:
     def in_pool(self, pool: PoolHandle, address: int) -> bool:
         """Not asked for: an emulated graph itself holds on to what it reads."""
         return False
+
+    def disown(self, pool: PoolHandle, tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+        """Twins of those that lie in ``pool``, which do not hold their blocks."""
+        blocks = pool_of(pool)
+        twins = [blocks.internal(tensor) for tensor in tensors]
+        return [t if twin is None else twin for t, twin in zip(tensors, twins, strict=True)]
+
+    def memory(self, index: int = 0) -> tuple[int, int]:
+        """Bytes of all memory pools, and the memory of this machine."""
+        return bytes_of_all_pools(), _memory("SC_PHYS_PAGES")
+
+    def release_cached_memory(self) -> None:
+        """Nothing is kept."""
 
     def is_capturing(self) -> bool:
         """Whether this thread is capturing."""

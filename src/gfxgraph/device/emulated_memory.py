@@ -18,7 +18,7 @@ import torch
 
 from .base import PoolHandle
 
-__all__ = ["MemoryPool", "new_handle", "pool_bytes", "pool_of"]
+__all__ = ["MemoryPool", "bytes_of_all_pools", "new_handle", "pool_bytes", "pool_of"]
 
 _ROUNDING = 512
 _ALIGNMENT = 64
@@ -46,6 +46,13 @@ def pool_bytes(handle: PoolHandle) -> int:
     """Bytes that the pool holds, in use or free; 0 where no graph uses it."""
     pool = _pools.get(handle)
     return 0 if pool is None else pool.bytes()
+
+
+def bytes_of_all_pools() -> int:
+    """Bytes that all pools of the process hold."""
+    with _pools_lock:
+        pools = list(_pools.values())
+    return sum(pool.bytes() for pool in pools)
 
 
 class _Block:

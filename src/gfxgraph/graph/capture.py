@@ -11,26 +11,27 @@ import dataclasses
 import functools
 import gc
 import itertools
+import logging
 import random
 import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeAlias
 
 import torch
 import torch.utils._pytree as pytree
 
 from ..device import Device, PoolHandle
 from ..errors import CaptureError, GfxGraphError, VerificationError
-from ..record.effects import UndoLog, nobody_else_holds, storage_key
+from ..record.effects import KnownTensors, UndoLog, Unexpected, nobody_else_holds, storage_key
 from ..record.explain import explain
 from ..record.pretend_cuda import listening
 from ..record.recorder import Event, Recorder, Recording, threads_told
 from ..record.rules import RULES
 from ..record.source import users_line, users_line_of
-from ..stats import tally
+from ..stats import log, tally
 from .bridged import BridgedCUDAGraph
 from .compare import Tolerance, difference
 from .guard import Guard
@@ -46,6 +47,7 @@ __all__ = [
     "being_busy",
     "busy",
     "capture",
+    "capture_like",
     "rehearse",
 ]
 
@@ -102,6 +104,8 @@ class CapturedGraph:
         pool_bytes: bytes by which the memory pool grew.
         draws_random_numbers: whether a run advances a generator.
         report: what was folded and where the host takes over, a sentence each.
+        peak_bytes: bytes of the device that eager execution took at most for what it makes.
+        plain: whether it only computes: nothing was folded, written, drawn, or worth a note.
     """
 
     root: Segment
@@ -114,6 +118,8 @@ class CapturedGraph:
     pool_bytes: int
     draws_random_numbers: bool
     report: list[str]
+    peak_bytes: int = 0
+    plain: bool = False
 
     @property
     def outputs(self) -> list[torch.Tensor]:
@@ -139,7 +145,7 @@ class _Run:
     """What all parts of one capture share; the arguments are those of :func:`capture`."""
 
     function: Callable[[], list[torch.Tensor]]
-    inputs: Sequence[torch.Tensor]
+    inputs: list[torch.Tensor]
     lane: Lane
     roots: dict[str, object]
     log: UndoLog
@@ -155,7 +161,7 @@ class _Run:
 
 def capture(
     function: Callable[[], list[torch.Tensor]],
-    inputs: Sequence[torch.Tensor],
+    inputs: list[torch.Tensor],
     *,
     lane: Lane,
     warmup: int,
@@ -164,6 +170,8 @@ def capture(
     branching: bool = True,
     first_outputs: list[torch.Tensor] | None = None,
     tree: CapturedGraph | None = None,
+    share_inputs: bool = False,
+    admit: Callable[[int], None] = lambda peak_bytes: None,
 ) -> CapturedGraph:
     """Warm up, capture and verify ``function``, then take back what all that did.
 
@@ -184,6 +192,9 @@ def capture(
             static inputs now.
         tree: what was captured of the function for other data; the new path is added to it, if
             all goes well.
+        share_inputs: put the static inputs on memory that all graphs of the lane use for theirs,
+            where that can be: ``inputs`` then holds others.
+        admit: raises if there is no room for what takes so many bytes at its peak.
 
     Raises:
         CaptureError: the function cannot be captured. The text says why, and names the user's
@@ -211,6 +222,7 @@ def capture(
 
     this = _Run(function, inputs, lane, roots, log, generators, rewind, set())
     traced: _Traced | None = None
+    given = list(inputs)
     try:
         with being_busy():
             with device.on_stream(lane.stream, index):
@@ -234,10 +246,20 @@ def capture(
                     "the call but not by it: on another thread, or by a library outside of torch. "
                     "A graph would hold that one for ever. Make it outside and pass it."
                 )
+            admit(eager.recording.peak_bytes)
+            # What a call writes to them is copied back to its arguments, and a host that reads
+            # them between two graphs may take its time: such inputs stay apart.
+            regions = set(map(storage_key, log.regions()))
+            if share_inputs and not (
+                eager.recording.breaks() or regions & set(map(storage_key, inputs))
+            ):
+                inputs[:] = lane.shared_inputs(inputs)
             traced = _capture_somehow(this, eager, branching, tree)
             rewind()
             if tolerance is not None:
-                _verify(traced, log.regions(), eager, tolerance, lane)
+                expected = (eager.outputs, eager.written)
+                got = _first_replay(traced, this, given, log.regions(), eager.draws_random_numbers)
+                _verify(got, expected, tolerance, eager.draws_random_numbers)
             changes = python_state.changes()
             if changes:
                 raise CaptureError(
@@ -260,7 +282,7 @@ def capture(
     finally:
         rewind()
     recording = eager.recording
-    static = {storage_key(tensor) for tensor in inputs}
+    static = {storage_key(tensor) for tensor in (*inputs, *given)}
     early = recording.written_before_the_last_break() - static
     originals = {
         key: tensor for key, ref in recording.originals.items() if (tensor := ref()) is not None
@@ -290,7 +312,90 @@ def capture(
         pool_bytes=pool_bytes,
         draws_random_numbers=eager.draws_random_numbers,
         report=report,
+        peak_bytes=recording.peak_bytes,
+        plain=not (
+            recording.events
+            or recording.notes
+            or len(log)
+            or eager.draws_random_numbers
+            or generators
+            or tree is not None
+        ),
     )
+
+
+def capture_like(
+    model: CapturedGraph,
+    function: Callable[[], list[torch.Tensor]],
+    inputs: list[torch.Tensor],
+    *,
+    lane: Lane,
+    tolerance: Tolerance | None,
+) -> CapturedGraph | None:
+    """Capture a function that was captured before for inputs of another size.
+
+    A single eager run takes the place of warm-up and recording: it has to use the tensors that
+    ``model`` uses and no others, write to nothing, draw nothing, and leave Python as it is. Static
+    inputs are shared with the other graphs of the lane.
+
+    Args:
+        model: what was captured before; it is plain.
+        function: as for :func:`capture`.
+        inputs: as for :func:`capture`; holds others afterwards.
+        lane: as for :func:`capture`.
+        tolerance: as for :func:`capture`.
+
+    Returns:
+        The graph; ``None`` where anything was not as expected, with nothing changed: capture it
+        the long way, which finds out what it is.
+    """
+    device, guard, given = lane.device, model.guard, list(inputs)
+    this = _Run(function, inputs, lane, {}, UndoLog(), (), lambda: None, set())
+    traced: _Traced | None = None
+    python_random = random.getstate()
+    known = (*map(storage_key, given), *model.outside)
+
+    captured: CapturedGraph | None = None
+
+    def as_it_was() -> bool:
+        return guard.holds() and random.getstate() == python_random and not printed
+
+    with being_busy(), _no_printing() as printed:
+        try:
+            if _compiles() or not guard.holds():
+                return None
+            with (
+                device.on_stream(lane.stream, lane.index),
+                threads_told(_unexpected_thread),
+                KnownTensors(known),
+            ):
+                outputs = function()
+            if not as_it_was():
+                return None
+            inputs[:] = lane.shared_inputs(inputs)
+            traced = _trace(this, None)
+            if tolerance is not None:
+                _verify(_first_replay(traced, this, given), (outputs, []), tolerance)
+            if as_it_was():
+                captured = dataclasses.replace(
+                    model, root=traced.root, last=traced.last, pool_bytes=traced.pool_bytes
+                )
+            return captured
+        except (Exception, Unexpected) as error:
+            # Met again, and explained, on the long way.
+            log(logging.DEBUG, "not_alike", because=_one_line(error))
+            if isinstance(error, _Failed):
+                lane.renew_pool()
+            return None
+        finally:
+            if captured is None:
+                inputs[:] = given
+                if traced is not None:
+                    traced.undo()
+
+
+def _unexpected_thread() -> None:
+    raise Unexpected("a thread is started")
 
 
 def as_of_now(
@@ -382,7 +487,7 @@ def _warm_up(this: _Run, warmup: int) -> _WarmedUp:
         # The first run is watched. Later ones run as they would without us: under the watching
         # mode torch.compile steps aside.
         before = this.random_state()
-        state = PythonState(this.roots)
+        state = PythonState(this.roots) if warmup == 1 else None
         recording, outputs = _record_run(this, set())
         first_outputs = outputs
         draws = not all(map(torch.equal, before, this.random_state()))
@@ -390,12 +495,14 @@ def _warm_up(this: _Run, warmup: int) -> _WarmedUp:
         if recording.events and moving:
             # Only now it is known what changes from call to call.
             this.rewind()
-            state = PythonState(this.roots)
+            state = PythonState(this.roots) if warmup == 1 else None
             recording, outputs = _record_run(this, moving)
-        for _ in range(warmup - 1):
+        for left in range(warmup - 1, 0, -1):
             this.rewind()
-            state = PythonState(this.roots)
+            if left == 1:  # what the last run changes, every call would
+                state = PythonState(this.roots)
             outputs = this.function()
+        assert state is not None
         changes = state.changes()
     if printed:
         raise CaptureError(
@@ -659,33 +766,45 @@ def _compiles() -> bool:
     return dynamo is not None and bool(dynamo.counters["frames"])
 
 
-def _verify(
+_Tensors: TypeAlias = tuple[list[torch.Tensor], list[torch.Tensor]]
+"""Outputs, and what was written to tensors from outside."""
+
+
+def _first_replay(
     traced: _Traced,
-    written: list[torch.Tensor],
-    eager: _WarmedUp,
-    tolerance: Tolerance,
-    lane: Lane,
-) -> None:
+    this: _Run,
+    given: Sequence[torch.Tensor],
+    written: Sequence[torch.Tensor] = (),
+    draws: bool = False,
+) -> _Tensors:
+    """Replay; ``given`` holds the inputs, which may be elsewhere than the static ones."""
+    lane = this.lane
     with LOCK:
         lane.follow(lane.device.stream_id(lane.index))
+        with torch.no_grad():
+            for static, value in zip(this.inputs, given, strict=True):
+                if static is not value:
+                    static.copy_(value)
         last = run(traced.root)
         if last is not traced.last:
             raise VerificationError(
-                "the first replay took another path than eager execution",
-                transient=eager.draws_random_numbers,
+                "the first replay took another path than eager execution", transient=draws
             )
         # Copied at once: another graph of the same memory pool may overwrite them.
-        outputs, written = [t.clone() for t in last.outputs or ()], [t.clone() for t in written]
-    # Another thread may have drawn from the same generator in between.
-    compare = functools.partial(
-        _compare,
-        "first replay",
-        "eager execution",
-        tolerance=tolerance,
-        transient=eager.draws_random_numbers,
-    )
-    compare(outputs, eager.outputs)
-    compare(written, eager.written, part="written tensor")
+        return [t.clone() for t in last.outputs or ()], [t.clone() for t in written]
+
+
+def _verify(got: _Tensors, expected: _Tensors, tolerance: Tolerance, draws: bool = False) -> None:
+    for tensors, others, part in zip(got, expected, ("output", "written tensor"), strict=True):
+        _compare(
+            "first replay",
+            "eager execution",
+            tensors,
+            others,
+            tolerance,
+            part,
+            transient=draws,  # another thread may have drawn from the same generator in between
+        )
 
 
 def _compare(

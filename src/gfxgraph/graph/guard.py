@@ -124,6 +124,12 @@ class Guard:
             self.memory_holds = _predicate(terms, names)
         self._compile_places()
 
+    def holds(self) -> bool:
+        """Whether all is as it was, or equal."""
+        if self.places_hold() and (not self.memory_holds or self.memory_holds()):
+            return True
+        return not self.changes()
+
     def changes(self) -> list[str]:
         """Names of what was rebound or moved; not a scalar that is equal to the old one."""
         found: dict[str, None] = {}

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 
 from ..device import Device, PoolHandle
@@ -22,6 +24,9 @@ class Lane:
         self.stream = device.capture_stream(index)
         self.last_stream: int | None = None
         self.graphs = 0
+        #: Bytes of all memory that was made for inputs which graphs share.
+        self.input_bytes = 0
+        self._inputs: dict[tuple[int, torch.dtype], torch.Tensor] = {}
         self._moved = False
         self.renew_pool()
 
@@ -34,6 +39,36 @@ class Lane:
     def renew_pool(self) -> None:
         """Capture into another pool: torch can no longer use one in which a capture failed."""
         self._pool = self.device.pool_handle()
+
+    def pool_bytes(self) -> int:
+        """Bytes of the memory pool."""
+        return self.device.pool_bytes(self._pool)
+
+    def shared_inputs(self, like: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+        """Static inputs like these, on memory that all graphs of this lane use for theirs.
+
+        A call fills them under the lock of its replay, so no graph finds what is another's. Where
+        the first is the largest, the others take no memory of their own.
+        """
+        shared = []
+        with torch.inference_mode(False), torch.no_grad():
+            for n, tensor in enumerate(like):
+                place = (n, tensor.dtype)
+                buffer = self._inputs.get(place)
+                if buffer is None or buffer.numel() < tensor.numel():
+                    buffer = torch.empty(tensor.numel(), dtype=tensor.dtype, device=tensor.device)
+                    self._inputs[place] = buffer
+                    self.input_bytes += buffer.untyped_storage().nbytes()
+                shared.append(buffer.as_strided(tensor.shape, tensor.stride()))
+        return shared
+
+    def disown(self, outputs: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+        """The same tensors without a claim on their memory in the pool.
+
+        A later graph of the pool may then have it for its own. The caller copies them under the
+        lock of the replay that makes them.
+        """
+        return self.device.disown(self._pool, outputs)
 
     def follow(self, stream: int) -> None:
         """Let ``stream``, the current one, wait for the stream that was used before."""

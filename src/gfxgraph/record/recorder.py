@@ -92,6 +92,7 @@ class Recording:
         operations: operations of the device.
         writes: (storage key, number of events before) of each write to a tensor from outside.
         draws: number of events before the first random number of the device; ``None``: none.
+        peak_bytes: bytes of the device that what the run made took at most, at one time.
     """
 
     events: list[Event] = field(default_factory=list)
@@ -101,6 +102,7 @@ class Recording:
     operations: int = 0
     writes: list[tuple[int, int]] = field(default_factory=list)
     draws: int | None = None
+    peak_bytes: int = 0
 
     def breaks(self) -> list[Event]:
         """The points at which a graph has to end and the host takes over."""
@@ -146,6 +148,8 @@ class Recorder(Watch):
         self._keep_values = keep_values
         self._off_stream = off_stream
         self._names = names
+        self._alive: dict[int, int] = {}
+        self._alive_bytes = 0
 
     def operation(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Run an operation that a capture can hold."""
@@ -181,6 +185,19 @@ class Recorder(Watch):
             event.result = _kept(result, given)
         self.recording.events.append(event)
         return result
+
+    def made(self, tensor: torch.Tensor) -> None:
+        """Add up what is alive; what died is only looked for when there seems to be a new peak."""
+        key, peak = self.name(tensor), self.recording.peak_bytes
+        dense = tensor.layout is torch.strided
+        if key in self._alive or not dense or not self.on_device(tensor):
+            return
+        self._alive[key] = size = tensor.untyped_storage().nbytes()
+        self._alive_bytes += size
+        if self._alive_bytes > peak:
+            self._alive = {k: s for k, s in self._alive.items() if self.name.lives(k)}
+            self._alive_bytes = sum(self._alive.values())
+            self.recording.peak_bytes = max(peak, self._alive_bytes)
 
     def wrote(self, tensor: torch.Tensor) -> None:
         """Save what the tensor holds."""

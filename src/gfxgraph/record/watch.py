@@ -158,6 +158,9 @@ class Watch:
     def wrote(self, tensor: torch.Tensor) -> None:
         """A tensor from outside is about to be written."""
 
+    def made(self, tensor: torch.Tensor) -> None:
+        """An operation gave this tensor, on memory of its own."""
+
     def met(self, rule: str, what: str, tensors: Iterable[torch.Tensor] = ()) -> None:
         """Something worth a note happened."""
 
@@ -357,6 +360,7 @@ class Watch:
                 self._exposed.discard(key)
                 if key not in self.outside:
                     self.inside.add(key)
+                    self.made(tensor)
 
     def _flow_on_host(self, tensors: list[torch.Tensor], result: Any) -> None:
         """What an operator gives on the host without waiting for the device is not of its data."""
