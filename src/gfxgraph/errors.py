@@ -15,6 +15,7 @@ __all__ = [
     "DeadTensorError",
     "DeviceError",
     "GfxGraphError",
+    "MemoryCapError",
     "SettingError",
     "VerificationError",
 ]
@@ -64,6 +65,10 @@ class DeadTensorError(GfxGraphError, RuntimeError):
 
 class VerificationError(CaptureError):
     """The first replay of a graph did not give what eager execution gives."""
+
+
+class MemoryCapError(CaptureError):
+    """A graph was not captured, since it would take more memory than is allowed."""
 
 
 # torch >= 2.8 raises AcceleratorError where CUDA refuses a call; before, a plain RuntimeError.

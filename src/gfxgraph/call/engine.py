@@ -15,13 +15,22 @@ from typing import Any, Literal
 import torch
 
 from ..device import current_device
-from ..errors import ArgumentError, CaptureError, GfxGraphError
-from ..graph.capture import CAPTURING, LOCK, as_of_now, being_busy, busy, capture, rehearse
+from ..errors import ArgumentError, CaptureError, GfxGraphError, MemoryCapError
+from ..graph.capture import (
+    CAPTURING,
+    LOCK,
+    as_of_now,
+    being_busy,
+    busy,
+    capture,
+    capture_like,
+)
 from ..graph.compare import Tolerance
 from ..graph.lane import Lane
 from ..record.effects import storage_key
 from ..stats import tally
-from .entry import Attempt, Entry, GraphRow, Refusal, make_static, miss, shares_memory
+from .budget import admit, register
+from .entry import Attempt, Entry, GraphRow, Refusal, bytes_of, make_static, miss, shares_memory
 from .signature import MISS, Condition, Spec, builder, constants, flatten, matcher, tensor_check
 from .suitable import describe, unsuitable
 
@@ -58,9 +67,12 @@ class GraphedStats:
         replays: calls answered by a replay.
         eager_calls: calls answered eagerly: the first call of each key, and fallbacks.
         fallbacks: reason -> calls that ran eagerly for it.
-        evictions: graphs released because there were more than ``max_graphs``.
+        evictions: graphs released because there were more than ``max_graphs``, or because another
+            needed the memory and they were never replayed.
         recaptures: graphs captured again because a weight was rebound or moved.
         graphs: a row a graph, least recently used first.
+        pool_bytes: bytes of the memory pools that the graphs share.
+        input_bytes: bytes of all static inputs, shared ones counted once.
     """
 
     captures: int
@@ -70,6 +82,8 @@ class GraphedStats:
     evictions: int
     recaptures: int
     graphs: list[GraphRow]
+    pool_bytes: int
+    input_bytes: int
 
 
 @dataclass(frozen=True)
@@ -144,7 +158,10 @@ class Engine:
         self._counts = _Counts()
         self._tries: Counter[Any] = Counter()
         self._clock = 0
+        #: Graphs that were met later than this are not released for room.
+        self._keep_after: float = float("inf")
         self._set_hot(())
+        register(self)
 
     def __reduce__(self) -> Any:
         return type(None), ()  # graphs are left out of copies and pickles of their instance
@@ -164,8 +181,9 @@ class Engine:
     def stats(self) -> GraphedStats:
         """What :meth:`Graphed.stats` gives."""
         with self._lock:
-            entries = sorted(self._keys.values(), key=lambda e: e.used)
-            rows = [entry.row() for entry in entries if isinstance(entry, Entry)]
+            found = sorted(self._keys.values(), key=lambda e: e.used)
+            entries = [entry for entry in found if isinstance(entry, Entry)]
+            rows = [entry.row() for entry in entries]
             counts = self._counts
             return GraphedStats(
                 captures=counts.captures,
@@ -175,6 +193,8 @@ class Engine:
                 evictions=counts.evictions,
                 recaptures=counts.recaptures,
                 graphs=rows,
+                pool_bytes=sum(lane.pool_bytes() for lane in self._lanes.values()),
+                input_bytes=sum({k: b for e in entries for k, b in e.input_storages()}.values()),
             )
 
     def reset(self) -> None:
@@ -188,6 +208,25 @@ class Engine:
             self._lanes.clear()
             self._tries.clear()
             self._counts = _Counts()
+
+    def release_unused(self, all_or_none: bool) -> int:
+        """Release the graphs that were never replayed.
+
+        Args:
+            all_or_none: only if none was.
+
+        Returns:
+            How many.
+        """
+        with self._lock:
+            graphs = {key: e for key, e in self._keys.items() if isinstance(e, Entry)}
+            unused = [k for k, e in graphs.items() if not e.replays and e.used <= self._keep_after]
+            if all_or_none and len(unused) < len(graphs):
+                return 0
+            for key in unused:
+                self._drop(key)
+            self._counts.evictions += len(unused)
+            return len(unused)
 
     def static_inputs(
         self, fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
@@ -226,6 +265,8 @@ class Engine:
             return "another thread is capturing"
         try:
             entry = self._keys.get(key)
+            if isinstance(entry, Refusal) and issubclass(entry.kind, MemoryCapError):
+                entry = None  # there may be room by now
             if entry is None:
                 failure = self._try_capture(fn, key, leaves, spec, MISS, [])
                 return None if failure is None else str(failure)
@@ -328,11 +369,12 @@ class Engine:
         result: Any,
         changes: list[str],
         tree: Entry | None = None,
+        judge: Callable[[Entry], None] = lambda entry: None,
     ) -> Exception | None:
         """Keep a graph under ``key``, or a refusal and its error.
 
         With ``tree``, which has that key, another path is added to it; where that fails, its other
-        paths stay.
+        paths stay. ``judge`` raises where a graph is not to be kept.
         """
         fits = self.recogniser(fn, leaves, spec)
         kind = _describe_key(leaves, spec)
@@ -349,6 +391,13 @@ class Engine:
             if _key(fn, leaves, spec) != key:
                 raise CaptureError("argument: the function changes the shape of a tensor in place")
             entry = self._capture(fn, leaves, spec, result, tree)
+            try:
+                judge(entry)
+            except Exception:
+                entry.release()
+                raise
+            if entry.captured is not None:
+                entry.captured.sample.clear()
             entry.attempt = fits(entry.replay)
             entry.on_new_path = functools.partial(self._new_path, key, spec)
             with self._lock:
@@ -431,36 +480,14 @@ class Engine:
         result: Any,
         tree: Entry | None,
     ) -> Entry:
-        if result is MISS:  # nobody called
-            args, kwargs = builder(spec, leaves)()
-            result, _ = rehearse(fn, args, kwargs, leaves, current_device())
-        try:
-            out_leaves, out_spec = flatten(result)
-        except ArgumentError as error:
-            raise CaptureError(f"result: {error}") from error
-        for const in constants(out_spec):
-            if not const.is_value:
-                raise CaptureError(
-                    f"result: holds a {describe(const.value)}, which a replay cannot make anew. "
-                    "Return tensors, numbers and containers of them."
-                )
-        reason = _unsuitable(out_leaves, "result")
-        if reason is not None:
-            raise CaptureError(reason)
-        if any(t.requires_grad for t in out_leaves):
-            raise CaptureError(
-                "result: requires grad; a replay records nothing for autograd. Call it under "
-                "torch.no_grad() or torch.inference_mode()."
-            )
         device = current_device()
-        on_device = [t for t in (*leaves, *out_leaves) if t.device.type == device.type]
-        if not on_device and (leaves or out_leaves):
+        first = None if result is MISS else _taken_apart(result)
+        known = [*leaves, *(first[0] if first else ())]
+        on_device = [t for t in known if t.device.type == device.type]
+        if not on_device and known:
             raise CaptureError(f"no tensor among arguments and results is on {device.type}")
         index = device.index(on_device[0].device if on_device else torch.device(device.type))
         torch_device = torch.device("cuda", index) if device.type == "cuda" else torch.device("cpu")
-        stray = [t.device for t in out_leaves if t.device not in (torch_device, _HOST)]
-        if stray:
-            raise CaptureError(f"result: is on {stray[0]}, but the graph runs on {torch_device}")
         lane = self._lanes.get(index)
         if lane is None:
             lane = self._lanes[index] = Lane(device, index)
@@ -470,45 +497,50 @@ class Engine:
             statics = [make_static(leaf, torch_device) for leaf in leaves]
         else:
             statics = tree.refill(leaves)
-        shapes = [(static.shape, static.stride()) for static in statics]
-
-        def run() -> list[torch.Tensor]:
-            static_args, static_kwargs = builder(spec, statics)()
-            # Autocast keeps casts of weights, which would hide later changes of the weights.
-            cached = torch.is_autocast_cache_enabled()
-            torch.set_autocast_cache_enabled(False)
-            try:
-                returned = fn(*static_args, **static_kwargs)
-            finally:
-                torch.set_autocast_cache_enabled(cached)
-            after, spec_after = flatten((static_args, static_kwargs))
-            if spec_after != spec or not all(map(is_, after, statics)):
-                raise CaptureError("argument: the function changes a container that it is given")
-            if shapes != [(static.shape, static.stride()) for static in statics]:
-                raise CaptureError("argument: the function changes the shape of a tensor in place")
-            outputs, now = flatten(returned)
-            if now != out_spec:
-                raise CaptureError("result: its structure or its plain values change between calls")
-            return outputs
-
+        body = _Body(fn, spec, statics, torch_device)
+        first_outputs = None if first is None else body.accept(*first)
         opaque = [c.value for c in constants(spec) if not c.is_value]
+        tolerance = None if self._options.verify is False else self._options.verify
+        own_statics, input_bytes = list(statics), lane.input_bytes
+
+        def room_for(peak_bytes: int) -> None:
+            shared = statics if self._share_inputs else ()
+            admit(lane, lane.bytes_for(peak_bytes, shared), self)
+
         try:
-            captured = capture(
-                run,
+            captured = None
+            model = None if tree else self._model(fn, leaves, spec)
+            if model is not None and model.captured is not None:
+                peak_bytes = model.peak_bytes_for(statics)
+                room_for(peak_bytes)
+                captured = capture_like(
+                    model.captured,
+                    body,
+                    statics,
+                    lane=lane,
+                    tolerance=tolerance,
+                    peak_bytes=peak_bytes,
+                )
+            captured = captured or capture(
+                body,
                 statics,
                 lane=lane,
                 warmup=self._options.warmup,
                 roots={self.name: fn} | {f"argument {n}": value for n, value in enumerate(opaque)},
-                tolerance=None if self._options.verify is False else self._options.verify,
+                tolerance=tolerance,
                 branching=self._options.branching == "auto",
-                first_outputs=out_leaves,
+                first_outputs=first_outputs,
                 tree=None if tree is None else tree.captured,
+                share_inputs=self._share_inputs,
+                admit=room_for,
             )
         except BaseException:
             lane.renew_pool()
             raise
+        assert body.out_spec is not None  # it ran
+        lane.learn(captured.peak_bytes)
         if tree is not None:
-            return tree.grown(captured, leaves, out_spec)
+            return tree.grown(captured, leaves, body.out_spec)
         if captured.written.keys() & set(map(storage_key, statics)) and shares_memory(leaves):
             captured.root.reset()
             raise CaptureError("arguments share memory, and the function writes to them")
@@ -518,8 +550,11 @@ class Engine:
             lane,
             statics,
             leaves,
-            out_spec,
+            body.out_spec,
             self._options.outputs == "own",
+            lane.input_bytes
+            - input_bytes
+            + sum(bytes_of(s) for s, own in zip(statics, own_statics, strict=True) if s is own),
         )
         try:
             if entry.overlaps(leaves):
@@ -529,6 +564,12 @@ class Engine:
             entry.release()
             raise
         return entry
+
+    def _model(
+        self, fn: Callable[..., Any], leaves: list[torch.Tensor], spec: Spec
+    ) -> Entry | None:
+        """A graph of the same function for other sizes, after which this one can be captured."""
+        return None
 
     def _run_eagerly(
         self,
@@ -576,6 +617,88 @@ class Engine:
         replays = entry.release() if isinstance(entry, Entry) else 0
         self._counts.released_replays += replays
         return replays
+
+
+class _Body:
+    """The function on static inputs; it has to return the same kind of thing in each run.
+
+    Args:
+        fn: the function.
+        spec: of its arguments.
+        statics: their tensors; the list may be given others.
+        device: where the graph runs.
+
+    Attributes:
+        out_spec: of its result, once there was one.
+    """
+
+    def __init__(
+        self,
+        fn: Callable[..., Any],
+        spec: Spec,
+        statics: list[torch.Tensor],
+        device: torch.device,
+    ) -> None:
+        self.out_spec: Spec | None = None
+        self._fn, self._spec, self._statics, self._device = fn, spec, statics, device
+        self._shapes = [(static.shape, static.stride()) for static in statics]
+
+    def __call__(self) -> list[torch.Tensor]:
+        statics, spec = self._statics, self._spec
+        static_args, static_kwargs = builder(spec, statics)()
+        # Autocast keeps casts of weights, which would hide later changes of the weights.
+        cached = torch.is_autocast_cache_enabled()
+        torch.set_autocast_cache_enabled(False)
+        try:
+            returned = self._fn(*static_args, **static_kwargs)
+        finally:
+            torch.set_autocast_cache_enabled(cached)
+        after, spec_after = flatten((static_args, static_kwargs))
+        if spec_after != spec or not all(map(is_, after, statics)):
+            raise CaptureError("argument: the function changes a container that it is given")
+        if self._shapes != [(static.shape, static.stride()) for static in statics]:
+            raise CaptureError("argument: the function changes the shape of a tensor in place")
+        if self.out_spec is None:
+            return self.accept(*_taken_apart(returned))
+        outputs, out_spec = flatten(returned)
+        if out_spec != self.out_spec:
+            raise CaptureError("result: its structure or its plain values change between calls")
+        return outputs
+
+    def accept(self, outputs: list[torch.Tensor], spec: Spec) -> list[torch.Tensor]:
+        """Expect such results from now on."""
+        stray = [t.device for t in outputs if t.device not in (self._device, _HOST)]
+        if stray:
+            raise CaptureError(f"result: is on {stray[0]}, but the graph runs on {self._device}")
+        self.out_spec = spec
+        return outputs
+
+
+def _taken_apart(result: Any) -> tuple[list[torch.Tensor], Spec]:
+    """The tensors of a result and its spec.
+
+    Raises:
+        CaptureError: a graph cannot give such a result.
+    """
+    try:
+        leaves, spec = flatten(result)
+    except ArgumentError as error:
+        raise CaptureError(f"result: {error}") from error
+    for const in constants(spec):
+        if not const.is_value:
+            raise CaptureError(
+                f"result: holds a {describe(const.value)}, which a replay cannot make anew. "
+                "Return tensors, numbers and containers of them."
+            )
+    reason = _unsuitable(leaves, "result")
+    if reason is not None:
+        raise CaptureError(reason)
+    if any(t.requires_grad for t in leaves):
+        raise CaptureError(
+            "result: requires grad; a replay records nothing for autograd. Call it under "
+            "torch.no_grad() or torch.inference_mode()."
+        )
+    return leaves, spec
 
 
 def _refusal_attempt(fits: Any, refuse: Any) -> Any:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from copy import copy as copy_object
 from dataclasses import dataclass
 from operator import itemgetter
@@ -26,6 +26,7 @@ __all__ = [
     "Entry",
     "GraphRow",
     "Refusal",
+    "bytes_of",
     "copier",
     "make_static",
     "miss",
@@ -53,6 +54,8 @@ class GraphRow:
         key: shapes and dtypes of the tensors, and the other arguments.
         pool_bytes: bytes by which its capture made the memory pool grow.
         input_bytes: bytes of its static inputs.
+        private_bytes: bytes that the device holds for it alone: what its capture added to the pool
+            and to the memory of static inputs.
         replays: how often it was replayed.
         paths: ways that data takes through it; 1 where its course does not depend on data.
         report: what was folded into it, and where the host takes over between its graphs.
@@ -61,6 +64,7 @@ class GraphRow:
     key: str
     pool_bytes: int
     input_bytes: int
+    private_bytes: int
     replays: int
     paths: int
     report: list[str]
@@ -100,6 +104,7 @@ class Entry:
         leaves: Sequence[torch.Tensor],
         out_spec: Spec,
         own_outputs: bool,
+        private_input_bytes: int,
     ) -> None:
         self.used = 0
         #: Why calls that need another path run eagerly from now on.
@@ -111,10 +116,16 @@ class Entry:
         self._counter = tally.replay_counter()
         self._statics = statics
         self._guard = captured.guard
-        self._input_bytes = sum(s.numel() * s.element_size() for s in statics)
+        self._input_bytes = sum(map(bytes_of, statics))
+        #: Of a function for several sizes: of each output, which dimensions carry which size.
+        self.carried: list[dict[int, str]] = []
+        self._private_input_bytes = private_input_bytes
         self._copy = copier(statics, leaves)
         with LOCK:
             lane.graphs += 1
+            # Each call copies them before another graph runs, which may use their memory then.
+            if own_outputs and captured.root.step is None:
+                captured.last.outputs = lane.disown(captured.outputs)
 
         inputs = set(map(storage_key, statics))
         # Memory that a call's arguments may not share, because the graph writes to one of the two.
@@ -299,6 +310,16 @@ class Entry:
         written = captured.written.items()
         return [*captured.saved, *(tensor for key, tensor in written if key not in inputs)]
 
+    def peak_bytes_for(self, statics: Sequence[torch.Tensor]) -> int:
+        """What eager execution takes for other inputs, if it grows as they do."""
+        if self.captured is None:
+            return 0
+        return self.captured.peak_bytes * sum(map(bytes_of, statics)) // max(1, self._input_bytes)
+
+    def input_storages(self) -> Iterator[tuple[int, int]]:
+        """Storage key and bytes of each static input."""
+        return ((storage_key(s), s.untyped_storage().nbytes()) for s in self._statics)
+
     @property
     def replays(self) -> int:
         """How often it was replayed."""
@@ -312,7 +333,7 @@ class Entry:
     def grown(self, captured: CapturedGraph, leaves: Sequence[torch.Tensor], spec: Spec) -> Entry:
         """An entry with another path, in place of this one, which answers no more calls."""
         statics, copied = self._statics, self._copy
-        entry = Entry(self._key, captured, self._lane, statics, leaves, spec, self._own_outputs)
+        entry = Entry(self._key, captured, self._lane, statics, leaves, spec, self._own_outputs, 0)
         entry._copy = copied
         entry._counter = self._counter
         entry.replay = entry._make_tree_replay(captured, entry._write_back)
@@ -370,6 +391,7 @@ class Entry:
             self._key,
             0 if captured is None else captured.pool_bytes,
             self._input_bytes,
+            (0 if captured is None else captured.pool_bytes) + self._private_input_bytes,
             self._counter.replays,
             0 if captured is None else captured.root.paths(),
             [] if captured is None else captured.report,
@@ -410,6 +432,11 @@ def shares_memory(leaves: Sequence[torch.Tensor]) -> bool:
     """Whether two of ``leaves`` live on one storage."""
     filled = [storage_key(leaf) for leaf in leaves if leaf.numel()]
     return len(set(filled)) < len(filled)
+
+
+def bytes_of(tensor: torch.Tensor) -> int:
+    """Bytes of the elements of ``tensor``."""
+    return tensor.numel() * tensor.element_size()
 
 
 def make_static(leaf: torch.Tensor, device: torch.device) -> torch.Tensor:

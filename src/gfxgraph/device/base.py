@@ -86,6 +86,9 @@ class Device(Protocol):
     def pool_bytes(self, pool: PoolHandle) -> int:
         """Bytes of device memory that ``pool`` holds."""
 
+    def free_pool_bytes(self, pool: PoolHandle) -> int:
+        """Bytes of them that the next capture may use."""
+
     def in_pool(self, pool: PoolHandle, address: int) -> bool:
         """Whether the memory at ``address`` belongs to ``pool``."""
 

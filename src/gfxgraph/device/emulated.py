@@ -32,7 +32,14 @@ from .emulated_capture import (
     generator_id,
     run,
 )
-from .emulated_memory import MemoryPool, bytes_of_all_pools, new_handle, pool_bytes, pool_of
+from .emulated_memory import (
+    MemoryPool,
+    bytes_of_all_pools,
+    free_pool_bytes,
+    new_handle,
+    pool_bytes,
+    pool_of,
+)
 from .operators import written_tensors
 
 if TYPE_CHECKING:
@@ -223,6 +230,10 @@ class EmulatedDevice:
     def pool_bytes(self, pool: PoolHandle) -> int:
         """Bytes that ``pool`` holds."""
         return pool_bytes(pool)
+
+    def free_pool_bytes(self, pool: PoolHandle) -> int:
+        """Bytes of blocks that no tensor holds."""
+        return free_pool_bytes(pool)
 
     def in_pool(self, pool: PoolHandle, address: int) -> bool:
         """Not asked for: an emulated graph itself holds on to what it reads."""

@@ -18,7 +18,14 @@ import torch
 
 from .base import PoolHandle
 
-__all__ = ["MemoryPool", "bytes_of_all_pools", "new_handle", "pool_bytes", "pool_of"]
+__all__ = [
+    "MemoryPool",
+    "bytes_of_all_pools",
+    "free_pool_bytes",
+    "new_handle",
+    "pool_bytes",
+    "pool_of",
+]
 
 _ROUNDING = 512
 _ALIGNMENT = 64
@@ -46,6 +53,12 @@ def pool_bytes(handle: PoolHandle) -> int:
     """Bytes that the pool holds, in use or free; 0 where no graph uses it."""
     pool = _pools.get(handle)
     return 0 if pool is None else pool.bytes()
+
+
+def free_pool_bytes(handle: PoolHandle) -> int:
+    """Bytes of the pool in which no tensor of the user's lives."""
+    pool = _pools.get(handle)
+    return 0 if pool is None else pool.free_bytes()
 
 
 def bytes_of_all_pools() -> int:
@@ -87,6 +100,11 @@ class MemoryPool:
         """Bytes of all blocks."""
         with self._lock:
             return sum(block.size for block in self._blocks.values())
+
+    def free_bytes(self) -> int:
+        """Bytes of the blocks that are not lent."""
+        with self._lock:
+            return sum(block.size for block in (*self._free, *self._returned))
 
     def lend(self, size: Sequence[int], stride: Sequence[int], dtype: torch.dtype) -> torch.Tensor:
         """A poisoned tensor for the user; its block comes back when the last view of it dies."""

@@ -64,6 +64,10 @@ class GpuDevice:
         """Bytes of the allocator's segments that belong to ``pool``."""
         return sum(segment["total_size"] for segment in _segments(pool))
 
+    def free_pool_bytes(self, pool: PoolHandle) -> int:
+        """Bytes of these segments in which no tensor lives."""
+        return sum(s["total_size"] - s["active_size"] for s in _segments(pool))
+
     def in_pool(self, pool: PoolHandle, address: int) -> bool:
         """Whether ``address`` lies in a segment of ``pool``."""
         return any(0 <= address - s["address"] < s["total_size"] for s in _segments(pool))

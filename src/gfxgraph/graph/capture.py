@@ -105,6 +105,7 @@ class CapturedGraph:
         draws_random_numbers: whether a run advances a generator.
         report: what was folded and where the host takes over, a sentence each.
         peak_bytes: bytes of the device that eager execution took at most for what it makes.
+        sample: what the first replay gave, if it was made; for whoever wants to look at it.
         plain: whether it only computes: nothing was folded, written, drawn, or worth a note.
     """
 
@@ -120,6 +121,7 @@ class CapturedGraph:
     report: list[str]
     peak_bytes: int = 0
     plain: bool = False
+    sample: list[torch.Tensor] = dataclasses.field(default_factory=list)
 
     @property
     def outputs(self) -> list[torch.Tensor]:
@@ -223,6 +225,7 @@ def capture(
     this = _Run(function, inputs, lane, roots, log, generators, rewind, set())
     traced: _Traced | None = None
     given = list(inputs)
+    sample: list[torch.Tensor] = []
     try:
         with being_busy():
             with device.on_stream(lane.stream, index):
@@ -260,6 +263,7 @@ def capture(
                 expected = (eager.outputs, eager.written)
                 got = _first_replay(traced, this, given, log.regions(), eager.draws_random_numbers)
                 _verify(got, expected, tolerance, eager.draws_random_numbers)
+                sample = got[0]
             changes = python_state.changes()
             if changes:
                 raise CaptureError(
@@ -321,6 +325,7 @@ def capture(
             or generators
             or tree is not None
         ),
+        sample=sample,
     )
 
 
@@ -331,6 +336,7 @@ def capture_like(
     *,
     lane: Lane,
     tolerance: Tolerance | None,
+    peak_bytes: int,
 ) -> CapturedGraph | None:
     """Capture a function that was captured before for inputs of another size.
 
@@ -344,6 +350,7 @@ def capture_like(
         inputs: as for :func:`capture`; holds others afterwards.
         lane: as for :func:`capture`.
         tolerance: as for :func:`capture`.
+        peak_bytes: what it takes in eager execution, as far as can be told.
 
     Returns:
         The graph; ``None`` where anything was not as expected, with nothing changed: capture it
@@ -374,11 +381,19 @@ def capture_like(
                 return None
             inputs[:] = lane.shared_inputs(inputs)
             traced = _trace(this, None)
+            sample: list[torch.Tensor] = []
             if tolerance is not None:
-                _verify(_first_replay(traced, this, given), (outputs, []), tolerance)
+                got = _first_replay(traced, this, given)
+                _verify(got, (outputs, []), tolerance)
+                sample = got[0]
             if as_it_was():
                 captured = dataclasses.replace(
-                    model, root=traced.root, last=traced.last, pool_bytes=traced.pool_bytes
+                    model,
+                    root=traced.root,
+                    last=traced.last,
+                    pool_bytes=traced.pool_bytes,
+                    peak_bytes=peak_bytes,
+                    sample=sample,
                 )
             return captured
         except (Exception, Unexpected) as error:

@@ -27,6 +27,7 @@ class Lane:
         #: Bytes of all memory that was made for inputs which graphs share.
         self.input_bytes = 0
         self._inputs: dict[tuple[int, torch.dtype], torch.Tensor] = {}
+        self._peak = self._overhead = 0
         self._moved = False
         self.renew_pool()
 
@@ -70,6 +71,26 @@ class Lane:
         """
         return self.device.disown(self._pool, outputs)
 
+    def bytes_for(self, peak_bytes: int, inputs: Sequence[torch.Tensor]) -> int:
+        """Bytes that the device would hold more with another graph, judged by those so far.
+
+        Args:
+            peak_bytes: what eager execution takes at most for what it makes.
+            inputs: the static inputs that it would share.
+        """
+        free = self.device.free_pool_bytes(self._pool) if self.graphs else 0
+        buffers = [
+            max(0, _bytes(tensor) - _bytes(self._inputs.get((n, tensor.dtype))))
+            for n, tensor in enumerate(inputs)
+        ]
+        return max(0, peak_bytes + self._overhead - free) + sum(buffers)
+
+    def learn(self, peak_bytes: int) -> None:
+        """A graph was captured that takes so much in eager execution: the rest is workspaces."""
+        if peak_bytes > self._peak:
+            self._peak = peak_bytes
+            self._overhead = max(0, self.pool_bytes() - peak_bytes)
+
     def follow(self, stream: int) -> None:
         """Let ``stream``, the current one, wait for the stream that was used before."""
         if self.last_stream is not None and self.last_stream != stream:
@@ -83,3 +104,7 @@ class Lane:
         if self._moved and self.last_stream is not None:
             # They were made on one stream and used on another: not to be used again before that.
             self.device.record_use(statics, self.index, self.last_stream)
+
+
+def _bytes(tensor: torch.Tensor | None) -> int:
+    return 0 if tensor is None else tensor.numel() * tensor.element_size()

@@ -1,0 +1,69 @@
+"""Whether the device has room for one more graph: what ``GFXGRAPH_VRAM_CAP`` allows."""
+
+from __future__ import annotations
+
+import logging
+import weakref
+from typing import Protocol
+
+from ..errors import MemoryCapError
+from ..graph.lane import Lane
+from ..settings import from_environment
+from ..stats import log
+
+__all__ = ["admit", "register"]
+
+_MIB = 2**20
+
+
+class _Holder(Protocol):
+    name: str
+
+    def release_unused(self, all_or_none: bool) -> int: ...
+
+
+_holders: weakref.WeakSet[_Holder] = weakref.WeakSet()
+
+
+def register(holder: _Holder) -> None:
+    """Ask ``holder`` to release graphs that were never replayed when another one needs room."""
+    _holders.add(holder)
+
+
+def admit(lane: Lane, bytes_needed: int, holder: _Holder) -> None:
+    """Make sure that so many more bytes stay within the cap; unused graphs make room.
+
+    Args:
+        lane: where the next graph is captured.
+        bytes_needed: what the device would hold more.
+        holder: whose graph it is; its own unused graphs go first.
+
+    Raises:
+        MemoryCapError: there is no room.
+    """
+    cap = from_environment().vram_cap
+    device, index = lane.device, lane.index
+
+    def missing() -> int:
+        in_use, total = device.memory(index)
+        return in_use + bytes_needed - int(cap * total)
+
+    if missing() <= 0:
+        return
+    device.release_cached_memory()
+    others = [other for other in _holders if other is not holder]
+    for candidate in (holder, *others):
+        if missing() <= 0:
+            return
+        # Memory of a pool is free when its last graph goes, so one of another's is no use.
+        released = candidate.release_unused(all_or_none=candidate is not holder)
+        if released:
+            log(logging.INFO, "released_unused", of=candidate.name, graphs=released)
+            device.release_cached_memory()
+    if missing() > 0:
+        in_use, total = device.memory(index)
+        raise MemoryCapError(
+            f"no room for its graph: it would take about {bytes_needed / _MIB:.1f} MiB more, and "
+            f"{in_use / _MIB:.1f} MiB of the {cap * total / _MIB:.1f} MiB are in use that "
+            f"GFXGRAPH_VRAM_CAP={cap:g} allows. Raise the variable, or use fewer or smaller shapes."
+        )
