@@ -14,6 +14,7 @@ from . import errors, settings
 from .stats import Stats, tally
 
 if TYPE_CHECKING:
+    from .call.branches import ConditionalGraph as ConditionalGraph
     from .call.buckets import PoolStats as PoolStats
     from .call.buckets import ShapeBucketPool as ShapeBucketPool
     from .call.check import check as check
@@ -37,6 +38,7 @@ __version__ = "0.1.0"
 # asking for the device starts the driver, which importing a library should not do.
 _LAZY = {
     "BridgedCUDAGraph": "graph.bridged",
+    "ConditionalGraph": "call.branches",
     "DeviceFacts": "device",
     "Graphed": "call.graphed",
     "GraphedStats": "call.graphed",
@@ -56,6 +58,7 @@ _LAZY = {
 
 __all__ = [
     "BridgedCUDAGraph",
+    "ConditionalGraph",
     "DeviceFacts",
     "Graphed",
     "GraphedStats",

@@ -1,5 +1,5 @@
 """The graph classes of :mod:`gfxgraph` under a second name."""
 
-from gfxgraph import BridgedCUDAGraph
+from gfxgraph import BridgedCUDAGraph, ConditionalGraph, ShapeBucketPool
 
-__all__ = ["BridgedCUDAGraph"]
+__all__ = ["BridgedCUDAGraph", "ConditionalGraph", "ShapeBucketPool"]

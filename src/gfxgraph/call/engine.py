@@ -10,12 +10,12 @@ from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from operator import is_
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 
 from ..device import current_device
-from ..errors import ArgumentError, CaptureError, GfxGraphError, MemoryCapError
+from ..errors import ArgumentError, CaptureError, GfxGraphError
 from ..graph.capture import (
     CAPTURING,
     LOCK,
@@ -34,14 +34,26 @@ from .entry import Attempt, Entry, GraphRow, Refusal, bytes_of, make_static, mis
 from .signature import MISS, Condition, Spec, builder, constants, flatten, matcher, tensor_check
 from .suitable import describe, unsuitable
 
-__all__ = ["Engine", "GraphedStats", "Options"]
+if TYPE_CHECKING:
+    from .bucketed import Buckets
+
+__all__ = [
+    "IN_USE",
+    "Engine",
+    "GraphedStats",
+    "Options",
+    "key_of",
+    "no_graph_now",
+    "reset_with",
+    "unsuitable_tensors",
+]
 
 # Captures because something that is no tensor was another one, before its key stays eager.
 _MAX_TRIES = 8
 # A graph that was replayed so often was worth its capture, whatever changed since.
 _WORTH_IT = 3
 
-_IN_USE = (
+IN_USE = (
     "its graph could not be used: an argument shares memory with what it writes, or another thread "
     "was capturing"
 )
@@ -96,6 +108,7 @@ class Options:
     fallback: Literal["eager", "raise"] = "eager"
     max_graphs: int = 32
     branching: Literal["auto", "off"] = "auto"
+    buckets: Buckets | None = None
 
     def __post_init__(self) -> None:
         def number(name: str) -> bool:
@@ -234,7 +247,7 @@ class Engine:
         """What :meth:`Graphed.static_inputs` gives."""
         leaves, spec = flatten((args, kwargs))
         with self._lock:
-            entry = self._keys.get(_key(fn, leaves, spec))
+            entry = self._keys.get(key_of(fn, leaves, spec))
             if not isinstance(entry, Entry):
                 why = f": {entry.reason}" if entry else "; call it once with them first"
                 raise CaptureError(f"{self.name} has no graph for these arguments{why}.")
@@ -243,54 +256,70 @@ class Engine:
 
     def prepare(
         self, fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
-    ) -> str | None:
+    ) -> Exception | None:
         """Make a graph for calls like this one, and take back all that this does.
+
+        The caller holds CAPTURING.
 
         Returns:
             Why there is none; ``None`` if there is one.
         """
-        reason = _no_graph_now()
+        reason = no_graph_now()
         if reason is not None:
-            return reason
+            return CaptureError(reason, transient=True)
         try:
             leaves, spec = flatten((args, kwargs))
-            reason = _unsuitable(leaves, "argument")
-            key = _key(fn, leaves, spec) if reason is None else None
+            reason = unsuitable_tensors(leaves, "argument")
+            key = key_of(fn, leaves, spec) if reason is None else None
             hash(key)
         except (ArgumentError, AttributeError, RecursionError, TypeError) as error:
-            return f"argument: {error}"
+            reason = f"argument: {error}"
         if reason is not None:
-            return reason
-        if not CAPTURING.acquire(blocking=False):
-            return "another thread is capturing"
-        try:
-            entry = self._keys.get(key)
-            if isinstance(entry, Refusal) and issubclass(entry.kind, MemoryCapError):
-                entry = None  # there may be room by now
-            if entry is None:
-                failure = self._try_capture(fn, key, leaves, spec, MISS, [])
-                return None if failure is None else str(failure)
-        finally:
-            CAPTURING.release()
-        return entry.reason if isinstance(entry, Refusal) else None
+            return CaptureError(reason)
+        entry, changes = self._known(key)
+        if isinstance(entry, Refusal) and not entry.is_for_room:
+            return entry.kind(entry.reason)
+        if isinstance(entry, Entry):
+            return None
+        return self._try_capture(fn, key, leaves, spec, MISS, changes)
+
+    def refused(self) -> str | None:
+        """Why the key used last of those that run eagerly does; ``None``: none does."""
+        with self._lock:
+            refusals = [e for e in self._keys.values() if isinstance(e, Refusal)]
+            return max(refusals, key=lambda e: e.used).reason if refusals else None
 
     def _call_by_key(
         self, fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> Any:
         if busy():  # inside the graph of a caller: its graph includes our work
             return fn(*args, **kwargs)
-        reason = _no_graph_now()
+        reason = no_graph_now()
         if reason is not None:
             return self._run_eagerly(fn, args, kwargs, reason)
         try:
             leaves, spec = flatten((args, kwargs))
-            reason = _unsuitable(leaves, "argument")
-            key = _key(fn, leaves, spec) if reason is None else None
+            reason = unsuitable_tensors(leaves, "argument")
+            key = key_of(fn, leaves, spec) if reason is None else None
             hash(key)
         except (ArgumentError, AttributeError, RecursionError, TypeError) as error:
             return self._run_eagerly(fn, args, kwargs, f"argument: {error}")
         if reason is not None:
             return self._run_eagerly(fn, args, kwargs, reason)
+        entry, changes = self._known(key)
+        if entry is None:
+            return self._first_call(fn, args, kwargs, key, leaves, spec, changes)
+        if isinstance(entry, Entry):
+            result = entry.replay(fn, args, kwargs, leaves)
+            if result is not MISS:
+                return result
+            if self._keys.get(key) is not entry:  # released by another thread meanwhile
+                return self._call_by_key(fn, args, kwargs)
+            return self._run_eagerly(fn, args, kwargs, IN_USE)
+        return self._run_eagerly(fn, args, kwargs, entry.reason, entry.kind)
+
+    def _known(self, key: Any) -> tuple[Entry | Refusal | None, list[str]]:
+        """What there is for ``key``; if it is stale, nothing, and what was changed in vain."""
         with self._lock:
             entry = self._keys.get(key)
             changes = entry.stale() if isinstance(entry, Entry) else []
@@ -301,16 +330,7 @@ class Engine:
                 entry = None
             elif entry is not None:
                 self._promote(entry)
-        if entry is None:
-            return self._first_call(fn, args, kwargs, key, leaves, spec, changes)
-        if isinstance(entry, Entry):
-            result = entry.replay(fn, args, kwargs, leaves)
-            if result is not MISS:
-                return result
-            if self._keys.get(key) is not entry:  # released by another thread meanwhile
-                return self._call_by_key(fn, args, kwargs)
-            return self._run_eagerly(fn, args, kwargs, _IN_USE)
-        return self._run_eagerly(fn, args, kwargs, entry.reason, entry.kind)
+            return entry, changes
 
     def _first_call(
         self,
@@ -388,7 +408,7 @@ class Engine:
                     "from call to call, and each would need a graph of its own. Keep it out of "
                     "the object, or pass it as a number or a tensor."
                 )
-            if _key(fn, leaves, spec) != key:
+            if key_of(fn, leaves, spec) != key:
                 raise CaptureError("argument: the function changes the shape of a tensor in place")
             entry = self._capture(fn, leaves, spec, result, tree)
             try:
@@ -439,7 +459,7 @@ class Engine:
 
     def entry(self, fn: Callable[..., Any], leaves: list[torch.Tensor], spec: Spec) -> Entry | None:
         """The graph for such arguments, if there is one."""
-        found = self._keys.get(_key(fn, leaves, spec))
+        found = self._keys.get(key_of(fn, leaves, spec))
         return found if isinstance(found, Entry) else None
 
     def _new_path(self, key: Any, spec: Spec, fn: Any, args: Any, kwargs: Any, leaves: Any) -> Any:
@@ -690,7 +710,7 @@ def _taken_apart(result: Any) -> tuple[list[torch.Tensor], Spec]:
                 f"result: holds a {describe(const.value)}, which a replay cannot make anew. "
                 "Return tensors, numbers and containers of them."
             )
-    reason = _unsuitable(leaves, "result")
+    reason = unsuitable_tensors(leaves, "result")
     if reason is not None:
         raise CaptureError(reason)
     if any(t.requires_grad for t in leaves):
@@ -699,6 +719,18 @@ def _taken_apart(result: Any) -> tuple[list[torch.Tensor], Spec]:
             "torch.no_grad() or torch.inference_mode()."
         )
     return leaves, spec
+
+
+def reset_with(owner: Any, engine: Engine) -> None:
+    """Release the graphs when ``owner`` goes, and not when the garbage collector comes round."""
+    # Weakly: whatever the graphs hold must not keep the owner alive.
+    weakref.finalize(owner, _reset, weakref.ref(engine)).atexit = False
+
+
+def _reset(engine: weakref.ref[Engine]) -> None:
+    alive = engine()
+    if alive is not None:
+        alive.reset()
 
 
 def _refusal_attempt(fits: Any, refuse: Any) -> Any:
@@ -742,7 +774,8 @@ def _conditions(fn: Any) -> list[Condition]:
     return found
 
 
-def _key(fn: Any, leaves: Sequence[torch.Tensor], spec: Spec) -> Any:
+def key_of(fn: Any, leaves: Sequence[torch.Tensor], spec: Spec) -> Any:
+    """What calls have in common that one graph can answer."""
     storages = [storage_key(leaf) if leaf.numel() else None for leaf in leaves]
     return (
         spec,
@@ -760,7 +793,7 @@ def _dense_strides(leaf: torch.Tensor) -> tuple[int, ...] | None:
     return None if leaf.is_contiguous() else torch.empty_like(leaf, device="meta").stride()
 
 
-def _no_graph_now() -> str | None:
+def no_graph_now() -> str | None:
     """Why no call can use a graph right now, whatever its arguments."""
     if current_device().is_capturing():
         return "called while another graph is captured: its work went into that graph"
@@ -769,7 +802,7 @@ def _no_graph_now() -> str | None:
     return None
 
 
-def _unsuitable(leaves: Sequence[torch.Tensor], what: str) -> str | None:
+def unsuitable_tensors(leaves: Sequence[torch.Tensor], what: str) -> str | None:
     """Why these tensors cannot be inputs or outputs of a graph."""
     for leaf in leaves:
         reason = unsuitable(leaf)

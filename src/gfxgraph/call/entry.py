@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from torch.autograd.graph import increment_version
 
+from ..errors import MemoryCapError
 from ..graph.capture import LOCK, CapturedGraph
 from ..graph.guard import Guard
 from ..graph.lane import Lane
@@ -87,6 +88,11 @@ class Refusal:
         self.attempt = attempt
         self.used = 0
 
+    @property
+    def is_for_room(self) -> bool:
+        """Whether there was no room for a graph, which may change."""
+        return issubclass(self.kind, MemoryCapError)
+
 
 class Entry:
     """A captured graph with its static inputs and outputs.
@@ -110,6 +116,7 @@ class Entry:
         #: Why calls that need another path run eagerly from now on.
         self.closed: str | None = None
         self._key = key
+        self.out_spec = out_spec
         self._lane = lane
         self._twins: weakref.WeakSet[Entry] = weakref.WeakSet()
         self.captured: CapturedGraph | None = captured

@@ -7,14 +7,16 @@ import inspect
 import sys
 import types
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Generic, Literal, TypeVar, overload
 
 import torch
 
 from ..errors import ArgumentError
 from ..graph.compare import Tolerance
-from .engine import Engine, GraphedStats, Options
+from .bucketed import Buckets, Dims, Larger, new_engine
+from .engine import Engine, GraphedStats, Options, reset_with
+from .padding import Padding
 from .signature import MISS
 from .suitable import describe
 
@@ -33,6 +35,10 @@ def graphed(
     fallback: Literal["eager", "raise"] = ...,
     max_graphs: int = ...,
     branching: Literal["auto", "off"] = ...,
+    buckets: Sequence[int] | Mapping[str, Sequence[int]] | None = ...,
+    dims: Dims | None = ...,
+    pad: Padding | Mapping[str, Padding] = ...,
+    larger: Larger = ...,
 ) -> Graphed[F]: ...
 
 
@@ -46,6 +52,10 @@ def graphed(
     fallback: Literal["eager", "raise"] = ...,
     max_graphs: int = ...,
     branching: Literal["auto", "off"] = ...,
+    buckets: Sequence[int] | Mapping[str, Sequence[int]] | None = ...,
+    dims: Dims | None = ...,
+    pad: Padding | Mapping[str, Padding] = ...,
+    larger: Larger = ...,
 ) -> Callable[[F], Graphed[F]]: ...
 
 
@@ -58,6 +68,10 @@ def graphed(
     fallback: Literal["eager", "raise"] = "eager",
     max_graphs: int = 32,
     branching: Literal["auto", "off"] = "auto",
+    buckets: Sequence[int] | Mapping[str, Sequence[int]] | None = None,
+    dims: Dims | None = None,
+    pad: Padding | Mapping[str, Padding] = "auto",
+    larger: Larger = "eager",
 ) -> Any:
     """Run a function, a module or a method from CUDA or HIP graphs; on a CPU, from emulated ones.
 
@@ -86,6 +100,14 @@ def graphed(
             its inputs becomes several graphs, and the value read decides which one is next.
             ``"off"``: it runs eagerly, and says which line is the reason. A host read that does
             not depend on the inputs is folded in either case.
+        buckets: pad each call to the smallest of these sizes that fits, and cut the result: graphs
+            of a few sizes answer calls of any, as with :class:`~gfxgraph.ShapeBucketPool`.
+            Default: each shape has a graph of its own.
+        dims: with ``buckets``: argument name -> dimension -> name of the size. Default: the first
+            dimension of each tensor that has one is ``"batch"``.
+        pad: with ``buckets``: what to pad with, see :class:`~gfxgraph.ShapeBucketPool`.
+        larger: with ``buckets``: ``"eager"`` (default), ``"split"`` or ``"error"``, for calls above
+            the largest one.
 
     Returns:
         A :class:`Graphed`, called like ``fn``; attributes that it does not have are those of
@@ -95,7 +117,15 @@ def graphed(
         ArgumentError: ``fn`` is not callable or is a generator or coroutine function, or an option
             holds what it does not take.
     """
-    options = Options(warmup, outputs, verify, fallback, max_graphs, branching)
+    of_sizes = None if buckets is None else Buckets(buckets, dims, pad, larger)
+    options = Options(warmup, outputs, verify, fallback, max_graphs, branching, of_sizes)
+    if of_sizes is None and (dims is not None or pad != "auto" or larger != "eager"):
+        raise ArgumentError("graphed(dims=, pad=, larger=) are for buckets=, which is not given.")
+    if of_sizes is not None and outputs == "view":
+        raise ArgumentError(
+            'graphed(buckets=, outputs="view"): the graphs of all buckets use the same memory, so '
+            'there is nothing to view. Use outputs="own".'
+        )
     if fn is None:
         return functools.partial(Graphed, options=options)
     return Graphed(fn, options=options)
@@ -121,8 +151,8 @@ class Graphed(Generic[F]):
                 "generator or a coroutine. Decorate the function that does the tensor work."
             )
         self._options = options
-        self._engine = Engine(_name(fn), options)
-        _reset_with(self, self._engine)
+        self._engine = new_engine(_name(fn), options)
+        reset_with(self, self._engine)
         if isinstance(fn, (types.FunctionType, types.MethodType)):
             functools.update_wrapper(self, fn, updated=())
         self.__wrapped__ = fn
@@ -268,7 +298,7 @@ def _engine_of(graphed: Graphed[Any], instance: Any) -> Engine:
         and engine.method is graphed
     ):
         return engine
-    engine = Engine(graphed._engine.name, graphed._options, graphed)
+    engine = new_engine(graphed._engine.name, graphed._options, graphed)
     try:
         engine.owner = weakref.ref(instance)
         vars(instance)[name] = engine
@@ -278,20 +308,8 @@ def _engine_of(graphed: Graphed[Any], instance: Any) -> Engine:
             "__dict__ to keep their graphs in, or no __weakref__. Remove __slots__, or wrap the "
             "bound method with gfxgraph.graphed() where it is used."
         ) from error
-    _reset_with(instance, engine)
+    reset_with(instance, engine)
     return engine
-
-
-def _reset_with(owner: Any, engine: Engine) -> None:
-    """Release the graphs when ``owner`` goes, and not when the garbage collector comes round."""
-    # Weakly: whatever the graphs hold must not keep the owner alive.
-    weakref.finalize(owner, _reset, weakref.ref(engine)).atexit = False
-
-
-def _reset(engine: weakref.ref[Engine]) -> None:
-    alive = engine()
-    if alive is not None:
-        alive.reset()
 
 
 def _name(fn: Any) -> str:

@@ -49,6 +49,7 @@ __all__ = [
     "capture",
     "capture_like",
     "rehearse",
+    "turn_to_capture",
 ]
 
 LOCK = threading.RLock()
@@ -64,10 +65,32 @@ cannot have it runs eagerly. Two warm-ups at once would rewind each other's gene
 keeps whether a dispatch mode is active in flags of the process, which two threads can leave set.
 """
 
+# Seconds that an explicit capture waits for another thread's. Not for ever: what that one captures
+# may wait for this thread.
+_TURN = 60.0
+
 # Operators that may become branches because a capture failed at them, before it is given up.
 _MAX_FORCED = 8
 
 _local = threading.local()
+
+
+@contextmanager
+def turn_to_capture() -> Iterator[None]:
+    """Hold :data:`CAPTURING` for captures that the user asked for, and wait for it.
+
+    Raises:
+        CaptureError: another thread has been capturing for a minute.
+    """
+    if not CAPTURING.acquire(timeout=_TURN):
+        raise CaptureError(
+            f"another thread has been capturing for {_TURN:.0f} s; call capture() after it.",
+            transient=True,
+        )
+    try:
+        yield
+    finally:
+        CAPTURING.release()
 
 
 def busy() -> bool:
