@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import gc
 import itertools
 import threading
 
@@ -14,7 +15,8 @@ from torch import nn
 
 import gfxgraph
 from gfxgraph.call.traffic import padded_work
-from gfxgraph.errors import ArgumentError
+from gfxgraph.device import current_device
+from gfxgraph.errors import ArgumentError, MemoryCapError
 
 # ---- buckets chosen from traffic
 
@@ -311,3 +313,271 @@ def test_a_function_that_prints_prints_once_a_call(device, capsys):
     for _ in range(3):
         pool(rows(device, 3))
     assert capsys.readouterr().out == "here\n" * 3
+
+
+# ---- a decorator, also of methods
+
+
+class Doubler(nn.Module):
+    def __init__(self, factor):
+        super().__init__()
+        self.factor = nn.Parameter(torch.full((8,), factor))
+
+    @gfxgraph.graphed(buckets=[2, 4, 8])
+    def scaled(self, x, *, shift=0.0):
+        return {"rows": x * self.factor + shift}
+
+
+@torch.no_grad()
+def test_graphed_with_buckets_answers_any_size_from_a_few_graphs(device):
+    model = net(device)
+    fast = gfxgraph.graphed(model, buckets=[2, 4, 8], larger="split")
+    for count in (3, 1, 8, 5, 3, 1, 11):
+        torch.testing.assert_close(fast(rows(device, count)), model(rows(device, count)))
+    stats = fast.stats()
+    assert stats.captures == 3 and not stats.fallbacks
+    assert isinstance(stats, gfxgraph.PoolStats) and stats.asked == 32
+
+
+@torch.no_grad()
+def test_each_instance_has_buckets_of_its_own(device):
+    two, three = Doubler(2.0).to(device), Doubler(3.0).to(device)
+    for count in (3, 1, 3, 4, 1):
+        x = rows(device, count)
+        torch.testing.assert_close(two.scaled(x)["rows"], x * 2)
+        torch.testing.assert_close(three.scaled(x, shift=1.0)["rows"], x * 3 + 1)
+    assert two.scaled.stats().captures == three.scaled.stats().captures == 2
+    two.factor.data = torch.full((8,), 5.0, device=device)
+    torch.testing.assert_close(two.scaled(rows(device, 3))["rows"], rows(device, 3) * 5)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"larger": "split"}, "are for buckets="),
+        ({"pad": "zero"}, "are for buckets="),
+        ({"buckets": [2], "outputs": "view"}, "nothing to view"),
+        ({"buckets": [2, 1]}, "ascending"),
+    ],
+)
+def test_options_that_do_not_go_together_are_refused(options, message):
+    with pytest.raises(ArgumentError, match=message):
+        gfxgraph.graphed(lambda x: x, **options)
+
+
+def test_with_buckets_there_are_no_static_inputs_to_write_into(device):
+    fast = gfxgraph.graphed(net(device), buckets=[2])
+    with pytest.raises(ArgumentError, match="share their static inputs"):
+        fast.static_inputs(rows(device, 2))
+
+
+# ---- what a bucket is judged by
+
+
+@torch.no_grad()
+def test_dimensions_of_the_same_size_are_told_apart(device):
+    def outer(x, y):
+        return x[:, None] * y, y.unsqueeze(1).expand(-1, x.shape[0]).contiguous()
+
+    dims = {"x": {0: "left"}, "y": {0: "right"}}
+    pool = gfxgraph.ShapeBucketPool(outer, {"left": [2, 4], "right": [2, 4]}, dims=dims)
+    for left, right in [(3, 3), (1, 2), (1, 1), (4, 4), (2, 4), (3, 1)]:
+        x, y = rows(device, left, 1)[:, 0], rows(device, right, 1)[:, 0]
+        for _ in range(2):
+            torch.testing.assert_close(pool(x, y), outer(x, y))
+    assert not pool.stats().fallbacks
+
+
+@torch.no_grad()
+def test_pieces_of_a_single_row_are_put_together(device):
+    model = net(device)
+    pool = gfxgraph.ShapeBucketPool(model, [1], larger="split")
+    torch.testing.assert_close(pool(rows(device, 5)), model(rows(device, 5)))
+    assert pool.stats().captures == 1 and pool.stats().replays == 5
+
+
+@torch.no_grad()
+def test_what_another_mode_of_the_module_does_is_judged_anew(device):
+    model = nn.BatchNorm1d(8).to(device).train()
+    pool = gfxgraph.ShapeBucketPool(model, [4])
+    pool(rows(device, 3))
+    assert "rows influence each other" in next(iter(pool.stats().fallbacks))
+    model.eval()
+    for _ in range(3):
+        torch.testing.assert_close(pool(rows(device, 3)), model(rows(device, 3)))
+    assert pool.stats().captures == 1 and pool.stats().replays == 2
+
+
+@torch.no_grad()
+def test_a_bucket_at_which_the_function_does_something_else_is_captured_the_long_way(device):
+    counter = torch.zeros((), device=device)
+    table = torch.arange(8.0, device=device)
+
+    def by_size(x):
+        if x.shape[0] == 2:
+            counter.add_(1)  # writes
+        if x.shape[0] == 3:
+            return x + torch.rand_like(x) * 0  # draws
+        if x.shape[0] == 5:
+            return x * (table * 2)  # reads something else
+        if x.shape[0] == 6 and float(table.sum()) > 0:  # asks the device
+            return x + 1
+        return x * 2
+
+    pool = gfxgraph.ShapeBucketPool(by_size, [1, 2, 3, 4, 5, 6, 7], verify=False)
+    pool.capture(rows(device, 7))
+    assert float(counter) == 0 and not pool.stats().fallbacks
+    state = torch.get_rng_state() if device == "cpu" else torch.cuda.get_rng_state()
+    for count in (7, 6, 5, 4, 1):
+        torch.testing.assert_close(pool(rows(device, count)), by_size(rows(device, count)))
+    now = torch.get_rng_state() if device == "cpu" else torch.cuda.get_rng_state()
+    assert torch.equal(state, now)
+    pool(rows(device, 3))
+    pool(rows(device, 2))
+    assert float(counter) == 1 and pool.stats().captures == 7
+
+
+@torch.no_grad()
+def test_a_function_that_counts_in_python_at_some_size_stays_eager_there(device):
+    class Counting:
+        def __init__(self):
+            self.calls, self.sizes = 0, set()
+
+        def step(self, x):
+            if x.shape[0] == 4:
+                self.calls += 1
+            if x.shape[0] == 2:
+                self.sizes.add(len(self.sizes))
+            return x * 2
+
+    counting = Counting()
+    pool = gfxgraph.ShapeBucketPool(counting.step, [2, 4, 8])
+    pool.capture(rows(device, 8))
+    assert counting.calls == 0 and not counting.sizes
+    (four, two) = pool.stats().fallbacks
+    assert "step.calls" in four and "step.sizes" in two and pool.stats().captures == 1
+    for count in (4, 4, 2, 2, 2):
+        torch.testing.assert_close(pool(rows(device, count)), rows(device, count) * 2)
+    assert counting.calls == 2 and len(counting.sizes) == 3
+
+
+@torch.no_grad()
+def test_a_weight_that_is_replaced_is_found_in_all_buckets(device):
+    model = net(device)
+    pool = gfxgraph.ShapeBucketPool(model, [2, 4, 8])
+    pool.capture(rows(device, 8))
+    for _ in range(2):
+        for count in (1, 4, 7, 2):
+            torch.testing.assert_close(pool(rows(device, count)), model(rows(device, count)))
+        model[0].weight.data = torch.randn(16, 8, device=device)
+    assert pool.stats().recaptures == 3
+
+
+@torch.no_grad()
+def test_another_dtype_than_that_of_capture_is_refused(device):
+    pool = gfxgraph.ShapeBucketPool(lambda x, scale: x * scale, [4], dims={"x": {0: "batch"}})
+    half = torch.ones(3, 8, device=device, dtype=torch.float16)
+    scale = torch.ones((), device=device)
+    pool.capture(half, scale)
+    with pytest.raises(ArgumentError, match=r"x is torch.float32, but capture\(\) was called with"):
+        pool(rows(device, 3), scale)
+    pool.capture(rows(device, 3), scale)
+    torch.testing.assert_close(pool(rows(device, 3), scale), rows(device, 3))
+    assert torch.equal(pool(half, scale), half.float())
+
+
+# ---- memory
+
+
+def wide(device):
+    torch.manual_seed(0)
+    layers = [nn.Linear(512, 512), nn.ReLU(), nn.Linear(512, 512)]
+    return nn.Sequential(*layers).to(device).eval()
+
+
+@torch.no_grad()
+def test_all_buckets_take_hardly_more_memory_than_the_largest(device):
+    model, x = wide(device), rows(device, 256, 512)
+    largest = gfxgraph.ShapeBucketPool(model, [256])
+    largest.capture(x)
+    every = gfxgraph.ShapeBucketPool(model, [1, 2, 4, 8, 16, 32, 48, 64, 96, 128, 160, 192, 256])
+    every.capture(x)
+    one, many = largest.stats(), every.stats()
+    assert many.pool_bytes + many.input_bytes <= 1.05 * (one.pool_bytes + one.input_bytes)
+    rows_of = {row.key: row for row in many.graphs}
+    small, large = rows_of["float32[16,512]"], rows_of["float32[256,512]"]
+    assert small.input_bytes == 16 * 512 * 4 and small.private_bytes == 0
+    assert large.private_bytes == large.pool_bytes + large.input_bytes > 256 * 512 * 4
+
+
+@torch.no_grad()
+def test_results_are_never_overwritten_though_all_graphs_share_their_memory(device):
+    model = net(device)
+    pool = gfxgraph.ShapeBucketPool(model, [1, 2, 4, 8])
+    pool.capture(rows(device, 8))
+    given = [rows(device, 1 + n % 8) for n in range(40)]
+    results = [pool(x) for x in given]
+    for x, result in zip(given, results, strict=True):
+        torch.testing.assert_close(result, model(x))
+
+
+def memory_now():
+    """Bytes in use by what is alive, and all bytes."""
+    gc.collect()
+    current_device().release_cached_memory()
+    return current_device().memory(0)
+
+
+@torch.no_grad()
+def test_a_bucket_without_room_runs_eagerly_and_says_why(device, monkeypatch):
+    model, buckets = wide(device), [32, 64, 128, 4096, 8192, 16384]
+    probe = gfxgraph.ShapeBucketPool(model, buckets[:3])
+    probe.capture(rows(device, 8, 512))
+    in_use, total = memory_now()
+    room = 4 * 4096 * 512 * 3  # less than what 4,096 rows take, more than 128
+    probe.reset()
+    monkeypatch.setenv("GFXGRAPH_VRAM_CAP", f"{(in_use + room) / total:.12f}")
+    pool = gfxgraph.ShapeBucketPool(model, buckets)
+    pool.capture(rows(device, 8, 512))
+    stats = pool.stats()
+    assert {row.key for row in stats.graphs} <= {f"float32[{n},512]" for n in (32, 64, 128, 4096)}
+    assert {f"float32[{n},512]" for n in (32, 64, 128)} <= {row.key for row in stats.graphs}
+    assert len(stats.fallbacks) >= 2
+    assert all("GFXGRAPH_VRAM_CAP" in reason for reason in stats.fallbacks)
+    assert memory_now()[0] <= in_use + room
+    for count in (20, 100, 5000, 9000):
+        x = rows(device, count, 512)
+        torch.testing.assert_close(pool(x), model(x), rtol=1e-4, atol=1e-4)
+    monkeypatch.setenv("GFXGRAPH_VRAM_CAP", "1.0")
+    pool.capture(rows(device, 8, 512))  # there is room now
+    assert len(pool.stats().graphs) == len(buckets)
+
+
+@torch.no_grad()
+def test_graphs_that_nobody_replayed_make_room(device, monkeypatch):
+    model = wide(device)
+    unused = gfxgraph.graphed(model)
+    unused(rows(device, 8192, 512))
+    used = gfxgraph.graphed(model)
+    for _ in range(2):
+        used(rows(device, 64, 512))
+    in_use, total = memory_now()
+    monkeypatch.setenv("GFXGRAPH_VRAM_CAP", f"{in_use / total:.12f}")
+    pool = gfxgraph.ShapeBucketPool(model, [4096])
+    pool.capture(rows(device, 4096, 512))
+    assert pool.stats().captures == 1 and not pool.stats().fallbacks
+    assert not unused.stats().graphs and unused.stats().evictions == 1
+    assert used.stats().graphs and not used.stats().evictions
+    x = rows(device, 8192, 512)
+    torch.testing.assert_close(unused(x), model(x), rtol=1e-4, atol=1e-4)
+
+
+def test_a_cap_of_nothing_leaves_everything_eager(device, monkeypatch):
+    monkeypatch.setenv("GFXGRAPH_VRAM_CAP", "0.0")
+    fast, strict = gfxgraph.graphed(net(device)), gfxgraph.graphed(net(device), fallback="raise")
+    with torch.no_grad():
+        for _ in range(2):
+            fast(rows(device, 3))
+        assert fast.stats().captures == 0 and "GFXGRAPH_VRAM_CAP=0" in str(fast.stats().fallbacks)
+        with pytest.raises(MemoryCapError, match="Raise the variable"):
+            strict(rows(device, 3))

@@ -10,6 +10,8 @@ from __future__ import annotations
 
 import dataclasses
 import enum
+import functools
+import types
 from collections import OrderedDict, UserDict
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -223,6 +225,12 @@ def builder(spec: Spec, leaves: Sequence[Any]) -> Callable[[], Any]:
     return source.compile("build()", source.build(spec, iter(named)))
 
 
+@functools.lru_cache(maxsize=1024)
+def _code(text: str) -> types.CodeType:
+    """Calls of one structure and other shapes have the same source."""
+    return compile(text, "<gfxgraph>", "exec")
+
+
 class _Source:
     """Source code of one function, and the objects that it names."""
 
@@ -246,7 +254,7 @@ class _Source:
             lines += ["    try:", *(f"        {line}" for line in self._lines)]
             lines += ["    except (AttributeError, LookupError):", "        return MISS"]
         text = "\n".join([*lines, f"    return {result}"])
-        exec(compile(text, "<gfxgraph>", "exec"), self._names)
+        exec(_code(text), self._names)
         # Taken out of its own globals: a function that holds itself waits for the garbage
         # collector, and with it the memory of every tensor that it names.
         return self._names.pop(signature.partition("(")[0])  # type: ignore[no-any-return]

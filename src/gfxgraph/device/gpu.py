@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
@@ -179,11 +180,20 @@ class GpuDevice:
 
 
 def _segments(pool: PoolHandle) -> list[dict[str, Any]]:
-    try:
-        segments = torch.cuda.memory_snapshot(pool)
-    except TypeError:  # before torch 2.9: of all pools
-        segments = torch.cuda.memory_snapshot()
+    segments = torch.cuda.memory_snapshot(
+        **{
+            name: value
+            for name, value in (("mempool_id", pool), ("include_traces", False))
+            if name in _snapshot_options()
+        }
+    )
     return [s for s in segments if tuple(s["segment_pool_id"]) == tuple(pool)]
+
+
+@cache
+def _snapshot_options() -> frozenset[str]:
+    """What ``memory_snapshot`` of this torch takes: older ones tell of all pools, with history."""
+    return frozenset(inspect.signature(torch.cuda.memory_snapshot).parameters)
 
 
 def _lies_in(segments: list[dict[str, Any]], tensor: torch.Tensor) -> bool:

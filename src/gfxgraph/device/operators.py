@@ -11,7 +11,7 @@ import torch
 from torch._ops import OpOverload
 from torch.utils import _python_dispatch as dispatch_stack
 
-__all__ = ["is_view", "outside_of_modes", "returned_argument", "written_tensors"]
+__all__ = ["is_composite", "is_view", "outside_of_modes", "returned_argument", "written_tensors"]
 
 # Operators of batch normalisation that update the running statistics without saying so in their
 # schema: argument positions of (running_mean, running_var, training).
@@ -42,6 +42,12 @@ def is_view(op: OpOverload) -> bool:
         and all(r.alias_info is not None and not r.alias_info.is_write for r in returns)
         and not _written_arguments(op)
     )
+
+
+@cache
+def is_composite(op: OpOverload) -> bool:
+    """Whether torch's own kernel takes ``op`` to pieces; in inference mode it arrives whole."""
+    return torch._C._dispatch_has_kernel_for_dispatch_key(op._name, "CompositeImplicitAutograd")
 
 
 def written_tensors(

@@ -129,7 +129,8 @@ class CapturedGraph:
         report: what was folded and where the host takes over, a sentence each.
         peak_bytes: bytes of the device that eager execution took at most for what it makes.
         sample: what the first replay gave, if it was made; for whoever wants to look at it.
-        plain: whether it only computes: nothing was folded, written, drawn, or worth a note.
+        state: what Python held then, if the function only computes: nothing was folded, written,
+            drawn, or worth a note.
     """
 
     root: Segment
@@ -143,8 +144,13 @@ class CapturedGraph:
     draws_random_numbers: bool
     report: list[str]
     peak_bytes: int = 0
-    plain: bool = False
+    state: PythonState | None = None
     sample: list[torch.Tensor] = dataclasses.field(default_factory=list)
+
+    @property
+    def plain(self) -> bool:
+        """Whether the function only computes."""
+        return self.state is not None
 
     @property
     def outputs(self) -> list[torch.Tensor]:
@@ -328,6 +334,14 @@ def capture(
         folded_from |= tree.guard.watched_versions()
         report = list(dict.fromkeys(tree.report + report))
         pool_bytes += tree.pool_bytes
+    special = (
+        recording.events
+        or any(note.rule != "random" for note in recording.notes)  # attention without dropout
+        or len(log)
+        or eager.draws_random_numbers
+        or generators
+        or tree is not None
+    )
     return CapturedGraph(
         traced.root,
         traced.last,
@@ -340,14 +354,7 @@ def capture(
         draws_random_numbers=eager.draws_random_numbers,
         report=report,
         peak_bytes=recording.peak_bytes,
-        plain=not (
-            recording.events
-            or recording.notes
-            or len(log)
-            or eager.draws_random_numbers
-            or generators
-            or tree is not None
-        ),
+        state=None if special else eager.state,
         sample=sample,
     )
 
@@ -379,31 +386,41 @@ def capture_like(
         The graph; ``None`` where anything was not as expected, with nothing changed: capture it
         the long way, which finds out what it is.
     """
-    device, guard, given = lane.device, model.guard, list(inputs)
+    device, guard, state, given = lane.device, model.guard, model.state, list(inputs)
+    if state is None or _compiles() or not guard.holds() or state.changes(registries=False):
+        return None
     this = _Run(function, inputs, lane, {}, UndoLog(), (), lambda: None, set())
     traced: _Traced | None = None
     python_random = random.getstate()
-    known = (*map(storage_key, given), *model.outside)
+    mode = KnownTensors((*map(storage_key, given), *model.outside))
+    before = this.random_state()
 
     captured: CapturedGraph | None = None
 
     def as_it_was() -> bool:
-        return guard.holds() and random.getstate() == python_random and not printed
+        if mode.may_draw and not all(map(torch.equal, before, this.random_state())):
+            device.set_rng_state(before[0], lane.index)
+            return False
+        if random.getstate() != python_random:
+            random.setstate(python_random)
+            return False
+        if not guard.holds() or state.changes(registries=False):
+            state.restore()  # it was the same before
+            return False
+        return not printed
 
     with being_busy(), _no_printing() as printed:
         try:
-            if _compiles() or not guard.holds():
-                return None
             with (
                 device.on_stream(lane.stream, lane.index),
                 threads_told(_unexpected_thread),
-                KnownTensors(known),
+                mode,
             ):
                 outputs = function()
             if not as_it_was():
                 return None
             inputs[:] = lane.shared_inputs(inputs)
-            traced = _trace(this, None)
+            traced = _trace(this, None, listen=False)
             sample: list[torch.Tensor] = []
             if tolerance is not None:
                 got = _first_replay(traced, this, given)
@@ -729,8 +746,13 @@ class _Failed(Exception):
         self.cause_is_final = final
 
 
-def _trace(this: _Run, eager: _WarmedUp | None, root: Segment | None = None) -> _Traced:
-    """Capture, following the recording of ``eager``; as it is, without one."""
+def _trace(
+    this: _Run, eager: _WarmedUp | None, root: Segment | None = None, listen: bool = True
+) -> _Traced:
+    """Capture, following the recording of ``eager``; as it is, without one.
+
+    Without ``listen``, calls of the host that no graph can hold are let through, and fail.
+    """
     this.rewind()
     lane, device = this.lane, this.lane.device
     with LOCK:
@@ -750,7 +772,7 @@ def _trace(this: _Run, eager: _WarmedUp | None, root: Segment | None = None) -> 
         with (
             device.on_stream(lane.stream, lane.index),
             _no_garbage_collection(),
-            listening(tracer.heard),
+            listening(tracer.heard) if listen else nullcontext(),
         ):
             try:
                 tracer.start()

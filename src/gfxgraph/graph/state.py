@@ -156,9 +156,15 @@ class PythonState:
         } - _CLOSED
         self._walk(roots)
 
-    def changes(self) -> list[str]:
-        """Names of what was rebound, added, removed or given other memory since."""
-        found = [c.name(key) for c in self._containers for key in c.changes()]
+    def changes(self, registries: bool = True) -> list[str]:
+        """Names of what was rebound, added, removed or given other memory since.
+
+        Args:
+            registries: look also at the children of modules, of which there are many and whose
+                registrations a guard counts.
+        """
+        containers = [c for c in self._containers if registries or not c.lazy]
+        found = [c.name(key) for c in containers for key in c.changes()]
         found += (
             f"{path}.data"
             for path, tensor, alias in self._tensors.values()

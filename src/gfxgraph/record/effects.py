@@ -15,7 +15,7 @@ from torch._ops import OpOverload
 from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from ..device.operators import written_tensors
+from ..device.operators import is_composite, written_tensors
 
 _weak_tensor: Any = torch._C._WeakTensorRef  # type: ignore[attr-defined]
 
@@ -134,25 +134,39 @@ class Unexpected(BaseException):
 
 
 class KnownTensors(TorchDispatchMode):
-    """Lets a run use known tensors from outside, write to none of them, and draw nothing.
+    """Lets a run use known tensors from outside, and write to none of them.
 
     A tenth of what a recording costs. Where the run is about to do anything else it raises
     :class:`Unexpected`, before that is done.
 
     Args:
         known: storage keys of tensors that live on, which the run may read.
+
+    Attributes:
+        may_draw: whether an operator ran that may draw random numbers; attention may, and does
+            only with dropout.
     """
 
     def __init__(self, known: Iterable[int]) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self._outside = frozenset(known)
         self._readable = set(self._outside)
+        self.may_draw = False
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        # torch would put a wrapper around the method below that takes as long as all of it.
+        return False
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
         readable = self._readable
-        if not isinstance(func, OpOverload) or _draws(func):
+        if not isinstance(func, OpOverload):
             raise Unexpected(f"{func}")
+        self.may_draw |= _may_draw(func)
+        if is_composite(func):
+            with self:
+                return func.decompose(*args, **kwargs)
         if func is torch.ops.aten.lift_fresh.default:  # torch.tensor(2.0): made in this run
             readable.add(storage_key(args[0]))
         for tensor in tensors_in((args, kwargs)):
@@ -167,7 +181,7 @@ class KnownTensors(TorchDispatchMode):
 
 
 @cache
-def _draws(op: OpOverload) -> bool:
+def _may_draw(op: OpOverload) -> bool:
     return torch.Tag.nondeterministic_seeded in op.tags
 
 

@@ -25,7 +25,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from ..device import emulated_rules
 from ..device.operator_table import Call, copies_host_scalar, refusal
-from ..device.operators import is_view, written_tensors
+from ..device.operators import is_composite, is_view, written_tensors
 from .effects import StorageNames, tensors_in
 from .pretend_cuda import Answer
 
@@ -522,8 +522,7 @@ class _DispatchMode(TorchDispatchMode):
         self._watch = watch
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if isinstance(func, OpOverload) and _is_composite(func):
-            # In inference mode these arrive whole; torch's own kernel takes them to pieces.
+        if isinstance(func, OpOverload) and is_composite(func):
             dispatch_stack._push_mode(self)
             try:
                 return func.decompose(*args, **(kwargs or {}))
@@ -534,11 +533,6 @@ class _DispatchMode(TorchDispatchMode):
             return self._watch.dispatch(func, args, kwargs or {})
         finally:
             self._watch.handling -= 1
-
-
-@functools.cache
-def _is_composite(op: OpOverload) -> bool:
-    return torch._C._dispatch_has_kernel_for_dispatch_key(op._name, "CompositeImplicitAutograd")
 
 
 def _named(call: str) -> Callable[..., Any]:
