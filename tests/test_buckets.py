@@ -124,6 +124,80 @@ def test_two_dimensions_a_mask_and_a_dict_of_outputs(device):
 
 
 @torch.no_grad()
+def test_a_mask_hides_padding_also_where_the_example_fills_its_bucket(device):
+    torch.manual_seed(0)
+    model = Attention().to(device).eval()
+    ids = torch.randint(0, 50, (4, 16), generator=torch.Generator().manual_seed(1)).to(device)
+    mask = torch.ones_like(ids)
+    pool = gfxgraph.ShapeBucketPool(model, {"batch": [2, 4], "seq": [8, 16]}, dims=TWO)
+    pool.capture(ids, mask)
+    for count, length in [(4, 16), (2, 8), (3, 5), (1, 9), (3, 5)]:
+        parts = ids[:count, :length], mask[:count, :length]
+        torch.testing.assert_close(pool(*parts), model(*parts), rtol=1e-4, atol=1e-5)
+    assert pool.stats().captures == 4 and not pool.stats().fallbacks
+
+
+@torch.no_grad()
+def test_attention_without_a_mask_is_refused(device):
+    torch.manual_seed(0)
+    mix = nn.MultiheadAttention(16, 2, batch_first=True).to(device).eval()
+
+    def seen(x):
+        return mix(x, x, x, need_weights=False)[0]
+
+    pool = gfxgraph.ShapeBucketPool(seen, {"seq": [8, 16]}, dims={"x": {1: "seq"}})
+    for length in (5, 5, 9):
+        x = torch.randn(2, length, 16, device=device)
+        torch.testing.assert_close(pool(x), seen(x), rtol=1e-4, atol=1e-5)
+    assert all("rows influence each other" in reason for reason in pool.stats().fallbacks)
+    assert pool.stats().captures == 0
+
+
+@torch.no_grad()
+def test_a_function_that_decides_by_its_data_is_refused_with_the_line(device):
+    def largest(x):
+        return x * 2 if float(x.sum()) > 0 else x * 3
+
+    pool = gfxgraph.ShapeBucketPool(largest, [4, 8])
+    for count in (3, 3, 4, 7):
+        x = rows(device, count)
+        for sign in (1, -1):
+            torch.testing.assert_close(pool(x * sign), largest(x * sign))
+    assert all("float(x.sum()) > 0" in reason for reason in pool.stats().fallbacks)
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("memory_format", [torch.contiguous_format, torch.channels_last])
+def test_images_keep_their_memory_format(device, memory_format):
+    torch.manual_seed(0)
+    model = nn.Conv2d(3, 8, 3).to(device, memory_format=memory_format).eval()
+    seen = []
+
+    def convolved(x):
+        seen.append(x.is_contiguous(memory_format=memory_format))
+        return model(x)
+
+    images = torch.randn(8, 3, 9, 9, device=device).contiguous(memory_format=memory_format)
+    pool = gfxgraph.ShapeBucketPool(model, [2, 4, 8])
+    pool.capture(images)
+    for count in (3, 8, 1, 4, 3):
+        torch.testing.assert_close(pool(images[:count]), model(images[:count]))
+    assert pool.stats().captures == 3 and not pool.stats().fallbacks
+    gfxgraph.ShapeBucketPool(convolved, [4])(images[:3])
+    assert all(seen)
+
+
+@torch.no_grad()
+def test_one_tensor_for_two_arguments_is_as_good_as_two(device):
+    pool = gfxgraph.ShapeBucketPool(lambda x, y: x + 2 * y, [4, 8])
+    for count in (3, 4, 4, 8):
+        x = rows(device, count)
+        torch.testing.assert_close(pool(x, x), x * 3)
+        torch.testing.assert_close(pool(x, x.clone()), x * 3)
+    assert pool.stats().captures == 2 and not pool.stats().fallbacks
+
+
+@torch.no_grad()
 def test_a_model_that_mixes_rows_is_refused_with_the_reason(device):
     model = nn.BatchNorm1d(8).to(device).train()
     twin = nn.BatchNorm1d(8).to(device).train()

@@ -37,7 +37,7 @@ __version__ = "0.1.0"
 # Looked up when first used: what kind of device there is decides what the graph class is, and
 # asking for the device starts the driver, which importing a library should not do.
 _LAZY = {
-    "BridgedCUDAGraph": "graph.bridged",
+    "BridgedCUDAGraph": "call.dynamic",
     "ConditionalGraph": "call.branches",
     "DeviceFacts": "device",
     "Graphed": "call.graphed",
@@ -48,7 +48,7 @@ _LAZY = {
     "ShapeBucketPool": "call.buckets",
     "check": "call.check",
     "disable": "graph.enable",
-    "enable": "graph.enable",
+    "enable": "call.dynamic",
     "graphed": "call.graphed",
     "health_check": "graph.enable",
     "is_enabled": "graph.enable",
@@ -121,7 +121,7 @@ def __getattr__(name: str) -> Any:
 
 
 if settings.from_environment().mode != "off":
-    from .graph.enable import enable
+    from .call.dynamic import enable
 
     _mode = settings.from_environment().mode
     enable(debug=_mode == "debug", validate=_mode == "validate")

@@ -27,7 +27,7 @@ from .engine import (
     unsuitable_tensors,
 )
 from .entry import Attempt, Entry, Refusal, copier
-from .padding import Padding, cut, fills, pad_to, piece
+from .padding import Padding, cut, fills, layout_of, pad_to, piece
 from .signature import MISS, Spec, builder, flatten
 from .traffic import suggest_buckets
 
@@ -167,11 +167,11 @@ class _Call:
         """The same call with as many rows, cut or padded."""
         leaves = []
         for argument, dims, leaf in zip(self.names, self.plan, self.leaves, strict=True):
+            fitted = cut(leaf, dims, {n: min(s, self.sizes[n]) for n, s in sizes.items()})
             for dim, name in dims.items():
-                if leaf.shape[dim] > sizes[name]:
-                    leaf = leaf.narrow(dim, 0, sizes[name])
-                leaf = pad_to(leaf, dim, sizes[name], buckets.pad_of(argument))
-            leaves.append(leaf)
+                fitted = pad_to(fitted, dim, sizes[name], buckets.pad_of(argument))
+            # All sizes get the same layout, or they would be calls of different kinds.
+            leaves.append(fitted.contiguous(memory_format=layout_of(leaf)))
         return self.with_tensors(leaves, sizes)
 
 
@@ -324,7 +324,7 @@ class BucketEngine(Engine):
         if too_large:
             return self._answer_larger(fn, call, too_large)
         padded = call.resized(self.buckets.of(call.sizes), self.buckets)
-        key = key_of(fn, padded.leaves, padded.spec)
+        key = self._key_of(fn, padded.leaves, padded.spec)
         entry, changes = self._known(key)
         if entry is None:
             return self._first_sized_call(fn, call, padded, key, changes)
@@ -356,7 +356,7 @@ class BucketEngine(Engine):
             return result  # another thread captures; one of the next calls will
         try:
             with as_before():
-                error = self._make(fn, call, padded, key, changes, result)
+                error = self._make(fn, call, padded.sizes, key, changes, result)
         finally:
             CAPTURING.release()
         if error is not None and self._options.fallback == "raise":
@@ -367,24 +367,38 @@ class BucketEngine(Engine):
         self, fn: Callable[..., Any], call: _Call, bucket: dict[str, int]
     ) -> Exception | None:
         padded = call.resized(bucket, self.buckets)
-        key = key_of(fn, padded.leaves, padded.spec)
+        key = self._key_of(fn, padded.leaves, padded.spec)
         known, changes = self._known(key)
         if isinstance(known, Refusal) and not known.is_for_room:
             return known.kind(known.reason)
-        return None if isinstance(known, Entry) else self._make(fn, call, padded, key, changes)
+        return None if isinstance(known, Entry) else self._make(fn, call, bucket, key, changes)
 
     def _make(
         self,
         fn: Callable[..., Any],
         call: _Call,
-        padded: _Call,
+        bucket: dict[str, int],
         key: Any,
         changes: list[str],
         result: Any = MISS,
     ) -> Exception | None:
-        """Keep a graph for a bucket, or a refusal; the caller holds CAPTURING."""
+        """Keep a graph for a bucket, or a refusal; the caller holds CAPTURING.
+
+        Args:
+            fn: the function.
+            call: a call, of any size.
+            bucket: to capture.
+            key: of the call padded to the bucket.
+            changes: see :meth:`_try_capture`.
+            result: what the call gave, if it was made.
+        """
         if isinstance(self._keys.get(key), Entry):
             return None
+        # Something has to be padded for a look at what padding does.
+        if result is MISS or any(call.sizes[n] == size > 1 for n, size in bucket.items()):
+            sizes = {name: max(1, size - 1) for name, size in bucket.items()}
+            call, result = call.resized(sizes, self.buckets), MISS
+        padded = call.resized(bucket, self.buckets)
         judge = functools.partial(self._judge, fn, call, padded, result)
         error = self._try_capture(fn, key, padded.leaves, padded.spec, MISS, changes, None, judge)
         entry = self._keys.get(key)
@@ -392,10 +406,15 @@ class BucketEngine(Engine):
             self._models[_alike(key)] = entry
         return error
 
+    def _key_of(self, fn: Callable[..., Any], leaves: list[torch.Tensor], spec: Spec) -> Any:
+        # Padded tensors share no memory. Of those that do, a replay sees whether it writes to them.
+        spec, tensors, _, conditions = key_of(fn, leaves, spec)
+        return spec, tensors, conditions
+
     def _model(
         self, fn: Callable[..., Any], leaves: list[torch.Tensor], spec: Spec
     ) -> Entry | None:
-        return self._models.get(_alike(key_of(fn, leaves, spec)))
+        return self._models.get(_alike(self._key_of(fn, leaves, spec)))
 
     def _make_sized(
         self, fn: Callable[..., Any], shapes: Any, call: _Call, entry: Entry, result_spec: Spec
@@ -477,52 +496,50 @@ class BucketEngine(Engine):
     def _judge(
         self, fn: Callable[..., Any], call: _Call, padded: _Call, result: Any, entry: Entry
     ) -> None:
-        """Compare the padded run with one of another size, and learn what the outputs carry.
+        """Compare a call with the same call padded, and learn what the outputs carry.
 
         Raises:
             CaptureError: the graph is no use, since padding changes what was asked for.
         """
-        captured = entry.captured
+        captured, verify = entry.captured, self._options.verify
         assert captured is not None  # just made
-        verify, bucket = self._options.verify, padded.sizes
-        model = self._models.get(_alike(key_of(fn, padded.leaves, padded.spec)))
-        if verify is False and model is not None and model.carried:
+        if captured.root.step is not None:
+            raise CaptureError(
+                f"{entry.where()}: there the host decides how the call goes on, by data of which "
+                "padding is a part. Keep that out of the function, or graph it without buckets."
+            )
+        model = self._models.get(_alike(self._key_of(fn, padded.leaves, padded.spec)))
+        if verify is False and model is not None:
             entry.carried = model.carried
             return
-        other = call
-        if result is MISS or not captured.plain or not _tells_apart(call.sizes, bucket):
-            other = padded.resized(_other_sizes(bucket), self.buckets)
-            result = self._aside(fn, other, captured.plain)
-        if captured.plain:
-            _, outputs = entry.statics
-            got, got_spec = captured.sample or outputs, entry.out_spec
-        else:
-            got, got_spec = flatten(self._aside(fn, padded, False))
-        expected, expected_spec = flatten(result)
-        if got_spec != expected_spec:
+        plain = captured.plain
+        got, spec = captured.sample or entry.statics[1], entry.out_spec
+        if not plain:
+            got, spec = flatten(self._aside(fn, padded, plain))
+        expected, expected_spec = flatten(
+            self._aside(fn, call, plain) if result is MISS else result
+        )
+        other, shapes, other_spec = call.sizes, [t.shape for t in expected], expected_spec
+        if not _tells_apart(other, padded.sizes):
+            probe = call.resized(_other_sizes(padded.sizes), self.buckets)
+            tensors, other_spec = flatten(self._aside(fn, probe, plain))
+            other, shapes = probe.sizes, [t.shape for t in tensors]
+        if not spec == expected_spec == other_spec:
             raise CaptureError("the structure or a plain value of the result depends on the size")
-        common = {name: min(size, bucket[name]) for name, size in other.sizes.items()}
-        for position, (a, b) in enumerate(zip(expected, got, strict=True)):
-            carried: dict[int, str] = {}
-            for dim, (size, size_padded) in enumerate(zip(a.shape, b.shape, strict=False)):
-                names = [n for n, s in other.sizes.items() if (s, bucket[n]) == (size, size_padded)]
-                if size != size_padded and not names:
-                    raise CaptureError(
-                        f"dimension {dim} of output {position} is {size} for {other.sizes} and "
-                        f"{size_padded} for {bucket}: it is no dynamic dimension"
-                    )
-                if size != size_padded:
-                    carried[dim] = names[0]
-            entry.carried.append(carried)
-            if verify is not False and not captured.draws_random_numbers:
-                rows = cut(b, carried, common), cut(a, carried, common)
-                different = difference(*rows, verify)
-                if different:
-                    raise CaptureError(
-                        f"padding changes the rows asked for: they differ between {other.sizes} "
-                        f"and {bucket} (output {position}: {different}): rows influence each "
-                        "other, or pad= has to be another value"
-                    )
+        entry.carried = [
+            _carried(position, shape, other, tensor.shape, padded.sizes)
+            for position, (shape, tensor) in enumerate(zip(shapes, got, strict=True))
+        ]
+        if verify is False or captured.draws_random_numbers:
+            return
+        for position, (a, b, dims) in enumerate(zip(expected, got, entry.carried, strict=True)):
+            different = difference(cut(b, dims, call.sizes), a, verify)
+            if different:
+                raise CaptureError(
+                    f"padding from {call.sizes} to {padded.sizes} changes the rows asked for "
+                    f"(output {position}: {different}): rows influence each other, or pad= has to "
+                    "be another value"
+                )
 
     def _aside(self, fn: Callable[..., Any], call: _Call, plain: bool) -> Any:
         """Run a call that nobody made; what it does outside is taken back."""
@@ -606,9 +623,29 @@ def new_engine(name: str, options: Options, method: Any = None) -> Engine:
 
 def _alike(key: Any) -> Any:
     """What keys of one function have in common whatever the sizes."""
-    spec, tensors, shared, conditions = key
-    kinds = tuple((len(shape), *rest) for shape, *rest in tensors)
-    return spec, kinds, shared, conditions
+    spec, tensors, conditions = key
+    return spec, tuple((len(shape), *rest) for shape, *rest in tensors), conditions
+
+
+def _carried(
+    position: int,
+    shape: Sequence[int],
+    sizes: dict[str, int],
+    shape_of_bucket: Sequence[int],
+    bucket: dict[str, int],
+) -> dict[int, str]:
+    """Which dimensions of an output carry which size, seen in two shapes of it."""
+    carried: dict[int, str] = {}
+    for dim, (size, larger) in enumerate(zip(shape, shape_of_bucket, strict=True)):
+        names = [n for n, s in sizes.items() if (s, bucket[n]) == (size, larger)]
+        if size != larger and not names:
+            raise CaptureError(
+                f"dimension {dim} of output {position} is {size} for {sizes} and {larger} for "
+                f"{bucket}: it is no dynamic dimension"
+            )
+        if size != larger:
+            carried[dim] = names[0]
+    return carried
 
 
 def _tells_apart(sizes: dict[str, int], bucket: dict[str, int]) -> bool:

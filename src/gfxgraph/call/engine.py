@@ -247,7 +247,7 @@ class Engine:
         """What :meth:`Graphed.static_inputs` gives."""
         leaves, spec = flatten((args, kwargs))
         with self._lock:
-            entry = self._keys.get(key_of(fn, leaves, spec))
+            entry = self._keys.get(self._key_of(fn, leaves, spec))
             if not isinstance(entry, Entry):
                 why = f": {entry.reason}" if entry else "; call it once with them first"
                 raise CaptureError(f"{self.name} has no graph for these arguments{why}.")
@@ -270,7 +270,7 @@ class Engine:
         try:
             leaves, spec = flatten((args, kwargs))
             reason = unsuitable_tensors(leaves, "argument")
-            key = key_of(fn, leaves, spec) if reason is None else None
+            key = self._key_of(fn, leaves, spec) if reason is None else None
             hash(key)
         except (ArgumentError, AttributeError, RecursionError, TypeError) as error:
             reason = f"argument: {error}"
@@ -300,7 +300,7 @@ class Engine:
         try:
             leaves, spec = flatten((args, kwargs))
             reason = unsuitable_tensors(leaves, "argument")
-            key = key_of(fn, leaves, spec) if reason is None else None
+            key = self._key_of(fn, leaves, spec) if reason is None else None
             hash(key)
         except (ArgumentError, AttributeError, RecursionError, TypeError) as error:
             return self._run_eagerly(fn, args, kwargs, f"argument: {error}")
@@ -317,6 +317,9 @@ class Engine:
                 return self._call_by_key(fn, args, kwargs)
             return self._run_eagerly(fn, args, kwargs, IN_USE)
         return self._run_eagerly(fn, args, kwargs, entry.reason, entry.kind)
+
+    def _key_of(self, fn: Callable[..., Any], leaves: list[torch.Tensor], spec: Spec) -> Any:
+        return key_of(fn, leaves, spec)
 
     def _known(self, key: Any) -> tuple[Entry | Refusal | None, list[str]]:
         """What there is for ``key``; if it is stale, nothing, and what was changed in vain."""
@@ -408,7 +411,7 @@ class Engine:
                     "from call to call, and each would need a graph of its own. Keep it out of "
                     "the object, or pass it as a number or a tensor."
                 )
-            if key_of(fn, leaves, spec) != key:
+            if self._key_of(fn, leaves, spec) != key:
                 raise CaptureError("argument: the function changes the shape of a tensor in place")
             entry = self._capture(fn, leaves, spec, result, tree)
             try:
@@ -459,7 +462,7 @@ class Engine:
 
     def entry(self, fn: Callable[..., Any], leaves: list[torch.Tensor], spec: Spec) -> Entry | None:
         """The graph for such arguments, if there is one."""
-        found = self._keys.get(key_of(fn, leaves, spec))
+        found = self._keys.get(self._key_of(fn, leaves, spec))
         return found if isinstance(found, Entry) else None
 
     def _new_path(self, key: Any, spec: Spec, fn: Any, args: Any, kwargs: Any, leaves: Any) -> Any:
@@ -790,7 +793,10 @@ def key_of(fn: Any, leaves: Sequence[torch.Tensor], spec: Spec) -> Any:
 
 def _dense_strides(leaf: torch.Tensor) -> tuple[int, ...] | None:
     """The strides that the static input for ``leaf`` has; ``None``: those of a contiguous one."""
-    return None if leaf.is_contiguous() else torch.empty_like(leaf, device="meta").stride()
+    if leaf.is_contiguous():
+        return None
+    static = torch.empty_like(leaf, device="meta")
+    return None if static.is_contiguous() else static.stride()
 
 
 def no_graph_now() -> str | None:

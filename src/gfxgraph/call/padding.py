@@ -10,7 +10,7 @@ import torch
 
 from ..errors import ArgumentError
 
-__all__ = ["Padding", "cut", "fills", "pad_to", "piece"]
+__all__ = ["Padding", "cut", "fills", "layout_of", "pad_to", "piece"]
 
 Padding: TypeAlias = (
     float | Literal["auto", "zero", "last"] | Callable[[torch.Tensor, int, int], Any]
@@ -37,6 +37,14 @@ def piece(
         if of_dim == name:
             leaf = leaf.narrow(dim, start, length)
     return leaf
+
+
+def layout_of(leaf: torch.Tensor) -> torch.memory_format:
+    """Channels-last where ``leaf`` is, else contiguous."""
+    last = {4: torch.channels_last, 5: torch.channels_last_3d}.get(leaf.dim())
+    if last is None or leaf.is_contiguous() or not leaf.is_contiguous(memory_format=last):
+        return torch.contiguous_format
+    return last
 
 
 def pad_to(leaf: torch.Tensor, dim: int, size: int, pad: Padding) -> torch.Tensor:

@@ -5,8 +5,9 @@ from __future__ import annotations
 import logging
 import sys
 import time
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, cast
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
+from typing import TYPE_CHECKING, Any, Literal, cast
 
 import torch
 
@@ -14,11 +15,15 @@ from ..device import PoolHandle, current_device
 from ..device.emulated import EmulatedGraph
 from ..errors import ArgumentError, CaptureError
 from ..stats import log, tally
+from .compare import Tolerance
 from .liveness import InputLiveness
 
 __all__ = ["BridgedCUDAGraph"]
 
 if TYPE_CHECKING:
+    from ..call.bucketed import Dims
+    from ..call.padding import Padding
+
     _Base: Any = object
 elif current_device().type == "cuda":
     _Base = torch.cuda.CUDAGraph
@@ -31,8 +36,13 @@ else:
 
 _MODES = ("global", "thread_local", "relaxed")
 
-# Graphs whose capture failed, kept to the end: torch's allocator of pinned memory still holds a
-# filter that points into them (seen on torch 2.11), and nothing in Python can take it back.
+#: What :meth:`BridgedCUDAGraph.capture` does. It takes the layer above, which puts it here:
+#: call/dynamic.py.
+open_capture: Callable[..., AbstractContextManager[None]] | None = None
+
+# Graphs that nobody uses any more and whose capture failed, kept to the end: torch's allocator of
+# pinned memory still holds a filter that points into them (seen on torch 2.11), and nothing in
+# Python can take it back.
 _failed: list[BridgedCUDAGraph] = []
 
 
@@ -40,9 +50,10 @@ class BridgedCUDAGraph(_Base):  # type: ignore[misc]
     """A CUDA or HIP graph; on a machine without a GPU, an emulated one.
 
     A subclass of :class:`torch.cuda.CUDAGraph` with the same methods and the same errors, and with
-    three additions: a failed capture leaves the process able to capture and to draw random numbers
+    four additions: a failed capture leaves the process able to capture and to draw random numbers
     again; a graph that is dropped in the middle of its capture ends the capture first (on HIP the
-    process would abort); captures and replays are counted in :func:`gfxgraph.stats`.
+    process would abort); captures and replays are counted in :func:`gfxgraph.stats`; and
+    :meth:`capture` does it all in one ``with`` block, for any batch size if asked to.
 
     Args:
         keep_graph: keep the ``cudaGraph_t`` after the capture, so that it can be inspected or
@@ -64,6 +75,13 @@ class BridgedCUDAGraph(_Base):  # type: ignore[misc]
         #: again, so one that the caller brought stays his.
         self.owns_pool = False
         self._liveness: InputLiveness | None = None
+        self._is_captured = False
+        self._has_failed = False
+        #: Set by :meth:`capture`: what answers a replay in place of the graph, given ``batch_size``
+        #: and the other sizes.
+        self.stand_in: Callable[[int | None, dict[str, int]], Any] | None = None
+        #: Set by :meth:`capture`: what a replay of the graph returns.
+        self.static_output: Any = None
         self.counter = tally.replay_counter()
 
     def capture_begin(
@@ -85,19 +103,14 @@ class BridgedCUDAGraph(_Base):  # type: ignore[misc]
 
         Raises:
             ArgumentError: ``capture_error_mode`` is none of the three.
-            CaptureError: the current stream is capturing already.
+            CaptureError: the current stream is capturing already, or the graph holds a capture.
         """
         if capture_error_mode not in _MODES:
             raise ArgumentError(
                 f"capture_error_mode={capture_error_mode!r}: expected one of {', '.join(_MODES)}."
             )
+        self._check_that_it_may_begin()
         device = current_device()
-        if device.is_capturing():
-            # torch finds out only after it has begun to redirect the allocator.
-            raise CaptureError(
-                "capture_begin() while the current stream is already capturing: end that capture "
-                "first, or run the function without its own graph inside it."
-            )
         # A pool of our own making, where torch would make a private one: its name is needed to
         # release it when the capture fails.
         handle = cast(PoolHandle, getattr(pool, "id", pool)) or device.pool_handle()
@@ -139,19 +152,138 @@ class BridgedCUDAGraph(_Base):  # type: ignore[misc]
                 cast(PoolHandle, self._capture_pool), self._capture_index, self.owns_pool
             )
             device.recover_generator(self._capture_index)
-            _failed.append(self)
+            self._has_failed = True
             raise
+        self._is_captured = True
         tally.add("capture_count")
         log(logging.DEBUG, "capture_end", pool=self._capture_pool)
 
-    def replay(self) -> None:
-        """Launch the captured work on the current stream.
+    def capture(
+        self,
+        *,
+        dynamic_shapes: bool = False,
+        buckets: Sequence[int] | Mapping[str, Sequence[int]] | None = None,
+        model_fn: Callable[..., Any] | None = None,
+        dims: Dims | None = None,
+        pad: Padding | Mapping[str, Padding] = "auto",
+        larger: Literal["eager", "split", "error"] = "eager",
+        verify: Tolerance = True,
+        pool: PoolHandle | None = None,
+        capture_error_mode: str = "thread_local",
+        check_input_liveness: bool = False,
+    ) -> AbstractContextManager[None]:
+        """Capture what a ``with`` block does; with ``dynamic_shapes`` for any batch size.
+
+        >>> with g.capture(model_fn=m):
+        ...     out = m(static_input)
+        >>> static_input.copy_(x)
+        >>> g.replay()  # out holds the new result
+
+        >>> with g.capture(dynamic_shapes=True, buckets=[1, 4, 8, 16, 32], model_fn=m):
+        ...     out = m(static_input)
+        >>> static_input[:12].copy_(x)
+        >>> y = g.replay(batch_size=12)  # from the graph of 16 rows, padded; 12 rows
+
+        Without ``dynamic_shapes`` it is a safe form of ``torch.cuda.graph``: the block is captured
+        on a stream of its own, and as there, warm the function up first. With ``dynamic_shapes``
+        the block runs once as it is; then ``model_fn`` is captured for each bucket, and the
+        arguments that the block called it with are the static inputs from then on.
+
+        The block should be a single call of ``model_fn``: with ``dynamic_shapes`` nothing else in
+        it is replayed, and where the capture fails, the call of ``model_fn`` is made eagerly at
+        each replay, with a warning and counted in :func:`gfxgraph.stats`. A failure of the capture
+        is a ``RuntimeError`` (torch and the driver raise no other) from inside of ``model_fn`` or
+        from the end of the capture, where ``model_fn`` then runs through eagerly with the same
+        arguments; what it writes and draws in this trial is taken back. All other errors are those
+        of the block and are raised, and nothing is captured: what the block itself raises, what
+        ``model_fn`` raises eagerly too (that error), what is no ``RuntimeError``.
+
+        Graphs of buckets and eager calls run in the inference and autocast mode of the capture, and
+        without autograd, as a graph does.
+
+        Args:
+            dynamic_shapes: capture a graph for each bucket. Default ``False``: one graph.
+            buckets: the sizes, needed for ``dynamic_shapes``: see
+                :class:`~gfxgraph.ShapeBucketPool`, also for the next four.
+            model_fn: the function, module or method that the block calls: a Python function, or an
+                object whose class has a ``__call__`` in Python. Needed for ``dynamic_shapes``.
+                Default ``None``: where the capture fails, the error is raised.
+            dims: which dimensions are dynamic. Default: the first of each tensor is ``"batch"``.
+            pad: what to pad with. Default ``"auto"``.
+            larger: what becomes of sizes above the largest bucket. Default ``"eager"``.
+            verify: tolerance of the comparisons with eager execution. Default ``True``.
+            pool: as for :meth:`capture_begin`; not with ``dynamic_shapes``.
+            capture_error_mode: as for :meth:`capture_begin`, but ``"thread_local"`` by default; of
+                no effect with ``dynamic_shapes``.
+            check_input_liveness: as for :meth:`capture_begin`; not with ``dynamic_shapes``.
+
+        Returns:
+            The context manager. The static output (``out`` above) stays unbound where the capture
+            fails inside of ``model_fn``: then take what :meth:`replay` returns.
 
         Raises:
+            ArgumentError: an argument holds what it does not take, or does not go with the others;
+                with ``dynamic_shapes`` also if the block does not call ``model_fn`` once.
+            CaptureError: the current stream is capturing already, or the graph holds a capture.
+            RuntimeError: the capture failed, and nothing can stand in for it.
+        """
+        self._check_that_it_may_begin()
+        if open_capture is None:
+            raise CaptureError(
+                "capture() needs a part of gfxgraph that is not loaded: import BridgedCUDAGraph "
+                "from gfxgraph, not from gfxgraph.graph.bridged."
+            )
+        return open_capture(
+            self,
+            dynamic_shapes=dynamic_shapes,
+            buckets=buckets,
+            model_fn=model_fn,
+            dims=dims,
+            pad=pad,
+            larger=larger,
+            verify=verify,
+            pool=pool,
+            capture_error_mode=capture_error_mode,
+            check_input_liveness=check_input_liveness,
+        )
+
+    def _check_that_it_may_begin(self) -> None:
+        if current_device().is_capturing():
+            # torch finds out only after it has begun to redirect the allocator.
+            raise CaptureError(
+                "a capture cannot begin while the current stream is already capturing: end that "
+                "capture first, or run the function without its own graph inside it."
+            )
+        if self._is_captured or self.stand_in is not None:
+            raise CaptureError(
+                "this graph already holds a capture: make a new graph, or call reset() first."
+            )
+
+    def replay(self, batch_size: int | None = None, **sizes: int) -> Any:
+        """Launch the captured work on the current stream.
+
+        Args:
+            batch_size: after ``capture(dynamic_shapes=True)``: how many rows of the static inputs
+                to take, those at the beginning. Default: all, and what comes out is also copied
+                into the static output.
+            **sizes: the same for other dynamic dimensions, by the names that ``dims`` gives them.
+
+        Returns:
+            ``None`` after :meth:`capture_begin` or a :meth:`capture` without ``model_fn``. After
+            one with ``model_fn`` what ``model_fn`` gives: the static output itself, which the next
+            replay overwrites; with ``dynamic_shapes``, and where it runs eagerly because the
+            capture failed, tensors of their own.
+
+        Raises:
+            ArgumentError: a size is no whole number from 0 to that of the static inputs, or there
+                is no such dynamic dimension.
+            CaptureError: the static output cannot hold what came out.
             DeadTensorError: a tensor that the graph reads is gone; only after
                 ``capture_begin(check_input_liveness=True)``.
             RuntimeError: as torch raises it: nothing was captured, or a capture is under way.
         """
+        if self.stand_in is not None or batch_size is not None or sizes:
+            return self._replay_instead(batch_size, sizes)
         if self._liveness is not None:
             self._liveness.check()
         start = time.perf_counter_ns()
@@ -162,6 +294,15 @@ class BridgedCUDAGraph(_Base):  # type: ignore[misc]
         counter.replays += 1
         if self.synchronize_replays:
             current_device().synchronize(self._capture_index)
+        return self.static_output
+
+    def _replay_instead(self, batch_size: int | None, sizes: dict[str, int]) -> Any:
+        if self.stand_in is None:
+            raise ArgumentError(
+                "replay() takes sizes only after capture(dynamic_shapes=True, buckets=..., "
+                "model_fn=...); this graph has one size."
+            )
+        return self.stand_in(batch_size, sizes)
 
     @property
     def launch(self) -> Callable[[], None]:
@@ -174,7 +315,8 @@ class BridgedCUDAGraph(_Base):  # type: ignore[misc]
     def reset(self) -> None:
         """Drop the graph; a capture that is under way is ended first."""
         self._abandon()
-        self._liveness = None
+        self._is_captured = False
+        self.stand_in = self.static_output = self._liveness = None
         super().reset()
 
     def _abandon(self) -> None:
@@ -194,6 +336,9 @@ class BridgedCUDAGraph(_Base):  # type: ignore[misc]
         if not sys.is_finalizing() or self._capture_stream is not None:
             self._abandon()
             tally.retire(self.counter)
+        if self._has_failed and not sys.is_finalizing():
+            BridgedCUDAGraph.reset(self)
+            _failed.append(self)
         finalizer = getattr(super(), "__del__", None)
         if finalizer is not None:
             finalizer()

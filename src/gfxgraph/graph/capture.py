@@ -48,6 +48,7 @@ __all__ = [
     "busy",
     "capture",
     "capture_like",
+    "no_garbage_collection",
     "rehearse",
     "turn_to_capture",
 ]
@@ -771,7 +772,7 @@ def _trace(
         )
         with (
             device.on_stream(lane.stream, lane.index),
-            _no_garbage_collection(),
+            no_garbage_collection(),
             listening(tracer.heard) if listen else nullcontext(),
         ):
             try:
@@ -896,7 +897,7 @@ def _one_line(error: BaseException) -> str:
 
 
 @contextmanager
-def _no_garbage_collection() -> Iterator[None]:
+def no_garbage_collection() -> Iterator[None]:
     """A collection in the middle of a capture may free other graphs, which CUDA forbids there."""
     enabled = gc.isenabled()
     gc.disable()

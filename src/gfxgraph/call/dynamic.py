@@ -1,0 +1,289 @@
+"""``BridgedCUDAGraph.capture``: a ``with`` block as one graph, or its call as graphs of many sizes.
+
+The class lives in the layer below, which knows nothing of buckets. Imported from here it has what
+its :meth:`capture` needs.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import weakref
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from typing import Any
+
+import torch
+import torch.utils._pytree as pytree
+
+from ..device import current_device
+from ..errors import ArgumentError, CaptureError
+from ..graph import bridged
+from ..graph.bridged import BridgedCUDAGraph
+from ..graph.capture import CAPTURING, LOCK, no_garbage_collection, rehearse
+from ..graph.enable import enable
+from ..record.effects import storage_key, tensors_in
+from ..record.source import users_line_of
+from ..stats import tally
+from .bucketed import Dims
+from .buckets import ShapeBucketPool
+from .observe import ObservedCalls
+from .padding import cut
+from .signature import Spec, builder, flatten
+
+__all__ = ["BridgedCUDAGraph", "enable"]
+
+_BATCH = "batch"
+# Sizes whose arguments, views of the static inputs, are kept.
+_MAX_SIZES = 1024
+
+_Plan = Sequence[Mapping[int, str]]  # for each tensor of the arguments: dimension -> name
+_Modes = Callable[[], AbstractContextManager[None]]
+
+
+def _open_capture(
+    graph: BridgedCUDAGraph,
+    *,
+    dynamic_shapes: bool,
+    buckets: Any,
+    model_fn: Callable[..., Any] | None,
+    dims: Dims | None,
+    pool: Any,
+    capture_error_mode: str,
+    check_input_liveness: bool,
+    **options: Any,
+) -> AbstractContextManager[None]:
+    """What :meth:`BridgedCUDAGraph.capture` does."""
+    if not dynamic_shapes:
+        if buckets is not None or dims is not None:
+            raise ArgumentError("capture(buckets=, dims=): pass dynamic_shapes=True as well.")
+        return _as_one_graph(
+            graph,
+            None if model_fn is None else ObservedCalls(model_fn),
+            pool=pool,
+            capture_error_mode=capture_error_mode,
+            check_input_liveness=check_input_liveness,
+        )
+    if buckets is None or model_fn is None:
+        raise ArgumentError(
+            "capture(dynamic_shapes=True) needs buckets=, such as [1, 4, 8, 16], and model_fn=, "
+            "the function or module that the with block calls."
+        )
+    if pool is not None or check_input_liveness:
+        raise ArgumentError(
+            "capture(dynamic_shapes=True) takes no pool= and no check_input_liveness=: its graphs "
+            "have a pool of their own, and keep alive what they read."
+        )
+    by_size = ShapeBucketPool(model_fn, buckets, dims=dims, **options)
+    return _in_buckets(graph, ObservedCalls(model_fn), by_size, dims)
+
+
+@contextmanager
+def _as_one_graph(
+    graph: BridgedCUDAGraph, calls: ObservedCalls | None, **options: Any
+) -> Iterator[None]:
+    device = current_device()
+    index = device.index(torch.device(device.type))
+    modes = _modes_of_now()
+    try:
+        with (
+            LOCK,
+            no_garbage_collection(),
+            device.on_stream(device.capture_stream(index), index),
+        ):
+            device.clear_library_workspaces()
+            graph.capture_begin(**options)
+            try:
+                with calls or nullcontext():
+                    yield
+            except BaseException:
+                graph.reset()  # ends the capture, while its stream is the current one
+                raise
+            graph.capture_end()
+            device.clear_library_workspaces()
+    except RuntimeError as error:
+        if calls is None or not calls.is_all_there_was:
+            raise
+        inputs = list(tensors_in((calls.args, calls.kwargs)))
+        with CAPTURING, modes():  # what this raises is the caller's own error, not the capture's
+            rehearse(calls.fn, calls.args, calls.kwargs, inputs, device)
+        graph.stand_in = _CallAgain(calls, _eagerly(calls.fn, error), modes)
+    else:
+        if calls is not None and calls.count == 1:
+            graph.static_output = calls.result
+
+
+@contextmanager
+def _in_buckets(
+    graph: BridgedCUDAGraph, calls: ObservedCalls, pool: ShapeBucketPool, dims: Dims | None
+) -> Iterator[None]:
+    with calls:
+        yield
+    if calls.count != 1:
+        raise ArgumentError(
+            f"the with block called model_fn, {calls.fn!r}, {calls.count} times: expected one "
+            "call, on this thread, of the very object that is model_fn."
+        )
+    plan, modes = _plan(calls, dims), _modes_of_now()
+    answer: Callable[..., Any] = pool
+    try:
+        with modes():
+            pool.capture(*calls.args, **calls.kwargs)
+    except RuntimeError as error:  # it ran in the block, so it is the sizes, or no time to capture
+        pool.reset()
+        answer = _eagerly(calls.fn, error)
+    graph.stand_in = _CallAgain(calls, answer, modes, plan)
+    # When it goes, not when the garbage collector comes round.
+    weakref.finalize(graph.stand_in, pool.reset).atexit = False
+
+
+class _CallAgain:
+    """Makes the call of a ``with`` block again, in place of a graph.
+
+    Args:
+        calls: the call.
+        answer: what is called.
+        modes: in which modes.
+        plan: which dimensions of its arguments are dynamic; ``None``: no sizes can be asked for.
+    """
+
+    def __init__(
+        self,
+        calls: ObservedCalls,
+        answer: Callable[..., Any],
+        modes: _Modes,
+        plan: _Plan | None = None,
+    ) -> None:
+        self._args, self._kwargs = calls.args, calls.kwargs
+        self._answer, self._modes = answer, modes
+        inputs = set(map(storage_key, tensors_in((calls.args, calls.kwargs))))
+        self._outputs, _ = flatten(calls.result)
+        self._are_inputs = [storage_key(output) in inputs for output in self._outputs]
+        self._sizes: dict[str, int] = {}
+        if plan is not None:
+            leaves, spec = flatten((calls.args, calls.kwargs))
+            for leaf, dims in zip(leaves, plan, strict=True):
+                self._sizes.update({name: leaf.shape[dim] for dim, name in dims.items()})
+            self._cut = functools.lru_cache(_MAX_SIZES)(
+                functools.partial(_cut_arguments, leaves, spec, plan, tuple(self._sizes))
+            )
+
+    def __call__(self, batch_size: int | None, sizes: dict[str, int]) -> Any:
+        """What :meth:`BridgedCUDAGraph.replay` does."""
+        if batch_size is not None:
+            if _BATCH in sizes:
+                raise ArgumentError("replay(batch_size=, batch=): expected one of them.")
+            sizes = {**sizes, _BATCH: batch_size}
+        for name, size in sizes.items():
+            self._check(name, size)
+        with self._modes():
+            if sizes:
+                asked = tuple(sizes.get(name, held) for name, held in self._sizes.items())
+                args, kwargs = self._cut(asked)
+                result = self._answer(*args, **kwargs)
+            else:
+                result = self._answer(*self._args, **self._kwargs)
+                self._update(result)
+            if any(self._are_inputs):  # else the caller's next input would change his result
+                result = pytree.tree_map_only(torch.Tensor, torch.clone, result)
+        return result
+
+    def _check(self, name: str, size: Any) -> None:
+        asked = f"replay({'batch_size' if name == _BATCH else name}={size!r})"
+        if not self._sizes:
+            raise ArgumentError(f"{asked}: it takes sizes after capture(dynamic_shapes=True).")
+        if name not in self._sizes:
+            raise ArgumentError(
+                f"{asked}: {name!r} is no dynamic dimension; expected {', '.join(self._sizes)}."
+            )
+        if not isinstance(size, int) or isinstance(size, bool) or size < 0:
+            raise ArgumentError(f"{asked}: expected a whole number from 0.")
+        if size > self._sizes[name]:
+            raise ArgumentError(
+                f"{asked}: the static input holds {self._sizes[name]}. Capture with one that holds "
+                f"{size}."
+            )
+
+    def _update(self, result: Any) -> None:
+        """Let the static output hold what came out."""
+        if not self._outputs:
+            return
+        new, _ = flatten(result)
+        got, expected = ([tuple(t.shape) for t in tensors] for tensors in (new, self._outputs))
+        if got != expected:
+            raise CaptureError(
+                f"the result has tensors of shapes {got}, the static output {expected}: expected "
+                "the same. After capture(dynamic_shapes=True) ask for a size, such as "
+                "replay(batch_size=4), and take what it returns."
+            )
+        with torch.no_grad():
+            for output, value, is_input in zip(self._outputs, new, self._are_inputs, strict=True):
+                if not is_input:
+                    output.copy_(value)
+
+
+def _plan(calls: ObservedCalls, dims: Dims | None) -> _Plan:
+    if dims is None:
+        leaves, _ = flatten((calls.args, calls.kwargs))
+        return [{0: _BATCH} if leaf.dim() else {} for leaf in leaves]
+    called = calls.fn.forward if isinstance(calls.fn, torch.nn.Module) else calls.fn
+    by_position = inspect.signature(called).bind_partial(*calls.args).arguments
+    named = [*by_position.items(), *calls.kwargs.items()]
+    return [dims.get(name, {}) for name, value in named for _ in flatten(value)[0]]
+
+
+def _cut_arguments(
+    leaves: Sequence[torch.Tensor],
+    spec: Spec,
+    plan: _Plan,
+    names: Sequence[str],
+    sizes: Sequence[int],
+) -> Any:
+    by_name = dict(zip(names, sizes, strict=True))
+    return builder(spec, [cut(t, dims, by_name) for t, dims in zip(leaves, plan, strict=True)])()
+
+
+def _eagerly(fn: Callable[..., Any], error: RuntimeError) -> Callable[..., Any]:
+    """``fn``; the capture that failed and each call count as fallbacks because of ``error``."""
+    where = users_line_of(error)
+    place = "" if where.file is None else f"{where}: "
+    what = f"{type(error).__name__}: {str(error).partition(chr(10))[0]}"
+    name = getattr(fn, "__qualname__", None) or type(fn).__qualname__
+    count = functools.partial(tally.fallback, name, f"capture failed: {place}{what}")
+
+    def eagerly(*args: Any, **kwargs: Any) -> Any:
+        count()
+        return fn(*args, **kwargs)
+
+    count()
+    return eagerly
+
+
+def _modes_of_now() -> _Modes:
+    """Remember the modes that a graph is captured in and keeps; autograd it never keeps."""
+    kind = current_device().type
+
+    def now() -> tuple[Any, ...]:
+        return (
+            torch.is_grad_enabled(),
+            torch.is_inference_mode_enabled(),
+            torch.is_autocast_enabled(kind),
+            torch.get_autocast_dtype(kind),
+        )
+
+    _, inference, autocast, dtype = now()
+    wanted = (False, inference, autocast, dtype)
+
+    @contextmanager
+    def entered() -> Iterator[None]:
+        with (
+            torch.inference_mode(inference),
+            torch.no_grad(),
+            torch.autocast(kind, dtype=dtype, enabled=autocast),
+        ):
+            yield
+
+    return lambda: nullcontext() if now() == wanted else entered()
+
+
+bridged.open_capture = _open_capture
