@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import io
+import itertools
 import json
 import sys
 from importlib.util import find_spec
@@ -38,11 +40,24 @@ antiquity, and its tail can be seen without a telescope when it comes near the s
 then is dust and gas that the heat drives out of its core of ice, blown away from the sun over
 millions of kilometres.
 """
+QUERY = "stars and planets in the night sky"
 TOO_LONG = "\N{CJK UNIFIED IDEOGRAPH-732B}" * 600  # each is a token of its own
+LONGER = [f"{'Once more. ' * n}{passage}" for n, passage in enumerate(passages(TEXT), 1)]
+VARIED = "\n\n".join([TEXT, *LONGER, TOO_LONG])
 
 
 def demo(*arguments: object):
     return CliRunner().invoke(app, ["demo", *map(str, arguments)])
+
+
+def shown(report):
+    from rich.console import Console
+
+    from gfxgraph.measure.demo_view import show
+
+    out = io.StringIO()
+    show(report, Console(file=out, width=80))
+    return out.getvalue()
 
 
 @pytest.fixture
@@ -56,8 +71,16 @@ def text_file(tmp_path):
 def report():
     from gfxgraph.measure.demo import run
 
-    text = f"{TEXT}\n\n{TOO_LONG}"
-    return run(text, query="stars and planets in the night sky", batch_size=2, top=2)
+    return run(VARIED, query=QUERY, batch_size=2, top=2)
+
+
+@pytest.fixture(scope="module")
+def todo(report):
+    """The batches of ``report``."""
+    from gfxgraph.measure.encoder import batches, tokenize
+
+    tokens = tokenize([*passages(VARIED), QUERY])
+    return list(batches(tokens, 2, report.buckets["seq"], "cpu"))
 
 
 @needs_model
@@ -68,43 +91,133 @@ def test_the_nearest_passage_is_about_the_query(report):
 
 
 @needs_model
-def test_the_graph_gives_what_eager_gives(report):
+def test_padded_graphs_give_what_eager_gives_without_padding(report):
+    assert report.padding.computed > report.padding.asked
     assert 0 <= report.difference.mean <= report.difference.max <= 1e-5
 
 
 @needs_model
 def test_a_passage_beyond_512_tokens_is_cut_and_counted(report):
-    assert report.passages == 4
+    assert report.passages == 7
     assert report.truncated == 1
     assert not report.query_truncated
 
 
 @needs_model
-def test_every_shape_becomes_one_graph_and_the_usual_one_is_timed(report):
-    assert report.captures == len(report.graphs) == len(report.batches) >= 3
-    assert report.replays == sum(row.replays for row in report.graphs) >= report.timing.runs
+def test_every_batch_is_a_replay_and_every_bucket_one_graph(report, todo):
+    buckets = itertools.product(*report.buckets.values())
+    keys = {f"int64[{rows},{tokens}], bool[{rows},{tokens}]" for rows, tokens in buckets}
+    assert {row.key for row in report.graphs} == keys
+    assert report.captures == len(report.graphs) == len(keys)
+    assert report.replays == sum(row.replays for row in report.graphs) == len(todo)
+    assert report.eager_calls == 0
     assert report.fallbacks == {}
 
 
 @needs_model
-def test_rows_that_fill_up_a_batch_change_nothing():
-    import torch
+def test_the_buckets_are_sizes_that_the_text_has(report, todo):
+    assert set(report.buckets["batch"]) <= {len(batch.texts) for batch in todo}
+    assert set(report.buckets["seq"]) <= {batch.ids.shape[1] for batch in todo}
+    assert set(report.batches) <= set(report.buckets["seq"])
+    assert sum(report.batches.values()) == len(todo)
+    assert max(report.buckets["seq"]) == 512
 
-    from gfxgraph.measure.encoder import SentenceEncoder, batches, tokenize
 
-    encoder = SentenceEncoder()
-    tokens = tokenize(["a short one", "something else", "and a third"])
-    vectors = {}
-    with torch.inference_mode():
-        for rows in (1, 2, 3):
-            todo = list(batches(tokens, rows, "cpu"))
-            assert {len(batch.ids) for batch in todo} == {rows}
-            assert [text for batch in todo for text in batch.texts] == [0, 1, 2]
-            found = [encoder(batch.ids, batch.mask)[: len(batch.texts)] for batch in todo]
-            vectors[rows] = torch.cat(found)
-    torch.testing.assert_close(vectors[1], vectors[3])
-    torch.testing.assert_close(vectors[2], vectors[3])
-    torch.testing.assert_close(vectors[3].norm(dim=1), torch.ones(3))
+@needs_model
+def test_padding_is_what_the_buckets_add_to_the_batches(report, todo):
+    def computed(lengths):
+        return sum(
+            min(size for size in report.buckets["batch"] if size >= batch.ids.shape[0])
+            * min(size for size in lengths if size >= batch.ids.shape[1])
+            for batch in todo
+        )
+
+    padding = report.padding
+    assert padding.tokens == sum(batch.mask.sum().item() for batch in todo)
+    assert padding.asked == sum(batch.ids.numel() for batch in todo)
+    assert padding.computed == computed(report.buckets["seq"])
+    assert padding.share == pytest.approx(1 - padding.asked / padding.computed)
+    powers = [1, 2, 4, 8, 16, 32, 64, 128, 256, 512]
+    assert padding.powers_of_two == pytest.approx(1 - padding.asked / computed(powers))
+    assert padding.longest == pytest.approx(1 - padding.asked / computed([512]))
+    assert 0 < padding.share < padding.powers_of_two < padding.longest < 1
+
+
+@needs_model
+def test_the_largest_graph_takes_the_memory_and_the_others_share_it(report):
+    largest, *others = report.graphs
+    assert largest.input_bytes == max(row.input_bytes for row in report.graphs)
+    assert largest.private_bytes == report.pool_bytes + report.input_bytes > 0
+    assert [row.private_bytes for row in others] == [0] * len(others)
+    assert largest.pool_bytes == report.pool_bytes
+
+
+@needs_model
+def test_the_timed_batch_is_one_of_the_most_frequent_bucket(report, todo):
+    timing = report.timing
+    assert (timing.rows, timing.tokens) in {tuple(batch.ids.shape) for batch in todo}
+    key = "int64[{0},{1}], bool[{0},{1}]".format(*timing.bucket)
+    replays = {row.key: row.replays for row in report.graphs}
+    assert replays[key] == max(replays.values())
+
+
+@needs_model
+def test_one_passage_is_one_graph_without_padding():
+    from gfxgraph.measure.demo import run
+
+    worked_through = []
+
+    def track(items, what):
+        worked_through.append(what)
+        return items
+
+    report = run("No more than this.", track=track)
+    assert report.buckets == {"batch": [1], "seq": [7]}
+    assert (report.captures, report.replays, report.fallbacks) == (1, 1, {})
+    assert report.padding.share == 0
+    assert worked_through == ["Capturing", "Embedding"]
+
+
+@needs_model
+def test_a_model_that_padding_would_change_runs_eagerly_and_the_report_says_why(monkeypatch):
+    from gfxgraph.measure.demo import run
+    from gfxgraph.measure.encoder import SentenceEncoder
+
+    def ignore_the_mask(self, ids, mask):
+        return self.bert(input_ids=ids)[0].mean(1)
+
+    monkeypatch.setattr(SentenceEncoder, "forward", ignore_the_mask)
+    report = run(TEXT)
+    assert (report.captures, report.replays, report.graphs) == (0, 0, [])
+    assert report.eager_calls == sum(report.batches.values()) == 2
+    assert report.fallbacks
+    assert all("changes the rows asked for" in reason for reason in report.fallbacks)
+    assert report.difference.max == 0
+    assert "changes the rows asked for" in " ".join(shown(report).split())
+
+
+@needs_model
+def test_rows_are_as_long_as_the_longest_of_their_batch_and_no_batch_is_filled_up():
+    from gfxgraph.measure.encoder import Tokens, batches
+
+    lengths = [9, 3, 5, 4, 5, 8]
+    tokens = Tokens([[n] * length for n, length in enumerate(lengths)], [False] * 6)
+    todo = list(batches(tokens, 2, [5, 9], "cpu"))
+    assert [batch.texts for batch in todo] == [[1, 3], [2, 4], [5, 0]]
+    assert [tuple(batch.ids.shape) for batch in todo] == [(2, 4), (2, 5), (2, 9)]
+    todo = list(batches(tokens, 3, [5, 9], "cpu"))
+    assert [batch.texts for batch in todo] == [[1, 3, 2], [4], [5, 0]]
+    assert todo[0].ids.tolist() == [[1, 1, 1, 0, 0], [3, 3, 3, 3, 0], [2, 2, 2, 2, 2]]
+    assert todo[0].mask.sum(1).tolist() == [3, 4, 5]
+
+
+@needs_model
+def test_a_token_that_looks_like_padding_is_none():
+    from gfxgraph.measure.encoder import batches, tokenize
+
+    (batch,) = batches(tokenize(["a [PAD] b"]), 1, [5], "cpu")
+    assert batch.ids[0, 2] == 0
+    assert batch.mask.all()
 
 
 @needs_model
@@ -122,10 +235,19 @@ def test_padding_changes_nothing():
 
 
 @needs_model
+def test_the_report_fits_80_columns(report):
+    lines = shown(report).splitlines()
+    assert max(map(len, lines)) <= 80
+    for row in report.graphs:
+        assert any(row.key in line for line in lines)
+
+
+@needs_model
 def test_the_command_prints_the_report(text_file):
     result = demo(text_file, "--query", "fresh bread", "--top", 1, "--limit", 2, "--batch-size", 2)
     assert result.exit_code == 0, result.stderr
-    for part in ("device", "difference", "time a batch", "captured", "The bakery"):
+    parts = ("device", "buckets", "padding", "difference", "time a batch", "captured", "memory")
+    for part in (*parts, "The bakery"):
         assert part in result.stdout
 
 
@@ -137,6 +259,9 @@ def test_json_holds_the_same_numbers_and_nothing_else_is_printed(text_file):
     assert report["passages"] == 3
     assert report["device"]["torch"]
     assert report["timing"]["ratio"] > 0
+    assert report["buckets"]["batch"] == [1]
+    assert report["padding"]["share"] == 0
+    assert report["graphs"][0]["private_bytes"] > 0
     assert report["hits"][0]["text"] in passages(TEXT)
 
 

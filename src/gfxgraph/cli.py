@@ -7,6 +7,7 @@ import sys
 from collections.abc import Iterable, Mapping
 from contextlib import redirect_stdout
 from dataclasses import asdict
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, NoReturn, TypeAlias
@@ -98,7 +99,7 @@ def demo(
             batch_size=batch_size,
             top=top,
             limit=limit,
-            track=lambda todo: track(todo, "Embedding", console=progress, transient=True),
+            track=partial(track, console=progress, transient=True),
         )
     except InputError as error:
         _fail(str(error), status=2)

@@ -71,12 +71,12 @@ class Tally:
         with self._lock:
             self._counts[name] += count
 
-    def fallback(self, who: str, reason: str) -> None:
-        """Count a call of ``who`` that ran eagerly; each reason is logged when first met."""
+    def fallback(self, who: str, reason: str, calls: int = 1) -> None:
+        """Count calls of ``who`` that ran eagerly; each reason is logged when first met."""
         key = f"{who}: {reason}"
         with self._lock:
-            self._fallbacks[key] += 1
-            first = self._fallbacks[key] == 1
+            first = key not in self._fallbacks
+            self._fallbacks[key] += calls
         if first:
             log(logging.WARNING, "fallback", function=who, ran="eager", reason=reason)
 

@@ -183,9 +183,9 @@ class ConditionalGraph:
         A branch that gets a graph, such as for other arguments, is no longer among them.
         """
         failed = {}
-        for name, (_, engine) in self._branches.items():
-            reason = engine.refused() or self._reasons.get(name)
-            if reason is not None and not engine.stats().graphs:
+        for name, stats in self.stats().items():
+            reason = next(reversed(stats.refused.values()), self._reasons.get(name))
+            if reason is not None and not stats.graphs:
                 failed[name] = reason
         return failed
 

@@ -394,13 +394,16 @@ class BucketEngine(Engine):
         """
         if isinstance(self._keys.get(key), Entry):
             return None
+        called = result is not MISS
         # Something has to be padded for a look at what padding does.
         if result is MISS or any(call.sizes[n] == size > 1 for n, size in bucket.items()):
             sizes = {name: max(1, size - 1) for name, size in bucket.items()}
             call, result = call.resized(sizes, self.buckets), MISS
         padded = call.resized(bucket, self.buckets)
         judge = functools.partial(self._judge, fn, call, padded, result)
-        error = self._try_capture(fn, key, padded.leaves, padded.spec, MISS, changes, None, judge)
+        error = self._try_capture(
+            fn, key, padded.leaves, padded.spec, MISS, changes, judge=judge, called=called
+        )
         entry = self._keys.get(key)
         if isinstance(entry, Entry) and entry.captured is not None and entry.captured.plain:
             self._models[_alike(key)] = entry

@@ -83,6 +83,7 @@ class GraphedStats:
             needed the memory and they were never replayed.
         recaptures: graphs captured again because a weight was rebound or moved.
         graphs: a row a graph, least recently used first.
+        refused: arguments (as ``key`` of a row) -> why calls with such run eagerly.
         pool_bytes: bytes of the memory pools that the graphs share.
         input_bytes: bytes of all static inputs, shared ones counted once.
     """
@@ -94,6 +95,7 @@ class GraphedStats:
     evictions: int
     recaptures: int
     graphs: list[GraphRow]
+    refused: dict[str, str]
     pool_bytes: int
     input_bytes: int
 
@@ -206,6 +208,7 @@ class Engine:
                 evictions=counts.evictions,
                 recaptures=counts.recaptures,
                 graphs=rows,
+                refused={e.key: e.reason for e in found if isinstance(e, Refusal)},
                 pool_bytes=sum(lane.pool_bytes() for lane in self._lanes.values()),
                 input_bytes=sum({k: b for e in entries for k, b in e.input_storages()}.values()),
             )
@@ -282,12 +285,6 @@ class Engine:
         if isinstance(entry, Entry):
             return None
         return self._try_capture(fn, key, leaves, spec, MISS, changes)
-
-    def refused(self) -> str | None:
-        """Why the key used last of those that run eagerly does; ``None``: none does."""
-        with self._lock:
-            refusals = [e for e in self._keys.values() if isinstance(e, Refusal)]
-            return max(refusals, key=lambda e: e.used).reason if refusals else None
 
     def _call_by_key(
         self, fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
@@ -393,11 +390,13 @@ class Engine:
         changes: list[str],
         tree: Entry | None = None,
         judge: Callable[[Entry], None] = lambda entry: None,
+        called: bool = False,
     ) -> Exception | None:
         """Keep a graph under ``key``, or a refusal and its error.
 
         With ``tree``, which has that key, another path is added to it; where that fails, its other
-        paths stay. ``judge`` raises where a graph is not to be kept.
+        paths stay. ``judge`` raises where a graph is not to be kept. ``called``: a call ran
+        eagerly, also if its result is not given.
         """
         fits = self.recogniser(fn, leaves, spec)
         kind = _describe_key(leaves, spec)
@@ -438,7 +437,7 @@ class Engine:
                 wrapped.__cause__ = error
                 error = wrapped
             reason, cls = str(error), type(error)
-            self._count_fallback(reason)
+            self._count_fallback(reason, calls=int(result is not MISS or called))
             with self._lock:
                 self._tries[key] += 1
                 if tree is not None:
@@ -447,7 +446,7 @@ class Engine:
                     return error
                 if not getattr(error, "transient", False) or self._tries[key] > _MAX_TRIES:
                     refuse = functools.partial(self._refuse, reason, cls)
-                    self._keep(key, Refusal(reason, cls, _refusal_attempt(fits, refuse)))
+                    self._keep(key, Refusal(kind, reason, cls, _refusal_attempt(fits, refuse)))
             return error
 
     @staticmethod
@@ -484,7 +483,7 @@ class Engine:
             with self._lock:
                 if self._keys.get(key) is entry:
                     self._drop(key)
-                    self._keep(key, Refusal(reason, CaptureError, miss))
+                    self._keep(key, Refusal(entry.key, reason, CaptureError, miss))
         if entry.closed is not None:
             return self._run_eagerly(fn, args, kwargs, entry.closed)
         return self._first_call(fn, args, kwargs, key, list(leaves), spec, [], entry)
@@ -609,10 +608,10 @@ class Engine:
             self._counts.eager_calls += 1
         return fn(*args, **kwargs)
 
-    def _count_fallback(self, reason: str) -> None:
+    def _count_fallback(self, reason: str, calls: int = 1) -> None:
         with self._lock:
-            self._counts.fallbacks[reason] += 1
-        tally.fallback(self.name, reason)
+            self._counts.fallbacks[reason] += calls
+        tally.fallback(self.name, reason, calls)
 
     def _keep(self, key: Any, entry: Entry | Refusal) -> None:
         while len(self._keys) >= self._options.max_graphs:

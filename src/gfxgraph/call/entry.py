@@ -75,6 +75,7 @@ class Refusal:
     """A key that runs eagerly, and why.
 
     Attributes:
+        key: shapes and dtypes of the tensors, and the other arguments.
         reason: why.
         kind: the class of the error that said so. Not the error itself: its traceback holds on to
             every tensor of the failed run.
@@ -82,7 +83,8 @@ class Refusal:
         used: when it was last used, for the order of release.
     """
 
-    def __init__(self, reason: str, kind: type[Exception], attempt: Attempt) -> None:
+    def __init__(self, key: str, reason: str, kind: type[Exception], attempt: Attempt) -> None:
+        self.key = key
         self.reason = reason
         self.kind = kind
         self.attempt = attempt
@@ -115,7 +117,7 @@ class Entry:
         self.used = 0
         #: Why calls that need another path run eagerly from now on.
         self.closed: str | None = None
-        self._key = key
+        self.key = key
         self.out_spec = out_spec
         self._lane = lane
         self._twins: weakref.WeakSet[Entry] = weakref.WeakSet()
@@ -340,7 +342,7 @@ class Entry:
     def grown(self, captured: CapturedGraph, leaves: Sequence[torch.Tensor], spec: Spec) -> Entry:
         """An entry with another path, in place of this one, which answers no more calls."""
         statics, copied = self._statics, self._copy
-        entry = Entry(self._key, captured, self._lane, statics, leaves, spec, self._own_outputs, 0)
+        entry = Entry(self.key, captured, self._lane, statics, leaves, spec, self._own_outputs, 0)
         entry._copy = copied
         entry._counter = self._counter
         entry.replay = entry._make_tree_replay(captured, entry._write_back)
@@ -395,7 +397,7 @@ class Entry:
         """What ``stats()`` shows of it."""
         captured = self.captured
         return GraphRow(
-            self._key,
+            self.key,
             0 if captured is None else captured.pool_bytes,
             self._input_bytes,
             (0 if captured is None else captured.pool_bytes) + self._private_input_bytes,

