@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import argparse
 import gc
+import importlib.util
 import json
 import os
 import random
 import statistics
-import sys
 import threading
 import time
 from collections import Counter
@@ -53,7 +53,17 @@ def mlp(width: int = 256) -> nn.Module:
     )
 
 
-def padded_call() -> dict[str, Any]:
+def published_pool(path: Path | None) -> Any:
+    """The class of the published package of the same name, from its ``shape_bucketing.py``."""
+    if path is None:
+        return None
+    spec = importlib.util.spec_from_file_location("published", path)
+    module: Any = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module.ShapeBucketPool
+
+
+def padded_call(published: Any) -> dict[str, Any]:
     """A call of 5 rows in a bucket of 8."""
     model = mlp()
     x = torch.randn(5, 256, device="cuda")
@@ -75,14 +85,17 @@ def padded_call() -> dict[str, Any]:
     for call in (pool, last):
         for _ in range(3):
             assert torch.allclose(call(x), model(x), atol=1e-4)
-    found = host_us(
-        {
-            "eager": lambda: model(x),
-            "by hand": by_hand,
-            "pool, zeros": lambda: pool(x),
-            "pool, last row": lambda: last(x),
-        }
-    )
+    calls = {
+        "eager": lambda: model(x),
+        "by hand": by_hand,
+        "pool, zeros": lambda: pool(x),
+        "pool, last row": lambda: last(x),
+    }
+    if published is not None:
+        theirs = published(model, [8])
+        assert torch.allclose(theirs(x), model(x), atol=1e-4)
+        calls["published gfxGRAPH"] = lambda: theirs(x)
+    found = host_us(calls)
     return {**found, "ratio": round(found["pool, zeros"] / found["by hand"], 3)}
 
 
@@ -289,6 +302,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--out", type=Path)
     parser.add_argument("--commit", default="")
+    parser.add_argument("--published", type=Path, help="shape_bucketing.py of the package")
     parser.add_argument("--pairs", type=int, default=10_000)
     parser.add_argument("--rows", type=int, default=32, help="of the largest batch of a pair")
     parser.add_argument("--tokens", type=int, default=128, help="of the longest of a pair")
@@ -298,7 +312,7 @@ def main() -> None:
     out = options.out or Path("benchmarks/results") / name
     facts = gfxgraph.device_facts()
     found: dict[str, Any] = {
-        "command": f"python3 benchmarks/{' '.join([Path(sys.argv[0]).name, *sys.argv[1:]])}",
+        "command": "python3 benchmarks/buckets.py",
         "commit": options.commit,
         "device": facts.name if DEVICE == "cuda" else "emulated",
         "torch": facts.torch,
@@ -311,7 +325,7 @@ def main() -> None:
 
     if DEVICE == "cuda":
         with torch.no_grad():
-            keep("padded call, host us", padded_call())
+            keep("padded call, host us", padded_call(published_pool(options.published)))
             keep(
                 "16 buckets",
                 {name: memory_and_capture(*made) for name, made in models().items()},
