@@ -193,6 +193,7 @@ def under_a_cap() -> dict[str, Any]:
     x = torch.randn(buckets[-1], width, device=DEVICE)
     probe = gfxgraph.ShapeBucketPool(model, buckets[:4])
     probe.capture(x)
+    device.release_cached_memory()
     with_half = device.memory(0)[0]
     probe.reset()
     device.release_cached_memory()

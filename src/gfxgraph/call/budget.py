@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import weakref
+from collections.abc import Callable
 from typing import Protocol
 
 from ..errors import MemoryCapError
@@ -30,12 +31,12 @@ def register(holder: _Holder) -> None:
     _holders.add(holder)
 
 
-def admit(lane: Lane, bytes_needed: int, holder: _Holder) -> None:
-    """Make sure that so many more bytes stay within the cap; unused graphs make room.
+def admit(lane: Lane, bytes_needed: Callable[[bool], int], holder: _Holder) -> None:
+    """Make sure that another graph stays within the cap; unused graphs make room.
 
     Args:
         lane: where the next graph is captured.
-        bytes_needed: what the device would hold more.
+        bytes_needed: what the device would hold more: at most, or exactly.
         holder: whose graph it is; its own unused graphs go first.
 
     Raises:
@@ -44,11 +45,11 @@ def admit(lane: Lane, bytes_needed: int, holder: _Holder) -> None:
     cap = from_environment().vram_cap
     device, index = lane.device, lane.index
 
-    def missing() -> int:
+    def missing(exactly: bool = True) -> int:
         in_use, total = device.memory(index)
-        return in_use + bytes_needed - int(cap * total)
+        return in_use + bytes_needed(exactly) - int(cap * total)
 
-    if missing() <= 0:
+    if missing(exactly=False) <= 0 or missing() <= 0:
         return
     device.release_cached_memory()
     others = [other for other in _holders if other is not holder]
@@ -61,9 +62,9 @@ def admit(lane: Lane, bytes_needed: int, holder: _Holder) -> None:
             log(logging.INFO, "released_unused", of=candidate.name, graphs=released)
             device.release_cached_memory()
     if missing() > 0:
-        in_use, total = device.memory(index)
+        (in_use, total), more = device.memory(index), bytes_needed(True)
         raise MemoryCapError(
-            f"no room for its graph: it would take about {bytes_needed / _MIB:.1f} MiB more, and "
+            f"no room for its graph: it would take about {more / _MIB:.1f} MiB more, and "
             f"{in_use / _MIB:.1f} MiB of the {cap * total / _MIB:.1f} MiB are in use that "
             f"GFXGRAPH_VRAM_CAP={cap:g} allows. Raise the variable, or use fewer or smaller shapes."
         )

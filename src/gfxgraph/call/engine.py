@@ -527,7 +527,7 @@ class Engine:
 
         def room_for(peak_bytes: int) -> None:
             shared = statics if self._share_inputs else ()
-            admit(lane, lane.bytes_for(peak_bytes, shared), self)
+            admit(lane, functools.partial(lane.bytes_for, peak_bytes, shared), self)
 
         try:
             captured = None

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
@@ -180,20 +179,9 @@ class GpuDevice:
 
 
 def _segments(pool: PoolHandle) -> list[dict[str, Any]]:
-    segments = torch.cuda.memory_snapshot(
-        **{
-            name: value
-            for name, value in (("mempool_id", pool), ("include_traces", False))
-            if name in _snapshot_options()
-        }
-    )
-    return [s for s in segments if tuple(s["segment_pool_id"]) == tuple(pool)]
-
-
-@cache
-def _snapshot_options() -> frozenset[str]:
-    """What ``memory_snapshot`` of this torch takes: older ones tell of all pools, with history."""
-    return frozenset(inspect.signature(torch.cuda.memory_snapshot).parameters)
+    # Not memory_snapshot(pool), which newer torch has: 2.11 drops a reference to the numbers of the
+    # pool that it does not own, and the process crashes later.
+    return [s for s in torch.cuda.memory_snapshot() if tuple(s["segment_pool_id"]) == tuple(pool)]
 
 
 def _lies_in(segments: list[dict[str, Any]], tensor: torch.Tensor) -> bool:

@@ -758,7 +758,6 @@ def _trace(
     lane, device = this.lane, this.lane.device
     with LOCK:
         pool = lane.pool()
-        bytes_before = device.pool_bytes(pool)
         begin = functools.partial(_begin, device, pool, this.generators)
         device.clear_library_workspaces()
         tracer = Tracer(
@@ -786,7 +785,7 @@ def _trace(
                     raise
                 raise _failed(error, tracer.failure) from error
         device.clear_library_workspaces()
-        traced = _Traced(tracer.root, last, tracer.graft, device.pool_bytes(pool) - bytes_before)
+        traced = _Traced(tracer.root, last, tracer.graft, lane.grown())
         traced.attach()
         return traced
 

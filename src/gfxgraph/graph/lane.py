@@ -27,7 +27,7 @@ class Lane:
         #: Bytes of all memory that was made for inputs which graphs share.
         self.input_bytes = 0
         self._inputs: dict[tuple[int, torch.dtype], torch.Tensor] = {}
-        self._peak = self._overhead = 0
+        self._peak = self._overhead = self._pool_bytes = 0
         self._moved = False
         self.renew_pool()
 
@@ -40,10 +40,16 @@ class Lane:
     def renew_pool(self) -> None:
         """Capture into another pool: torch can no longer use one in which a capture failed."""
         self._pool = self.device.pool_handle()
+        self._pool_bytes = 0
 
     def pool_bytes(self) -> int:
         """Bytes of the memory pool."""
         return self.device.pool_bytes(self._pool)
+
+    def grown(self) -> int:
+        """Bytes by which the pool has grown since this was asked."""
+        before, self._pool_bytes = self._pool_bytes, self.pool_bytes()
+        return self._pool_bytes - before
 
     def shared_inputs(self, like: Sequence[torch.Tensor]) -> list[torch.Tensor]:
         """Static inputs like these, on memory that all graphs of this lane use for theirs.
@@ -71,14 +77,15 @@ class Lane:
         """
         return self.device.disown(self._pool, outputs)
 
-    def bytes_for(self, peak_bytes: int, inputs: Sequence[torch.Tensor]) -> int:
+    def bytes_for(self, peak_bytes: int, inputs: Sequence[torch.Tensor], exactly: bool) -> int:
         """Bytes that the device would hold more with another graph, judged by those so far.
 
         Args:
             peak_bytes: what eager execution takes at most for what it makes.
             inputs: the static inputs that it would share.
+            exactly: look for what is free in the pool, which takes a while; else: at most.
         """
-        free = self.device.free_pool_bytes(self._pool) if self.graphs else 0
+        free = self.device.free_pool_bytes(self._pool) if exactly and self.graphs else 0
         buffers = [
             max(0, _bytes(tensor) - _bytes(self._inputs.get((n, tensor.dtype))))
             for n, tensor in enumerate(inputs)
@@ -89,7 +96,7 @@ class Lane:
         """A graph was captured that takes so much in eager execution: the rest is workspaces."""
         if peak_bytes > self._peak:
             self._peak = peak_bytes
-            self._overhead = max(0, self.pool_bytes() - peak_bytes)
+            self._overhead = max(0, self._pool_bytes - peak_bytes)
 
     def follow(self, stream: int) -> None:
         """Let ``stream``, the current one, wait for the stream that was used before."""
