@@ -15,7 +15,14 @@ import torch
 
 from ..device import current_device
 from ..errors import ArgumentError, CaptureError
-from ..graph.capture import CAPTURING, being_busy, busy, rehearse, turn_to_capture
+from ..graph.capture import (
+    CAPTURING,
+    CapturedGraph,
+    being_busy,
+    busy,
+    rehearse,
+    turn_to_capture,
+)
 from ..graph.compare import difference
 from .engine import (
     IN_USE,
@@ -397,7 +404,7 @@ class BucketEngine(Engine):
         called = result is not MISS
         # Something has to be padded for a look at what padding does.
         if result is MISS or any(call.sizes[n] == size > 1 for n, size in bucket.items()):
-            sizes = {name: max(1, size - 1) for name, size in bucket.items()}
+            sizes = {name: max(1, size // 2) for name, size in bucket.items()}
             call, result = call.resized(sizes, self.buckets), MISS
         padded = call.resized(bucket, self.buckets)
         judge = functools.partial(self._judge, fn, call, padded, result)
@@ -515,17 +522,16 @@ class BucketEngine(Engine):
         if verify is False and model is not None:
             entry.carried = model.carried
             return
-        plain = captured.plain
         got, spec = captured.sample or entry.statics[1], entry.out_spec
-        if not plain:
-            got, spec = flatten(self._aside(fn, padded, plain))
+        if not captured.plain:
+            got, spec = flatten(self._aside(fn, padded, captured))
         expected, expected_spec = flatten(
-            self._aside(fn, call, plain) if result is MISS else result
+            self._aside(fn, call, captured) if result is MISS else result
         )
         other, shapes, other_spec = call.sizes, [t.shape for t in expected], expected_spec
         if not _tells_apart(other, padded.sizes):
             probe = call.resized(_other_sizes(padded.sizes), self.buckets)
-            tensors, other_spec = flatten(self._aside(fn, probe, plain))
+            tensors, other_spec = flatten(self._aside(fn, probe, captured))
             other, shapes = probe.sizes, [t.shape for t in tensors]
         if not spec == expected_spec == other_spec:
             raise CaptureError("the structure or a plain value of the result depends on the size")
@@ -544,12 +550,10 @@ class BucketEngine(Engine):
                     "be another value"
                 )
 
-    def _aside(self, fn: Callable[..., Any], call: _Call, plain: bool) -> Any:
+    def _aside(self, fn: Callable[..., Any], call: _Call, captured: CapturedGraph) -> Any:
         """Run a call that nobody made; what it does outside is taken back."""
-        if plain:
-            with being_busy():
-                return fn(*call.args, **call.kwargs)
-        result, _ = rehearse(fn, call.args, call.kwargs, call.leaves, current_device())
+        device = current_device()
+        result, _ = rehearse(fn, call.args, call.kwargs, call.leaves, device, captured)
         return result
 
     # What the arguments are.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol
@@ -92,8 +92,11 @@ class Device(Protocol):
     def in_pool(self, pool: PoolHandle, address: int) -> bool:
         """Whether the memory at ``address`` belongs to ``pool``."""
 
-    def disown(self, pool: PoolHandle, tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-        """The same tensors; those in ``pool`` no longer keep their memory from being used again."""
+    def pool_segments(self, pool: PoolHandle) -> list[tuple[int, int]]:
+        """Address and bytes of each piece of memory that ``pool`` holds."""
+
+    def disowned(self, pool: PoolHandle, tensor: torch.Tensor) -> torch.Tensor:
+        """A tensor in ``pool``, without keeping its memory from being used again."""
 
     def memory(self, index: int) -> tuple[int, int]:
         """Bytes of device ``index`` in use, by whoever, and in all."""

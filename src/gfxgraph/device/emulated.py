@@ -14,7 +14,7 @@ import os
 import platform
 import threading
 import warnings
-from collections.abc import Hashable, Iterator, Sequence
+from collections.abc import Hashable, Iterator
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -239,11 +239,14 @@ class EmulatedDevice:
         """Not asked for: an emulated graph itself holds on to what it reads."""
         return False
 
-    def disown(self, pool: PoolHandle, tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-        """Twins of those that lie in ``pool``, which do not hold their blocks."""
-        blocks = pool_of(pool)
-        twins = [blocks.internal(tensor) for tensor in tensors]
-        return [t if twin is None else twin for t, twin in zip(tensors, twins, strict=True)]
+    def pool_segments(self, pool: PoolHandle) -> list[tuple[int, int]]:
+        """The blocks of ``pool``."""
+        return pool_of(pool).segments()
+
+    def disowned(self, pool: PoolHandle, tensor: torch.Tensor) -> torch.Tensor:
+        """A twin of ``tensor`` that does not hold its block."""
+        twin = pool_of(pool).internal(tensor)
+        return tensor if twin is None else twin
 
     def memory(self, index: int = 0) -> tuple[int, int]:
         """Bytes of all memory pools, and the memory of this machine."""

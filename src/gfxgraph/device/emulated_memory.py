@@ -101,6 +101,11 @@ class MemoryPool:
         with self._lock:
             return sum(block.size for block in self._blocks.values())
 
+    def segments(self) -> list[tuple[int, int]]:
+        """Address and bytes of each block."""
+        with self._lock:
+            return [(address, block.size) for address, block in self._blocks.items()]
+
     def free_bytes(self) -> int:
         """Bytes of the blocks that are not lent."""
         with self._lock:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from functools import cache
 from pathlib import Path
@@ -72,10 +72,20 @@ class GpuDevice:
         """Whether ``address`` lies in a segment of ``pool``."""
         return any(0 <= address - s["address"] < s["total_size"] for s in _segments(pool))
 
-    def disown(self, pool: PoolHandle, tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-        """Tensors on the bare addresses of those that lie in ``pool``."""
-        segments = _segments(pool)
-        return [_on_bare_address(t) if _lies_in(segments, t) else t for t in tensors]
+    def pool_segments(self, pool: PoolHandle) -> list[tuple[int, int]]:
+        """The allocator's segments that belong to ``pool``."""
+        return [(segment["address"], segment["total_size"]) for segment in _segments(pool)]
+
+    def disowned(self, pool: PoolHandle, tensor: torch.Tensor) -> torch.Tensor:
+        """A tensor on the bare address of ``tensor``."""
+        construct = getattr(torch._C, "_construct_storage_from_data_pointer", None)  # private
+        if construct is None or tensor.is_conj() or tensor.is_neg():
+            return tensor
+        storage = tensor.untyped_storage()
+        bare = construct(storage.data_ptr(), tensor.device, storage.nbytes())
+        with torch.inference_mode(tensor.is_inference()):
+            made = torch.empty(0, dtype=tensor.dtype, device=tensor.device)
+            return made.set_(bare, tensor.storage_offset(), tensor.shape, tensor.stride())
 
     def memory(self, index: int) -> tuple[int, int]:
         """What the driver says; what torch's allocator keeps for later counts as used."""
@@ -83,7 +93,8 @@ class GpuDevice:
         return total - free, total
 
     def release_cached_memory(self) -> None:
-        """``torch.cuda.empty_cache()``."""
+        """``torch.cuda.empty_cache()``, and the workspaces of cuBLAS or hipBLAS."""
+        self.clear_library_workspaces()
         torch.cuda.empty_cache()
 
     def is_capturing(self) -> bool:
@@ -182,24 +193,6 @@ def _segments(pool: PoolHandle) -> list[dict[str, Any]]:
     # Not memory_snapshot(pool), which newer torch has: 2.11 drops a reference to the numbers of the
     # pool that it does not own, and the process crashes later.
     return [s for s in torch.cuda.memory_snapshot() if tuple(s["segment_pool_id"]) == tuple(pool)]
-
-
-def _lies_in(segments: list[dict[str, Any]], tensor: torch.Tensor) -> bool:
-    if tensor.device.type != "cuda" or tensor.layout is not torch.strided:
-        return False
-    address = tensor.untyped_storage().data_ptr()
-    return any(0 <= address - s["address"] < s["total_size"] for s in segments)
-
-
-def _on_bare_address(tensor: torch.Tensor) -> torch.Tensor:
-    storage = tensor.untyped_storage()
-    construct = getattr(torch._C, "_construct_storage_from_data_pointer", None)  # private to torch
-    if construct is None or tensor.is_conj() or tensor.is_neg():
-        return tensor
-    bare = construct(storage.data_ptr(), tensor.device, storage.nbytes())
-    with torch.inference_mode(tensor.is_inference()):
-        made = torch.empty(0, dtype=tensor.dtype, device=tensor.device)
-        return made.set_(bare, tensor.storage_offset(), tensor.shape, tensor.stride())
 
 
 @cache

@@ -387,67 +387,92 @@ def capture_like(
         The graph; ``None`` where anything was not as expected, with nothing changed: capture it
         the long way, which finds out what it is.
     """
-    device, guard, state, given = lane.device, model.guard, model.state, list(inputs)
-    if state is None or _compiles() or not guard.holds() or state.changes(registries=False):
-        return None
+    device, index, given = lane.device, lane.index, list(inputs)
     this = _Run(function, inputs, lane, {}, UndoLog(), (), lambda: None, set())
     traced: _Traced | None = None
-    python_random = random.getstate()
-    mode = KnownTensors((*map(storage_key, given), *model.outside))
-    before = this.random_state()
-
     captured: CapturedGraph | None = None
-
-    def as_it_was() -> bool:
-        if mode.may_draw and not all(map(torch.equal, before, this.random_state())):
-            device.set_rng_state(before[0], lane.index)
-            return False
-        if random.getstate() != python_random:
-            random.setstate(python_random)
-            return False
-        if not guard.holds() or state.changes(registries=False):
-            state.restore()  # it was the same before
-            return False
-        return not printed
-
-    with being_busy(), _no_printing() as printed:
-        try:
-            with (
-                device.on_stream(lane.stream, lane.index),
-                threads_told(_unexpected_thread),
-                mode,
-            ):
-                outputs = function()
-            if not as_it_was():
-                return None
-            inputs[:] = lane.shared_inputs(inputs)
+    if _compiles():  # it would compile in the capture: under a mode that code steps aside
+        return None
+    try:
+        with device.on_stream(lane.stream, index), _only_computes(model, device, index, given):
+            outputs = function()
+        inputs[:] = lane.shared_inputs(inputs)
+        with _only_computes(model, device, index):
             traced = _trace(this, None, listen=False)
-            sample: list[torch.Tensor] = []
-            if tolerance is not None:
-                got = _first_replay(traced, this, given)
-                _verify(got, (outputs, []), tolerance)
-                sample = got[0]
-            if as_it_was():
-                captured = dataclasses.replace(
-                    model,
-                    root=traced.root,
-                    last=traced.last,
-                    pool_bytes=traced.pool_bytes,
-                    peak_bytes=peak_bytes,
-                    sample=sample,
-                )
-            return captured
-        except (Exception, Unexpected) as error:
-            # Met again, and explained, on the long way.
-            log(logging.DEBUG, "not_alike", because=_one_line(error))
-            if isinstance(error, _Failed):
-                lane.renew_pool()
-            return None
+        sample: list[torch.Tensor] = []
+        if tolerance is not None:
+            got = _first_replay(traced, this, given)
+            _verify(got, (outputs, []), tolerance)
+            sample = got[0]
+        captured = dataclasses.replace(
+            model,
+            root=traced.root,
+            last=traced.last,
+            pool_bytes=traced.pool_bytes,
+            peak_bytes=peak_bytes,
+            sample=sample,
+        )
+    except (Exception, Unexpected) as error:
+        # Met again, and explained, on the long way.
+        log(logging.DEBUG, "not_alike", because=_one_line(error))
+        if isinstance(error, _Failed):
+            lane.renew_pool()
+    finally:
+        if captured is None:
+            inputs[:] = given
+            if traced is not None:
+                traced.undo()
+    return captured
+
+
+@contextmanager
+def _only_computes(
+    model: CapturedGraph,
+    device: Device,
+    index: int,
+    inputs: Sequence[torch.Tensor] | None = None,
+) -> Iterator[None]:
+    """Let a function run that only computed when ``model`` was captured, and see that it does.
+
+    Args:
+        model: what was captured of it.
+        device: where it runs.
+        index: which one of its kind.
+        inputs: what it may read beside what ``model`` reads; ``None``: do not look at operations.
+
+    Raises:
+        Unexpected: something is not as it was, or the run did more; that is taken back.
+    """
+    state, python_random = model.state, random.getstate()
+
+    def changed() -> bool:
+        return not model.guard.holds() or bool(state and state.changes(registries=False))
+
+    if state is None or changed():
+        raise Unexpected("something that the function reaches is another object now")
+    mode = None
+    if inputs is not None:
+        mode = KnownTensors((*map(storage_key, inputs), *model.outside))
+    before = device.rng_state(index)
+    more: list[str] = []
+    with being_busy(), _no_printing() as printed, threads_told(_unexpected_thread):
+        try:
+            with mode or nullcontext():
+                yield
         finally:
-            if captured is None:
-                inputs[:] = given
-                if traced is not None:
-                    traced.undo()
+            if printed:
+                more.append("prints")
+            if random.getstate() != python_random:
+                random.setstate(python_random)
+                more.append("draws from Python's random module")
+            if mode is not None and mode.may_draw and not before.equal(device.rng_state(index)):
+                device.set_rng_state(before, index)
+                more.append("draws random numbers")
+            if changed():
+                state.restore()  # it was the same before
+                more.append("rebinds something")
+    if more:
+        raise Unexpected(f"the function {', '.join(more)}")
 
 
 def _unexpected_thread() -> None:
@@ -498,6 +523,7 @@ def rehearse(
     kwargs: dict[str, Any],
     inputs: Sequence[torch.Tensor],
     device: Device,
+    model: CapturedGraph | None = None,
 ) -> tuple[Any, bool]:
     """Run ``function``, and take back what that did outside.
 
@@ -509,15 +535,24 @@ def rehearse(
         kwargs: its keyword arguments.
         inputs: the tensors among them.
         device: where it runs.
+        model: what was captured of it, for whatever sizes: if it only computes, there should be
+            nothing to take back, and the run is faster.
 
     Returns:
         The result, and whether random numbers of the device were drawn.
     """
-    log = UndoLog()
-    state = PythonState({"the function": function})
-    recorder = Recorder(device.type, inputs, log, keep_values=True)
     where = next((t.device for t in inputs if t.device.type == device.type), None)
     index = device.index(where or torch.device(device.type))
+    if model is not None and model.plain:
+        try:
+            with _only_computes(model, device, index, inputs):
+                result = function(*args, **kwargs)
+            return result, False
+        except Unexpected as surprise:
+            log(logging.DEBUG, "not_alike", because=str(surprise))
+    written = UndoLog()
+    state = PythonState({"the function": function})
+    recorder = Recorder(device.type, inputs, written, keep_values=True)
     python_random = random.getstate()
     with LOCK:
         back = as_of_now(device, index)
@@ -528,7 +563,7 @@ def rehearse(
             result = pytree.tree_map_only(torch.Tensor, torch.clone, result)
         return result, recorder.recording.draws is not None
     finally:
-        log.undo()
+        written.undo()
         state.restore()
         random.setstate(python_random)
 
@@ -723,6 +758,7 @@ def _capture_somehow(
                 except _Failed as failed:
                     if failed.cause_is_final:
                         raise
+                    this.lane.renew_pool()
                     this.rewind()
                     return _trace(this, eager, root)
             return _trace(this, eager, root)
@@ -757,7 +793,7 @@ def _trace(
     this.rewind()
     lane, device = this.lane, this.lane.device
     with LOCK:
-        pool = lane.pool()
+        pool, (in_use, _) = lane.pool(), device.memory(lane.index)
         begin = functools.partial(_begin, device, pool, this.generators)
         device.clear_library_workspaces()
         tracer = Tracer(
@@ -785,7 +821,9 @@ def _trace(
                     raise
                 raise _failed(error, tracer.failure) from error
         device.clear_library_workspaces()
-        traced = _Traced(tracer.root, last, tracer.graft, lane.grown())
+        # Where the device holds no more than before, the pool did not grow.
+        grown = lane.measure() if device.memory(lane.index)[0] != in_use else 0
+        traced = _Traced(tracer.root, last, tracer.graft, grown)
         traced.attach()
         return traced
 

@@ -27,7 +27,7 @@ class Lane:
         #: Bytes of all memory that was made for inputs which graphs share.
         self.input_bytes = 0
         self._inputs: dict[tuple[int, torch.dtype], torch.Tensor] = {}
-        self._peak = self._overhead = self._pool_bytes = 0
+        self._peak = self._overhead = 0
         self._moved = False
         self.renew_pool()
 
@@ -40,16 +40,18 @@ class Lane:
     def renew_pool(self) -> None:
         """Capture into another pool: torch can no longer use one in which a capture failed."""
         self._pool = self.device.pool_handle()
-        self._pool_bytes = 0
+        #: Address and bytes of what the pool holds, as far as it was measured.
+        self._segments: list[tuple[int, int]] = []
 
     def pool_bytes(self) -> int:
         """Bytes of the memory pool."""
         return self.device.pool_bytes(self._pool)
 
-    def grown(self) -> int:
-        """Bytes by which the pool has grown since this was asked."""
-        before, self._pool_bytes = self._pool_bytes, self.pool_bytes()
-        return self._pool_bytes - before
+    def measure(self) -> int:
+        """Look at the pool; by how many bytes it has grown since the last look."""
+        before = sum(size for _, size in self._segments)
+        self._segments = self.device.pool_segments(self._pool)
+        return sum(size for _, size in self._segments) - before
 
     def shared_inputs(self, like: Sequence[torch.Tensor]) -> list[torch.Tensor]:
         """Static inputs like these, on memory that all graphs of this lane use for theirs.
@@ -75,7 +77,16 @@ class Lane:
         A later graph of the pool may then have it for its own. The caller copies them under the
         lock of the replay that makes them.
         """
-        return self.device.disown(self._pool, outputs)
+        return [
+            self.device.disowned(self._pool, tensor) if self._holds(tensor) else tensor
+            for tensor in outputs
+        ]
+
+    def _holds(self, tensor: torch.Tensor) -> bool:
+        if tensor.layout is not torch.strided or tensor.device.type != self.device.type:
+            return False
+        address = tensor.untyped_storage().data_ptr()
+        return any(0 <= address - start < size for start, size in self._segments)
 
     def bytes_for(self, peak_bytes: int, inputs: Sequence[torch.Tensor], exactly: bool) -> int:
         """Bytes that the device would hold more with another graph, judged by those so far.
@@ -96,7 +107,7 @@ class Lane:
         """A graph was captured that takes so much in eager execution: the rest is workspaces."""
         if peak_bytes > self._peak:
             self._peak = peak_bytes
-            self._overhead = max(0, self._pool_bytes - peak_bytes)
+            self._overhead = max(0, sum(size for _, size in self._segments) - peak_bytes)
 
     def follow(self, stream: int) -> None:
         """Let ``stream``, the current one, wait for the stream that was used before."""
