@@ -39,8 +39,9 @@ class ShapeBucketPool:
             in pieces of the largest bucket, along the one dimension that is too large, or
             ``"error"``.
         verify: tolerance of the comparisons, as for :func:`~gfxgraph.graphed`; ``False``: none.
-        warmup: eager runs before the first capture. Default 3. Where the function only computes
-            (writes nothing, draws nothing, keeps no state), further buckets take one.
+        warmup: eager runs before the first capture, beside those that compare. Default 2. Where
+            the function only computes (writes nothing, draws nothing, keeps no state), further
+            buckets take one.
 
     Raises:
         ArgumentError: an option holds what it does not take.
@@ -55,7 +56,7 @@ class ShapeBucketPool:
         pad: Padding | Mapping[str, Padding] = "auto",
         larger: Larger = "eager",
         verify: Tolerance = True,
-        warmup: int = 3,
+        warmup: int = 2,
     ) -> None:
         if not callable(model_fn) or isinstance(model_fn, type):
             raise ArgumentError(

@@ -394,10 +394,10 @@ def capture_like(
     if _compiles():  # it would compile in the capture: under a mode that code steps aside
         return None
     try:
-        with device.on_stream(lane.stream, index), _only_computes(model, device, index, given):
-            outputs = function()
-        inputs[:] = lane.shared_inputs(inputs)
-        with _only_computes(model, device, index):
+        with _only_computes(model, device, index, given) as watching:
+            with device.on_stream(lane.stream, index), watching:
+                outputs = function()
+            inputs[:] = lane.shared_inputs(inputs)
             traced = _trace(this, None, listen=False)
         sample: list[torch.Tensor] = []
         if tolerance is not None:
@@ -430,15 +430,17 @@ def _only_computes(
     model: CapturedGraph,
     device: Device,
     index: int,
-    inputs: Sequence[torch.Tensor] | None = None,
-) -> Iterator[None]:
+    inputs: Sequence[torch.Tensor],
+) -> Iterator[AbstractContextManager[Any]]:
     """Let a function run that only computed when ``model`` was captured, and see that it does.
+
+    Yields what looks at the operations; the first run goes on in there.
 
     Args:
         model: what was captured of it.
         device: where it runs.
         index: which one of its kind.
-        inputs: what it may read beside what ``model`` reads; ``None``: do not look at operations.
+        inputs: what it may read beside what ``model`` reads.
 
     Raises:
         Unexpected: something is not as it was, or the run did more; that is taken back.
@@ -450,22 +452,19 @@ def _only_computes(
 
     if state is None or changed():
         raise Unexpected("something that the function reaches is another object now")
-    mode = None
-    if inputs is not None:
-        mode = KnownTensors((*map(storage_key, inputs), *model.outside))
+    mode = KnownTensors((*map(storage_key, inputs), *model.outside))
     before = device.rng_state(index)
     more: list[str] = []
     with being_busy(), _no_printing() as printed, threads_told(_unexpected_thread):
         try:
-            with mode or nullcontext():
-                yield
+            yield mode
         finally:
             if printed:
                 more.append("prints")
             if random.getstate() != python_random:
                 random.setstate(python_random)
                 more.append("draws from Python's random module")
-            if mode is not None and mode.may_draw and not before.equal(device.rng_state(index)):
+            if mode.may_draw and not before.equal(device.rng_state(index)):
                 device.set_rng_state(before, index)
                 more.append("draws random numbers")
             if changed():
@@ -545,7 +544,7 @@ def rehearse(
     index = device.index(where or torch.device(device.type))
     if model is not None and model.plain:
         try:
-            with _only_computes(model, device, index, inputs):
+            with _only_computes(model, device, index, inputs) as watching, watching:
                 result = function(*args, **kwargs)
             return result, False
         except Unexpected as surprise:

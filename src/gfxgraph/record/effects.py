@@ -169,14 +169,19 @@ class KnownTensors(TorchDispatchMode):
                 return func.decompose(*args, **kwargs)
         if func is torch.ops.aten.lift_fresh.default:  # torch.tensor(2.0): made in this run
             readable.add(storage_key(args[0]))
-        for tensor in tensors_in((args, kwargs)):
-            if storage_key(tensor) not in readable:
-                raise Unexpected(f"{func} reads a tensor of shape {tuple(tensor.shape)}")
+        for value in (*args, *kwargs.values()):
+            # Most are tensors; looking into lists takes longer.
+            for tensor in (value,) if isinstance(value, torch.Tensor) else tensors_in(value):
+                if storage_key(tensor) not in readable:
+                    raise Unexpected(f"{func} reads a tensor of shape {tuple(tensor.shape)}")
         for tensor in written_tensors(func, args, kwargs):
             if storage_key(tensor) in self._outside:
                 raise Unexpected(f"{func} writes to a tensor of shape {tuple(tensor.shape)}")
         result = func(*args, **kwargs)
-        readable.update(map(storage_key, tensors_in(result)))
+        if isinstance(result, torch.Tensor):
+            readable.add(storage_key(result))
+        else:
+            readable.update(map(storage_key, tensors_in(result)))
         return result
 
 
