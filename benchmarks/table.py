@@ -45,7 +45,30 @@ def figures(results: Path) -> str:
         f" eager differ by at most {report['difference']['max']:.2g}; {report['captures']} graphs,"
         f" {report['replays']} replays, {sum(report['fallbacks'].values())} fallbacks.",
     ]
-    return "\n".join(lines)
+    return "\n".join([*lines, "", *of_buckets(json.loads((results / "buckets.json").read_text()))])
+
+
+def of_buckets(found: dict[str, Any]) -> list[str]:
+    """Markdown of what benchmarks/buckets.py found."""
+    call, threads, pairs = found["padded call, host us"], found["threads"], found["encoder"]
+    lines = [
+        f"Buckets on {found['device']}: a call of 5 rows of a 2-layer MLP, padded to 8, returns"
+        f" after {call['pool, zeros']:.1f} us; by hand (pad, copy, replay, clone)"
+        f" {call['by hand']:.1f}, the published gfxGRAPH {call['published gfxGRAPH']:.1f}, eager"
+        f" {call['eager']:.1f}. {pairs['pairs']:,} random (batch, length) pairs over the MiniLM"
+        f" encoder: {pairs['wrong']} wrong, largest error {pairs['largest error']:.1g}."
+        f" {threads['calls']:,} calls of {threads['threads']} threads: {threads['wrong']} wrong.",
+        "",
+        "| batches of 1 to 256 in 16 buckets | memory, of the largest alone | time to capture, of a"
+        " bare loop of `torch.cuda.graph` | without verification |",
+        "| --- | --- | --- | --- |",
+    ]
+    lines += [
+        f"| {name} | {row['memory ratio']:.2f} | {row['capture ratio']:.2f} |"
+        f" {row['capture ratio, verify=False']:.2f} |"
+        for name, row in found["16 buckets"].items()
+    ]
+    return lines
 
 
 def rewritten(readme: str) -> str:

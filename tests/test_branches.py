@@ -617,3 +617,16 @@ def test_after_capture_no_branch_is_added_and_nothing_is_captured_again(device):
 def test_options_that_are_none_are_refused(option, message):
     with pytest.raises(ArgumentError, match=message):
         gfxgraph.ConditionalGraph(**option)
+
+
+@torch.no_grad()
+def test_all_branches_take_their_inputs_from_the_same_memory(device):
+    graph, alone = pair(), gfxgraph.ConditionalGraph().add_branch("double", doubled)
+    x = torch.randn(4096, 8, device=device)
+    for each in (graph, alone):
+        each.capture(x)
+    both, one = graph.stats(), alone.stats()["double"]
+    assert both["negate"].graphs[0].input_bytes == one.graphs[0].input_bytes == x.nbytes
+    assert one.graphs[0].private_bytes >= x.nbytes and both["negate"].graphs[0].private_bytes == 0
+    first, second = graph.run("double", x), graph.run("negate", x + 1)
+    assert torch.equal(first, x * 2) and torch.equal(second, -(x + 1))

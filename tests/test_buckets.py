@@ -188,6 +188,40 @@ def test_images_keep_their_memory_format(device, memory_format):
 
 
 @torch.no_grad()
+def test_the_dimensions_of_the_outputs_may_be_given(device):
+    def transposed(x):
+        return x.T.contiguous(), x.sum()
+
+    pool = gfxgraph.ShapeBucketPool(transposed, [4, 8], pad="zero", out_dims=[{1: "batch"}, {}])
+    for count in (3, 3, 8, 5):
+        torch.testing.assert_close(pool(rows(device, count)), transposed(rows(device, count)))
+    assert pool.stats().captures == 2 and not pool.stats().refused
+    for out_dims, message in [([{0: "batch"}, {}], "is not 'batch'"), ([{}], "for 1 tensors")]:
+        wrong = gfxgraph.ShapeBucketPool(transposed, [4], pad="zero", out_dims=out_dims)
+        wrong.capture(rows(device, 4))
+        assert message in next(iter(wrong.stats().refused.values()))
+    with pytest.raises(ArgumentError, match="out_dims name"):
+        gfxgraph.ShapeBucketPool(transposed, [4], out_dims=[{0: "rows"}])
+
+
+@torch.no_grad()
+def test_tensors_in_containers_and_keywords_are_padded_too(device):
+    def scored(batch, *, weights):
+        return [batch["x"] * batch["mask"][:, None], {"total": (batch["x"] * weights).sum(1)}]
+
+    pool = gfxgraph.ShapeBucketPool(
+        scored, [2, 4], dims={"batch": {0: "batch"}, "weights": {}}, pad={"batch": 0.0}
+    )
+    weights = torch.arange(8.0, device=device)
+    for count in (1, 3, 3, 4, 1):
+        batch = {"x": rows(device, count), "mask": torch.ones(count, device=device)}
+        expected = scored(batch, weights=weights)
+        torch.testing.assert_close(pool(batch, weights=weights), expected)
+        torch.testing.assert_close(pool(batch, weights=weights), expected)
+    assert pool.stats().captures == 2 and not pool.stats().refused
+
+
+@torch.no_grad()
 def test_one_tensor_for_two_arguments_is_as_good_as_two(device):
     pool = gfxgraph.ShapeBucketPool(lambda x, y: x + 2 * y, [4, 8])
     for count in (3, 4, 4, 8):
@@ -299,7 +333,7 @@ def test_all_buckets_can_be_captured_before_the_first_call(device):
 def test_threads_call_one_pool_with_mixed_sizes(device):
     model = net(device)
     pool = gfxgraph.ShapeBucketPool(model, [2, 4, 8])
-    right, calls = [], 100
+    right, calls = [], 500
 
     def work(seed):
         with torch.no_grad():
@@ -308,12 +342,12 @@ def test_threads_call_one_pool_with_mixed_sizes(device):
                 torch.testing.assert_close(pool(x), model(x))
                 right.append((seed, n))
 
-    threads = [threading.Thread(target=work, args=(seed,)) for seed in range(4)]
+    threads = [threading.Thread(target=work, args=(seed,)) for seed in range(8)]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
-    assert len(right) == 4 * calls and sum(pool.stats().traffic.values()) == 4 * calls
+    assert len(right) == 8 * calls == sum(pool.stats().traffic.values())
 
 
 def test_modes_by_turns_each_have_their_quick_way(device):

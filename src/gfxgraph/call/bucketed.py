@@ -38,9 +38,10 @@ from .padding import Padding, cut, fills, layout_of, pad_to, piece
 from .signature import MISS, Spec, builder, flatten
 from .traffic import suggest_buckets
 
-__all__ = ["BucketEngine", "Buckets", "Dims", "Larger", "PoolStats", "new_engine"]
+__all__ = ["BucketEngine", "Buckets", "Dims", "Larger", "OutDims", "PoolStats", "new_engine"]
 
 Dims: TypeAlias = Mapping[str, Mapping[int, str]]
+OutDims: TypeAlias = Sequence[Mapping[int, str]]
 Larger: TypeAlias = Literal["eager", "split", "error"]
 
 _BATCH = "batch"
@@ -81,6 +82,7 @@ class Buckets:
             that has one is ``"batch"``.
         pad: what to pad with.
         larger: what becomes of a call above the largest bucket.
+        out_dims: for each tensor of the result, dimension -> name; ``None``: seen by comparing.
 
     Raises:
         ArgumentError: one of them holds what it does not take.
@@ -92,6 +94,7 @@ class Buckets:
         dims: Dims | None = None,
         pad: Padding | Mapping[str, Padding] = "auto",
         larger: Larger = "eager",
+        out_dims: OutDims | None = None,
     ) -> None:
         if larger not in ("eager", "split", "error"):
             raise ArgumentError(f"larger={larger!r}: expected 'eager', 'split' or 'error'.")
@@ -104,6 +107,12 @@ class Buckets:
             )
         self.pad = pad
         self.larger = larger
+        self.out_dims = None if out_dims is None else [dict(dims) for dims in out_dims]
+        unknown = {n for dims in self.out_dims or () for n in dims.values()} - self.sizes.keys()
+        if unknown:
+            raise ArgumentError(
+                f"out_dims name {sorted(unknown)}, but buckets are for {sorted(self.sizes)}."
+            )
 
     def pad_of(self, argument: str) -> Padding:
         """What to pad this argument with."""
@@ -529,16 +538,21 @@ class BucketEngine(Engine):
             self._aside(fn, call, captured) if result is MISS else result
         )
         other, shapes, other_spec = call.sizes, [t.shape for t in expected], expected_spec
-        if not _tells_apart(other, padded.sizes):
+        given = self.buckets.out_dims
+        if given is None and not _tells_apart(other, padded.sizes):
             probe = call.resized(_other_sizes(padded.sizes), self.buckets)
             tensors, other_spec = flatten(self._aside(fn, probe, captured))
             other, shapes = probe.sizes, [t.shape for t in tensors]
         if not spec == expected_spec == other_spec:
             raise CaptureError("the structure or a plain value of the result depends on the size")
-        entry.carried = [
-            _carried(position, shape, other, tensor.shape, padded.sizes)
-            for position, (shape, tensor) in enumerate(zip(shapes, got, strict=True))
-        ]
+        if given is not None:
+            entry.carried = given
+            _check_out_dims(given, got, padded.sizes)
+        else:
+            entry.carried = [
+                _carried(position, shape, other, tensor.shape, padded.sizes)
+                for position, (shape, tensor) in enumerate(zip(shapes, got, strict=True))
+            ]
         if verify is False or captured.draws_random_numbers:
             return
         for position, (a, b, dims) in enumerate(zip(expected, got, entry.carried, strict=True)):
@@ -653,6 +667,20 @@ def _carried(
         if size != larger:
             carried[dim] = names[0]
     return carried
+
+
+def _check_out_dims(
+    given: list[dict[int, str]], outputs: list[torch.Tensor], bucket: dict[str, int]
+) -> None:
+    if len(given) != len(outputs):
+        raise CaptureError(f"out_dims are for {len(given)} tensors, the result has {len(outputs)}")
+    for position, (dims, output) in enumerate(zip(given, outputs, strict=True)):
+        for dim, name in dims.items():
+            if not -output.dim() <= dim < output.dim() or output.shape[dim] != bucket[name]:
+                raise CaptureError(
+                    f"out_dims: dimension {dim} of output {position}, of shape "
+                    f"{tuple(output.shape)}, is not {name!r}, which is {bucket[name]}"
+                )
 
 
 def _tells_apart(sizes: dict[str, int], bucket: dict[str, int]) -> bool:

@@ -7,7 +7,7 @@ from typing import Any
 
 from ..errors import ArgumentError
 from ..graph.compare import Tolerance
-from .bucketed import BucketEngine, Buckets, Dims, Larger, PoolStats
+from .bucketed import BucketEngine, Buckets, Dims, Larger, OutDims, PoolStats
 from .engine import Options
 from .padding import Padding
 from .signature import MISS
@@ -38,6 +38,8 @@ class ShapeBucketPool:
         larger: what becomes of a call above the largest bucket: ``"eager"`` (default), ``"split"``:
             in pieces of the largest bucket, along the one dimension that is too large, or
             ``"error"``.
+        out_dims: which dimensions of the result carry a size: for each of its tensors, in order,
+            dimension -> name. Default: seen by comparing two sizes.
         verify: tolerance of the comparisons, as for :func:`~gfxgraph.graphed`; ``False``: none.
         warmup: eager runs before the first capture, beside those that compare. Default 2. Where
             the function only computes (writes nothing, draws nothing, keeps no state), further
@@ -55,6 +57,7 @@ class ShapeBucketPool:
         dims: Dims | None = None,
         pad: Padding | Mapping[str, Padding] = "auto",
         larger: Larger = "eager",
+        out_dims: OutDims | None = None,
         verify: Tolerance = True,
         warmup: int = 2,
     ) -> None:
@@ -63,7 +66,9 @@ class ShapeBucketPool:
                 f"model_fn is {describe(model_fn)}: expected a function, a module or a method."
             )
         name = getattr(model_fn, "__qualname__", None) or type(model_fn).__qualname__
-        options = Options(warmup=warmup, verify=verify, buckets=Buckets(buckets, dims, pad, larger))
+        options = Options(
+            warmup=warmup, verify=verify, buckets=Buckets(buckets, dims, pad, larger, out_dims)
+        )
         self.model_fn = model_fn
         self._engine = BucketEngine(name, options)
 

@@ -14,7 +14,7 @@ import torch
 
 from ..errors import ArgumentError
 from ..graph.compare import Tolerance
-from .bucketed import Buckets, Dims, Larger, new_engine
+from .bucketed import Buckets, Dims, Larger, OutDims, new_engine
 from .engine import Engine, GraphedStats, Options, reset_with
 from .padding import Padding
 from .signature import MISS
@@ -39,6 +39,7 @@ def graphed(
     dims: Dims | None = ...,
     pad: Padding | Mapping[str, Padding] = ...,
     larger: Larger = ...,
+    out_dims: OutDims | None = ...,
 ) -> Graphed[F]: ...
 
 
@@ -56,6 +57,7 @@ def graphed(
     dims: Dims | None = ...,
     pad: Padding | Mapping[str, Padding] = ...,
     larger: Larger = ...,
+    out_dims: OutDims | None = ...,
 ) -> Callable[[F], Graphed[F]]: ...
 
 
@@ -72,6 +74,7 @@ def graphed(
     dims: Dims | None = None,
     pad: Padding | Mapping[str, Padding] = "auto",
     larger: Larger = "eager",
+    out_dims: OutDims | None = None,
 ) -> Any:
     """Run a function, a module or a method from CUDA or HIP graphs; on a CPU, from emulated ones.
 
@@ -108,6 +111,8 @@ def graphed(
         pad: with ``buckets``: what to pad with, see :class:`~gfxgraph.ShapeBucketPool`.
         larger: with ``buckets``: ``"eager"`` (default), ``"split"`` or ``"error"``, for calls above
             the largest one.
+        out_dims: with ``buckets``: for each tensor of the result, dimension -> name. Default: seen
+            by comparing two sizes.
 
     Returns:
         A :class:`Graphed`, called like ``fn``; attributes that it does not have are those of
@@ -117,10 +122,12 @@ def graphed(
         ArgumentError: ``fn`` is not callable or is a generator or coroutine function, or an option
             holds what it does not take.
     """
-    of_sizes = None if buckets is None else Buckets(buckets, dims, pad, larger)
+    of_sizes = None if buckets is None else Buckets(buckets, dims, pad, larger, out_dims)
     options = Options(warmup, outputs, verify, fallback, max_graphs, branching, of_sizes)
-    if of_sizes is None and (dims is not None or pad != "auto" or larger != "eager"):
-        raise ArgumentError("graphed(dims=, pad=, larger=) are for buckets=, which is not given.")
+    if of_sizes is None and (dims, pad, larger, out_dims) != (None, "auto", "eager", None):
+        raise ArgumentError(
+            "graphed(dims=, pad=, larger=, out_dims=) are for buckets=, which is not given."
+        )
     if of_sizes is not None and outputs == "view":
         raise ArgumentError(
             'graphed(buckets=, outputs="view"): the graphs of all buckets use the same memory, so '
