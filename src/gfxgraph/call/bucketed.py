@@ -413,7 +413,7 @@ class BucketEngine(Engine):
         called = result is not MISS
         # Something has to be padded for a look at what padding does.
         if result is MISS or any(call.sizes[n] == size > 1 for n, size in bucket.items()):
-            sizes = {name: max(1, size // 2) for name, size in bucket.items()}
+            sizes = {name: _much_smaller(size) for name, size in bucket.items()}
             call, result = call.resized(sizes, self.buckets), MISS
         padded = call.resized(bucket, self.buckets)
         judge = functools.partial(self._judge, fn, call, padded, result)
@@ -687,6 +687,11 @@ def _tells_apart(sizes: dict[str, int], bucket: dict[str, int]) -> bool:
     """Whether a dimension that differs between the two shows which one it is."""
     pairs = [(size, bucket[name]) for name, size in sizes.items()]
     return len(set(pairs)) == len(pairs) and all(a != b for a, b in pairs)
+
+
+def _much_smaller(size: int) -> int:
+    """A size that leaves much to pad, and is not 1, where models may do something else."""
+    return max(2, size // 8) if size > 2 else 1
 
 
 def _other_sizes(bucket: dict[str, int]) -> dict[str, int]:

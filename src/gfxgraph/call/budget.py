@@ -31,12 +31,15 @@ def register(holder: _Holder) -> None:
     _holders.add(holder)
 
 
-def admit(lane: Lane, bytes_needed: Callable[[bool], int], holder: _Holder) -> None:
+def admit(
+    lane: Lane, bytes_needed: Callable[[bool], int], allocated_before: int, holder: _Holder
+) -> None:
     """Make sure that another graph stays within the cap; unused graphs make room.
 
     Args:
         lane: where the next graph is captured.
         bytes_needed: what the device would hold more: at most, or exactly.
+        allocated_before: what tensors held before the preparations, which will be gone again.
         holder: whose graph it is; its own unused graphs go first.
 
     Raises:
@@ -47,7 +50,8 @@ def admit(lane: Lane, bytes_needed: Callable[[bool], int], holder: _Holder) -> N
 
     def missing(exactly: bool = True) -> int:
         in_use, total = device.memory(index)
-        return in_use + bytes_needed(exactly) - int(cap * total)
+        temporary = max(0, device.allocated(index) - allocated_before)
+        return in_use - temporary + bytes_needed(exactly) - int(cap * total)
 
     if missing(exactly=False) <= 0 or missing() <= 0:
         return
@@ -63,6 +67,7 @@ def admit(lane: Lane, bytes_needed: Callable[[bool], int], holder: _Holder) -> N
             device.release_cached_memory()
     if missing() > 0:
         (in_use, total), more = device.memory(index), bytes_needed(True)
+        in_use -= max(0, device.allocated(index) - allocated_before)
         raise MemoryCapError(
             f"no room for its graph: it would take about {more / _MIB:.1f} MiB more, and "
             f"{in_use / _MIB:.1f} MiB of the {cap * total / _MIB:.1f} MiB are in use that "

@@ -514,6 +514,9 @@ class Engine:
         if lane is None:
             lane = self._lanes[index] = Lane(device, index)
         lane.follow(device.stream_id(index))
+        # Arguments that nobody called with were made for this, and go with it.
+        ours = leaves if result is MISS else ()
+        allocated = device.allocated(index) - sum(map(bytes_of, ours))
 
         if tree is None:
             statics = [make_static(leaf, torch_device) for leaf in leaves]
@@ -527,7 +530,7 @@ class Engine:
 
         def room_for(peak_bytes: int) -> None:
             shared = statics if self._share_inputs else ()
-            admit(lane, functools.partial(lane.bytes_for, peak_bytes, shared), self)
+            admit(lane, functools.partial(lane.bytes_for, peak_bytes, shared), allocated, self)
 
         try:
             captured = None

@@ -101,6 +101,9 @@ class Device(Protocol):
     def memory(self, index: int) -> tuple[int, int]:
         """Bytes of device ``index`` in use, by whoever, and in all."""
 
+    def allocated(self, index: int) -> int:
+        """Bytes of device ``index`` that tensors hold and :meth:`memory` counts."""
+
     def release_cached_memory(self) -> None:
         """Give back to the driver what the allocator keeps and nobody uses."""
 

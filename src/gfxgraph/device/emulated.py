@@ -252,6 +252,10 @@ class EmulatedDevice:
         """Bytes of all memory pools, and the memory of this machine."""
         return bytes_of_all_pools(), _memory("SC_PHYS_PAGES")
 
+    def allocated(self, index: int = 0) -> int:
+        """0: only pools count."""
+        return 0
+
     def release_cached_memory(self) -> None:
         """Nothing is kept."""
 

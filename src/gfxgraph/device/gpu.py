@@ -92,6 +92,11 @@ class GpuDevice:
         free, total = torch.cuda.mem_get_info(index)
         return total - free, total
 
+    def allocated(self, index: int) -> int:
+        """What torch's allocator has given out."""
+        stats = torch.cuda.memory_stats_as_nested_dict(index)
+        return int(stats["allocated_bytes"]["all"]["current"]) if stats else 0
+
     def release_cached_memory(self) -> None:
         """``torch.cuda.empty_cache()``, and the workspaces of cuBLAS or hipBLAS."""
         self.clear_library_workspaces()

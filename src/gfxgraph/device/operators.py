@@ -11,7 +11,14 @@ import torch
 from torch._ops import OpOverload
 from torch.utils import _python_dispatch as dispatch_stack
 
-__all__ = ["is_composite", "is_view", "outside_of_modes", "returned_argument", "written_tensors"]
+__all__ = [
+    "is_composite",
+    "is_view",
+    "may_write",
+    "outside_of_modes",
+    "returned_argument",
+    "written_tensors",
+]
 
 # Operators of batch normalisation that update the running statistics without saying so in their
 # schema: argument positions of (running_mean, running_var, training).
@@ -48,6 +55,12 @@ def is_view(op: OpOverload) -> bool:
 def is_composite(op: OpOverload) -> bool:
     """Whether torch's own kernel takes ``op`` to pieces; in inference mode it arrives whole."""
     return torch._C._dispatch_has_kernel_for_dispatch_key(op._name, "CompositeImplicitAutograd")
+
+
+@cache
+def may_write(op: OpOverload) -> bool:
+    """Whether there are arguments for which :func:`written_tensors` gives tensors."""
+    return bool(_written_arguments(op)) or op._schema.name in _SILENT_WRITES
 
 
 def written_tensors(

@@ -15,7 +15,7 @@ from torch._ops import OpOverload
 from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from ..device.operators import is_composite, written_tensors
+from ..device.operators import is_composite, may_write, written_tensors
 
 _weak_tensor: Any = torch._C._WeakTensorRef  # type: ignore[attr-defined]
 
@@ -163,8 +163,9 @@ class KnownTensors(TorchDispatchMode):
         readable = self._readable
         if not isinstance(func, OpOverload):
             raise Unexpected(f"{func}")
-        self.may_draw |= _may_draw(func)
-        if is_composite(func):
+        composite, draws, writes = _facts(func)
+        self.may_draw |= draws
+        if composite:
             with self:
                 return func.decompose(*args, **kwargs)
         if func is torch.ops.aten.lift_fresh.default:  # torch.tensor(2.0): made in this run
@@ -174,7 +175,7 @@ class KnownTensors(TorchDispatchMode):
             for tensor in (value,) if isinstance(value, torch.Tensor) else tensors_in(value):
                 if storage_key(tensor) not in readable:
                     raise Unexpected(f"{func} reads a tensor of shape {tuple(tensor.shape)}")
-        for tensor in written_tensors(func, args, kwargs):
+        for tensor in written_tensors(func, args, kwargs) if writes else ():
             if storage_key(tensor) in self._outside:
                 raise Unexpected(f"{func} writes to a tensor of shape {tuple(tensor.shape)}")
         result = func(*args, **kwargs)
@@ -186,8 +187,9 @@ class KnownTensors(TorchDispatchMode):
 
 
 @cache
-def _may_draw(op: OpOverload) -> bool:
-    return torch.Tag.nondeterministic_seeded in op.tags
+def _facts(op: OpOverload) -> tuple[bool, bool, bool]:
+    """Whether an operator is made of others, may draw random numbers, may write to arguments."""
+    return is_composite(op), torch.Tag.nondeterministic_seeded in op.tags, may_write(op)
 
 
 def nobody_else_holds(tensor: torch.Tensor) -> bool:
