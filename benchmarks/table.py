@@ -41,9 +41,11 @@ def figures(results: Path) -> str:
         "",
         f"The demo on {facts['name']}: {report['passages']} passages,"
         f" {timing['rows']} rows of {timing['tokens']} tokens in {timing['eager_ms']:.2f} ms eager"
-        f" and {timing['graph_ms']:.2f} ms as a graph ({timing['ratio']:.2f} times); graph and"
+        f" and, padded to {timing['bucket'][0]} x {timing['bucket'][1]},"
+        f" {timing['graph_ms']:.2f} ms as a graph ({timing['ratio']:.2f} times); graph and"
         f" eager differ by at most {report['difference']['max']:.2g}; {report['captures']} graphs,"
-        f" {report['replays']} replays, {sum(report['fallbacks'].values())} fallbacks.",
+        f" {report['replays']} replays, {sum(report['fallbacks'].values())} fallbacks;"
+        f" {report['padding']['share']:.1%} of the tokens computed were padding.",
     ]
     return "\n".join([*lines, "", *of_buckets(json.loads((results / "buckets.json").read_text()))])
 

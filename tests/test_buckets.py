@@ -691,3 +691,35 @@ def test_a_cap_of_nothing_leaves_everything_eager(device, monkeypatch):
         assert fast.stats().captures == 0 and "GFXGRAPH_VRAM_CAP=0" in str(fast.stats().fallbacks)
         with pytest.raises(MemoryCapError, match="Raise the variable"):
             strict(rows(device, 3))
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("way", ["graphed", "pool", "branches"])
+def test_a_capture_that_failed_leaves_no_tensors_for_the_garbage_collector(
+    device, monkeypatch, way
+):
+    def model(x):
+        return x * 2 + 1
+
+    x = torch.randn(7, 1013, device=device)
+
+    def tensors():
+        found = (o for o in gc.get_objects() if type(o) is torch.Tensor)
+        return sum(t.dim() == 2 and t.shape[1] == 1013 for t in found)
+
+    monkeypatch.setenv("GFXGRAPH_VRAM_CAP", "0.0")
+    gc.collect()
+    gc.disable()
+    try:
+        before = tensors()
+        if way == "graphed":
+            gfxgraph.graphed(model)(x)
+        elif way == "pool":
+            pool = gfxgraph.ShapeBucketPool(model, [8, 16])
+            pool.capture(x)
+            pool(x)
+        else:
+            gfxgraph.ConditionalGraph().add_branch("model", model).capture(x)
+        assert tensors() == before
+    finally:
+        gc.enable()

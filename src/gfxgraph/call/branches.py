@@ -138,8 +138,11 @@ class ConditionalGraph:
                 if error is None:
                     continue
                 self._reasons[name] = str(error)
-                if self._options.fallback == "raise":
-                    raise CaptureError(f"{name}: {error}") from error
+                try:
+                    if self._options.fallback == "raise":
+                        raise CaptureError(f"{name}: {error}") from error
+                finally:
+                    error = None  # its traceback holds this frame, and the tensors of the capture
         self._captured = True
 
     def run(self, which: str | int | torch.Tensor, /, *args: Any, **kwargs: Any) -> Any:

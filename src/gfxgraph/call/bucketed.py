@@ -375,8 +375,11 @@ class BucketEngine(Engine):
                 error = self._make(fn, call, padded.sizes, key, changes, result)
         finally:
             CAPTURING.release()
-        if error is not None and self._options.fallback == "raise":
-            raise error
+        try:
+            if error is not None and self._options.fallback == "raise":
+                raise error
+        finally:
+            error = None  # its traceback holds this frame, and every tensor of the failed capture
         return result
 
     def _prepare_bucket(
@@ -417,13 +420,14 @@ class BucketEngine(Engine):
             call, result = call.resized(sizes, self.buckets), MISS
         padded = call.resized(bucket, self.buckets)
         judge = functools.partial(self._judge, fn, call, padded, result)
-        error = self._try_capture(
-            fn, key, padded.leaves, padded.spec, MISS, changes, judge=judge, called=called
-        )
-        entry = self._keys.get(key)
-        if isinstance(entry, Entry) and entry.captured is not None and entry.captured.plain:
-            self._models[_alike(key)] = entry
-        return error
+        try:
+            return self._try_capture(
+                fn, key, padded.leaves, padded.spec, MISS, changes, judge=judge, called=called
+            )
+        finally:
+            entry = self._keys.get(key)
+            if isinstance(entry, Entry) and entry.captured is not None and entry.captured.plain:
+                self._models[_alike(key)] = entry
 
     def _key_of(self, fn: Callable[..., Any], leaves: list[torch.Tensor], spec: Spec) -> Any:
         # Padded tensors share no memory. Of those that do, a replay sees whether it writes to them.
@@ -502,11 +506,11 @@ class BucketEngine(Engine):
         if not CAPTURING.acquire(blocking=False):
             return None, "another thread is capturing, which a new bucket would need to do"
         try:
-            error = self._prepare_bucket(fn, call, bucket)
+            reason = _text(self._prepare_bucket(fn, call, bucket))
         finally:
             CAPTURING.release()
-        if error is not None:
-            return None, str(error)
+        if reason is not None:
+            return None, reason
         padded = call.resized(bucket, self.buckets)
         return self.entry(fn, padded.leaves, padded.spec), "its graph was released meanwhile"
 
@@ -640,6 +644,10 @@ class BucketEngine(Engine):
 def new_engine(name: str, options: Options, method: Any = None) -> Engine:
     """The engine that ``options`` ask for."""
     return (Engine if options.buckets is None else BucketEngine)(name, options, method)
+
+
+def _text(error: Exception | None) -> str | None:
+    return None if error is None else str(error)
 
 
 def _alike(key: Any) -> Any:

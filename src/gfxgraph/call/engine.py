@@ -362,8 +362,11 @@ class Engine:
                 error = self._try_capture(fn, key, leaves, spec, result, changes, tree)
         finally:
             CAPTURING.release()
-        if error is not None and self._options.fallback == "raise":
-            raise error
+        try:
+            if error is not None and self._options.fallback == "raise":
+                raise error
+        finally:
+            error = None  # its traceback holds this frame, and every tensor of the failed capture
         return result
 
     @staticmethod

@@ -118,7 +118,7 @@ class Watch:
         self.emulated = device_type == "cpu"
         self.quiet = 0
         self.handling = 0  # whether an operation is in our hands, so our dispatch mode is aside
-        self._modes = (_FunctionMode(self), _DispatchMode(self))
+        self._modes: tuple[_FunctionMode, _DispatchMode] | tuple[()] = ()
         self.outside: dict[int, torch.Tensor] = {}
         #: The tensors themselves; the aliases in ``outside`` do not share their versions.
         self.originals: dict[int, weakref.ref[torch.Tensor]] = {}
@@ -177,10 +177,12 @@ class Watch:
         lift = torch._C._only_lift_cpu_tensors()
         # torch.tensor(x, device="cuda") then reaches us as a host tensor and a copy.
         torch._C._set_only_lift_cpu_tensors(True)
+        self._modes = modes = (_FunctionMode(self), _DispatchMode(self))
         try:
-            with self._modes[0], self._modes[1], _launches_of_triton(self):
+            with modes[0], modes[1], _launches_of_triton(self):
                 yield
         finally:
+            self._modes = ()  # they hold us, and we hold tensors
             torch._C._set_only_lift_cpu_tensors(lift)
             _local.watch = before
 
