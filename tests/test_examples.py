@@ -15,6 +15,7 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "examples"))
 import decoder
 import flow_matching
 import list_indexing
+import robot_policy
 
 TOLERANCE = 1e-5
 
@@ -43,6 +44,11 @@ def test_a_flow_matching_policy_becomes_one_graph(device):
     given, drawn = flow_matching.main()
     assert is_one_graph(given)
     assert is_one_graph(drawn), "also where it draws the noise itself"
+
+
+def test_a_robots_control_loop_replays_the_policys_own_method(device, capsys):
+    assert robot_policy.main(chunks=3) <= TOLERANCE
+    assert "1 graph, 2 replays, 1 eager call" in capsys.readouterr().out
 
 
 def test_a_policy_that_indexes_with_lists_becomes_one_graph(device):

@@ -1,0 +1,159 @@
+"""Policies of LeRobot: ``select_action`` and ``predict_action_chunk`` from one graph.
+
+What the policies look like is that of LeRobot 0.6.1.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib.metadata
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+from ..call.graphed import Graphed, GraphedStats, graphed
+from ..errors import ArgumentError
+
+__all__ = ["GraphedPolicy", "use_graphs"]
+
+# The method that does all the work of the device for a chunk of actions, by the policy's name:
+# image and language prefix with its cache, and all denoise steps.
+_METHODS = {
+    "act": "model.forward",
+    "diffusion": "diffusion.generate_actions",
+    "pi0": "model.sample_actions",
+    "pi05": "model.sample_actions",
+    "smolvla": "model.sample_actions",
+}
+
+
+def use_graphs(policy: Any, method: str | None = None, **options: Any) -> GraphedPolicy:
+    """Let a policy of LeRobot compute its chunks of actions from a graph; its code stays as it is.
+
+    ``policy.select_action(batch)`` and ``policy.predict_action_chunk(batch)`` are called as before.
+    Images, state and language are copied into the static inputs of one graph, which holds the
+    prefix and all denoise steps; the noise is drawn inside, from the generator that eager execution
+    draws from, or passed. Another batch size, another length of the language, another
+    ``num_steps`` or other options of a call (``inference_delay``) are graphs of their own. With
+    real-time chunking the loop runs autograd, which no graph can hold: such calls run eagerly.
+
+    >>> use_graphs(policy)                    # for good
+    >>> with use_graphs(policy) as graphs:
+    ...     action = policy.select_action(batch)
+    ...     graphs.stats().replays
+
+    Args:
+        policy: an ``act``, ``diffusion``, ``pi0``, ``pi05`` or ``smolvla`` policy; with ``method``
+            any object.
+        method: the method to graph, with dots, such as ``"model.sample_actions"``. Default: the one
+            that the policy's ``name`` is known for.
+        options: of :func:`~gfxgraph.graphed`.
+
+    Returns:
+        What undoes it, and is a context manager that does so at its end.
+
+    Raises:
+        ArgumentError: the policy is not known and ``method`` is not given, it has no such method,
+            or the method runs from a graph already.
+    """
+    kind = type(policy).__name__
+    if method is None:
+        method = _METHODS.get(str(getattr(policy, "name", "")))
+        if method is None:
+            raise ArgumentError(
+                f"use_graphs({kind}): expected a policy named {', '.join(sorted(_METHODS))}. Of "
+                'another say which method computes the actions: method="model.sample_actions".'
+            )
+    *path, name = method.split(".")
+    try:
+        owner = functools.reduce(getattr, path, policy)
+        found = getattr(owner, name)
+    except AttributeError as error:
+        raise ArgumentError(
+            f"use_graphs({kind}): it has no {method}. If this is another version of LeRobot, say "
+            "with method= which one computes the actions."
+        ) from error
+    if isinstance(vars(owner).get(name), Graphed):
+        raise ArgumentError(f"use_graphs({kind}): {method} runs from a graph already.")
+    _warn_of_versions()
+    return GraphedPolicy(owner, name, found, options)
+
+
+class GraphedPolicy:
+    """A policy whose actions come from a graph; made by :func:`use_graphs`."""
+
+    def __init__(
+        self, owner: Any, name: str, method: Callable[..., Any], options: dict[str, Any]
+    ) -> None:
+        self._owner, self._name = owner, name
+        self._before = vars(owner).get(name)  # a compiled one, as a rule there is none
+        self._graph: Graphed[Any] = graphed(_with_scheduler_kept(owner, method), **options)
+        vars(owner)[name] = self._graph
+
+    def stats(self) -> GraphedStats:
+        """What has been captured and replayed; see :class:`~gfxgraph.GraphedStats`."""
+        return self._graph.stats()
+
+    def undo(self) -> None:
+        """Give the policy its own method back, and release the graphs.
+
+        Raises:
+            ArgumentError: something replaced the method since, and has to be undone first.
+        """
+        if vars(self._owner).get(self._name) is not self._graph:
+            raise ArgumentError(
+                f"undo(): {self._name} was replaced after use_graphs(), or undo() was called."
+            )
+        if self._before is None:
+            del vars(self._owner)[self._name]
+        else:
+            vars(self._owner)[self._name] = self._before
+        self._graph.reset()
+
+    def __enter__(self) -> GraphedPolicy:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.undo()
+
+
+def _with_scheduler_kept(owner: Any, method: Callable[..., Any]) -> Callable[..., Any]:
+    """``method`` without a trace in the scheduler of a diffusion policy.
+
+    It sets the same timesteps anew in each call, and may count its steps: state in Python that a
+    replay would not change. Put back after each call, no call depends on the one before.
+    """
+    scheduler = getattr(owner, "noise_scheduler", None)
+    if scheduler is None:
+        return method
+
+    @functools.wraps(method)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        before = dict(vars(scheduler))
+        try:
+            return method(*args, **kwargs)
+        finally:
+            vars(scheduler).clear()
+            vars(scheduler).update(before)
+
+    return call
+
+
+def _warn_of_versions() -> None:
+    """LeRobot 0.6 with transformers 5.6 or newer fails in pi0 and pi05, on ``cache_position``."""
+    try:
+        from packaging.requirements import Requirement
+
+        wanted = map(Requirement, importlib.metadata.requires("lerobot") or ())
+        installed = importlib.metadata.version("transformers")
+    except (ImportError, importlib.metadata.PackageNotFoundError):
+        return  # nothing is known of them
+    for requirement in wanted:
+        if requirement.name == "transformers" and installed not in requirement.specifier:
+            warnings.warn(
+                f"this LeRobot asks for transformers{requirement.specifier}, and {installed} is "
+                "installed: pi0 and pi05 fail there on an argument cache_position. Install what "
+                "it asks for.",
+                stacklevel=3,
+            )
+            return
