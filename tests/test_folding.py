@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -464,3 +465,23 @@ def test_a_function_that_starts_a_thread_stays_eager(device):
     assert float(total) == 6.0 and stats.captures == 0
     (reason,) = stats.fallbacks
     assert "Thread.start()" in reason and "test_folding.py" in reason
+
+
+@torch.no_grad()
+def test_a_schedule_made_of_an_array_is_constant(device):
+    table = torch.linspace(0, 1, 10)  # of the host, as those of diffusers' schedulers
+
+    def denoise(x):
+        for t in torch.from_numpy(np.arange(9, -1, -3)):
+            before = t - 3
+            scale = table[t] + (table[before] if before >= 0 else 1.0)
+            x = x * scale
+        return x
+
+    fast = gfxgraph.graphed(denoise)
+    for seed in range(3):
+        x = torch.randn(4, generator=torch.Generator().manual_seed(seed)).to(device)
+        torch.testing.assert_close(fast(x), denoise(x))
+    (row,) = fast.stats().graphs
+    assert row.paths == 1 and fast.stats().captures == 1 and not fast.stats().fallbacks
+    assert gfxgraph.check(denoise, torch.randn(4)).verdict == "captures"

@@ -235,7 +235,8 @@ class Watch:
             return func(*args, **kwargs)
         tensor = args[0]
         pointer = _POINTERS.get(func)
-        if pointer is not None:
+        # While an operation is in our hands it is us who ask for its storages.
+        if pointer is not None and not (self.handling and func is torch.Tensor.untyped_storage):
             self.expose([tensor], pointer)
         name = emulated_rules.HOST_READ_FUNCTIONS.get(func)
         on_device = self.on_device(tensor)
