@@ -28,6 +28,8 @@ if TYPE_CHECKING:
     from .graph.enable import enable as enable
     from .graph.enable import health_check as health_check
     from .graph.enable import is_enabled as is_enabled
+    from .measure.verify import verify as verify
+    from .measure.verify_report import VerifyReport as VerifyReport
     from .record.no_graph import no_graph as no_graph
     from .record.report import Hazard as Hazard
     from .record.report import Report as Report
@@ -46,6 +48,7 @@ _LAZY = {
     "PoolStats": "call.buckets",
     "Report": "record.report",
     "ShapeBucketPool": "call.buckets",
+    "VerifyReport": "measure.verify_report",
     "check": "call.check",
     "disable": "graph.enable",
     "enable": "call.dynamic",
@@ -54,6 +57,7 @@ _LAZY = {
     "is_enabled": "graph.enable",
     "no_graph": "record.no_graph",
     "suggest_buckets": "call.traffic",
+    "verify": "measure.verify",
 }
 
 __all__ = [
@@ -67,6 +71,7 @@ __all__ = [
     "Report",
     "ShapeBucketPool",
     "Stats",
+    "VerifyReport",
     "__version__",
     "check",
     "device_facts",
@@ -81,6 +86,7 @@ __all__ = [
     "settings",
     "stats",
     "suggest_buckets",
+    "verify",
 ]
 
 

@@ -30,6 +30,20 @@ app = typer.Typer(
     rich_markup_mode=None,
 )
 
+_Target: TypeAlias = Annotated[
+    str,
+    typer.Argument(
+        help="module:callable, such as my_policy:act; 'my_policy:make_model()' for what a "
+        "function or a class makes without arguments.",
+    ),
+]
+_Make: TypeAlias = Annotated[
+    str | None,
+    typer.Option(
+        help="module:function that returns the arguments instead: a tuple of them, or "
+        "(args, kwargs), a tuple and a dict.",
+    ),
+]
 _Sarif: TypeAlias = Annotated[
     str | None,
     typer.Option(
@@ -113,13 +127,7 @@ def demo(
 
 @app.command()
 def check(
-    target: Annotated[
-        str,
-        typer.Argument(
-            help="module:callable, such as my_policy:act; 'my_policy:make_model()' for what a "
-            "function or a class makes without arguments.",
-        ),
-    ],
+    target: _Target,
     specs: Annotated[
         list[str] | None,
         typer.Argument(
@@ -128,13 +136,7 @@ def check(
             "true, false or none; by name 'mask=bool[4,8]'. -- before a negative number.",
         ),
     ] = None,
-    make: Annotated[
-        str | None,
-        typer.Option(
-            help="module:function that returns the arguments instead: a tuple of them, or "
-            "(args, kwargs), a tuple and a dict.",
-        ),
-    ] = None,
+    make: _Make = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the report as JSON.")] = False,
     sarif: _Sarif = None,
 ) -> None:
@@ -166,6 +168,76 @@ def check(
     if sarif:
         _write_sarif(sarif, located(report, fn), RULES)
     raise typer.Exit(report.verdict == "eager")
+
+
+@app.command()
+def verify(
+    target: _Target,
+    specs: Annotated[
+        list[str] | None,
+        typer.Argument(help="Its arguments, as for check, but none on meta."),
+    ] = None,
+    make: _Make = None,
+    candidate: Annotated[
+        str | None,
+        typer.Option(
+            help="module:callable to compare with eager instead of a graph of ours, such as a "
+            "wrapper around a graph of your own.",
+        ),
+    ] = None,
+    runs: Annotated[int, typer.Option(min=1, help="Inputs, each with a seed of its own.")] = 4,
+    threshold: Annotated[
+        float | None,
+        typer.Option(
+            min=0, help="Relative error allowed; without it by dtype: 0.01 for 16 bits, less above."
+        ),
+    ] = None,
+    seed: Annotated[int, typer.Option(min=0, help="Of the first run.")] = 0,
+    compiled: Annotated[
+        bool, typer.Option("--compiled", help="Compare torch.compile with eager too.")
+    ] = False,
+    views: Annotated[
+        bool, typer.Option("--views", help="A result may be overwritten by the next call.")
+    ] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the report as JSON.")] = False,
+) -> None:
+    """Compare a function's graph with eager over many inputs. Status 1: it differs, and why."""
+    import torch
+
+    from .device import current_device
+    from .errors import GfxGraphError
+    from .measure.check_view import arguments, fit, load, made
+    from .measure.verify import verify
+    from .measure.verify_inputs import on_device
+    from .record.source import users_line_of
+
+    if make and specs:
+        _fail("Give the arguments or --make, not both.", status=2)
+    torch.manual_seed(seed)  # the same report each time
+    device = current_device().type
+    try:
+        with redirect_stdout(sys.stderr):  # what modules print when they are loaded
+            fn = on_device(load(target), device)
+            args, kwargs = on_device(made(make) if make else arguments(specs or []), device)
+            fit(fn, args, kwargs)
+            report = verify(
+                fn,
+                *args,
+                candidate=load(candidate) if candidate else None,
+                runs=runs,
+                threshold=threshold,
+                compiled=compiled,
+                views=views,
+                seed=seed,
+                kwargs=kwargs,
+            )
+    except GfxGraphError as error:
+        _fail(str(error), status=2)
+    except Exception as error:  # eager's own
+        where = users_line_of(error)
+        _fail(f"{target} raises {type(error).__name__}: {error} {where}", status=2)
+    typer.echo(json.dumps(report.to_dict(), indent=2) if as_json else str(report))
+    raise typer.Exit(not report.ok)
 
 
 @app.command()

@@ -172,6 +172,16 @@ class PythonState:
         )
         return found
 
+    def changed(self) -> dict[str, Any]:
+        """Name -> value of now, for what was rebound or added since."""
+        return {
+            container.name(key): now[key]
+            for container in self._containers
+            for now in (container.read(),)
+            for key in container.changes()
+            if key in now
+        }
+
     def narrow(self, names: Container[str]) -> None:
         """Look only at the containers of what has these names."""
         self._tensors.clear()
@@ -186,6 +196,10 @@ class PythonState:
     def names(self) -> dict[int, str]:
         """Names of the tensors that were met, by storage."""
         return {storage_key(alias): path for path, _, alias in self._tensors.values()}
+
+    def tensors(self) -> dict[str, torch.Tensor]:
+        """Name -> tensor, for the tensors that were met."""
+        return {path: tensor for path, tensor, _ in self._tensors.values()}
 
     def restore(self) -> None:
         """Put everything back to what it was."""

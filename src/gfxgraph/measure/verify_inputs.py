@@ -1,0 +1,164 @@
+"""What ``verify`` calls a function with: arguments by name, and fresh values for them."""
+
+from __future__ import annotations
+
+import inspect
+import json
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+import torch.utils._pytree as pytree
+
+from ..call.signature import Const, Spec, builder, flatten
+
+__all__ = ["Inputs", "fresh", "named", "on_device"]
+
+
+@dataclass(frozen=True)
+class Inputs:
+    """The arguments of a call.
+
+    Attributes:
+        leaves: the tensors among them.
+        spec: their structure, and what are no tensors.
+    """
+
+    leaves: tuple[torch.Tensor, ...]
+    spec: Spec
+
+    @classmethod
+    def of(cls, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Inputs:
+        """Of these arguments.
+
+        Raises:
+            ArgumentError: one holds data that cannot be copied, such as a NumPy array.
+        """
+        leaves, spec = flatten((tuple(args), dict(kwargs)))
+        return cls(tuple(leaf.detach() for leaf in leaves), spec)
+
+    def make(self) -> tuple[tuple[Any, ...], dict[str, Any], list[torch.Tensor]]:
+        """Arguments with copies of the tensors, which the function may write to; the copies."""
+        copies = [leaf.clone() for leaf in self.leaves]
+        args, kwargs = builder(self.spec, copies)()
+        return args, kwargs, copies
+
+    def fresh(self, seed: int) -> Inputs:
+        """The same with other values in the tensors."""
+        return replace(self, leaves=tuple(fresh(leaf, seed) for leaf in self.leaves))
+
+    def with_leaf(self, position: int, leaf: torch.Tensor) -> Inputs:
+        """The same with another tensor at ``position``."""
+        leaves = list(self.leaves)
+        leaves[position] = leaf
+        return replace(self, leaves=tuple(leaves))
+
+    def names(self, fn: Callable[..., Any]) -> dict[str, Const | None]:
+        """Each tensor (``None``) and each constant by the name of its parameter in ``fn``."""
+        (_, _, _, (args, kwargs)) = self.spec
+        found: dict[str, Const | None] = {}
+        for name, child in zip(_parameters(fn, len(args[3])), args[3], strict=True):
+            found.update(named(child, name))
+        for name, child in zip(kwargs[2], kwargs[3], strict=True):
+            found.update(named(child, name))
+        return found
+
+
+def named(spec: Spec, name: str) -> Iterator[tuple[str, Const | None]]:
+    """Each leaf of ``spec`` by the expression that gives it: ``out["logits"][0]``.
+
+    A tensor has ``None``, what is none its constant. A list and a tuple are named alike, as are the
+    kinds of dict.
+    """
+    kind = spec[0]
+    if kind in ("tensor", "const"):
+        yield name, (spec[1] if kind == "const" else None)
+        return
+    _, cls, keys, children = spec
+    if kind == "namedtuple":
+        parts = [f".{field}" for field in cls._fields]
+    elif kind == "dataclass":
+        parts = [f".{field}" for field in keys]
+    elif kind in ("dict", "mapping", "fields"):
+        parts = [f"[{json.dumps(key)}]" for key in keys]
+    else:
+        parts = [f"[{n}]" for n in range(len(children))]
+    for part, child in zip(parts, children, strict=True):
+        yield from named(child, name + part)
+
+
+def fresh(leaf: torch.Tensor, seed: int) -> torch.Tensor:
+    """Values that ``leaf`` might have as well, in its range; the same for the same ``seed``.
+
+    Floating-point numbers are normal noise with its mean and standard deviation, cut to its range.
+    Those of two values or with infinities (masks), integers and booleans are rolled along the last
+    dimension, so that a mask that is all true stays so. Offsets (ascending integers from 0) stay.
+    """
+    # Laid out in memory as it is, which belongs to the kind of a call.
+    return torch.empty_like(leaf).copy_(_other_values(leaf, seed))
+
+
+def _other_values(leaf: torch.Tensor, seed: int) -> torch.Tensor:
+    if leaf.numel() < 2:
+        return _noise(leaf, seed) if leaf.is_floating_point() else leaf
+    if leaf.is_complex():
+        return torch.view_as_complex(_other_values(torch.view_as_real(leaf), seed).contiguous())
+    if not leaf.is_floating_point():
+        return leaf if _are_offsets(leaf) else _rolled(leaf, seed)
+    wide = leaf.float()
+    low, high = wide.aminmax()
+    if low == high:
+        return _noise(leaf, seed)
+    if not wide.isfinite().all() or ((wide == low) | (wide == high)).all():
+        return _rolled(leaf, seed)
+    noise = _normal(leaf, seed) * wide.std() + wide.mean()
+    return noise.clamp(low, high).to(leaf.dtype)
+
+
+def on_device(item: Any, device: str) -> Any:
+    """A tree of arguments with what is on the CPU moved to ``device``; a module is moved itself."""
+    for module in (item, getattr(item, "__self__", None), getattr(item, "__wrapped__", None)):
+        if isinstance(module, torch.nn.Module):
+            module.to(device)
+            return item
+    return pytree.tree_map_only(
+        torch.Tensor, lambda t: t.to(device) if t.device.type == "cpu" else t, item
+    )
+
+
+def _parameters(fn: Callable[..., Any], count: int) -> list[str]:
+    """Names of ``count`` positional arguments."""
+    try:
+        parameters = inspect.signature(
+            fn.forward if isinstance(fn, torch.nn.Module) else fn
+        ).parameters.values()
+    except (TypeError, ValueError):  # a builtin
+        return [f"args[{n}]" for n in range(count)]
+    kinds = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    names = [p.name for p in parameters if p.kind in kinds][:count]
+    rest = next((p.name for p in parameters if p.kind is inspect.Parameter.VAR_POSITIONAL), "args")
+    return names + [f"{rest}[{n}]" for n in range(count - len(names))]
+
+
+def _normal(leaf: torch.Tensor, seed: int) -> torch.Tensor:
+    generator = torch.Generator(leaf.device).manual_seed(seed)
+    return torch.randn(leaf.shape, generator=generator, device=leaf.device)
+
+
+def _noise(leaf: torch.Tensor, seed: int) -> torch.Tensor:
+    """Around the one value that ``leaf`` has; around 0 as wide as 1."""
+    wide, noise = leaf.float(), _normal(leaf, seed)
+    return torch.where(wide == 0, noise, wide * (1 + 0.1 * noise)).to(leaf.dtype)
+
+
+def _rolled(leaf: torch.Tensor, seed: int) -> torch.Tensor:
+    dim = max(d for d in range(leaf.dim()) if leaf.shape[d] > 1)
+    return leaf.roll(1 + seed % (leaf.shape[dim] - 1), dim)
+
+
+def _are_offsets(leaf: torch.Tensor) -> bool:
+    if leaf.dim() != 1 or leaf.dtype == torch.bool:
+        return False
+    ascending = (leaf[1:] >= leaf[:-1]).all() & (leaf[0] == 0) & (leaf[-1] > 0)
+    return bool(ascending)
