@@ -82,6 +82,17 @@ def test_a_decoder_reads_the_device_once_for_each_token(device, decoded):
     assert read.tainted and read.count == found.shapes[0][1], "the first prompt is checked"
 
 
+def test_a_diffusion_pipeline_runs_from_a_graph_a_step_or_from_one(device):
+    pytest.importorskip("diffusers")
+    import diffusion
+
+    stepwise, whole = diffusion.main()
+    assert stepwise.difference <= 1e-3 and whole.difference <= 1e-3
+    assert (stepwise.stats.captures, stepwise.stats.replays) == (1, 4 * diffusion.STEPS - 1)
+    assert (whole.stats.captures, whole.stats.replays) == (1, 3)
+    assert not stepwise.stats.fallbacks and not whole.stats.fallbacks
+
+
 def test_times_are_printed_only_where_they_mean_something(device, capsys):
     found = list_indexing.main()
     printed = capsys.readouterr().out
@@ -100,3 +111,14 @@ def test_the_policy_takes_any_batch_and_half_precision(device):
         torch.testing.assert_close(actions, policy.sample_actions(*inputs), atol=0.02, rtol=0.02)
         assert actions.dtype == torch.bfloat16 and actions.isfinite().all()
     assert sample.stats().captures == sample.stats().replays == 2
+
+
+def test_a_language_model_gives_the_tokens_of_generate_from_two_graphs(device):
+    pytest.importorskip("transformers")
+    import llm_decode
+
+    found = llm_decode.main(layers=1, hidden=64, rows=2, tokens=16)
+    stats = found.stats
+    assert found.equal == 1 or (device == "cuda" and found.equal > 0.5)
+    assert (stats.captures, stats.eager_runs, stats.fallbacks) == (2, 2, {})
+    assert stats.decode_replays >= 2 * 15 and stats.prefill_replays == 2
