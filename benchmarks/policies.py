@@ -1,0 +1,153 @@
+"""Full-size LeRobot policies with random weights: a chunk of actions, eagerly and from a graph.
+
+``PYTHONPATH=src python3 benchmarks/policies.py [pi0 pi05] [--out FILE]``, where LeRobot
+is installed. Nothing is fetched: policies are made from their configurations.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import importlib.metadata
+import json
+import statistics
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+
+import gfxgraph
+from gfxgraph.integrations.lerobot import use_graphs
+
+DEVICE = gfxgraph.device_type()
+CAMERAS, TOKENS = 3, 48
+
+
+def make(name: str) -> Any:
+    """A policy of that name, in half precision where it says so, with random weights."""
+    from lerobot.configs.types import FeatureType, PolicyFeature
+
+    images = {
+        f"observation.images.camera{n}": PolicyFeature(type=FeatureType.VISUAL, shape=(3, 224, 224))
+        for n in range(CAMERAS)
+    }
+    state = {"observation.state": PolicyFeature(type=FeatureType.STATE, shape=(14,))}
+    folder = f"lerobot.policies.{name}"
+    config_class = getattr(
+        importlib.import_module(f"{folder}.configuration_{name}"), f"{name.upper()}Config"
+    )
+    policy_class = getattr(
+        importlib.import_module(f"{folder}.modeling_{name}"), f"{name.upper()}Policy"
+    )
+    config = config_class(
+        input_features={**images, **state},
+        output_features={"action": PolicyFeature(type=FeatureType.ACTION, shape=(14,))},
+        device=DEVICE,
+        dtype="bfloat16",
+    )
+    torch.manual_seed(0)
+    with torch.device(DEVICE):
+        return policy_class(config).to(DEVICE).eval()
+
+
+def observed(seed: int) -> dict[str, torch.Tensor]:
+    """What a robot sees, and the tokens of what it is told."""
+    random = torch.Generator().manual_seed(seed)
+    batch = {
+        f"observation.images.camera{n}": torch.rand(1, 3, 224, 224, generator=random)
+        for n in range(CAMERAS)
+    }
+    batch["observation.state"] = torch.randn(1, 14, generator=random)
+    batch["observation.language.tokens"] = torch.randint(2, 20_000, (1, TOKENS), generator=random)
+    batch["observation.language.attention_mask"] = torch.ones(1, TOKENS, dtype=torch.bool)
+    return {key: value.to(DEVICE) for key, value in batch.items()}
+
+
+def milliseconds(call: Callable[[], Any], times: int) -> float:
+    """The median until the device is done."""
+    taken = []
+    for _ in range(times):
+        synchronize()
+        start = time.perf_counter()
+        call()
+        synchronize()
+        taken.append(1000 * (time.perf_counter() - start))
+    return round(statistics.median(taken), 3)
+
+
+def synchronize() -> None:
+    """Wait for the device, if there is one."""
+    if DEVICE == "cuda":
+        torch.cuda.synchronize()
+
+
+@torch.inference_mode()
+def measured(name: str, times: int) -> dict[str, Any]:
+    """Eager, the graph through the policy, and the replay alone."""
+    policy, calls = make(name), [observed(seed) for seed in range(4)]
+
+    def chunk(n: int) -> torch.Tensor:
+        torch.manual_seed(n)  # the noise is drawn inside
+        return policy.predict_action_chunk(dict(calls[n])).clone()
+
+    expected = [chunk(n) for n in range(4)]
+    eager = milliseconds(lambda: chunk(0), times)
+    with use_graphs(policy) as graphs:
+        synchronize()
+        start = time.perf_counter()
+        first = chunk(0)
+        synchronize()
+        first_s = time.perf_counter() - start
+        got = [chunk(n) for n in range(4)]
+        graph = milliseconds(lambda: chunk(0), times)
+        stats = graphs.stats()
+        ours: Any = graphs._graph._engine
+        alone = 0.0
+        if stats.graphs:
+            (entry,) = ours._keys.values()
+            alone = milliseconds(entry.captured.root.launch, times)
+    return {
+        "parameters": sum(p.numel() for p in policy.parameters()),
+        "eager ms": eager,
+        "graph ms": graph,
+        "replay alone ms": alone,
+        "graph / replay alone": round(graph / alone, 4) if alone else None,
+        "first call s": round(first_s, 2),
+        "bit-identical": all(map(torch.equal, [first, *got], [expected[0], *expected])),
+        "largest difference": max(
+            float((a - b).abs().max()) for a, b in zip(got, expected, strict=True)
+        ),
+        "graphs": stats.captures,
+        "replays": stats.replays,
+        "why eager": list(stats.fallbacks),
+        "pool MiB": round(stats.pool_bytes / 2**20),
+    }
+
+
+def main() -> None:
+    """The command."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("policies", nargs="*", default=["pi0", "pi05"])
+    parser.add_argument("--out", type=Path, default=Path("benchmarks/results/policies.json"))
+    parser.add_argument("--commit", default="")
+    parser.add_argument("--times", type=int, default=20)
+    options = parser.parse_args()
+    facts = gfxgraph.device_facts()
+    found: dict[str, Any] = {
+        "command": "python3 benchmarks/policies.py",
+        "commit": options.commit,
+        "device": facts.name if DEVICE == "cuda" else "emulated",
+        "torch": facts.torch,
+        "lerobot": importlib.metadata.version("lerobot"),
+        "transformers": importlib.metadata.version("transformers"),
+    }
+    for name in options.policies:
+        found[name] = measured(name, options.times)
+        print(name, json.dumps(found[name], indent=1), flush=True)
+        options.out.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
