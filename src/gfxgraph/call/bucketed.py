@@ -18,7 +18,6 @@ from ..errors import ArgumentError, CaptureError
 from ..graph.capture import (
     CAPTURING,
     CapturedGraph,
-    being_busy,
     busy,
     rehearse,
     turn_to_capture,
@@ -31,7 +30,7 @@ from .engine import (
     Options,
     key_of,
     no_graph_now,
-    unsuitable_tensors,
+    taken_apart,
 )
 from .entry import Attempt, Entry, Refusal, copier
 from .padding import Padding, cut, fills, layout_of, pad_to, piece
@@ -244,11 +243,7 @@ class BucketEngine(Engine):
         reason = no_graph_now()
         if reason is not None:
             return self._run_eagerly(fn, args, kwargs, reason)
-        try:
-            leaves, spec = flatten((args, kwargs))
-            reason = unsuitable_tensors(leaves, "argument")
-        except (ArgumentError, AttributeError, RecursionError, TypeError) as error:
-            reason = f"argument: {error}"
+        leaves, spec, reason = taken_apart(args, kwargs)
         if reason is not None:
             return self._run_eagerly(fn, args, kwargs, reason)
         call = self._taken_apart(fn, args, kwargs, leaves, spec)
@@ -343,7 +338,8 @@ class BucketEngine(Engine):
         key = self._key_of(fn, padded.leaves, padded.spec)
         entry, changes = self._known(key)
         if entry is None:
-            return self._first_sized_call(fn, call, padded, key, changes)
+            make = functools.partial(self._make, fn, call, padded.sizes, key, changes)
+            return self._first_call(fn, call.args, call.kwargs, key, padded.leaves, make)
         if isinstance(entry, Refusal):
             return self._run_eagerly(fn, call.args, call.kwargs, entry.reason, entry.kind)
         result = entry.replay(fn, padded.args, padded.kwargs, padded.leaves)
@@ -358,29 +354,6 @@ class BucketEngine(Engine):
             return result
         pairs = zip(results, entry.carried, strict=True)
         return builder(spec, [cut(result, dims, call.sizes) for result, dims in pairs])()
-
-    def _first_sized_call(
-        self, fn: Callable[..., Any], call: _Call, padded: _Call, key: Any, changes: list[str]
-    ) -> Any:
-        """Run ``fn`` for the caller, then make a graph for the next calls of this bucket."""
-        as_before = self._as_of_now(padded.leaves, None)
-        with being_busy():
-            result = fn(*call.args, **call.kwargs)
-        with self._lock:
-            self._counts.eager_calls += 1
-        if not CAPTURING.acquire(blocking=False):
-            return result  # another thread captures; one of the next calls will
-        try:
-            with as_before():
-                error = self._make(fn, call, padded.sizes, key, changes, result)
-        finally:
-            CAPTURING.release()
-        try:
-            if error is not None and self._options.fallback == "raise":
-                raise error
-        finally:
-            error = None  # its traceback holds this frame, and every tensor of the failed capture
-        return result
 
     def _prepare_bucket(
         self, fn: Callable[..., Any], call: _Call, bucket: dict[str, int]

@@ -45,7 +45,7 @@ __all__ = [
     "key_of",
     "no_graph_now",
     "reset_with",
-    "unsuitable_tensors",
+    "taken_apart",
 ]
 
 # Captures because something that is no tensor was another one, before its key stays eager.
@@ -270,15 +270,10 @@ class Engine:
         reason = no_graph_now()
         if reason is not None:
             return CaptureError(reason, transient=True)
-        try:
-            leaves, spec = flatten((args, kwargs))
-            reason = unsuitable_tensors(leaves, "argument")
-            key = self._key_of(fn, leaves, spec) if reason is None else None
-            hash(key)
-        except (ArgumentError, AttributeError, RecursionError, TypeError) as error:
-            reason = f"argument: {error}"
+        leaves, spec, reason = taken_apart(args, kwargs)
         if reason is not None:
             return CaptureError(reason)
+        key = self._key_of(fn, leaves, spec)
         entry, changes = self._known(key)
         if isinstance(entry, Refusal) and not entry.is_for_room:
             return entry.kind(entry.reason)
@@ -292,20 +287,15 @@ class Engine:
         if busy():  # inside the graph of a caller: its graph includes our work
             return fn(*args, **kwargs)
         reason = no_graph_now()
+        if reason is None:
+            leaves, spec, reason = taken_apart(args, kwargs)
         if reason is not None:
             return self._run_eagerly(fn, args, kwargs, reason)
-        try:
-            leaves, spec = flatten((args, kwargs))
-            reason = unsuitable_tensors(leaves, "argument")
-            key = self._key_of(fn, leaves, spec) if reason is None else None
-            hash(key)
-        except (ArgumentError, AttributeError, RecursionError, TypeError) as error:
-            return self._run_eagerly(fn, args, kwargs, f"argument: {error}")
-        if reason is not None:
-            return self._run_eagerly(fn, args, kwargs, reason)
+        key = self._key_of(fn, leaves, spec)
         entry, changes = self._known(key)
         if entry is None:
-            return self._first_call(fn, args, kwargs, key, leaves, spec, changes)
+            make = functools.partial(self._try_capture, fn, key, leaves, spec, changes=changes)
+            return self._first_call(fn, args, kwargs, key, leaves, make)
         if isinstance(entry, Entry):
             result = entry.replay(fn, args, kwargs, leaves)
             if result is not MISS:
@@ -339,11 +329,10 @@ class Engine:
         kwargs: dict[str, Any],
         key: Any,
         leaves: list[torch.Tensor],
-        spec: Spec,
-        changes: list[str],
+        make: Callable[[Any], Exception | None],
         tree: Entry | None = None,
     ) -> Any:
-        """Run ``fn`` for the caller, then make a graph for the next call of this key.
+        """Run ``fn`` for the caller, then ``make`` a graph for the next call of this key.
 
         No lock of ours is held while the caller's own run goes on, and none is waited for.
         """
@@ -359,7 +348,7 @@ class Engine:
                 if self._keys.get(key) is not tree:
                     return result
             with as_before():
-                error = self._try_capture(fn, key, leaves, spec, result, changes, tree)
+                error = make(result)
         finally:
             CAPTURING.release()
         try:
@@ -489,7 +478,9 @@ class Engine:
                     self._keep(key, Refusal(entry.key, reason, CaptureError, miss))
         if entry.closed is not None:
             return self._run_eagerly(fn, args, kwargs, entry.closed)
-        return self._first_call(fn, args, kwargs, key, list(leaves), spec, [], entry)
+        leaves = list(leaves)
+        make = functools.partial(self._try_capture, fn, key, leaves, spec, changes=[], tree=entry)
+        return self._first_call(fn, args, kwargs, key, leaves, make, entry)
 
     def _refuse(
         self, reason: str, kind: type[Exception], fn: Any, args: Any, kwargs: Any, leaves: Any
@@ -718,7 +709,7 @@ def _taken_apart(result: Any) -> tuple[list[torch.Tensor], Spec]:
                 f"result: holds a {describe(const.value)}, which a replay cannot make anew. "
                 "Return tensors, numbers and containers of them."
             )
-    reason = unsuitable_tensors(leaves, "result")
+    reason = _unsuitable(leaves, "result")
     if reason is not None:
         raise CaptureError(reason)
     if any(t.requires_grad for t in leaves):
@@ -813,7 +804,19 @@ def no_graph_now() -> str | None:
     return None
 
 
-def unsuitable_tensors(leaves: Sequence[torch.Tensor], what: str) -> str | None:
+def taken_apart(
+    args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> tuple[list[torch.Tensor], Spec, str | None]:
+    """The tensors and the spec of a call, and why no graph can take it."""
+    try:
+        leaves, spec = flatten((args, kwargs))
+        hash(spec)
+        return leaves, spec, _unsuitable(leaves, "argument")
+    except (ArgumentError, AttributeError, RecursionError, TypeError) as error:
+        return [], (), f"argument: {error}"
+
+
+def _unsuitable(leaves: Sequence[torch.Tensor], what: str) -> str | None:
     """Why these tensors cannot be inputs or outputs of a graph."""
     for leaf in leaves:
         reason = unsuitable(leaf)

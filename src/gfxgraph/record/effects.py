@@ -136,8 +136,8 @@ class Unexpected(BaseException):
 class KnownTensors(TorchDispatchMode):
     """Lets a run use known tensors from outside, and write to none of them.
 
-    A tenth of what a recording costs. Where the run is about to do anything else it raises
-    :class:`Unexpected`, before that is done.
+    Asks less of an operation than a recording does. Where the run is about to do anything else it
+    raises :class:`Unexpected`, before that is done.
 
     Args:
         known: storage keys of tensors that live on, which the run may read.
@@ -155,7 +155,7 @@ class KnownTensors(TorchDispatchMode):
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
-        # torch would put a wrapper around the method below that takes as long as all of it.
+        # Else torch puts a wrapper around the method below, entered for each operation.
         return False
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
