@@ -37,7 +37,16 @@ from .padding import Padding, cut, fills, layout_of, pad_to, piece
 from .signature import MISS, Spec, builder, flatten
 from .traffic import suggest_buckets
 
-__all__ = ["BucketEngine", "Buckets", "Dims", "Larger", "OutDims", "PoolStats", "new_engine"]
+__all__ = [
+    "BucketEngine",
+    "Buckets",
+    "Dims",
+    "Larger",
+    "OutDims",
+    "PoolStats",
+    "argument_names",
+    "new_engine",
+]
 
 Dims: TypeAlias = Mapping[str, Mapping[int, str]]
 OutDims: TypeAlias = Sequence[Mapping[int, str]]
@@ -116,6 +125,12 @@ class Buckets:
     def pad_of(self, argument: str) -> Padding:
         """What to pad this argument with."""
         return self.pad.get(argument, "auto") if isinstance(self.pad, Mapping) else self.pad
+
+    def plan(self, leaves: Sequence[torch.Tensor], names: Sequence[str]) -> list[Mapping[int, str]]:
+        """For each tensor, in the argument of that name, its dynamic dimensions."""
+        if self.dims is None:
+            return [{0: _BATCH} if leaf.dim() else {} for leaf in leaves]
+        return [self.dims.get(name, {}) for name in names]
 
     def fitting(self, name: str, size: int) -> int | None:
         """The smallest bucket for such a size."""
@@ -557,11 +572,8 @@ class BucketEngine(Engine):
         leaves: list[torch.Tensor],
         spec: Spec,
     ) -> _Call:
-        names = list(_argument_names(fn, spec))
-        if self.buckets.dims is None:
-            plan: list[Mapping[int, str]] = [{0: _BATCH} if leaf.dim() else {} for leaf in leaves]
-        else:
-            plan = [self.buckets.dims.get(name, {}) for name in names]
+        names = list(argument_names(fn, spec))
+        plan = self.buckets.plan(leaves, names)
         return _Call(args, kwargs, leaves, spec, names, plan, self._sizes(names, plan, leaves))
 
     def _sizes(
@@ -726,7 +738,7 @@ def _checked_dims(dims: Dims, buckets: Mapping[str, Sequence[int]]) -> Dims:
     return dims
 
 
-def _argument_names(fn: Any, spec: Spec) -> Iterator[str]:
+def argument_names(fn: Any, spec: Spec) -> Iterator[str]:
     """For each tensor the name of the argument that it is in."""
     known = _parameters(fn)
     args, kwargs = spec[3]

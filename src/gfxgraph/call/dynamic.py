@@ -7,7 +7,6 @@ its :meth:`capture` needs.
 from __future__ import annotations
 
 import functools
-import inspect
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
@@ -25,7 +24,7 @@ from ..graph.enable import enable
 from ..record.effects import storage_key, tensors_in
 from ..record.source import users_line_of
 from ..stats import tally
-from .bucketed import Dims
+from .bucketed import Buckets, Dims, argument_names
 from .buckets import ShapeBucketPool
 from .observe import ObservedCalls
 from .padding import cut
@@ -124,7 +123,9 @@ def _in_buckets(
             f"the with block called model_fn, {calls.fn!r}, {calls.count} times: expected one "
             "call, on this thread, of the very object that is model_fn."
         )
-    plan, modes = _plan(calls, dims), _modes_of_now()
+    leaves, spec = flatten((calls.args, calls.kwargs))
+    names = list(argument_names(calls.fn, spec))
+    plan, modes = Buckets(pool.buckets, dims).plan(leaves, names), _modes_of_now()
     answer: Callable[..., Any] = pool
     try:
         with modes():
@@ -220,16 +221,6 @@ class _CallAgain:
             for output, value, is_input in zip(self._outputs, new, self._are_inputs, strict=True):
                 if not is_input:
                     output.copy_(value)
-
-
-def _plan(calls: ObservedCalls, dims: Dims | None) -> _Plan:
-    if dims is None:
-        leaves, _ = flatten((calls.args, calls.kwargs))
-        return [{0: _BATCH} if leaf.dim() else {} for leaf in leaves]
-    called = calls.fn.forward if isinstance(calls.fn, torch.nn.Module) else calls.fn
-    by_position = inspect.signature(called).bind_partial(*calls.args).arguments
-    named = [*by_position.items(), *calls.kwargs.items()]
-    return [dims.get(name, {}) for name, value in named for _ in flatten(value)[0]]
 
 
 def _cut_arguments(
