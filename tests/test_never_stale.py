@@ -70,6 +70,7 @@ def put_scale(value: float) -> None:
 CHANGES = {
     "a submodule": lambda h: setattr(h.model, "0", Scale(7.0)),
     "a grown Sequential": lambda h: h.model.append(nn.Softmax(-1)),
+    "a Sequential cut short": lambda h: h.model.__delitem__(0),
     "a replaced list": lambda h: setattr(h, "weights", [ones() * 9]),
     "a list turned tuple": lambda h: setattr(h, "weights", (ones() * 9,)),
     "a grown list": lambda h: h.weights.append(ones()),

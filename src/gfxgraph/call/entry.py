@@ -427,7 +427,7 @@ class Entry:
             twin._copy = _nothing
         self._build = None
         self._statics = []
-        self._guard = Guard({}, ())
+        self._guard = Guard({}, (), ())
         self._copy = _nothing
         self.attempt = self.replay = self.on_new_path = miss
 

@@ -20,7 +20,13 @@ from . import emulated_rules as rules
 from .emulated_memory import MemoryPool
 from .emulated_shapes import Rehearsal
 from .operator_table import Call, copies_host_scalar, refusal
-from .operators import is_view, outside_of_modes, returned_argument, written_tensors
+from .operators import (
+    is_view,
+    outside_of_modes,
+    returned_argument,
+    run_composite,
+    written_tensors,
+)
 
 __all__ = ["Capture", "Operation", "current_capture", "forget_closed", "generator_id", "run"]
 
@@ -316,7 +322,7 @@ class _DispatchMode(TorchDispatchMode):  # type: ignore[no-untyped-call, unused-
             # In inference mode these arrive whole; torch's own kernel takes them to pieces.
             dispatch_stack._push_mode(self)
             try:
-                return func.decompose(*args, **kwargs)
+                return run_composite(func, args, kwargs)
             finally:
                 dispatch_stack._pop_mode()
         with outside_of_modes():

@@ -24,6 +24,7 @@ __all__ = [
     "Refusal",
     "capture_behaviour",
     "copies_host_scalar",
+    "may_refuse",
     "measured_on",
     "refusal",
 ]
@@ -104,6 +105,12 @@ def refusal(call: Call) -> Refusal | None:
     return "forbidden-call" if behaviour == "fails" else "hidden-sync"
 
 
+@cache
+def may_refuse(func: OpOverload) -> bool:
+    """Whether there are arguments for which :func:`refusal` gives a reason."""
+    return str(func) in _entries()
+
+
 def copies_host_scalar(call: Call) -> bool:
     """Whether the call copies a 0-dim tensor of the host; all others take it by value."""
     # x[mask] = 1.0 fills through the mask then.
@@ -116,7 +123,9 @@ def measured_on() -> dict[str, Any]:
 
 
 def _looked_up(call: Call) -> Behaviour:
-    for behaviour, condition in _entries().get(str(call.func), ()):
+    if not may_refuse(call.func):
+        return "captures"
+    for behaviour, condition in _entries()[str(call.func)]:
         if condition is None or condition(call):
             return behaviour
     return "captures"

@@ -17,6 +17,7 @@ __all__ = [
     "may_write",
     "outside_of_modes",
     "returned_argument",
+    "run_composite",
     "written_tensors",
 ]
 
@@ -55,6 +56,15 @@ def is_view(op: OpOverload) -> bool:
 def is_composite(op: OpOverload) -> bool:
     """Whether torch's own kernel takes ``op`` to pieces; in inference mode it arrives whole."""
     return torch._C._dispatch_has_kernel_for_dispatch_key(op._name, "CompositeImplicitAutograd")
+
+
+def run_composite(op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Take ``op`` to pieces as eager execution does: what it is made of reaches the modes.
+
+    ``op.decompose`` would take a decomposition in Python where there is one. Those are slower, and
+    other operators: an LSTM in single steps instead of the one that cuDNN runs.
+    """
+    return op._op_dk(torch._C.DispatchKey.CompositeImplicitAutograd, *args, **kwargs)
 
 
 @cache

@@ -5,7 +5,7 @@ from __future__ import annotations
 import types
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, ClassVar, Protocol
 
 import torch
 from torch.nn.modules import module as torch_module
@@ -16,22 +16,33 @@ from ..record.effects import storage_key
 
 __all__ = ["Guard"]
 
+REGISTRIES = ("_parameters", "_buffers", "_modules")
+"""The attributes of a module that hold its parameters, buffers and children, by name."""
+
 _SCALARS = (int, float, bool, str, bytes, complex)
 _MISSING: Any = object()
 
 
 class _Registrations:
-    """Counts registrations of modules, parameters and buffers in the process.
+    """Counts registrations of children, parameters and buffers in the modules that graphs use.
 
     As long as it and torch's own count of hooks stand still, no module got or lost a child by
     ordinary means, so a guard need not look at each of a model's thousand modules in each call.
+
+    Attributes:
+        count: how many there were.
+        watched: ids of the registries that count. Other modules come and go: each slice of a
+            ``ModuleList`` is one. An id that is used again only makes a guard look in vain.
     """
 
     count = 0
+    watched: ClassVar[set[int]] = set()
 
 
-def _count(module: object, name: str, value: object) -> None:
-    _Registrations.count += 1
+def _count(module: torch.nn.Module, name: str, value: object) -> None:
+    attributes = vars(module)
+    if any(id(attributes[registry]) in _Registrations.watched for registry in REGISTRIES):
+        _Registrations.count += 1
 
 
 torch_module.register_module_module_registration_hook(_count)
@@ -40,6 +51,8 @@ torch_module.register_module_buffer_registration_hook(_count)
 
 
 class _Snapshot(Protocol):
+    item: Any
+
     def changes(self) -> list[Any]: ...
     def name(self, key: Any) -> str: ...
 
@@ -62,6 +75,33 @@ class _Place:
             return _MISSING
 
 
+class _Modules:
+    """What modules held; it is looked at only when there is something new in the process."""
+
+    def __init__(self, children: Sequence[_Snapshot], no_hooks: Sequence[_Snapshot]) -> None:
+        self.children, self.no_hooks = children, no_hooks
+        self._hooks = [snapshot.item for snapshot in no_hooks]
+        _Registrations.watched.update(id(snapshot.item) for snapshot in children)
+        self.registrations = _Registrations.count
+        self.next_hook = RemovableHandle.next_id
+
+    def has_same_children(self) -> bool:
+        """Whether no module has other children; asked after a registration."""
+        count = _Registrations.count
+        if any(snapshot.changes() for snapshot in self.children):
+            return False
+        self.registrations = count
+        return True
+
+    def has_no_hooks(self) -> bool:
+        """Whether no module got a hook; asked after a registration of one."""
+        count = RemovableHandle.next_id
+        if any(self._hooks):
+            return False
+        self.next_hook = count
+        return True
+
+
 class Guard:
     """Watches memory and places, on the path of every replayed call.
 
@@ -70,21 +110,27 @@ class Guard:
     Args:
         outside: storage key -> a tensor on it, for all that the graph reads from outside. Holding
             them keeps their memory.
-        snapshots: containers as they were at the capture, looked at only after a registration.
+        children: registries of modules as they were at the capture, looked at only after a
+            registration.
+        no_hooks: hooks of modules that had none, looked at only when there are new hooks.
 
     Attributes:
         memory_holds: whether all watched tensors are where they were; ``None``: there are none.
         places_hold: whether all watched places hold what they held.
     """
 
-    def __init__(self, outside: dict[int, torch.Tensor], snapshots: Sequence[_Snapshot]) -> None:
+    def __init__(
+        self,
+        outside: dict[int, torch.Tensor],
+        children: Sequence[_Snapshot],
+        no_hooks: Sequence[_Snapshot],
+    ) -> None:
         self._places: list[_Place] = []
         self._lengths: dict[int, tuple[str, Any, int]] = {}
         self._memory: dict[int, tuple[str, torch.Tensor, int]] = {}
         self._versions: list[tuple[int, str, torch.Tensor, int]] = []
         self._unplaced = dict(outside)
-        self._snapshots = snapshots
-        self._registered = (_Registrations.count, RemovableHandle.next_id)
+        self._modules = _Modules(children, no_hooks)
         self.memory_holds: Callable[[], bool] | None = None
         self.places_hold: Callable[[], bool] = lambda: True
 
@@ -135,15 +181,12 @@ class Guard:
         found: dict[str, None] = {}
         for place in self._places:
             now = place.read()
-            if now is not place.value:
-                if _equal_scalars(now, place.value):
-                    place.value = now
-                else:
-                    found[place.path] = None
+            if now is not place.value and not _equal_scalars(now, place.value):
+                found[place.path] = None
         for path, container, length in self._lengths.values():
             if _length(container) != length:
                 found[path] = None
-        for snapshot in self._snapshots:
+        for snapshot in (*self._modules.children, *self._modules.no_hooks):
             found |= dict.fromkeys(map(snapshot.name, snapshot.changes()))
         for name, tensor, address in self._memory.values():
             if tensor.data_ptr() != address:
@@ -151,8 +194,6 @@ class Guard:
         for _, name, tensor, version in self._versions:
             if tensor._version != version:
                 found[f"the values of {name}"] = None
-        self._registered = (_Registrations.count, RemovableHandle.next_id)
-        self._compile_places()
         return list(found)
 
     def check_alive(self) -> None:
@@ -173,15 +214,26 @@ class Guard:
             )
 
     def _compile_places(self) -> None:
-        names: dict[str, Any] = {"r": _Registrations, "h": RemovableHandle}
-        terms = [f"r.count == {self._registered[0]}", f"h.next_id == {self._registered[1]}"]
+        names: dict[str, Any] = {
+            "modules": self._modules,
+            "registrations": _Registrations,
+            "hooks": RemovableHandle,
+            "equal": _equal_scalars,
+        }
+        terms = [
+            "(registrations.count == modules.registrations or modules.has_same_children())",
+            "(hooks.next_id == modules.next_hook or modules.has_no_hooks())",
+        ]
         for n, place in enumerate(self._places):
             container = place.container
             # Of a class the namespace: its attributes must be read where they are written.
             names[f"c{n}"] = vars(container) if isinstance(container, type) else container
             names[f"k{n}"], names[f"v{n}"] = place.key, place.value
             read = ".cell_contents" if isinstance(container, types.CellType) else f"[k{n}]"
-            terms.append(f"c{n}{read} is v{n}")
+            holds = f"c{n}{read} is v{n}"
+            if isinstance(place.value, _SCALARS):
+                holds = f"({holds} or equal(c{n}{read}, v{n}))"
+            terms.append(holds)
         for n, (_, container, _) in enumerate(self._lengths.values()):
             names[f"l{n}"] = container
             terms.append(f"len(l{n}) == {len(container)}")

@@ -282,6 +282,8 @@ class Tracer(Watch):
         super().__init__(device_type, inputs, **options)
         self._events = events
         self._next = 0
+        # Without a break there is one path, and nobody goes through it again.
+        self._keeps_operations = any(not event.folds for event in events)
         self._begin = begin
         self._graph: BridgedCUDAGraph | None = None
         self._shared = root  # the segment that is gone through again
@@ -326,7 +328,7 @@ class Tracer(Watch):
         """Capture an operation, or go through it again."""
         if isinstance(func, OpOverload) and (is_view(func) or torch.Tag.inplace_view in func.tags):
             return func(*args, **kwargs)
-        given = list(tensors_in((args, kwargs)))
+        given = list(tensors_in((args, kwargs))) if self._keeps_operations else []
         if self._shared is not None:
             if self._position == len(self._shared.done):
                 self._diverged(f"it went on with {func}")
@@ -341,7 +343,8 @@ class Tracer(Watch):
             if self.failure is None:
                 self.failure = Failure(func, users_line())
             raise
-        self._segment.done.append(_Done.of(func, given, result))
+        if self._keeps_operations:
+            self._segment.done.append(_Done.of(func, given, result))
         return result
 
     def event(

@@ -15,12 +15,12 @@ import types
 from collections import deque
 from collections.abc import Container, Iterator
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
 
 import torch
 
 from ..record.effects import storage_key
-from .guard import Guard
+from .guard import REGISTRIES, Guard
 
 __all__ = ["PythonState"]
 
@@ -32,8 +32,8 @@ _SCALARS = (int, float, bool, str, bytes, complex, type(None))
 _LEAVES = (*_SCALARS, torch.dtype, torch.device, torch.Size, types.ModuleType, type)
 _TENSORS = (torch.Tensor, torch.nn.Parameter)
 _MODULE_ATTRIBUTES = frozenset(vars(torch.nn.Module())) - {"training"}
-_REGISTRIES = ("_parameters", "_buffers", "_modules")
 _HOOKS = ("_forward_hooks", "_forward_pre_hooks")
+_LISTS = (torch.nn.ModuleList, torch.nn.ModuleDict, torch.nn.Sequential)
 # Code of these is not looked into: what it reads is not a program's own state.
 _CLOSED = frozenset(sys.stdlib_module_names) | {"torch", "numpy", "triton"}
 _OPEN_CLASSES = (torch.nn.Module, types.SimpleNamespace, argparse.Namespace)
@@ -49,15 +49,16 @@ class _Container:
         path: how it is reached.
         item: the container.
         names: of a namespace the names that count; ``None``: all.
-        registry: children or hooks of a module, whose registrations are counted.
-        lazy: a guard looks at it only after a registration somewhere in the process.
+        counted: what it holds of a module, if torch tells of additions: a guard looks at it only
+            after one.
+        shrinks: things are taken out of it as well, which nobody tells of.
     """
 
     path: str
     item: Any
     names: tuple[str, ...] | None = None
-    lazy: bool = False
-    registry: bool = False
+    counted: Literal["children", "hooks"] | None = None
+    shrinks: bool = False
     held: dict[Any, Any] = field(init=False)
 
     def __post_init__(self) -> None:
@@ -97,8 +98,9 @@ class _Container:
 
     @property
     def has_length(self) -> bool:
-        """Whether something that is added to it later could matter, and is not a registration."""
-        return isinstance(self.item, (dict, list)) and self.path != "" and not self.registry
+        """Whether more or fewer items could matter, and nobody tells of them."""
+        is_one = isinstance(self.item, (dict, list)) and self.path != ""
+        return is_one and (self.shrinks or not self.counted)
 
     def restore(self) -> None:
         """Put back what it held."""
@@ -163,7 +165,7 @@ class PythonState:
             registries: look also at the children of modules, of which there are many and whose
                 registrations a guard counts.
         """
-        containers = [c for c in self._containers if registries or not c.lazy]
+        containers = [c for c in self._containers if registries or not c.counted]
         found = [c.name(key) for c in containers for key in c.changes()]
         found += (
             f"{path}.data"
@@ -216,7 +218,10 @@ class PythonState:
             outside: the tensors that the graph reads from outside, by storage.
             folded: those of them whose values the graph takes for constant.
         """
-        guard = Guard(outside, [c for c in self._containers if c.lazy])
+        children, no_hooks = (
+            [c for c in self._containers if c.counted == kind] for kind in ("children", "hooks")
+        )
+        guard = Guard(outside, children, no_hooks)
         for container in self._containers:
             if isinstance(container.item, (set, frozenset, deque)):
                 continue  # queues and sets of the caller; no graph reads them by key
@@ -224,7 +229,7 @@ class PythonState:
                 if isinstance(value, torch.Tensor):
                     if type(value) in _TENSORS and storage_key(value) in outside:
                         guard.watch(container.name(key), container.item, key, value)
-                elif not container.lazy and not container.is_ours(key):
+                elif not container.counted and not container.is_ours(key):
                     guard.watch(container.name(key), container.item, key, value)
             if container.has_length:
                 guard.watch_length(container.path, container.item)
@@ -281,15 +286,16 @@ class PythonState:
     def _open_object(self, path: str, item: Any) -> Iterator[tuple[str, Any]]:
         attributes = vars(item)
         if isinstance(item, torch.nn.Module):
-            for registry in _REGISTRIES:
+            for registry in REGISTRIES:
+                shrinks = registry == "_modules" and isinstance(item, _LISTS)
                 # model.fc.weight, not model._modules['fc']._parameters['weight']
                 yield from self._keep(
-                    _Container(path, attributes[registry], lazy=True, registry=True)
+                    _Container(path, attributes[registry], None, "children", shrinks)
                 )
             for hooks in _HOOKS:
                 found = attributes[hooks]
                 yield from self._keep(
-                    _Container(f"{path}.{hooks}", found, lazy=not found, registry=not found)
+                    _Container(f"{path}.{hooks}", found, None, None if found else "hooks")
                 )
             own = tuple(name for name in attributes if name not in _MODULE_ATTRIBUTES)
             yield from self._keep(_Container(path, attributes, own))

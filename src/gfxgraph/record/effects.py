@@ -15,7 +15,7 @@ from torch._ops import OpOverload
 from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from ..device.operators import is_composite, may_write, written_tensors
+from ..device.operators import is_composite, may_write, run_composite, written_tensors
 
 _weak_tensor: Any = torch._C._WeakTensorRef  # type: ignore[attr-defined]
 
@@ -37,7 +37,7 @@ def storage_key(tensor: torch.Tensor) -> int:
     Two tensors share memory if it is the same for both; a sparse tensor shares none.
     """
     owner: Any = tensor.untyped_storage() if tensor.layout is torch.strided else tensor
-    return int(owner._cdata)
+    return owner._cdata  # type: ignore[no-any-return]
 
 
 class StorageNames:
@@ -54,12 +54,11 @@ class StorageNames:
 
     def __call__(self, tensor: torch.Tensor) -> int:
         """The name of the memory of ``tensor``."""
-        key = storage_key(tensor)
+        dense = tensor.layout is torch.strided
+        owner: Any = tensor.untyped_storage() if dense else tensor
+        key: int = owner._cdata
         if key not in self._held:
-            dense = tensor.layout is torch.strided
-            self._held[key] = (
-                StorageWeakRef(tensor.untyped_storage()) if dense else _weak_tensor(tensor)
-            )
+            self._held[key] = StorageWeakRef(owner) if dense else _weak_tensor(owner)
         return key
 
 
@@ -167,7 +166,7 @@ class KnownTensors(TorchDispatchMode):
         self.may_draw |= draws
         if composite:
             with self:
-                return func.decompose(*args, **kwargs)
+                return run_composite(func, args, kwargs)
         if func is torch.ops.aten.lift_fresh.default:  # torch.tensor(2.0): made in this run
             readable.add(storage_key(args[0]))
         for value in (*args, *kwargs.values()):
@@ -211,9 +210,10 @@ def tensors_in(tree: Any) -> Iterator[torch.Tensor]:
     """The tensors in what an operator takes or returns: nested tuples, lists and dicts."""
     if isinstance(tree, torch.Tensor):
         yield tree
-    elif isinstance(tree, (tuple, list)):
-        for item in tree:
-            yield from tensors_in(item)
-    elif isinstance(tree, dict):
-        for item in tree.values():
-            yield from tensors_in(item)
+    elif isinstance(tree, (tuple, list, dict)):
+        for item in tree.values() if isinstance(tree, dict) else tree:
+            # Most are tensors or numbers, and there may be many.
+            if isinstance(item, torch.Tensor):
+                yield item
+            elif isinstance(item, (tuple, list, dict)):
+                yield from tensors_in(item)

@@ -173,10 +173,10 @@ class Recorder(Watch):
         event = Event(
             point._replace(depends=()),  # not to keep the tensors of the run alive
             users_line(),
-            moving=point.rule in _DONE_IN_EACH_CALL or self.is_moving(point.depends),
+            moving=point.rule in _DONE_IN_EACH_CALL or roots is None,
             writes=writes,
             result=None,
-            sources=frozenset(key for key in roots if isinstance(key, int)),
+            sources=roots or frozenset(),
         )
         with self.quietly():
             before = len(self.recording.events)

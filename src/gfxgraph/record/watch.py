@@ -14,7 +14,7 @@ import threading
 import weakref
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, TypeAlias
 
 import torch
 from torch import overrides
@@ -24,18 +24,17 @@ from torch.utils import _python_dispatch as dispatch_stack
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from ..device import emulated_rules
-from ..device.operator_table import Call, copies_host_scalar, refusal
-from ..device.operators import is_composite, is_view, written_tensors
+from ..device.operator_table import Call, copies_host_scalar, may_refuse, refusal
+from ..device.operators import is_composite, is_view, may_write, run_composite, written_tensors
 from .effects import StorageNames, tensors_in
 from .pretend_cuda import Answer
 
-__all__ = ["INPUT", "RANDOM", "UNKNOWN", "Point", "Roots", "Watch", "current_watch"]
+__all__ = ["Point", "Roots", "Watch", "current_watch"]
 
-INPUT, RANDOM, UNKNOWN = "input", "random", "unknown"
-"""What data may depend on, beside tensors from outside: the arguments, random numbers, and memory
-that a kernel unknown to torch may have written."""
+Roots: TypeAlias = "frozenset[int] | None"
+"""What data depends on: the storage keys of tensors from outside. ``None``: on what may change from
+call to call, such as an argument, random numbers, or a kernel that torch does not know."""
 
-Roots = frozenset[Any]
 _NO_ROOTS: Roots = frozenset()
 
 _READS = {"aten::_local_scalar_dense": "Tensor.item()", "aten::equal": "torch.equal()"}
@@ -52,6 +51,7 @@ _ALLOCATIONS = frozenset(
 )
 _OVERWRITES = frozenset({"aten::copy_", "aten::fill_", "aten::zero_"})
 _COPIES = frozenset({"aten::_to_copy", "aten::copy_", "aten::_copy_from"})
+_LIFT = torch.ops.aten.lift_fresh.default
 _INDEXING = frozenset(
     f"aten::{name}"
     for name in (
@@ -126,8 +126,8 @@ class Watch:
         self.name = StorageNames()
         self.inputs = {self.name(t) for t in inputs}
         self.forced = frozenset(forced)
-        self._moving: Roots = frozenset((INPUT, RANDOM, UNKNOWN, *moving))
-        self._roots: dict[int, Roots] = {}
+        self._moving = frozenset(moving)
+        self._roots: dict[int, Roots] = dict.fromkeys(self.inputs)
         self._exposed: set[int] = set()
         # On the emulated device: tensors that would be on the host where there is a GPU.
         self._host: dict[int, torch.UntypedStorage] = {}
@@ -177,7 +177,8 @@ class Watch:
         lift = torch._C._only_lift_cpu_tensors()
         # torch.tensor(x, device="cuda") then reaches us as a host tensor and a copy.
         torch._C._set_only_lift_cpu_tensors(True)
-        self._modes = modes = (_FunctionMode(self), _DispatchMode(self))
+        mode = _DispatchModeBesideDynamo if "torch._dynamo" in sys.modules else _DispatchMode
+        self._modes = modes = (_FunctionMode(self), mode(self))
         try:
             with modes[0], modes[1], _launches_of_triton(self):
                 yield
@@ -211,7 +212,7 @@ class Watch:
         result = self.event(Point("no-graph", f"{name}()", "call", ()), fn, args, kwargs)
         with self.quietly():  # what we ask of a tensor is no call of the function
             for tensor in tensors_in((args, kwargs, result)):
-                self._roots[self.name(tensor)] = frozenset((UNKNOWN,))
+                self._roots[self.name(tensor)] = None
             self.inside.update(map(self.name, tensors_in(result)))
         return result
 
@@ -258,20 +259,29 @@ class Watch:
 
     def dispatch(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """An operation that the dispatch mode saw."""
-        tensors = list(tensors_in((args, kwargs)))
-        is_operator = isinstance(func, OpOverload)
-        if func is torch.ops.aten.lift_fresh.default:  # torch.tensor(2.0): made in this run
-            self.inside.add(self.name(args[0]))
-        for tensor in tensors:
-            self._see(tensor)
-        written = list(written_tensors(func, args, kwargs)) if is_operator else []
+        op = _operator(func) if isinstance(func, OpOverload) else None
+        tensors = [*tensors_in(args), *tensors_in(kwargs)]
+        keys = list(map(self.name, tensors))
+        if func is _LIFT:  # torch.tensor(2.0): made in this run
+            self.inside.add(keys[0])
+        for key, tensor in zip(keys, tensors, strict=True):
+            if key not in self.inside and key not in self.outside:
+                self._see(key, tensor)
+        written = list(written_tensors(func, args, kwargs)) if op and op.writes else []
         for tensor in written:
             if self.name(tensor) not in self.inside:
                 self.wrote(tensor)
-        sources = _NO_ROOTS.union(*map(self._roots_of, _sources(func, tensors, written)))
-        point = self._point(func, args, kwargs, tensors, written) if is_operator else None
-        if point is None or self.quiet:
-            everything_on_host = bool(tensors) and not any(map(self.on_device, tensors))
+        read = keys
+        if op and op.overwrites:
+            read = [key for key, t in zip(keys, tensors, strict=True) if t is not written[0]]
+        sources = self._joined(read)
+        host = [t for t in tensors if not self.on_device(t)]
+        point = None
+        # Of most operators only where their tensors are decides whether a capture can hold them.
+        if op and not self.quiet and (not op.plain or host or func._name in self.forced):
+            point = self._point(func, args, kwargs, tensors, host, written)
+        if point is None:
+            everything_on_host = bool(tensors) and len(host) == len(tensors)
             on_host = everything_on_host or (not tensors and not self._makes_device_tensor(kwargs))
             run = self.host_operation if on_host or self.quiet else self.operation
             result = run(func, args, kwargs)
@@ -279,7 +289,7 @@ class Watch:
                 self._keep_on_host(result)
         elif point.kind == "constant":
             args, kwargs = self._with_constants(point, func, args, kwargs)
-            if func is torch.ops.aten.lift_fresh.default:
+            if func is _LIFT:
                 result = args[0]
             elif func._schema.name == "aten::_to_copy":
                 result = args[0].to(kwargs.get("dtype") or args[0].dtype)
@@ -287,11 +297,10 @@ class Watch:
                 result = self.operation(func, args, kwargs)
         else:
             result = self.event(point, func, args, kwargs)
-        scalar = is_operator and func._schema.name == "aten::lift_fresh" and args[0].dim() == 0
-        if scalar and not self.quiet:  # torch.tensor(2.0)
+        if func is _LIFT and not self.quiet and args[0].dim() == 0:
             self._keep_on_host(result)
-        self._flow(func, sources, tensors, written, result)
-        if point is None and not self.quiet and not self.emulated:
+        self._flow(func, op, sources, keys, written, result)
+        if host and point is None and not self.quiet and not self.emulated:
             self._flow_on_host(tensors, result)
         return result
 
@@ -300,8 +309,11 @@ class Watch:
         tensors = list(tensors)
         self.met("unknown-kernel", what, tensors)
         for tensor in tensors:
-            self._see(tensor)
-            self._exposed.add(self.name(tensor))
+            key = self.name(tensor)
+            if key not in self.inside and key not in self.outside:
+                self._see(key, tensor)
+            self._exposed.add(key)
+            self._roots[key] = None
         self.kernel()
 
     # What is where, and what depends on what.
@@ -314,51 +326,64 @@ class Watch:
 
     def roots(self, tensors: Iterable[torch.Tensor]) -> Roots:
         """What the data of ``tensors`` depends on."""
-        return _NO_ROOTS.union(*map(self._roots_of, tensors))
+        return self._joined(map(self.name, tensors))
 
     def is_moving(self, tensors: Iterable[torch.Tensor]) -> bool:
         """Whether the data of ``tensors`` may be other data in the next call."""
-        return not self._moving.isdisjoint(self.roots(tensors))
+        return self.roots(tensors) is None
 
-    def _roots_of(self, tensor: torch.Tensor) -> Roots:
-        key = self.name(tensor)
-        if key in self.inputs:
-            return frozenset((INPUT,))
-        if key in self._exposed:
-            return frozenset((UNKNOWN,))
-        if key in self.inside:
-            return self._roots.get(key, _NO_ROOTS)
-        return self._roots.get(key, _NO_ROOTS) | {key}
+    def _joined(self, keys: Iterable[int]) -> Roots:
+        joined = _NO_ROOTS
+        for key in keys:
+            try:
+                roots = self._roots[key]
+            except KeyError:
+                if key in self.inside:
+                    continue
+                roots = self._at_first(key)
+            if roots is None:
+                return None
+            if roots:
+                joined = joined | roots if joined else roots
+        return joined
 
-    def _see(self, tensor: torch.Tensor) -> None:
-        key = self.name(tensor)
-        if key not in self.inside and key not in self.outside:
-            self.outside[key] = tensor.detach()
-            self.originals[key] = weakref.ref(tensor)
+    def _at_first(self, key: int) -> Roots:
+        """What memory from outside depends on before anything was written to it."""
+        return None if key in self._moving else frozenset((key,))
+
+    def _see(self, key: int, tensor: torch.Tensor) -> None:
+        """``tensor`` is on memory from outside that was not met before."""
+        self.outside[key] = tensor.detach()
+        self.originals[key] = weakref.ref(tensor)
+        self._roots.setdefault(key, self._at_first(key))
 
     def _flow(
         self,
         func: Any,
+        op: _Operator | None,
         roots: Roots,
-        tensors: list[torch.Tensor],
+        keys: list[int],
         written: list[torch.Tensor],
         result: Any,
     ) -> None:
-        if isinstance(func, OpOverload):
-            if torch.Tag.nondeterministic_seeded in func.tags:
-                roots |= {RANDOM}
+        if op:
+            if op.draws:
                 self.met("random", str(func))
-            if func._schema.name in _ALLOCATIONS:
-                roots |= {UNKNOWN}  # until an operation that we know has written all of it
-        overwrites = isinstance(func, OpOverload) and func._schema.name in _OVERWRITES
+            if op.draws or op.allocates:  # memory: until an operation that we know has written it
+                roots = None
         for tensor in written:
             key = self.name(tensor)
-            whole = overwrites and key in self.inside and _fills_its_storage(tensor)
-            self._roots[key] = roots if whole else roots | self._roots.get(key, _NO_ROOTS)
-        known = {self.name(t) for t in tensors}
+            whole = op and op.overwrites and key in self.inside and key not in self._exposed
+            if whole and _fills_its_storage(tensor):
+                self._roots[key] = roots
+            elif roots is None:
+                self._roots[key] = None
+            else:
+                before = self._joined((key,))
+                self._roots[key] = None if before is None else roots | before
         for tensor in tensors_in(result):
             key = self.name(tensor)
-            if key not in known:
+            if key not in keys:
                 self._roots[key] = roots
                 self._exposed.discard(key)
                 if key not in self.outside:
@@ -388,24 +413,22 @@ class Watch:
         args: tuple[Any, ...],
         kwargs: dict[str, Any],
         tensors: list[torch.Tensor],
+        host: list[torch.Tensor],
         written: list[torch.Tensor],
     ) -> Point | None:
-        if self.quiet:
-            return None
         name = func._schema.name
         everything = tuple(tensors)
         if name in _READS:
-            if any(map(self.on_device, tensors)):
+            if len(host) < len(tensors):
                 reads = self._refused(func, args, kwargs) is not None
             else:
                 reads = self.is_moving(tensors)
             return Point("host-read", _READS[name], "read", everything) if reads else None
-        if self.emulated and name == "aten::lift_fresh":
+        if self.emulated and func is _LIFT:
             lifts = args[0].dim() > 0 and args[0].numel() > 0
             return Point("host-constant", "data of the host", "constant", ()) if lifts else None
         if is_view(func) or torch.Tag.inplace_view in func.tags:
             return None
-        host = [t for t in tensors if not self.on_device(t)]
         to_device = self._makes_device_tensor(kwargs)
         if tensors and len(host) == len(tensors):
             if name == "aten::_to_copy" and to_device:
@@ -456,7 +479,7 @@ class Watch:
         self, point: Point, func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """``args`` and ``kwargs`` with each host tensor replaced by a constant on the device."""
-        if func._schema.name == "aten::_to_copy" or func is torch.ops.aten.lift_fresh.default:
+        if func._schema.name == "aten::_to_copy" or func is _LIFT:
             device = kwargs.get("device")
             return (self._constant(point, args[0], device), *args[1:]), {
                 k: v for k, v in kwargs.items() if k != "device"
@@ -520,6 +543,11 @@ class _DispatchMode(TorchDispatchMode):
     # Operators such as flex_attention run through us as they are.
     supports_higher_order_operators = True
 
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        # Else torch wraps the method below, and imports Dynamo when it first runs: a second.
+        return False
+
     def __init__(self, watch: Watch) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self._watch = watch
@@ -528,7 +556,7 @@ class _DispatchMode(TorchDispatchMode):
         if isinstance(func, OpOverload) and is_composite(func):
             dispatch_stack._push_mode(self)
             try:
-                return func.decompose(*args, **(kwargs or {}))
+                return run_composite(func, args, kwargs or {})
             finally:
                 dispatch_stack._pop_mode()
         self._watch.handling += 1
@@ -536,6 +564,17 @@ class _DispatchMode(TorchDispatchMode):
             return self._watch.dispatch(func, args, kwargs or {})
         finally:
             self._watch.handling -= 1
+
+
+class _DispatchModeBesideDynamo(_DispatchMode):
+    """For a process with compiled code, in which Dynamo would try to compile the method."""
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        return True
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        return super().__torch_dispatch__(func, types, args, kwargs)
 
 
 def _named(call: str) -> Callable[..., Any]:
@@ -548,13 +587,24 @@ def _named(call: str) -> Callable[..., Any]:
     return function
 
 
-def _sources(
-    func: Any, tensors: list[torch.Tensor], written: list[torch.Tensor]
-) -> list[torch.Tensor]:
-    """The tensors whose data ``func`` reads."""
-    if isinstance(func, OpOverload) and func._schema.name in _OVERWRITES:
-        return [t for t in tensors if not any(t is w for w in written)]
-    return tensors
+class _Operator:
+    """What is asked of an operator in each call."""
+
+    __slots__ = ("allocates", "draws", "overwrites", "plain", "writes")
+
+    def __init__(self, func: OpOverload) -> None:
+        name, view = func._schema.name, is_view(func) or torch.Tag.inplace_view in func.tags
+        self.allocates = name in _ALLOCATIONS
+        self.draws = torch.Tag.nondeterministic_seeded in func.tags
+        self.overwrites = name in _OVERWRITES
+        self.writes = may_write(func)
+        #: A capture can hold it wherever all its tensors are on the device.
+        self.plain = func is not _LIFT and (
+            view or not (name in _READS or name in _COPIES or may_refuse(func))
+        )
+
+
+_operator = functools.cache(_Operator)
 
 
 def _to_device(host: torch.Tensor, device: Any) -> torch.Tensor:
