@@ -48,13 +48,18 @@ def admit(
     cap = from_environment().vram_cap
     device, index = lane.device, lane.index
 
-    def missing(exactly: bool = True) -> int:
-        in_use, total = device.memory(index)
+    def in_use() -> int:
         temporary = max(0, device.allocated(index) - allocated_before)
-        return in_use - temporary + bytes_needed(exactly) - int(cap * total)
+        return device.memory(index)[0] - temporary
 
-    if missing(exactly=False) <= 0 or missing() <= 0:
+    total = device.memory(index)[1]
+    room = int(cap * total) - in_use()
+    if bytes_needed(False) <= room or bytes_needed(True) <= room:
         return
+
+    def missing() -> int:
+        return in_use() - device.cached(index) + bytes_needed(True) - int(cap * total)
+
     device.release_cached_memory()
     others = [other for other in _holders if other is not holder]
     for candidate in (holder, *others):
@@ -66,10 +71,9 @@ def admit(
             log(logging.INFO, "released_unused", of=candidate.name, graphs=released)
             device.release_cached_memory()
     if missing() > 0:
-        (in_use, total), more = device.memory(index), bytes_needed(True)
-        in_use -= max(0, device.allocated(index) - allocated_before)
+        more, used = bytes_needed(True), in_use() - device.cached(index)
         raise MemoryCapError(
             f"no room for its graph: it would take about {more / _MIB:.1f} MiB more, and "
-            f"{in_use / _MIB:.1f} MiB of the {cap * total / _MIB:.1f} MiB are in use that "
+            f"{used / _MIB:.1f} MiB of the {cap * total / _MIB:.1f} MiB are in use that "
             f"GFXGRAPH_VRAM_CAP={cap:g} allows. Raise the variable, or use fewer or smaller shapes."
         )

@@ -510,7 +510,7 @@ class Engine:
         lane.follow(device.stream_id(index))
         # Arguments that nobody called with were made for this, and go with it.
         ours = leaves if result is MISS else ()
-        allocated = device.allocated(index) - sum(map(bytes_of, ours))
+        allocated = max(0, device.allocated(index) - sum(map(bytes_of, ours)))
 
         if tree is None:
             statics = [make_static(leaf, torch_device) for leaf in leaves]

@@ -104,6 +104,9 @@ class Device(Protocol):
     def allocated(self, index: int) -> int:
         """Bytes of device ``index`` that tensors hold and :meth:`memory` counts."""
 
+    def cached(self, index: int) -> int:
+        """Bytes of device ``index`` that the allocator keeps for tensors that come, in no graph."""
+
     def release_cached_memory(self) -> None:
         """Give back to the driver what the allocator keeps and nobody uses."""
 

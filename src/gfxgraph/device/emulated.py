@@ -256,6 +256,10 @@ class EmulatedDevice:
         """0: only pools count."""
         return 0
 
+    def cached(self, index: int = 0) -> int:
+        """0: nothing is kept."""
+        return 0
+
     def release_cached_memory(self) -> None:
         """Nothing is kept."""
 

@@ -97,6 +97,18 @@ class GpuDevice:
         stats = torch.cuda.memory_stats_as_nested_dict(index)
         return int(stats["allocated_bytes"]["all"]["current"]) if stats else 0
 
+    def cached(self, index: int) -> int:
+        """The free part of torch's segments outside of private pools, which it gives back itself.
+
+        It does so when the driver has no more. ``release_cached_memory()`` leaves those segments in
+        which a tensor still lives.
+        """
+        return sum(
+            segment["total_size"] - segment["allocated_size"]
+            for segment in torch.cuda.memory_snapshot()
+            if segment["device"] == index and tuple(segment["segment_pool_id"]) == (0, 0)
+        )
+
     def release_cached_memory(self) -> None:
         """``torch.cuda.empty_cache()``, and the workspaces of cuBLAS or hipBLAS."""
         self.clear_library_workspaces()
