@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import threading
 
 import numpy as np
@@ -122,6 +123,19 @@ def test_a_number_of_the_clock_is_not_folded(device):
     values = [float(graph(x)[0]) for _ in range(4)]
     assert values == sorted(set(values)), "each call has a later time"
     assert graph.stats().replays == 0 and graph.stats().fallbacks
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="memory of the host only")
+@torch.no_grad()
+def test_a_constant_that_came_from_the_inputs_unseen_is_not_folded(device):
+    def peeks(x):  # as an extension in C does
+        values = (ctypes.c_float * x.numel()).from_address(x.data_ptr())
+        return x * 0 + torch.tensor([sum(values)], device=device)
+
+    graph = gfxgraph.graphed(peeks)
+    for x in (torch.ones(4), torch.arange(4.0), torch.ones(4) * 3):
+        assert torch.equal(graph(x), peeks(x))
+    assert "another value came" in next(iter(graph.stats().fallbacks))
 
 
 # ---- what depends on them becomes a branch

@@ -58,7 +58,10 @@ def admit(
         return
 
     def missing() -> int:
-        return in_use() - device.cached(index) + bytes_needed(True) - int(cap * total)
+        more = bytes_needed(
+            True
+        )  # none where the pool has room: then it does not matter who is over
+        return more and in_use() - device.cached(index) + more - int(cap * total)
 
     device.release_cached_memory()
     others = [other for other in _holders if other is not holder]

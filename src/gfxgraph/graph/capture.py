@@ -174,10 +174,14 @@ class _WarmedUp:
 
 @dataclass
 class _Run:
-    """What all parts of one capture share; the arguments are those of :func:`capture`."""
+    """What all parts of one capture share; the arguments are those of :func:`capture`.
+
+    ``given`` holds the arguments; ``inputs`` may become other tensors, shared with other graphs.
+    """
 
     function: Callable[[], list[torch.Tensor]]
     inputs: list[torch.Tensor]
+    given: list[torch.Tensor]
     lane: Lane
     roots: dict[str, object]
     log: UndoLog
@@ -252,9 +256,9 @@ def capture(
         for generator, state in states:
             generator.set_state(state)
 
-    this = _Run(function, inputs, lane, roots, log, generators, rewind, set())
-    traced: _Traced | None = None
     given = list(inputs)
+    this = _Run(function, inputs, given, lane, roots, log, generators, rewind, set())
+    traced: _Traced | None = None
     sample: list[torch.Tensor] = []
     try:
         with being_busy():
@@ -291,7 +295,7 @@ def capture(
             rewind()
             if tolerance is not None:
                 expected = (eager.outputs, eager.written)
-                got = _first_replay(traced, this, given, log.regions(), eager.draws_random_numbers)
+                got = _first_replay(traced, this, log.regions(), eager.draws_random_numbers)
                 _verify(got, expected, tolerance, eager.draws_random_numbers)
                 sample = got[0]
             changes = python_state.changes()
@@ -388,7 +392,7 @@ def capture_like(
         the long way, which finds out what it is.
     """
     device, index, given = lane.device, lane.index, list(inputs)
-    this = _Run(function, inputs, lane, {}, UndoLog(), (), lambda: None, set())
+    this = _Run(function, inputs, given, lane, {}, UndoLog(), (), lambda: None, set())
     traced: _Traced | None = None
     captured: CapturedGraph | None = None
     if _compiles():  # it would compile in the capture: under a mode that code steps aside
@@ -401,7 +405,7 @@ def capture_like(
             traced = _trace(this, None, listen=False)
         sample: list[torch.Tensor] = []
         if tolerance is not None:
-            got = _first_replay(traced, this, given)
+            got = _first_replay(traced, this)
             _verify(got, (outputs, []), tolerance)
             sample = got[0]
         captured = dataclasses.replace(
@@ -613,7 +617,7 @@ def _warm_up(this: _Run, warmup: int) -> _WarmedUp:
         state=state,
         draws_random_numbers=draws,
     )
-    if any(event.folds for event in recording.events):
+    if any(event.folds and not event.is_of_the_host for event in recording.events):
         _confirm(this, warmed_up)
     return warmed_up
 
@@ -671,24 +675,21 @@ def _confirm(this: _Run, eager: _WarmedUp) -> None:
         CaptureError: it did not, or that run failed.
     """
     this.rewind()
-    kept = [static.clone() for static in this.inputs]
-    for static in this.inputs:
-        static.copy_(_other_values(static))
     expected = eager.recording.events
     log = UndoLog()
     other = dataclasses.replace(this, log=log)
     try:
-        with _no_printing():
-            recording, _ = _record_run(other, eager.moving)
+        with _no_printing(), _other_inputs(this):
+            try:
+                recording, _ = _record_run(other, eager.moving)
+            finally:
+                log.undo()
     except Exception as error:
         raise CaptureError(
             f"with other inputs the function raised {_one_line(error)}, so it could not be "
             f"confirmed that {_told(expected[0])} does not depend on them."
         ) from error
     finally:
-        log.undo()
-        for static, values in zip(this.inputs, kept, strict=True):
-            static.copy_(values)
         this.rewind()
     for before, now in itertools.zip_longest(expected, recording.events):
         if before is None or now is None or before.point.what != now.point.what:
@@ -703,6 +704,19 @@ def _confirm(this: _Run, eager: _WarmedUp) -> None:
             )
         if not before.folds and not before.same_outcome(now):
             break
+
+
+@contextmanager
+def _other_inputs(this: _Run) -> Iterator[None]:
+    """Let the static inputs hold other values than those that were given."""
+    kept = [value.clone() for value in this.given]
+    try:
+        for static, value in zip(this.inputs, kept, strict=True):
+            static.copy_(_other_values(value))
+        yield
+    finally:
+        for static, value in zip(this.inputs, kept, strict=True):
+            static.copy_(value)
 
 
 def _other_values(static: torch.Tensor) -> torch.Tensor:
@@ -791,6 +805,10 @@ def _trace(
     """
     this.rewind()
     lane, device = this.lane, this.lane.device
+    events = [] if eager is None else eager.recording.events
+    # Nothing on the device reads the static inputs now. What found a way from there to the host
+    # that no operation of torch shows brings other constants than before.
+    confirms = events and all(e.folds for e in events) and any(e.is_of_the_host for e in events)
     with LOCK:
         pool, (in_use, _) = lane.pool(), device.memory(lane.index)
         begin = functools.partial(_begin, device, pool, this.generators)
@@ -798,7 +816,7 @@ def _trace(
         tracer = Tracer(
             device.type,
             this.inputs,
-            [] if eager is None else eager.recording.events,
+            events,
             begin,
             root,
             moving=() if eager is None else eager.moving,
@@ -807,6 +825,7 @@ def _trace(
         with (
             device.on_stream(lane.stream, lane.index),
             no_garbage_collection(),
+            _other_inputs(this) if confirms else nullcontext(),
             listening(tracer.heard) if listen else nullcontext(),
         ):
             try:
@@ -870,16 +889,14 @@ _Tensors: TypeAlias = tuple[list[torch.Tensor], list[torch.Tensor]]
 def _first_replay(
     traced: _Traced,
     this: _Run,
-    given: Sequence[torch.Tensor],
     written: Sequence[torch.Tensor] = (),
     draws: bool = False,
 ) -> _Tensors:
-    """Replay; ``given`` holds the inputs, which may be elsewhere than the static ones."""
     lane = this.lane
     with LOCK:
         lane.follow(lane.device.stream_id(lane.index))
         with torch.no_grad():
-            for static, value in zip(this.inputs, given, strict=True):
+            for static, value in zip(this.inputs, this.given, strict=True):
                 if static is not value:
                     static.copy_(value)
         last = run(traced.root)

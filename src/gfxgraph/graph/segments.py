@@ -279,11 +279,11 @@ class Tracer(Watch):
         root: Segment | None = None,
         **options: Any,
     ) -> None:
-        super().__init__(device_type, inputs, **options)
+        # Without a break there is one path: nobody goes through it again, and all is as it was.
+        self._branches = any(not event.folds for event in events)
+        super().__init__(device_type, inputs, follows=self._branches, **options)
         self._events = events
         self._next = 0
-        # Without a break there is one path, and nobody goes through it again.
-        self._keeps_operations = any(not event.folds for event in events)
         self._begin = begin
         self._graph: BridgedCUDAGraph | None = None
         self._shared = root  # the segment that is gone through again
@@ -328,7 +328,7 @@ class Tracer(Watch):
         """Capture an operation, or go through it again."""
         if isinstance(func, OpOverload) and (is_view(func) or torch.Tag.inplace_view in func.tags):
             return func(*args, **kwargs)
-        given = list(tensors_in((args, kwargs))) if self._keeps_operations else []
+        given = list(tensors_in((args, kwargs))) if self._branches else []
         if self._shared is not None:
             if self._position == len(self._shared.done):
                 self._diverged(f"it went on with {func}")
@@ -343,7 +343,7 @@ class Tracer(Watch):
             if self.failure is None:
                 self.failure = Failure(func, users_line())
             raise
-        if self._keeps_operations:
+        if self._branches:
             self._segment.done.append(_Done.of(func, given, result))
         return result
 
@@ -358,6 +358,8 @@ class Tracer(Watch):
             self._diverged(f"it met {point.what} where {event.point.what} was")
         self._next += 1
         if event.folds:
+            if event.is_of_the_host and not event.was_given(args, kwargs):
+                self._diverged(f"another value came to {point.what}")
             return self._fold(event, point)
         return self._break(event, func, args, kwargs)
 

@@ -36,6 +36,7 @@ class Event:
         writes: whether it writes to a tensor that it was given.
         result: what came out, each tensor copied. A tensor that is one of the arguments is
             ``Same(n)``: the n-th of them.
+        given: of a constant, what came from the host.
         sources: storage keys of the tensors from outside that it depends on.
     """
 
@@ -44,6 +45,7 @@ class Event:
     moving: bool
     writes: bool
     result: Any
+    given: Any
     sources: frozenset[int]
 
     @property
@@ -51,11 +53,18 @@ class Event:
         """Whether the result can be put in its place."""
         return not self.moving and not self.writes
 
+    @property
+    def is_of_the_host(self) -> bool:
+        """Whether it is a constant into which nothing went that was on the device before."""
+        return self.folds and self.point.kind == "constant" and not self.sources
+
     def same_outcome(self, other: Event) -> bool:
         """Whether another run of the same point gave the same."""
-        ours, theirs = (pytree.tree_flatten(e.result) for e in (self, other))
-        with _disable_current_modes(), torch._C.DisableTorchFunction():
-            return ours[1] == theirs[1] and all(map(_equal, ours[0], theirs[0]))
+        return _same(self.result, other.result)
+
+    def was_given(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+        """Whether a constant is made of the same again; asked without waiting for the device."""
+        return _same(self.given, (args, kwargs))
 
 
 @dataclass(frozen=True)
@@ -176,9 +185,12 @@ class Recorder(Watch):
             moving=point.rule in _DONE_IN_EACH_CALL or roots is None,
             writes=writes,
             result=None,
+            given=None,
             sources=roots or frozenset(),
         )
         with self.quietly():
+            if point.kind == "constant":
+                event.given = _kept((args, kwargs), [])
             before = len(self.recording.events)
             result = func(*args, **kwargs)
             del self.recording.events[before:]
@@ -251,6 +263,13 @@ def _kept(result: Any, given: list[torch.Tensor]) -> Any:
         return value.detach().clone()
 
     return pytree.tree_map(keep, result)
+
+
+def _same(ours: Any, theirs: Any) -> bool:
+    leaves, spec = pytree.tree_flatten(ours)
+    others, other_spec = pytree.tree_flatten(theirs)
+    with _disable_current_modes(), torch._C.DisableTorchFunction():
+        return spec == other_spec and all(map(_equal, leaves, others))
 
 
 def _equal(a: Any, b: Any) -> bool:

@@ -105,6 +105,8 @@ class Watch:
         inputs: the tensors that hold the arguments.
         moving: storage keys of tensors from outside that change from call to call.
         forced: operators (``"aten::foo.bar"``) that a capture was seen to fail at.
+        follows: whether to follow what depends on what. Without, everything is taken to be the same
+            in each call, as it is in a run that repeats one without breaks.
     """
 
     def __init__(
@@ -113,7 +115,9 @@ class Watch:
         inputs: Iterable[torch.Tensor],
         moving: Iterable[int] = (),
         forced: Iterable[str] = (),
+        follows: bool = True,
     ) -> None:
+        self._follows = follows
         self.device_type = device_type
         self.emulated = device_type == "cpu"
         self.quiet = 0
@@ -261,20 +265,23 @@ class Watch:
         """An operation that the dispatch mode saw."""
         op = _operator(func) if isinstance(func, OpOverload) else None
         tensors = [*tensors_in(args), *tensors_in(kwargs)]
-        keys = list(map(self.name, tensors))
-        if func is _LIFT:  # torch.tensor(2.0): made in this run
-            self.inside.add(keys[0])
-        for key, tensor in zip(keys, tensors, strict=True):
-            if key not in self.inside and key not in self.outside:
-                self._see(key, tensor)
         written = list(written_tensors(func, args, kwargs)) if op and op.writes else []
-        for tensor in written:
-            if self.name(tensor) not in self.inside:
-                self.wrote(tensor)
-        read = keys
-        if op and op.overwrites:
-            read = [key for key, t in zip(keys, tensors, strict=True) if t is not written[0]]
-        sources = self._joined(read)
+        keys: list[int] = []
+        sources = _NO_ROOTS
+        if self._follows:
+            keys = list(map(self.name, tensors))
+            if func is _LIFT:  # torch.tensor(2.0): made in this run
+                self.inside.add(keys[0])
+            for key, tensor in zip(keys, tensors, strict=True):
+                if key not in self.inside and key not in self.outside:
+                    self._see(key, tensor)
+            for tensor in written:
+                if self.name(tensor) not in self.inside:
+                    self.wrote(tensor)
+            read = keys
+            if op and op.overwrites:
+                read = [key for key, t in zip(keys, tensors, strict=True) if t is not written[0]]
+            sources = self._joined(read)
         host = [t for t in tensors if not self.on_device(t)]
         point = None
         # Of most operators only where their tensors are decides whether a capture can hold them.
@@ -299,7 +306,8 @@ class Watch:
             result = self.event(point, func, args, kwargs)
         if func is _LIFT and not self.quiet and args[0].dim() == 0:
             self._keep_on_host(result)
-        self._flow(func, op, sources, keys, written, result)
+        if self._follows:
+            self._flow(func, op, sources, keys, written, result)
         if host and point is None and not self.quiet and not self.emulated:
             self._flow_on_host(tensors, result)
         return result
@@ -330,7 +338,7 @@ class Watch:
 
     def is_moving(self, tensors: Iterable[torch.Tensor]) -> bool:
         """Whether the data of ``tensors`` may be other data in the next call."""
-        return self.roots(tensors) is None
+        return self._follows and self.roots(tensors) is None
 
     def _joined(self, keys: Iterable[int]) -> Roots:
         joined = _NO_ROOTS
