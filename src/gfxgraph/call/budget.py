@@ -58,9 +58,7 @@ def admit(
         return
 
     def missing() -> int:
-        more = bytes_needed(
-            True
-        )  # none where the pool has room: then it does not matter who is over
+        more = bytes_needed(True)  # none where the pool has room, whoever is over the cap
         return more and in_use() - device.cached(index) + more - int(cap * total)
 
     device.release_cached_memory()

@@ -756,24 +756,20 @@ def _capture_somehow(
     """Capture as it is, or by folding and branching; an operator that fails becomes a branch."""
     root = None if tree is None else tree.root
     for _ in range(_MAX_FORCED):
-        events = eager.recording.events
         breaks = eager.recording.breaks()
         if breaks and not branching:
             raise explain(
                 breaks[0].point.rule, breaks[0].point.what, breaks[0].where, 'branching="off".'
             )
-        # Dynamo leaves compiled code alone under our modes: then try without them first.
-        follow = bool(breaks) or root is not None or (bool(events) and not _compiles())
         try:
-            if not follow:
+            for only in _lighter_ways(eager.recording) if root is None else ():
                 try:
-                    return _trace(this, None)
+                    return _trace(this, None if only is None else eager, only=only)
                 except _Failed as failed:
-                    if failed.cause_is_final:
+                    if failed.cause_is_final and not only:
                         raise
                     this.lane.renew_pool()
                     this.rewind()
-                    return _trace(this, eager, root)
             return _trace(this, eager, root)
         except _Failed as failed:
             this.lane.renew_pool()
@@ -784,6 +780,18 @@ def _capture_somehow(
         with this.lane.device.on_stream(this.lane.stream, this.lane.index):
             eager.recording, _ = _record_run(this, eager.moving)
     raise CaptureError(f"these operators cannot be captured: {', '.join(sorted(this.forced))}")
+
+
+def _lighter_ways(recording: Recording) -> Iterator[frozenset[int] | None]:
+    """In which calls to see operations in a capture that may do; ``None``: as it is."""
+    if recording.breaks():
+        return
+    # Under our modes Dynamo leaves compiled code alone.
+    if not recording.events or _compiles():
+        yield None
+    calls = recording.calls_that_fold()
+    if calls:
+        yield calls
 
 
 class _Failed(Exception):
@@ -797,11 +805,20 @@ class _Failed(Exception):
 
 
 def _trace(
-    this: _Run, eager: _WarmedUp | None, root: Segment | None = None, listen: bool = True
+    this: _Run,
+    eager: _WarmedUp | None,
+    root: Segment | None = None,
+    only: frozenset[int] | None = None,
+    listen: bool = True,
 ) -> _Traced:
     """Capture, following the recording of ``eager``; as it is, without one.
 
-    Without ``listen``, calls of the host that no graph can hold are let through, and fail.
+    Args:
+        this: what to capture.
+        eager: what warming up found.
+        root: the tree so far.
+        only: the calls in which to see operations; the others run as fast as without us.
+        listen: without, calls of the host that no graph can hold are let through, and fail.
     """
     this.rewind()
     lane, device = this.lane, this.lane.device
@@ -821,6 +838,7 @@ def _trace(
             root,
             moving=() if eager is None else eager.moving,
             forced=this.forced,
+            only=only,
         )
         with (
             device.on_stream(lane.stream, lane.index),

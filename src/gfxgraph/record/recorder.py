@@ -37,6 +37,7 @@ class Event:
         result: what came out, each tensor copied. A tensor that is one of the arguments is
             ``Same(n)``: the n-th of them.
         given: of a constant, what came from the host.
+        call: in which call of a function of torch, counted from the start; ``None``: in none.
         sources: storage keys of the tensors from outside that it depends on.
     """
 
@@ -46,6 +47,7 @@ class Event:
     writes: bool
     result: Any
     given: Any
+    call: int | None
     sources: frozenset[int]
 
     @property
@@ -117,6 +119,11 @@ class Recording:
         """The points at which a graph has to end and the host takes over."""
         return [event for event in self.events if not event.folds]
 
+    def calls_that_fold(self) -> frozenset[int] | None:
+        """The calls in which something folds, if nothing else has to be seen to repeat the run."""
+        calls = frozenset(event.call for event in self.events if event.call is not None)
+        return calls if all(event.folds and event.call for event in self.events) else None
+
     def written_before_the_last_break(self) -> set[int]:
         """Storage keys of what a call may have written when it turns out to take a new path."""
         last = max((n for n, event in enumerate(self.events) if not event.folds), default=-1)
@@ -186,6 +193,7 @@ class Recorder(Watch):
             writes=writes,
             result=None,
             given=None,
+            call=self.call,
             sources=roots or frozenset(),
         )
         with self.quietly():

@@ -13,7 +13,7 @@ import sys
 import threading
 import weakref
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import Any, Literal, NamedTuple, TypeAlias
 
 import torch
@@ -107,6 +107,10 @@ class Watch:
         forced: operators (``"aten::foo.bar"``) that a capture was seen to fail at.
         follows: whether to follow what depends on what. Without, everything is taken to be the same
             in each call, as it is in a run that repeats one without breaks.
+        only: numbers of the calls of torch's functions in which to see operations. Default: all.
+
+    Attributes:
+        call: how many functions of torch were called, or ``None`` outside of one.
     """
 
     def __init__(
@@ -116,8 +120,12 @@ class Watch:
         moving: Iterable[int] = (),
         forced: Iterable[str] = (),
         follows: bool = True,
+        only: frozenset[int] | None = None,
     ) -> None:
+        self.call: int | None = None
+        self._calls = 0
         self._follows = follows
+        self._only = only
         self.device_type = device_type
         self.emulated = device_type == "cpu"
         self.quiet = 0
@@ -181,10 +189,10 @@ class Watch:
         lift = torch._C._only_lift_cpu_tensors()
         # torch.tensor(x, device="cuda") then reaches us as a host tensor and a copy.
         torch._C._set_only_lift_cpu_tensors(True)
-        mode = _DispatchModeBesideDynamo if "torch._dynamo" in sys.modules else _DispatchMode
-        self._modes = modes = (_FunctionMode(self), mode(self))
+        dispatch = _DispatchModeBesideDynamo if "torch._dynamo" in sys.modules else _DispatchMode
+        self._modes = modes = (_FunctionMode(self), dispatch(self))
         try:
-            with modes[0], modes[1], _launches_of_triton(self):
+            with modes[0], nullcontext() if self._only else modes[1], _launches_of_triton(self):
                 yield
         finally:
             self._modes = ()  # they hold us, and we hold tensors
@@ -231,8 +239,22 @@ class Watch:
             return Answer(self.event(Point(kind, what, "call", ()), _named(what), detail, {}))
         return None
 
-    def function(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def called(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """A call that the function mode saw."""
+        self._calls += 1
+        before, self.call = self.call, self._calls
+        try:
+            if self._only is None or not self._modes:
+                return self.function(func, args, kwargs)
+            if self._calls not in self._only:
+                return func(*args, **kwargs)
+            with self._modes[1]:
+                return self.function(func, args, kwargs)
+        finally:
+            self.call = before
+
+    def function(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """One of those in which operations are seen."""
         if self.quiet or not args or not isinstance(args[0], torch.Tensor):
             copy = not self.quiet and self.emulated and self._host_copy(func, args, kwargs)
             if copy:
@@ -544,7 +566,7 @@ class _FunctionMode(TorchFunctionMode):
         self._watch = watch
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        return self._watch.function(func, args, kwargs or {})
+        return self._watch.called(func, args, kwargs or {})
 
 
 class _DispatchMode(TorchDispatchMode):
