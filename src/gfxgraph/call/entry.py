@@ -60,6 +60,7 @@ class GraphRow:
         replays: how often it was replayed.
         paths: ways that data takes through it; 1 where its course does not depend on data.
         report: what was folded into it, and where the host takes over between its graphs.
+        compiled: whether it holds code of ``torch.compile``.
     """
 
     key: str
@@ -69,6 +70,7 @@ class GraphRow:
     replays: int
     paths: int
     report: list[str]
+    compiled: bool
 
 
 class Refusal:
@@ -117,6 +119,8 @@ class Entry:
         self.used = 0
         #: Why calls that need another path run eagerly from now on.
         self.closed: str | None = None
+        #: Why it holds no compiled code, where that was asked for.
+        self.not_compiled = ""
         self.key = key
         self.out_spec = out_spec
         self._lane = lane
@@ -330,6 +334,11 @@ class Entry:
         return ((storage_key(s), s.untyped_storage().nbytes()) for s in self._statics)
 
     @property
+    def replay_s(self) -> float | None:
+        """Median seconds of a replay, if that was asked for at its capture."""
+        return None if self.captured is None else self.captured.replay_s
+
+    @property
     def replays(self) -> int:
         """How often it was replayed."""
         return self._counter.replays
@@ -404,6 +413,7 @@ class Entry:
             self._counter.replays,
             0 if captured is None else captured.root.paths(),
             [] if captured is None else captured.report,
+            captured is not None and captured.compiled,
         )
 
     def release(self) -> int:
