@@ -526,6 +526,7 @@ class Engine:
                     f"{self._options.max_graphs}"
                 )
             compiled = self._capture(fn, leaves, spec, result, None, code)
+            compiled.keeps = code
         except Exception as error:
             if getattr(error, "transient", False) or self._options.fallback == "raise":
                 raise

@@ -121,6 +121,8 @@ class Entry:
         self.closed: str | None = None
         #: Why it holds no compiled code, where that was asked for.
         self.not_compiled = ""
+        #: What the graph uses beside tensors: compiled code.
+        self.keeps: object = None
         self.key = key
         self.out_spec = out_spec
         self._lane = lane
@@ -356,6 +358,7 @@ class Entry:
         entry._counter = self._counter
         entry.replay = entry._make_tree_replay(captured, entry._write_back)
         entry.on_new_path = self.on_new_path
+        entry.not_compiled = self.not_compiled
         self.captured = None  # its graphs live on
         with LOCK:
             self._lane.graphs -= 1
@@ -438,6 +441,7 @@ class Entry:
         self._build = None
         self._statics = []
         self._guard = Guard({}, ())
+        self.keeps = None
         self._copy = _nothing
         self.attempt = self.replay = self.on_new_path = miss
 

@@ -630,8 +630,8 @@ def _warm_up(this: _Run, warmup: int) -> _WarmedUp:
         if this.compiled:
             for event in recording.breaks():
                 raise CompileError(
-                    f"{event.where}: there the host takes over between two graphs "
-                    f"({event.point.what}), and compiled code cannot be cut there"
+                    f"the host takes over between two graphs ({event.point.what}), and compiled "
+                    f"code cannot be cut there: {event.where}"
                 )
             uncompiled = _cloned(outputs, this.log.regions())
         for left in range(warmup - 1, 0, -1):
