@@ -1,4 +1,4 @@
-"""``graphed(compile=)`` and ``gfxgraph.compile``: compiled code in the graph, or the reason why not."""
+"""``graphed(compile=)``: compiled code in the graph, or the reason why there is none."""
 
 from __future__ import annotations
 

@@ -336,11 +336,6 @@ class Entry:
         return ((storage_key(s), s.untyped_storage().nbytes()) for s in self._statics)
 
     @property
-    def replay_s(self) -> float | None:
-        """Median seconds of a replay, if that was asked for at its capture."""
-        return None if self.captured is None else self.captured.replay_s
-
-    @property
     def replays(self) -> int:
         """How often it was replayed."""
         return self._counter.replays

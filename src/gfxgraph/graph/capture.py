@@ -13,7 +13,6 @@ import gc
 import itertools
 import logging
 import random
-import statistics
 import sys
 import threading
 import time
@@ -78,9 +77,6 @@ _MAX_FORCED = 8
 # Compiled code rounds at other places than eager execution: what it may differ by, in tolerances.
 _COMPILED_SLACK = 4.0
 
-# Replays that are timed, one by one.
-_TIMED = 20
-
 _local = threading.local()
 
 
@@ -141,7 +137,8 @@ class CapturedGraph:
         state: what Python held then, if the function only computes: nothing was folded, written,
             drawn, or worth a note.
         compiled: whether what it holds is compiled code.
-        replay_s: median seconds of a replay until the device is done, if that was asked for.
+        time_replay: replays from the state that the capture found, puts that back, and gives the
+            seconds until the device was done; ``None`` where that was not asked for.
     """
 
     root: Segment
@@ -158,7 +155,7 @@ class CapturedGraph:
     state: PythonState | None = None
     sample: list[torch.Tensor] = dataclasses.field(default_factory=list)
     compiled: bool = False
-    replay_s: float | None = None
+    time_replay: Callable[[], float] | None = None
 
     @property
     def plain(self) -> bool:
@@ -248,7 +245,7 @@ def capture(
         admit: raises if there is no room for what takes so many bytes at its peak.
         compiled: whether ``function`` runs compiled code wherever it is not under our modes; that
             is compared with the recorded run, which is not compiled.
-        timed: whether to time replays.
+        timed: whether its replays are to be timed.
 
     Raises:
         CompileError: the host decides how the call goes on, which compiled code cannot be cut for.
@@ -277,7 +274,6 @@ def capture(
 
     this = _Run(function, inputs, lane, roots, log, generators, rewind, set(), compiled)
     traced: _Traced | None = None
-    replay_s: float | None = None
     given = list(inputs)
     sample: list[torch.Tensor] = []
     try:
@@ -327,8 +323,6 @@ def capture(
                 got = _first_replay(traced, this, given, log.regions(), eager.draws_random_numbers)
                 _verify(got, expected, tolerance, eager.draws_random_numbers)
                 sample = got[0]
-            if timed:
-                replay_s = _time_replays(traced, this, given)
             changes = python_state.changes()
             if changes:
                 raise CaptureError(
@@ -395,7 +389,7 @@ def capture(
         state=None if special else eager.state,
         sample=sample,
         compiled=compiled,
-        replay_s=replay_s,
+        time_replay=functools.partial(_timed_replay, traced, this, given) if timed else None,
     )
 
 
@@ -949,18 +943,16 @@ def _cloned(outputs: Sequence[torch.Tensor], written: Sequence[torch.Tensor]) ->
     return [t.clone() for t in outputs], [t.clone() for t in written]
 
 
-def _time_replays(traced: _Traced, this: _Run, given: Sequence[torch.Tensor]) -> float:
-    """Median seconds of a replay from the state that the call found, with its inputs copied."""
+def _timed_replay(traced: _Traced, this: _Run, given: Sequence[torch.Tensor]) -> float:
     device, index = this.lane.device, this.lane.index
-    seconds = []
-    for _ in range(_TIMED):
-        this.rewind()
-        device.synchronize(index)
-        start = time.perf_counter()
-        _first_replay(traced, this, given)
-        device.synchronize(index)
-        seconds.append(time.perf_counter() - start)
-    return statistics.median(seconds)
+    this.rewind()
+    device.synchronize(index)
+    start = time.perf_counter()
+    _first_replay(traced, this, given)
+    device.synchronize(index)
+    seconds = time.perf_counter() - start
+    this.rewind()
+    return seconds
 
 
 def _verify(
