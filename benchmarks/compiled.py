@@ -2,10 +2,10 @@
 
 ``PYTHONPATH=src python3 benchmarks/compiled.py [--out FILE] [--commit C] [--only MODEL]
 [--skip WAY] [--limit SECONDS]``. Each model has a process of its own, which is ended when its share
-of the time is over: what it has told by then is kept, and ``max-autotune`` comes last. Times are medians in
-microseconds: host time is the time until a call returns (the device is idle when it starts), end to
-end includes the wait for the device. Without a GPU the models are smaller, the graphs are emulated,
-and times mean nothing.
+of the time is over: what it has told by then is kept, and ``max-autotune`` comes last. Times are
+medians in microseconds: host time is the time until a call returns (the device is idle when it
+starts), end to end includes the wait for the device. Without a GPU the models are smaller, the
+graphs are emulated, and times mean nothing.
 """
 
 from __future__ import annotations
