@@ -143,7 +143,7 @@ def test_regions_are_counted_by_the_backend_that_makes_them(device):
 def test_each_kind_of_call_is_compiled_for_its_shapes_beyond_the_limit_of_dynamo(device):
     model, backend = net(device), Backend()
     graph = gfxgraph.graphed(model, compile={"backend": backend})
-    sizes = range(1, torch._dynamo.config.recompile_limit + 4)
+    sizes = range(1, 12)  # Dynamo would compile for 8 of them
     for size in sizes:
         same(graph, model, torch.randn(size, 8, device=device), times=2)
         assert (size, 8) in backend.shapes
@@ -392,6 +392,27 @@ def test_code_that_must_be_one_region_and_is_not_is_a_failure(device):
     graph = gfxgraph.graphed(broken, compile={"backend": "eager", "fullgraph": True})
     same(graph, broken, torch.randn(4, device=device))
     assert "torch.compile failed: Unsupported" in why_not(graph)
+
+
+def test_what_a_compiler_prints_is_not_the_function_printing(device):
+    def prints(graph, example_inputs):
+        print("a table of the graph")
+        return graph.forward
+
+    graph = gfxgraph.graphed(torch.sin, compile={"backend": prints})
+    same(graph, torch.sin, torch.randn(4, device=device))
+    assert compiled_only(graph)
+
+
+def test_a_function_that_prints_runs_eagerly_as_without_compile(device, capsys):
+    def says(x):
+        print("called")
+        return x * 2
+
+    graph = gfxgraph.graphed(says, compile={"backend": "eager"})
+    same(graph, says, torch.randn(4, device=device), times=2)
+    assert "prints" in next(iter(graph.stats().fallbacks)) and not graph.stats().graphs
+    assert capsys.readouterr().out == "called\n" * 4
 
 
 def test_dynamo_that_is_off_is_noticed(device):
