@@ -377,6 +377,20 @@ def test_where_compiling_fails_the_graph_is_that_of_the_function_as_it_is(device
     assert [record.event for record in caplog.records] == ["not_compiled"]  # told once
 
 
+@pytest.mark.skipif(HAS_GPU, reason="there Inductor makes kernels without a C++ compiler")
+def test_without_a_compiler_for_inductor_there_is_a_graph_all_the_same(tmp_path):
+    code = (
+        "import torch, gfxgraph\n"
+        "graph, x = gfxgraph.compile(torch.sin), torch.randn(3)\n"
+        "for _ in range(3): torch.testing.assert_close(graph(x), torch.sin(x))\n"
+        "(reason,) = graph.stats().not_compiled.values()\n"
+        "assert 'torch.compile failed' in reason and 'compiler' in reason, reason\n"
+        "assert graph.stats().replays == 2\n"
+    )
+    nothing = {"CXX": str(tmp_path / "nothing"), "TORCHINDUCTOR_CACHE_DIR": str(tmp_path / "cache")}
+    subprocess.run([sys.executable, "-c", code], check=True, env=os.environ | nothing)
+
+
 def test_where_compiling_fails_it_is_an_error_if_asked_for(device):
     graph = gfxgraph.graphed(torch.sin, compile={"backend": fails}, fallback="raise")
     with pytest.raises(CompileError, match="no compiler on this machine") as caught:
