@@ -159,8 +159,8 @@ def compile(fn: F, *, mode: str | None = None, measure: bool = True, **options: 
     """Compile a function, a module or a method, and capture each whole call as one graph.
 
     That is :func:`graphed` with ``compile=``, and a choice: the first call with arguments of a new
-    kind captures the compiled code and the function as it is, times replays of both, and keeps the
-    faster graph, so that it is never slower than ``graphed(fn)``. What was measured is in the log
+    kind captures the compiled code and the function as it is, times 20 replays of both, and keeps
+    the compiled code only if it was faster (by the median). What was measured is in the log
     (``measured``) and in ``stats()``: the ``report`` of the graph, or ``not_compiled``.
 
     Args:
