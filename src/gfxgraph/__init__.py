@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from .call.check import check as check
     from .call.graphed import Graphed as Graphed
     from .call.graphed import GraphedStats as GraphedStats
+    from .call.graphed import compile as compile
     from .call.graphed import graphed as graphed
     from .call.traffic import suggest_buckets as suggest_buckets
     from .device import DeviceFacts as DeviceFacts
@@ -50,6 +51,7 @@ _LAZY = {
     "ShapeBucketPool": "call.buckets",
     "VerifyReport": "measure.verify_report",
     "check": "call.check",
+    "compile": "call.graphed",
     "disable": "graph.enable",
     "enable": "call.dynamic",
     "graphed": "call.graphed",
@@ -74,6 +76,7 @@ __all__ = [
     "VerifyReport",
     "__version__",
     "check",
+    "compile",
     "device_facts",
     "device_type",
     "disable",

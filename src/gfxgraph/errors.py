@@ -12,6 +12,7 @@ __all__ = [
     "ArgumentError",
     "CaptureError",
     "CaptureForbidden",
+    "CompileError",
     "DeadTensorError",
     "DeviceError",
     "GfxGraphError",
@@ -65,6 +66,10 @@ class DeadTensorError(GfxGraphError, RuntimeError):
 
 class VerificationError(CaptureError):
     """The first replay of a graph did not give what eager execution gives."""
+
+
+class CompileError(CaptureError):
+    """A function could not be compiled, or what is compiled of it cannot be in a graph."""
 
 
 class MemoryCapError(CaptureError):

@@ -31,6 +31,7 @@ class Stats(TypedDict):
         avg_replay_us: mean host time in microseconds until a replay was launched, over the
             replays made through ``BridgedCUDAGraph.replay``; 0.0 when there was none.
         capture_failures: captures that raised.
+        compile_failures: graphs made of a function as it is, because compiling it failed.
         fallbacks: reason -> how many of ``fallback_count``.
     """
 
@@ -41,6 +42,7 @@ class Stats(TypedDict):
     validation_failures: int
     avg_replay_us: float
     capture_failures: int
+    compile_failures: int
     fallbacks: dict[str, int]
 
 
@@ -116,6 +118,7 @@ class Tally:
                 validation_failures=self._counts["validation_failures"],
                 avg_replay_us=total.ns / 1000 / total.timed if total.timed else 0.0,
                 capture_failures=self._counts["capture_failures"],
+                compile_failures=self._counts["compile_failures"],
                 fallbacks=dict(self._fallbacks),
             )
 

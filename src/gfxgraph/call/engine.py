@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import functools
+import logging
+import statistics
 import threading
 import weakref
 from collections import Counter, OrderedDict
@@ -15,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import torch
 
 from ..device import current_device
-from ..errors import ArgumentError, CaptureError, GfxGraphError
+from ..errors import ArgumentError, CaptureError, CompileError, GfxGraphError
 from ..graph.capture import (
     CAPTURING,
     LOCK,
@@ -28,8 +30,9 @@ from ..graph.capture import (
 from ..graph.compare import Tolerance
 from ..graph.lane import Lane
 from ..record.effects import storage_key
-from ..stats import tally
+from ..stats import log, tally
 from .budget import admit, register
+from .compiled import Compile, Compiled
 from .entry import Attempt, Entry, GraphRow, Refusal, bytes_of, make_static, miss, shares_memory
 from .signature import MISS, Condition, Spec, builder, constants, flatten, matcher, tensor_check
 from .suitable import describe, unsuitable
@@ -64,6 +67,10 @@ _MAX_PATHS = 64
 # the same one twice.
 _PATHS_ON_TRIAL = 8
 
+# Replays that are timed to choose between two graphs, and those before.
+_ROUNDS = 20
+_ROUNDS_OF_WARMTH = 5
+
 _HOST = torch.device("cpu")
 
 # A call looks at so many of the keys met last before it works out its own key.
@@ -86,6 +93,9 @@ class GraphedStats:
         refused: arguments (as ``key`` of a row) -> why calls with such run eagerly.
         pool_bytes: bytes of the memory pools that the graphs share.
         input_bytes: bytes of all static inputs, shared ones counted once.
+        compile_s: seconds that runs took in which something was compiled; 0.0 without ``compile=``.
+        not_compiled: arguments (as ``key`` of a row) -> why their graph holds no compiled code
+            although that was asked for.
     """
 
     captures: int
@@ -98,6 +108,8 @@ class GraphedStats:
     refused: dict[str, str]
     pool_bytes: int
     input_bytes: int
+    compile_s: float
+    not_compiled: dict[str, str]
 
 
 @dataclass(frozen=True)
@@ -111,6 +123,7 @@ class Options:
     max_graphs: int = 32
     branching: Literal["auto", "off"] = "auto"
     buckets: Buckets | None = None
+    compile: Compile | None = None
 
     def __post_init__(self) -> None:
         def number(name: str) -> bool:
@@ -171,10 +184,12 @@ class Engine:
         self._keys: OrderedDict[Any, Entry | Refusal] = OrderedDict()
         self._lanes: dict[int, Lane] = {} if lanes is None else lanes
         self._counts = _Counts()
+        self._told: set[str] = set()
         self._tries: Counter[Any] = Counter()
         self._clock = 0
         #: Graphs that were met later than this are not released for room.
         self._keep_after: float = float("inf")
+        self._compiled = self._new_compiled()
         self._set_hot(())
         register(self)
 
@@ -211,6 +226,8 @@ class Engine:
                 refused={e.key: e.reason for e in found if isinstance(e, Refusal)},
                 pool_bytes=sum(lane.pool_bytes() for lane in self._lanes.values()),
                 input_bytes=sum({k: b for e in entries for k, b in e.input_storages()}.values()),
+                compile_s=0.0 if self._compiled is None else self._compiled.seconds,
+                not_compiled={e.key: e.not_compiled for e in entries if e.not_compiled},
             )
 
     def reset(self) -> None:
@@ -224,6 +241,7 @@ class Engine:
             self._lanes.clear()
             self._tries.clear()
             self._counts = _Counts()
+            self._compiled = self._new_compiled()
 
     def release_unused(self, all_or_none: bool) -> int:
         """Release the graphs that were never replayed.
@@ -307,6 +325,11 @@ class Engine:
 
     def _key_of(self, fn: Callable[..., Any], leaves: list[torch.Tensor], spec: Spec) -> Any:
         return key_of(fn, leaves, spec)
+
+    def _new_compiled(self) -> Compiled | None:
+        how = self._options.compile
+        # A compilation for each of many buckets would take its time again and again.
+        return None if how is None else Compiled(how, dynamic=self._options.buckets is not None)
 
     def _known(self, key: Any) -> tuple[Entry | Refusal | None, list[str]]:
         """What there is for ``key``; if it is stale, nothing, and what was changed in vain."""
@@ -404,7 +427,7 @@ class Engine:
                 )
             if self._key_of(fn, leaves, spec) != key:
                 raise CaptureError("argument: the function changes the shape of a tensor in place")
-            entry = self._capture(fn, leaves, spec, result, tree)
+            entry = self._make_entry(fn, leaves, spec, result, tree)
             try:
                 judge(entry)
             except Exception:
@@ -488,6 +511,76 @@ class Engine:
         """Answer a call whose key was refused."""
         return fn(*args, **kwargs) if busy() else self._run_eagerly(fn, args, kwargs, reason, kind)
 
+    def _make_entry(
+        self,
+        fn: Callable[..., Any],
+        leaves: list[torch.Tensor],
+        spec: Spec,
+        result: Any,
+        tree: Entry | None,
+    ) -> Entry:
+        """A graph of the function, of compiled code where that was asked for and can be had."""
+        code = self._compiled
+        if code is None or tree is not None:
+            return self._capture(fn, leaves, spec, result, tree)
+        kind = _describe_key(leaves, spec)
+        try:
+            if code.kinds >= self._options.max_graphs:
+                raise CompileError(
+                    f"it was compiled for {code.kinds} kinds of calls, and max_graphs is "
+                    f"{self._options.max_graphs}"
+                )
+            compiled = self._capture(fn, leaves, spec, result, None, code)
+            compiled.keeps = code
+        except Exception as error:
+            if getattr(error, "transient", False) or self._options.fallback == "raise":
+                raise
+            reason = str(error)
+        else:
+            return (
+                self._the_faster(compiled, fn, leaves, spec, result) if code.measure else compiled
+            )
+        entry = self._capture(fn, leaves, spec, result, None)
+        entry.not_compiled = reason
+        tally.add("compile_failures")
+        if reason not in self._told:
+            self._told.add(reason)
+            log(logging.WARNING, "not_compiled", function=self.name, key=kind, reason=reason)
+        return entry
+
+    def _the_faster(
+        self,
+        compiled: Entry,
+        fn: Callable[..., Any],
+        leaves: list[torch.Tensor],
+        spec: Spec,
+        result: Any,
+    ) -> Entry:
+        """``compiled``, or a graph of the function as it is where that is as fast."""
+        try:
+            plain = self._capture(fn, leaves, spec, result, None, timed=True)
+        except Exception as error:
+            log(logging.INFO, "not_measured", function=self.name, because=str(error))
+            if compiled.captured is not None:
+                compiled.captured.time_replay = None
+            return compiled
+        try:
+            of_compiled, of_plain = _replay_us(compiled, plain)
+        except BaseException:
+            compiled.release()
+            plain.release()
+            raise
+        kept = compiled if of_compiled < of_plain else plain
+        verdict = f"{of_compiled:.1f} us a replay compiled, {of_plain:.1f} us as it is"
+        if kept is plain:
+            plain.not_compiled = f"it would be no faster: {verdict}"
+        elif compiled.captured is not None:
+            compiled.captured.report.append(f"compiled: {verdict}")
+        (plain if kept is compiled else compiled).release()
+        how = "compiled" if kept is compiled else "as it is"
+        log(logging.INFO, "measured", function=self.name, key=kept.key, kept=how, because=verdict)
+        return kept
+
     def _capture(
         self,
         fn: Callable[..., Any],
@@ -495,6 +588,8 @@ class Engine:
         spec: Spec,
         result: Any,
         tree: Entry | None,
+        code: Compiled | None = None,
+        timed: bool = False,
     ) -> Entry:
         device = current_device()
         first = None if result is MISS else _taken_apart(result)
@@ -516,7 +611,7 @@ class Engine:
             statics = [make_static(leaf, torch_device) for leaf in leaves]
         else:
             statics = tree.refill(leaves)
-        body = _Body(fn, spec, statics, torch_device)
+        body = _Body(fn if code is None else code.of(fn), spec, statics, torch_device)
         first_outputs = None if first is None else body.accept(*first)
         opaque = [c.value for c in constants(spec) if not c.is_value]
         tolerance = None if self._options.verify is False else self._options.verify
@@ -528,7 +623,7 @@ class Engine:
 
         try:
             captured = None
-            model = None if tree else self._model(fn, leaves, spec)
+            model = None if tree or code else self._model(fn, leaves, spec)
             if model is not None and model.captured is not None:
                 peak_bytes = model.peak_bytes_for(statics)
                 room_for(peak_bytes)
@@ -544,7 +639,8 @@ class Engine:
                 body,
                 statics,
                 lane=lane,
-                warmup=self._options.warmup,
+                # One run is recorded, one compiles, and one is as all others will be.
+                warmup=self._options.warmup if code is None else max(3, self._options.warmup),
                 roots={self.name: fn} | {f"argument {n}": value for n, value in enumerate(opaque)},
                 tolerance=tolerance,
                 branching=self._options.branching == "auto",
@@ -552,6 +648,8 @@ class Engine:
                 tree=None if tree is None else tree.captured,
                 share_inputs=self._share_inputs,
                 admit=room_for,
+                compiled=code is not None,
+                timed=timed or (code is not None and code.measure),
             )
         except BaseException:
             lane.renew_pool()
@@ -730,6 +828,19 @@ def _reset(engine: weakref.ref[Engine]) -> None:
     alive = engine()
     if alive is not None:
         alive.reset()
+
+
+def _replay_us(*entries: Entry) -> list[float]:
+    """Median microseconds of a replay of each, taken in turn: the device's clock may change."""
+    calls = [e.captured.time_replay for e in entries if e.captured and e.captured.time_replay]
+    for _ in range(_ROUNDS_OF_WARMTH):
+        for call in calls:
+            call()
+    rounds = [[call() for call in calls] for _ in range(_ROUNDS)]
+    for entry in entries:  # it holds what it takes to get back to the state of then
+        if entry.captured is not None:
+            entry.captured.time_replay = None
+    return [1e6 * statistics.median(seconds) for seconds in zip(*rounds, strict=True)]
 
 
 def _refusal_attempt(fits: Any, refuse: Any) -> Any:

@@ -60,6 +60,7 @@ class GraphRow:
         replays: how often it was replayed.
         paths: ways that data takes through it; 1 where its course does not depend on data.
         report: what was folded into it, and where the host takes over between its graphs.
+        compiled: whether it holds code of ``torch.compile``.
     """
 
     key: str
@@ -69,6 +70,7 @@ class GraphRow:
     replays: int
     paths: int
     report: list[str]
+    compiled: bool
 
 
 class Refusal:
@@ -117,6 +119,10 @@ class Entry:
         self.used = 0
         #: Why calls that need another path run eagerly from now on.
         self.closed: str | None = None
+        #: Why it holds no compiled code, where that was asked for.
+        self.not_compiled = ""
+        #: What the graph uses beside tensors: compiled code.
+        self.keeps: object = None
         self.key = key
         self.out_spec = out_spec
         self._lane = lane
@@ -347,6 +353,7 @@ class Entry:
         entry._counter = self._counter
         entry.replay = entry._make_tree_replay(captured, entry._write_back)
         entry.on_new_path = self.on_new_path
+        entry.not_compiled = self.not_compiled
         self.captured = None  # its graphs live on
         with LOCK:
             self._lane.graphs -= 1
@@ -404,6 +411,7 @@ class Entry:
             self._counter.replays,
             0 if captured is None else captured.root.paths(),
             [] if captured is None else captured.report,
+            captured is not None and captured.compiled,
         )
 
     def release(self) -> int:
@@ -428,6 +436,7 @@ class Entry:
         self._build = None
         self._statics = []
         self._guard = Guard({}, (), ())
+        self.keeps = None
         self._copy = _nothing
         self.attempt = self.replay = self.on_new_path = miss
 

@@ -15,12 +15,13 @@ import torch
 from ..errors import ArgumentError
 from ..graph.compare import Tolerance
 from .bucketed import Buckets, Dims, Larger, OutDims, new_engine
+from .compiled import Compile
 from .engine import Engine, GraphedStats, Options, reset_with
 from .padding import Padding
 from .signature import MISS
 from .suitable import describe
 
-__all__ = ["Graphed", "GraphedStats", "graphed"]
+__all__ = ["Graphed", "GraphedStats", "compile", "graphed"]
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -40,6 +41,7 @@ def graphed(
     pad: Padding | Mapping[str, Padding] = ...,
     larger: Larger = ...,
     out_dims: OutDims | None = ...,
+    compile: bool | str | Mapping[str, Any] = ...,
 ) -> Graphed[F]: ...
 
 
@@ -58,6 +60,7 @@ def graphed(
     pad: Padding | Mapping[str, Padding] = ...,
     larger: Larger = ...,
     out_dims: OutDims | None = ...,
+    compile: bool | str | Mapping[str, Any] = ...,
 ) -> Callable[[F], Graphed[F]]: ...
 
 
@@ -75,6 +78,7 @@ def graphed(
     pad: Padding | Mapping[str, Padding] = "auto",
     larger: Larger = "eager",
     out_dims: OutDims | None = None,
+    compile: bool | str | Mapping[str, Any] | Compile = False,
 ) -> Any:
     """Run a function, a module or a method from CUDA or HIP graphs; on a CPU, from emulated ones.
 
@@ -113,6 +117,18 @@ def graphed(
             the largest one.
         out_dims: with ``buckets``: for each tensor of the result, dimension -> name. Default: seen
             by comparing two sizes.
+        compile: ``True``: compile ``fn`` with ``torch.compile`` and capture the compiled code, the
+            whole call in one graph, also where Dynamo breaks it into regions. A string is the
+            ``mode``, a dict holds keyword arguments of ``torch.compile``. Default ``False``. Beside
+            what is given, ``dynamic`` is ``False`` (with ``buckets`` ``True``: one compilation
+            serves all of them), Inductor draws the random numbers of eager execution, and has no
+            graphs of its own: ``"max-autotune"`` goes without, ``"reduce-overhead"`` is refused.
+            The first call is answered by ``fn`` as it is, and takes as long as the compilation.
+            What is compiled has to give what ``fn`` gives, within 4 times the tolerance by dtype
+            (the number, where ``verify`` is one). Where compiling fails, gives something else, or
+            the compiled code cannot be captured (host reads are not folded in it), the graph is
+            that of ``fn`` as it is, logged once and told in ``stats().not_compiled``; with
+            ``fallback="raise"`` it is an error.
 
     Returns:
         A :class:`Graphed`, called like ``fn``; attributes that it does not have are those of
@@ -123,7 +139,8 @@ def graphed(
             holds what it does not take.
     """
     of_sizes = None if buckets is None else Buckets(buckets, dims, pad, larger, out_dims)
-    options = Options(warmup, outputs, verify, fallback, max_graphs, branching, of_sizes)
+    how = Compile.of(compile)
+    options = Options(warmup, outputs, verify, fallback, max_graphs, branching, of_sizes, how)
     if of_sizes is None and (dims, pad, larger, out_dims) != (None, "auto", "eager", None):
         raise ArgumentError(
             "graphed(dims=, pad=, larger=, out_dims=) are for buckets=, which is not given."
@@ -136,6 +153,33 @@ def graphed(
     if fn is None:
         return functools.partial(Graphed, options=options)
     return Graphed(fn, options=options)
+
+
+def compile(fn: F, *, mode: str | None = None, measure: bool = True, **options: Any) -> Graphed[F]:
+    """Compile a function, a module or a method, and capture each whole call as one graph.
+
+    That is :func:`graphed` with ``compile=``, and a choice: the first call with arguments of a new
+    kind captures the compiled code and the function as it is, times 20 replays of both, and keeps
+    the compiled code only if it was faster (by the median). What was measured is in the log
+    (``measured``) and in ``stats()``: the ``report`` of the graph, or ``not_compiled``.
+
+    Args:
+        fn: see :func:`graphed`.
+        mode: of ``torch.compile``; default ``"default"``, on NVIDIA and on AMD. Inductor's own
+            graphs are never used.
+        measure: ``False``: keep the compiled code without timing it. Default ``True``.
+        options: of :func:`graphed`, without ``compile``.
+
+    Raises:
+        ArgumentError: see :func:`graphed`.
+    """
+    if "compile" in options:
+        raise ArgumentError(
+            "gfxgraph.compile(compile=): it always compiles. Use mode=, or graphed(compile=) for "
+            "other arguments of torch.compile."
+        )
+    how = Compile.of({"mode": "default" if mode is None else mode}, measure)
+    return graphed(fn, compile=how, **options)  # type: ignore[no-any-return, call-overload]
 
 
 class Graphed(Generic[F]):

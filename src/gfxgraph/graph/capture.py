@@ -15,6 +15,7 @@ import logging
 import random
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
@@ -24,7 +25,7 @@ import torch
 import torch.utils._pytree as pytree
 
 from ..device import Device, PoolHandle
-from ..errors import CaptureError, GfxGraphError, VerificationError
+from ..errors import CaptureError, CompileError, GfxGraphError, VerificationError
 from ..record.effects import KnownTensors, UndoLog, Unexpected, nobody_else_holds, storage_key
 from ..record.explain import explain
 from ..record.pretend_cuda import listening
@@ -72,6 +73,9 @@ _TURN = 60.0
 
 # Operators that may become branches because a capture failed at them, before it is given up.
 _MAX_FORCED = 8
+
+# Compiled code rounds at other places than eager execution: what it may differ by, in tolerances.
+_COMPILED_SLACK = 4.0
 
 _local = threading.local()
 
@@ -132,6 +136,9 @@ class CapturedGraph:
         sample: what the first replay gave, if it was made; for whoever wants to look at it.
         state: what Python held then, if the function only computes: nothing was folded, written,
             drawn, or worth a note.
+        compiled: whether what it holds is compiled code.
+        time_replay: replays from the state that the capture found, puts that back, and gives the
+            seconds until the device was done; ``None`` where that was not asked for.
     """
 
     root: Segment
@@ -147,6 +154,8 @@ class CapturedGraph:
     peak_bytes: int = 0
     state: PythonState | None = None
     sample: list[torch.Tensor] = dataclasses.field(default_factory=list)
+    compiled: bool = False
+    time_replay: Callable[[], float] | None = None
 
     @property
     def plain(self) -> bool:
@@ -161,9 +170,13 @@ class CapturedGraph:
 
 @dataclass
 class _WarmedUp:
-    """What warming up found; ``outputs`` and ``written`` hold what eager execution gives."""
+    """What warming up found; ``outputs`` and ``written`` hold what eager execution gives.
+
+    Of compiled code they hold what that gives, and ``uncompiled`` what it should.
+    """
 
     first_outputs: list[torch.Tensor]
+    uncompiled: _Tensors | None
     outputs: list[torch.Tensor]
     written: list[torch.Tensor]
     recording: Recording
@@ -188,6 +201,7 @@ class _Run:
     generators: tuple[torch.Generator, ...]
     rewind: Callable[[], None]
     forced: set[str]
+    compiled: bool = False
 
     def random_state(self) -> list[torch.Tensor]:
         """The states of all generators."""
@@ -208,6 +222,8 @@ def capture(
     tree: CapturedGraph | None = None,
     share_inputs: bool = False,
     admit: Callable[[int], None] = lambda peak_bytes: None,
+    compiled: bool = False,
+    timed: bool = False,
 ) -> CapturedGraph:
     """Warm up, capture and verify ``function``, then take back what all that did.
 
@@ -231,8 +247,12 @@ def capture(
         share_inputs: put the static inputs on memory that all graphs of the lane use for theirs,
             where that can be: ``inputs`` then holds others.
         admit: raises if there is no room for what takes so many bytes at its peak.
+        compiled: whether ``function`` runs compiled code wherever it is not under our modes; that
+            is compared with the recorded run, which is not compiled.
+        timed: whether its replays are to be timed.
 
     Raises:
+        CompileError: the host decides how the call goes on, which compiled code cannot be cut for.
         CaptureError: the function cannot be captured. The text says why, and names the user's
             line where there is one; the error that was met first, if any, is its ``__cause__``.
         VerificationError: the first replay differs from eager execution.
@@ -257,7 +277,7 @@ def capture(
             generator.set_state(state)
 
     given = list(inputs)
-    this = _Run(function, inputs, given, lane, roots, log, generators, rewind, set())
+    this = _Run(function, inputs, given, lane, roots, log, generators, rewind, set(), compiled)
     traced: _Traced | None = None
     sample: list[torch.Tensor] = []
     try:
@@ -272,6 +292,15 @@ def capture(
                 )
             if first_outputs is not None and not len(log) and not eager.draws_random_numbers:
                 _compare("second run", "first", eager.first_outputs, first_outputs, tolerance)
+            if eager.uncompiled is not None and tolerance is not None:
+                _verify(
+                    (eager.outputs, eager.written),
+                    eager.uncompiled,
+                    tolerance,
+                    eager.draws_random_numbers,
+                    what="compiled function",
+                    slack=_COMPILED_SLACK,
+                )
             made = [
                 t
                 for t in eager.recording.outside.values()
@@ -330,7 +359,8 @@ def capture(
     written = {storage_key(r): originals.get(storage_key(r), r) for r in log.regions()}
     saved = [region for region in log.regions() if storage_key(region) in early]
     saves_generator = recording.draws is not None and bool(recording.breaks())
-    report = list(dict.fromkeys(map(_told, recording.events)))
+    # Compiled code is not under our modes: it did by itself what we would have folded.
+    report = [] if compiled else list(dict.fromkeys(map(_told, recording.events)))
     pool_bytes = traced.pool_bytes
     if tree is not None:
         outside, written = tree.outside | outside, tree.written | written
@@ -346,6 +376,7 @@ def capture(
         or eager.draws_random_numbers
         or generators
         or tree is not None
+        or compiled
     )
     return CapturedGraph(
         traced.root,
@@ -361,6 +392,8 @@ def capture(
         peak_bytes=recording.peak_bytes,
         state=None if special else eager.state,
         sample=sample,
+        compiled=compiled,
+        time_replay=functools.partial(_timed_replay, traced, this) if timed else None,
     )
 
 
@@ -591,6 +624,15 @@ def _warm_up(this: _Run, warmup: int) -> _WarmedUp:
             this.rewind()
             state = PythonState(this.roots) if warmup == 1 else None
             recording, outputs = _record_run(this, moving)
+        uncompiled: _Tensors | None = None
+        if this.compiled:
+            for event in recording.breaks():
+                raise CompileError(
+                    f"the host takes over between two graphs ({event.point.what}), and compiled "
+                    f"code cannot be cut there: {event.where}"
+                )
+            uncompiled = _cloned(outputs, this.log.regions())
+        heard = list(printed)
         for left in range(warmup - 1, 0, -1):
             this.rewind()
             if left == 1:  # what the last run changes, every call would
@@ -598,6 +640,8 @@ def _warm_up(this: _Run, warmup: int) -> _WarmedUp:
             outputs = this.function()
         assert state is not None
         changes = state.changes()
+    if this.compiled:  # a compiler may print what it likes
+        printed = heard
     if printed:
         raise CaptureError(
             f"the function prints ({''.join(printed).strip()[:60]!r}); a replay does not run "
@@ -610,6 +654,7 @@ def _warm_up(this: _Run, warmup: int) -> _WarmedUp:
         )
     warmed_up = _WarmedUp(
         first_outputs=first_outputs,
+        uncompiled=uncompiled,
         outputs=[t.clone() for t in outputs],
         written=[region.clone() for region in this.log.regions()],
         recording=recording,
@@ -754,6 +799,12 @@ def _capture_somehow(
     this: _Run, eager: _WarmedUp, branching: bool, tree: CapturedGraph | None
 ) -> _Traced:
     """Capture as it is, or by folding and branching; an operator that fails becomes a branch."""
+    if this.compiled:  # under our modes it would step aside, so nothing can be folded
+        try:
+            return _trace(this, None)
+        except _Failed as failed:
+            this.lane.renew_pool()
+            raise failed.explained from failed.__cause__
     root = None if tree is None else tree.root
     for _ in range(_MAX_FORCED):
         breaks = eager.recording.breaks()
@@ -923,19 +974,43 @@ def _first_replay(
                 "the first replay took another path than eager execution", transient=draws
             )
         # Copied at once: another graph of the same memory pool may overwrite them.
-        return [t.clone() for t in last.outputs or ()], [t.clone() for t in written]
+        return _cloned(last.outputs or (), written)
 
 
-def _verify(got: _Tensors, expected: _Tensors, tolerance: Tolerance, draws: bool = False) -> None:
+def _cloned(outputs: Sequence[torch.Tensor], written: Sequence[torch.Tensor]) -> _Tensors:
+    return [t.clone() for t in outputs], [t.clone() for t in written]
+
+
+def _timed_replay(traced: _Traced, this: _Run) -> float:
+    device, index = this.lane.device, this.lane.index
+    this.rewind()
+    device.synchronize(index)
+    start = time.perf_counter()
+    _first_replay(traced, this)
+    device.synchronize(index)
+    seconds = time.perf_counter() - start
+    this.rewind()
+    return seconds
+
+
+def _verify(
+    got: _Tensors,
+    expected: _Tensors,
+    tolerance: Tolerance,
+    draws: bool = False,
+    what: str = "first replay",
+    slack: float = 1.0,
+) -> None:
     for tensors, others, part in zip(got, expected, ("output", "written tensor"), strict=True):
         _compare(
-            "first replay",
+            what,
             "eager execution",
             tensors,
             others,
             tolerance,
             part,
             transient=draws,  # another thread may have drawn from the same generator in between
+            slack=slack,
         )
 
 
@@ -947,11 +1022,12 @@ def _compare(
     tolerance: Tolerance | None,
     part: str = "output",
     transient: bool = False,
+    slack: float = 1.0,
 ) -> None:
     if tolerance is None:
         return
     for n, pair in enumerate(zip(got, expected, strict=True)):
-        found = difference(*pair, tolerance)
+        found = difference(*pair, tolerance, slack)
         if found is not None:
             tally.add("validation_failures")
             raise VerificationError(

@@ -1,0 +1,213 @@
+"""A function through ``torch.compile``, so that what is compiled can become part of a graph."""
+
+from __future__ import annotations
+
+import functools
+import time
+import types
+import weakref
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from ..device import current_device
+from ..errors import ArgumentError, CompileError
+
+__all__ = ["Compile", "Compiled"]
+
+_CUDAGRAPHS = "triton.cudagraphs"
+
+
+@dataclass(frozen=True)
+class Compile:
+    """How to compile, checked; made by :meth:`of`.
+
+    Attributes:
+        arguments: of ``torch.compile``, as the user gave them.
+        measure: whether to keep compiled code only where its graph is faster than the graph of the
+            function as it is.
+    """
+
+    arguments: Mapping[str, Any]
+    measure: bool = False
+
+    @staticmethod
+    def of(given: object, measure: bool = False) -> Compile | None:
+        """What ``graphed(compile=)`` was given; ``None``: do not compile.
+
+        Raises:
+            ArgumentError: ``torch.compile`` does not take it, or it asks for graphs of Inductor's.
+        """
+        if isinstance(given, Compile) or given is None or given is False:
+            return given or None
+        if given is True:
+            given = {}
+        if isinstance(given, str):
+            given = {"mode": given}
+        if not isinstance(given, Mapping) or not all(isinstance(name, str) for name in given):
+            raise ArgumentError(
+                f"compile={given!r}: expected True, False, a mode of torch.compile, or its keyword "
+                "arguments as a dict."
+            )
+        how = Compile(dict(given), measure)
+        how._refuse_graphs_inside()
+        try:
+            torch.compile(_call, **{**how.arguments, "options": how._options()})
+        except Exception as error:  # whatever torch raises for what it does not take
+            raise ArgumentError(f"compile={given!r}: torch.compile says: {error}") from error
+        return how
+
+    def backend(self) -> Callable[..., Any]:
+        """What makes code of an FX graph and its example inputs."""
+        from torch._dynamo import lookup_backend
+
+        arguments = self.arguments
+        name = arguments.get("backend") or "inductor"
+        make: Callable[..., Any] = lookup_backend(name)
+        if name != "inductor":
+            extra = {k: arguments[k] for k in ("mode", "options") if arguments.get(k)}
+            return functools.partial(make, **extra)
+        from torch._inductor import list_mode_options
+
+        mode = arguments.get("mode")
+        of_mode = list_mode_options(mode, arguments.get("dynamic")) if mode else {}
+        # Random numbers as in eager execution, or nobody could compare the two.
+        patches = {"fallback_random": True, **of_mode, **(self._options() or {})}
+        # Our graph is captured around the compiled code: it may hold none of Inductor's.
+        patches[_CUDAGRAPHS] = False
+        return functools.partial(make, config_patches=patches)
+
+    def _options(self) -> dict[str, Any] | None:
+        """A copy, since torch takes things out of it."""
+        options = self.arguments.get("options")
+        if not isinstance(options, Mapping):
+            return options
+        return {str(name).replace("-", "_"): value for name, value in options.items()}
+
+    def _refuse_graphs_inside(self) -> None:
+        why = (
+            "asks Inductor for graphs of its own, and a graph cannot be replayed inside of the "
+            "capture of ours, which holds the whole call."
+        )
+        mode, backend = self.arguments.get("mode"), self.arguments.get("backend")
+        if mode == "reduce-overhead":
+            raise ArgumentError(
+                f'compile: mode={mode!r} {why} That is all that this mode adds: use mode="default".'
+            )
+        if backend == "cudagraphs":
+            raise ArgumentError(f'compile: backend="cudagraphs" {why} Use "aot_eager".')
+        if (self._options() or {}).get(_CUDAGRAPHS):
+            raise ArgumentError(f'compile: options={{"{_CUDAGRAPHS}": True}} {why} Leave it out.')
+
+
+class Compiled:
+    """What was compiled of one callable.
+
+    Args:
+        how: see there.
+        dynamic: ``dynamic`` of ``torch.compile`` where ``how`` does not say.
+
+    Attributes:
+        seconds: that runs took in which something was compiled, or tried to be.
+        kinds: number of these runs that succeeded.
+        regions: compiled pieces of the function. Graphs use what these hold (constants, kernels),
+            also after ``torch.compiler.reset()``, so they live as long as this.
+    """
+
+    def __init__(self, how: Compile, dynamic: bool) -> None:
+        self.measure = how.measure
+        self.seconds = 0.0
+        self.kinds = 0
+        self.regions: list[Any] = []
+        self._how = how
+        self._dynamic = dynamic
+        self._run: Callable[..., Any] | None = None
+
+    def of(self, fn: Callable[..., Any]) -> Callable[..., Any]:
+        """A function that runs ``fn`` compiled, and uncompiled under dispatch modes.
+
+        Under a mode Dynamo would step aside by itself. Recordings are made under one, and the
+        captures of the emulated device: they see the operations of ``fn`` as it is.
+        """
+
+        def run(*args: Any, **kwargs: Any) -> Any:
+            device = current_device()
+            if not torch._C._len_torch_dispatch_stack():
+                return self._call(fn, args, kwargs)
+            if device.kind != "emulated" and device.is_capturing():
+                raise CompileError(
+                    "the capture runs under a TorchDispatchMode (GFXGRAPH=validate is one), and "
+                    "compiled code does not run under one"
+                )
+            return fn(*args, **kwargs)
+
+        return run
+
+    def _call(self, fn: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        device = current_device()
+        if device.is_capturing():  # an error is that of the capture
+            with _room_for_kinds():
+                return self._compiled()(fn, args, kwargs)
+        before, start = len(self.regions), time.perf_counter()
+        try:
+            with _room_for_kinds():
+                result = self._compiled()(fn, args, kwargs)
+        except Exception as error:
+            self.seconds += time.perf_counter() - start
+            raise CompileError(f"torch.compile failed: {_told(error)}") from error
+        if len(self.regions) > before:
+            self.seconds += time.perf_counter() - start
+            self.kinds += 1
+        if not self.regions:
+            raise CompileError(
+                "torch.compile made nothing of it: it computes nothing that can be compiled, or "
+                "Dynamo is off (TORCH_COMPILE_DISABLE, suppress_errors)"
+            )
+        return result
+
+    def _compiled(self) -> Callable[..., Any]:
+        if self._run is None:
+            rest = {k: v for k, v in self._how.arguments.items() if k not in ("mode", "options")}
+            rest = {"dynamic": self._dynamic, **rest, "backend": _keeping(self)}
+            # Dynamo keeps what it compiled with the code object, and counts it there: each callable
+            # has its own. The function is an argument, so that nothing here keeps it alive.
+            own = types.FunctionType(_call.__code__.replace(), _call.__globals__, "graphed")
+            self._run = torch.compile(own, **rest)
+        return self._run
+
+
+def _call(fn: Any, args: Any, kwargs: Any) -> Any:
+    return fn(*args, **kwargs)
+
+
+def _keeping(compiled: Compiled) -> Callable[..., Any]:
+    """The backend, which lets ``compiled`` keep what it makes; torch keeps backends for ever."""
+    make, keeper = compiled._how.backend(), weakref.ref(compiled)
+
+    def backend(graph: Any, example_inputs: Any) -> Any:
+        made = make(graph, example_inputs)
+        owner = keeper()
+        if owner is not None:
+            owner.regions.append(made)
+        return made
+
+    return backend
+
+
+def _room_for_kinds() -> AbstractContextManager[Any]:
+    """Let Dynamo compile a function for more kinds of calls than the 8 that it does by default."""
+    config: Any = torch._dynamo.config
+    # torch 2.6 has it under its older name.
+    name = "recompile_limit" if hasattr(config, "recompile_limit") else "cache_size_limit"
+    limit = max(getattr(config, name), getattr(config, f"accumulated_{name}"))
+    patch: AbstractContextManager[Any] = config.patch(**{name: limit})
+    return patch
+
+
+def _told(error: BaseException) -> str:
+    """The first paragraph of an error: what follows is about how to debug the compiler."""
+    text = " ".join(str(error).strip().partition("\n\n")[0].split())
+    return f"{type(error).__name__}: {text[:300]}"
