@@ -46,8 +46,12 @@ class Found:
     stats: GeneratorStats
 
 
-def make_llama(device: str, layers: int, hidden: int) -> PreTrainedModel:
-    """A Llama with random weights, in half precision on a GPU."""
+def make_llama(
+    device: str, layers: int, hidden: int, dtype: torch.dtype | None = None
+) -> PreTrainedModel:
+    """A Llama with random weights; by default in half precision on a GPU, else in single."""
+    if dtype is None:
+        dtype = torch.bfloat16 if device == "cuda" else torch.float32
     config = LlamaConfig(
         vocab_size=VOCABULARY,
         hidden_size=hidden,
@@ -59,9 +63,7 @@ def make_llama(device: str, layers: int, hidden: int) -> PreTrainedModel:
     )
     torch.manual_seed(0)
     with torch.device(device):
-        model = AutoModelForCausalLM.from_config(
-            config, dtype=torch.bfloat16 if device == "cuda" else torch.float32
-        ).eval()
+        model = AutoModelForCausalLM.from_config(config, dtype=dtype).eval()
     model.generation_config.eos_token_id = None  # a text that means nothing has no end
     model.generation_config.pad_token_id = 0
     return model

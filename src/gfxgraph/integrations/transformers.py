@@ -403,7 +403,10 @@ class _Layer(StaticLayer):  # type: ignore[misc]
         """Write at the slots from the current one on, and give all that is there."""
         if not self.is_initialized:
             self.lazy_initialization(keys, values)
-        at = torch.arange(keys.shape[-2], device=keys.device) + self.slot
+        count = keys.shape[-2]
+        at = self.slot.view(1)  # of a single token without a kernel more, in each layer
+        if count > 1:
+            at = torch.arange(count, device=keys.device) + at
         # Under autocast the two differ.
         self.keys.index_copy_(2, at, keys.to(self.keys.dtype))
         self.values.index_copy_(2, at, values.to(self.values.dtype))
