@@ -2,254 +2,198 @@
 
 ``PYTHONPATH=src python3 benchmarks/decode.py [--out FILE] [--commit C] [--tiny]``: a Llama of 1.1
 billion random weights in bfloat16, a prompt of 32 tokens and 512 new ones, the most likely each.
-Nothing is fetched. Whether the tokens are the same is asked in float32, where no two of 32,000
-random logits are as close as rounding is; and in bfloat16, where some are. ``--tiny`` is for a
-machine without a GPU: there the graphs are emulated, nothing is compiled, and times mean nothing.
+Nothing is fetched. ``model.generate`` runs in a process of its own, without gfxgraph. Whether the
+tokens are the same is asked in float32, where hardly two of 32,000 random logits are as close as
+rounding is, and in bfloat16, where many are. ``--tiny`` is for a machine without a GPU: there
+graphs are emulated, transformers compiles nothing, and times mean nothing.
 """
 
 from __future__ import annotations
 
 import argparse
-import functools
 import importlib.metadata
 import json
-import os
-import statistics
+import subprocess
 import sys
 import time
-from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-os.environ.setdefault("HF_HUB_OFFLINE", "1")
-
+import decode_baseline as baseline
 import torch
+from decode_baseline import COMPILED, DYNAMIC, KEPT, STATIC, make_llama, measured, prompts
 from torch import Tensor
-from transformers import StaticCache
 
 import gfxgraph
 from gfxgraph.integrations.transformers import Generator
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "examples"))
+GRAPHS, COMPILED_GRAPHS = "graphs", "graphs of a compiled step"
+FULL = {"layers": 16, "hidden": 2048, "prompt": 32, "tokens": 512, "rows": 4}
+TINY = {"layers": 2, "hidden": 128, "prompt": 16, "tokens": 16, "rows": 4}
 
-from llm_decode import make_llama, prompts
-
-DEVICE = gfxgraph.device_type()
-DYNAMIC, STATIC = "eager, dynamic cache", "eager, static cache"
-COMPILED, KEPT = "compiled, static cache", "compiled, one static cache kept"
-GRAPHS = "graphs"
-FULL = {"layers": 16, "hidden": 2048, "prompt": 32, "tokens": 512}
-TINY = {"layers": 2, "hidden": 128, "prompt": 16, "tokens": 16}
-ROWS = 4
-
-Way = Callable[[Tensor, Tensor, int], Tensor]
-"""Of token ids, their mask and how many new ones: the prompt and what follows."""
+Texts = dict[tuple[int, str, str], Tensor]
+"""Rows, dtype and way -> prompt and new tokens."""
 
 
-def ways(model: Any, length: int) -> tuple[dict[str, Way], Generator]:
-    """All ways to generate; ``length`` is that of the prompt and the new tokens.
+def of_generate(size: dict[str, int]) -> tuple[dict[tuple[int, str, str], Any], Texts]:
+    """What each way of ``model.generate`` took and gave, by rows, dtype and way."""
+    command = [sys.executable, str(Path(baseline.__file__)), json.dumps(size)]
+    found, texts = {}, {}
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as child:
+        for line in child.stdout or ():
+            if not line.startswith("{"):  # not of ours
+                print(line, end="")
+                continue
+            row = json.loads(line)
+            key = (row["rows"], row["dtype"], row["way"])
+            found[key], texts[key] = row["found"], torch.tensor(row["text"])
+            print(*key, row["found"], flush=True)
+    if child.returncode:
+        print(f"{command} ended with {child.returncode}: the other ways are missing", flush=True)
+    return found, texts
 
-    What transformers compiles is the step of a token, with ``CompileConfig``'s own mode
-    ``reduce-overhead``: all that ``cache_implementation="static"`` asks for on a GPU. Each call
-    makes a cache anew there, and its graphs are recorded anew; one that the caller keeps is not.
-    """
-    graphs = Generator(model, max_length=length, fallback="raise")
-    kept = StaticCache(config=model.config, max_cache_len=length)
 
-    def generate(**how: Any) -> Way:
-        def call(ids: Tensor, mask: Tensor, tokens: int) -> Tensor:
-            result: Tensor = model.generate(
-                ids, attention_mask=mask, max_new_tokens=tokens, do_sample=False, **how
-            )
-            return result
-
-        return call
-
-    def with_kept_cache(ids: Tensor, mask: Tensor, tokens: int) -> Tensor:
-        kept.reset()
-        return generate(past_key_values=kept)(ids, mask, tokens)
-
-    found: dict[str, Way] = {
-        DYNAMIC: generate(),
-        STATIC: generate(cache_implementation="static", disable_compile=True),
-        GRAPHS: lambda ids, mask, tokens: graphs(ids, mask, max_new_tokens=tokens),
-        COMPILED: generate(cache_implementation="static"),
-        KEPT: with_kept_cache,
+def of_graphs(
+    model: Any, size: dict[str, int], rows: int, runs: int, compiled: bool = False
+) -> tuple[dict[str, Any], Tensor]:
+    """The same from graphs."""
+    tokens = size["tokens"]
+    generate = Generator(
+        model, max_length=size["prompt"] + tokens, compile=compiled, fallback="raise"
+    )
+    ids, mask = prompts(rows, size["prompt"])
+    found, text = measured(lambda: generate(ids, mask, max_new_tokens=tokens), tokens, runs)
+    stats = generate.stats()
+    found |= {
+        "captures": stats.captures,
+        "replays": stats.prefill_replays + stats.decode_replays,
+        "why eager": list(stats.fallbacks),
     }
-    return found, graphs
-
-
-def measured(call: Callable[[], Tensor], runs: int) -> tuple[dict[str, Any], Tensor]:
-    """Tokens per second, the median of ``runs`` calls, seconds of the call before; the text."""
-    taken = []
-    for _ in range(1 + runs):
-        synchronize()
-        start = time.perf_counter()
-        result = call()
-        synchronize()
-        taken.append(time.perf_counter() - start)
-    seconds = statistics.median(taken[1:])
-    tokens = result.shape[0] * NEW
-    return {
-        "tokens/s": round(tokens / seconds, 1),
-        "ms a step": round(1000 * seconds / NEW, 4),
-        "first call s": round(taken[0], 2),
-        "runs": runs,
-    }, result
+    if runs:
+        found |= step_alone(generate, ids, mask, tokens)
+        found["roundings from the most likely"] = behind(model, text, mask, tokens)
+    return found, text.cpu()
 
 
 @torch.no_grad()
-def step_alone(graphs: Generator, ids: Tensor, mask: Tensor) -> dict[str, float]:
+def step_alone(generate: Generator, ids: Tensor, mask: Tensor, tokens: int) -> dict[str, float]:
     """What a step costs the device, replayed again and again, and the host, with all its checks."""
-    session = next(s for s in graphs._sessions.values() if s.decoder.token.shape[0] == len(ids))
+    (session,) = generate._sessions.values()
     graph: Any = session.step
     (entry,) = graph._engine._keys.values()
     found = {}
     for what, call, times in (
-        ("replay alone, ms a step", entry.captured.root.launch, NEW - 1),
+        ("replay alone, ms a step", entry.captured.root.launch, tokens - 1),
         # So few that no queue of the driver is full, and each call returns at once.
-        ("host, ms a step", lambda: session.step(False, False, False), 15),
+        ("host, ms a step", lambda: session.step(False, False, False), min(15, tokens - 1)),
     ):
-        graphs(ids, mask, max_new_tokens=1)  # the cache and its place, as at the begin of a text
-        synchronize()
+        generate(ids, mask, max_new_tokens=1)  # the cache and its place, as a text begins
+        baseline.synchronize()
         start = time.perf_counter()
         for _ in range(times):
             call()
         returned = time.perf_counter() - start
-        synchronize()
+        baseline.synchronize()
         done = time.perf_counter() - start
         found[what] = round(1000 * (done if "alone" in what else returned) / times, 4)
     return found
 
 
-def compared(got: Tensor, expected: Tensor) -> dict[str, Any]:
-    """How many new tokens are the same, and where the first one is that is not."""
-    same = (got == expected)[:, -NEW:]
-    differing = (~same).nonzero().tolist()
-    return {
-        "equal": int(same.sum()),
-        "of": same.numel(),
-        "first that differs": min(token for _, token in differing) if differing else None,
-    }
-
-
 @torch.no_grad()
-def behind(model: Any, text: Tensor, mask: Tensor) -> float:
+def behind(model: Any, text: Tensor, mask: Tensor, tokens: int) -> float:
     """How far a token was from the most likely one at most, in roundings of the model's dtype.
 
-    One forward of the whole text, without a cache, gives the logits that each token was chosen by.
+    One eager forward of the whole text, without a cache, gives the logits that tokens are judged
+    by.
     """
     mask = torch.cat([mask, torch.ones_like(text[:, mask.shape[1] :])], 1)
     positions = (mask.cumsum(-1) - 1).clamp(min=0)
     out = model(text, attention_mask=mask, position_ids=positions, use_cache=False)
-    logits = out.logits[:, -NEW - 1 : -1].float()
+    logits = out.logits[:, -tokens - 1 : -1].float()
     best = logits.amax(-1)
-    chosen = logits.gather(-1, text[:, -NEW:, None])[..., 0]
+    chosen = logits.gather(-1, text[:, -tokens:, None])[..., 0]
     rounding = torch.finfo(model.dtype).eps * 2.0 ** best.abs().log2().floor()
     return round(float(((best - chosen) / rounding).max()), 2)
 
 
-def of_a_batch(model: Any, rows: int, prompt: int, runs: dict[str, int]) -> dict[str, Any]:
-    """How fast each way in ``runs`` is, and whether the tokens of the graphs are those of others.
+def compared(got: Tensor, expected: Tensor, tokens: int) -> dict[str, Any]:
+    """How many new tokens are the same, and which is the first that is not."""
+    same = (got == expected)[:, -tokens:]
+    differing = [token for _, token in (~same).nonzero().tolist()]
+    return {"equal": int(same.sum()), "of": same.numel(), "first": min(differing, default=None)}
 
-    Args:
-        model: what to run.
-        rows: of the batch; all but the first have padding on their left.
-        prompt: its tokens.
-        runs: ways, and how often to measure each.
-    """
-    call_of, graphs = ways(model, prompt + NEW)
-    ids, mask = prompts(DEVICE, rows, prompt)
-    found: dict[str, Any] = {}
-    texts = {}
-    for name, times in runs.items():
-        call = functools.partial(call_of[name], ids, mask, NEW)
-        found[name], texts[name] = measured(call, times)
-        if name == GRAPHS:
-            stats = graphs.stats()
-            found[name] |= step_alone(graphs, ids, mask)
-            found[name] |= {
-                "captures": stats.captures,
-                "replays": stats.prefill_replays + stats.decode_replays,
-                "why eager": list(stats.fallbacks),
-            }
-        print(rows, name, found[name], flush=True)
-    rate = found[GRAPHS]["tokens/s"]
-    found["graphs against"] = {
-        name: round(rate / found[name]["tokens/s"], 2) for name in runs if name != GRAPHS
+
+def sections(size: dict[str, int]) -> Any:
+    """Name and content of each part of the results."""
+    found, texts = of_generate(size)
+    model, tokens, many = make_llama(size["layers"], size["hidden"]), size["tokens"], size["rows"]
+    for rows, dtype, compiled, runs in (
+        (many, "bfloat16", False, 3),
+        (1, "bfloat16", False, 3),
+        (1, "bfloat16", True, 3),
+        (1, "float32", False, 0),
+        (many, "float32", False, 0),
+    ):
+        if dtype == "float32":
+            model.float()
+        way = COMPILED_GRAPHS if compiled else GRAPHS
+        try:
+            key = (rows, dtype, way)
+            found[key], texts[key] = of_graphs(model, size, rows, runs, compiled)
+        except Exception as error:  # the other parts are worth having
+            found[key] = {"error": f"{type(error).__name__}: {error}"[:300]}
+        print(*key, found[key], flush=True)
+        yield section(found, texts, rows, dtype, tokens)
+
+
+def section(
+    found: dict[tuple[int, str, str], Any], texts: Texts, rows: int, dtype: str, tokens: int
+) -> tuple[str, dict[str, Any]]:
+    """What was found for a batch size and a dtype, and the comparisons."""
+    of = {way: row for (n, kind, way), row in found.items() if (n, kind) == (rows, dtype)}
+    words = {way: text for (n, kind, way), text in texts.items() if (n, kind) == (rows, dtype)}
+    rate = of[GRAPHS].get("tokens/s")
+    return f"batch {rows}, {dtype}", {
+        "ways": of if dtype == "bfloat16" else {},
+        "graphs against": {
+            way: round(rate / row["tokens/s"], 2)
+            for way, row in of.items()
+            if rate and dtype == "bfloat16" and way != GRAPHS and "error" not in row
+        },
+        "tokens": {
+            f"{one} / {other}": compared(words[one], words[other], tokens)
+            for one in (GRAPHS, COMPILED_GRAPHS, STATIC)
+            for other in (DYNAMIC, STATIC, COMPILED, KEPT)
+            if one in words and other in words and one != other
+            if one != STATIC or other == DYNAMIC
+        },
     }
-    found["tokens against"] = tokens_of(texts)
-    found["roundings from the most likely"] = {
-        name: behind(model, text, mask) for name, text in texts.items()
-    }
-    return found
-
-
-def tokens_of(texts: dict[str, Tensor]) -> dict[str, Any]:
-    """The tokens of the graphs against those of each other way, and eager against eager."""
-    others = [name for name in texts if name != GRAPHS]
-    found = {name: compared(texts[GRAPHS], texts[name]) for name in others}
-    if STATIC in texts:
-        found[f"{STATIC}, and dynamic"] = compared(texts[STATIC], texts[DYNAMIC])
-    return found
-
-
-def tokens_only(model: Any, rows: int, prompt: int, names: Sequence[str]) -> dict[str, Any]:
-    """The tokens of the graphs and of other ways, without times."""
-    call_of, _ = ways(model, prompt + NEW)
-    ids, mask = prompts(DEVICE, rows, prompt)
-    return tokens_of({name: call_of[name](ids, mask, NEW) for name in names})
-
-
-def synchronize() -> None:
-    """Wait for the device, if there is one."""
-    if DEVICE == "cuda":
-        torch.cuda.synchronize()
 
 
 def main() -> None:
     """The command."""
-    global NEW
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--out", type=Path, default=Path("benchmarks/results/decode.json"))
     parser.add_argument("--commit", default="")
     parser.add_argument("--tiny", action="store_true", help="sizes for a machine without a GPU")
     options = parser.parse_args()
     size = TINY if options.tiny else FULL
-    prompt, NEW = size["prompt"], size["tokens"]
-
     facts = gfxgraph.device_facts()
-    model = make_llama(DEVICE, size["layers"], size["hidden"], torch.bfloat16)
-    model.generate(*prompts(DEVICE, 1, prompt)[:1], max_new_tokens=2)  # libraries load here
-    found: dict[str, Any] = {
+    result: dict[str, Any] = {
         "command": "python3 benchmarks/decode.py" + " --tiny" * options.tiny,
         "commit": options.commit,
-        "device": facts.name if DEVICE == "cuda" else "emulated",
+        "device": facts.name if gfxgraph.device_type() == "cuda" else "emulated",
         "torch": facts.torch,
         "transformers": importlib.metadata.version("transformers"),
-        "model": f"Llama, {size['layers']} layers of {size['hidden']}, random weights, bfloat16",
-        "parameters": model.num_parameters(),
-        "prompt": prompt,
-        "new tokens": NEW,
+        "model": f"Llama, {size['layers']} layers of {size['hidden']}, random weights",
+        "prompt": size["prompt"],
+        "new tokens": size["tokens"],
     }
+    for name, content in sections(size):
+        result[name] = content
+        options.out.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
+    print(json.dumps(result, indent=1))
 
-    def keep(name: str, what: dict[str, Any]) -> None:
-        found[name] = what
-        print(name, json.dumps(what, indent=1), flush=True)
-        options.out.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
-
-    # Compiling last: what Dynamo has compiled changes how graphs are captured.
-    runs = {DYNAMIC: 1, GRAPHS: 3}
-    keep("batch 4, left padding", of_a_batch(model, ROWS, prompt, runs))
-    runs = {DYNAMIC: 3, STATIC: 1, GRAPHS: 3, COMPILED: 3, KEPT: 3}
-    keep("batch 1", of_a_batch(model, 1, prompt, runs))
-    model.float()
-    keep("float32, batch 1", tokens_only(model, 1, prompt, (DYNAMIC, STATIC, GRAPHS)))
-    keep("float32, batch 4", tokens_only(model, ROWS, prompt, (DYNAMIC, GRAPHS)))
-
-
-NEW = 0
-"""How many tokens each call generates; set by :func:`main`."""
 
 if __name__ == "__main__":
     main()

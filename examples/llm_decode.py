@@ -46,12 +46,8 @@ class Found:
     stats: GeneratorStats
 
 
-def make_llama(
-    device: str, layers: int, hidden: int, dtype: torch.dtype | None = None
-) -> PreTrainedModel:
-    """A Llama with random weights; by default in half precision on a GPU, else in single."""
-    if dtype is None:
-        dtype = torch.bfloat16 if device == "cuda" else torch.float32
+def make_llama(device: str, layers: int, hidden: int) -> PreTrainedModel:
+    """A Llama with random weights, in half precision on a GPU."""
     config = LlamaConfig(
         vocab_size=VOCABULARY,
         hidden_size=hidden,
@@ -63,7 +59,9 @@ def make_llama(
     )
     torch.manual_seed(0)
     with torch.device(device):
-        model = AutoModelForCausalLM.from_config(config, dtype=dtype).eval()
+        model = AutoModelForCausalLM.from_config(
+            config, dtype=torch.bfloat16 if device == "cuda" else torch.float32
+        ).eval()
     model.generation_config.eos_token_id = None  # a text that means nothing has no end
     model.generation_config.pad_token_id = 0
     return model

@@ -101,6 +101,10 @@ class Generator:
         max_length: tokens that a row can have, prompt and new ones together.
         prefill_buckets: lengths that prompts are padded to, ascending. Default: powers of two from
             16, and ``max_length``. A longer prompt runs eagerly, as all do with ``()``.
+        compile: compile the step of a token with ``torch.compile`` before it becomes a graph: fewer
+            and larger kernels, after a first call that takes a minute. Its logits are rounded
+            otherwise than those of ``model.generate``, as with all that Inductor makes. Default
+            ``False``.
         check_every: after how many tokens the host asks whether all rows have ended. What was
             generated past the end is cut off, so the result does not depend on it. Default 8.
         verify: compare logits with those of ``model.generate`` in the first call of each kind:
@@ -119,6 +123,7 @@ class Generator:
         *,
         max_length: int,
         prefill_buckets: Sequence[int] | None = None,
+        compile: bool = False,
         check_every: int = 8,
         verify: Tolerance = True,
         fallback: Literal["eager", "raise"] = "eager",
@@ -129,6 +134,8 @@ class Generator:
             )
         _whole_number("max_length", max_length)
         _whole_number("check_every", check_every)
+        if not isinstance(compile, bool):
+            raise ArgumentError(f"compile={compile!r}: expected True or False.")
         if fallback not in ("eager", "raise"):
             raise ArgumentError(f"fallback={fallback!r}: expected 'eager' or 'raise'.")
         if not isinstance(verify, (bool, int, float)) or verify < 0:
@@ -136,6 +143,7 @@ class Generator:
         self.model: Any = model
         self.max_length = max_length
         self.buckets = _checked_buckets(prefill_buckets, max_length)
+        self.compile = compile
         self.check_every = check_every
         self.verify = verify
         self.fallback = fallback
@@ -295,7 +303,7 @@ class Generator:
         key = self._key(ids)
         if key not in self._sessions:
             decoder = _Decoder(self.model, len(ids), self.max_length)
-            self._sessions[key] = _Session(self.model, decoder, self.buckets, self.check_every)
+            self._sessions[key] = _Session(self, decoder)
         session = self._sessions[key]
         kind = session.bucket(ids.shape[1]), bool(mask.all()), sampling.way
         if kind not in session.known:
@@ -505,21 +513,24 @@ class _Decoder:
 class _Session:
     """One batch size: its decoder, the graphs of it, and which calls they answer rightly."""
 
-    def __init__(self, model: Any, decoder: _Decoder, buckets: list[int], check_every: int) -> None:
+    def __init__(self, of: Generator, decoder: _Decoder) -> None:
+        model = of.model
+        run = torch.compile(decoder.step, dynamic=False) if of.compile else decoder.step
+
         # The model is a variable of these functions, since what they reach through an object of
         # gfxgraph is not watched, and a weight that is rebound must be met.
         def prefill(ids: Tensor, positions: Tensor) -> Tensor:
             return decoder.prefill(model, ids, positions)
 
         def step(drawn: bool, k: bool, p: bool) -> Tensor:
-            return decoder.step(model, drawn, k, p)
+            return run(model, drawn, k, p)
 
         for function in (prefill, step):
             function.__qualname__ = f"{type(model).__name__}.{function.__name__}"
         self.model = model
         self.decoder = decoder
-        self.buckets = buckets
-        self.check_every = check_every
+        self.buckets = of.buckets
+        self.check_every = of.check_every
         self.known: dict[Any, str | None] = {}
         self.long_prompts = 0
         self.prefill: Graphed[Any] = graphed(prefill, outputs="view", max_graphs=64)
