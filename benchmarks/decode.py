@@ -28,6 +28,7 @@ import gfxgraph
 from gfxgraph.integrations.transformers import Generator
 
 GRAPHS, COMPILED_GRAPHS = "graphs", "graphs of a compiled step"
+BEHIND = "roundings from the most likely"
 FULL = {"layers": 16, "hidden": 2048, "prompt": 32, "tokens": 512, "rows": 4}
 TINY = {"layers": 2, "hidden": 128, "prompt": 16, "tokens": 16, "rows": 4}
 
@@ -71,7 +72,6 @@ def of_graphs(
     }
     if runs:
         found |= step_alone(generate, ids, mask, tokens)
-        found["roundings from the most likely"] = behind(model, text, mask, tokens)
     return found, text.cpu()
 
 
@@ -143,6 +143,10 @@ def sections(size: dict[str, int]) -> Any:
         except Exception as error:  # the other parts are worth having
             found[key] = {"error": f"{type(error).__name__}: {error}"[:300]}
         print(*key, found[key], flush=True)
+        if runs:
+            for of in (key for key in texts if key[:2] == (rows, dtype)):
+                _, mask = prompts(rows, size["prompt"])
+                found[of][BEHIND] = behind(model, texts[of].to(mask.device), mask, tokens)
         yield section(found, texts, rows, dtype, tokens)
 
 
