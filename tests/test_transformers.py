@@ -15,6 +15,7 @@ from gfxgraph.errors import ArgumentError, CaptureError, VerificationError
 
 transformers = pytest.importorskip("transformers")
 integration = pytest.importorskip("gfxgraph.integrations.transformers")
+decoding = pytest.importorskip("gfxgraph.integrations.transformers_decoding")
 
 OLD = tuple(map(int, transformers.__version__.split(".")[:2])) < (5, 23)
 """Answers by ``generate`` some of what newer versions can have answered from graphs."""
@@ -194,7 +195,7 @@ def test_a_forward_that_raises_with_a_cache_of_fixed_size_is_answered_by_generat
 
     ids, mask = prompt(device, 3)
     expected = eager(llama, ids, mask, max_new_tokens=8, do_sample=False)
-    monkeypatch.setattr(integration._Layer, "update", raises)
+    monkeypatch.setattr(decoding.Layer, "update", raises)
     generate = generator(llama)
     for _ in range(2):
         assert generate(ids, mask, max_new_tokens=8).equal(expected)
@@ -443,7 +444,7 @@ def test_logits_that_differ_from_those_of_generate_are_found_before_a_token_is_g
         layer.values[:, :, : keys.shape[-2]] = values
         return layer.keys, layer.values
 
-    monkeypatch.setattr(integration._Layer, "update", stuck)
+    monkeypatch.setattr(decoding.Layer, "update", stuck)
     ids, mask = prompt(device, 3)
     expected = eager(llama, ids, mask, max_new_tokens=20, do_sample=False)
     generate = generator(llama)
