@@ -536,6 +536,23 @@ def test_a_compiled_step_gives_the_tokens_of_generate(device, forget_what_was_co
 
 
 @pytest.mark.gpu
+def test_a_compiled_step_is_fewer_kernels(device, llama, forget_what_was_compiled):
+    def kernels(**options):
+        generate = generator(llama, fallback="raise", **options)
+        ids, mask = prompt(device, 1)
+        generate(ids, mask, max_new_tokens=NEW_TOKENS)
+        with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as seen:
+            generate(ids, mask, max_new_tokens=NEW_TOKENS)
+            torch.cuda.synchronize()
+        return sum(event.device_type == torch.autograd.DeviceType.CUDA for event in seen.events())
+
+    plain = kernels()
+    if not plain:
+        pytest.skip("the profiler sees no kernels here")
+    assert kernels(compile=True) < 0.7 * plain, "else the graph holds the step as it was"
+
+
+@pytest.mark.gpu
 def test_no_token_waits_for_the_device(device, llama):
     generate = generator(llama)
     ids, mask = prompt(device, 1)
