@@ -293,20 +293,45 @@ def of_diffusion(found: dict[str, Any]) -> Iterator[str]:
     yield f"{' or '.join(map(str, steps))} steps; equal to eager is meant of the latents."
 
 
+COMPILE_COLUMNS = (
+    "model",
+    "way",
+    "until the device is done, us",
+    "host, us",
+    "first 3 calls, s",
+    "differs by at most",
+    "notes",
+)
+
+
 def of_compiling(found: dict[str, Any]) -> Iterator[str]:
-    """Whatever numbers there are of each model and each way."""
+    """torch.compile, graphs, and both."""
     yield from ("## torch.compile and graphs", "")
-    models = found.get("models") or {n: part for n, part in found.items() if isinstance(part, dict)}
-    for name, part in models.items():
-        ways = {way: row for way, row in part.items() if isinstance(row, dict)}
-        ways = ways.get("ways", ways)
-        columns = list(dict.fromkeys(c for row in ways.values() for c in row))
-        yield from (f"### {name}", "")
-        yield from table(
-            ("way", *columns),
-            ((way, *(row.get(column) for column in columns)) for way, row in ways.items()),
-        )
-        yield ""
+    yield from table(
+        COMPILE_COLUMNS,
+        (
+            (
+                name,
+                way,
+                row.get("end_to_end_us"),
+                row.get("host_us"),
+                row.get("first 3 calls s"),
+                row.get("largest difference"),
+                "; ".join(notes_of_compiling(row)),
+            )
+            for name, part in found["models"].items()
+            for way, row in part["ways"].items()
+        ),
+    )
+
+
+def notes_of_compiling(row: dict[str, Any]) -> Iterator[str]:
+    """What failed, and why something was not compiled or ran eagerly."""
+    if "error" in row:
+        yield f"failed: {code(shortened(row['error']))}"
+    for reason in row.get("not compiled", ()):
+        yield f"not compiled: {code(shortened(reason))}"
+    yield from notes(row)
 
 
 if __name__ == "__main__":

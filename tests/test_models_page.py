@@ -60,6 +60,22 @@ DIFFUSED = MEASURED | {
 }
 
 
+COMPILED = MEASURED | {
+    "models": {
+        "mlp": {
+            "process": "exit status 0",
+            "s": 9.5,
+            "ways": {
+                "eager": {"host_us": 90.0, "end_to_end_us": 150.0, "calls": 500},
+                "graph": {"host_us": 9.0, "end_to_end_us": 60.0, "largest difference": 0.0},
+                "compile + graph": {"not compiled": ["no compiler"], "why eager": []},
+                "torch.compile max-autotune": {"error": "RuntimeError: x"},
+            },
+        }
+    }
+}
+
+
 def page_of(folder: Path, **files) -> str:
     for name, content in files.items():
         (folder / f"{name}.json").write_text(json.dumps(content))
@@ -114,6 +130,14 @@ def test_decoding_shows_what_failed_and_where_texts_part(tmp_path):
 def test_an_image_is_compared_with_eager(tmp_path):
     page = page_of(tmp_path, diffusion=DIFFUSED)
     assert "| a UNet | one graph | 250 | 2.00 | bit for bit | 2 |  |" in page
+
+
+def test_what_was_not_compiled_says_why(tmp_path):
+    page = page_of(tmp_path, compiled=COMPILED)
+    assert "| mlp | eager | 150 | 90 |  |  |  |" in page
+    assert "| mlp | graph | 60 | 9 |  | 0 |  |" in page
+    assert "| mlp | compile + graph |  |  |  |  | not compiled: `no compiler` |" in page
+    assert "| mlp | torch.compile max-autotune |  |  |  |  | failed: `RuntimeError: x` |" in page
 
 
 @pytest.mark.parametrize("text", [models_table.PAGE, *RESULTS.glob("*.json")], ids=lambda p: p.name)
