@@ -8,7 +8,10 @@ machine without a GPU the graphs are emulated, and times mean nothing.
 from __future__ import annotations
 
 import argparse
+import contextlib
+import importlib.metadata
 import json
+import re
 import statistics
 import time
 from collections.abc import Callable, Iterator
@@ -197,13 +200,20 @@ def judged(make: Callable[[], nn.Module], kind: str, size: int, is_timm: bool) -
     return {
         "graphs": stats.captures,
         "replays": stats.replays,
-        "why eager": list(stats.fallbacks),
+        "why eager": [shortened(reason) for reason in stats.fallbacks],
         "largest difference": worst,
         "differs": differs,
-        "folded or between graphs": [line for row in stats.graphs for line in row.report],
+        "folded or between graphs": [
+            shortened(line) for row in stats.graphs for line in row.report
+        ],
         "eager ms": round(statistics.median(times["eager"][1:]), 3),
         "graph ms": round(statistics.median(times["graph"][1:]), 3),
     }
+
+
+def shortened(text: str) -> str:
+    """``text`` with files named from their package on: nothing of this machine."""
+    return re.sub(r"[^\s:]*/(?:site-packages|dist-packages|python3\.\d+)/", "", text)
 
 
 def tensors_of(result: Any) -> list[torch.Tensor]:
@@ -211,6 +221,15 @@ def tensors_of(result: Any) -> list[torch.Tensor]:
     from gfxgraph.call.signature import flatten
 
     return flatten(result)[0]
+
+
+def versions(*packages: str) -> dict[str, str]:
+    """Of those packages that are installed."""
+    installed = {}
+    for package in packages:
+        with contextlib.suppress(importlib.metadata.PackageNotFoundError):
+            installed[package] = importlib.metadata.version(package)
+    return installed
 
 
 def synchronize() -> None:
@@ -232,6 +251,7 @@ def main() -> None:
         "commit": options.commit,
         "device": facts.name if DEVICE == "cuda" else "emulated",
         "torch": facts.torch,
+        **versions("timm", "transformers"),
         "models": {},
     }
     for name, make, kind, size in (*of_timm(), *of_transformers()):
@@ -240,7 +260,7 @@ def main() -> None:
         try:
             row = judged(make, kind, size, name.startswith("timm"))
         except Exception as error:  # the table says what became of each
-            row = {"error": f"{type(error).__name__}: {error}"[:300]}
+            row = {"error": shortened(f"{type(error).__name__}: {error}")[:300]}
         found["models"][name] = row
         print(name, json.dumps(row)[:400], flush=True)
         options.out.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import copy
 import re
+import shutil
+import warnings
 
 import pytest
 import torch
@@ -13,6 +15,7 @@ from gfxgraph.errors import ArgumentError, CaptureError, VerificationError
 
 transformers = pytest.importorskip("transformers")
 integration = pytest.importorskip("gfxgraph.integrations.transformers")
+decoding = pytest.importorskip("gfxgraph.integrations.transformers_decoding")
 
 OLD = tuple(map(int, transformers.__version__.split(".")[:2])) < (5, 23)
 """Answers by ``generate`` some of what newer versions can have answered from graphs."""
@@ -192,7 +195,7 @@ def test_a_forward_that_raises_with_a_cache_of_fixed_size_is_answered_by_generat
 
     ids, mask = prompt(device, 3)
     expected = eager(llama, ids, mask, max_new_tokens=8, do_sample=False)
-    monkeypatch.setattr(integration._Layer, "update", raises)
+    monkeypatch.setattr(decoding.Layer, "update", raises)
     generate = generator(llama)
     for _ in range(2):
         assert generate(ids, mask, max_new_tokens=8).equal(expected)
@@ -441,7 +444,7 @@ def test_logits_that_differ_from_those_of_generate_are_found_before_a_token_is_g
         layer.values[:, :, : keys.shape[-2]] = values
         return layer.keys, layer.values
 
-    monkeypatch.setattr(integration._Layer, "update", stuck)
+    monkeypatch.setattr(decoding.Layer, "update", stuck)
     ids, mask = prompt(device, 3)
     expected = eager(llama, ids, mask, max_new_tokens=20, do_sample=False)
     generate = generator(llama)
@@ -494,6 +497,7 @@ def test_an_argument_of_the_wrong_kind_is_refused(device, llama, options, senten
     ("options", "sentence"),
     [
         ({"max_length": 0}, "max_length=0: expected a whole number from 1"),
+        ({"compile": "yes"}, "compile='yes': expected True or False"),
         ({"check_every": 1.5}, "check_every=1.5: expected a whole number from 1"),
         ({"fallback": "never"}, "fallback='never': expected 'eager' or 'raise'"),
         ({"verify": -1}, "verify=-1: expected True, False or a tolerance from 0"),
@@ -506,6 +510,67 @@ def test_an_argument_of_the_wrong_kind_is_refused(device, llama, options, senten
 def test_an_option_of_the_wrong_kind_is_refused(llama, options, sentence):
     with pytest.raises(ArgumentError, match=sentence):
         integration.Generator(**{"model": llama, "max_length": 128} | options)
+
+
+@pytest.fixture
+def forget_what_was_compiled():
+    """Captures go another way in a process where Dynamo has compiled something."""
+    yield
+    torch._dynamo.reset()
+    torch._dynamo.utils.counters.clear()
+
+
+@pytest.mark.skipif(
+    not any(map(shutil.which, ("cc", "g++", "clang++"))), reason="Inductor needs a compiler"
+)
+def test_a_compiled_step_gives_the_tokens_of_generate(device, forget_what_was_compiled):
+    model = make("LlamaConfig", SMALL | {"num_hidden_layers": 1}, device)
+    generate = generator(model, compile=True, fallback="raise")
+    ids, mask = prompt(device, 3)
+    expected = eager(model, ids, mask, max_new_tokens=NEW_TOKENS, do_sample=False)
+    before = sum(torch._dynamo.utils.counters["frames"].values())
+    for _ in range(2):
+        assert generate(ids, mask, max_new_tokens=NEW_TOKENS).equal(expected)
+    assert sum(torch._dynamo.utils.counters["frames"].values()) > before
+    assert generate.stats().captures == 2 and generate.stats().decode_replays >= NEW_TOKENS
+
+
+@pytest.mark.gpu
+def test_a_compiled_step_is_fewer_kernels(device, llama, forget_what_was_compiled):
+    def kernels(**options):
+        generate = generator(llama, fallback="raise", **options)
+        ids, mask = prompt(device, 1)
+        generate(ids, mask, max_new_tokens=NEW_TOKENS)
+        with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as seen:
+            generate(ids, mask, max_new_tokens=NEW_TOKENS)
+            torch.cuda.synchronize()
+        return sum(event.device_type == torch.autograd.DeviceType.CUDA for event in seen.events())
+
+    plain = kernels()
+    if not plain:
+        pytest.skip("the profiler sees no kernels here")
+    assert kernels(compile=True) < 0.7 * plain, "else the graph holds the step as it was"
+
+
+@pytest.mark.gpu
+def test_no_token_waits_for_the_device(device, llama):
+    generate = generator(llama)
+    ids, mask = prompt(device, 1)
+
+    def waits(tokens, **options):
+        with warnings.catch_warnings(record=True) as told:
+            warnings.simplefilter("always")
+            torch.cuda.set_sync_debug_mode("warn")
+            try:
+                generate(ids, mask, max_new_tokens=tokens, **options)
+            finally:
+                torch.cuda.set_sync_debug_mode("default")
+        return sum("synchronizing" in str(one.message) for one in told)
+
+    generate(ids, mask, max_new_tokens=2)
+    assert waits(64) == waits(2), "as many for 64 tokens as for 2: none for a token"
+    asked = waits(64, eos_token_id=VOCABULARY + 1)  # an end that never comes
+    assert asked - waits(2, eos_token_id=VOCABULARY + 1) == 63 // generate.check_every
 
 
 def test_reset_forgets_everything_and_a_copy_of_the_model_is_another(device, llama):

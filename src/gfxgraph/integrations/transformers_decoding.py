@@ -1,0 +1,260 @@
+"""The graphs of a language model: a prompt, a step, and the cache that both write."""
+
+from __future__ import annotations
+
+import contextlib
+import inspect
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+from transformers import StaticCache
+from transformers.cache_utils import StaticLayer
+
+from ..call.graphed import Graphed, graphed
+
+__all__ = ["MOST_ENDS", "Decoder", "Layer", "Sampling", "Session", "as_for_decoding"]
+
+MOST_ENDS = 32
+"""End tokens that a graph has room for."""
+
+
+@dataclass(frozen=True)
+class Sampling:
+    """How tokens are chosen."""
+
+    drawn: bool
+    temperature: float
+    top_k: int
+    top_p: float
+
+    @property
+    def way(self) -> tuple[bool, bool, bool]:
+        """What is computed at all: a graph for each; the numbers are tensors."""
+        return self.drawn, self.drawn and self.top_k > 0, self.drawn and self.top_p < 1
+
+    def arguments(self) -> dict[str, Any]:
+        """The arguments of ``model.generate``."""
+        if not self.drawn:
+            return {"do_sample": False}
+        return {
+            "do_sample": True,
+            "temperature": self.temperature,
+            "top_k": self.top_k,
+            "top_p": self.top_p,
+        }
+
+
+class Layer(StaticLayer):  # type: ignore[misc]
+    """Keys and values of a layer at fixed addresses; where to write is a tensor of all layers.
+
+    Layers with a sliding window have this too: their mask says which keys they see. Those of
+    transformers keep a window of keys and its place as a number, which a graph would repeat.
+    """
+
+    def __init__(self, length: int, slot: Tensor) -> None:
+        super().__init__(max_cache_len=length)
+        self.slot = slot
+
+    def get_seq_length(self) -> Tensor:
+        """The slot that the next token takes; not known to the host."""
+        return self.slot
+
+    def update(self, keys: Tensor, values: Tensor, *_: Any, **__: Any) -> tuple[Tensor, Tensor]:
+        """Write at the slots from the current one on, and give all that is there."""
+        if not self.is_initialized:
+            self.lazy_initialization(keys, values)
+        count = keys.shape[-2]
+        at = self.slot.view(1)  # of a single token without a kernel more, in each layer
+        if count > 1:
+            at = torch.arange(count, device=keys.device) + at
+        # Under autocast the two differ.
+        self.keys.index_copy_(2, at, keys.to(self.keys.dtype))
+        self.values.index_copy_(2, at, values.to(self.values.dtype))
+        return self.keys, self.values
+
+
+class Decoder:
+    """What the graphs of a batch size read and write, and the two functions that they hold."""
+
+    def __init__(self, model: Any, batch: int, length: int) -> None:
+        def zeros(*shape: int, dtype: torch.dtype = torch.int64) -> Tensor:
+            return torch.zeros(shape, dtype=dtype, device=model.device)
+
+        self.accepts = frozenset(inspect.signature(model.forward).parameters)
+        self.slot = zeros()  # where in the cache the next token goes
+        self.cache = StaticCache(config=model.config, max_cache_len=length)
+        self.cache.layers = [Layer(length, self.slot) for _ in self.cache.layers]
+        self.mask = zeros(batch, length)
+        self.last = zeros(1)  # the last token of the prompt
+        self.position = zeros(batch, 1)
+        self.token = zeros(batch, 1)
+        self.running = zeros(batch, dtype=torch.bool)  # rows that have not ended
+        self.written = zeros(batch, length)
+        self.count = zeros(1)  # of tokens written
+        self.length = zeros()  # of the longest row
+        self.ends = zeros(MOST_ENDS)
+        self.pad = zeros()
+        self.temperature = zeros(dtype=torch.float32)
+        self.top_k = zeros(batch, 1)
+        self.top_p = zeros(dtype=torch.float32)
+
+    def prefill(self, model: Any, ids: Tensor, positions: Tensor) -> Tensor:
+        """The prompt, padded on the right; gives the logits of its last token."""
+        self.slot.zero_()
+        logits = self._forward(model, ids, positions, self.last)
+        self.slot.copy_(self.last[0] + 1)
+        self.position.copy_(positions.index_select(1, self.last) + 1)
+        return logits
+
+    def step(self, model: Any, drawn: bool, k: bool, p: bool) -> Tensor:
+        """The next token, with nothing from the host; gives the logits it was chosen by."""
+        logits = self._forward(model, self.token, self.position, None)
+        self.slot.add_(1)
+        self.position.add_(1)
+        self.write(logits, drawn, k, p)
+        return logits
+
+    def _forward(self, model: Any, ids: Tensor, positions: Tensor, last: Tensor | None) -> Tensor:
+        arguments = {
+            "position_ids": positions,
+            "cache_position": torch.arange(ids.shape[1], device=ids.device) + self.slot,
+            "logits_to_keep": 1 if last is None else last,
+        }
+        out = model(
+            input_ids=ids,
+            attention_mask=self.mask,
+            past_key_values=self.cache,
+            use_cache=True,
+            **{name: arguments[name] for name in arguments.keys() & self.accepts},
+        )
+        logits: Tensor = out.logits
+        if last is not None and logits.shape[1] > 1:
+            logits = logits.index_select(1, last)
+        return logits[:, -1]
+
+    def write(self, logits: Tensor, drawn: bool, k: bool, p: bool) -> None:
+        """Choose a token for each row that has not ended."""
+        scores = logits.float()
+        token = self._drawn(scores, k, p) if drawn else scores.argmax(-1)
+        token = torch.where(self.running, token, self.pad)
+        self.written.index_copy_(1, self.count, token[:, None])
+        self.count.add_(1)
+        self.length.add_(self.running.any())
+        self.running.logical_and_((token[:, None] != self.ends).all(-1))
+        self.token.copy_(token[:, None])
+
+    def _drawn(self, scores: Tensor, k: bool, p: bool) -> Tensor:
+        scores = scores / self.temperature
+        if k or p:
+            ascending, order = scores.sort(dim=-1)
+            if k:
+                least = ascending.gather(-1, (scores.shape[-1] - self.top_k).clamp(min=0))
+                scores = scores.masked_fill(scores < least, -torch.inf)
+                ascending = ascending.masked_fill(ascending < least, -torch.inf)
+            if p:
+                unlikely = ascending.softmax(-1).cumsum(-1) <= 1 - self.top_p
+                unlikely[:, -1] = False
+                scores = scores.masked_fill(
+                    torch.empty_like(unlikely).scatter_(-1, order, unlikely), -torch.inf
+                )
+        # As torch.multinomial draws one of each row, without its look at the probabilities.
+        probabilities = scores.softmax(-1)
+        return (probabilities / torch.empty_like(probabilities).exponential_(1)).argmax(-1)
+
+
+class Session:
+    """One batch size: its decoder, the graphs of it, and which calls they answer rightly."""
+
+    def __init__(
+        self, model: Any, decoder: Decoder, buckets: list[int], check_every: int, compile: bool
+    ) -> None:
+        run = torch.compile(decoder.step, dynamic=False) if compile else decoder.step
+
+        # The model is a variable of these functions, since what they reach through an object of
+        # gfxgraph is not watched, and a weight that is rebound must be met.
+        def prefill(ids: Tensor, positions: Tensor) -> Tensor:
+            return decoder.prefill(model, ids, positions)
+
+        def step(drawn: bool, k: bool, p: bool) -> Tensor:
+            return run(model, drawn, k, p)
+
+        for function in (prefill, step):
+            function.__qualname__ = f"{type(model).__name__}.{function.__name__}"
+        self.model = model
+        self.decoder = decoder
+        self.buckets = buckets
+        self.check_every = check_every
+        self.known: dict[Any, str | None] = {}
+        self.long_prompts = 0
+        self.prefill: Graphed[Any] = graphed(prefill, outputs="view", max_graphs=64)
+        # A step must not wait for the host: where one would, its line is the reason not to.
+        self.step: Graphed[Any] = graphed(step, outputs="view", branching="off")
+
+    def bucket(self, length: int) -> int | None:
+        """The length that a prompt of ``length`` is padded to."""
+        return next((bucket for bucket in self.buckets if bucket >= length), None)
+
+    def begin(
+        self, ids: Tensor, mask: Tensor, sampling: Sampling, ends: Sequence[int], pad: int
+    ) -> None:
+        """Write what the graphs read."""
+        decoder = self.decoder
+        decoder.cache.reset()  # a masked place counts nothing, but 0 times NaN would be NaN
+        decoder.mask.fill_(1)
+        decoder.mask[:, : ids.shape[1]] = mask
+        decoder.last.fill_(ids.shape[1] - 1)
+        decoder.running.fill_(True)
+        decoder.count.zero_()
+        decoder.length.zero_()
+        no_token = [-1] * (MOST_ENDS - len(ends))
+        decoder.ends.copy_(torch.tensor([*ends, *no_token]))
+        decoder.pad.fill_(pad)
+        decoder.temperature.fill_(sampling.temperature)
+        decoder.top_k.fill_(sampling.top_k)
+        decoder.top_p.fill_(sampling.top_p)
+
+    def first(self, ids: Tensor, mask: Tensor, sampling: Sampling) -> Tensor:
+        """Run the prompt and choose the first token; gives the logits it was chosen by."""
+        length, bucket = ids.shape[1], self.bucket(ids.shape[1])
+        positions = (mask.cumsum(-1) - 1).masked_fill(mask == 0, 0)
+        logits: Tensor
+        if bucket is None:
+            self.long_prompts += 1
+            logits = self.decoder.prefill(self.model, ids, positions)
+        else:
+            more = (0, bucket - length)
+            logits = self.prefill(F.pad(ids, more), F.pad(positions, more))
+        self.decoder.write(logits, *sampling.way)
+        return logits
+
+    def run(
+        self,
+        ids: Tensor,
+        mask: Tensor,
+        max_new_tokens: int,
+        sampling: Sampling,
+        ends: Sequence[int],
+        pad: int,
+    ) -> Tensor:
+        """All new tokens."""
+        self.begin(ids, mask, sampling, ends, pad)
+        self.first(ids, mask, sampling)
+        decoder = self.decoder
+        with as_for_decoding(self.model):
+            for n in range(1, max_new_tokens):
+                if ends and n % self.check_every == 0 and not decoder.running.any():
+                    break
+                self.step(*sampling.way)
+        length = int(decoder.length) if ends else max_new_tokens
+        return decoder.written[:, :length].clone()
+
+
+def as_for_decoding(model: Any) -> contextlib.AbstractContextManager[Any]:
+    """What ``generate`` sets on a model while it decodes: the way experts are computed."""
+    switch = getattr(model, "_optimize_model_for_decode", contextlib.nullcontext)
+    manager: contextlib.AbstractContextManager[Any] = switch()
+    return manager
