@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     from .call.graphed import GraphedStats as GraphedStats
     from .call.graphed import graphed as graphed
     from .call.traffic import suggest_buckets as suggest_buckets
+    from .compile.rng import RngGuard as RngGuard
+    from .compile.rng import guard_rng as guard_rng
     from .device import DeviceFacts as DeviceFacts
     from .graph.bridged import BridgedCUDAGraph as BridgedCUDAGraph
     from .graph.enable import disable as disable
@@ -47,12 +49,14 @@ _LAZY = {
     "Hazard": "record.report",
     "PoolStats": "call.buckets",
     "Report": "record.report",
+    "RngGuard": "compile.rng",
     "ShapeBucketPool": "call.buckets",
     "VerifyReport": "measure.verify_report",
     "check": "call.check",
     "disable": "graph.enable",
     "enable": "call.dynamic",
     "graphed": "call.graphed",
+    "guard_rng": "compile.rng",
     "health_check": "graph.enable",
     "is_enabled": "graph.enable",
     "no_graph": "record.no_graph",
@@ -69,6 +73,7 @@ __all__ = [
     "Hazard",
     "PoolStats",
     "Report",
+    "RngGuard",
     "ShapeBucketPool",
     "Stats",
     "VerifyReport",
@@ -80,6 +85,7 @@ __all__ = [
     "enable",
     "errors",
     "graphed",
+    "guard_rng",
     "health_check",
     "is_enabled",
     "no_graph",

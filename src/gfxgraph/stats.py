@@ -32,6 +32,7 @@ class Stats(TypedDict):
             replays made through ``BridgedCUDAGraph.replay``; 0.0 when there was none.
         capture_failures: captures that raised.
         fallbacks: reason -> how many of ``fallback_count``.
+        compiles_in_capture: frames that torch compiled while a stream was captured.
     """
 
     enabled_at: float | None
@@ -42,6 +43,7 @@ class Stats(TypedDict):
     avg_replay_us: float
     capture_failures: int
     fallbacks: dict[str, int]
+    compiles_in_capture: int
 
 
 class ReplayCounter:
@@ -117,6 +119,7 @@ class Tally:
                 avg_replay_us=total.ns / 1000 / total.timed if total.timed else 0.0,
                 capture_failures=self._counts["capture_failures"],
                 fallbacks=dict(self._fallbacks),
+                compiles_in_capture=self._counts["compiles_in_capture"],
             )
 
 
