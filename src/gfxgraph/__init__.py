@@ -22,8 +22,14 @@ if TYPE_CHECKING:
     from .call.graphed import GraphedStats as GraphedStats
     from .call.graphed import graphed as graphed
     from .call.traffic import suggest_buckets as suggest_buckets
-    from .compile.rng import RngGuard as RngGuard
+    from .compile.breaks import BreakReport as BreakReport
+    from .compile.breaks import graph_breaks as graph_breaks
+    from .compile.inductor import InductorSettings as InductorSettings
+    from .compile.inductor import inductor_settings as inductor_settings
+    from .compile.log import CompileLog as CompileLog
+    from .compile.log import compile_log as compile_log
     from .compile.rng import guard_rng as guard_rng
+    from .compile.vendor import vendor_op as vendor_op
     from .device import DeviceFacts as DeviceFacts
     from .graph.bridged import BridgedCUDAGraph as BridgedCUDAGraph
     from .graph.enable import disable as disable
@@ -41,57 +47,69 @@ __version__ = "0.1.0"
 # Looked up when first used: what kind of device there is decides what the graph class is, and
 # asking for the device starts the driver, which importing a library should not do.
 _LAZY = {
+    "BreakReport": "compile.breaks",
     "BridgedCUDAGraph": "call.dynamic",
+    "CompileLog": "compile.log",
     "ConditionalGraph": "call.branches",
     "DeviceFacts": "device",
     "Graphed": "call.graphed",
     "GraphedStats": "call.graphed",
     "Hazard": "record.report",
+    "InductorSettings": "compile.inductor",
     "PoolStats": "call.buckets",
     "Report": "record.report",
-    "RngGuard": "compile.rng",
     "ShapeBucketPool": "call.buckets",
     "VerifyReport": "measure.verify_report",
     "check": "call.check",
+    "compile_log": "compile.log",
     "disable": "graph.enable",
     "enable": "call.dynamic",
+    "graph_breaks": "compile.breaks",
     "graphed": "call.graphed",
     "guard_rng": "compile.rng",
     "health_check": "graph.enable",
+    "inductor_settings": "compile.inductor",
     "is_enabled": "graph.enable",
     "no_graph": "record.no_graph",
     "suggest_buckets": "call.traffic",
+    "vendor_op": "compile.vendor",
     "verify": "measure.verify",
 }
 
 __all__ = [
+    "BreakReport",
     "BridgedCUDAGraph",
+    "CompileLog",
     "ConditionalGraph",
     "DeviceFacts",
     "Graphed",
     "GraphedStats",
     "Hazard",
+    "InductorSettings",
     "PoolStats",
     "Report",
-    "RngGuard",
     "ShapeBucketPool",
     "Stats",
     "VerifyReport",
     "__version__",
     "check",
+    "compile_log",
     "device_facts",
     "device_type",
     "disable",
     "enable",
     "errors",
+    "graph_breaks",
     "graphed",
     "guard_rng",
     "health_check",
+    "inductor_settings",
     "is_enabled",
     "no_graph",
     "settings",
     "stats",
     "suggest_buckets",
+    "vendor_op",
     "verify",
 ]
 
