@@ -166,7 +166,7 @@ def test_any_other_setting_of_inductor_can_be_given_too():
 
 
 def test_an_unknown_name_is_an_error_that_says_what_was_meant():
-    with pytest.raises(ArgumentError, match="max_autotun=.*'max_autotune'"):
+    with pytest.raises(ArgumentError, match=r"max_autotun=.*'max_autotune'"):
         gfxgraph.inductor_settings(max_autotun=True)
 
 

@@ -168,6 +168,12 @@ def test_claims_from_many_threads_end_where_they_began():
     assert torch.cuda.get_rng_state is own and not claim.broken
 
 
+def test_the_guard_does_not_load_the_compiler():
+    code = "import sys, gfxgraph; gfxgraph.guard_rng(); print('torch._dynamo' in sys.modules)"
+    child = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert child.stdout.split() == ["False"]
+
+
 @pytest.mark.skipif(
     not hasattr(convert_frame, "trace_frame"), reason="up to torch 2.8 the decorator is looked up"
 )

@@ -144,8 +144,7 @@ def graph_breaks(model: Callable[..., Any], *args: Any, **kwargs: Any) -> BreakR
     """
     if not callable(model):
         raise ArgumentError(
-            f"graph_breaks({model!r}): expected a function or a module, not "
-            f"{type(model).__name__}."
+            f"graph_breaks({model!r}): expected a function or a module, not {type(model).__name__}."
         )
     if hasattr(model, "_torchdynamo_orig_callable") or hasattr(model, "_orig_mod"):
         raise ArgumentError(
@@ -167,15 +166,15 @@ def graph_breaks(model: Callable[..., Any], *args: Any, **kwargs: Any) -> BreakR
             breaks += _first_break(model, args, kwargs)
     finally:
         torch._dynamo.reset()
-    return BreakReport(
-        _name(model), regions, tuple(dict.fromkeys(breaks)), skipped, eager.launches
-    )
+    return BreakReport(_name(model), regions, tuple(dict.fromkeys(breaks)), skipped, eager.launches)
 
 
 class _Launches(TorchDispatchMode):
     """Counts the operations that launch work."""
 
-    launches = 0
+    def __init__(self) -> None:
+        super().__init__()
+        self.launches = 0
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None

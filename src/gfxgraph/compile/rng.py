@@ -6,11 +6,11 @@ CUDAGeneratorImpl::current_seed during CUDA graph capture*) and to set it
 (``aten/src/ATen/cuda/CUDAGeneratorImpl.cpp``), so the compilation fails.
 
 Nothing draws from that generator while a frame is traced, so both can be left out. What does the
-saving moves from version to version: ``preserve_global_state`` in ``torch/_dynamo/convert_frame.py``
-decorates a nested function up to torch 2.8, and from 2.9 on ``trace_frame``, once, when the module
-is imported, so that replacing the decorator does nothing; ``preserve_rng_state`` in
-``torch/_dynamo/utils.py`` does it again for AOTAutograd and Inductor, which import it by name. All
-of them look up ``torch.cuda.get_rng_state`` and ``torch.cuda.set_rng_state`` when they run (read in
+saving moves from version to version. ``preserve_global_state`` of ``torch._dynamo.convert_frame``
+decorates a nested function up to torch 2.8; from 2.9 on it decorates ``trace_frame``, once, when
+the module is imported, so that replacing the decorator does nothing. ``preserve_rng_state`` of
+``torch._dynamo.utils`` does it again for AOTAutograd and Inductor, which import it by name. All of
+them look up ``torch.cuda.get_rng_state`` and ``torch.cuda.set_rng_state`` when they run (read in
 the sources of 2.6, 2.7, 2.8, 2.9, 2.10, 2.11, 2.12, 2.13 and 2.15), so those two are what is
 replaced, and whatever else they preserve stays preserved.
 """
