@@ -132,6 +132,16 @@ def test_where_all_threads_share_the_settings_the_last_block_puts_them_back():
     assert not inductor._layers
 
 
+def test_torchs_own_settings_come_back_also_where_threads_share_them(monkeypatch):
+    monkeypatch.setattr(inductor, "_is_per_thread", lambda config: False)
+    before = everything()
+    with inductor_config.patch(max_autotune=True), gfxgraph.inductor_settings():
+        with gfxgraph.inductor_settings(**{"triton.cudagraphs": True, "recompile_limit": 3}):
+            assert inductor_config.triton.cudagraphs and dynamo_config.cache_size_limit == 3
+        assert not inductor_config.triton.cudagraphs and not inductor_config.max_autotune
+    assert everything() == before
+
+
 def test_shared_settings_survive_many_threads():
     config = SimpleNamespace(a=1)
 

@@ -46,6 +46,17 @@ def test_a_vendor_function_compiles_without_a_graph_break(name):
     assert gfxgraph.graph_breaks(model, x).breaks == ()
 
 
+def test_a_vendor_function_is_part_of_a_graph(name, device):
+    def vendor(x: torch.Tensor, by: float) -> torch.Tensor:
+        return x * by
+
+    op = gfxgraph.vendor_op(vendor, name=name)
+    model = gfxgraph.graphed(lambda x: op(x.relu(), 3.0) + 1)
+    for x in torch.randn(3, 8, device=device):
+        assert torch.equal(model(x), x.relu() * 3 + 1)
+    assert model.stats().replays == 2 and not model.stats().fallbacks
+
+
 def test_torchs_own_check_of_operators_passes(name):
     op = gfxgraph.vendor_op(vendor_silu, name=name)
     torch.library.opcheck(op, (torch.randn(3, 4), 0.5))

@@ -173,7 +173,7 @@ class _Launches(TorchDispatchMode):
     """Counts the operations that launch work."""
 
     def __init__(self) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self.launches = 0
 
     def __torch_dispatch__(
@@ -189,9 +189,11 @@ def _regions(
 ) -> tuple[Region, ...]:
     regions: list[Region] = []
     thread = threading.get_ident()
+    compiling = False
 
     def backend(module: torch.fx.GraphModule, inputs: Any) -> Callable[..., Any]:
-        place = len(regions)
+        nonlocal compiling
+        compiling, place = True, len(regions)
 
         def run(*values: Any) -> Any:
             with _Launches() as counter:
@@ -203,7 +205,9 @@ def _regions(
         return run
 
     def compiled(one: Compilation) -> None:
-        if one.backend == "backend" and threading.get_ident() == thread:
+        nonlocal compiling
+        if compiling and threading.get_ident() == thread:
+            compiling = False
             count = sum(one.operations.values())
             regions.append(Region(one.function, one.file, one.line, count))
 

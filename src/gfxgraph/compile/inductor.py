@@ -140,8 +140,8 @@ _ADVICE = (
         # Renamed in torch 2.7, which keeps the old name as another way to say it.
         ("recompile_limit", "cache_size_limit"),
         128,
-        "A function that meets many shapes is compiled for each; after 8, torch's default, it "
-        "would silently run eagerly.",
+        "A function that meets many shapes is compiled for each; after 8, torch's default, it runs "
+        "eagerly.",
         "torch/_dynamo/config.py",
     ),
 )
