@@ -245,3 +245,15 @@ def test_on_a_gpu_it_does_not_without_the_guard():
     )
     assert child.returncode == 0, child.stderr
     assert "during CUDA graph capture" in child.stdout or "during capturing" in child.stdout
+
+
+@pytest.mark.gpu
+def test_on_a_gpu_compiled_code_that_asks_for_the_state_gets_it():
+    def asking(x):
+        return x + 1, torch.cuda.get_rng_state()
+
+    torch.cuda.manual_seed(7)
+    with gfxgraph.guard_rng():
+        _, state = torch.compile(asking)(torch.ones(3, device="cuda"))
+    assert torch.equal(state, torch.cuda.get_rng_state()) and state.numel() == 16
+    assert gfxgraph.stats()["compiles_in_capture"] == 0

@@ -170,8 +170,7 @@ def _stop(listener: Listener) -> None:
     from torch._dynamo.output_graph import OutputGraph
 
     with _lock:
-        # By identity: two logs that are equal would be two lists that are equal.
-        del _listeners[next(i for i, one in enumerate(_listeners) if one is listener)]
+        _listeners.remove(listener)
         if not _listeners:
             OutputGraph.call_user_compiler = _original  # type: ignore[method-assign]
 
