@@ -16,7 +16,7 @@ LAYERS = [
     {"call"},
     {"graph"},
     {"record"},
-    {"compile", "distributed"},
+    {"compiling", "distributed"},
     {"device"},
     {"errors", "settings", "stats"},
 ]
@@ -107,8 +107,8 @@ def test_layers():
         ),
         (
             "device/cuda.py",
-            "def facts():\n    from ..compile import settings\n",
-            "gfxgraph/device/cuda.py:2: 'device' must not import 'compile': it is above it.",
+            "def facts():\n    from ..compiling import settings\n",
+            "gfxgraph/device/cuda.py:2: 'device' must not import 'compiling': it is above it.",
         ),
         (
             "errors.py",
@@ -152,7 +152,7 @@ def test_an_import_upwards_is_named(tmp_path, file, text, sentence):
         ("__init__.py", "from .call import graphed\nfrom .cli import app\n"),
         ("cli.py", "from . import __version__\nfrom .measure.demo import run\n"),
         ("call/many.py", "from ..graph import one\nfrom . import key\nfrom .key import Key\n"),
-        ("compile/fix.py", "from ..device import current_device\nfrom ..errors import Error\n"),
+        ("compiling/fix.py", "from ..device import current_device\nfrom ..errors import Error\n"),
         (
             "graph/one.py",
             "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    from ..call import Call\n",

@@ -23,6 +23,14 @@ if TYPE_CHECKING:
     from .call.graphed import compile as compile
     from .call.graphed import graphed as graphed
     from .call.traffic import suggest_buckets as suggest_buckets
+    from .compiling.breaks import BreakReport as BreakReport
+    from .compiling.breaks import graph_breaks as graph_breaks
+    from .compiling.inductor import InductorSettings as InductorSettings
+    from .compiling.inductor import inductor_settings as inductor_settings
+    from .compiling.log import CompileLog as CompileLog
+    from .compiling.log import compile_log as compile_log
+    from .compiling.rng import guard_rng as guard_rng
+    from .compiling.vendor import vendor_op as vendor_op
     from .device import DeviceFacts as DeviceFacts
     from .graph.bridged import BridgedCUDAGraph as BridgedCUDAGraph
     from .graph.enable import disable as disable
@@ -40,35 +48,46 @@ __version__ = "0.1.0"
 # Looked up when first used: what kind of device there is decides what the graph class is, and
 # asking for the device starts the driver, which importing a library should not do.
 _LAZY = {
+    "BreakReport": "compiling.breaks",
     "BridgedCUDAGraph": "call.dynamic",
+    "CompileLog": "compiling.log",
     "ConditionalGraph": "call.branches",
     "DeviceFacts": "device",
     "Graphed": "call.graphed",
     "GraphedStats": "call.graphed",
     "Hazard": "record.report",
+    "InductorSettings": "compiling.inductor",
     "PoolStats": "call.buckets",
     "Report": "record.report",
     "ShapeBucketPool": "call.buckets",
     "VerifyReport": "measure.verify_report",
     "check": "call.check",
     "compile": "call.graphed",
+    "compile_log": "compiling.log",
     "disable": "graph.enable",
     "enable": "call.dynamic",
+    "graph_breaks": "compiling.breaks",
     "graphed": "call.graphed",
+    "guard_rng": "compiling.rng",
     "health_check": "graph.enable",
+    "inductor_settings": "compiling.inductor",
     "is_enabled": "graph.enable",
     "no_graph": "record.no_graph",
     "suggest_buckets": "call.traffic",
+    "vendor_op": "compiling.vendor",
     "verify": "measure.verify",
 }
 
 __all__ = [
+    "BreakReport",
     "BridgedCUDAGraph",
+    "CompileLog",
     "ConditionalGraph",
     "DeviceFacts",
     "Graphed",
     "GraphedStats",
     "Hazard",
+    "InductorSettings",
     "PoolStats",
     "Report",
     "ShapeBucketPool",
@@ -77,18 +96,23 @@ __all__ = [
     "__version__",
     "check",
     "compile",
+    "compile_log",
     "device_facts",
     "device_type",
     "disable",
     "enable",
     "errors",
+    "graph_breaks",
     "graphed",
+    "guard_rng",
     "health_check",
+    "inductor_settings",
     "is_enabled",
     "no_graph",
     "settings",
     "stats",
     "suggest_buckets",
+    "vendor_op",
     "verify",
 ]
 

@@ -33,6 +33,7 @@ class Stats(TypedDict):
         capture_failures: captures that raised.
         compile_failures: graphs made of a function as it is, because compiling it failed.
         fallbacks: reason -> how many of ``fallback_count``.
+        compiles_in_capture: frames that torch compiled while a stream was captured.
     """
 
     enabled_at: float | None
@@ -44,6 +45,7 @@ class Stats(TypedDict):
     capture_failures: int
     compile_failures: int
     fallbacks: dict[str, int]
+    compiles_in_capture: int
 
 
 class ReplayCounter:
@@ -120,6 +122,7 @@ class Tally:
                 capture_failures=self._counts["capture_failures"],
                 compile_failures=self._counts["compile_failures"],
                 fallbacks=dict(self._fallbacks),
+                compiles_in_capture=self._counts["compiles_in_capture"],
             )
 
 

@@ -1,0 +1,1 @@
+"""``torch.compile``: recommended settings, fixes, what it compiled, and where it breaks."""

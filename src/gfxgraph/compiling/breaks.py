@@ -1,0 +1,264 @@
+"""Where torch.compile breaks a function into regions, why, and what each region holds."""
+
+from __future__ import annotations
+
+import json
+import re
+import threading
+import traceback
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from ..device.operators import is_view
+from ..errors import ArgumentError
+from .log import Compilation, listening
+
+__all__ = ["Break", "BreakReport", "Region", "graph_breaks"]
+
+
+@dataclass(frozen=True)
+class Region:
+    """A part of the function that torch.compile takes as one graph.
+
+    Attributes:
+        function: the function that it is part of.
+        file: its file.
+        line: where it begins: the function's first line, or, after a break, the line of the break.
+        operations: how many operations Dynamo put into its graph.
+        calls: how often it ran in the call.
+        launches: operations of each run that launch work on the device when run eagerly: all
+            that torch dispatches but views. Inductor fuses them to fewer.
+    """
+
+    function: str
+    file: str
+    line: int
+    operations: int
+    calls: int = 0
+    launches: int = 0
+
+
+@dataclass(frozen=True)
+class Break:
+    """A place where Dynamo goes back to Python.
+
+    Attributes:
+        file: the user's file.
+        line: the line in it, from 1; 0 where torch does not say.
+        function: the function that it is in.
+        source: the text of the line.
+        reason: why, in one sentence of torch's.
+        explanation: what more torch says, ``""`` where it says no more.
+        hints: what torch advises.
+    """
+
+    file: str
+    line: int
+    function: str
+    source: str
+    reason: str
+    explanation: str = ""
+    hints: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class BreakReport:
+    """What :func:`graph_breaks` found; ``print`` shows it as text.
+
+    Attributes:
+        name: the function.
+        regions: the regions, in the order in which they were compiled.
+        breaks: the breaks, each place and reason once.
+        skipped: functions that Dynamo gave up as a whole, so that they run eagerly; it does so for
+            a break inside of a loop or of a ``with`` block.
+        launches: operations of the whole call that launch work on the device when run eagerly.
+    """
+
+    name: str
+    regions: tuple[Region, ...]
+    breaks: tuple[Break, ...]
+    skipped: int
+    launches: int
+
+    @property
+    def outside(self) -> int:
+        """Those of :attr:`launches` that are in no region, and stay eager."""
+        return max(0, self.launches - sum(r.calls * r.launches for r in self.regions))
+
+    def to_json(self, path: str | Path | None = None) -> str:
+        """The report as JSON: the attributes above, and ``outside``.
+
+        Args:
+            path: a file to write it to as well. Default none.
+        """
+        text = json.dumps({**asdict(self), "outside": self.outside}, indent=2)
+        if path is not None:
+            Path(path).write_text(f"{text}\n", encoding="utf-8")
+        return text
+
+    def __str__(self) -> str:
+        lines = [
+            f"{self.name}: {_counted(len(self.breaks), 'graph break')}, "
+            f"{_counted(len(self.regions), 'region')}; of {_counted(self.launches, 'launch')} "
+            f"of the eager call, {self.outside} in no region"
+        ]
+        if self.skipped:
+            lines.append(f"  {_counted(self.skipped, 'function')} not compiled at all")
+        for number, region in enumerate(self.regions, 1):
+            times = f", run {region.calls} times" if region.calls != 1 else ""
+            lines.append(
+                f"  region {number}: {region.file}:{region.line}, in {region.function}: "
+                f"{_counted(region.operations, 'operation')}, "
+                f"{_counted(region.launches, 'launch')}{times}"
+            )
+        for one in self.breaks:
+            lines.append(f"  break: {one.file}:{one.line}, in {one.function}: {one.source}")
+            lines.append(f"    {one.reason}")
+            lines += [f"    {text}" for text in (one.explanation, *one.hints) if text]
+        return "\n".join(lines)
+
+
+def graph_breaks(model: Callable[..., Any], *args: Any, **kwargs: Any) -> BreakReport:
+    """Where ``torch.compile`` would break ``model`` into regions for these arguments, and why.
+
+    Runs the function twice, once eagerly and once in the regions that Dynamo makes of it, each run
+    as it is: nothing is generated, so no compiler is needed. Needs no GPU. What the function writes
+    (a cache, a counter) is written twice.
+
+    ``torch._dynamo.reset()`` is called before and after it, as :func:`torch._dynamo.explain` does:
+    whatever was compiled in this process is compiled again when it is next called.
+
+    Args:
+        model: the function or module, not compiled yet.
+        args: its arguments.
+        kwargs: its keyword arguments.
+
+    Raises:
+        ArgumentError: ``model`` cannot be called, or is compiled already.
+        Exception: whatever the function raises.
+    """
+    if not callable(model):
+        raise ArgumentError(
+            f"graph_breaks({model!r}): expected a function or a module, not {type(model).__name__}."
+        )
+    if hasattr(model, "_torchdynamo_orig_callable") or hasattr(model, "_orig_mod"):
+        raise ArgumentError(
+            f"graph_breaks({_name(model)}): it is compiled already; give what was compiled."
+        )
+    from torch._dynamo.utils import counters, graph_break_reasons
+
+    with _Launches() as eager:
+        model(*args, **kwargs)
+    torch._dynamo.reset()
+    try:
+        frames = counters["frames"]["total"] - counters["frames"]["ok"]
+        regions = _regions(model, args, kwargs)
+        skipped = counters["frames"]["total"] - counters["frames"]["ok"] - frames
+        breaks = [_break(reason.reason, reason.user_stack) for reason in graph_break_reasons]
+        if skipped:
+            # Dynamo keeps no reason for these. Asked for one graph, it names the first.
+            torch._dynamo.reset()
+            breaks += _first_break(model, args, kwargs)
+    finally:
+        torch._dynamo.reset()
+    return BreakReport(_name(model), regions, tuple(dict.fromkeys(breaks)), skipped, eager.launches)
+
+
+class _Launches(TorchDispatchMode):
+    """Counts the operations that launch work."""
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.launches = 0
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        if not is_view(func):
+            self.launches += 1
+        return func(*args, **(kwargs or {}))
+
+
+def _regions(
+    model: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> tuple[Region, ...]:
+    regions: list[Region] = []
+    thread = threading.get_ident()
+    compiling = False
+
+    def backend(module: torch.fx.GraphModule, inputs: Any) -> Callable[..., Any]:
+        nonlocal compiling
+        compiling, place = True, len(regions)
+
+        def run(*values: Any) -> Any:
+            with _Launches() as counter:
+                result = module(*values)
+            before = regions[place]
+            regions[place] = replace(before, calls=before.calls + 1, launches=counter.launches)
+            return result
+
+        return run
+
+    def compiled(one: Compilation) -> None:
+        nonlocal compiling
+        if compiling and threading.get_ident() == thread:
+            compiling = False
+            count = sum(one.operations.values())
+            regions.append(Region(one.function, one.file, one.line, count))
+
+    with listening(compiled):
+        torch.compile(model, backend=backend)(*args, **kwargs)
+    return tuple(regions)
+
+
+def _first_break(
+    model: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> list[Break]:
+    try:
+        torch.compile(model, backend="eager", fullgraph=True)(*args, **kwargs)
+    except torch._dynamo.exc.Unsupported as error:
+        return [_break(str(error), getattr(error, "real_stack", None) or [])]
+    return []
+
+
+def _break(text: str, stack: Any) -> Break:
+    frame = _innermost(stack)
+    first, *more = (line.strip() for line in text.splitlines() if line.strip())
+    said: dict[str, list[str]] = {"Explanation": [], "Hint": []}
+    for line in more:
+        what, colon, rest = line.partition(": ")
+        if colon and what in said:
+            said[what].append(rest)
+    return Break(
+        file=frame.filename if frame else "",
+        line=(frame.lineno or 0) if frame else 0,
+        function=_AFTER_BREAK.sub(r"\1", frame.name) if frame else "",
+        source=(frame.line or "") if frame else "",
+        reason=first,
+        explanation=" ".join(said["Explanation"]),
+        hints=tuple(said["Hint"]),
+    )
+
+
+_AFTER_BREAK = re.compile(r"^torch_dynamo_resume_in_(.+)_at_\d+$")
+_TORCH = f"{Path(torch.__file__).parent}/"
+
+
+def _innermost(stack: list[traceback.FrameSummary]) -> traceback.FrameSummary | None:
+    """The innermost frame that is not torch's own, else the innermost one."""
+    users = [frame for frame in stack if not frame.filename.startswith(_TORCH)]
+    return (users or list(stack) or [None])[-1]  # type: ignore[list-item]
+
+
+def _counted(count: int, what: str) -> str:
+    plural = f"{what}es" if what.endswith("ch") else f"{what}s"
+    return f"{count} {what if count == 1 else plural}"
+
+
+def _name(model: Any) -> str:
+    return getattr(model, "__qualname__", None) or type(model).__qualname__

@@ -1,0 +1,320 @@
+"""Settings of Inductor and Dynamo for code that is captured in a graph of ours afterwards."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass
+from difflib import get_close_matches
+from types import TracebackType
+from typing import Any, Literal
+
+import torch
+from rich.table import Table
+
+from ..errors import ArgumentError
+from ..stats import log
+
+__all__ = ["InductorSettings", "Setting", "inductor_settings"]
+
+Part = Literal["inductor", "dynamo"]
+
+
+@dataclass(frozen=True)
+class Setting:
+    """One setting, a row of :attr:`InductorSettings.rows`.
+
+    Attributes:
+        part: ``"inductor"`` (``torch._inductor.config``) or ``"dynamo"``
+            (``torch._dynamo.config``).
+        name: its name there, such as ``"triton.cudagraphs"``.
+        value: what it is inside of the context.
+        found: what it is without the context; ``None`` where this torch does not have it.
+        known: whether this torch has it. One that it does not have is left out.
+        why: why it has this value.
+        source: where that can be read.
+    """
+
+    part: Part
+    name: str
+    value: object
+    found: object
+    known: bool
+    why: str
+    source: str
+
+
+@dataclass(frozen=True)
+class _Advice:
+    part: Part
+    names: tuple[str, ...]  # the newest first; this torch has one of them
+    value: object
+    why: str
+    source: str
+
+
+_CONFIG = "torch/_inductor/config.py"
+_ISSUE = "github.com/pytorch/pytorch/issues"
+_ADVICE = (
+    _Advice(
+        "inductor",
+        ("max_autotune",),
+        False,
+        "Benchmarking kernels at compile time costs minutes, synchronises the device and takes "
+        "memory; a graph already removes the launch cost, which is most of what small kernels "
+        "gain.",
+        f"{_CONFIG}; docs/compile.md of gfxgraph",
+    ),
+    _Advice(
+        "inductor",
+        ("max_autotune_gemm_backends",),
+        "ATEN",
+        "Matrix products stay with cuBLAS, hipBLASLt or rocBLAS. Counts only where "
+        "max_autotune is switched on.",
+        _CONFIG,
+    ),
+    _Advice(
+        "inductor",
+        ("coordinate_descent_tuning",),
+        False,
+        "Tunes each kernel by timing it when it is first launched; in a capture nothing runs.",
+        f"{_CONFIG}, torch/_inductor/runtime/triton_heuristics.py",
+    ),
+    _Advice(
+        "inductor",
+        ("epilogue_fusion",),
+        True,
+        "Pointwise operations join the Triton template before them, where there is one.",
+        _CONFIG,
+    ),
+    _Advice(
+        "inductor",
+        ("pattern_matcher",),
+        True,
+        "Known groups of operations, such as attention, are replaced by better ones.",
+        _CONFIG,
+    ),
+    _Advice(
+        "inductor",
+        ("aggressive_fusion",),
+        False,
+        "Would fuse kernels that share no reads, to save launches, which a graph has already "
+        "made cheap.",
+        _CONFIG,
+    ),
+    _Advice(
+        "inductor",
+        ("triton.cudagraphs",),
+        False,
+        "The graph is ours, around the whole call. Inductor's own is one for each region, with "
+        "copies of its inputs.",
+        f"{_CONFIG}; {_ISSUE}/187715",
+    ),
+    _Advice(
+        "inductor",
+        ("triton.cudagraph_trees",),
+        False,
+        "Trees keep memory pools of their own and clear library workspaces that graphs of others "
+        "point at.",
+        "torch/_inductor/cudagraph_trees.py; docs/architecture.md of gfxgraph",
+    ),
+    _Advice(
+        "inductor",
+        ("memory_planning",),
+        False,
+        "The graph's memory pool already gives memory that is free to the next tensor.",
+        _CONFIG,
+    ),
+    _Advice(
+        "inductor",
+        ("reorder_for_locality",),
+        True,
+        "Operations move next to what they read.",
+        _CONFIG,
+    ),
+    _Advice(
+        "dynamo",
+        # Renamed in torch 2.7, which keeps the old name as another way to say it.
+        ("recompile_limit", "cache_size_limit"),
+        128,
+        "A function that meets many shapes is compiled for each; after 8, torch's default, it runs "
+        "eagerly.",
+        "torch/_dynamo/config.py",
+    ),
+)
+
+_warned: set[str] = set()
+
+
+class InductorSettings:
+    """Settings that hold inside of a ``with`` block; made by :func:`inductor_settings`.
+
+    May be entered again inside of itself, and by several threads at once.
+
+    Attributes:
+        rows: the settings, in the order in which they are recommended, then the user's own.
+    """
+
+    def __init__(self, rows: tuple[Setting, ...]) -> None:
+        self.rows = rows
+        # Per thread, and per task of asyncio.
+        self._entered: ContextVar[tuple[ExitStack, ...]] = ContextVar("entered", default=())
+
+    def __enter__(self) -> InductorSettings:
+        with ExitStack() as stack:
+            for part in ("inductor", "dynamo"):
+                values = {r.name: r.value for r in self.rows if r.part == part and r.known}
+                stack.enter_context(_patched(_config(part), values))
+            self._entered.set((*self._entered.get(), stack.pop_all()))
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        *outer, stack = self._entered.get()
+        self._entered.set(tuple(outer))
+        stack.close()
+
+    def __rich__(self) -> Table:
+        table = Table(title=f"Inductor and Dynamo, torch {torch.__version__} (CUDA and ROCm alike)")
+        for heading in ("setting", "value", "without", "why", "source"):
+            table.add_column(heading, overflow="fold")
+        for row in self.rows:
+            found = repr(row.found) if row.known else "not in this torch"
+            table.add_row(f"{row.part}: {row.name}", repr(row.value), found, row.why, row.source)
+        return table
+
+
+def inductor_settings(**overrides: Any) -> InductorSettings:
+    """The settings that we recommend for code that is captured in a graph afterwards.
+
+    .. code-block:: python
+
+        compiled = torch.compile(model)
+        with gfxgraph.inductor_settings():
+            compiled(x)  # torch.compile compiles in the first call, so make it in here
+
+    They hold for the thread that is in the block, and nothing of them remains after it. Up to torch
+    2.11 its settings are the same for all threads: there, others see them as long as one is in a
+    block. All of them are for CUDA and ROCm alike; no AMD GPU was available to measure them on.
+
+    Args:
+        overrides: other values, by torch's names: those of the table, and any other of
+            ``torch._inductor.config``. ``inductor_settings(max_autotune=True)``; a name with a dot
+            as in ``inductor_settings(**{"triton.cudagraphs": True})``.
+
+    Returns:
+        A context manager. Its ``rows`` say for each setting the value, why, the source, and
+        whether this torch has it; ``rich.print`` shows them as a table. One that this torch does
+        not have is left out, and logged once.
+
+    Raises:
+        ArgumentError: torch has no setting of that name, or it takes another type.
+    """
+    rows: list[Setting] = []
+    for advice in _ADVICE:
+        config = _config(advice.part)
+        name = next((name for name in advice.names if hasattr(config, name)), advice.names[0])
+        known = hasattr(config, name)
+        found = getattr(config, name) if known else None
+        value, why, source = advice.value, advice.why, advice.source
+        for given in {*advice.names} & {*overrides}:
+            value, why, source = overrides.pop(given), "You asked for it.", "inductor_settings()"
+            _check_type(given, value, advice.value)
+        if not known:
+            _warn_once(advice.part, name)
+        rows.append(Setting(advice.part, name, value, found, known, why, source))
+    config = _config("inductor")
+    for name, value in overrides.items():
+        if not hasattr(config, name):
+            raise _unknown(name, rows)
+        found = getattr(config, name)
+        _check_type(name, value, found)
+        rows.append(
+            Setting(
+                "inductor", name, value, found, True, "You asked for it.", "inductor_settings()"
+            )
+        )
+    return InductorSettings(tuple(rows))
+
+
+def _config(part: Part) -> Any:
+    # Importing these takes seconds, which somebody who does not compile need not wait for.
+    if part == "inductor":
+        import torch._inductor.config as inductor_config
+
+        return inductor_config
+    import torch._dynamo.config as dynamo_config
+
+    return dynamo_config
+
+
+def _check_type(name: str, value: object, example: object) -> None:
+    expected: tuple[type, ...] = (type(example),)
+    if isinstance(example, float):
+        expected = (float, int)
+    if example is not None and value is not None and type(value) not in expected:
+        raise ArgumentError(
+            f"inductor_settings({name}={value!r}): expected {expected[0].__name__}, such as "
+            f"{example!r}, not {type(value).__name__}."
+        )
+
+
+def _unknown(name: str, rows: list[Setting]) -> ArgumentError:
+    names = {*(row.name for row in rows), *_config("inductor").get_config_copy()}
+    close = get_close_matches(name, sorted(names), n=3) or sorted(row.name for row in rows)
+    return ArgumentError(
+        f"inductor_settings({name}=...): torch {torch.__version__} has no such setting. "
+        f"Did you mean {' or '.join(repr(match) for match in close)}?"
+    )
+
+
+def _warn_once(part: Part, name: str) -> None:
+    if name not in _warned:
+        _warned.add(name)
+        log(logging.WARNING, "unknown_setting", part=part, setting=name, torch=torch.__version__)
+
+
+def _patched(config: Any, values: dict[str, object]) -> Any:
+    """``config`` with these values; torch's own way, where that is one of each thread."""
+    if _is_per_thread(config):
+        return config.patch(values)
+    return _shared(config, values)
+
+
+def _is_per_thread(config: Any) -> bool:
+    """Whether a thread sees only its own changes, which is so from torch 2.12 on."""
+    entries = getattr(config, "_config", {})
+    return any(isinstance(getattr(e, "user_override", 0), ContextVar) for e in entries.values())
+
+
+_lock = threading.Lock()
+# Values of a config that all threads share: what it was, then what is asked for, the last on top.
+_layers: dict[tuple[int, str], list[tuple[object, object]]] = {}
+
+
+@contextmanager
+def _shared(config: Any, values: dict[str, object]) -> Iterator[None]:
+    """Blocks of several threads end in any order, and the last one puts back what was there."""
+    me = object()
+    with _lock:
+        for name, value in values.items():
+            layers = _layers.setdefault((id(config), name), [(None, getattr(config, name))])
+            layers.append((me, value))
+            setattr(config, name, value)
+    try:
+        yield
+    finally:
+        with _lock:
+            for name in values:
+                layers = _layers[id(config), name]
+                layers[:] = [layer for layer in layers if layer[0] is not me]
+                setattr(config, name, layers[-1][1])
+                if len(layers) == 1:
+                    del _layers[id(config), name]

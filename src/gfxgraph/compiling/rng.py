@@ -1,0 +1,164 @@
+"""Let Dynamo compile a new frame while a stream is captured.
+
+Dynamo and AOTAutograd save the state of the GPU's generator before they trace a frame and put it
+back afterwards. While a stream captures, torch refuses to tell that state (*Cannot call
+CUDAGeneratorImpl::current_seed during CUDA graph capture*) and to set it
+(``aten/src/ATen/cuda/CUDAGeneratorImpl.cpp``), so the compilation fails.
+
+Nothing draws from that generator while a frame is traced, so both can be left out. What does the
+saving moves from version to version. ``preserve_global_state`` of ``torch._dynamo.convert_frame``
+decorates a nested function up to torch 2.8; from 2.9 on it decorates ``trace_frame``, once, when
+the module is imported, so that replacing the decorator does nothing. ``preserve_rng_state`` of
+``torch._dynamo.utils`` does it again for AOTAutograd and Inductor, which import it by name. All of
+them look up ``torch.cuda.get_rng_state`` and ``torch.cuda.set_rng_state`` when they run (read in
+the sources of 2.6, 2.7, 2.8, 2.9, 2.10, 2.11, 2.12, 2.13 and 2.15), so those two are what is
+replaced, and whatever else they preserve stays preserved.
+"""
+
+from __future__ import annotations
+
+import functools
+import logging
+import sys
+import threading
+import weakref
+from collections.abc import Callable
+from pathlib import Path
+from types import FrameType, TracebackType
+from typing import Any
+
+import torch
+from torch._guards import CompileContext
+
+from ..stats import log, tally
+
+__all__ = ["RngGuard", "guard_rng", "on_compile_in_capture"]
+
+_NAMES = ("get_rng_state", "set_rng_state")
+# What stands for the state that was not saved; a real one has 16 bytes.
+_NOT_SAVED = torch.empty(0, dtype=torch.uint8)
+
+_lock = threading.RLock()
+_guards: set[RngGuard] = set()
+_originals: dict[str, Any] = {}
+_replacements: dict[str, Any] = {}
+_reported: weakref.WeakSet[CompileContext] = weakref.WeakSet()
+_logged: set[str] = set()
+
+
+class RngGuard:
+    """A claim on the guard, which stands as long as there is one.
+
+    A context manager: leaving it is :meth:`undo`.
+    """
+
+    def undo(self) -> None:
+        """Give the claim back; with the last one, torch's own functions are put back.
+
+        Does nothing the second time.
+        """
+        with _lock:
+            _guards.discard(self)
+            if _guards:
+                return
+            for name, original in _originals.items():
+                # Whoever replaced it after us keeps calling ours, which now only passes on.
+                if getattr(torch.cuda, name) is _replacements[name]:
+                    setattr(torch.cuda, name, original)
+            _originals.clear()
+            _replacements.clear()
+
+    def __enter__(self) -> RngGuard:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.undo()
+
+
+def guard_rng() -> RngGuard:
+    """Let torch compile a new frame inside a stream capture.
+
+    While the current stream captures, compiling leaves out the saving and restoring of the GPU's
+    random state, which torch refuses there. Everything else is saved and restored as before, and
+    outside of captures and of compilations nothing changes. A compilation inside a capture is
+    counted and logged (:func:`on_compile_in_capture`), since it is better to warm up first: what
+    Inductor's kernels do when they are first launched (load, tune) may still not be allowed.
+
+    May be called any number of times, from any thread. Sources: the module's docstring.
+
+    Returns:
+        A claim: ``guard_rng().undo()``, or ``with guard_rng(): ...``.
+    """
+    guard = RngGuard()
+    with _lock:
+        if not _guards:
+            for name in _NAMES:
+                _originals[name] = getattr(torch.cuda, name)
+                _replacements[name] = _guarded(_originals[name])
+                setattr(torch.cuda, name, _replacements[name])
+        _guards.add(guard)
+    return guard
+
+
+def on_compile_in_capture(where: str) -> None:
+    """Count a compilation inside a stream capture, and log it when first met at this place.
+
+    Called by :func:`guard_rng`; call it where you notice one by other means.
+
+    Args:
+        where: what was compiled, or the line that called it.
+    """
+    tally.add("compiles_in_capture")
+    with _lock:
+        first = where not in _logged
+        _logged.add(where)
+    if first:
+        advice = "call the function with such arguments once before the capture (warm up first)"
+        log(logging.WARNING, "compiled_inside_a_capture", where=where, advice=advice)
+
+
+def _guarded(original: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(original)
+    def rng_state(*args: Any, **kwargs: Any) -> Any:
+        compilation = CompileContext.try_get() if _guards else None
+        if compilation is not None:
+            if torch.cuda.is_current_stream_capturing():
+                _report(compilation)
+                return _NOT_SAVED
+            # The capture that was underway when nothing was saved has been ended by a failure.
+            if args and isinstance(args[0], torch.Tensor) and args[0].numel() == 0:
+                return None
+        return original(*args, **kwargs)
+
+    return rng_state
+
+
+def _report(compilation: CompileContext) -> None:
+    """Once for each compilation, which asks several times."""
+    with _lock:
+        if compilation in _reported:
+            return
+        _reported.add(compilation)
+    on_compile_in_capture(_calling_line())
+
+
+_NOT_THE_USERS = tuple(
+    f"{path}/" for path in (Path(torch.__file__).parent, Path(__file__).parents[1])
+)
+
+
+def _calling_line() -> str:
+    """The innermost line of the stack that is not torch's, ours or the standard library's."""
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None:
+        file, module = frame.f_code.co_filename, str(frame.f_globals.get("__name__"))
+        standard = module.partition(".")[0] in sys.stdlib_module_names
+        if not file.startswith((*_NOT_THE_USERS, "<")) and not standard:
+            return f"{file}:{frame.f_lineno}, in {frame.f_code.co_name}"
+        frame = frame.f_back
+    return "(no line of Python)"

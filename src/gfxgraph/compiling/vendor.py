@@ -1,0 +1,252 @@
+"""A function of another library as an operator of torch, so that Dynamo does not break at it."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import logging
+import re
+import threading
+import typing
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from ..errors import ArgumentError
+from ..stats import log
+
+__all__ = ["vendor_op"]
+
+_NAME = re.compile(r"[A-Za-z_]\w*::[A-Za-z_]\w*")
+
+
+@dataclass(frozen=True)
+class _Registered:
+    fn: Callable[..., Any]
+    fake: Callable[..., Any] | None
+    mutates: frozenset[str]
+    schema: str | None
+    op: Callable[..., Any]
+
+
+_lock = threading.Lock()
+_registered: dict[str, _Registered] = {}
+
+
+def vendor_op(
+    fn: Callable[..., Any],
+    *,
+    name: str,
+    fake: Callable[..., Any] | None = None,
+    mutates: Iterable[str] = (),
+    schema: str | None = None,
+) -> Callable[..., Any]:
+    """An operator of torch that calls ``fn``; call it in place of ``fn``.
+
+    Dynamo cannot look into a function that calls a compiled extension, and breaks the graph there.
+    An operator it takes as it is.
+
+    .. code-block:: python
+
+        attention = gfxgraph.vendor_op(vendor.attention, name="vendor::attention")
+
+    Args:
+        fn: the function: it takes and returns what an operator can (tensors, numbers, strings,
+            dtypes, devices, lists of them), says so in type hints, and returns new tensors, none
+            that shares memory with an argument. For inference: it gets no gradient.
+        name: ``"namespace::name"``, which must be free in this process.
+        fake: a function of the same arguments that returns empty tensors as ``fn`` would: shapes,
+            dtypes, strides, device. By default it is taken that ``fn`` returns nothing, or one
+            tensor like its first tensor argument (as ``torch.empty_like`` makes it); that is
+            logged, and compared with what ``fn`` really returns in each call.
+        mutates: names of the arguments that ``fn`` writes to.
+        schema: torch's own way to say what the hints say, for a function without them:
+            ``"(Tensor q, float scale=1.0) -> Tensor"``.
+
+    Returns:
+        The operator. Asked for again with the same arguments, the same one.
+
+    Raises:
+        ArgumentError: the name has no namespace or is taken, hints are missing or of a kind that
+            an operator cannot take, or no ``fake`` is given and none can be inferred. From calls of
+            the operator: a result shares memory with an argument or another result, or is not
+            what the inferred ``fake`` says.
+
+    Source: ``torch.library.custom_op`` and ``torch.library.infer_schema``, which do the work.
+    """
+    if not callable(fn):
+        raise ArgumentError(f"vendor_op: expected a function, not {type(fn).__name__}.")
+    if not _NAME.fullmatch(name):
+        raise ArgumentError(
+            f"vendor_op(name={name!r}): expected 'namespace::name', such as "
+            f"'vendor::{getattr(fn, '__name__', 'attention')}'."
+        )
+    written = frozenset((mutates,) if isinstance(mutates, str) else mutates)
+    with _lock:
+        known = _registered.get(name)
+        if known is not None:
+            asked = _Registered(fn, fake, written, schema, known.op)
+            if known == asked:
+                return known.op
+            raise ArgumentError(f"vendor_op(name={name!r}): {_differs(known, asked)}")
+        namespace, _, short = name.partition("::")
+        if hasattr(getattr(torch.ops, namespace), short):
+            raise ArgumentError(
+                f"vendor_op(name={name!r}): torch has an operator of that name already, which is "
+                "not ours. Choose another name."
+            )
+        op = _register(fn, name, fake, written, schema)
+        _registered[name] = _Registered(fn, fake, written, schema, op)
+    return op
+
+
+def _register(
+    fn: Callable[..., Any],
+    name: str,
+    fake: Callable[..., Any] | None,
+    mutates: frozenset[str],
+    schema: str | None,
+) -> Callable[..., Any]:
+    text = schema or _schema_of_hints(fn, name, mutates)
+    try:
+        parsed = torch._C.parse_schema(f"{name}{text}")
+    except RuntimeError as error:
+        raise ArgumentError(f"vendor_op(name={name!r}): schema {text!r}: {error}") from error
+    inferred = _inferred(parsed, name) if fake is None else None
+
+    @functools.wraps(fn)
+    def checked(*args: Any, **kwargs: Any) -> Any:
+        result = fn(*args, **kwargs)
+        given = {argument.name: value for argument, value in _bound(parsed, args, kwargs)}
+        _refuse_aliases(name, given, result)
+        if inferred is not None:
+            _refuse_another(name, inferred, given, result)
+        return result
+
+    try:
+        op = torch.library.custom_op(name, checked, mutates_args=mutates, schema=text)
+    except (RuntimeError, ValueError) as error:
+        raise ArgumentError(f"vendor_op(name={name!r}): {error}") from error
+    if fake is not None:
+        op.register_fake(fake)
+    else:
+
+        @op.register_fake
+        def _(*args: Any, **kwargs: Any) -> torch.Tensor | None:
+            given = {argument.name: value for argument, value in _bound(parsed, args, kwargs)}
+            return torch.empty_like(given[inferred]) if inferred else None
+
+    return op
+
+
+def _schema_of_hints(fn: Callable[..., Any], name: str, mutates: frozenset[str]) -> str:
+    advice = "Add type hints, wrap it in a function that has them, or give schema=."
+    try:
+        signature = inspect.signature(fn)
+        hints = typing.get_type_hints(fn)
+    except (TypeError, ValueError, NameError) as error:
+        raise ArgumentError(
+            f"vendor_op(name={name!r}): the type hints of {fn!r} cannot be read: {error}. {advice}"
+        ) from error
+
+    def prototype() -> None:
+        """Has the hints as types; torch before 2.8 cannot resolve all that are strings."""
+
+    parameters = [
+        parameter.replace(annotation=hints.get(parameter.name, parameter.annotation))
+        for parameter in signature.parameters.values()
+    ]
+    returns = hints.get("return", signature.return_annotation)
+    if returns is type(None):
+        returns = None
+    prototype.__signature__ = signature.replace(  # type: ignore[attr-defined]
+        parameters=parameters, return_annotation=returns
+    )
+    try:
+        return torch.library.infer_schema(prototype, mutates_args=mutates)
+    except ValueError as error:
+        raise ArgumentError(f"vendor_op(name={name!r}): {error}. {advice}") from error
+
+
+def _inferred(schema: Any, name: str) -> str:
+    """The argument that the only result is like; ``""`` where there is no result."""
+    if not schema.returns:
+        return ""
+    tensors = [argument.name for argument in schema.arguments if str(argument.type) == "Tensor"]
+    if [str(result.type) for result in schema.returns] != ["Tensor"] or not tensors:
+        raise ArgumentError(
+            f"vendor_op(name={name!r}): what it returns cannot be inferred from {schema}. Give "
+            "fake=, a function of the same arguments that returns empty tensors like the results."
+        )
+    log(logging.WARNING, "fake_inferred", operator=name, result=f"empty_like({tensors[0]})")
+    return str(tensors[0])
+
+
+def _bound(schema: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Iterator[tuple[Any, Any]]:
+    """The arguments of the schema and their values; those left at their default are left out."""
+    for position, argument in enumerate(schema.arguments):
+        if position < len(args):
+            yield argument, args[position]
+        elif argument.name in kwargs:
+            yield argument, kwargs[argument.name]
+
+
+def _refuse_aliases(name: str, given: dict[str, Any], result: Any) -> None:
+    owners: dict[int, str] = {}
+    for argument, value in given.items():
+        for tensor in _tensors(value):
+            owners[tensor.untyped_storage()._cdata] = f"its argument {argument!r}"
+    for tensor in _tensors(result):
+        storage = tensor.untyped_storage()._cdata
+        if storage in owners:
+            raise ArgumentError(
+                f"{name}: a result shares memory with {owners[storage]}, which an operator must "
+                "not. Return a clone; if the function writes to an argument, name it in mutates= "
+                "and return nothing."
+            )
+        owners[storage] = "another result"
+
+
+def _refuse_another(name: str, inferred: str, given: dict[str, Any], result: Any) -> None:
+    """Compare what came with what the inferred fake said would come."""
+    if not inferred:
+        expected, came = "None", "None" if result is None else f"{type(result).__name__}"
+    else:
+        # The strides of empty_like, without allocating on the device.
+        first = given[inferred]
+        meta = torch.empty_like(first, device="meta")
+        expected = _described(meta, first.device)
+        came = (
+            _described(result, result.device)
+            if isinstance(result, torch.Tensor)
+            else type(result).__name__
+        )
+    if came != expected:
+        raise ArgumentError(
+            f"{name} returned {came}, but without fake= it was taken to return {expected}"
+            f"{f', like its argument {inferred!r}' if inferred else ''}. Give fake=, a function of "
+            "the same arguments that returns an empty tensor like the result."
+        )
+
+
+def _described(tensor: torch.Tensor, device: torch.device) -> str:
+    return f"{tensor.dtype}{[*tensor.shape]} with strides {[*tensor.stride()]} on {device}"
+
+
+def _tensors(value: Any) -> Iterator[torch.Tensor]:
+    if isinstance(value, torch.Tensor):
+        yield value
+    elif isinstance(value, (list, tuple)):
+        for one in value:
+            yield from _tensors(one)
+
+
+def _differs(known: _Registered, asked: _Registered) -> str:
+    what = [
+        f"{part}={getattr(known, part)!r}, now {part}={getattr(asked, part)!r}"
+        for part in ("fn", "fake", "mutates", "schema")
+        if getattr(known, part) != getattr(asked, part)
+    ]
+    return f"registered before with {'; '.join(what)}. Choose another name."
