@@ -282,7 +282,9 @@ def doctor(
     platform: _PlatformFile = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the findings as JSON.")] = False,
 ) -> None:
-    """Say what this machine is, whether a graph works, and what is known to go wrong with it.
+    """Say what this machine is and what is known to go wrong with its graphs.
+
+    A small graph is captured and replayed in a process of its own.
 
     Status 0: nothing above info; 1: warnings; 2: errors, also in the options.
     """
@@ -313,7 +315,9 @@ def env(
     ] = "sh",
     as_json: Annotated[bool, typer.Option("--json", help="Print them as JSON.")] = False,
 ) -> None:
-    """Print the environment variables that this machine needs, with reason and source, as shell lines.
+    """Print the environment variables to set here, as shell lines.
+
+    Each comes with its reason and its source; on most machines there are none.
 
     eval "$(gfxgraph env)" sets them in sh, bash and zsh.
     """
@@ -335,7 +339,7 @@ def env(
         }
         typer.echo(json.dumps(found, indent=2))
     else:
-        typer.echo(script(machine, shell))  # type: ignore[arg-type]
+        typer.echo(script(machine, shell))
 
 
 @app.command(
@@ -349,9 +353,10 @@ def run(
     args: Annotated[list[str] | None, typer.Argument(help="Its arguments.")] = None,
     module: Annotated[bool, typer.Option("-m", help="It is a module, as for python -m.")] = False,
 ) -> None:
-    """Run a program with gfxgraph enabled and with the variables of gfxgraph env set before it starts.
+    """Run a program with gfxgraph enabled and those variables set.
 
-    A variable that is set already stays as it is. Everything else is as with python.
+    They are set before the program starts; one that is set already stays as it is.
+    Everything else is as with python.
     """
     from .errors import GfxGraphError
     from .measure.launch import prepared, refuse, start

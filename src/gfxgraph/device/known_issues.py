@@ -23,6 +23,7 @@ __all__ = ["Issue", "IssueSeverity", "Match", "Range", "issues_of", "known_issue
 IssueSeverity = Literal["error", "warning", "info"]
 Program = Literal["rocm", "torch", "triton", "vllm"]
 
+_NAMES = {"rocm": "ROCm", "torch": "torch", "triton": "Triton", "vllm": "vLLM"}
 _OPTIONAL = ("triton", "vllm")  # None: not installed
 
 
@@ -73,7 +74,7 @@ class Match:
 
     Attributes:
         issue: the issue.
-        unknown: what would have to be known to say so for certain; empty: it is certain.
+        unknown: why it is not certain, in words; empty: it is.
     """
 
     issue: Issue
@@ -135,9 +136,11 @@ def _match(issue: Issue, platform: Platform) -> Match | None:
     if platform.vendor not in issue.vendors:
         return None
     unknown = []
-    if issue.archs and not platform.arch:
-        unknown.append("the architecture")
-    elif issue.archs and not any(fnmatchcase(platform.arch, one) for one in issue.archs):
+    # An override changes what code runs, not what runs it: both count.
+    archs = [arch for arch in (platform.arch, platform.hardware_arch) if arch]
+    if issue.archs and not archs:
+        unknown.append(f"the architecture is not known (affected: {', '.join(issue.archs)})")
+    elif issue.archs and not any(fnmatchcase(a, one) for a in archs for one in issue.archs):
         return None
     for program, versions in issue.versions.items():
         version = getattr(platform, program)
@@ -147,8 +150,8 @@ def _match(issue: Issue, platform: Platform) -> Match | None:
         if inside is False:
             return None
         if inside is None:
-            known = f", known only as {version}" if version else ""
-            unknown.append(f"the version of {program}{known}")
+            known = f"known only as {version}" if version else "not known"
+            unknown.append(f"the version of {_NAMES[program]} is {known} (affected: {versions})")
     return Match(issue, tuple(unknown))
 
 

@@ -50,6 +50,7 @@ VARIABLES = (
 _VENDORS = ("nvidia", "amd", "emulated")
 _LISTS = ("built_for", "device_files")
 _BYTES = ("memory_total", "memory_free")
+_DEVICE_FILES = ("/dev/kfd", "/dev/nvidiactl", "/dev/dxg")  # AMD, NVIDIA, WSL
 
 
 @dataclass(frozen=True)
@@ -161,9 +162,7 @@ def this_platform(environ: Mapping[str, str] = os.environ) -> Platform:
         vllm=_installed("vllm"),
         bindings=_installed(bindings) if bindings else None,
         built_for=() if facts.vendor == "emulated" else tuple(torch.cuda.get_arch_list()),
-        device_files=tuple(
-            p for p in ("/dev/kfd", "/dev/nvidiactl", "/dev/dxg") if Path(p).exists()
-        ),
+        device_files=tuple(one for one in _DEVICE_FILES if Path(one).exists()),
         memory_total=facts.memory_total,
         memory_free=facts.memory_free,
         environment={name: environ[name] for name in VARIABLES if name in environ},

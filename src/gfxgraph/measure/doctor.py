@@ -1,4 +1,4 @@
-"""``gfxgraph doctor``: what a machine is, whether a graph works there, what is known to go wrong."""
+"""``gfxgraph doctor``: what a machine is, whether a graph works, what is known to go wrong."""
 
 from __future__ import annotations
 

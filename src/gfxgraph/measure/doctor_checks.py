@@ -240,10 +240,12 @@ def _settings(platform: Platform) -> Iterator[Finding]:
 
 def _environment(platform: Platform) -> Iterator[Finding]:
     for remark in remarks(platform):
-        text = f"{remark.name}={remark.value!r} has no effect. {remark.text}"
+        text = f"{remark.name} is set to {remark.value!r}. {remark.text}"
         yield Finding("environment", "warning", text, f"unset {remark.name}", (remark.source,))
+    # Those that avoid a known issue are in the finding of that issue.
+    avoiding = {name for match in issues_of(platform) for name in match.issue.variables}
     for one in recommended(platform):
-        if one.set_to != one.value:
+        if one.set_to != one.value and one.name not in avoiding:
             now = "not set" if one.set_to is None else f"set to {one.set_to!r}"
             yield Finding(
                 "environment",
@@ -293,9 +295,12 @@ def _known(platform: Platform) -> Iterator[Finding]:
         if match.unknown:
             # What may not be here at all is no reason to fail.
             level = "warning" if level == "error" else level
-            ends = ", ".join(f"{program} {range}" for program, range in issue.versions.items())
-            text += f" Not certain: known for {ends or ', '.join(issue.archs)}; what is not known "
-            text += f"is {' and '.join(match.unknown)}."
+            text += f" Not certain: {'; '.join(match.unknown)}."
+        if issue.variables and issue.variables.items() <= platform.environment.items():
+            level = "info"
+            text += " Avoided here: "
+            text += " ".join(f"{name}={value}" for name, value in issue.variables.items())
+            text += " is set."
         yield Finding(
             "known issue", level, text, issue.workaround, issue.links, not match.unknown, issue.id
         )

@@ -1,4 +1,4 @@
-"""Ask this machine in a process of its own: a driver that crashes or hangs takes only that along."""
+"""Ask this machine in another process: a driver that crashes or hangs takes only that along."""
 
 from __future__ import annotations
 

@@ -31,7 +31,7 @@ def show(diagnosis: Diagnosis, console: Console) -> None:
     if diagnosis.platform is not None:
         table = Table.grid(padding=(0, 2))
         table.add_column(style="bold", no_wrap=True)
-        table.add_column()
+        table.add_column(overflow="fold")
         for name, value in _facts(diagnosis.platform):
             table.add_row(name, Text(value))
         console.print(table)
@@ -54,13 +54,14 @@ def _facts(platform: Platform) -> Iterator[tuple[str, str]]:
         arch += f", really {platform.hardware_arch}"
     if platform.vendor == "emulated":
         yield "device", f"emulated on {platform.name or 'the CPU'} ({arch})"
+        yield "driver", ", ".join(platform.device_files) or "no driver of a GPU found"
     else:
         yield "device", f"{platform.name or platform.vendor} ({arch})"
         yield "driver", platform.driver or "not known"
     if platform.vendor == "amd":
         yield "ROCm", platform.rocm or "not known"
-    if platform.cuda:
-        yield "CUDA", platform.cuda
+    elif platform.vendor == "nvidia":
+        yield "CUDA", platform.cuda or "not known"
     yield "torch", platform.torch or "not known"
     yield "Triton", platform.triton or "not installed"
     package = {"nvidia": "cuda-bindings", "amd": "rocm-bindings-hip"}.get(platform.vendor)
