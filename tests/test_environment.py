@@ -104,7 +104,7 @@ def test_a_variable_that_is_set_to_nothing_is_not_set():
 
 # Lines for shells.
 
-ODD = "it's $HOME; \\ `x` \"y\" # z"
+ODD = 'it\'s $HOME; \\ `x` "y" # z'
 
 
 def odd(monkeypatch):
@@ -134,11 +134,15 @@ def test_a_shell_gets_the_very_value(shell, command, monkeypatch):
 
 def test_fish_and_powershell_have_their_own_quotes(monkeypatch):
     odd(monkeypatch)
-    assert script(MI355, "fish").splitlines()[-1].startswith(
-        "set -gx GFXGRAPH_TEST 'it\\'s $HOME; \\\\ `x` \"y\" # z'  # Two"
+    assert (
+        script(MI355, "fish")
+        .splitlines()[-1]
+        .startswith("set -gx GFXGRAPH_TEST 'it\\'s $HOME; \\\\ `x` \"y\" # z'  # Two")
     )
-    assert script(MI355, "powershell").splitlines()[-1].startswith(
-        "$env:GFXGRAPH_TEST = 'it''s $HOME; \\ `x` \"y\" # z'  # Two"
+    assert (
+        script(MI355, "powershell")
+        .splitlines()[-1]
+        .startswith("$env:GFXGRAPH_TEST = 'it''s $HOME; \\ `x` \"y\" # z'  # Two")
     )
 
 
@@ -270,6 +274,8 @@ def test_rocm_is_told_as_precisely_as_something_says(
     monkeypatch.setattr(torch.version, "hip", hip)
     monkeypatch.setattr(torch.version, "rocm", rocm, raising=False)
     monkeypatch.setattr(torch, "__version__", torch_version)
+    monkeypatch.setattr(torch, "__file__", str(tmp_path / "torch/__init__.py"))
+    monkeypatch.setattr(platforms, "_installed", lambda *names: None)
     if system:
         (tmp_path / "opt/rocm/.info").mkdir(parents=True)
         (tmp_path / "opt/rocm/.info/version").write_text(system)

@@ -127,9 +127,7 @@ def test_what_is_not_known_at_all_is_named():
     (match,) = [m for m in issues_of(Platform("amd", rocm="7.2.4")) if m.issue.id == "hip#3902"]
     assert match.unknown == ("the architecture is not known (affected: gfx950)",)
     (match,) = [m for m in issues_of(Platform("amd", arch="gfx950")) if m.issue.id == "hip#3902"]
-    assert match.unknown == (
-        "the version of ROCm is not known (affected: from 7.2 before 7.3)",
-    )
+    assert match.unknown == ("the version of ROCm is not known (affected: from 7.2 before 7.3)",)
 
 
 def test_under_an_override_both_architectures_count():
