@@ -343,7 +343,7 @@ def of_health(answer):
     return one
 
 
-def test_this_machine_is_asked_and_captures_a_graph():
+def test_this_machine_is_asked_and_captures_a_graph(device):
     answer = probe()
     assert answer.problem is None and answer.health["ok"]
     assert answer.health["native_bridge"] == (current_device().kind != "emulated")
@@ -467,7 +467,7 @@ def test_json_has_a_fixed_shape(tmp_path):
     assert json.loads(doctor("--platform", path, "--json").stdout) == report
 
 
-def test_python_m_gfxgraph_is_the_command():
+def test_python_m_gfxgraph_is_the_command(device):
     done = subprocess.run(
         [sys.executable, "-m", "gfxgraph", "doctor", "--json"], capture_output=True, text=True
     )

@@ -223,7 +223,7 @@ def test_a_malformed_platform_is_refused_with_what_it_takes(tmp_path, text, prob
     assert result.exit_code == 2 and problem in " ".join(result.stderr.split())
 
 
-def test_this_platform_holds_only_the_variables_that_matter():
+def test_this_platform_holds_only_the_variables_that_matter(device):
     found = this_platform({"GFXGRAPH": "1", "A_SECRET": "x"})
     assert found.environment == {"GFXGRAPH": "1"}
     assert found.torch == torch.__version__ and found.memory_total

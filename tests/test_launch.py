@@ -53,7 +53,7 @@ def started(capfd, target, *args, module=False):
     return ended.value.code, *capfd.readouterr()
 
 
-def test_a_script_sees_what_it_sees_under_python_but_gfxgraph_is_enabled(tmp_path):
+def test_a_script_sees_what_it_sees_under_python_but_gfxgraph_is_enabled(tmp_path, device):
     folder = tmp_path / "where it is"
     folder.mkdir()
     (folder / "script.py").write_text(SCRIPT)
