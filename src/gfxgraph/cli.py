@@ -53,6 +53,16 @@ _Sarif: TypeAlias = Annotated[
     ),
 ]
 
+_PlatformFile: TypeAlias = Annotated[
+    Path | None,
+    typer.Option(
+        "--platform",
+        metavar="FILE",
+        help="Ask about another machine: a JSON file with vendor, arch, rocm, torch ..., or what "
+        "doctor --json wrote there.",
+    ),
+]
+
 
 def _version(wanted: bool) -> None:
     if wanted:
@@ -265,6 +275,97 @@ def lint(
     if sarif:
         _write_sarif(sarif, findings, LINT_RULES)
     raise typer.Exit(bool(findings))
+
+
+@app.command()
+def doctor(
+    platform: _PlatformFile = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the findings as JSON.")] = False,
+) -> None:
+    """Say what this machine is and what is known to go wrong with its graphs.
+
+    A small graph is captured and replayed in a process of its own.
+
+    Status 0: nothing above info; 1: warnings; 2: errors, also in the options.
+    """
+    from rich.console import Console
+
+    from .device.platform import read_platform
+    from .errors import GfxGraphError
+    from .measure.doctor import diagnose
+    from .measure.doctor_probe import probe
+    from .measure.doctor_view import show
+
+    try:
+        diagnosis = diagnose(read_platform(platform)) if platform else diagnose(None, probe())
+    except GfxGraphError as error:
+        _fail(str(error), status=2)
+    if as_json:
+        typer.echo(json.dumps(diagnosis.to_dict(), indent=2))
+    else:
+        show(diagnosis, Console())
+    raise typer.Exit(diagnosis.status)
+
+
+@app.command()
+def env(
+    platform: _PlatformFile = None,
+    shell: Annotated[
+        str, typer.Option(help="Syntax of the lines: sh (also bash, zsh), fish or powershell.")
+    ] = "sh",
+    as_json: Annotated[bool, typer.Option("--json", help="Print them as JSON.")] = False,
+) -> None:
+    """Print the environment variables to set here, as shell lines.
+
+    Each comes with its reason and its source; on most machines there are none.
+
+    eval "$(gfxgraph env)" sets them in sh, bash and zsh.
+    """
+    from .device.platform import read_platform, this_platform
+    from .errors import GfxGraphError
+    from .measure.environment import SHELLS, recommended, remarks, script
+
+    if shell not in SHELLS:
+        _fail(f"--shell takes {', '.join(SHELLS)}, not {shell!r}.", status=2)
+    try:
+        machine = read_platform(platform) if platform else this_platform()
+    except GfxGraphError as error:
+        _fail(str(error), status=2)
+    if as_json:
+        found = {
+            "schema": 1,
+            "recommended": [asdict(one) for one in recommended(machine)],
+            "no_effect": [asdict(one) for one in remarks(machine)],
+        }
+        typer.echo(json.dumps(found, indent=2))
+    else:
+        typer.echo(script(machine, shell))
+
+
+@app.command(
+    context_settings={"allow_interspersed_args": False},
+    options_metavar="[-m]",
+)
+def run(
+    target: Annotated[
+        str, typer.Argument(metavar="SCRIPT|MODULE", help="What to run, as python would.")
+    ],
+    args: Annotated[list[str] | None, typer.Argument(help="Its arguments.")] = None,
+    module: Annotated[bool, typer.Option("-m", help="It is a module, as for python -m.")] = False,
+) -> None:
+    """Run a program with gfxgraph enabled and those variables set.
+
+    They are set before the program starts; one that is set already stays as it is.
+    Everything else is as with python.
+    """
+    from .errors import GfxGraphError
+    from .measure.launch import prepared, refuse, start
+
+    try:
+        refuse(target, module)
+    except GfxGraphError as error:
+        _fail(str(error), status=2)
+    start(target, args or [], prepared(), module=module)
 
 
 def _one_document(as_json: bool, sarif: str | None) -> None:

@@ -1,0 +1,243 @@
+"""What a machine is, as far as graphs care: read from this one, or from a file about another."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, fields
+from importlib import metadata
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+
+from ..errors import ArgumentError
+from . import current_device
+
+__all__ = ["VARIABLES", "Platform", "read_platform", "this_platform"]
+
+VARIABLES = (
+    "AMD_LOG_LEVEL",
+    "AMD_SERIALIZE_COPY",
+    "AMD_SERIALIZE_KERNEL",
+    "CUDA_LAUNCH_BLOCKING",
+    "CUDA_VISIBLE_DEVICES",
+    "DEBUG_HIP_GRAPH_BATCH_SIZE",
+    "DEBUG_HIP_GRAPH_DOT_PRINT",
+    "DEBUG_HIP_GRAPH_SEGMENT_SCHEDULING",
+    "GFXGRAPH",
+    "GFXGRAPH_VRAM_CAP",
+    "GPU_MAX_HW_QUEUES",
+    "HGB_LOG_LEVEL",
+    "HIP_CACHE_ENABLED",
+    "HIP_FORCE_DEV_KERNARG",
+    "HIP_GRAPH_ENABLED",
+    "HIP_LAUNCH_BLOCKING",
+    "HIP_VISIBLE_DEVICES",
+    "HSA_OVERRIDE_GFX_VERSION",
+    "PYTORCH_ALLOC_CONF",
+    "PYTORCH_CUDA_ALLOC_CONF",
+    "PYTORCH_HIP_ALLOC_CONF",
+    "PYTORCH_ROCM_ARCH",
+    "ROCR_VISIBLE_DEVICES",
+    "SGLANG_DISABLE_GFXGRAPH",
+    "SGLANG_RDNA2_KERNELS",
+)
+"""The environment variables that a :class:`Platform` carries; no other is read or shown."""
+
+_VENDORS = ("nvidia", "amd", "emulated")
+_LISTS = ("built_for", "device_files")
+_BYTES = ("memory_total", "memory_free")
+_DEVICE_FILES = ("/dev/kfd", "/dev/nvidiactl", "/dev/dxg")  # AMD, NVIDIA, WSL
+
+
+@dataclass(frozen=True)
+class Platform:
+    """A machine. ``None``: not known; of ``triton``, ``vllm`` and ``bindings``: not installed.
+
+    Attributes:
+        vendor: ``"nvidia"``, ``"amd"``, or ``"emulated"`` where torch can use no GPU.
+        name: the name that the driver gives.
+        arch: what the runtime says: ``"sm_90"``, ``"gfx1030"``.
+        hardware_arch: what the kernel driver says, which no override changes (AMD only).
+        driver: version of the driver.
+        rocm: version of ROCm, as precisely as it can be told: ``"7.2.4"`` or ``"7.2"``.
+        cuda: version of CUDA that torch was built with.
+        torch: version of torch.
+        triton: version of Triton.
+        vllm: version of vLLM.
+        bindings: version of cuda-bindings, or of rocm-bindings-hip.
+        built_for: architectures that torch has code for.
+        device_files: files in which a driver shows a GPU, whether torch can use it or not.
+        memory_total: bytes.
+        memory_free: bytes.
+        environment: those of :data:`VARIABLES` that are set.
+    """
+
+    vendor: Literal["nvidia", "amd", "emulated"]
+    name: str = ""
+    arch: str = ""
+    hardware_arch: str | None = None
+    driver: str | None = None
+    rocm: str | None = None
+    cuda: str | None = None
+    torch: str | None = None
+    triton: str | None = None
+    vllm: str | None = None
+    bindings: str | None = None
+    built_for: tuple[str, ...] = ()
+    device_files: tuple[str, ...] = ()
+    memory_total: int | None = None
+    memory_free: int | None = None
+    environment: Mapping[str, str] = field(default_factory=dict)
+
+    def to_dict(self) -> dict[str, Any]:
+        """What :meth:`from_dict` takes; fit for JSON."""
+        found = asdict(self)
+        return found | {name: list(found[name]) for name in _LISTS}
+
+    @classmethod
+    def from_dict(cls, given: Any) -> Platform:
+        """Of what JSON holds. All but ``vendor`` may be left out.
+
+        Raises:
+            ArgumentError: an entry is missing, unknown, or not of its kind.
+        """
+        if not isinstance(given, dict):
+            raise ArgumentError(f"A platform is an object of JSON, not {type(given).__name__}.")
+        known = [one.name for one in fields(cls)]
+        for name, value in given.items():
+            if name not in known:
+                raise ArgumentError(
+                    f"A platform has no entry {name!r}. It takes {', '.join(known)}."
+                )
+            if (takes := _refusal(name, value)) is not None:
+                raise ArgumentError(f"{name} of a platform is {value!r}, expected {takes}.")
+        if "vendor" not in given:
+            raise ArgumentError(f"A platform needs a vendor: {', '.join(_VENDORS)}.")
+        return cls(**given | {name: tuple(given.get(name, ())) for name in _LISTS})
+
+
+def read_platform(path: Path) -> Platform:
+    """The platform in a JSON file, or in what ``gfxgraph doctor --json`` wrote on that machine.
+
+    Raises:
+        ArgumentError: the file cannot be read, is not JSON, or holds no platform.
+    """
+    try:
+        given = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise ArgumentError(f"{path} cannot be read as JSON: {error}.") from error
+    if isinstance(given, dict) and isinstance(given.get("platform"), dict):
+        given = given["platform"]
+    try:
+        return Platform.from_dict(given)
+    except ArgumentError as error:
+        raise ArgumentError(f"{path}: {error}") from error
+
+
+def this_platform(environ: Mapping[str, str] = os.environ) -> Platform:
+    """This machine, with the first GPU that is visible.
+
+    Args:
+        environ: where the variables are read, default the process's environment.
+
+    Raises:
+        DeviceError: the device does not answer.
+    """
+    facts = current_device().facts(0)
+    bindings = {"nvidia": "cuda-bindings", "amd": "rocm-bindings-hip"}.get(facts.vendor)
+    return Platform(
+        vendor=facts.vendor,
+        name=facts.name,
+        arch=facts.arch,
+        hardware_arch=_hardware_arch() if facts.vendor == "amd" else None,
+        driver=facts.driver,
+        rocm=_rocm_version(),
+        cuda=torch.version.cuda,
+        torch=facts.torch,
+        triton=_installed("triton", "pytorch-triton-rocm", "triton-rocm"),
+        vllm=_installed("vllm"),
+        bindings=_installed(bindings) if bindings else None,
+        built_for=() if facts.vendor == "emulated" else tuple(torch.cuda.get_arch_list()),
+        device_files=tuple(one for one in _DEVICE_FILES if Path(one).exists()),
+        memory_total=facts.memory_total,
+        memory_free=facts.memory_free,
+        environment={name: environ[name] for name in VARIABLES if name in environ},
+    )
+
+
+def _refusal(name: str, value: Any) -> str | None:
+    """What entry ``name`` takes, where that is not ``value``."""
+    if name == "vendor":
+        ok, takes = value in _VENDORS, f"one of {', '.join(_VENDORS)}"
+    elif name in _LISTS:
+        ok = isinstance(value, list) and all(isinstance(one, str) for one in value)
+        takes = "a list of strings"
+    elif name in _BYTES:
+        ok = value is None or (type(value) is int and value >= 0)
+        takes = "a number of bytes, or null"
+    elif name == "environment":
+        ok = isinstance(value, dict) and all(isinstance(one, str) for one in value.values())
+        takes = "an object of strings"
+    elif name in ("name", "arch"):
+        ok, takes = isinstance(value, str), "a string"
+    else:
+        ok, takes = value is None or isinstance(value, str), "a string, or null"
+    return None if ok else takes
+
+
+def _installed(*names: str) -> str | None:
+    for name in names:
+        try:
+            return metadata.version(name)
+        except metadata.PackageNotFoundError:
+            continue
+    return None
+
+
+def _rocm_version(root: Path = Path("/")) -> str | None:
+    """The most precise version of ROCm that agrees with the one of torch's HIP.
+
+    ``torch.version.hip`` is ``7.2.26015-fc0010cf6a``: the third number counts builds and says
+    nothing of the patch level. The others are there or not: ``torch.version.rocm`` (newer torch),
+    what a wheel carries after the plus sign, the packages of ROCm, and, where torch brings no
+    runtime of its own, the file of the system's ROCm.
+    """
+    hip = torch.version.hip
+    if hip is None:
+        return None
+    minor = ".".join(hip.split(".")[:2])
+    local = re.search(r"\+rocm([\d.]*\d)", torch.__version__)
+    candidates = [getattr(torch.version, "rocm", None), local[1] if local else None]
+    candidates.append(_installed("rocm-sdk-core", "rocm"))
+    own = Path(torch.__file__).parent / "lib"
+    if not any(own.glob("libamdhip64*")):
+        candidates.append(_text(root / "opt/rocm/.info/version"))  # 7.2.0-43
+    numbers = (re.match(r"[\d.]*\d", one or "") for one in candidates)
+    agreeing = [n[0] for n in numbers if n and n[0].split(".")[:2] == minor.split(".")]
+    return max([minor, *agreeing], key=lambda version: version.count("."))
+
+
+def _hardware_arch(root: Path = Path("/")) -> str | None:
+    """What the kernel says of the GPUs; ``None`` where it says nothing, or they differ.
+
+    The driver gives ``gfx_target_version 100301`` for gfx1031: two digits each for minor version
+    and stepping, both hexadecimal in the name.
+    """
+    nodes = (root / "sys/class/kfd/kfd/topology/nodes").glob("*/properties")
+    numbers = (re.search(r"^gfx_target_version (\d+)$", _text(node) or "", re.M) for node in nodes)
+    found = {int(number[1]) for number in numbers if number} - {0}  # 0: a CPU
+    if len(found) != 1:
+        return None
+    rest, stepping = divmod(found.pop(), 100)
+    return f"gfx{rest // 100}{rest % 100:x}{stepping:x}"
+
+
+def _text(path: Path) -> str | None:
+    try:
+        return path.read_text()
+    except OSError:
+        return None

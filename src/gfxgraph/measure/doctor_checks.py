@@ -1,0 +1,325 @@
+"""The checks of ``gfxgraph doctor``: each takes a platform and yields findings."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+from .. import settings
+from ..device.known_issues import Range, issues_of, within
+from ..device.platform import Platform
+from ..errors import SettingError
+from .environment import recommended, remarks
+
+__all__ = ["CHECKS", "Finding", "Level"]
+
+Level = Literal["error", "warning", "info", "ok"]
+
+_FLAGS = "https://pytorch.org/docs/stable/notes/cuda.html#optimizing-memory-usage-with-pytorch-alloc-conf"
+_ZEROS = "https://github.com/ROCm/legacy-rocm-build/issues/6603"
+_IGNORED = "https://github.com/pytorch/pytorch/issues/183387"
+_MAJORS = "https://github.com/ROCm/rocm-systems/pull/5686"
+
+
+@dataclass(frozen=True)
+class Finding:
+    """What a check found.
+
+    Attributes:
+        check: the name of the check.
+        level: ``"error"``: graphs may be wrong or not work; ``"warning"``: in some uses, or a
+            setting does not do what it says; ``"info"``: to know; ``"ok"``: nothing is wrong.
+        text: what was found.
+        remedy: what to do; ``""``: nothing.
+        sources: links to where it is known from.
+        certain: ``False`` where the platform is not known precisely enough to be sure.
+        id: of a known issue; ``""``: it is none.
+    """
+
+    check: str
+    level: Level
+    text: str
+    remedy: str = ""
+    sources: tuple[str, ...] = ()
+    certain: bool = True
+    id: str = ""
+
+
+def _device(platform: Platform) -> Iterator[Finding]:
+    if platform.vendor != "emulated":
+        yield from _code_for(platform)
+        return
+    found = ", ".join(platform.device_files)
+    if not found:
+        yield Finding(
+            "device",
+            "info",
+            "There is no GPU here. Told: versions, settings, and whether the emulated device "
+            "works. Not told: driver, known issues of a GPU, whether a real graph works.",
+            "gfxgraph doctor --platform FILE asks about another machine; FILE is what gfxgraph "
+            "doctor --json wrote there.",
+        )
+    elif platform.rocm is None and platform.cuda is None:
+        yield Finding(
+            "device",
+            "warning",
+            f"A driver shows a GPU ({found}), but this torch ({platform.torch}) is built for the "
+            "CPU alone: graphs are emulated.",
+            "Install a torch built for CUDA or ROCm.",
+        )
+    else:
+        yield Finding(
+            "device",
+            "warning",
+            f"A driver shows a GPU ({found}), but torch cannot use it: graphs are emulated.",
+            "See CUDA_VISIBLE_DEVICES, HIP_VISIBLE_DEVICES and ROCR_VISIBLE_DEVICES, whether the "
+            "user may open these files (for AMD, groups render and video), and whether the driver "
+            "is new enough for this torch.",
+        )
+
+
+def _code_for(platform: Platform) -> Iterator[Finding]:
+    """Whether torch has code for the GPU; an older one of the same major number runs on NVIDIA."""
+    arch, built_for = platform.arch, platform.built_for
+    if not arch or not built_for:
+        return
+    fits = arch in built_for
+    if platform.vendor == "nvidia" and (number := re.fullmatch(r"sm_(\d+)(\d)", arch)):
+        for one in built_for:
+            code = re.fullmatch(r"(sm|compute)_(\d+)(\d)[af]?", one)
+            if code and int(code[2] + code[3]) <= int(number[1] + number[2]):
+                fits |= code[1] == "compute" or code[2] == number[1]
+    if not fits:
+        yield Finding(
+            "device",
+            "error",
+            f"This torch has no code for {arch}; it was built for {', '.join(built_for)}.",
+            "Install a torch that is built for this GPU; gfxgraph env says where a variable helps.",
+        )
+
+
+def _memory(platform: Platform) -> Iterator[Finding]:
+    total, free = platform.memory_total, platform.memory_free
+    if not total or free is None:
+        return
+    try:
+        cap = settings.from_environment(platform.environment).vram_cap
+    except SettingError:
+        return  # a finding of _settings
+    used = 1 - free / total
+    whose = "the host" if platform.vendor == "emulated" else "the device"
+    text = (
+        f"{free / 2**30:.1f} of {total / 2**30:.1f} GiB of {whose} are free, {used:.0%} are in "
+        f"use; captures may fill {cap:.0%}"
+    )
+    if platform.vendor == "emulated":
+        yield Finding("memory", "ok", f"{text} (emulated graphs count their pools alone).")
+    elif used >= cap:
+        yield Finding(
+            "memory",
+            "warning",
+            f"{text}: nothing will be captured.",
+            "Free memory of other processes, or raise GFXGRAPH_VRAM_CAP.",
+        )
+    elif used >= cap - 0.1:
+        yield Finding(
+            "memory", "info", f"{text}: there is room for {(cap - used) * total / 2**30:.1f} GiB."
+        )
+    else:
+        yield Finding("memory", "ok", f"{text}.")
+
+
+def _allocator(platform: Platform) -> Iterator[Finding]:
+    # The first that is set counts, also one that is set to nothing (run with torch 2.13).
+    order = ["PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF"]
+    if platform.vendor == "amd":
+        order.insert(1, "PYTORCH_HIP_ALLOC_CONF")
+    found = [name for name in order if name in platform.environment]
+    if not found:
+        return
+    first, value = found[0], platform.environment[found[0]]
+    chosen = _options(value)
+    others = [name for name in found[1:] if _options(platform.environment[name]) != chosen]
+    if others:
+        yield Finding(
+            "allocator",
+            "warning",
+            f"torch reads {first}={value!r} alone, and {' and '.join(others)}, set to something "
+            "else, not at all.",
+            "Set one of them.",
+            (_FLAGS,),
+        )
+    version = platform.torch
+    if first == "PYTORCH_ALLOC_CONF" and version and within(version, Range(before="2.10")):
+        yield Finding(
+            "allocator",
+            "warning",
+            f"torch {version} may not read PYTORCH_ALLOC_CONF (reported for 2.9.1).",
+            "Use PYTORCH_CUDA_ALLOC_CONF with this torch.",
+            (_IGNORED,),
+        )
+    expandable = chosen.get("expandable_segments", "").lower() == "true"
+    if platform.vendor != "amd" or not expandable:
+        return
+    if platform.rocm and within(platform.rocm, Range(before="7.0")):
+        yield Finding(
+            "allocator",
+            "warning",
+            f"expandable_segments in {first} has no effect below ROCm 7; here is {platform.rocm}.",
+            "Take it out, or use ROCm 7.",
+            (_FLAGS,),
+        )
+    elif "max_split_size_mb" in chosen:
+        zeros = any(match.issue.links[0] == _ZEROS for match in issues_of(platform))
+        where = "was reported here" if zeros else "was reported for gfx1100 and gfx1201 on 7.14"
+        yield Finding(
+            "allocator",
+            "error" if zeros else "warning",
+            f"{first} sets max_split_size_mb and expandable_segments together. That tensors then "
+            f"read as zeros {where}.",
+            "Keep one of them.",
+            (_ZEROS,),
+        )
+
+
+def _override(platform: Platform) -> Iterator[Finding]:
+    name = "HSA_OVERRIDE_GFX_VERSION"
+    text = platform.environment.get(name, "")
+    match = re.fullmatch(r"(\d+)\.(\d+)\.([0-9a-f]+)", text)
+    if platform.vendor != "amd" or match is None:
+        return
+    asked = f"gfx{match[1]}{int(match[2]):x}{match[3]}"
+    real = platform.hardware_arch
+    if real is None:
+        yield Finding(
+            "override",
+            "info",
+            f"{name}={text} makes the runtime take the GPU for {asked}; what it really is the "
+            "driver does not say here.",
+            certain=False,
+        )
+    elif asked == real:
+        yield Finding("override", "info", f"{name}={text} is what the GPU is: not needed.")
+    elif real[:-2] != asked[:-2]:
+        yield Finding(
+            "override",
+            "error",
+            f"{name}={text} makes the runtime take a {real} for a {asked}, whose code it cannot "
+            "run. Newer runtimes refuse it.",
+            f"unset {name}",
+            (_MAJORS,),
+        )
+    else:
+        yield Finding(
+            "override",
+            "info",
+            f"{name}={text} makes the runtime take this {real} for a {asked}: known issues are "
+            f"those of {asked} and of {real}.",
+        )
+    if platform.rocm and within(platform.rocm, Range("7.14")):
+        yield Finding(
+            "override",
+            "warning",
+            f"{name} is set; one user reports that programs do not start with it from ROCm 7.14 "
+            "on.",
+            f"If they do not, unset {name}.",
+        )
+
+
+def _settings(platform: Platform) -> Iterator[Finding]:
+    try:
+        found = settings.from_environment(platform.environment)
+    except SettingError as error:
+        yield Finding("settings", "error", str(error), "gfxgraph cannot be imported until then.")
+        return
+    if found.disabled:
+        yield Finding("settings", "info", "SGLANG_DISABLE_GFXGRAPH=1: enable() does nothing.")
+
+
+def _environment(platform: Platform) -> Iterator[Finding]:
+    for remark in remarks(platform):
+        text = f"{remark.name} is set to {remark.value!r}. {remark.text}"
+        yield Finding("environment", "warning", text, f"unset {remark.name}", (remark.source,))
+    # Those that avoid a known issue are in the finding of that issue.
+    avoiding = {name for match in issues_of(platform) for name in match.issue.variables}
+    for one in recommended(platform):
+        if one.set_to != one.value and one.name not in avoiding:
+            now = "not set" if one.set_to is None else f"set to {one.set_to!r}"
+            yield Finding(
+                "environment",
+                "warning" if one.certain else "info",
+                f"{one.name} is {now}. {one.reason}",
+                f"{one.name}={one.value}: gfxgraph run sets it, gfxgraph env prints it.",
+                (one.source,),
+                one.certain,
+            )
+
+
+def _packages(platform: Platform) -> Iterator[Finding]:
+    if platform.vendor == "nvidia" and platform.bindings is None:
+        yield Finding(
+            "packages",
+            "info",
+            "cuda-bindings is not installed: captures then run on streams of torch's pool, which "
+            "other code may be given too.",
+            "pip install cuda-bindings",
+        )
+    if platform.vendor != "emulated" and platform.triton is None:
+        text = "Triton is not installed: torch.compile cannot make kernels. Graphs need none."
+        yield Finding("packages", "info", text)
+
+
+def _libraries(platform: Platform) -> Iterator[Finding]:
+    if platform.vendor == "emulated":
+        return
+    measured = "measured on NVIDIA, torch 2.11"
+    yield Finding(
+        "libraries",
+        "info",
+        "Libraries make handles and workspaces at first use, which a capture forbids: without a "
+        f"warm-up, captures of fft, conv2d and matmul under autocast fail ({measured}). "
+        "linalg.inv, solve, svd, eigh and cholesky fail with one too.",
+        "graphed warms up, and runs the latter between two graphs. Warm up before captures of your "
+        "own, on the stream of the capture.",
+        ("docs/cases.md",),
+        certain=platform.vendor == "nvidia",
+    )
+
+
+def _known(platform: Platform) -> Iterator[Finding]:
+    for match in issues_of(platform):
+        issue, level = match.issue, match.issue.severity
+        text = issue.symptom
+        if match.unknown:
+            # What may not be here at all is no reason to fail.
+            level = "warning" if level == "error" else level
+            text += f" Not certain: {'; '.join(match.unknown)}."
+        if issue.variables and issue.variables.items() <= platform.environment.items():
+            level = "info"
+            text += " Avoided here: "
+            text += " ".join(f"{name}={value}" for name, value in issue.variables.items())
+            text += " is set."
+        yield Finding(
+            "known issue", level, text, issue.workaround, issue.links, not match.unknown, issue.id
+        )
+
+
+def _options(text: str) -> Mapping[str, str]:
+    """``a:1,b:[2:3,>:4]`` as a dictionary."""
+    parts = re.split(r",(?![^\[]*\])", text.replace(" ", ""))
+    return {name: value for name, _, value in (part.partition(":") for part in parts) if name}
+
+
+CHECKS: Mapping[str, Callable[[Platform], Iterator[Finding]]] = {
+    "settings": _settings,
+    "device": _device,
+    "override": _override,
+    "memory": _memory,
+    "allocator": _allocator,
+    "environment": _environment,
+    "packages": _packages,
+    "libraries": _libraries,
+    "known issue": _known,
+}

@@ -1,0 +1,169 @@
+"""Environment variables: what to set on a platform and why, and what is set to no effect.
+
+They are read once, when the runtime starts, so they have to be there before the program is.
+Which ones the HIP runtime reads was taken from its table of flags.
+"""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Literal, get_args
+
+from ..device.known_issues import Range, issues_of, within
+from ..device.platform import Platform
+
+__all__ = ["SHELLS", "Remark", "Shell", "Variable", "recommended", "remarks", "script"]
+
+Shell = Literal["sh", "fish", "powershell"]
+SHELLS: tuple[Shell, ...] = get_args(Shell)
+
+_FLAGS = "https://rocm.docs.amd.com/projects/HIP/en/latest/reference/env_variables.html"
+_RDNA2 = ("gfx1031", "gfx1032", "gfx1033", "gfx1034", "gfx1035", "gfx1036")
+_BEFORE_7_14 = Range(before="7.14")
+
+
+@dataclass(frozen=True)
+class Variable:
+    """A variable to set.
+
+    Attributes:
+        name: its name.
+        value: what to set it to.
+        reason: what it avoids.
+        source: link to where that was reported.
+        certain: whether the platform needs it; ``False`` where a version is known only in part.
+        set_to: what it is set to now, ``None`` if it is not.
+    """
+
+    name: str
+    value: str
+    reason: str
+    source: str
+    certain: bool
+    set_to: str | None
+
+
+@dataclass(frozen=True)
+class Remark:
+    """A variable that is set and does not do what it is set for.
+
+    Attributes:
+        name: its name.
+        value: what it is set to.
+        text: what it does and does not.
+        source: where that is known from.
+    """
+
+    name: str
+    value: str
+    text: str
+    source: str
+
+
+def recommended(platform: Platform) -> list[Variable]:
+    """What to set on ``platform``; each with a reason and a source."""
+    found = [
+        Variable(name, value, one.symptom, one.links[0], not match.unknown, _set(platform, name))
+        for match in issues_of(platform)
+        for one in [match.issue]
+        for name, value in one.variables.items()
+    ]
+    arch = platform.hardware_arch or platform.arch
+    if (
+        platform.vendor == "amd"
+        and arch in _RDNA2
+        and "gfx1030" in platform.built_for
+        and arch not in platform.built_for
+        and (version := platform.rocm)
+        and within(version, _BEFORE_7_14) is not False
+    ):
+        name = "HSA_OVERRIDE_GFX_VERSION"
+        found.append(
+            Variable(
+                name,
+                "10.3.0",
+                f"This torch has no code for {arch}; its instruction set is that of gfx1030, for "
+                "which it has (not an official workaround).",
+                "https://github.com/ROCm/Tensile/issues/1907",
+                within(version, _BEFORE_7_14) is True,
+                _set(platform, name),
+            )
+        )
+    return found
+
+
+def remarks(platform: Platform) -> list[Remark]:
+    """What is set on ``platform`` to no effect."""
+    return [
+        Remark(name, platform.environment[name], text, source)
+        for name, text, source in _no_effect(platform)
+        if platform.environment.get(name, "") != ""
+    ]
+
+
+def script(platform: Platform, shell: Shell = "sh") -> str:
+    """Lines for a shell that set what is recommended; all else is comments.
+
+    >>> eval "$(gfxgraph env)"                    # sh, bash, zsh
+    >>> gfxgraph env --shell fish | source
+    >>> gfxgraph env --shell powershell | Out-String | Invoke-Expression
+    """
+    lines = []
+    for one in recommended(platform):
+        if one.set_to not in (None, one.value):
+            lines.append(f"# {one.name} is {one.set_to!r} now, which this replaces:")
+        maybe = "" if one.certain else "Perhaps needed, the version is known only in part: "
+        lines.append(f"{_assignment(one, shell)}  # {maybe}{one.reason} {one.source}")
+    if not lines:
+        lines.append(f"# Nothing to set: no known issue of {_called(platform)} is avoided by it.")
+    lines += [f"# {one.name} is set to {one.value!r}. {one.text}" for one in remarks(platform)]
+    return "\n".join(" ".join(line.splitlines()) for line in lines)
+
+
+def _assignment(one: Variable, shell: Shell) -> str:
+    if shell == "sh":
+        return f"export {one.name}={shlex.quote(one.value)}"
+    if shell == "fish":
+        value = one.value.replace("\\", "\\\\").replace("'", "\\'")
+        return f"set -gx {one.name} '{value}'"
+    value = one.value.replace("'", "''")
+    return f"$env:{one.name} = '{value}'"
+
+
+def _no_effect(platform: Platform) -> Iterator[tuple[str, str, str]]:
+    for name in ("HIP_CACHE_ENABLED", "HIP_GRAPH_ENABLED"):
+        yield name, "Nothing reads it: it is not among the flags of the HIP runtime.", _FLAGS
+    yield (
+        "PYTORCH_ROCM_ARCH",
+        "It is read when torch or an extension is compiled; on a wheel that is already built it "
+        "has no effect.",
+        "https://github.com/pytorch/pytorch/pull/61706",
+    )
+    if platform.vendor != "amd":
+        for name in platform.environment:
+            if name.startswith(("AMD_", "DEBUG_HIP_", "HSA_", "PYTORCH_HIP_")) or name in (
+                "HIP_LAUNCH_BLOCKING",
+                "HIP_FORCE_DEV_KERNARG",
+                "GPU_MAX_HW_QUEUES",
+            ):
+                yield name, "Only ROCm reads it, and there is no AMD GPU here.", _FLAGS
+    elif platform.environment.get("AMD_SERIALIZE_KERNEL", "0") != "0":
+        yield (
+            "AMD_SERIALIZE_KERNEL",
+            "It does not serialize the replay of a graph; it only slows what runs eagerly. To find "
+            "the replay that fails: gfxgraph.enable(debug=True).",
+            _FLAGS,
+        )
+
+
+def _called(platform: Platform) -> str:
+    if platform.vendor == "emulated":
+        return "a machine without a GPU"
+    version = f"ROCm {platform.rocm}" if platform.vendor == "amd" else f"CUDA {platform.cuda}"
+    return f"{platform.arch or platform.vendor} with {version}"
+
+
+def _set(platform: Platform, name: str) -> str | None:
+    return platform.environment.get(name)
