@@ -1,6 +1,6 @@
 """Milliseconds for an image of Stable Diffusion: eager, a graph a step, the whole loop as one.
 
-``PYTHONPATH=src python3 benchmarks/diffusion.py [--out FILE] [--commit C] [--tiny]``, where
+``PYTHONPATH=src python3 benchmarks/denoising.py [--out FILE] [--commit C] [--tiny]``, where
 diffusers is installed. Random weights, nothing is fetched: a tiny UNet in float32, and one of the
 size of Stable Diffusion 1.5 in bfloat16 on latents of 64 x 64, with guidance. ``--tiny`` leaves the
 large one out; without a GPU the graphs are emulated, and times mean nothing.
@@ -159,7 +159,7 @@ def main() -> None:
     options = parser.parse_args()
     facts = gfxgraph.device_facts()
     found: dict[str, Any] = {
-        "command": "python3 benchmarks/diffusion.py" + " --tiny" * options.tiny,
+        "command": "python3 benchmarks/denoising.py" + " --tiny" * options.tiny,
         "commit": options.commit,
         "device": facts.name if DEVICE == "cuda" else "emulated",
         "torch": facts.torch,
