@@ -635,7 +635,8 @@ def memory_now():
     """Bytes in use by what is alive, and all bytes."""
     gc.collect()
     current_device().release_cached_memory()
-    return current_device().memory(0)
+    in_use, total = current_device().memory(0)
+    return in_use - current_device().cached(0), total
 
 
 @torch.no_grad()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import logging
+import os
 import random
 import subprocess
 import sys
@@ -239,6 +240,7 @@ def test_on_a_gpu_it_does_not_without_the_guard():
     child = subprocess.run(
         [sys.executable, "-c", script],
         cwd=Path(__file__).parent,
+        env=os.environ | {"PYTHONPATH": str(Path(gfxgraph.__file__).parents[1])},
         capture_output=True,
         text=True,
         timeout=100,

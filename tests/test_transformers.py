@@ -567,7 +567,7 @@ def test_no_token_waits_for_the_device(device, llama):
                 torch.cuda.set_sync_debug_mode("default")
         return sum("synchronizing" in str(one.message) for one in told)
 
-    generate(ids, mask, max_new_tokens=2)
+    generate(ids, mask, max_new_tokens=64)
     assert waits(64) == waits(2), "as many for 64 tokens as for 2: none for a token"
     asked = waits(64, eos_token_id=VOCABULARY + 1)  # an end that never comes
     assert asked - waits(2, eos_token_id=VOCABULARY + 1) == 63 // generate.check_every

@@ -15,6 +15,7 @@ import torch
 
 from ..device import current_device
 from ..errors import ArgumentError, CompileError
+from ..record.watch import current_watch
 
 __all__ = ["Compile", "Compiled"]
 
@@ -137,7 +138,9 @@ class Compiled:
             device = current_device()
             if not torch._C._len_torch_dispatch_stack():
                 return self._call(fn, args, kwargs)
-            if device.kind != "emulated" and device.is_capturing():
+            # A run that is recorded is told that it captures.
+            captures = device.is_capturing() and current_watch() is None
+            if captures and device.kind != "emulated":
                 raise CompileError(
                     "the capture runs under a TorchDispatchMode (GFXGRAPH=validate is one), and "
                     "compiled code does not run under one"

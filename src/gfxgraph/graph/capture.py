@@ -619,7 +619,7 @@ def _warm_up(this: _Run, warmup: int) -> _WarmedUp:
         first_outputs = outputs
         draws = not all(map(torch.equal, before, this.random_state()))
         moving = _changing(this, recording)
-        if recording.events and moving:
+        if _matters(recording, moving, this.lane.device):
             # Only now it is known what changes from call to call.
             this.rewind()
             state = PythonState(this.roots) if warmup == 1 else None
@@ -711,6 +711,19 @@ def _changing(this: _Run, recording: Recording) -> set[int]:
         for key, original in recording.originals.items()
         if (tensor := original()) is None or tensor.is_inference()
     }
+
+
+def _matters(recording: Recording, moving: set[int], device: Device) -> bool:
+    """Whether the run would have been recorded otherwise, had it been known what is moving."""
+    if not recording.events:
+        return False
+    # What is on the device comes to the host in an event; the emulated one has but one memory.
+    seen = {
+        key
+        for key, tensor in recording.outside.items()
+        if device.kind == "emulated" or tensor.device.type != device.type
+    }
+    return not moving.isdisjoint(seen | recording.sources_of_folds())
 
 
 def _confirm(this: _Run, eager: _WarmedUp) -> None:

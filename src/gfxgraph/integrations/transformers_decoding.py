@@ -129,7 +129,7 @@ class Decoder:
             attention_mask=self.mask,
             past_key_values=self.cache,
             use_cache=True,
-            **{name: arguments[name] for name in arguments.keys() & self.accepts},
+            **{name: value for name, value in arguments.items() if name in self.accepts},
         )
         logits: Tensor = out.logits
         if last is not None and logits.shape[1] > 1:
