@@ -17,6 +17,7 @@ from torch._dynamo import convert_frame
 
 import gfxgraph
 from gfxgraph.compiling.rng import on_compile_in_capture
+from gfxgraph.device.gpu import GpuDevice
 
 FORBIDDEN = "Cannot call CUDAGeneratorImpl::current_seed during CUDA graph capture"
 _names = itertools.count()
@@ -214,6 +215,19 @@ def first_call_in_a_capture(guarded):
         graph.replay()
         results.append(output.tolist())
     return results
+
+
+@pytest.mark.parametrize("hip", [None, "7.0.51831"])
+def test_enable_guards_on_rocm_alone_until_disable(monkeypatch, hip):
+    # No AMD GPU: what torch says of itself is pretended.
+    monkeypatch.setattr(torch.version, "hip", hip)
+    monkeypatch.setattr("gfxgraph.graph.enable.current_device", GpuDevice)
+    original = torch.cuda.get_rng_state
+    for _ in range(2):
+        gfxgraph.enable()
+        assert (torch.cuda.get_rng_state is not original) == bool(hip)
+    gfxgraph.disable()
+    assert torch.cuda.get_rng_state is original
 
 
 @pytest.mark.gpu

@@ -7,12 +7,13 @@ import time
 import types
 import weakref
 from collections.abc import Callable, Mapping
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 
+from ..compiling.inductor import inductor_settings
 from ..device import current_device
 from ..errors import ArgumentError, CompileError
 from ..record.watch import current_watch
@@ -30,13 +31,15 @@ class Compile:
         arguments: of ``torch.compile``, as the user gave them.
         measure: whether to keep compiled code only where its graph is faster than the graph of the
             function as it is.
+        recommended: whether to compile with :func:`gfxgraph.inductor_settings`.
     """
 
     arguments: Mapping[str, Any]
     measure: bool = False
+    recommended: bool = False
 
     @staticmethod
-    def of(given: object, measure: bool = False) -> Compile | None:
+    def of(given: object, measure: bool = False, recommended: bool = False) -> Compile | None:
         """What ``graphed(compile=)`` was given; ``None``: do not compile.
 
         Raises:
@@ -53,7 +56,7 @@ class Compile:
                 f"compile={given!r}: expected True, False, a mode of torch.compile, or its keyword "
                 "arguments as a dict."
             )
-        how = Compile(dict(given), measure)
+        how = Compile(dict(given), measure, recommended)
         how._refuse_graphs_inside()
         try:
             torch.compile(_call, **{**how.arguments, "options": how._options()})
@@ -152,11 +155,11 @@ class Compiled:
     def _call(self, fn: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         device = current_device()
         if device.is_capturing():  # an error is that of the capture
-            with _room_for_kinds():
+            with self._settings(), _room_for_kinds():
                 return self._compiled()(fn, args, kwargs)
         before, start = len(self.regions), time.perf_counter()
         try:
-            with _room_for_kinds():
+            with self._settings(), _room_for_kinds():
                 result = self._compiled()(fn, args, kwargs)
         except Exception as error:
             self.seconds += time.perf_counter() - start
@@ -170,6 +173,10 @@ class Compiled:
                 "Dynamo is off (TORCH_COMPILE_DISABLE, suppress_errors)"
             )
         return result
+
+    def _settings(self) -> AbstractContextManager[Any]:
+        # The same in the capture: what Dynamo made is for the settings it was made with.
+        return inductor_settings() if self._how.recommended else nullcontext()
 
     def _compiled(self) -> Callable[..., Any]:
         if self._run is None:

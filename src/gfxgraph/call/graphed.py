@@ -160,7 +160,8 @@ def compile(fn: F, *, mode: str | None = None, measure: bool = True, **options: 
 
     That is :func:`graphed` with ``compile=``, and a choice: the first call with arguments of a new
     kind captures the compiled code and the function as it is, times 20 replays of both, and keeps
-    the compiled code only if it was faster (by the median). What was measured is in the log
+    the compiled code only if it was faster (by the median). It is compiled with
+    :func:`gfxgraph.inductor_settings`. What was measured is in the log
     (``measured``) and in ``stats()``: the ``report`` of the graph, or ``not_compiled``.
 
     Args:
@@ -178,7 +179,7 @@ def compile(fn: F, *, mode: str | None = None, measure: bool = True, **options: 
             "gfxgraph.compile(compile=): it always compiles. Use mode=, or graphed(compile=) for "
             "other arguments of torch.compile."
         )
-    how = Compile.of({"mode": "default" if mode is None else mode}, measure)
+    how = Compile.of({"mode": "default" if mode is None else mode}, measure, recommended=True)
     return graphed(fn, compile=how, **options)  # type: ignore[no-any-return, call-overload]
 
 

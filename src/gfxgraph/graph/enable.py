@@ -10,6 +10,7 @@ from typing import Any, TypedDict
 import torch
 
 from .. import settings
+from ..compiling.rng import RngGuard, guard_rng
 from ..device import current_device
 from ..errors import GfxGraphError
 from ..stats import configure_log, log, tally
@@ -19,6 +20,7 @@ __all__ = ["HealthCheck", "disable", "enable", "health_check", "is_enabled"]
 
 _lock = threading.Lock()
 _replaced: dict[tuple[Any, str], Any] = {}
+_claims: list[RngGuard] = []
 
 
 def enable(debug: bool = False, validate: bool = False) -> None:
@@ -27,7 +29,8 @@ def enable(debug: bool = False, validate: bool = False) -> None:
     ``torch.cuda.graph``, ``torch.cuda.make_graphed_callables`` and
     ``torch.compile(mode="reduce-overhead")`` work as before and are counted in
     :func:`gfxgraph.stats`. What was imported by name before (``from torch.cuda import CUDAGraph``)
-    stays torch's own, so call this first. May be called again to change the options.
+    stays torch's own, so call this first. May be called again to change the options. On ROCm
+    :func:`gfxgraph.guard_rng` holds as well (run under a pretended platform; no AMD GPU was used).
 
     Args:
         debug: log every capture, and wait for the device after every replay, so that an error
@@ -54,6 +57,8 @@ def enable(debug: bool = False, validate: bool = False) -> None:
                     _replaced[place, name] = getattr(place, name)
                     setattr(place, name, ours)
             tally.enabled_at = time.time()
+            if current_device().kind == "hip":
+                _claims.append(guard_rng())
     log(logging.INFO, "enabled", device=current_device().kind, debug=debug, validate=validate)
 
 
@@ -63,6 +68,8 @@ def disable() -> None:
         for (place, name), original in _replaced.items():
             setattr(place, name, original)
         _replaced.clear()
+        while _claims:
+            _claims.pop().undo()
         BridgedCUDAGraph.synchronize_replays = BridgedCUDAGraph.check_liveness = False
         tally.enabled_at = None
 
