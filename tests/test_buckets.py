@@ -656,7 +656,8 @@ def test_a_bucket_without_room_runs_eagerly_and_says_why(device, monkeypatch):
     assert {"float32[8192,512]", "float32[16384,512]"} <= stats.refused.keys()
     assert all("GFXGRAPH_VRAM_CAP" in reason for reason in stats.refused.values())
     assert not any(stats.fallbacks.values())  # nobody called so far
-    assert memory_now()[0] <= in_use + room
+    segments = 4 * 2**20  # the allocator takes 2 MiB at a time, which no estimate knows
+    assert memory_now()[0] <= in_use + room + segments
     for count in (20, 100, 5000, 9000):
         x = rows(device, count, 512)
         torch.testing.assert_close(pool(x), model(x), rtol=1e-4, atol=1e-4)

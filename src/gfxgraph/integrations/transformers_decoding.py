@@ -172,15 +172,13 @@ class Session:
     def __init__(
         self, model: Any, decoder: Decoder, buckets: list[int], check_every: int, compile: bool
     ) -> None:
-        run = torch.compile(decoder.step, dynamic=False) if compile else decoder.step
-
         # The model is a variable of these functions, since what they reach through an object of
         # gfxgraph is not watched, and a weight that is rebound must be met.
         def prefill(ids: Tensor, positions: Tensor) -> Tensor:
             return decoder.prefill(model, ids, positions)
 
         def step(drawn: bool, k: bool, p: bool) -> Tensor:
-            return run(model, drawn, k, p)
+            return decoder.step(model, drawn, k, p)
 
         for function in (prefill, step):
             function.__qualname__ = f"{type(model).__name__}.{function.__name__}"
@@ -192,7 +190,7 @@ class Session:
         self.long_prompts = 0
         self.prefill: Graphed[Any] = graphed(prefill, outputs="view", max_graphs=64)
         # A step must not wait for the host: where one would, its line is the reason not to.
-        self.step: Graphed[Any] = graphed(step, outputs="view", branching="off")
+        self.step: Graphed[Any] = graphed(step, outputs="view", branching="off", compile=compile)
 
     def bucket(self, length: int) -> int | None:
         """The length that a prompt of ``length`` is padded to."""
