@@ -154,6 +154,18 @@ def test_a_branch_on_data_takes_the_path_of_the_data(device):
 
 
 @torch.no_grad()
+def test_a_function_that_asks_an_argument_before_it_does_anything(device):
+    def choose(flag, x):
+        return x * 2 if flag else x - 1
+
+    graph, x = gfxgraph.graphed(choose), torch.arange(3.0, device=device)
+    flags = [torch.tensor(value, device=device) for value in (True, False)]
+    for flag in flags * 3:
+        assert torch.equal(graph(flag, x), choose(flag, x))
+    assert graph.stats().replays >= 3 and not graph.stats().fallbacks
+
+
+@torch.no_grad()
 def test_a_decoder_that_stops_on_a_condition_shares_its_steps(device):
     torch.manual_seed(1)
     net = nn.Sequential(nn.Linear(8, 32), nn.ReLU(), nn.Linear(32, 8)).to(device)

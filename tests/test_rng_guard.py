@@ -240,11 +240,11 @@ def test_on_a_gpu_a_new_frame_compiles_in_a_capture_with_the_guard():
 
 
 @pytest.mark.gpu
-def test_on_a_gpu_it_does_not_without_the_guard():
+def test_on_a_gpu_without_the_guard_it_compiles_or_says_why_not():
     script = (
         "import test_rng_guard as t\n"
         "try:\n"
-        "    t.first_call_in_a_capture(guarded=False)\n"
+        "    print(t.first_call_in_a_capture(guarded=False))\n"
         "except Exception as error:\n"
         "    while error is not None:\n"
         "        print(type(error).__name__, error)\n"
@@ -260,7 +260,13 @@ def test_on_a_gpu_it_does_not_without_the_guard():
         timeout=100,
     )
     assert child.returncode == 0, child.stderr
-    assert "during CUDA graph capture" in child.stdout or "during capturing" in child.stdout
+    # Measured on an H200 with torch 2.11: it compiles. Older ones refuse, in one of these words.
+    answers = (
+        "[[3.0, 3.0, 3.0], [4.0, 4.0, 4.0]]",
+        "during CUDA graph capture",
+        "during capturing",
+    )
+    assert any(answer in child.stdout for answer in answers), child.stdout
 
 
 @pytest.mark.gpu

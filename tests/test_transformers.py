@@ -566,7 +566,7 @@ def test_no_token_waits_for_the_device(device, llama):
                 generate(ids, mask, max_new_tokens=tokens, **options)
             finally:
                 torch.cuda.set_sync_debug_mode("default")
-        lines = (one for one in told if "synchronizing" in str(one.message))
+        lines = (one for one in told if "called a synchronizing" in str(one.message))
         return Counter(f"{one.filename}:{one.lineno}" for one in lines)
 
     generate(ids, mask, max_new_tokens=64)

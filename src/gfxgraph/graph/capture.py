@@ -890,9 +890,14 @@ def _trace(
     # Nothing on the device reads the static inputs now. What found a way from there to the host
     # that no operation of torch shows brings other constants than before.
     confirms = events and all(e.folds for e in events) and any(e.is_of_the_host for e in events)
+
+    def begin() -> BridgedCUDAGraph:
+        # A graph with nothing in it is gone again, and the pool with it if no other uses that.
+        in_use = any(segment.graph for segment in tracer.new.everything())
+        return _begin(device, lane.pool(in_use), this.generators)
+
     with LOCK:
-        pool, (in_use, _) = lane.pool(), device.memory(lane.index)
-        begin = functools.partial(_begin, device, pool, this.generators)
+        in_use, _ = device.memory(lane.index)
         device.clear_library_workspaces()
         tracer = Tracer(
             device.type,

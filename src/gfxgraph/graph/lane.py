@@ -31,9 +31,13 @@ class Lane:
         self._moved = False
         self.renew_pool()
 
-    def pool(self) -> PoolHandle:
-        """The pool to capture into, asked under LOCK; one that no graph uses any more is gone."""
-        if not self.graphs:
+    def pool(self, in_use: bool = False) -> PoolHandle:
+        """The pool to capture into, asked under LOCK; one that no graph uses any more is gone.
+
+        Args:
+            in_use: whether graphs use it that are not counted yet.
+        """
+        if not self.graphs and not in_use:
             self.renew_pool()
         return self._pool
 
