@@ -126,9 +126,8 @@ def graphed(
             The first call is answered by ``fn`` as it is, and takes as long as the compilation.
             What is compiled has to give what ``fn`` gives, within 4 times the tolerance by dtype
             (the number, where ``verify`` is one). Where compiling fails, gives something else, or
-            the compiled code cannot be captured (host reads are not folded in it), the graph is
-            that of ``fn`` as it is, logged once and told in ``stats().not_compiled``; with
-            ``fallback="raise"`` it is an error.
+            the compiled code cannot be captured, the graph is that of ``fn`` as it is, logged once
+            and told in ``stats().not_compiled``; with ``fallback="raise"`` it is an error.
 
     Returns:
         A :class:`Graphed`, called like ``fn``; attributes that it does not have are those of

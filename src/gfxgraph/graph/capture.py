@@ -36,6 +36,7 @@ from ..stats import log, tally
 from .bridged import BridgedCUDAGraph
 from .compare import Tolerance, difference
 from .guard import Guard
+from .host_reads import HostReads
 from .lane import Lane
 from .segments import Failure, Graft, Segment, Tracer, run
 from .state import PythonState
@@ -172,11 +173,13 @@ class CapturedGraph:
 class _WarmedUp:
     """What warming up found; ``outputs`` and ``written`` hold what eager execution gives.
 
-    Of compiled code they hold what that gives, and ``uncompiled`` what it should.
+    Of compiled code they hold what that gives, ``uncompiled`` what it should, and ``reads`` what it
+    asked the device for.
     """
 
     first_outputs: list[torch.Tensor]
     uncompiled: _Tensors | None
+    reads: HostReads
     outputs: list[torch.Tensor]
     written: list[torch.Tensor]
     recording: Recording
@@ -359,8 +362,9 @@ def capture(
     written = {storage_key(r): originals.get(storage_key(r), r) for r in log.regions()}
     saved = [region for region in log.regions() if storage_key(region) in early]
     saves_generator = recording.draws is not None and bool(recording.breaks())
-    # Compiled code is not under our modes: it did by itself what we would have folded.
-    report = [] if compiled else list(dict.fromkeys(map(_told, recording.events)))
+    # Constants of the host are part of compiled code.
+    told = [e for e in recording.events if not compiled or e.point.kind == "read"]
+    report = list(dict.fromkeys(map(_told, told)))
     pool_bytes = traced.pool_bytes
     if tree is not None:
         outside, written = tree.outside | outside, tree.written | written
@@ -632,12 +636,13 @@ def _warm_up(this: _Run, warmup: int) -> _WarmedUp:
                     f"code cannot be cut there: {event.where}"
                 )
             uncompiled = _cloned(outputs, this.log.regions())
-        heard = list(printed)
+        heard, reads = list(printed), HostReads(this.lane.device.type)
         for left in range(warmup - 1, 0, -1):
             this.rewind()
             if left == 1:  # what the last run changes, every call would
                 state = PythonState(this.roots)
-            outputs = this.function()
+            with reads.remembered() if this.compiled and left == 1 else nullcontext():
+                outputs = this.function()
         assert state is not None
         changes = state.changes()
     if this.compiled:  # a compiler may print what it likes
@@ -655,6 +660,7 @@ def _warm_up(this: _Run, warmup: int) -> _WarmedUp:
     warmed_up = _WarmedUp(
         first_outputs=first_outputs,
         uncompiled=uncompiled,
+        reads=reads,
         outputs=[t.clone() for t in outputs],
         written=[region.clone() for region in this.log.regions()],
         recording=recording,
@@ -812,9 +818,14 @@ def _capture_somehow(
     this: _Run, eager: _WarmedUp, branching: bool, tree: CapturedGraph | None
 ) -> _Traced:
     """Capture as it is, or by folding and branching; an operator that fails becomes a branch."""
-    if this.compiled:  # under our modes it would step aside, so nothing can be folded
+    if this.compiled:  # under our modes it would step aside
+
+        def function() -> list[torch.Tensor]:
+            with eager.reads.repeated():
+                return this.function()
+
         try:
-            return _trace(this, None)
+            return _trace(dataclasses.replace(this, function=function), None)
         except _Failed as failed:
             this.lane.renew_pool()
             raise failed.explained from failed.__cause__
