@@ -1,7 +1,8 @@
 """Full-size LeRobot policies with random weights: a chunk of actions, eagerly and from a graph.
 
-``PYTHONPATH=src python3 benchmarks/policies.py [pi0 pi05] [--out FILE]``, where LeRobot
-is installed. Nothing is fetched: policies are made from their configurations.
+``PYTHONPATH=src python3 benchmarks/policies.py [pi0 pi05] [--out FILE] [--compile]``, where
+LeRobot is installed. ``--compile``: also compiled, alone and in a graph, which takes minutes.
+Nothing is fetched: policies are made from their configurations.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ import argparse
 import importlib
 import importlib.metadata
 import json
+import re
 import statistics
 import time
 from collections.abc import Callable
@@ -85,6 +87,55 @@ def synchronize() -> None:
 
 
 @torch.inference_mode()
+def compiled(policy: Any, times: int) -> dict[str, Any]:
+    """``torch.compile`` alone, and its code in our graph."""
+    calls = [observed(seed) for seed in range(4)]
+
+    def chunk(n: int) -> torch.Tensor:
+        torch.manual_seed(n)
+        return policy.predict_action_chunk(dict(calls[n])).clone()
+
+    def way() -> dict[str, Any]:
+        synchronize()
+        start = time.perf_counter()
+        chunk(0)
+        synchronize()
+        first_s = time.perf_counter() - start
+        chunk(1)
+        differences = [float((chunk(n) - expected[n]).abs().max()) for n in range(4)]
+        taken = milliseconds(lambda: chunk(0), times)
+        return {
+            "ms": taken,
+            "first call s": round(first_s, 2),
+            "largest difference": max(differences),
+        }
+
+    expected = [chunk(n) for n in range(4)]
+    found: dict[str, Any] = {"largest magnitude": max(float(t.abs().max()) for t in expected)}
+    with use_graphs(policy, compile=True) as graphs:
+        found["compile + graph"] = way()
+        stats = graphs.stats()
+        found["compile + graph"] |= {
+            "compile s": round(stats.compile_s, 2),
+            "not compiled": [short(reason) for reason in stats.not_compiled.values()],
+            "why eager": [short(reason) for reason in stats.fallbacks],
+        }
+    model, name = policy.model, "sample_actions"
+    # Inductor's random numbers would be others than those of eager execution.
+    vars(model)[name] = torch.compile(
+        getattr(model, name), dynamic=False, options={"fallback_random": True}
+    )
+    found["torch.compile alone, its cache warm"] = way()
+    del vars(model)[name]
+    return found
+
+
+def short(reason: str) -> str:
+    """A reason without the folders of this machine."""
+    return re.sub(r"/\S*/(site-packages/)?", "", reason)
+
+
+@torch.inference_mode()
 def measured(policy: Any, times: int) -> dict[str, Any]:
     """Eager, the graph through the policy, and the replay alone."""
     calls = [observed(seed) for seed in range(4)]
@@ -157,6 +208,7 @@ def main() -> None:
     parser.add_argument("policies", nargs="*", default=["pi0", "pi05"])
     parser.add_argument("--out", type=Path, default=Path("benchmarks/results/policies.json"))
     parser.add_argument("--commit", default="")
+    parser.add_argument("--compile", action="store_true")
     parser.add_argument("--times", type=int, default=20)
     options = parser.parse_args()
     torch.set_float32_matmul_precision("high")  # the image encoder is in single precision
@@ -170,7 +222,10 @@ def main() -> None:
         "transformers": importlib.metadata.version("transformers"),
     }
     for name in options.policies:
-        found[name] = measured(make(name), options.times)
+        policy = make(name)
+        found[name] = measured(policy, options.times)
+        if options.compile:
+            found[name]["compiled"] = compiled(policy, options.times)
         print(name, json.dumps(found[name], indent=1), flush=True)
         options.out.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
 

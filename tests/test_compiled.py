@@ -484,6 +484,35 @@ def test_rounding_at_other_places_is_allowed_and_verify_says_how_much(device):
     assert "allowed 2.72e-05" in why_not(graph)
 
 
+def test_a_wide_result_may_be_as_coarse_as_what_it_was_made_in(device):
+    def half(x):
+        return torch.exp(x.bfloat16()).float()
+
+    def same_but(error):
+        backend = Backend(lambda t: t * (1 + error) if t.dtype == torch.float32 else t)
+        graph = gfxgraph.graphed(half, compile={"backend": backend})
+        graph(torch.ones(4, device=device))
+        return compiled_only(graph)
+
+    assert same_but(4e-3), "the last bit of bfloat16"
+    assert not same_but(0.2)
+
+
+def test_a_wrong_compilation_that_draws_leaves_the_graph_of_the_function(device):
+    def noisy(x):
+        return x + torch.rand_like(x)
+
+    graph = gfxgraph.graphed(noisy, compile={"backend": Backend(lambda t: t + 1)})
+    for seed in range(3):
+        x = torch.zeros(4, device=device)
+        torch.manual_seed(seed)
+        got = graph(x)
+        torch.manual_seed(seed)
+        assert torch.equal(got, noisy(x))
+    assert "differs from eager execution" in why_not(graph)
+    assert graph.stats().replays == 2 and not graph.stats().fallbacks
+
+
 def test_a_wrong_compilation_is_an_error_if_asked_for(device):
     backend = Backend(lambda t: t + 1)
     graph = gfxgraph.graphed(torch.sin, compile={"backend": backend}, fallback="raise")

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import logging
+import os
+import subprocess
+import sys
 
 import pytest
 
@@ -45,3 +48,19 @@ def test_a_malformed_value_is_an_error_that_names_the_variable(name, value, take
     with pytest.raises(SettingError, match=name) as error:
         from_environment({name: value})
     assert repr(value) in str(error.value) and takes in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("environment", "imported"),
+    [({"GFXGRAPH_VRAM_CAP": "80%"}, True), ({"GFXGRAPH": "yes"}, False)],
+)
+def test_importing_asks_for_the_switch_alone(environment, imported):
+    child = subprocess.run(
+        [sys.executable, "-c", "import gfxgraph"],
+        env=os.environ | environment,
+        capture_output=True,
+        text=True,
+        timeout=100,
+    )
+    assert (child.returncode == 0) == imported
+    assert imported or "SettingError: GFXGRAPH='yes'" in child.stderr

@@ -153,8 +153,8 @@ def __getattr__(name: str) -> Any:
     return value
 
 
-if settings.from_environment().mode != "off":
+_mode = settings.mode()  # the other variables are read where they are used
+if _mode != "off":
     from .call.dynamic import enable
 
-    _mode = settings.from_environment().mode
     enable(debug=_mode == "debug", validate=_mode == "validate")

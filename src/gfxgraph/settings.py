@@ -19,12 +19,13 @@ import os
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, TypeVar
 
 from .errors import SettingError
 
-__all__ = ["Mode", "Settings", "from_environment"]
+__all__ = ["Mode", "Settings", "from_environment", "mode"]
 
+T = TypeVar("T")
 Mode = Literal["off", "on", "debug", "validate"]
 
 _MODES: dict[str, Mode] = {
@@ -63,6 +64,15 @@ class Settings:
     gfx_override: str | None = None
 
 
+def mode(environ: Mapping[str, str] = os.environ) -> Mode:
+    """What ``GFXGRAPH`` says, whatever the other variables hold.
+
+    Raises:
+        SettingError: it holds what it does not take.
+    """
+    return _choice(environ, "GFXGRAPH", _MODES)
+
+
 def from_environment(environ: Mapping[str, str] = os.environ) -> Settings:
     """Read the settings.
 
@@ -73,25 +83,26 @@ def from_environment(environ: Mapping[str, str] = os.environ) -> Settings:
         SettingError: a variable holds what it does not take; the message names both.
     """
 
-    def choice(name: str, takes: Mapping[str, object], default: str) -> object:
-        text = environ.get(name, default).strip().lower()
-        if text not in takes:
-            raise _malformed(name, environ[name], ", ".join(repr(t) for t in takes if t))
-        return takes[text]
-
     switch = {"": False, "0": False, "1": True}
     override = environ.get("HSA_OVERRIDE_GFX_VERSION", "").strip()
     if override and not re.fullmatch(r"\d+\.\d+\.[0-9a-f]+", override):
         takes = "three numbers such as '10.3.0'"
         raise _malformed("HSA_OVERRIDE_GFX_VERSION", override, takes)
     return Settings(
-        mode=choice("GFXGRAPH", _MODES, ""),  # type: ignore[arg-type]
+        mode=mode(environ),
         vram_cap=_share("GFXGRAPH_VRAM_CAP", environ.get("GFXGRAPH_VRAM_CAP", "0.80")),
-        log_level=choice("HGB_LOG_LEVEL", _LEVELS, "warn"),  # type: ignore[arg-type]
-        rdna2_kernels=bool(choice("SGLANG_RDNA2_KERNELS", switch, "")),
-        disabled=bool(choice("SGLANG_DISABLE_GFXGRAPH", switch, "")),
+        log_level=_choice(environ, "HGB_LOG_LEVEL", _LEVELS, "warn"),
+        rdna2_kernels=_choice(environ, "SGLANG_RDNA2_KERNELS", switch),
+        disabled=_choice(environ, "SGLANG_DISABLE_GFXGRAPH", switch),
         gfx_override=override or None,
     )
+
+
+def _choice(environ: Mapping[str, str], name: str, takes: Mapping[str, T], default: str = "") -> T:
+    text = environ.get(name, default).strip().lower()
+    if text not in takes:
+        raise _malformed(name, environ[name], ", ".join(repr(t) for t in takes if t))
+    return takes[text]
 
 
 def _share(name: str, text: str) -> float:

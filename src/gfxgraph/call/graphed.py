@@ -124,10 +124,11 @@ def graphed(
             serves all of them), Inductor draws the random numbers of eager execution, and has no
             graphs of its own: ``"max-autotune"`` goes without, ``"reduce-overhead"`` is refused.
             The first call is answered by ``fn`` as it is, and takes as long as the compilation.
-            What is compiled has to give what ``fn`` gives, within 4 times the tolerance by dtype
-            (the number, where ``verify`` is one). Where compiling fails, gives something else, or
-            the compiled code cannot be captured, the graph is that of ``fn`` as it is, logged once
-            and told in ``stats().not_compiled``; with ``fallback="raise"`` it is an error.
+            What is compiled has to give what ``fn`` gives, within 4 times the tolerance of the
+            coarsest dtype it computes in (the number, where ``verify`` is one). Where compiling
+            fails, gives something else, or the compiled code cannot be captured, the graph is that
+            of ``fn`` as it is, logged once and told in ``stats().not_compiled``; with
+            ``fallback="raise"`` it is an error.
 
     Returns:
         A :class:`Graphed`, called like ``fn``; attributes that it does not have are those of

@@ -32,7 +32,7 @@ _WIDE = {
 
 
 def difference(
-    got: torch.Tensor, expected: torch.Tensor, tolerance: Tolerance, slack: float = 1.0
+    got: torch.Tensor, expected: torch.Tensor, tolerance: Tolerance, least: float = 0.0
 ) -> str | None:
     """What is different, or ``None``.
 
@@ -40,7 +40,7 @@ def difference(
         got: the tensor to judge.
         expected: the tensor that it should equal; NaN equals NaN in the same place.
         tolerance: see :data:`Tolerance`. Integers and booleans must be equal.
-        slack: how many times the tolerance by dtype is allowed. Default 1.
+        least: allow at least so much where the tolerance is that by dtype. Default 0.
     """
     for what in ("shape", "dtype", "device"):
         a, b = getattr(got, what), getattr(expected, what)
@@ -50,7 +50,8 @@ def difference(
         return None
     if not (expected.is_floating_point() or expected.is_complex()):
         return f"{int((got != expected).sum())} of {expected.numel()} elements are not equal"
-    allowed = slack * BY_DTYPE.get(expected.dtype, 2e-2) if tolerance is True else float(tolerance)
+    by_dtype = max(least, BY_DTYPE.get(expected.dtype, 2e-2))
+    allowed = by_dtype if tolerance is True else float(tolerance)
     wide = _WIDE.get(expected.dtype, torch.float32)
     a, b = got.to(wide), expected.to(wide)
     finite = b.isfinite()

@@ -232,7 +232,7 @@ def _settings(platform: Platform) -> Iterator[Finding]:
     try:
         found = settings.from_environment(platform.environment)
     except SettingError as error:
-        yield Finding("settings", "error", str(error), "gfxgraph cannot be imported until then.")
+        yield Finding("settings", "error", str(error), "gfxgraph raises it where it needs that.")
         return
     if found.disabled:
         yield Finding("settings", "info", "SGLANG_DISABLE_GFXGRAPH=1: enable() does nothing.")

@@ -104,6 +104,7 @@ class Recording:
         writes: (storage key, number of events before) of each write to a tensor from outside.
         draws: number of events before the first random number of the device; ``None``: none.
         peak_bytes: bytes of the device that what the run made took at most, at one time.
+        dtypes: of what it made there.
     """
 
     events: list[Event] = field(default_factory=list)
@@ -114,6 +115,7 @@ class Recording:
     writes: list[tuple[int, int]] = field(default_factory=list)
     draws: int | None = None
     peak_bytes: int = 0
+    dtypes: set[torch.dtype] = field(default_factory=set)
 
     def breaks(self) -> list[Event]:
         """The points at which a graph has to end and the host takes over."""
@@ -212,6 +214,7 @@ class Recorder(Watch):
         dense = tensor.layout is torch.strided
         if key in self._alive or not dense or not self.on_device(tensor):
             return
+        self.recording.dtypes.add(tensor.dtype)
         self._alive[key] = size = tensor.untyped_storage().nbytes()
         self._alive_bytes += size
         if self._alive_bytes > peak:
