@@ -270,6 +270,21 @@ def test_on_a_gpu_without_the_guard_it_compiles_or_says_why_not():
 
 
 @pytest.mark.gpu
+def test_on_a_gpu_a_graphed_function_that_compiles_in_its_capture_alone_is_told_of(caplog):
+    compiled = torch.compile(new_function(), backend="eager")
+    compiled(torch.ones(2, 2, device="cuda"))
+
+    def sneaky(x):
+        return compiled(x) if torch.cuda.is_current_stream_capturing() else x + 1
+
+    graph = gfxgraph.graphed(sneaky, verify=False)
+    with torch.no_grad():
+        graph(torch.ones(3, device="cuda"))
+    assert gfxgraph.stats()["compiles_in_capture"] == 1
+    assert "sneaky" in caplog.text and "warm up first" in caplog.text
+
+
+@pytest.mark.gpu
 def test_on_a_gpu_compiled_code_that_asks_for_the_state_gets_it():
     def asking(x):
         return x + 1, torch.cuda.get_rng_state()

@@ -24,6 +24,7 @@ from typing import Any, TypeAlias
 import torch
 import torch.utils._pytree as pytree
 
+from ..compiling.rng import on_compile_in_capture
 from ..device import Device, PoolHandle
 from ..errors import CaptureError, CompileError, GfxGraphError, VerificationError
 from ..record.effects import KnownTensors, UndoLog, Unexpected, nobody_else_holds, storage_key
@@ -819,8 +820,8 @@ def _capture_somehow(
     this: _Run, eager: _WarmedUp, branching: bool, tree: CapturedGraph | None
 ) -> _Traced:
     """Capture as it is, or by folding and branching; an operator that fails becomes a branch."""
-    # Under our modes compiled code steps aside. Also under those that capture on the emulated device,
-    # so there a graph holds the function as it is.
+    # Under our modes compiled code steps aside; under those that capture on the emulated device as
+    # well, so there a graph holds the function as it is.
     if this.compiled and this.lane.device.kind != "emulated":
 
         def function() -> list[torch.Tensor]:
@@ -931,8 +932,11 @@ def _trace(
         ):
             try:
                 tracer.start()
+                compiled_before = _frames_compiled()
                 with nullcontext() if eager is None else tracer.watching():
                     outputs = this.function()
+                if _frames_compiled() > compiled_before:
+                    on_compile_in_capture(next(iter(this.roots), "a function"))
                 last = tracer.finish(outputs)
             except BaseException as error:
                 tracer.abandon()  # before this stream is joined, which a capture would refuse
@@ -979,8 +983,13 @@ def _failed(error: Exception, failure: Failure | None) -> _Failed:
 
 def _compiles() -> bool:
     """Whether something in this process was compiled, so that the function may call it."""
+    return bool(_frames_compiled())
+
+
+def _frames_compiled() -> int:
+    """How many frames Dynamo has looked at in this process."""
     dynamo = sys.modules.get("torch._dynamo.utils")
-    return dynamo is not None and bool(dynamo.counters["frames"])
+    return 0 if dynamo is None else int(sum(dynamo.counters["frames"].values()))
 
 
 _Tensors: TypeAlias = tuple[list[torch.Tensor], list[torch.Tensor]]
