@@ -47,7 +47,10 @@ def figures(results: Path) -> str:
         f" {report['replays']} replays, {sum(report['fallbacks'].values())} fallbacks;"
         f" {report['padding']['share']:.1%} of the tokens computed were padding.",
     ]
-    return "\n".join([*lines, "", *of_buckets(json.loads((results / "buckets.json").read_text()))])
+    buckets, compiled = (
+        json.loads((results / name).read_text()) for name in ("buckets.json", "compiled.json")
+    )
+    return "\n".join([*lines, "", *of_buckets(buckets), "", *of_compiled(compiled)])
 
 
 def of_buckets(found: dict[str, Any]) -> list[str]:
@@ -70,6 +73,37 @@ def of_buckets(found: dict[str, Any]) -> list[str]:
         f" {row['capture ratio, verify=False']:.2f} |"
         for name, row in found["16 buckets"].items()
     ]
+    return lines
+
+
+_WAYS = {
+    "eager": "eager",
+    "torch.compile default": "compiled",
+    "torch.compile reduce-overhead": "reduce-overhead",
+    "torch.compile max-autotune": "max-autotune",
+    "graph": "graph",
+    "compile + graph": "compiled, in a graph",
+}
+
+
+def of_compiled(found: dict[str, Any]) -> list[str]:
+    """Markdown of what benchmarks/compiled.py found."""
+
+    def cell(row: dict[str, Any] | None) -> str:
+        if row is None or "end_to_end_us" not in row:
+            return "-"
+        plain = "compiled" in row and row.get("not compiled")
+        return f"{row['end_to_end_us']:,.0f}" + " (not compiled)" * bool(plain)
+
+    lines = [
+        f"Compiled code on {found['device']}, microseconds of a call until the device is done:",
+        "",
+        "| | " + " | ".join(_WAYS.values()) + " |",
+        "| --- |" + " --- |" * len(_WAYS),
+    ]
+    for name, model in found["models"].items():
+        cells = [cell(model["ways"].get(way)) for way in _WAYS]
+        lines.append(f"| {name.replace('_', ' ')} | " + " | ".join(cells) + " |")
     return lines
 
 

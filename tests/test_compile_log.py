@@ -129,6 +129,16 @@ def test_a_backend_that_fails_is_logged_with_its_error_which_still_arrives():
     assert "no compiler" in log.compilations[0].error
 
 
+def test_what_a_graph_holds_is_logged_as_of_its_backend(device):
+    def wave(x):
+        return torch.sin(x) + 1
+
+    with gfxgraph.compile_log() as log:
+        gfxgraph.graphed(wave, compile={"backend": "aot_eager"})(torch.ones(3, device=device))
+    (one,) = log.compilations
+    assert (one.backend, one.function) == ("aot_eager", "wave")
+
+
 def test_it_is_json_and_a_table(tmp_path):
     with gfxgraph.compile_log() as log:
         torch.compile(broken, backend="aot_eager")(torch.ones(2))

@@ -204,6 +204,8 @@ def _keeping(compiled: Compiled) -> Callable[..., Any]:
             owner.regions.append(made)
         return made
 
+    named = compiled._how.arguments.get("backend") or "inductor"
+    backend.__name__ = getattr(named, "__name__", str(named))  # for logs
     return backend
 
 

@@ -202,15 +202,15 @@ def _told(original: Callable[..., Any]) -> Callable[..., Any]:
     return call_user_compiler
 
 
-_TORCH = f"{Path(torch.__file__).parent}/"
+_NOT_THE_USERS = (f"{Path(torch.__file__).parent}/", f"{Path(__file__).parents[1]}/")
 _AFTER_BREAK = re.compile(r"torch_dynamo_resume_in_(?P<function>.+)_at_(?P<line>\d+)")
 
 
 def _describe(output: Any, module: torch.fx.GraphModule) -> dict[str, Any]:
     """What is known before the backend runs, which may change the graph."""
     code = output.root_tx.f_code
-    if code.co_filename.startswith(_TORCH):
-        # torch's own call of a module of its own: the module is the variable fn.
+    if code.co_filename.startswith(_NOT_THE_USERS):
+        # torch's own call of a module of its own, or that of call/compiled.py: of the variable fn.
         called = output.root_tx.f_locals.get("fn")
         code = getattr(getattr(called, "forward", called), "__code__", code)
     function, line = code.co_name, code.co_firstlineno
