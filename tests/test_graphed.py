@@ -1001,3 +1001,14 @@ def test_any_chain_of_operations_replays_as_eager_runs(picks, shape):
         mine, theirs = x.clone(), x.clone()
         torch.testing.assert_close(graph(mine), chain(theirs))
         torch.testing.assert_close(mine, theirs)
+
+
+@pytest.mark.parametrize("kind", [nn.LSTM, nn.GRU, nn.RNN])
+@torch.inference_mode()
+def test_recurrent_layers_run_the_operators_of_eager_execution(device, kind):
+    model = kind(8, 16, batch_first=True).to(device).eval()
+    graph = gfxgraph.graphed(model, fallback="raise")
+    for _ in range(3):
+        x = torch.randn(2, 5, 8, device=device)
+        torch.testing.assert_close(graph(x), model(x))
+    assert graph.stats().replays == 2
