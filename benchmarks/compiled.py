@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from shortened import shortened
 from torch import nn
 
 import gfxgraph
@@ -137,8 +138,8 @@ def made_ready(call: Call, fn: Call, inputs: Callable[[], tuple[torch.Tensor, ..
         stats = call.stats()
         found["compile s"] = round(stats.compile_s, 3)
         found["compiled"] = [row.compiled for row in stats.graphs]
-        found["not compiled"] = list(stats.not_compiled.values())
-        found["why eager"] = list(stats.fallbacks)
+        found["not compiled"] = [shortened(r) for r in stats.not_compiled.values()]
+        found["why eager"] = [shortened(r) for r in stats.fallbacks]
         found["report"] = [line for row in stats.graphs for line in row.report if "us a" in line]
     return found
 
@@ -191,7 +192,7 @@ def child(model: str, skip: list[str]) -> None:
                 tell({name: made_ready(call, fn, inputs)})
                 calls[name] = call
             except Exception as error:  # the table says what became of each
-                tell({name: {"error": f"{type(error).__name__}: {error}"[:300]}})
+                tell({name: {"error": shortened(f"{type(error).__name__}: {error}")[:300]}})
         return calls
 
     names = [name for name in WAYS if not any(part in name for part in skip)]

@@ -22,6 +22,7 @@ from typing import Any
 import decode_baseline as baseline
 import torch
 from decode_baseline import COMPILED, DYNAMIC, KEPT, STATIC, make_llama, measured, prompts
+from shortened import shortened
 from torch import Tensor
 
 import gfxgraph
@@ -68,7 +69,7 @@ def of_graphs(
     found |= {
         "captures": stats.captures,
         "replays": stats.prefill_replays + stats.decode_replays,
-        "why eager": list(stats.fallbacks),
+        "why eager": [shortened(r) for r in stats.fallbacks],
     }
     if runs:
         found |= step_alone(generate, ids, mask, tokens)
@@ -141,7 +142,7 @@ def sections(size: dict[str, int]) -> Any:
             key = (rows, dtype, way)
             found[key], texts[key] = of_graphs(model, size, rows, runs, compiled)
         except Exception as error:  # the other parts are worth having
-            found[key] = {"error": f"{type(error).__name__}: {error}"[:300]}
+            found[key] = {"error": shortened(f"{type(error).__name__}: {error}")[:300]}
         print(*key, found[key], flush=True)
         if runs:
             for of in (key for key in texts if key[:2] == (rows, dtype)):

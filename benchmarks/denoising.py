@@ -23,6 +23,7 @@ os.environ.setdefault("HF_HUB_OFFLINE", "1")
 
 import diffusers
 import torch
+from shortened import shortened
 from torch import Tensor
 
 import gfxgraph
@@ -127,7 +128,7 @@ def judged(config: dict[str, Any], dtype: torch.dtype) -> dict[str, Any]:
             "of latents up to": round(max(float(t.abs().max()) for t in expected), 2),
             "captures": stats.captures,
             "replays": stats.replays,
-            "why eager": list(stats.fallbacks),
+            "why eager": [shortened(r) for r in stats.fallbacks],
         }
 
     with use_graphs(pipe) as graphs:

@@ -11,7 +11,6 @@ import argparse
 import contextlib
 import importlib.metadata
 import json
-import re
 import statistics
 import time
 from collections.abc import Callable, Iterator
@@ -19,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from shortened import shortened
 from torch import nn
 
 import gfxgraph
@@ -209,11 +209,6 @@ def judged(make: Callable[[], nn.Module], kind: str, size: int, is_timm: bool) -
         "eager ms": round(statistics.median(times["eager"][1:]), 3),
         "graph ms": round(statistics.median(times["graph"][1:]), 3),
     }
-
-
-def shortened(text: str) -> str:
-    """``text`` with files named from their package on: nothing of this machine."""
-    return re.sub(r"[^\s:]*/(?:site-packages|dist-packages|python3\.\d+)/", "", text)
 
 
 def tensors_of(result: Any) -> list[torch.Tensor]:

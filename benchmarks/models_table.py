@@ -12,7 +12,8 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
-from models import TRANSFORMERS, shortened
+from models import TRANSFORMERS
+from shortened import shortened
 
 ROOT = Path(__file__).parents[1]
 PAGE = ROOT / "docs" / "models.md"

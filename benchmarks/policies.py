@@ -11,7 +11,6 @@ import argparse
 import importlib
 import importlib.metadata
 import json
-import re
 import statistics
 import time
 from collections.abc import Callable
@@ -20,6 +19,7 @@ from typing import Any
 
 import torch
 import torch.utils._pytree as pytree
+from shortened import shortened
 
 import gfxgraph
 from gfxgraph.integrations.lerobot import use_graphs
@@ -117,8 +117,8 @@ def compiled(policy: Any, times: int) -> dict[str, Any]:
         stats = graphs.stats()
         found["compile + graph"] |= {
             "compile s": round(stats.compile_s, 2),
-            "not compiled": [short(reason) for reason in stats.not_compiled.values()],
-            "why eager": [short(reason) for reason in stats.fallbacks],
+            "not compiled": [shortened(r) for r in stats.not_compiled.values()],
+            "why eager": [shortened(r) for r in stats.fallbacks],
         }
     model, name = policy.model, "sample_actions"
     # Inductor's random numbers would be others than those of eager execution.
@@ -128,11 +128,6 @@ def compiled(policy: Any, times: int) -> dict[str, Any]:
     found["torch.compile alone, its cache warm"] = way()
     del vars(model)[name]
     return found
-
-
-def short(reason: str) -> str:
-    """A reason without the folders of this machine."""
-    return re.sub(r"/\S*/(site-packages/)?", "", reason)
 
 
 @torch.inference_mode()
@@ -180,7 +175,7 @@ def measured(policy: Any, times: int) -> dict[str, Any]:
         ),
         "graphs": stats.captures,
         "replays": stats.replays,
-        "why eager": list(stats.fallbacks),
+        "why eager": [shortened(r) for r in stats.fallbacks],
         "pool MiB": round(stats.pool_bytes / 2**20),
     }
 
