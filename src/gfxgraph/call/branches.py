@@ -9,9 +9,9 @@ from typing import Any, Literal
 import torch
 
 from ..errors import ArgumentError, CaptureError
-from ..graph.capture import turn_to_capture
 from ..graph.compare import Tolerance
 from ..graph.lane import Lane
+from ..graph.turns import turn_to_capture
 from .engine import Engine, GraphedStats, Options, reset_with
 from .signature import MISS
 from .suitable import describe

@@ -15,14 +15,9 @@ import torch
 
 from ..device import current_device
 from ..errors import ArgumentError, CaptureError
-from ..graph.capture import (
-    CAPTURING,
-    CapturedGraph,
-    busy,
-    rehearse,
-    turn_to_capture,
-)
+from ..graph.capture import CapturedGraph, rehearse
 from ..graph.compare import difference
+from ..graph.turns import CAPTURING, busy, turn_to_capture
 from .engine import (
     IN_USE,
     Engine,

@@ -12,8 +12,8 @@ import torch
 
 from ..device.emulated_rules import is_move
 from ..errors import ArgumentError, DeviceError
-from ..graph.capture import being_busy
 from ..graph.state import PythonState
+from ..graph.turns import being_busy
 from ..record.effects import UndoLog, storage_key
 from ..record.pretend import Pretend, PretendTensor
 from ..record.recorder import Recorder, threads_told

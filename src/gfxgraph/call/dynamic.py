@@ -19,8 +19,9 @@ from ..device import current_device
 from ..errors import ArgumentError, CaptureError
 from ..graph import bridged
 from ..graph.bridged import BridgedCUDAGraph
-from ..graph.capture import CAPTURING, LOCK, no_garbage_collection, rehearse
+from ..graph.capture import rehearse
 from ..graph.enable import enable
+from ..graph.turns import CAPTURING, LOCK, no_garbage_collection
 from ..record.effects import storage_key, tensors_in
 from ..record.source import users_line_of
 from ..stats import tally

@@ -18,17 +18,10 @@ import torch
 
 from ..device import current_device
 from ..errors import ArgumentError, CaptureError, CompileError, GfxGraphError
-from ..graph.capture import (
-    CAPTURING,
-    LOCK,
-    as_of_now,
-    being_busy,
-    busy,
-    capture,
-    capture_like,
-)
+from ..graph.capture import as_of_now, capture, capture_like
 from ..graph.compare import Tolerance
 from ..graph.lane import Lane
+from ..graph.turns import CAPTURING, LOCK, being_busy, busy
 from ..record.effects import storage_key
 from ..stats import log, tally
 from .budget import admit, register

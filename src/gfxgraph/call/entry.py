@@ -14,10 +14,11 @@ import torch
 from torch.autograd.graph import increment_version
 
 from ..errors import MemoryCapError
-from ..graph.capture import LOCK, CapturedGraph
+from ..graph.capture import CapturedGraph
 from ..graph.guard import Guard
 from ..graph.lane import Lane
 from ..graph.segments import run
+from ..graph.turns import LOCK
 from ..record.effects import storage_key
 from ..stats import tally
 from .signature import MISS, Spec, builder

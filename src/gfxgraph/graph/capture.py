@@ -9,111 +9,38 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import gc
-import itertools
 import logging
 import random
-import sys
-import threading
-import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import Any
 
 import torch
 import torch.utils._pytree as pytree
 
-from ..compiling.rng import on_compile_in_capture
-from ..device import Device, PoolHandle
-from ..errors import CaptureError, CompileError, GfxGraphError, VerificationError
+from ..device import Device
+from ..errors import CaptureError, GfxGraphError
 from ..record.effects import KnownTensors, UndoLog, Unexpected, nobody_else_holds, storage_key
-from ..record.explain import explain
-from ..record.pretend_cuda import listening
-from ..record.recorder import Event, Recorder, Recording, threads_told
-from ..record.rules import RULES
-from ..record.source import users_line, users_line_of
-from ..stats import log, tally
-from .bridged import BridgedCUDAGraph
-from .compare import BY_DTYPE, Tolerance, difference
+from ..record.recorder import Recorder, threads_told
+from ..stats import log
+from .compare import Tolerance
+from .first_replay import compare_all, first_replay, rounding, timed_replay, verify
 from .guard import Guard
-from .host_reads import HostReads
 from .lane import Lane
-from .segments import Failure, Graft, Segment, Tracer, run
+from .segments import Segment
 from .state import PythonState
+from .trace import Failed, Traced, capture_somehow, compiles, trace
+from .turns import LOCK, being_busy
+from .warm_up import Run, no_printing, one_line, report_line, some, warm_up
 
 __all__ = [
-    "CAPTURING",
-    "LOCK",
     "CapturedGraph",
     "as_of_now",
-    "being_busy",
-    "busy",
     "capture",
     "capture_like",
-    "no_garbage_collection",
     "rehearse",
-    "turn_to_capture",
 ]
-
-LOCK = threading.RLock()
-"""Held while a graph is captured or replayed, by whatever thread.
-
-A replay in one thread fails while another captures (torch's generator cannot do both). A replay
-holds it until its work is launched; a capture for its duration, not for its warm-up.
-"""
-
-CAPTURING = threading.RLock()
-"""Held from the first warm-up to the end of the verification. Never waited for: a thread that
-cannot have it runs eagerly. Two warm-ups at once would rewind each other's generators, and torch
-keeps whether a dispatch mode is active in flags of the process, which two threads can leave set.
-"""
-
-# Seconds that an explicit capture waits for another thread's. Not for ever: what that one captures
-# may wait for this thread.
-_TURN = 60.0
-
-# Operators that may become branches because a capture failed at them, before it is given up.
-_MAX_FORCED = 8
-
-# Compiled code rounds at other places than eager execution: what it may differ by, in tolerances.
-_COMPILED_SLACK = 4.0
-
-_local = threading.local()
-
-
-@contextmanager
-def turn_to_capture() -> Iterator[None]:
-    """Hold :data:`CAPTURING` for captures that the user asked for, and wait for it.
-
-    Raises:
-        CaptureError: another thread has been capturing for a minute.
-    """
-    if not CAPTURING.acquire(timeout=_TURN):
-        raise CaptureError(
-            f"another thread has been capturing for {_TURN:.0f} s; call capture() after it.",
-            transient=True,
-        )
-    try:
-        yield
-    finally:
-        CAPTURING.release()
-
-
-def busy() -> bool:
-    """Whether this thread is inside a run, a warm-up or a capture that we have started."""
-    return getattr(_local, "busy", False)
-
-
-@contextmanager
-def being_busy() -> Iterator[None]:
-    """Mark this thread as :func:`busy`."""
-    before = busy()
-    _local.busy = True
-    try:
-        yield
-    finally:
-        _local.busy = before
 
 
 @dataclass
@@ -170,49 +97,6 @@ class CapturedGraph:
         return self.last.outputs or []
 
 
-@dataclass
-class _WarmedUp:
-    """What warming up found; ``outputs`` and ``written`` hold what eager execution gives.
-
-    Of compiled code they hold what that gives, ``uncompiled`` what it should, and ``reads`` what it
-    asked the device for.
-    """
-
-    first_outputs: list[torch.Tensor]
-    uncompiled: _Tensors | None
-    reads: HostReads
-    outputs: list[torch.Tensor]
-    written: list[torch.Tensor]
-    recording: Recording
-    moving: set[int]
-    state: PythonState
-    draws_random_numbers: bool
-
-
-@dataclass
-class _Run:
-    """What all parts of one capture share; the arguments are those of :func:`capture`.
-
-    ``given`` holds the arguments; ``inputs`` may become other tensors, shared with other graphs.
-    """
-
-    function: Callable[[], list[torch.Tensor]]
-    inputs: list[torch.Tensor]
-    given: list[torch.Tensor]
-    lane: Lane
-    roots: dict[str, object]
-    log: UndoLog
-    generators: tuple[torch.Generator, ...]
-    rewind: Callable[[], None]
-    forced: set[str]
-    compiled: bool = False
-
-    def random_state(self) -> list[torch.Tensor]:
-        """The states of all generators."""
-        default = self.lane.device.rng_state(self.lane.index)
-        return [default, *(g.get_state() for g in self.generators)]
-
-
 def capture(
     function: Callable[[], list[torch.Tensor]],
     inputs: list[torch.Tensor],
@@ -266,7 +150,7 @@ def capture(
     python_state = PythonState(roots)
     if torch.is_grad_enabled() and python_state.recorded():
         raise CaptureError(
-            f"autograd records into {_some(python_state.recorded())}; a replay records nothing. "
+            f"autograd records into {some(python_state.recorded())}; a replay records nothing. "
             "Call it under torch.no_grad() or torch.inference_mode()."
         )
     generators = tuple(python_state.generators)
@@ -281,13 +165,13 @@ def capture(
             generator.set_state(state)
 
     given = list(inputs)
-    this = _Run(function, inputs, given, lane, roots, log, generators, rewind, set(), compiled)
-    traced: _Traced | None = None
+    this = Run(function, inputs, given, lane, roots, log, generators, rewind, set(), compiled)
+    traced: Traced | None = None
     sample: list[torch.Tensor] = []
     try:
         with being_busy():
             with device.on_stream(lane.stream, index):
-                eager = _warm_up(this, warmup)
+                eager = warm_up(this, warmup)
             if random.getstate() != python_random:
                 raise CaptureError(
                     "each call draws from Python's random module, which a replay would not do. "
@@ -295,14 +179,14 @@ def capture(
                     transient=True,  # it may have been another thread
                 )
             if first_outputs is not None and not len(log) and not eager.draws_random_numbers:
-                _compare("second run", "first", eager.first_outputs, first_outputs, tolerance)
+                compare_all("second run", "first", eager.first_outputs, first_outputs, tolerance)
             if eager.uncompiled is not None and tolerance is not None:
-                _verify(
+                verify(
                     (eager.outputs, eager.written),
                     eager.uncompiled,
                     tolerance,
                     what="compiled function",
-                    least=_rounding(eager.recording.dtypes, device),
+                    least=rounding(eager.recording.dtypes, device),
                 )
             made = [
                 t
@@ -316,6 +200,7 @@ def capture(
                     "A graph would hold that one for ever. Make it outside and pass it."
                 )
             admit(eager.recording.peak_bytes)
+            root = None if tree is None else tree.root
             # What a call writes to them is copied back to its arguments, and a host that reads
             # them between two graphs may take its time: such inputs stay apart.
             regions = set(map(storage_key, log.regions()))
@@ -323,19 +208,19 @@ def capture(
                 eager.recording.breaks() or regions & set(map(storage_key, inputs))
             ):
                 inputs[:] = lane.shared_inputs(inputs)
-            traced = _capture_somehow(this, eager, branching, tree)
+            traced = capture_somehow(this, eager, branching, root)
             rewind()
             if tolerance is not None:
                 expected = (eager.outputs, eager.written)
                 if device.kind == "emulated" and eager.uncompiled is not None:
                     expected = eager.uncompiled  # that is what such a graph holds
-                got = _first_replay(traced, this, log.regions(), eager.draws_random_numbers)
-                _verify(got, expected, tolerance, eager.draws_random_numbers)
+                got = first_replay(traced, this, log.regions(), eager.draws_random_numbers)
+                verify(got, expected, tolerance, eager.draws_random_numbers)
                 sample = got[0]
             changes = python_state.changes()
             if changes:
                 raise CaptureError(
-                    f"the second call still changed {_some(changes)} in Python; wait until it has "
+                    f"the second call still changed {some(changes)} in Python; wait until it has "
                     "settled.",
                     transient=True,
                 )
@@ -347,7 +232,7 @@ def capture(
         if isinstance(error, GfxGraphError) or not isinstance(error, Exception):
             raise
         raise CaptureError(
-            f"warm-up failed: {_one_line(error)}",
+            f"warm-up failed: {one_line(error)}",
             # Up to torch 2.11 nobody can draw random numbers while another thread captures.
             transient="Offset increment outside graph capture" in str(error),
         ) from error
@@ -366,7 +251,7 @@ def capture(
     saves_generator = recording.draws is not None and bool(recording.breaks())
     # Constants of the host are part of compiled code.
     told = [e for e in recording.events if not compiled or e.point.kind == "read"]
-    report = list(dict.fromkeys(map(_told, told)))
+    report = list(dict.fromkeys(map(report_line, told)))
     pool_bytes = traced.pool_bytes
     if tree is not None:
         outside, written = tree.outside | outside, tree.written | written
@@ -399,7 +284,7 @@ def capture(
         state=None if special else eager.state,
         sample=sample,
         compiled=compiled,
-        time_replay=functools.partial(_timed_replay, traced, this) if timed else None,
+        time_replay=functools.partial(timed_replay, traced, this) if timed else None,
     )
 
 
@@ -431,21 +316,21 @@ def capture_like(
         the long way, which finds out what it is.
     """
     device, index, given = lane.device, lane.index, list(inputs)
-    this = _Run(function, inputs, given, lane, {}, UndoLog(), (), lambda: None, set())
-    traced: _Traced | None = None
+    this = Run(function, inputs, given, lane, {}, UndoLog(), (), lambda: None, set())
+    traced: Traced | None = None
     captured: CapturedGraph | None = None
-    if _compiles():  # it would compile in the capture: under a mode that code steps aside
+    if compiles():  # it would compile in the capture: under a mode that code steps aside
         return None
     try:
         with _only_computes(model, device, index, given) as watching:
             with device.on_stream(lane.stream, index), watching:
                 outputs = function()
             inputs[:] = lane.shared_inputs(inputs)
-            traced = _trace(this, None, listen=False)
+            traced = trace(this, None, listen=False)
         sample: list[torch.Tensor] = []
         if tolerance is not None:
-            got = _first_replay(traced, this)
-            _verify(got, (outputs, []), tolerance)
+            got = first_replay(traced, this)
+            verify(got, (outputs, []), tolerance)
             sample = got[0]
         captured = dataclasses.replace(
             model,
@@ -457,8 +342,8 @@ def capture_like(
         )
     except (Exception, Unexpected) as error:
         # Met again, and explained, on the long way.
-        log(logging.DEBUG, "not_alike", because=_one_line(error))
-        if isinstance(error, _Failed):
+        log(logging.DEBUG, "not_alike", because=one_line(error))
+        if isinstance(error, Failed):
             lane.renew_pool()
     finally:
         if captured is None:
@@ -498,7 +383,7 @@ def _only_computes(
     mode = KnownTensors((*map(storage_key, inputs), *model.outside))
     before = device.rng_state(index)
     more: list[str] = []
-    with being_busy(), _no_printing() as printed, threads_told(_unexpected_thread):
+    with being_busy(), no_printing() as printed, threads_told(_unexpected_thread):
         try:
             yield mode
         finally:
@@ -599,7 +484,7 @@ def rehearse(
     with LOCK:
         back = as_of_now(device, index)
     try:
-        with being_busy(), _no_printing(), back(), recorder.watching():
+        with being_busy(), no_printing(), back(), recorder.watching():
             result = function(*args, **kwargs)
             # It may be memory that is put back now.
             result = pytree.tree_map_only(torch.Tensor, torch.clone, result)
@@ -608,527 +493,3 @@ def rehearse(
         written.undo()
         state.restore()
         random.setstate(python_random)
-
-
-def _told(event: Event) -> str:
-    how = "folded" if event.folds else "between two graphs"
-    return f"{event.where}: {event.point.what}, {how}"
-
-
-def _warm_up(this: _Run, warmup: int) -> _WarmedUp:
-    with _no_printing() as printed:
-        # The first run is watched. Later ones run as they would without us: under the watching
-        # mode torch.compile steps aside.
-        before = this.random_state()
-        state = PythonState(this.roots) if warmup == 1 else None
-        recording, outputs = _record_run(this, set())
-        first_outputs = outputs
-        draws = not all(map(torch.equal, before, this.random_state()))
-        moving = _changing(this, recording)
-        if _matters(recording, moving, this.lane.device):
-            # Only now it is known what changes from call to call.
-            this.rewind()
-            state = PythonState(this.roots) if warmup == 1 else None
-            recording, outputs = _record_run(this, moving)
-        uncompiled: _Tensors | None = None
-        if this.compiled:
-            for event in recording.breaks():
-                raise CompileError(
-                    f"the host takes over between two graphs ({event.point.what}), and compiled "
-                    f"code cannot be cut there: {event.where}"
-                )
-            uncompiled = _cloned(outputs, this.log.regions())
-        heard, reads = list(printed), HostReads(this.lane.device.type)
-        for left in range(warmup - 1, 0, -1):
-            this.rewind()
-            if left == 1:  # what the last run changes, every call would
-                state = PythonState(this.roots)
-            with reads.remembered() if this.compiled and left == 1 else nullcontext():
-                outputs = this.function()
-        assert state is not None
-        changes = state.changes()
-    if this.compiled:  # a compiler may print what it likes
-        printed = heard
-    if printed:
-        raise CaptureError(
-            f"the function prints ({''.join(printed).strip()[:60]!r}); a replay does not run "
-            "Python. Remove the print, or keep it outside of the graphed function."
-        )
-    if changes:
-        raise CaptureError(
-            f"each call rebinds {_some(changes)} in Python, which a replay would not do. Keep "
-            "such state in a tensor that is written in place (copy_, add_), or outside."
-        )
-    warmed_up = _WarmedUp(
-        first_outputs=first_outputs,
-        uncompiled=uncompiled,
-        reads=reads,
-        outputs=[t.clone() for t in outputs],
-        written=[region.clone() for region in this.log.regions()],
-        recording=recording,
-        moving=moving,
-        state=state,
-        draws_random_numbers=draws,
-    )
-    if any(event.folds and not event.is_of_the_host for event in recording.events):
-        _confirm(this, warmed_up)
-    return warmed_up
-
-
-def _record_run(this: _Run, moving: set[int]) -> tuple[Recording, list[torch.Tensor]]:
-    device, index = this.lane.device, this.lane.index
-    stream = device.stream_id(index)
-
-    def off_stream() -> str | None:
-        # The stream that cannot capture: its work would silently not be in the graph.
-        return "default-stream" if stream and not device.stream_id(index) else None
-
-    recorder = Recorder(
-        device.type,
-        this.inputs,
-        this.log,
-        keep_values=True,
-        off_stream=off_stream,
-        moving=moving,
-        forced=this.forced,
-    )
-
-    def refuse_thread() -> None:  # before it runs: what it writes could not be taken back
-        recorder.met("thread", "Thread.start()")
-        raise explain("thread", "Thread.start()", users_line())
-
-    with (
-        threads_told(refuse_thread),
-        listening(recorder.heard, answer_capturing=True),
-        recorder.watching(),
-    ):
-        outputs = this.function()
-    for note in recorder.recording.notes:
-        if RULES[note.rule].effect == "eager":
-            raise explain(note.rule, note.what, note.where)
-    return recorder.recording, outputs
-
-
-def _changing(this: _Run, recording: Recording) -> set[int]:
-    """Storage keys of the tensors from outside whose values cannot be taken for constant."""
-    written = {storage_key(region) for region in this.log.regions()}
-    # Inference tensors do not count their versions, so nobody could see them change; nor can a
-    # tensor be asked that is made anew in each call.
-    return written | {
-        key
-        for key, original in recording.originals.items()
-        if (tensor := original()) is None or tensor.is_inference()
-    }
-
-
-def _matters(recording: Recording, moving: set[int], device: Device) -> bool:
-    """Whether the run would have been recorded otherwise, had it been known what is moving."""
-    if not recording.events:
-        return False
-    # What is on the device comes to the host in an event; the emulated one has but one memory.
-    seen = {
-        key
-        for key, tensor in recording.outside.items()
-        if device.kind == "emulated" or tensor.device.type != device.type
-    }
-    return not moving.isdisjoint(seen | recording.sources_of_folds())
-
-
-def _confirm(this: _Run, eager: _WarmedUp) -> None:
-    """Run once more with other inputs: what is folded has to come out the same.
-
-    Raises:
-        CaptureError: it did not, or that run failed.
-    """
-    this.rewind()
-    expected = eager.recording.events
-    log = UndoLog()
-    other = dataclasses.replace(this, log=log)
-    try:
-        with _no_printing(), _other_inputs(this):
-            try:
-                recording, _ = _record_run(other, eager.moving)
-            finally:
-                log.undo()
-    except Exception as error:
-        raise CaptureError(
-            f"with other inputs the function raised {_one_line(error)}, so it could not be "
-            f"confirmed that {_told(expected[0])} does not depend on them."
-        ) from error
-    finally:
-        this.rewind()
-    for before, now in itertools.zip_longest(expected, recording.events):
-        if before is None or now is None or before.point.what != now.point.what:
-            break  # it took another path, as data-dependent code does
-        if before.folds and not before.same_outcome(now):
-            raise explain(
-                before.point.rule,
-                before.point.what,
-                before.where,
-                "With other inputs another value came out, although no operation that torch "
-                "knows leads there from the inputs.",
-            )
-        if not before.folds and not before.same_outcome(now):
-            break
-
-
-@contextmanager
-def _other_inputs(this: _Run) -> Iterator[None]:
-    """Let the static inputs hold other values than those that were given."""
-    kept = [value.clone() for value in this.given]
-    try:
-        for static, value in zip(this.inputs, kept, strict=True):
-            static.copy_(_other_values(value))
-        yield
-    finally:
-        for static, value in zip(this.inputs, kept, strict=True):
-            static.copy_(value)
-
-
-def _other_values(static: torch.Tensor) -> torch.Tensor:
-    """Values that an argument might have as well: the same ones elsewhere, floats also changed."""
-    if not static.numel():
-        return static
-    other = static.flatten().roll(1).reshape(static.shape)
-    return other * 0.75 + 0.125 if static.is_floating_point() else other
-
-
-@dataclass
-class _Traced:
-    """A path that was captured, and how to undo it."""
-
-    root: Segment
-    last: Segment
-    graft: Graft | None
-    pool_bytes: int
-
-    def attach(self) -> None:
-        """Make it part of the tree."""
-        if self.graft is not None:
-            self.graft.parent.children[self.graft.key] = self.graft.child
-
-    def undo(self) -> None:
-        """Release it, and leave the tree as it was."""
-        if self.graft is None:
-            self.root.reset()
-        else:
-            self.graft.parent.children.pop(self.graft.key, None)
-            self.graft.child.reset()
-
-
-def _capture_somehow(
-    this: _Run, eager: _WarmedUp, branching: bool, tree: CapturedGraph | None
-) -> _Traced:
-    """Capture as it is, or by folding and branching; an operator that fails becomes a branch."""
-    # Under our modes compiled code steps aside; under those that capture on the emulated device as
-    # well, so there a graph holds the function as it is.
-    if this.compiled and this.lane.device.kind != "emulated":
-
-        def function() -> list[torch.Tensor]:
-            with eager.reads.repeated():
-                return this.function()
-
-        try:
-            return _trace(dataclasses.replace(this, function=function), None)
-        except _Failed as failed:
-            this.lane.renew_pool()
-            raise failed.explained from failed.__cause__
-    root = None if tree is None else tree.root
-    for _ in range(_MAX_FORCED):
-        breaks = eager.recording.breaks()
-        if breaks and not branching:
-            raise explain(
-                breaks[0].point.rule, breaks[0].point.what, breaks[0].where, 'branching="off".'
-            )
-        try:
-            for only in _lighter_ways(eager.recording) if root is None else ():
-                try:
-                    return _trace(this, None if only is None else eager, only=only)
-                except _Failed as failed:
-                    if failed.cause_is_final and not only:
-                        raise
-                    this.lane.renew_pool()
-                    this.rewind()
-            return _trace(this, eager, root)
-        except _Failed as failed:
-            this.lane.renew_pool()
-            if failed.operator is None or not branching or failed.operator in this.forced:
-                raise failed.explained from failed.__cause__
-            this.forced.add(failed.operator)
-        this.rewind()
-        with this.lane.device.on_stream(this.lane.stream, this.lane.index):
-            eager.recording, _ = _record_run(this, eager.moving)
-    raise CaptureError(f"these operators cannot be captured: {', '.join(sorted(this.forced))}")
-
-
-def _lighter_ways(recording: Recording) -> Iterator[frozenset[int] | None]:
-    """In which calls to see operations in a capture that may do; ``None``: as it is."""
-    if recording.breaks():
-        return
-    # Under our modes Dynamo leaves compiled code alone.
-    if not recording.events or _compiles():
-        yield None
-    calls = recording.calls_that_fold()
-    if calls:
-        yield calls
-
-
-class _Failed(Exception):
-    """A capture failed: at which operator, and the error that says so."""
-
-    def __init__(self, operator: str | None, explained: CaptureError, final: bool) -> None:
-        super().__init__(operator)
-        self.operator = operator
-        self.explained = explained
-        self.cause_is_final = final
-
-
-def _trace(
-    this: _Run,
-    eager: _WarmedUp | None,
-    root: Segment | None = None,
-    only: frozenset[int] | None = None,
-    listen: bool = True,
-) -> _Traced:
-    """Capture, following the recording of ``eager``; as it is, without one.
-
-    Args:
-        this: what to capture.
-        eager: what warming up found.
-        root: the tree so far.
-        only: the calls in which to see operations; the others run as fast as without us.
-        listen: without, calls of the host that no graph can hold are let through, and fail.
-    """
-    this.rewind()
-    lane, device = this.lane, this.lane.device
-    events = [] if eager is None else eager.recording.events
-    # Nothing on the device reads the static inputs now. What found a way from there to the host
-    # that no operation of torch shows brings other constants than before.
-    confirms = events and all(e.folds for e in events) and any(e.is_of_the_host for e in events)
-
-    def begin() -> BridgedCUDAGraph:
-        # A graph with nothing in it is gone again, and the pool with it if no other uses that.
-        in_use = any(segment.graph for segment in tracer.new.everything())
-        return _begin(device, lane.pool(in_use), this.generators)
-
-    with LOCK:
-        in_use, _ = device.memory(lane.index)
-        device.clear_library_workspaces()
-        tracer = Tracer(
-            device.type,
-            this.inputs,
-            events,
-            begin,
-            root,
-            moving=() if eager is None else eager.moving,
-            forced=this.forced,
-            only=only,
-        )
-        with (
-            device.on_stream(lane.stream, lane.index),
-            no_garbage_collection(),
-            _other_inputs(this) if confirms else nullcontext(),
-            listening(tracer.heard) if listen else nullcontext(),
-        ):
-            try:
-                tracer.start()
-                compiled_before = _frames_compiled()
-                with nullcontext() if eager is None else tracer.watching():
-                    outputs = this.function()
-                if _frames_compiled() > compiled_before:
-                    on_compile_in_capture(next(iter(this.roots), "a function"))
-                last = tracer.finish(outputs)
-            except BaseException as error:
-                tracer.abandon()  # before this stream is joined, which a capture would refuse
-                if not isinstance(error, Exception):
-                    raise
-                raise _failed(error, tracer.failure) from error
-        device.clear_library_workspaces()
-        # Where the device holds no more than before, the pool did not grow.
-        grown = lane.measure() if device.memory(lane.index)[0] != in_use else 0
-        traced = _Traced(tracer.root, last, tracer.graft, grown)
-        traced.attach()
-        return traced
-
-
-def _begin(
-    device: Device, pool: PoolHandle, generators: tuple[torch.Generator, ...]
-) -> BridgedCUDAGraph:
-    graph = BridgedCUDAGraph()
-    for generator in generators:
-        if generator.device.type == device.type:
-            graph.register_generator_state(generator)
-    # thread_local: other threads may go on allocating meanwhile.
-    graph.capture_begin(pool=pool, capture_error_mode="thread_local")
-    graph.owns_pool = True
-    return graph
-
-
-def _failed(error: Exception, failure: Failure | None) -> _Failed:
-    """What is known about a capture that failed with ``error``."""
-    if isinstance(error, CaptureError):
-        return _Failed(None, error, final=True)
-    where = users_line_of(error) if failure is None else failure.where
-    operator = None if failure is None else getattr(failure.func, "_name", None)
-    explained = CaptureError(
-        f"capture failed: {where}: {operator or 'the capture'}: {_one_line(error)}"
-    )
-    explained.rule, explained.operation = "forbidden-call", operator
-    explained.file, explained.line = where.file, where.line
-    explained.remedy = RULES["forbidden-call"].remedy
-    # An error of the function's own, or no memory: another way of capturing would not help.
-    final = isinstance(error, torch.OutOfMemoryError)
-    return _Failed(operator, explained, final)
-
-
-def _compiles() -> bool:
-    """Whether something in this process was compiled, so that the function may call it."""
-    return bool(_frames_compiled())
-
-
-def _frames_compiled() -> int:
-    """How many frames Dynamo has looked at in this process."""
-    dynamo = sys.modules.get("torch._dynamo.utils")
-    return 0 if dynamo is None else int(sum(dynamo.counters["frames"].values()))
-
-
-_Tensors: TypeAlias = tuple[list[torch.Tensor], list[torch.Tensor]]
-"""Outputs, and what was written to tensors from outside."""
-
-
-def _first_replay(
-    traced: _Traced,
-    this: _Run,
-    written: Sequence[torch.Tensor] = (),
-    draws: bool = False,
-) -> _Tensors:
-    lane = this.lane
-    with LOCK:
-        lane.follow(lane.device.stream_id(lane.index))
-        with torch.no_grad():
-            for static, value in zip(this.inputs, this.given, strict=True):
-                if static is not value:
-                    static.copy_(value)
-        last = run(traced.root)
-        if last is not traced.last:
-            raise VerificationError(
-                "the first replay took another path than eager execution", transient=draws
-            )
-        # Copied at once: another graph of the same memory pool may overwrite them.
-        return _cloned(last.outputs or (), written)
-
-
-def _cloned(outputs: Sequence[torch.Tensor], written: Sequence[torch.Tensor]) -> _Tensors:
-    return [t.clone() for t in outputs], [t.clone() for t in written]
-
-
-def _timed_replay(traced: _Traced, this: _Run) -> float:
-    device, index = this.lane.device, this.lane.index
-    this.rewind()
-    device.synchronize(index)
-    start = time.perf_counter()
-    _first_replay(traced, this)
-    device.synchronize(index)
-    seconds = time.perf_counter() - start
-    this.rewind()
-    return seconds
-
-
-def _verify(
-    got: _Tensors,
-    expected: _Tensors,
-    tolerance: Tolerance,
-    draws: bool = False,
-    what: str = "first replay",
-    least: float = 0.0,
-) -> None:
-    for tensors, others, part in zip(got, expected, ("output", "written tensor"), strict=True):
-        _compare(
-            what,
-            "eager execution",
-            tensors,
-            others,
-            tolerance,
-            part,
-            transient=draws,  # another thread may have drawn from the same generator in between
-            least=least,
-        )
-
-
-def _compare(
-    what: str,
-    other: str,
-    got: Sequence[torch.Tensor],
-    expected: Sequence[torch.Tensor],
-    tolerance: Tolerance | None,
-    part: str = "output",
-    transient: bool = False,
-    least: float = 0.0,
-) -> None:
-    if tolerance is None:
-        return
-    for n, pair in enumerate(zip(got, expected, strict=True)):
-        found = difference(*pair, tolerance, least)
-        if found is not None:
-            tally.add("validation_failures")
-            raise VerificationError(
-                f"the {what} differs from {other} in {part} {n}: {found}", transient=transient
-            )
-
-
-def _rounding(dtypes: set[torch.dtype], device: Device) -> float:
-    """What compiled code may differ by that computes in ``dtypes``: its results may be wider."""
-    if device.kind != "emulated" and torch.get_float32_matmul_precision() != "highest":
-        # TF32 has the mantissa of float16.
-        dtypes = {torch.float16 if dtype == torch.float32 else dtype for dtype in dtypes}
-    return _COMPILED_SLACK * max((BY_DTYPE.get(dtype, 0.0) for dtype in dtypes), default=0.0)
-
-
-def _some(names: list[str]) -> str:
-    return ", ".join(names[:3]) + (" ..." if len(names) > 3 else "")
-
-
-def _one_line(error: BaseException) -> str:
-    return f"{type(error).__name__}: {str(error).partition(chr(10))[0]}"
-
-
-@contextmanager
-def no_garbage_collection() -> Iterator[None]:
-    """A collection in the middle of a capture may free other graphs, which CUDA forbids there."""
-    enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if enabled:
-            gc.enable()
-
-
-class _Listener:
-    """Stands in for ``sys.stdout``: keeps what this thread prints, passes on what others print."""
-
-    def __init__(self, stream: Any, heard: list[str]) -> None:
-        self._stream = stream
-        self._thread = threading.get_ident()
-        self._heard = heard
-
-    def write(self, text: str) -> Any:
-        if threading.get_ident() != self._thread:
-            return self._stream.write(text)
-        self._heard.append(text)
-        return len(text)
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._stream, name)
-
-
-@contextmanager
-def _no_printing() -> Iterator[list[str]]:
-    """Keep what is printed in warm-up runs, which the user did not ask for."""
-    heard: list[str] = []
-    before = sys.stdout
-    sys.stdout = _Listener(before, heard)
-    try:
-        yield heard
-    finally:
-        sys.stdout = before

@@ -14,8 +14,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from ..call.signature import Const, flatten
 from ..device import current_device
-from ..graph.capture import being_busy, turn_to_capture
 from ..graph.state import PythonState
+from ..graph.turns import being_busy, turn_to_capture
 from ..record.effects import UndoLog, storage_key
 from ..record.recorder import Recorder
 from ..stats import tally

@@ -1,0 +1,241 @@
+"""The capture itself: as it is, following a recording, or in several graphs."""
+
+from __future__ import annotations
+
+import dataclasses
+import sys
+from collections.abc import Iterator
+from contextlib import nullcontext
+from dataclasses import dataclass
+
+import torch
+
+from ..compiling.rng import on_compile_in_capture
+from ..device import Device, PoolHandle
+from ..errors import CaptureError
+from ..record.explain import explain
+from ..record.pretend_cuda import listening
+from ..record.recorder import Recording
+from ..record.rules import RULES
+from ..record.source import users_line_of
+from .bridged import BridgedCUDAGraph
+from .segments import Failure, Graft, Segment, Tracer
+from .turns import LOCK, no_garbage_collection
+from .warm_up import Run, WarmedUp, one_line, other_inputs, record_run
+
+__all__ = [
+    "Failed",
+    "Traced",
+    "capture_somehow",
+    "compiles",
+    "trace",
+]
+
+# Operators that may become branches because a capture failed at them, before it is given up.
+_MAX_FORCED = 8
+
+
+@dataclass
+class Traced:
+    """A path that was captured, and how to undo it."""
+
+    root: Segment
+    last: Segment
+    graft: Graft | None
+    pool_bytes: int
+
+    def attach(self) -> None:
+        """Make it part of the tree."""
+        if self.graft is not None:
+            self.graft.parent.children[self.graft.key] = self.graft.child
+
+    def undo(self) -> None:
+        """Release it, and leave the tree as it was."""
+        if self.graft is None:
+            self.root.reset()
+        else:
+            self.graft.parent.children.pop(self.graft.key, None)
+            self.graft.child.reset()
+
+
+def capture_somehow(this: Run, eager: WarmedUp, branching: bool, root: Segment | None) -> Traced:
+    """Capture as it is, or by folding and branching; an operator that fails becomes a branch.
+
+    Args:
+        this: what to capture.
+        eager: what warming up found.
+        branching: whether it may become several graphs.
+        root: the tree so far, for another path.
+
+    Raises:
+        CaptureError: it cannot be captured.
+    """
+    # Under our modes compiled code steps aside; under those that capture on the emulated device as
+    # well, so there a graph holds the function as it is.
+    if this.compiled and this.lane.device.kind != "emulated":
+
+        def function() -> list[torch.Tensor]:
+            with eager.reads.repeated():
+                return this.function()
+
+        try:
+            return trace(dataclasses.replace(this, function=function), None)
+        except Failed as failed:
+            this.lane.renew_pool()
+            raise failed.explained from failed.__cause__
+    for _ in range(_MAX_FORCED):
+        breaks = eager.recording.breaks()
+        if breaks and not branching:
+            raise explain(
+                breaks[0].point.rule, breaks[0].point.what, breaks[0].where, 'branching="off".'
+            )
+        try:
+            for only in _lighter_ways(eager.recording) if root is None else ():
+                try:
+                    return trace(this, None if only is None else eager, only=only)
+                except Failed as failed:
+                    if failed.cause_is_final and not only:
+                        raise
+                    this.lane.renew_pool()
+                    this.rewind()
+            return trace(this, eager, root)
+        except Failed as failed:
+            this.lane.renew_pool()
+            if failed.operator is None or not branching or failed.operator in this.forced:
+                raise failed.explained from failed.__cause__
+            this.forced.add(failed.operator)
+        this.rewind()
+        with this.lane.device.on_stream(this.lane.stream, this.lane.index):
+            eager.recording, _ = record_run(this, eager.moving)
+    raise CaptureError(f"these operators cannot be captured: {', '.join(sorted(this.forced))}")
+
+
+def _lighter_ways(recording: Recording) -> Iterator[frozenset[int] | None]:
+    """In which calls to see operations in a capture that may do; ``None``: as it is."""
+    if recording.breaks():
+        return
+    # Under our modes Dynamo leaves compiled code alone.
+    if not recording.events or compiles():
+        yield None
+    calls = recording.calls_that_fold()
+    if calls:
+        yield calls
+
+
+class Failed(Exception):
+    """A capture failed: at which operator, and the error that says so."""
+
+    def __init__(self, operator: str | None, explained: CaptureError, final: bool) -> None:
+        super().__init__(operator)
+        self.operator = operator
+        self.explained = explained
+        self.cause_is_final = final
+
+
+def trace(
+    this: Run,
+    eager: WarmedUp | None,
+    root: Segment | None = None,
+    only: frozenset[int] | None = None,
+    listen: bool = True,
+) -> Traced:
+    """Capture, following the recording of ``eager``; as it is, without one.
+
+    Args:
+        this: what to capture.
+        eager: what warming up found.
+        root: the tree so far.
+        only: the calls in which to see operations; the others run as fast as without us.
+        listen: without, calls of the host that no graph can hold are let through, and fail.
+    """
+    this.rewind()
+    lane, device = this.lane, this.lane.device
+    events = [] if eager is None else eager.recording.events
+    # Nothing on the device reads the static inputs now. What found a way from there to the host
+    # that no operation of torch shows brings other constants than before.
+    confirms = events and all(e.folds for e in events) and any(e.is_of_the_host for e in events)
+
+    def begin() -> BridgedCUDAGraph:
+        # A graph with nothing in it is gone again, and the pool with it if no other uses that.
+        in_use = any(segment.graph for segment in tracer.new.everything())
+        return _begin(device, lane.pool(in_use), this.generators)
+
+    with LOCK:
+        in_use, _ = device.memory(lane.index)
+        device.clear_library_workspaces()
+        tracer = Tracer(
+            device.type,
+            this.inputs,
+            events,
+            begin,
+            root,
+            moving=() if eager is None else eager.moving,
+            forced=this.forced,
+            only=only,
+        )
+        with (
+            device.on_stream(lane.stream, lane.index),
+            no_garbage_collection(),
+            other_inputs(this) if confirms else nullcontext(),
+            listening(tracer.heard) if listen else nullcontext(),
+        ):
+            try:
+                tracer.start()
+                compiled_before = frames_compiled()
+                with nullcontext() if eager is None else tracer.watching():
+                    outputs = this.function()
+                if frames_compiled() > compiled_before:
+                    on_compile_in_capture(next(iter(this.roots), "a function"))
+                last = tracer.finish(outputs)
+            except BaseException as error:
+                tracer.abandon()  # before this stream is joined, which a capture would refuse
+                if not isinstance(error, Exception):
+                    raise
+                raise _failed(error, tracer.failure) from error
+        device.clear_library_workspaces()
+        # Where the device holds no more than before, the pool did not grow.
+        grown = lane.measure() if device.memory(lane.index)[0] != in_use else 0
+        traced = Traced(tracer.root, last, tracer.graft, grown)
+        traced.attach()
+        return traced
+
+
+def _begin(
+    device: Device, pool: PoolHandle, generators: tuple[torch.Generator, ...]
+) -> BridgedCUDAGraph:
+    graph = BridgedCUDAGraph()
+    for generator in generators:
+        if generator.device.type == device.type:
+            graph.register_generator_state(generator)
+    # thread_local: other threads may go on allocating meanwhile.
+    graph.capture_begin(pool=pool, capture_error_mode="thread_local")
+    graph.owns_pool = True
+    return graph
+
+
+def _failed(error: Exception, failure: Failure | None) -> Failed:
+    """What is known about a capture that failed with ``error``."""
+    if isinstance(error, CaptureError):
+        return Failed(None, error, final=True)
+    where = users_line_of(error) if failure is None else failure.where
+    operator = None if failure is None else getattr(failure.func, "_name", None)
+    explained = CaptureError(
+        f"capture failed: {where}: {operator or 'the capture'}: {one_line(error)}"
+    )
+    explained.rule, explained.operation = "forbidden-call", operator
+    explained.file, explained.line = where.file, where.line
+    explained.remedy = RULES["forbidden-call"].remedy
+    # An error of the function's own, or no memory: another way of capturing would not help.
+    final = isinstance(error, torch.OutOfMemoryError)
+    return Failed(operator, explained, final)
+
+
+def compiles() -> bool:
+    """Whether something in this process was compiled, so that the function may call it."""
+    return bool(frames_compiled())
+
+
+def frames_compiled() -> int:
+    """How many frames Dynamo has looked at in this process."""
+    dynamo = sys.modules.get("torch._dynamo.utils")
+    return 0 if dynamo is None else int(sum(dynamo.counters["frames"].values()))

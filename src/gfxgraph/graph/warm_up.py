@@ -1,0 +1,326 @@
+"""Warming up: the runs before a capture, of which the first is recorded."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import sys
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+import torch
+
+from ..device import Device
+from ..errors import CaptureError, CompileError
+from ..record.effects import UndoLog, storage_key
+from ..record.explain import explain
+from ..record.pretend_cuda import listening
+from ..record.recorder import Event, Recorder, Recording, threads_told
+from ..record.rules import RULES
+from ..record.source import users_line
+from .host_reads import HostReads
+from .lane import Lane
+from .state import PythonState
+
+__all__ = [
+    "Run",
+    "Tensors",
+    "WarmedUp",
+    "cloned",
+    "no_printing",
+    "one_line",
+    "other_inputs",
+    "record_run",
+    "report_line",
+    "some",
+    "warm_up",
+]
+
+Tensors: TypeAlias = tuple[list[torch.Tensor], list[torch.Tensor]]
+"""Outputs, and what was written to tensors from outside."""
+
+
+@dataclass
+class WarmedUp:
+    """What warming up found; ``outputs`` and ``written`` hold what eager execution gives.
+
+    Of compiled code they hold what that gives, ``uncompiled`` what it should, and ``reads`` what it
+    asked the device for.
+    """
+
+    first_outputs: list[torch.Tensor]
+    uncompiled: Tensors | None
+    reads: HostReads
+    outputs: list[torch.Tensor]
+    written: list[torch.Tensor]
+    recording: Recording
+    moving: set[int]
+    state: PythonState
+    draws_random_numbers: bool
+
+
+@dataclass
+class Run:
+    """What all parts of one capture share; the arguments are those of :func:`capture`.
+
+    ``given`` holds the arguments; ``inputs`` may become other tensors, shared with other graphs.
+    """
+
+    function: Callable[[], list[torch.Tensor]]
+    inputs: list[torch.Tensor]
+    given: list[torch.Tensor]
+    lane: Lane
+    roots: dict[str, object]
+    log: UndoLog
+    generators: tuple[torch.Generator, ...]
+    rewind: Callable[[], None]
+    forced: set[str]
+    compiled: bool = False
+
+    def random_state(self) -> list[torch.Tensor]:
+        """The states of all generators."""
+        default = self.lane.device.rng_state(self.lane.index)
+        return [default, *(g.get_state() for g in self.generators)]
+
+
+def warm_up(this: Run, warmup: int) -> WarmedUp:
+    """Run ``warmup`` times, each from the state of the first.
+
+    Raises:
+        CaptureError: what the function does cannot be in a graph.
+        CompileError: it is to be compiled, and has points at which the host takes over.
+    """
+    with no_printing() as printed:
+        # The first run is watched. Later ones run as they would without us: under the watching
+        # mode torch.compile steps aside.
+        before = this.random_state()
+        state = PythonState(this.roots) if warmup == 1 else None
+        recording, outputs = record_run(this, set())
+        first_outputs = outputs
+        draws = not all(map(torch.equal, before, this.random_state()))
+        moving = _changing(this, recording)
+        if _matters(recording, moving, this.lane.device):
+            # Only now it is known what changes from call to call.
+            this.rewind()
+            state = PythonState(this.roots) if warmup == 1 else None
+            recording, outputs = record_run(this, moving)
+        uncompiled: Tensors | None = None
+        if this.compiled:
+            for event in recording.breaks():
+                raise CompileError(
+                    f"the host takes over between two graphs ({event.point.what}), and compiled "
+                    f"code cannot be cut there: {event.where}"
+                )
+            uncompiled = cloned(outputs, this.log.regions())
+        heard, reads = list(printed), HostReads(this.lane.device.type)
+        for left in range(warmup - 1, 0, -1):
+            this.rewind()
+            if left == 1:  # what the last run changes, every call would
+                state = PythonState(this.roots)
+            with reads.remembered() if this.compiled and left == 1 else nullcontext():
+                outputs = this.function()
+        assert state is not None
+        changes = state.changes()
+    if this.compiled:  # a compiler may print what it likes
+        printed = heard
+    if printed:
+        raise CaptureError(
+            f"the function prints ({''.join(printed).strip()[:60]!r}); a replay does not run "
+            "Python. Remove the print, or keep it outside of the graphed function."
+        )
+    if changes:
+        raise CaptureError(
+            f"each call rebinds {some(changes)} in Python, which a replay would not do. Keep "
+            "such state in a tensor that is written in place (copy_, add_), or outside."
+        )
+    warmed_up = WarmedUp(
+        first_outputs=first_outputs,
+        uncompiled=uncompiled,
+        reads=reads,
+        outputs=[t.clone() for t in outputs],
+        written=[region.clone() for region in this.log.regions()],
+        recording=recording,
+        moving=moving,
+        state=state,
+        draws_random_numbers=draws,
+    )
+    if any(event.folds and not event.is_of_the_host for event in recording.events):
+        _confirm(this, warmed_up)
+    return warmed_up
+
+
+def record_run(this: Run, moving: set[int]) -> tuple[Recording, list[torch.Tensor]]:
+    """Run and record; ``moving`` are storage keys of what changes from call to call.
+
+    Raises:
+        CaptureError: it does what no graph can hold and nothing can take over.
+    """
+    device, index = this.lane.device, this.lane.index
+    stream = device.stream_id(index)
+
+    def off_stream() -> str | None:
+        # The stream that cannot capture: its work would silently not be in the graph.
+        return "default-stream" if stream and not device.stream_id(index) else None
+
+    recorder = Recorder(
+        device.type,
+        this.inputs,
+        this.log,
+        keep_values=True,
+        off_stream=off_stream,
+        moving=moving,
+        forced=this.forced,
+    )
+
+    def refuse_thread() -> None:  # before it runs: what it writes could not be taken back
+        recorder.met("thread", "Thread.start()")
+        raise explain("thread", "Thread.start()", users_line())
+
+    with (
+        threads_told(refuse_thread),
+        listening(recorder.heard, answer_capturing=True),
+        recorder.watching(),
+    ):
+        outputs = this.function()
+    for note in recorder.recording.notes:
+        if RULES[note.rule].effect == "eager":
+            raise explain(note.rule, note.what, note.where)
+    return recorder.recording, outputs
+
+
+def _changing(this: Run, recording: Recording) -> set[int]:
+    """Storage keys of the tensors from outside whose values cannot be taken for constant."""
+    written = {storage_key(region) for region in this.log.regions()}
+    # Inference tensors do not count their versions, so nobody could see them change; nor can a
+    # tensor be asked that is made anew in each call.
+    return written | {
+        key
+        for key, original in recording.originals.items()
+        if (tensor := original()) is None or tensor.is_inference()
+    }
+
+
+def _matters(recording: Recording, moving: set[int], device: Device) -> bool:
+    """Whether the run would have been recorded otherwise, had it been known what is moving."""
+    if not recording.events:
+        return False
+    # What is on the device comes to the host in an event; the emulated one has but one memory.
+    seen = {
+        key
+        for key, tensor in recording.outside.items()
+        if device.kind == "emulated" or tensor.device.type != device.type
+    }
+    return not moving.isdisjoint(seen | recording.sources_of_folds())
+
+
+def _confirm(this: Run, eager: WarmedUp) -> None:
+    """Run once more with other inputs: what is folded has to come out the same.
+
+    Raises:
+        CaptureError: it did not, or that run failed.
+    """
+    this.rewind()
+    expected = eager.recording.events
+    log = UndoLog()
+    other = dataclasses.replace(this, log=log)
+    try:
+        with no_printing(), other_inputs(this):
+            try:
+                recording, _ = record_run(other, eager.moving)
+            finally:
+                log.undo()
+    except Exception as error:
+        raise CaptureError(
+            f"with other inputs the function raised {one_line(error)}, so it could not be "
+            f"confirmed that {report_line(expected[0])} does not depend on them."
+        ) from error
+    finally:
+        this.rewind()
+    for before, now in itertools.zip_longest(expected, recording.events):
+        if before is None or now is None or before.point.what != now.point.what:
+            break  # it took another path, as data-dependent code does
+        if before.folds and not before.same_outcome(now):
+            raise explain(
+                before.point.rule,
+                before.point.what,
+                before.where,
+                "With other inputs another value came out, although no operation that torch "
+                "knows leads there from the inputs.",
+            )
+        if not before.folds and not before.same_outcome(now):
+            break
+
+
+@contextmanager
+def other_inputs(this: Run) -> Iterator[None]:
+    """Let the static inputs hold other values than those that were given."""
+    kept = [value.clone() for value in this.given]
+    try:
+        for static, value in zip(this.inputs, kept, strict=True):
+            static.copy_(_other_values(value))
+        yield
+    finally:
+        for static, value in zip(this.inputs, kept, strict=True):
+            static.copy_(value)
+
+
+def _other_values(static: torch.Tensor) -> torch.Tensor:
+    """Values that an argument might have as well: the same ones elsewhere, floats also changed."""
+    if not static.numel():
+        return static
+    other = static.flatten().roll(1).reshape(static.shape)
+    return other * 0.75 + 0.125 if static.is_floating_point() else other
+
+
+def cloned(outputs: Sequence[torch.Tensor], written: Sequence[torch.Tensor]) -> Tensors:
+    """Copies: later runs write to the same memory."""
+    return [t.clone() for t in outputs], [t.clone() for t in written]
+
+
+def some(names: list[str]) -> str:
+    """The first of ``names``, for a message."""
+    return ", ".join(names[:3]) + (" ..." if len(names) > 3 else "")
+
+
+def one_line(error: BaseException) -> str:
+    """Class and first line of an error."""
+    return f"{type(error).__name__}: {str(error).partition(chr(10))[0]}"
+
+
+def report_line(event: Event) -> str:
+    """Where an event is, and what becomes of it in a graph."""
+    how = "folded" if event.folds else "between two graphs"
+    return f"{event.where}: {event.point.what}, {how}"
+
+
+class _Listener:
+    """Stands in for ``sys.stdout``: keeps what this thread prints, passes on what others print."""
+
+    def __init__(self, stream: Any, heard: list[str]) -> None:
+        self._stream = stream
+        self._thread = threading.get_ident()
+        self._heard = heard
+
+    def write(self, text: str) -> Any:
+        if threading.get_ident() != self._thread:
+            return self._stream.write(text)
+        self._heard.append(text)
+        return len(text)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
+
+
+@contextmanager
+def no_printing() -> Iterator[list[str]]:
+    """Keep what is printed in warm-up runs, which the user did not ask for."""
+    heard: list[str] = []
+    before = sys.stdout
+    sys.stdout = _Listener(before, heard)
+    try:
+        yield heard
+    finally:
+        sys.stdout = before
