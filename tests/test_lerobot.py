@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import importlib.metadata
 import sys
 from collections import deque
@@ -191,3 +192,21 @@ def test_a_transformers_that_this_lerobot_does_not_take_is_told(device, monkeypa
     monkeypatch.setattr(importlib.metadata, "version", lambda name: "5.17.0")
     with pytest.warns(UserWarning, match=r"asks for transformers<5.6.0,>=5.4.0, and 5.17.0"):
         use_graphs(policy(device)).undo()
+
+
+def test_undo_takes_its_own_eval_away_and_leaves_one_of_the_users(device):
+    robot = policy(device)
+    use_graphs(robot).undo()
+    assert "eval" not in vars(robot)
+    own = vars(robot)["eval"] = functools.partial(type(robot).eval, robot)
+    use_graphs(robot).undo()
+    assert vars(robot)["eval"] is own
+
+
+def test_a_part_in_training_is_set_to_eval_for_a_chunk_as_without_graphs(device):
+    robot = policy(device)
+    with use_graphs(robot):
+        assert robot.eval() is robot
+        robot.model.train()
+        robot.eval()
+        assert not any(module.training for module in robot.modules())

@@ -516,7 +516,6 @@ class Engine:
         code = self._compiled
         if code is None or tree is not None:
             return self._capture(fn, leaves, spec, result, tree)
-        kind = _describe_key(leaves, spec)
         try:
             if code.kinds >= self._options.max_graphs:
                 raise CompileError(
@@ -530,15 +529,15 @@ class Engine:
                 raise
             reason = str(error)
         else:
-            return (
-                self._the_faster(compiled, fn, leaves, spec, result) if code.measure else compiled
-            )
+            if not code.measure:
+                return compiled
+            return self._the_faster(compiled, fn, leaves, spec, result)
         entry = self._capture(fn, leaves, spec, result, None)
         entry.not_compiled = reason
         tally.add("compile_failures")
         if reason not in self._told:
             self._told.add(reason)
-            log(logging.WARNING, "not_compiled", function=self.name, key=kind, reason=reason)
+            log(logging.WARNING, "not_compiled", function=self.name, key=entry.key, reason=reason)
         return entry
 
     def _the_faster(

@@ -21,6 +21,7 @@ from .emulated_memory import MemoryPool
 from .emulated_shapes import Rehearsal
 from .operator_table import Call, copies_host_scalar, refusal
 from .operators import (
+    is_composite,
     is_view,
     outside_of_modes,
     returned_argument,
@@ -318,7 +319,7 @@ class _DispatchMode(TorchDispatchMode):  # type: ignore[no-untyped-call, unused-
         kwargs = kwargs or {}
         if not self.capture.is_open:
             return func(*args, **kwargs)
-        if _is_composite(func):
+        if is_composite(func):
             # In inference mode these arrive whole; torch's own kernel takes them to pieces.
             dispatch_stack._push_mode(self)
             try:
@@ -380,11 +381,6 @@ _ALLOCATIONS = frozenset(
         "aten::new_empty_strided",
     }
 )
-
-
-@cache
-def _is_composite(op: OpOverload) -> bool:
-    return torch._C._dispatch_has_kernel_for_dispatch_key(op._name, "CompositeImplicitAutograd")
 
 
 @cache

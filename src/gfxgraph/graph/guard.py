@@ -43,7 +43,7 @@ def _count(module: torch.nn.Module, name: str, value: object) -> None:
     if torch.compiler.is_compiling():  # or the code that Dynamo makes would depend on our count
         return
     attributes = vars(module)
-    if any(id(attributes[registry]) in _Registrations.watched for registry in REGISTRIES):
+    if any(id(attributes.get(registry)) in _Registrations.watched for registry in REGISTRIES):
         _Registrations.count += 1
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import logging
 import sys
 from collections.abc import Iterator
 from contextlib import nullcontext
@@ -18,6 +19,7 @@ from ..record.pretend_cuda import listening
 from ..record.recorder import Recording
 from ..record.rules import RULES
 from ..record.source import users_line_of
+from ..stats import log
 from .bridged import BridgedCUDAGraph
 from .segments import Failure, Graft, Segment, Tracer
 from .turns import LOCK, no_garbage_collection
@@ -96,6 +98,7 @@ def capture_somehow(this: Run, eager: WarmedUp, branching: bool, root: Segment |
                 except Failed as failed:
                     if failed.cause_is_final and not only:
                         raise
+                    log(logging.DEBUG, "captured_again", because=str(failed.explained))
                     this.lane.renew_pool()
                     this.rewind()
             return trace(this, eager, root)

@@ -97,8 +97,9 @@ class GraphedPolicy:
         self._before = vars(owner).get(name)  # a compiled one, as a rule there is none
         self._graph: Graphed[Any] = graphed(_with_scheduler_kept(owner, method), **options)
         vars(owner)[name] = self._graph
+        self._eval = functools.partial(_eval, policy)
         if isinstance(policy, torch.nn.Module):
-            vars(policy).setdefault("eval", functools.partial(_eval, policy))
+            vars(policy).setdefault("eval", self._eval)
 
     def stats(self) -> GraphedStats:
         """What has been captured and replayed; see :class:`~gfxgraph.GraphedStats`."""
@@ -118,7 +119,7 @@ class GraphedPolicy:
             del vars(self._owner)[self._name]
         else:
             vars(self._owner)[self._name] = self._before
-        if isinstance(vars(self._policy).get("eval"), functools.partial):
+        if getattr(self._policy, "eval", None) is self._eval:
             del vars(self._policy)["eval"]
         self._graph.reset()
 
@@ -130,9 +131,9 @@ class GraphedPolicy:
 
 
 def _eval(policy: torch.nn.Module) -> torch.nn.Module:
-    """``policy.eval()``, which the policies call for each chunk, and pi0 for 2 to 4 ms of it.
+    """``policy.eval()``, which the policies call for each chunk: 1.6 ms of a pi0 on a CPU.
 
-    It sets an attribute of each module; looking whether there is anything to set takes a tenth.
+    It sets an attribute of each module; looking whether there is anything to set takes 0.2 ms.
     """
     todo = [policy]
     while todo:
