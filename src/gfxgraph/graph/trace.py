@@ -6,7 +6,7 @@ import dataclasses
 import logging
 import sys
 from collections.abc import Iterator
-from contextlib import nullcontext
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 
 import torch
@@ -184,11 +184,11 @@ def trace(
         ):
             try:
                 tracer.start()
-                compiled_before = frames_compiled()
-                with nullcontext() if eager is None else tracer.watching():
+                with (
+                    telling_of_compilations(next(iter(this.roots), "a function")),
+                    nullcontext() if eager is None else tracer.watching(),
+                ):
                     outputs = this.function()
-                if frames_compiled() > compiled_before:
-                    on_compile_in_capture(next(iter(this.roots), "a function"))
                 last = tracer.finish(outputs)
             except BaseException as error:
                 tracer.abandon()  # before this stream is joined, which a capture would refuse
@@ -236,6 +236,17 @@ def _failed(error: Exception, failure: Failure | None) -> Failed:
 def compiles() -> bool:
     """Whether something in this process was compiled, so that the function may call it."""
     return bool(frames_compiled())
+
+
+@contextmanager
+def telling_of_compilations(where: str) -> Iterator[None]:
+    """Tell of a frame that is compiled meanwhile, though that may be why the capture fails."""
+    before = frames_compiled()
+    try:
+        yield
+    finally:
+        if frames_compiled() > before:
+            on_compile_in_capture(where)
 
 
 def frames_compiled() -> int:
