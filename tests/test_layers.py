@@ -18,7 +18,7 @@ LAYERS = [
     {"record"},
     {"compiling", "distributed"},
     {"device"},
-    {"errors", "settings", "stats"},
+    {"dynamo", "errors", "settings", "stats"},
 ]
 HEIGHT = {room: -depth for depth, layer in enumerate(LAYERS) for room in layer}
 TOP = HEIGHT["cli"]

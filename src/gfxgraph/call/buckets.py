@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
+from ..dynamo import opaque
 from ..errors import ArgumentError
 from ..graph.compare import Tolerance
 from .bucketed import BucketEngine, Buckets, Dims, Larger, OutDims, PoolStats
@@ -77,6 +78,7 @@ class ShapeBucketPool:
         """The sizes, by the name of the dimension."""
         return {name: list(sizes) for name, sizes in self._engine.buckets.sizes.items()}
 
+    @opaque
     def __call__(self, /, *args: Any, **kwargs: Any) -> Any:
         """Answer a call of any size.
 

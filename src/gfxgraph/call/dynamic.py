@@ -16,6 +16,7 @@ import torch
 import torch.utils._pytree as pytree
 
 from ..device import current_device
+from ..dynamo import opaque
 from ..errors import ArgumentError, CaptureError
 from ..graph import bridged
 from ..graph.bridged import BridgedCUDAGraph
@@ -170,6 +171,7 @@ class _CallAgain:
                 functools.partial(_cut_arguments, leaves, spec, plan, tuple(self._sizes))
             )
 
+    @opaque
     def __call__(self, batch_size: int | None, sizes: dict[str, int]) -> Any:
         """What :meth:`BridgedCUDAGraph.replay` does."""
         if batch_size is not None:

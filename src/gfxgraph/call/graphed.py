@@ -12,6 +12,7 @@ from typing import Any, Generic, Literal, TypeVar, overload
 
 import torch
 
+from ..dynamo import opaque
 from ..errors import ArgumentError
 from ..graph.compare import Tolerance
 from .bucketed import Buckets, Dims, Larger, OutDims, new_engine
@@ -209,6 +210,7 @@ class Graphed(Generic[F]):
             functools.update_wrapper(self, fn, updated=())
         self.__wrapped__ = fn
 
+    @opaque
     def __call__(self, /, *args: Any, **kwargs: Any) -> Any:
         """Call ``fn``, from a graph if there is one for these arguments."""
         engine = self._engine
@@ -303,6 +305,7 @@ class _BoundGraphed:
         self.__wrapped__ = graphed.__wrapped__.__get__(instance)
         self._engine = _engine_of(graphed, instance)
 
+    @opaque
     def __call__(self, /, *args: Any, **kwargs: Any) -> Any:
         engine = self._engine
         result = engine.front(self.__wrapped__, args, kwargs)

@@ -15,6 +15,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from ..device.operators import is_view
+from ..dynamo import Uncompiled
 from ..errors import ArgumentError
 from .log import Compilation, listening
 
@@ -152,7 +153,7 @@ def graph_breaks(model: Callable[..., Any], *args: Any, **kwargs: Any) -> BreakR
         )
     from torch._dynamo.utils import counters, graph_break_reasons
 
-    with _Launches() as eager:
+    with Uncompiled(), _Launches() as eager:
         model(*args, **kwargs)
     torch._dynamo.reset()
     try:

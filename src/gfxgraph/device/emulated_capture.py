@@ -15,6 +15,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils import _python_dispatch as dispatch_stack
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from ..dynamo import step_aside, step_back
 from ..errors import CaptureError, CaptureForbidden
 from . import emulated_rules as rules
 from .emulated_memory import MemoryPool
@@ -111,6 +112,7 @@ class Capture:
         self.is_open = True
         _thread.capture = self
         _host_calls.enter()
+        step_aside()
         _function_stack._push_mode(_FunctionMode(self))
         # Not through __enter__: the flags it sets are of the process, not of the thread.
         dispatch_stack._push_mode(_DispatchMode(self))
@@ -121,6 +123,7 @@ class Capture:
             return
         self.is_open = False
         _host_calls.leave()
+        step_back()
         if threading.get_ident() == self.thread:
             _thread.capture = None
             _remove_modes(lambda capture: capture is self)

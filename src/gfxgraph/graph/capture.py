@@ -20,6 +20,7 @@ import torch
 import torch.utils._pytree as pytree
 
 from ..device import Device
+from ..dynamo import Uncompiled, compiled_code, without_graphs_of_inductor
 from ..errors import CaptureError, GfxGraphError
 from ..record.effects import KnownTensors, UndoLog, Unexpected, nobody_else_holds, storage_key
 from ..record.recorder import Recorder, threads_told
@@ -30,9 +31,9 @@ from .guard import Guard
 from .lane import Lane
 from .segments import Segment
 from .state import PythonState
-from .trace import Failed, Traced, capture_somehow, compiles, trace
+from .trace import Failed, Traced, capture_somehow, trace
 from .turns import LOCK, being_busy
-from .warm_up import Run, no_printing, one_line, report_line, some, warm_up
+from .warm_up import Run, WarmedUp, no_printing, one_line, report_line, some, warm_up
 
 __all__ = [
     "CapturedGraph",
@@ -66,6 +67,7 @@ class CapturedGraph:
         state: what Python held then, if the function only computes: nothing was folded, written,
             drawn, or worth a note.
         compiled: whether what it holds is compiled code.
+        code: compiled code that it uses, kept for as long as it lives.
         time_replay: replays from the state that the capture found, puts that back, and gives the
             seconds until the device was done; ``None`` where that was not asked for.
     """
@@ -84,6 +86,7 @@ class CapturedGraph:
     state: PythonState | None = None
     sample: list[torch.Tensor] = dataclasses.field(default_factory=list)
     compiled: bool = False
+    code: list[object] = dataclasses.field(default_factory=list)
     time_replay: Callable[[], float] | None = None
 
     @property
@@ -169,7 +172,7 @@ def capture(
     traced: Traced | None = None
     sample: list[torch.Tensor] = []
     try:
-        with being_busy():
+        with being_busy(), without_graphs_of_inductor():
             with device.on_stream(lane.stream, index):
                 eager = warm_up(this, warmup)
             if random.getstate() != python_random:
@@ -179,7 +182,8 @@ def capture(
                     transient=True,  # it may have been another thread
                 )
             if first_outputs is not None and not len(log) and not eager.draws_random_numbers:
-                compare_all("second run", "first", eager.first_outputs, first_outputs, tolerance)
+                runs = (eager.first_outputs, first_outputs)
+                compare_all("second run", "first", *runs, tolerance, least=_least(eager, device))
             if eager.uncompiled is not None and tolerance is not None:
                 verify(
                     (eager.outputs, eager.written),
@@ -215,7 +219,8 @@ def capture(
                 if device.kind == "emulated" and eager.uncompiled is not None:
                     expected = eager.uncompiled  # that is what such a graph holds
                 got = first_replay(traced, this, log.regions(), eager.draws_random_numbers)
-                verify(got, expected, tolerance, eager.draws_random_numbers)
+                drawn, least = eager.draws_random_numbers, _least(eager, device)
+                verify(got, expected, tolerance, drawn, least=least)
                 sample = got[0]
             changes = python_state.changes()
             if changes:
@@ -249,9 +254,16 @@ def capture(
     written = {storage_key(r): originals.get(storage_key(r), r) for r in log.regions()}
     saved = [region for region in log.regions() if storage_key(region) in early]
     saves_generator = recording.draws is not None and bool(recording.breaks())
+    holds_compiled = recording.compiles and not this.not_compiled and device.kind != "emulated"
     # Constants of the host are part of compiled code.
-    told = [e for e in recording.events if not compiled or e.point.kind == "read"]
+    told = [
+        event
+        for event in recording.events
+        if event.point.kind == "read" or not (compiled or holds_compiled)
+    ]
     report = list(dict.fromkeys(map(report_line, told)))
+    if this.not_compiled:
+        report.append(f"what it compiles is in the graph as it is: {this.not_compiled}")
     pool_bytes = traced.pool_bytes
     if tree is not None:
         outside, written = tree.outside | outside, tree.written | written
@@ -268,6 +280,7 @@ def capture(
         or generators
         or tree is not None
         or compiled
+        or recording.compiles
     )
     return CapturedGraph(
         traced.root,
@@ -284,8 +297,14 @@ def capture(
         state=None if special else eager.state,
         sample=sample,
         compiled=compiled,
+        code=compiled_code() if holds_compiled else [],
         time_replay=functools.partial(timed_replay, traced, this) if timed else None,
     )
+
+
+def _least(eager: WarmedUp, device: Device) -> float:
+    """What its runs may differ by: the watched one is not compiled."""
+    return rounding(eager.recording.dtypes, device) if eager.recording.compiles else 0.0
 
 
 def capture_like(
@@ -319,8 +338,6 @@ def capture_like(
     this = Run(function, inputs, given, lane, {}, UndoLog(), (), lambda: None, set())
     traced: Traced | None = None
     captured: CapturedGraph | None = None
-    if compiles():  # it would compile in the capture: under a mode that code steps aside
-        return None
     try:
         with _only_computes(model, device, index, given) as watching:
             with device.on_stream(lane.stream, index), watching:
@@ -383,10 +400,13 @@ def _only_computes(
     mode = KnownTensors((*map(storage_key, inputs), *model.outside))
     before = device.rng_state(index)
     more: list[str] = []
-    with being_busy(), no_printing() as printed, threads_told(_unexpected_thread):
+    uncompiled = Uncompiled()
+    with being_busy(), no_printing() as printed, threads_told(_unexpected_thread), uncompiled:
         try:
             yield mode
         finally:
+            if uncompiled.asked:
+                more.append("calls what is to be compiled")
             if printed:
                 more.append("prints")
             if random.getstate() != python_random:

@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 from torch.multiprocessing.reductions import StorageWeakRef
 
+from ..dynamo import step_aside, step_back
 from ..errors import DeadTensorError
 from ..record.effects import OutsideTensors
 
@@ -21,6 +22,7 @@ class InputLiveness:
 
     def start(self) -> None:
         """Watch this thread from now on."""
+        step_aside()
         self._seen.__enter__()  # type: ignore[no-untyped-call]
 
     def stop(self, in_pool: Callable[[int], bool]) -> None:
@@ -31,6 +33,7 @@ class InputLiveness:
                 holds its memory whether or not a tensor does.
         """
         self._seen.__exit__(None, None, None)  # type: ignore[no-untyped-call]
+        step_back()
         for tensor in self._seen.found.values():
             name = f"{tensor.dtype} of shape {tuple(tensor.shape)}"
             storage = tensor.untyped_storage()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import logging
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
@@ -13,6 +12,7 @@ import torch
 
 from ..compiling.rng import on_compile_in_capture
 from ..device import Device, PoolHandle
+from ..dynamo import frames_compiled
 from ..errors import CaptureError
 from ..record.explain import explain
 from ..record.pretend_cuda import listening
@@ -23,13 +23,12 @@ from ..stats import log
 from .bridged import BridgedCUDAGraph
 from .segments import Failure, Graft, Segment, Tracer
 from .turns import LOCK, no_garbage_collection
-from .warm_up import Run, WarmedUp, one_line, other_inputs, record_run
+from .warm_up import Run, WarmedUp, one_line, other_inputs, record_run, report_line
 
 __all__ = [
     "Failed",
     "Traced",
     "capture_somehow",
-    "compiles",
     "trace",
 ]
 
@@ -72,19 +71,18 @@ def capture_somehow(this: Run, eager: WarmedUp, branching: bool, root: Segment |
     Raises:
         CaptureError: it cannot be captured.
     """
-    # Under our modes compiled code steps aside; under those that capture on the emulated device as
-    # well, so there a graph holds the function as it is.
-    if this.compiled and this.lane.device.kind != "emulated":
-
-        def function() -> list[torch.Tensor]:
-            with eager.reads.repeated():
-                return this.function()
-
+    # The emulated device captures under modes, where nothing runs compiled.
+    if this.lane.device.kind != "emulated" and (this.compiled or eager.recording.compiles):
         try:
-            return trace(dataclasses.replace(this, function=function), None)
+            return trace_compiled(this, eager)
         except Failed as failed:
             this.lane.renew_pool()
-            raise failed.explained from failed.__cause__
+            if this.compiled or isinstance(failed.__cause__, torch.OutOfMemoryError):
+                raise failed.explained from failed.__cause__
+            this.rewind()
+            this.not_compiled = str(failed.explained)
+            name = next(iter(this.roots), "a function")
+            log(logging.WARNING, "not_compiled", function=name, reason=this.not_compiled)
     for _ in range(_MAX_FORCED):
         breaks = eager.recording.breaks()
         if breaks and not branching:
@@ -92,7 +90,7 @@ def capture_somehow(this: Run, eager: WarmedUp, branching: bool, root: Segment |
                 breaks[0].point.rule, breaks[0].point.what, breaks[0].where, 'branching="off".'
             )
         try:
-            for only in _lighter_ways(eager.recording) if root is None else ():
+            for only in _lighter_ways(this, eager.recording) if root is None else ():
                 try:
                     return trace(this, None if only is None else eager, only=only)
                 except Failed as failed:
@@ -113,12 +111,24 @@ def capture_somehow(this: Run, eager: WarmedUp, branching: bool, root: Segment |
     raise CaptureError(f"these operators cannot be captured: {', '.join(sorted(this.forced))}")
 
 
-def _lighter_ways(recording: Recording) -> Iterator[frozenset[int] | None]:
+def trace_compiled(this: Run, eager: WarmedUp) -> Traced:
+    """Capture what is compiled, which reads what it read in the last warm-up run."""
+    for event in eager.recording.breaks():
+        cut = f"the host takes over between two graphs: {report_line(event)}"
+        raise Failed(None, CaptureError(cut), final=True)
+
+    def function() -> list[torch.Tensor]:
+        with eager.reads.repeated():
+            return this.function()
+
+    return trace(dataclasses.replace(this, function=function), None)
+
+
+def _lighter_ways(this: Run, recording: Recording) -> Iterator[frozenset[int] | None]:
     """In which calls to see operations in a capture that may do; ``None``: as it is."""
     if recording.breaks():
         return
-    # Under our modes Dynamo leaves compiled code alone.
-    if not recording.events or compiles():
+    if not recording.events and not this.not_compiled:
         yield None
     calls = recording.calls_that_fold()
     if calls:
@@ -233,11 +243,6 @@ def _failed(error: Exception, failure: Failure | None) -> Failed:
     return Failed(operator, explained, final)
 
 
-def compiles() -> bool:
-    """Whether something in this process was compiled, so that the function may call it."""
-    return bool(frames_compiled())
-
-
 @contextmanager
 def telling_of_compilations(where: str) -> Iterator[None]:
     """Tell of a frame that is compiled meanwhile, though that may be why the capture fails."""
@@ -247,9 +252,3 @@ def telling_of_compilations(where: str) -> Iterator[None]:
     finally:
         if frames_compiled() > before:
             on_compile_in_capture(where)
-
-
-def frames_compiled() -> int:
-    """How many frames Dynamo has looked at in this process."""
-    dynamo = sys.modules.get("torch._dynamo.utils")
-    return 0 if dynamo is None else int(sum(dynamo.counters["frames"].values()))

@@ -67,6 +67,7 @@ class Run:
     """What all parts of one capture share; the arguments are those of :func:`capture`.
 
     ``given`` holds the arguments; ``inputs`` may become other tensors, shared with other graphs.
+    ``not_compiled`` is why what the function itself has compiled is not in the graph.
     """
 
     function: Callable[[], list[torch.Tensor]]
@@ -79,6 +80,7 @@ class Run:
     rewind: Callable[[], None]
     forced: set[str]
     compiled: bool = False
+    not_compiled: str = ""
 
     def random_state(self) -> list[torch.Tensor]:
         """The states of all generators."""
@@ -94,8 +96,8 @@ def warm_up(this: Run, warmup: int) -> WarmedUp:
         CompileError: it is to be compiled, and has points at which the host takes over.
     """
     with no_printing() as printed:
-        # The first run is watched. Later ones run as they would without us: under the watching
-        # mode torch.compile steps aside.
+        # The first run is watched, and nothing in it is compiled. Later ones run as they would
+        # without us.
         before = this.random_state()
         state = PythonState(this.roots) if warmup == 1 else None
         recording, outputs = record_run(this, set())
@@ -115,16 +117,17 @@ def warm_up(this: Run, warmup: int) -> WarmedUp:
                     f"code cannot be cut there: {event.where}"
                 )
             uncompiled = cloned(outputs, this.log.regions())
+        compiles = this.compiled or recording.compiles
         heard, reads = list(printed), HostReads(this.lane.device.type)
         for left in range(warmup - 1, 0, -1):
             this.rewind()
             if left == 1:  # what the last run changes, every call would
                 state = PythonState(this.roots)
-            with reads.remembered() if this.compiled and left == 1 else nullcontext():
+            with reads.remembered() if compiles and left == 1 else nullcontext():
                 outputs = this.function()
         assert state is not None
         changes = state.changes()
-    if this.compiled:  # a compiler may print what it likes
+    if compiles:  # a compiler may print what it likes
         printed = heard
     if printed:
         raise CaptureError(

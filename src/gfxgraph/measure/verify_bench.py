@@ -14,6 +14,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from ..call.signature import Const, flatten
 from ..device import current_device
+from ..dynamo import Uncompiled
 from ..graph.state import PythonState
 from ..graph.turns import being_busy, turn_to_capture
 from ..record.effects import UndoLog, storage_key
@@ -103,7 +104,7 @@ class Bench:
 
     def eager(self, *args: Any, **kwargs: Any) -> Any:
         """The function, without graphs of what it calls."""
-        with being_busy(), _NoReplays() if self._calls_graphs else nullcontext():
+        with being_busy(), _no_replays() if self._calls_graphs else nullcontext():
             return self.fn(*args, **kwargs)
 
     def round(self, function: Function) -> Round:
@@ -272,6 +273,12 @@ class _NoReplays(TorchDispatchMode):
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         return func(*args, **(kwargs or {}))
+
+
+@contextmanager
+def _no_replays() -> Iterator[None]:
+    with Uncompiled(), _NoReplays():
+        yield
 
 
 def _is_still(tensor: torch.Tensor, value: Value) -> bool:

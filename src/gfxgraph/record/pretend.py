@@ -30,6 +30,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from ..device.operator_table import Call, refusal
 from ..device.operators import is_view, outside_of_modes, written_tensors
+from ..dynamo import Uncompiled
 from ..errors import DeviceError
 from .effects import storage_key
 from .pretend_cuda import FakeDevice, Observer, attached, attention, listening
@@ -168,6 +169,7 @@ class Pretend:
             stack.callback(self._put_data_back)
             stack.enter_context(_lifting_of_host_data)
             stack.enter_context(attached(self.device))
+            stack.enter_context(Uncompiled())
             stack.enter_context(_FunctionMode(self))
             self.mode = stack.enter_context(_DispatchMode(self))
             stack.callback(setattr, _local, "world", None)

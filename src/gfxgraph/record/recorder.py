@@ -105,6 +105,7 @@ class Recording:
         draws: number of events before the first random number of the device; ``None``: none.
         peak_bytes: bytes of the device that what the run made took at most, at one time.
         dtypes: of what it made there.
+        compiles: whether it called what is to be compiled; here that ran as it is.
     """
 
     events: list[Event] = field(default_factory=list)
@@ -116,6 +117,7 @@ class Recording:
     draws: int | None = None
     peak_bytes: int = 0
     dtypes: set[torch.dtype] = field(default_factory=set)
+    compiles: bool = False
 
     def breaks(self) -> list[Event]:
         """The points at which a graph has to end and the host takes over."""
@@ -207,6 +209,10 @@ class Recorder(Watch):
             event.result = _kept(result, given)
         self.recording.events.append(event)
         return result
+
+    def called_compiled(self) -> None:
+        """Keep it in mind."""
+        self.recording.compiles = True
 
     def made(self, tensor: torch.Tensor) -> None:
         """Add up what is alive; what died is only looked for when there seems to be a new peak."""

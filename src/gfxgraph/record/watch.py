@@ -26,6 +26,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from ..device import emulated_rules
 from ..device.operator_table import Call, copies_host_scalar, may_refuse, refusal
 from ..device.operators import is_composite, is_view, may_write, run_composite, written_tensors
+from ..dynamo import Uncompiled
 from .effects import StorageNames, tensors_in
 from .pretend_cuda import Answer
 
@@ -176,6 +177,9 @@ class Watch:
     def met(self, rule: str, what: str, tensors: Iterable[torch.Tensor] = ()) -> None:
         """Something worth a note happened."""
 
+    def called_compiled(self) -> None:
+        """Something was called that is to be compiled; it ran as it is."""
+
     def kernel(self) -> None:
         """A kernel that torch does not know is about to be launched."""
 
@@ -189,12 +193,19 @@ class Watch:
         lift = torch._C._only_lift_cpu_tensors()
         # torch.tensor(x, device="cuda") then reaches us as a host tensor and a copy.
         torch._C._set_only_lift_cpu_tensors(True)
-        dispatch = _DispatchModeBesideDynamo if "torch._dynamo" in sys.modules else _DispatchMode
-        self._modes = modes = (_FunctionMode(self), dispatch(self))
+        self._modes = modes = (_FunctionMode(self), _DispatchMode(self))
+        uncompiled = Uncompiled()
         try:
-            with modes[0], nullcontext() if self._only else modes[1], _launches_of_triton(self):
+            with (
+                uncompiled,
+                modes[0],
+                nullcontext() if self._only else modes[1],
+                _launches_of_triton(self),
+            ):
                 yield
         finally:
+            if uncompiled.asked:
+                self.called_compiled()
             self._modes = ()  # they hold us, and we hold tensors
             torch._C._set_only_lift_cpu_tensors(lift)
             _local.watch = before
@@ -594,17 +605,6 @@ class _DispatchMode(TorchDispatchMode):
             return self._watch.dispatch(func, args, kwargs or {})
         finally:
             self._watch.handling -= 1
-
-
-class _DispatchModeBesideDynamo(_DispatchMode):
-    """For a process with compiled code, in which Dynamo would try to compile the method."""
-
-    @classmethod
-    def _should_skip_dynamo(cls) -> bool:
-        return True
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        return super().__torch_dispatch__(func, types, args, kwargs)
 
 
 def _named(call: str) -> Callable[..., Any]:
