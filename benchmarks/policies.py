@@ -2,7 +2,8 @@
 
 ``PYTHONPATH=src python3 benchmarks/policies.py [pi0 pi05] [--out FILE] [--compile]``, where
 LeRobot is installed. ``--compile``: also compiled, alone and in a graph, which takes minutes.
-Nothing is fetched: policies are made from their configurations.
+Nothing is fetched: policies are made from their configurations. What the file says of other
+policies stays there.
 """
 
 from __future__ import annotations
@@ -209,9 +210,9 @@ def main() -> None:
     options = parser.parse_args()
     torch.set_float32_matmul_precision("high")  # the image encoder is in single precision
     facts = gfxgraph.device_facts()
-    found: dict[str, Any] = {
+    found: dict[str, Any] = json.loads(options.out.read_text()) if options.out.exists() else {}
+    found |= {
         "command": "python3 benchmarks/policies.py",
-        "commit": options.commit,
         "device": facts.name if DEVICE == "cuda" else "emulated",
         "torch": facts.torch,
         "lerobot": importlib.metadata.version("lerobot"),
@@ -219,7 +220,7 @@ def main() -> None:
     }
     for name in options.policies:
         policy = make(name)
-        found[name] = measured(policy, options.times)
+        found[name] = {"commit": options.commit, **measured(policy, options.times)}
         if options.compile:
             found[name]["compiled"] = compiled(policy, options.times)
         print(name, json.dumps(found[name], indent=1), flush=True)
