@@ -809,7 +809,12 @@ def _recurrent(packet: Any, *args: Any) -> Any:
     """cuDNN looks at the addresses of the weights; the decomposition does not."""
     packed = isinstance(args[1], torch.Tensor) and isinstance(args[3], (list, tuple))
     overload: OpOverload = packet.data if packed else packet.input
-    return overload.decompose(*args)
+    result = overload.decompose(*args)
+    if packet is not torch.ops.aten.lstm:
+        return result
+    # In torch 2.11 the decomposition leaves a dimension of 1 in them.
+    states = zip(result[1:], args[2 if packed else 1], strict=True)
+    return (result[0], *(state.reshape(given.shape) for state, given in states))
 
 
 _OF_OURS: dict[Any, Callable[..., Any]] = {
