@@ -208,8 +208,8 @@ def of_policies(found: dict[str, Any]) -> Iterator[str]:
     )
     yield ""
     yield "A chunk of actions from three cameras, state and 48 tokens; prefix and all denoise steps"
-    yield "are one graph, in half precision. *By hand*: arguments copied in, the same graph replayed,"
-    yield "its output cloned, in the same place of the policy."
+    yield "are one graph, in half precision. *By hand*: arguments copied in, the same graph"
+    yield "replayed, its output cloned, in the same place of the policy."
     for name, row in found.items():
         if isinstance(row, dict) and "compiled" in row:
             yield from ("", *of_compiled_policy(name, row))
@@ -239,7 +239,7 @@ def of_compiled_policy(name: str, row: dict[str, Any]) -> Iterator[str]:
         ),
     )
     yield ""
-    yield "*torch.compile alone* ran after *compile + graph* in one process: its first call had found"
+    yield "*torch.compile alone* ran after *compile + graph* in one process: its first call found"
     yield "kernels in Inductor's cache."
 
 
