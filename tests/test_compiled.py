@@ -620,6 +620,9 @@ def test_constants_of_the_host_are_in_compiled_code_what_they_are_in_eager():
         ({"options": {"no_such_option": 1}}, "no_such_option"),
         (3, "expected True, False, a mode"),
         ({3: 4}, "expected True, False, a mode"),
+        ("", "expected True, False, a mode"),
+        ({"mode": ""}, "expected True, False, a mode"),
+        ({"options": 3}, "expected a dict of settings"),
     ],
 )
 def test_what_torch_compile_would_not_take_is_an_error_at_once(given, says):
@@ -655,11 +658,34 @@ def test_compile_keeps_the_faster_graph_and_says_so(device, caplog):
     (row,) = graph.stats().graphs
     (record,) = (r for r in caplog.records if r.event == "measured")
     verdict = record.fields["because"]
-    of_compiled, as_it_is = map(float, re.findall(r"([\d.]+) us", verdict))
-    assert row.compiled == (of_compiled < as_it_is)
+    if HAS_GPU:
+        of_compiled, as_it_is = map(float, re.findall(r"([\d.]+) us", verdict))
+        assert row.compiled == (of_compiled < as_it_is)
+    else:
+        assert row.compiled and "not timed" in verdict
     assert record.fields["kept"] == ("compiled" if row.compiled else "as it is")
     told = row.report if row.compiled else [graph.stats().not_compiled[row.key]]
     assert verdict in told[0]
+
+
+@pytest.mark.parametrize("times", [[2.0, 1.0], [1.0, 2.0]])
+@torch.no_grad()
+def test_each_bucket_has_the_graph_that_was_faster(device, monkeypatch, times):
+    from gfxgraph.call import engine
+    from gfxgraph.call.compiled import Compile
+
+    def slow_or_fast(*entries):
+        assert all(entry.captured.time_replay() > 0 for entry in entries)
+        return times
+
+    monkeypatch.setattr(engine, "_replay_us", slow_or_fast)
+    model, how = net(device), Compile.of({"backend": "aot_eager"}, measure=True)
+    graph = gfxgraph.graphed(model, compile=how, buckets=[2, 4, 8])
+    for size in (3, 1, 7):
+        same(graph, model, torch.randn(size, 8, device=device))
+    stats = graph.stats()
+    assert len(stats.graphs) == 3 and not stats.refused
+    assert all(row.compiled == (times[0] < times[1]) for row in stats.graphs)
 
 
 @needs_inductor
@@ -700,6 +726,21 @@ def test_compile_takes_the_options_of_graphed_but_compile():
         gfxgraph.compile(torch.sin, warmup=0)
     with pytest.raises(ArgumentError, match="graphs of its own"):
         gfxgraph.compile(torch.sin, mode="reduce-overhead")
+    with pytest.raises(ArgumentError, match=r"backend=.*graphed\(compile="):
+        gfxgraph.compile(torch.sin, backend="eager")
+    with pytest.raises(ArgumentError, match="True or False"):
+        gfxgraph.compile(torch.sin, measure="yes")
+
+
+@needs_inductor
+@torch.no_grad()
+def test_compile_is_a_decorator_too(device):
+    @gfxgraph.compile(measure=False)
+    def work(x):
+        return x.sin() + 1
+
+    same(work, work.__wrapped__, torch.randn(4, device=device))
+    assert compiled_only(work)
 
 
 def test_compile_is_a_function_whatever_rooms_of_the_package_were_imported():

@@ -180,6 +180,37 @@ def test_an_unknown_name_is_an_error_that_says_what_was_meant():
         gfxgraph.inductor_settings(max_autotun=True)
 
 
+@pytest.mark.parametrize(
+    ("given", "says"),
+    [
+        ({"suppress_errors": True}, "torch._dynamo.config has it"),
+        ({"zzz": 1}, "torch._inductor.config lists what there is"),
+        ({"triton": None}, "no such setting"),  # a class of theirs, which holds settings
+        ({"patch": None}, "no such setting"),
+        ({"recompile_limit": 8, "cache_size_limit": 4}, "two names of one setting"),
+    ],
+)
+def test_what_is_no_setting_of_inductor_is_an_error_and_changes_nothing(given, says):
+    before = everything()
+    with pytest.raises(ArgumentError, match=says):
+        gfxgraph.inductor_settings(**given)
+    assert everything() == before
+
+
+def test_a_shared_setting_that_cannot_be_set_leaves_the_others_as_they_were():
+    class Config:
+        first = 1
+
+        @property
+        def second(self):
+            return 2
+
+    config = Config()
+    with pytest.raises(AttributeError), inductor._shared(config, {"first": 5, "second": 6}):
+        pass
+    assert config.first == 1 and not inductor._layers
+
+
 def test_a_value_of_another_type_is_an_error_that_says_which_type():
     with pytest.raises(ArgumentError, match=r"max_autotune='yes'.*expected bool.*not str"):
         gfxgraph.inductor_settings(max_autotune="yes")

@@ -243,6 +243,26 @@ def test_on_a_gpu_a_new_frame_compiles_in_a_capture_with_the_guard():
 
 
 @pytest.mark.gpu
+@pytest.mark.parametrize("guarded", [False, True])
+def test_on_a_gpu_a_compilation_in_a_capture_of_the_users_own_is_counted_once(caplog, guarded):
+    compiled = torch.compile(new_function())
+    torch.compile(new_function())(torch.ones(3, device="cuda"))
+    graph, static = gfxgraph.BridgedCUDAGraph(), torch.ones(3, device="cuda")
+    guard = gfxgraph.guard_rng()
+    if not guarded:
+        guard.undo()
+    try:
+        with graph.capture(capture_error_mode="relaxed"):
+            output = compiled(static)
+    finally:
+        guard.undo()
+    graph.replay()
+    assert output.tolist() == [2, 2, 2]
+    assert gfxgraph.stats()["compiles_in_capture"] == 1
+    assert "warm up first" in caplog.text
+
+
+@pytest.mark.gpu
 def test_on_a_gpu_without_the_guard_it_compiles_or_says_why_not():
     script = (
         "import test_rng_guard as t\n"

@@ -51,7 +51,12 @@ class Compile:
             given = {}
         if isinstance(given, str):
             given = {"mode": given}
-        if not isinstance(given, Mapping) or not all(isinstance(name, str) for name in given):
+        # torch.compile would take an empty mode for the default.
+        if (
+            not isinstance(given, Mapping)
+            or not all(isinstance(name, str) for name in given)
+            or given.get("mode") == ""
+        ):
             raise ArgumentError(
                 f"compile={given!r}: expected True, False, a mode of torch.compile, or its keyword "
                 "arguments as a dict."
@@ -92,6 +97,11 @@ class Compile:
         return {str(name).replace("-", "_"): value for name, value in options.items()}
 
     def _refuse_graphs_inside(self) -> None:
+        options = self.arguments.get("options")
+        if not isinstance(options, Mapping | None):
+            raise ArgumentError(
+                f"compile: options={options!r}: expected a dict of settings of Inductor."
+            )
         why = (
             "asks Inductor for graphs of its own, and a graph cannot be replayed inside of the "
             "capture of ours, which holds the whole call."

@@ -156,7 +156,21 @@ def graphed(
     return Graphed(fn, options=options)
 
 
-def compile(fn: F, *, mode: str | None = None, measure: bool = True, **options: Any) -> Graphed[F]:
+@overload
+def compile(
+    fn: F, *, mode: str | None = ..., measure: bool = ..., **options: Any
+) -> Graphed[F]: ...
+
+
+@overload
+def compile(
+    fn: None = None, *, mode: str | None = ..., measure: bool = ..., **options: Any
+) -> Callable[[F], Graphed[F]]: ...
+
+
+def compile(
+    fn: Any = None, *, mode: str | None = None, measure: bool = True, **options: Any
+) -> Any:
     """Compile a function, a module or a method, and capture each whole call as one graph.
 
     That is :func:`graphed` with ``compile=``, and a choice: the first call with arguments of a new
@@ -166,22 +180,27 @@ def compile(fn: F, *, mode: str | None = None, measure: bool = True, **options: 
     (``measured``) and in ``stats()``: the ``report`` of the graph, or ``not_compiled``.
 
     Args:
-        fn: see :func:`graphed`.
+        fn: see :func:`graphed`; ``None``: give a decorator.
         mode: of ``torch.compile``; default ``"default"``, on NVIDIA and on AMD. Inductor's own
             graphs are never used.
-        measure: ``False``: keep the compiled code without timing it. Default ``True``.
+        measure: ``False``: keep the compiled code without timing it. Default ``True``. On the
+            emulated device nothing is timed.
         options: of :func:`graphed`, without ``compile``.
 
     Raises:
-        ArgumentError: see :func:`graphed`.
+        ArgumentError: see :func:`graphed`; or an argument that neither has.
     """
-    if "compile" in options:
+    takes = inspect.signature(graphed).parameters.keys() - {"fn", "compile"}
+    for name in options.keys() - takes:
         raise ArgumentError(
-            "gfxgraph.compile(compile=): it always compiles. Use mode=, or graphed(compile=) for "
-            "other arguments of torch.compile."
+            f"gfxgraph.compile({name}=): expected mode, measure, or an argument of graphed() but "
+            f"compile: {', '.join(sorted(takes))}. It always compiles; other arguments of "
+            "torch.compile are those of graphed(compile={...})."
         )
+    if not isinstance(measure, bool):
+        raise ArgumentError(f"gfxgraph.compile(measure={measure!r}): expected True or False.")
     how = Compile.of({"mode": "default" if mode is None else mode}, measure, recommended=True)
-    return graphed(fn, compile=how, **options)  # type: ignore[no-any-return, call-overload]
+    return graphed(fn, compile=how, **options)  # type: ignore[call-overload]
 
 
 class Graphed(Generic[F]):

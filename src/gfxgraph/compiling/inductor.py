@@ -224,7 +224,13 @@ def inductor_settings(**overrides: Any) -> InductorSettings:
         known = hasattr(config, name)
         found = getattr(config, name) if known else None
         value, why, source = advice.value, advice.why, advice.source
-        for given in {*advice.names} & {*overrides}:
+        given_as = [given for given in advice.names if given in overrides]
+        if len(given_as) > 1:
+            raise ArgumentError(
+                f"inductor_settings({', '.join(f'{n}={overrides[n]!r}' for n in given_as)}): two "
+                "names of one setting; give one of them."
+            )
+        for given in given_as:
             value, why, source = overrides.pop(given), "You asked for it.", "inductor_settings()"
             _check_type(given, value, advice.value)
         if not known:
@@ -232,7 +238,7 @@ def inductor_settings(**overrides: Any) -> InductorSettings:
         rows.append(Setting(advice.part, name, value, found, known, why, source))
     config = _config("inductor")
     for name, value in overrides.items():
-        if not hasattr(config, name):
+        if name not in config.get_config_copy():  # a module has other attributes as well
             raise _unknown(name, rows)
         found = getattr(config, name)
         _check_type(name, value, found)
@@ -268,10 +274,16 @@ def _check_type(name: str, value: object, example: object) -> None:
 
 def _unknown(name: str, rows: list[Setting]) -> ArgumentError:
     names = {*(row.name for row in rows), *_config("inductor").get_config_copy()}
-    close = get_close_matches(name, sorted(names), n=3) or sorted(row.name for row in rows)
+    close = get_close_matches(name, sorted(names), n=3)
+    if hasattr(_config("dynamo"), name):
+        advice = f"torch._dynamo.config has it: use torch._dynamo.config.patch({name}=...)."
+    elif close:
+        advice = f"Did you mean {' or '.join(map(repr, close))}?"
+    else:
+        advice = "torch._inductor.config lists what there is."
     return ArgumentError(
-        f"inductor_settings({name}=...): torch {torch.__version__} has no such setting. "
-        f"Did you mean {' or '.join(repr(match) for match in close)}?"
+        f"inductor_settings({name}=...): torch._inductor.config of torch {torch.__version__} has "
+        f"no such setting. {advice}"
     )
 
 
@@ -303,16 +315,18 @@ _layers: dict[tuple[int, str], list[tuple[object, object]]] = {}
 def _shared(config: Any, values: dict[str, object]) -> Iterator[None]:
     """Blocks of several threads end in any order, and the last one puts back what was there."""
     me = object()
-    with _lock:
-        for name, value in values.items():
-            layers = _layers.setdefault((id(config), name), [(None, getattr(config, name))])
-            layers.append((me, value))
-            setattr(config, name, value)
+    entered: list[str] = []
     try:
+        with _lock:
+            for name, value in values.items():
+                before = getattr(config, name)
+                setattr(config, name, value)
+                _layers.setdefault((id(config), name), [(None, before)]).append((me, value))
+                entered.append(name)
         yield
     finally:
         with _lock:
-            for name in values:
+            for name in entered:
                 layers = _layers[id(config), name]
                 layers[:] = [layer for layer in layers if layer[0] is not me]
                 setattr(config, name, layers[-1][1])

@@ -30,9 +30,10 @@ from typing import Any
 import torch
 from torch._guards import CompileContext
 
+from ..dynamo import frames_compiled
 from ..stats import log, tally
 
-__all__ = ["RngGuard", "guard_rng", "on_compile_in_capture"]
+__all__ = ["RngGuard", "guard_rng", "on_compile_in_capture", "tell_if_compiled"]
 
 _NAMES = ("get_rng_state", "set_rng_state")
 # What stands for the state that was not saved; a real one has 16 bytes.
@@ -120,6 +121,15 @@ def on_compile_in_capture(where: str) -> None:
     if first:
         advice = "call the function with such arguments once before the capture (warm up first)"
         log(logging.WARNING, "compiled_inside_a_capture", where=where, advice=advice)
+
+
+def tell_if_compiled(since: int, where: str) -> None:
+    """Count a compilation in a capture that has begun when :func:`frames_compiled` was ``since``.
+
+    The guard tells of them by itself.
+    """
+    if frames_compiled() > since and not _guards:
+        on_compile_in_capture(where)
 
 
 def _guarded(original: Callable[..., Any]) -> Callable[..., Any]:

@@ -11,12 +11,16 @@ from typing import TYPE_CHECKING, Any, Literal, cast
 
 import torch
 
+from ..compiling.rng import tell_if_compiled
 from ..device import PoolHandle, current_device
 from ..device.emulated import EmulatedGraph
+from ..dynamo import frames_compiled
 from ..errors import ArgumentError, CaptureError
+from ..record.source import users_line
 from ..stats import log, tally
 from .compare import Tolerance
 from .liveness import InputLiveness
+from .turns import busy
 
 __all__ = ["BridgedCUDAGraph"]
 
@@ -71,6 +75,7 @@ class BridgedCUDAGraph(_Base):  # type: ignore[misc]
         self._capture_stream: Any = None
         self._capture_index = 0
         self._capture_pool: PoolHandle | None = None
+        self._compiled_before = 0
         #: Whether a failed capture releases the pool: a pool that nobody uses cannot be used
         #: again, so one that the caller brought stays his.
         self.owns_pool = False
@@ -122,6 +127,7 @@ class BridgedCUDAGraph(_Base):  # type: ignore[misc]
             device.recover_generator(index)
             raise
         self._capture_stream, self._capture_index, self._capture_pool = stream, index, handle
+        self._compiled_before = frames_compiled()
         self.owns_pool = pool is None
         self._liveness = None
         if check_input_liveness or self.check_liveness:
@@ -143,6 +149,8 @@ class BridgedCUDAGraph(_Base):  # type: ignore[misc]
         if self._liveness is not None:
             self._liveness.stop(lambda a: device.in_pool(cast(PoolHandle, self._capture_pool), a))
         self._capture_stream = None
+        if not busy():  # our own captures know what they capture
+            tell_if_compiled(self._compiled_before, str(users_line()))
         try:
             super().capture_end()
         except BaseException as error:

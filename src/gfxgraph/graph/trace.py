@@ -5,12 +5,12 @@ from __future__ import annotations
 import dataclasses
 import logging
 from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import nullcontext
 from dataclasses import dataclass
 
 import torch
 
-from ..compiling.rng import on_compile_in_capture
+from ..compiling.rng import tell_if_compiled
 from ..device import Device, PoolHandle
 from ..dynamo import frames_compiled
 from ..errors import CaptureError
@@ -194,11 +194,12 @@ def trace(
         ):
             try:
                 tracer.start()
-                with (
-                    telling_of_compilations(next(iter(this.roots), "a function")),
-                    nullcontext() if eager is None else tracer.watching(),
-                ):
-                    outputs = this.function()
+                compiled_before = frames_compiled()
+                try:
+                    with nullcontext() if eager is None else tracer.watching():
+                        outputs = this.function()
+                finally:  # it may be why the capture fails
+                    tell_if_compiled(compiled_before, next(iter(this.roots), "a function"))
                 last = tracer.finish(outputs)
             except BaseException as error:
                 tracer.abandon()  # before this stream is joined, which a capture would refuse
@@ -241,14 +242,3 @@ def _failed(error: Exception, failure: Failure | None) -> Failed:
     # An error of the function's own, or no memory: another way of capturing would not help.
     final = isinstance(error, torch.OutOfMemoryError)
     return Failed(operator, explained, final)
-
-
-@contextmanager
-def telling_of_compilations(where: str) -> Iterator[None]:
-    """Tell of a frame that is compiled meanwhile, though that may be why the capture fails."""
-    before = frames_compiled()
-    try:
-        yield
-    finally:
-        if frames_compiled() > before:
-            on_compile_in_capture(where)
