@@ -21,6 +21,7 @@ from importlib.machinery import SourceFileLoader
 from pathlib import Path
 from typing import NoReturn
 
+from .. import settings
 from ..device.platform import this_platform
 from ..errors import ArgumentError, DeviceError
 from .environment import Variable, recommended
@@ -70,6 +71,9 @@ def prepared(environ: Mapping[str, str] = os.environ) -> dict[str, str]:
     """``environ`` with what this machine needs; what that is, is said on standard error.
 
     A device that does not answer needs nothing: the program itself will say why it cannot run.
+
+    Raises:
+        SettingError: a variable holds what gfxgraph could not be enabled with.
     """
     try:
         variables = recommended(this_platform(environ))
@@ -79,7 +83,10 @@ def prepared(environ: Mapping[str, str] = os.environ) -> dict[str, str]:
     for one in variables:
         if one.name not in environ:
             print(f"gfxgraph run: {one.name}={one.value} ({one.source})", file=sys.stderr)
-    return environment_of(variables, environ)
+    found = environment_of(variables, environ)
+    if settings.mode(found) != "off":
+        settings.from_environment(found)
+    return found
 
 
 def start(
