@@ -121,6 +121,10 @@ def test_an_issue_that_a_variable_avoids_is_an_error_until_it_is_set():
     assert of_6888(DEBUG_HIP_GRAPH_SEGMENT_SCHEDULING="1").level == "error"
     avoided = of_6888(DEBUG_HIP_GRAPH_SEGMENT_SCHEDULING="0")
     assert avoided.level == "info" and "Avoided here" in avoided.text
+    assert "gfxgraph run sets it" in of_6888().remedy
+    other = of_6888(DEBUG_HIP_GRAPH_SEGMENT_SCHEDULING="1").remedy
+    assert "it is set to '1', which gfxgraph run leaves" in other and "sets it" not in other
+    assert "gfxgraph run" not in avoided.remedy
 
 
 # Memory.
@@ -298,6 +302,19 @@ def test_a_variable_without_effect_is_a_warning_with_a_remedy():
 def test_what_avoids_a_known_issue_is_said_once():
     assert "DEBUG_HIP" not in text(AMD, "environment", rocm="7.2.4")
     assert "HSA_OVERRIDE" in text(AMD, "environment", rocm="7.2.4", hardware_arch="gfx1031")
+
+
+@pytest.mark.parametrize(
+    ("environment", "said"),
+    [
+        ({}, "gfxgraph run sets it"),
+        ({"HSA_OVERRIDE_GFX_VERSION": "10.3.1"}, "set to '10.3.1', which gfxgraph run leaves"),
+    ],
+)
+def test_run_is_said_to_set_only_what_it_sets(environment, said):
+    entries = {"rocm": "7.2.1", "hardware_arch": "gfx1031", "environment": environment}
+    (one,) = findings(AMD, "environment", **entries)
+    assert said in one.remedy
 
 
 def test_missing_packages_are_said_where_they_matter():

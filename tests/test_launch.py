@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -128,13 +129,33 @@ def test_what_is_set_is_never_overridden():
         assert environment_of(variables, own) == own
 
 
+def on_mi355(monkeypatch):
+    monkeypatch.setattr(
+        launch, "this_platform", lambda environ: replace(MI355, environment=environ)
+    )
+
+
 def test_what_is_set_is_said_on_standard_error(monkeypatch, capsys):
-    monkeypatch.setattr(launch, "this_platform", lambda environ: MI355)
+    on_mi355(monkeypatch)
     assert prepared({}) == {"GFXGRAPH": "1", SEGMENTS: "0"}
     said = capsys.readouterr()
     assert said.err.startswith(f"gfxgraph run: {SEGMENTS}=0 (https://") and not said.out
-    assert prepared({SEGMENTS: "1"})[SEGMENTS] == "1"
+    assert prepared({SEGMENTS: "0"})[SEGMENTS] == "0"
     assert not capsys.readouterr().err
+
+
+def test_what_is_left_at_another_value_is_said(monkeypatch, capsys):
+    on_mi355(monkeypatch)
+    assert prepared({SEGMENTS: "1"})[SEGMENTS] == "1"
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith(f"gfxgraph run: {SEGMENTS} is set to '1'; recommended is 0 (https://")
+
+
+def test_what_is_set_to_no_effect_is_said(monkeypatch, capsys):
+    on_mi355(monkeypatch)
+    prepared({SEGMENTS: "0", "HIP_GRAPH_ENABLED": "1"})
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith("gfxgraph run: HIP_GRAPH_ENABLED is set to '1'. Nothing reads it")
 
 
 def test_where_the_device_does_not_answer_the_program_runs_nevertheless(monkeypatch, capsys):

@@ -251,7 +251,7 @@ def _environment(platform: Platform) -> Iterator[Finding]:
                 "environment",
                 "warning" if one.certain else "info",
                 f"{one.name} is {now}. {one.reason}",
-                f"{one.name}={one.value}: gfxgraph run sets it, gfxgraph env prints it.",
+                f"{one.name}={one.value}: {_by_run(one.set_to)}; gfxgraph env prints it.",
                 (one.source,),
                 one.certain,
             )
@@ -301,9 +301,19 @@ def _known(platform: Platform) -> Iterator[Finding]:
             text += " Avoided here: "
             text += " ".join(f"{name}={value}" for name, value in issue.variables.items())
             text += " is set."
-        yield Finding(
-            "known issue", level, text, issue.workaround, issue.links, not match.unknown, issue.id
-        )
+        remedy = issue.workaround
+        for name, value in issue.variables.items():
+            now = platform.environment.get(name)
+            if now != value:
+                remedy += f" {name}: {_by_run(now)}."
+        yield Finding("known issue", level, text, remedy, issue.links, not match.unknown, issue.id)
+
+
+def _by_run(set_to: str | None) -> str:
+    """What ``gfxgraph run`` does with a variable that should be set to something else."""
+    if set_to is None:
+        return "gfxgraph run sets it"
+    return f"it is set to {set_to!r}, which gfxgraph run leaves"
 
 
 def _options(text: str) -> Mapping[str, str]:

@@ -24,7 +24,7 @@ from typing import NoReturn
 from .. import settings
 from ..device.platform import this_platform
 from ..errors import ArgumentError, DeviceError
-from .environment import Variable, recommended
+from .environment import Variable, recommended, remarks
 
 __all__ = ["environment_of", "main", "prepared", "refuse", "start"]
 
@@ -68,7 +68,10 @@ def environment_of(variables: Sequence[Variable], environ: Mapping[str, str]) ->
 
 
 def prepared(environ: Mapping[str, str] = os.environ) -> dict[str, str]:
-    """``environ`` with what this machine needs; what that is, is said on standard error.
+    """``environ`` with what this machine needs.
+
+    What is set here, what is left at another value, and what is set to no effect is said on
+    standard error.
 
     A device that does not answer needs nothing: the program itself will say why it cannot run.
 
@@ -76,13 +79,21 @@ def prepared(environ: Mapping[str, str] = os.environ) -> dict[str, str]:
         SettingError: a variable holds what gfxgraph could not be enabled with.
     """
     try:
-        variables = recommended(this_platform(environ))
+        platform = this_platform(environ)
     except DeviceError as error:
-        print(f"gfxgraph run: {error}", file=sys.stderr)
-        variables = []
-    for one in variables:
-        if one.name not in environ:
-            print(f"gfxgraph run: {one.name}={one.value} ({one.source})", file=sys.stderr)
+        variables, said = [], [str(error)]
+    else:
+        variables, said = recommended(platform), []
+        for one in variables:
+            if one.set_to is None:
+                said.append(f"{one.name}={one.value} ({one.source})")
+            elif one.set_to != one.value:
+                now = f"{one.name} is set to {one.set_to!r}"
+                said.append(f"{now}; recommended is {one.value} ({one.source})")
+        for remark in remarks(platform):
+            said.append(f"{remark.name} is set to {remark.value!r}. {remark.text}")
+    for line in said:
+        print(f"gfxgraph run: {line}", file=sys.stderr)
     found = environment_of(variables, environ)
     if settings.mode(found) != "off":
         settings.from_environment(found)
