@@ -345,6 +345,24 @@ def test_a_gpu_that_torch_does_not_use_is_a_warning():
     assert "torch cannot use it" in one.text and "groups render and video" in one.remedy
 
 
+def test_an_override_may_be_why_torch_cannot_use_the_gpu():
+    hidden = replace(
+        NONE,
+        rocm="7.2",
+        device_files=("/dev/kfd",),
+        hardware_arch="gfx1031",
+        environment={"HSA_OVERRIDE_GFX_VERSION": "11.0.0", "PYTORCH_HIP_ALLOC_CONF": BOTH},
+    )
+    (one,) = findings(hidden, "device")
+    assert one.remedy.startswith("HSA_OVERRIDE_GFX_VERSION=11.0.0 may be the cause")
+    assert levels(hidden, "override") == ["error"]  # of another major number
+    assert levels(hidden, "environment") == []
+    assert "together" in text(hidden, "allocator")
+    both = hidden.environment | {"PYTORCH_ALLOC_CONF": ""}
+    assert "torch reads PYTORCH_HIP" in text(hidden, "allocator", environment=both)
+    assert "hardware  gfx1031" in shown(diagnose(hidden))
+
+
 # The health check, in a process of its own.
 
 HEALTH = {"ok": True, "native_bridge": True, "details": "captured and replayed on nvidia sm_90"}

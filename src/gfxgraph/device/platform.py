@@ -93,6 +93,13 @@ class Platform:
     memory_free: int | None = None
     environment: Mapping[str, str] = field(default_factory=dict)
 
+    @property
+    def has_amd(self) -> bool:
+        """Whether an AMD GPU is what torch uses, or may be what it should use and cannot."""
+        if self.vendor == "emulated":
+            return self.rocm is not None or "/dev/kfd" in self.device_files
+        return self.vendor == "amd"
+
     def to_dict(self) -> dict[str, Any]:
         """What :meth:`from_dict` takes; fit for JSON."""
         found = asdict(self)
@@ -153,7 +160,7 @@ def this_platform(environ: Mapping[str, str] = os.environ) -> Platform:
         vendor=facts.vendor,
         name=facts.name,
         arch=facts.arch,
-        hardware_arch=_hardware_arch() if facts.vendor == "amd" else None,
+        hardware_arch=None if facts.vendor == "nvidia" else _hardware_arch(),
         driver=facts.driver,
         rocm=_rocm_version(),
         cuda=torch.version.cuda,

@@ -70,13 +70,18 @@ def _device(platform: Platform) -> Iterator[Finding]:
             "Install a torch built for CUDA or ROCm.",
         )
     else:
+        name = "HSA_OVERRIDE_GFX_VERSION"
+        override = platform.environment.get(name)
+        may_be = ""
+        if platform.rocm and override:
+            may_be = f"{name}={override} may be the cause: try without it. "
         yield Finding(
             "device",
             "warning",
             f"A driver shows a GPU ({found}), but torch cannot use it: graphs are emulated.",
-            "See CUDA_VISIBLE_DEVICES, HIP_VISIBLE_DEVICES and ROCR_VISIBLE_DEVICES, whether the "
-            "user may open these files (for AMD, groups render and video), and whether the driver "
-            "is new enough for this torch.",
+            f"{may_be}See CUDA_VISIBLE_DEVICES, HIP_VISIBLE_DEVICES and ROCR_VISIBLE_DEVICES, "
+            "whether the user may open these files (for AMD, groups render and video), and whether "
+            "the driver is new enough for this torch.",
         )
 
 
@@ -134,7 +139,8 @@ def _memory(platform: Platform) -> Iterator[Finding]:
 def _allocator(platform: Platform) -> Iterator[Finding]:
     # The first that is set counts, also one that is set to nothing (run with torch 2.13).
     order = ["PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF"]
-    if platform.vendor == "amd":
+    for_rocm = platform.has_amd and platform.cuda is None
+    if for_rocm:
         order.insert(1, "PYTORCH_HIP_ALLOC_CONF")
     found = [name for name in order if name in platform.environment]
     if not found:
@@ -161,7 +167,7 @@ def _allocator(platform: Platform) -> Iterator[Finding]:
             (_IGNORED,),
         )
     expandable = chosen.get("expandable_segments", "").lower() == "true"
-    if platform.vendor != "amd" or not expandable:
+    if not for_rocm or not expandable:
         return
     if platform.rocm and within(platform.rocm, Range(before="7.0")):
         yield Finding(
@@ -188,7 +194,7 @@ def _override(platform: Platform) -> Iterator[Finding]:
     name = "HSA_OVERRIDE_GFX_VERSION"
     text = platform.environment.get(name, "")
     match = re.fullmatch(r"(\d+)\.(\d+)\.([0-9a-f]+)", text)
-    if platform.vendor != "amd" or match is None:
+    if not platform.has_amd or match is None:
         return
     asked = f"gfx{match[1]}{int(match[2]):x}{match[3]}"
     real = platform.hardware_arch
