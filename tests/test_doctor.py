@@ -245,6 +245,15 @@ def test_an_override_is_held_against_the_hardware(real, value, rocm, found):
     assert levels(AMD, "override", **entries) == found
 
 
+def test_an_override_is_not_said_to_be_unneeded_where_another_is_recommended():
+    environment = {"HSA_OVERRIDE_GFX_VERSION": "10.3.1"}
+    entries = {"rocm": "7.2.1", "hardware_arch": "gfx1031", "environment": environment}
+    assert levels(AMD, "override", **entries) == []
+    assert levels(AMD, "environment", **entries) == ["warning"]
+    built = (*AMD.built_for, "gfx1031")
+    assert levels(AMD, "override", built_for=built, **entries) == ["info"]
+
+
 def test_an_override_on_nvidia_is_only_said_to_have_no_effect():
     environment = {"HSA_OVERRIDE_GFX_VERSION": "10.3.0"}
     assert levels(NVIDIA, "override", environment=environment) == []

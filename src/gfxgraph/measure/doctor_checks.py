@@ -207,7 +207,9 @@ def _override(platform: Platform) -> Iterator[Finding]:
             certain=False,
         )
     elif asked == real:
-        yield Finding("override", "info", f"{name}={text} is what the GPU is: not needed.")
+        # _environment says where another value is needed.
+        if not any(one.name == name and one.value != text for one in recommended(platform)):
+            yield Finding("override", "info", f"{name}={text} is what the GPU is: not needed.")
     elif real[:-2] != asked[:-2]:
         yield Finding(
             "override",
