@@ -511,6 +511,34 @@ def test_json_has_a_fixed_shape(tmp_path):
     assert json.loads(doctor("--platform", path, "--json").stdout) == report
 
 
+def test_a_graph_that_failed_on_the_other_machine_is_still_said_to_have_failed(tmp_path):
+    path = tmp_path / "p.json"
+    failed = Probe(NVIDIA, HEALTH | {"ok": False, "details": "a wrong result"}, None)
+    path.write_text(json.dumps(diagnose(None, failed).to_dict()))
+    result = doctor("--platform", path)
+    assert result.exit_code == 2 and "error health: A small graph does not work" in result.stdout
+    path.write_text(doctor("--platform", path, "--json").stdout)
+    assert doctor("--platform", path).stdout == result.stdout
+
+
+@pytest.mark.parametrize("one", [3, {}, {"check": "health"}, {"check": "health", "level": "bad"}])
+def test_a_finding_that_doctor_did_not_write_is_refused(tmp_path, one):
+    path = tmp_path / "p.json"
+    path.write_text(json.dumps({"platform": NVIDIA.to_dict(), "findings": [one]}))
+    result = doctor("--platform", path)
+    assert (
+        result.exit_code == 2 and "are not as gfxgraph doctor" in result.stderr
+    )
+
+
+def test_a_machine_that_could_not_be_asked_is_no_platform(tmp_path):
+    path = tmp_path / "p.json"
+    path.write_text(json.dumps(diagnose(None, child("raise OSError('no driver')")).to_dict()))
+    result = doctor("--platform", path)
+    assert result.exit_code == 2 and not result.stdout
+    assert "doctor could not ask its machine" in result.stderr
+
+
 def test_python_m_gfxgraph_is_the_command(device):
     done = subprocess.run(
         [sys.executable, "-m", "gfxgraph", "doctor", "--json"], capture_output=True, text=True

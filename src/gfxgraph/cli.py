@@ -297,12 +297,15 @@ def doctor(
 
     from .device.platform import read_platform
     from .errors import GfxGraphError
-    from .measure.doctor import diagnose
+    from .measure.doctor import diagnose, saved_health
     from .measure.doctor_probe import probe
     from .measure.doctor_view import show
 
     try:
-        diagnosis = diagnose(read_platform(platform)) if platform else diagnose(None, probe())
+        if platform:
+            diagnosis = diagnose(read_platform(platform), saved=saved_health(platform))
+        else:
+            diagnosis = diagnose(None, probe())
     except GfxGraphError as error:
         _fail(str(error), status=2)
     if as_json:

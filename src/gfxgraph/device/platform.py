@@ -137,8 +137,13 @@ def read_platform(path: Path) -> Platform:
         given = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         raise ArgumentError(f"{path} cannot be read as JSON: {error}.") from error
-    if isinstance(given, dict) and isinstance(given.get("platform"), dict):
+    if isinstance(given, dict) and "platform" in given:
         given = given["platform"]
+        if given is None:
+            raise ArgumentError(
+                f"{path}: its platform is null, since gfxgraph doctor could not ask its machine; "
+                "its findings say why. Write down what you know of it: vendor, arch, rocm ..."
+            )
     try:
         return Platform.from_dict(given)
     except ArgumentError as error:

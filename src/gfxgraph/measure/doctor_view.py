@@ -37,7 +37,7 @@ def show(diagnosis: Diagnosis, console: Console) -> None:
         console.print(table)
     if not diagnosis.here:
         console.print()
-        _print(console, "", "Asked about another machine: nothing was run there.")
+        _print(console, "", "Asked about another machine: nothing was run there now.")
     for finding in diagnosis.findings:
         console.print()
         _show_finding(finding, console)
