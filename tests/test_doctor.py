@@ -216,6 +216,34 @@ def test_expandable_segments_are_off_below_rocm_7():
     assert not allocator(rocm="7.0", PYTORCH_ALLOC_CONF="expandable_segments:True")
 
 
+@pytest.mark.parametrize(
+    ("value", "malformed"),
+    [
+        ("max_split_size_mb=64;foo", "'max_split_size_mb=64;foo'"),
+        ("garbage_collection_threshold:0.8,expandable_segments", "'expandable_segments'"),
+        ("expandable_segments:true", "'expandable_segments:true'"),
+        ("max_split_size_mb:abc", "'max_split_size_mb:abc'"),
+    ],
+)
+def test_a_malformed_value_is_an_error_at_its_entry(value, malformed):
+    (one,) = allocator(NVIDIA, PYTORCH_CUDA_ALLOC_CONF=value)
+    assert one.level == "error" and f"malformed at {malformed};" in one.text
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        "",
+        "max_split_size_mb:64,",
+        "max_split_size_mb: 64 , expandable_segments:True",
+        "roundup_power2_divisions:[256:1,512:2,>:4]",
+        "backend:native",
+    ],
+)
+def test_what_torch_takes_is_not_malformed(value):
+    assert not allocator(NVIDIA, PYTORCH_CUDA_ALLOC_CONF=value)
+
+
 def test_older_torch_may_not_read_the_new_name():
     old = replace(NVIDIA, torch="2.9.1+cu128")
     (one,) = allocator(old, PYTORCH_ALLOC_CONF="expandable_segments:True")
@@ -336,6 +364,12 @@ def test_what_libraries_need_is_said_on_a_gpu():
     assert "fft, conv2d" in text(NVIDIA, "libraries")
     assert [one.certain for one in findings(AMD, "libraries")] == [False]  # measured on NVIDIA
     assert findings(NONE, "libraries") == []
+
+
+def test_every_source_can_be_opened_from_anywhere():
+    for platform in (AMD, NVIDIA, NONE, BAD):
+        for one in diagnose(platform).findings:
+            assert all(source.startswith("https://") for source in one.sources)
 
 
 # No GPU.
@@ -526,9 +560,7 @@ def test_a_finding_that_doctor_did_not_write_is_refused(tmp_path, one):
     path = tmp_path / "p.json"
     path.write_text(json.dumps({"platform": NVIDIA.to_dict(), "findings": [one]}))
     result = doctor("--platform", path)
-    assert (
-        result.exit_code == 2 and "are not as gfxgraph doctor" in result.stderr
-    )
+    assert result.exit_code == 2 and "are not as gfxgraph doctor" in result.stderr
 
 
 def test_a_machine_that_could_not_be_asked_is_no_platform(tmp_path):

@@ -18,6 +18,7 @@ __all__ = ["CHECKS", "Finding", "Level"]
 Level = Literal["error", "warning", "info", "ok"]
 
 _FLAGS = "https://pytorch.org/docs/stable/notes/cuda.html#optimizing-memory-usage-with-pytorch-alloc-conf"
+_TAKES = {"expandable_segments": "True|False", "max_split_size_mb": r"\d.*"}
 _ZEROS = "https://github.com/ROCm/legacy-rocm-build/issues/6603"
 _IGNORED = "https://github.com/pytorch/pytorch/issues/183387"
 _MAJORS = "https://github.com/ROCm/rocm-systems/pull/5686"
@@ -147,6 +148,21 @@ def _allocator(platform: Platform) -> Iterator[Finding]:
         return
     first, value = found[0], platform.environment[found[0]]
     chosen = _options(value)
+    malformed = [
+        f"{name}:{entry}" if entry else name
+        for name, entry in chosen.items()
+        if not re.fullmatch(_TAKES.get(name, r"\[[^][]*\]|[^][:=;]+"), entry)
+    ]
+    if malformed:
+        yield Finding(
+            "allocator",
+            "error",
+            f"{first}={value!r} is malformed at {', '.join(map(repr, malformed))}; torch raises "
+            "where it reads it.",
+            "Write name:value, several with commas between, such as "
+            "max_split_size_mb:128,garbage_collection_threshold:0.8 or expandable_segments:True.",
+            (_FLAGS,),
+        )
     others = [name for name in found[1:] if _options(platform.environment[name]) != chosen]
     if others:
         yield Finding(
@@ -291,7 +307,6 @@ def _libraries(platform: Platform) -> Iterator[Finding]:
         "linalg.inv, solve, svd, eigh and cholesky fail with one too.",
         "graphed warms up, and runs the latter between two graphs. Warm up before captures of your "
         "own, on the stream of the capture.",
-        ("docs/cases.md",),
         certain=platform.vendor == "nvidia",
     )
 
