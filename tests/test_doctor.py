@@ -73,15 +73,8 @@ def text(platform, check, **entries):
     [
         (NONE, 0),
         (NVIDIA, 0),
-        (replace(AMD, arch="gfx1030", hardware_arch="gfx1030", rocm="7.14.0"), 0),
-        (replace(AMD, arch="gfx1030", hardware_arch="gfx1030", rocm="6.4.1"), 1),
-        (replace(AMD, arch="gfx1031", hardware_arch="gfx1031", rocm="7.0.2"), 2),
-        (replace(AMD, arch="gfx1100", hardware_arch="gfx1100", rocm="7.2.1"), 1),
         (AMD, 0),
-        (replace(AMD, rocm="7.2.1"), 2),
         (replace(AMD, rocm="7.2"), 1),  # whether the errors are here is not certain
-        (replace(AMD, rocm="7.0.2"), 1),
-        (replace(AMD, rocm="6.4.3"), 1),
         (Platform("amd"), 1),
         (Platform("nvidia"), 0),
     ],
@@ -91,6 +84,40 @@ def test_the_status_is_that_of_the_worst_finding(platform, status):
     assert diagnosis.status == status, diagnosis.findings
     worst = {0: {"ok", "info"}, 1: {"warning"}, 2: {"error"}}[status]
     assert diagnosis.findings[0].level in worst
+
+
+EVERYWHERE = {"pt#131782", "TheRock#4476"}
+BEFORE_7_14 = EVERYWHERE | {"pt#155684"}
+RDNA2 = {"llama-cpp-turboquant#297"}
+RDNA3 = {"vllm#35485"}
+
+
+@pytest.mark.parametrize(
+    ("arch", "rocm", "issues", "status"),
+    [
+        ("gfx1030", "6.4.3", BEFORE_7_14 | RDNA2, 1),
+        ("gfx1030", "7.0.2", BEFORE_7_14 | RDNA2 | {"hip#3876"}, 1),
+        ("gfx1030", "7.2.1", BEFORE_7_14 | RDNA2, 1),
+        ("gfx1030", "7.14.0", EVERYWHERE | RDNA2, 0),
+        # AMD.built_for has no gfx1031: an error on all four.
+        ("gfx1031", "6.4.3", BEFORE_7_14 | {"pt#193668"}, 2),
+        ("gfx1031", "7.0.2", BEFORE_7_14 | {"pt#193668", "hip#3876"}, 2),
+        ("gfx1031", "7.2.1", BEFORE_7_14 | {"pt#193668"}, 2),
+        ("gfx1031", "7.14.0", EVERYWHERE, 2),
+        ("gfx1100", "6.4.3", BEFORE_7_14 | RDNA3, 1),
+        ("gfx1100", "7.0.2", BEFORE_7_14 | RDNA3 | {"hip#3876", "rs#10021"}, 1),
+        ("gfx1100", "7.2.1", BEFORE_7_14 | RDNA3 | {"rs#10021"}, 1),
+        ("gfx1100", "7.14.0", EVERYWHERE | RDNA3 | {"rs#10021", "legacy-rocm-build#6603"}, 1),
+        ("gfx942", "6.4.3", BEFORE_7_14 | {"pt#155720"}, 1),
+        ("gfx942", "7.0.2", BEFORE_7_14 | {"pt#155720", "hip#3876"}, 1),
+        ("gfx942", "7.2.1", BEFORE_7_14 | {"clr#279", "warp#1957"}, 2),
+        ("gfx942", "7.14.0", EVERYWHERE, 0),
+    ],
+)
+def test_each_amd_machine_gets_its_known_issues_and_status(arch, rocm, issues, status):
+    diagnosis = diagnose(replace(AMD, arch=arch, hardware_arch=arch, rocm=rocm))
+    assert {one.id for one in diagnosis.findings if one.id} == issues
+    assert diagnosis.status == status
 
 
 def test_a_check_that_raises_is_a_finding_and_the_others_go_on():
