@@ -73,15 +73,8 @@ def text(platform, check, **entries):
     [
         (NONE, 0),
         (NVIDIA, 0),
-        (replace(AMD, arch="gfx1030", hardware_arch="gfx1030", rocm="7.14.0"), 0),
-        (replace(AMD, arch="gfx1030", hardware_arch="gfx1030", rocm="6.4.1"), 1),
-        (replace(AMD, arch="gfx1031", hardware_arch="gfx1031", rocm="7.0.2"), 2),
-        (replace(AMD, arch="gfx1100", hardware_arch="gfx1100", rocm="7.2.1"), 1),
         (AMD, 0),
-        (replace(AMD, rocm="7.2.1"), 2),
         (replace(AMD, rocm="7.2"), 1),  # whether the errors are here is not certain
-        (replace(AMD, rocm="7.0.2"), 1),
-        (replace(AMD, rocm="6.4.3"), 1),
         (Platform("amd"), 1),
         (Platform("nvidia"), 0),
     ],
@@ -91,6 +84,40 @@ def test_the_status_is_that_of_the_worst_finding(platform, status):
     assert diagnosis.status == status, diagnosis.findings
     worst = {0: {"ok", "info"}, 1: {"warning"}, 2: {"error"}}[status]
     assert diagnosis.findings[0].level in worst
+
+
+EVERYWHERE = {"pt#131782", "TheRock#4476"}
+BEFORE_7_14 = EVERYWHERE | {"pt#155684"}
+RDNA2 = {"llama-cpp-turboquant#297"}
+RDNA3 = {"vllm#35485"}
+
+
+@pytest.mark.parametrize(
+    ("arch", "rocm", "issues", "status"),
+    [
+        ("gfx1030", "6.4.3", BEFORE_7_14 | RDNA2, 1),
+        ("gfx1030", "7.0.2", BEFORE_7_14 | RDNA2 | {"hip#3876"}, 1),
+        ("gfx1030", "7.2.1", BEFORE_7_14 | RDNA2, 1),
+        ("gfx1030", "7.14.0", EVERYWHERE | RDNA2, 0),
+        # AMD.built_for has no gfx1031: an error on all four.
+        ("gfx1031", "6.4.3", BEFORE_7_14 | {"pt#193668"}, 2),
+        ("gfx1031", "7.0.2", BEFORE_7_14 | {"pt#193668", "hip#3876"}, 2),
+        ("gfx1031", "7.2.1", BEFORE_7_14 | {"pt#193668"}, 2),
+        ("gfx1031", "7.14.0", EVERYWHERE, 2),
+        ("gfx1100", "6.4.3", BEFORE_7_14 | RDNA3, 1),
+        ("gfx1100", "7.0.2", BEFORE_7_14 | RDNA3 | {"hip#3876", "rs#10021"}, 1),
+        ("gfx1100", "7.2.1", BEFORE_7_14 | RDNA3 | {"rs#10021"}, 1),
+        ("gfx1100", "7.14.0", EVERYWHERE | RDNA3 | {"rs#10021", "legacy-rocm-build#6603"}, 1),
+        ("gfx942", "6.4.3", BEFORE_7_14 | {"pt#155720"}, 1),
+        ("gfx942", "7.0.2", BEFORE_7_14 | {"pt#155720", "hip#3876"}, 1),
+        ("gfx942", "7.2.1", BEFORE_7_14 | {"clr#279", "warp#1957"}, 2),
+        ("gfx942", "7.14.0", EVERYWHERE, 0),
+    ],
+)
+def test_each_amd_machine_gets_its_known_issues_and_status(arch, rocm, issues, status):
+    diagnosis = diagnose(replace(AMD, arch=arch, hardware_arch=arch, rocm=rocm))
+    assert {one.id for one in diagnosis.findings if one.id} == issues
+    assert diagnosis.status == status
 
 
 def test_a_check_that_raises_is_a_finding_and_the_others_go_on():
@@ -121,6 +148,10 @@ def test_an_issue_that_a_variable_avoids_is_an_error_until_it_is_set():
     assert of_6888(DEBUG_HIP_GRAPH_SEGMENT_SCHEDULING="1").level == "error"
     avoided = of_6888(DEBUG_HIP_GRAPH_SEGMENT_SCHEDULING="0")
     assert avoided.level == "info" and "Avoided here" in avoided.text
+    assert "gfxgraph run sets it" in of_6888().remedy
+    other = of_6888(DEBUG_HIP_GRAPH_SEGMENT_SCHEDULING="1").remedy
+    assert "it is set to '1', which gfxgraph run leaves" in other and "sets it" not in other
+    assert "gfxgraph run" not in avoided.remedy
 
 
 # Memory.
@@ -212,6 +243,34 @@ def test_expandable_segments_are_off_below_rocm_7():
     assert not allocator(rocm="7.0", PYTORCH_ALLOC_CONF="expandable_segments:True")
 
 
+@pytest.mark.parametrize(
+    ("value", "malformed"),
+    [
+        ("max_split_size_mb=64;foo", "'max_split_size_mb=64;foo'"),
+        ("garbage_collection_threshold:0.8,expandable_segments", "'expandable_segments'"),
+        ("expandable_segments:true", "'expandable_segments:true'"),
+        ("max_split_size_mb:abc", "'max_split_size_mb:abc'"),
+    ],
+)
+def test_a_malformed_value_is_an_error_at_its_entry(value, malformed):
+    (one,) = allocator(NVIDIA, PYTORCH_CUDA_ALLOC_CONF=value)
+    assert one.level == "error" and f"malformed at {malformed};" in one.text
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        "",
+        "max_split_size_mb:64,",
+        "max_split_size_mb: 64 , expandable_segments:True",
+        "roundup_power2_divisions:[256:1,512:2,>:4]",
+        "backend:native",
+    ],
+)
+def test_what_torch_takes_is_not_malformed(value):
+    assert not allocator(NVIDIA, PYTORCH_CUDA_ALLOC_CONF=value)
+
+
 def test_older_torch_may_not_read_the_new_name():
     old = replace(NVIDIA, torch="2.9.1+cu128")
     (one,) = allocator(old, PYTORCH_ALLOC_CONF="expandable_segments:True")
@@ -239,6 +298,15 @@ def test_an_override_is_held_against_the_hardware(real, value, rocm, found):
     environment = {"HSA_OVERRIDE_GFX_VERSION": value}
     entries = {"hardware_arch": real, "rocm": rocm, "environment": environment}
     assert levels(AMD, "override", **entries) == found
+
+
+def test_an_override_is_not_said_to_be_unneeded_where_another_is_recommended():
+    environment = {"HSA_OVERRIDE_GFX_VERSION": "10.3.1"}
+    entries = {"rocm": "7.2.1", "hardware_arch": "gfx1031", "environment": environment}
+    assert levels(AMD, "override", **entries) == []
+    assert levels(AMD, "environment", **entries) == ["warning"]
+    built = (*AMD.built_for, "gfx1031")
+    assert levels(AMD, "override", built_for=built, **entries) == ["info"]
 
 
 def test_an_override_on_nvidia_is_only_said_to_have_no_effect():
@@ -300,6 +368,19 @@ def test_what_avoids_a_known_issue_is_said_once():
     assert "HSA_OVERRIDE" in text(AMD, "environment", rocm="7.2.4", hardware_arch="gfx1031")
 
 
+@pytest.mark.parametrize(
+    ("environment", "said"),
+    [
+        ({}, "gfxgraph run sets it"),
+        ({"HSA_OVERRIDE_GFX_VERSION": "10.3.1"}, "set to '10.3.1', which gfxgraph run leaves"),
+    ],
+)
+def test_run_is_said_to_set_only_what_it_sets(environment, said):
+    entries = {"rocm": "7.2.1", "hardware_arch": "gfx1031", "environment": environment}
+    (one,) = findings(AMD, "environment", **entries)
+    assert said in one.remedy
+
+
 def test_missing_packages_are_said_where_they_matter():
     missing = {"bindings": None, "triton": None}
     assert levels(NVIDIA, "packages", **missing) == ["info", "info"]
@@ -310,6 +391,12 @@ def test_what_libraries_need_is_said_on_a_gpu():
     assert "fft, conv2d" in text(NVIDIA, "libraries")
     assert [one.certain for one in findings(AMD, "libraries")] == [False]  # measured on NVIDIA
     assert findings(NONE, "libraries") == []
+
+
+def test_every_source_can_be_opened_from_anywhere():
+    for platform in (AMD, NVIDIA, NONE, BAD):
+        for one in diagnose(platform).findings:
+            assert all(source.startswith("https://") for source in one.sources)
 
 
 # No GPU.
@@ -326,6 +413,24 @@ def test_a_gpu_that_torch_does_not_use_is_a_warning():
     assert one.level == "warning" and "/dev/kfd" in one.text and "CPU alone" in one.text
     (one,) = findings(NONE, "device", device_files=("/dev/kfd",), rocm="7.2")
     assert "torch cannot use it" in one.text and "groups render and video" in one.remedy
+
+
+def test_an_override_may_be_why_torch_cannot_use_the_gpu():
+    hidden = replace(
+        NONE,
+        rocm="7.2",
+        device_files=("/dev/kfd",),
+        hardware_arch="gfx1031",
+        environment={"HSA_OVERRIDE_GFX_VERSION": "11.0.0", "PYTORCH_HIP_ALLOC_CONF": BOTH},
+    )
+    (one,) = findings(hidden, "device")
+    assert one.remedy.startswith("HSA_OVERRIDE_GFX_VERSION=11.0.0 may be the cause")
+    assert levels(hidden, "override") == ["error"]  # of another major number
+    assert levels(hidden, "environment") == []
+    assert "together" in text(hidden, "allocator")
+    both = hidden.environment | {"PYTORCH_ALLOC_CONF": ""}
+    assert "torch reads PYTORCH_HIP" in text(hidden, "allocator", environment=both)
+    assert "hardware  gfx1031" in shown(diagnose(hidden))
 
 
 # The health check, in a process of its own.
@@ -465,6 +570,32 @@ def test_json_has_a_fixed_shape(tmp_path):
     # What it wrote is what it takes.
     path.write_text(result.stdout)
     assert json.loads(doctor("--platform", path, "--json").stdout) == report
+
+
+def test_a_graph_that_failed_on_the_other_machine_is_still_said_to_have_failed(tmp_path):
+    path = tmp_path / "p.json"
+    failed = Probe(NVIDIA, HEALTH | {"ok": False, "details": "a wrong result"}, None)
+    path.write_text(json.dumps(diagnose(None, failed).to_dict()))
+    result = doctor("--platform", path)
+    assert result.exit_code == 2 and "error health: A small graph does not work" in result.stdout
+    path.write_text(doctor("--platform", path, "--json").stdout)
+    assert doctor("--platform", path).stdout == result.stdout
+
+
+@pytest.mark.parametrize("one", [3, {}, {"check": "health"}, {"check": "health", "level": "bad"}])
+def test_a_finding_that_doctor_did_not_write_is_refused(tmp_path, one):
+    path = tmp_path / "p.json"
+    path.write_text(json.dumps({"platform": NVIDIA.to_dict(), "findings": [one]}))
+    result = doctor("--platform", path)
+    assert result.exit_code == 2 and "are not as gfxgraph doctor" in result.stderr
+
+
+def test_a_machine_that_could_not_be_asked_is_no_platform(tmp_path):
+    path = tmp_path / "p.json"
+    path.write_text(json.dumps(diagnose(None, child("raise OSError('no driver')")).to_dict()))
+    result = doctor("--platform", path)
+    assert result.exit_code == 2 and not result.stdout
+    assert "doctor could not ask its machine" in result.stderr
 
 
 def test_python_m_gfxgraph_is_the_command(device):

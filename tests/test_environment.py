@@ -98,6 +98,13 @@ def test_variables_of_rocm_have_no_effect_on_nvidia():
     assert remarks(with_set(MI355, **set_to)) == []
 
 
+@pytest.mark.parametrize("entries", [{"rocm": "7.2"}, {"device_files": ("/dev/kfd",)}])
+def test_they_may_have_one_where_torch_cannot_use_its_amd_gpu(entries):
+    platform = replace(NONE, **entries)
+    assert remarks(with_set(platform, HSA_OVERRIDE_GFX_VERSION="11.0.0")) == []
+    assert remarks(with_set(NONE, HSA_OVERRIDE_GFX_VERSION="11.0.0")) != []
+
+
 def test_a_variable_that_is_set_to_nothing_is_not_set():
     assert remarks(with_set(MI355, HIP_GRAPH_ENABLED="")) == []
 

@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -101,6 +102,33 @@ def test_an_error_has_the_traceback_and_the_status_of_python(tmp_path, capfd):
     assert "ZeroDivisionError" in err
 
 
+@pytest.mark.parametrize(
+    ("init", "tool"),
+    [
+        ("", "def f():\n    return 1 / 0\nf()\n"),
+        ("raise ValueError('cfg broken')", ""),
+        ("import a_missing_package", ""),
+        ("import broken.missing", ""),
+    ],
+)
+@pytest.mark.parametrize("name", ["broken", "broken.tool"])
+def test_an_error_in_a_module_or_its_package_is_that_of_python(
+    init, tool, name, tmp_path, monkeypatch, capfd
+):
+    (tmp_path / "broken").mkdir()
+    (tmp_path / "broken" / "__init__.py").write_text(init)
+    for file in ("__main__.py", "tool.py"):
+        (tmp_path / "broken" / file).write_text(tool)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PYTHONPATH", str(Path(gfxgraph.__file__).parents[1]))
+    plain = python("-m", name)
+    status, _, err = started(capfd, name, module=True)
+    expected = plain.stderr.splitlines()
+    assert status == plain.returncode == 1 and err.splitlines()[-1] == expected[-1]
+    users = next(at for at, line in enumerate(expected) if str(tmp_path) in line)
+    assert err.splitlines() == [expected[0], *expected[users:]]
+
+
 def test_a_folder_with_a_main_file_runs(tmp_path, capfd):
     (tmp_path / "__main__.py").write_text("import helper; raise SystemExit(helper.status)")
     (tmp_path / "helper.py").write_text("status = 5")
@@ -115,7 +143,10 @@ def test_it_is_the_same_process_and_ctrl_c_ends_it(tmp_path):
         assert int(process.stdout.readline()) == process.pid
         process.send_signal(signal.SIGINT)
         _, err = process.communicate(timeout=60)
-    assert process.returncode == -signal.SIGINT and b"KeyboardInterrupt" in err
+    assert process.returncode == -signal.SIGINT
+    lines = err.decode().splitlines()
+    assert lines[0].startswith("Traceback") and str(script) in lines[1]
+    assert lines[-1] == "KeyboardInterrupt" and "launch.py" not in err.decode()
 
 
 # The environment.
@@ -128,13 +159,33 @@ def test_what_is_set_is_never_overridden():
         assert environment_of(variables, own) == own
 
 
+def on_mi355(monkeypatch):
+    monkeypatch.setattr(
+        launch, "this_platform", lambda environ: replace(MI355, environment=environ)
+    )
+
+
 def test_what_is_set_is_said_on_standard_error(monkeypatch, capsys):
-    monkeypatch.setattr(launch, "this_platform", lambda environ: MI355)
+    on_mi355(monkeypatch)
     assert prepared({}) == {"GFXGRAPH": "1", SEGMENTS: "0"}
     said = capsys.readouterr()
     assert said.err.startswith(f"gfxgraph run: {SEGMENTS}=0 (https://") and not said.out
-    assert prepared({SEGMENTS: "1"})[SEGMENTS] == "1"
+    assert prepared({SEGMENTS: "0"})[SEGMENTS] == "0"
     assert not capsys.readouterr().err
+
+
+def test_what_is_left_at_another_value_is_said(monkeypatch, capsys):
+    on_mi355(monkeypatch)
+    assert prepared({SEGMENTS: "1"})[SEGMENTS] == "1"
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith(f"gfxgraph run: {SEGMENTS} is set to '1'; recommended is 0 (https://")
+
+
+def test_what_is_set_to_no_effect_is_said(monkeypatch, capsys):
+    on_mi355(monkeypatch)
+    prepared({SEGMENTS: "0", "HIP_GRAPH_ENABLED": "1"})
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith("gfxgraph run: HIP_GRAPH_ENABLED is set to '1'. Nothing reads it")
 
 
 def test_where_the_device_does_not_answer_the_program_runs_nevertheless(monkeypatch, capsys):
@@ -165,6 +216,26 @@ def test_what_cannot_be_run_is_explained_and_told_by_status_2(args, problem, tmp
     assert result.exit_code == 2 and problem in result.stderr and not result.stdout
 
 
-def test_a_module_that_is_not_there_is_told_by_status_2(capfd):
-    status, out, err = started(capfd, "no_such_module", module=True)
-    assert (status, out) == (2, "") and "No module named 'no_such_module'" in err
+@pytest.mark.parametrize(
+    ("name", "problem"),
+    [
+        ("no_such_module", "No module named 'no_such_module'"),
+        ("no_such_module.tool", "No module named 'no_such_module'"),
+        ("json.no_such_module", "No module named 'json.no_such_module'"),
+        ("this.tool", "trying to find 'this.tool'"),
+        ("json", "No module named 'json.__main__'"),
+        (".json", "relative"),
+    ],
+)
+def test_a_module_that_is_not_there_is_told_by_status_2(name, problem, capfd):
+    status, _, err = started(capfd, name, module=True)
+    (line,) = err.splitlines()
+    assert status == 2 and line.startswith("Error: ") and problem in line
+
+
+@pytest.mark.parametrize(
+    ("target", "hint"), [("my_package.tool", True), ("nope.py", False), ("no/such file", False)]
+)
+def test_a_module_is_suggested_only_for_the_name_of_one(target, hint):
+    result = CliRunner().invoke(app, ["run", target])
+    assert ("run -m" in result.stderr) == hint and "There is no file" in result.stderr

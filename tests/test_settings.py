@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
+import gfxgraph
 from gfxgraph.errors import SettingError
 from gfxgraph.settings import Settings, from_environment
 
@@ -64,3 +67,54 @@ def test_importing_asks_for_the_switch_alone(environment, imported):
     )
     assert (child.returncode == 0) == imported
     assert imported or "SettingError: GFXGRAPH='yes'" in child.stderr
+
+
+MALFORMED = [
+    {"GFXGRAPH": "bogus"},
+    {"GFXGRAPH": "1", "HGB_LOG_LEVEL": "xx"},
+]
+
+
+def command(*args, how=("-m", "gfxgraph"), **environment):
+    return subprocess.run(
+        [sys.executable, *how, *args],
+        env=os.environ | environment,
+        capture_output=True,
+        text=True,
+        timeout=100,
+    )
+
+
+@pytest.mark.parametrize("environment", MALFORMED)
+def test_doctor_reports_a_malformed_setting_as_an_error(environment):
+    done = command("doctor", "--json", **environment)
+    report = json.loads(done.stdout)
+    (one,) = [one for one in report["findings"] if one["check"] == "settings"]
+    assert one["level"] == "error" and list(environment)[-1] in one["text"]
+    assert report["platform"]["environment"] == environment
+    assert done.returncode == 2 and not done.stderr
+
+
+@pytest.mark.parametrize("environment", MALFORMED)
+@pytest.mark.parametrize("args", [["env"], ["run", "x.py"]])
+def test_other_commands_say_a_malformed_setting_in_a_line(args, environment):
+    done = command(*args, **environment)
+    (line,) = done.stderr.splitlines()
+    assert line.startswith("Error: ") and list(environment)[-1] in line
+    assert done.returncode == 2 and not done.stdout
+
+
+def test_the_installed_command_does_so_too(tmp_path):
+    script = tmp_path / "gfxgraph"
+    script.write_text("from gfxgraph.cli import app\napp()\n")  # as pip writes it
+    source = str(Path(gfxgraph.__file__).parents[1])
+    done = command("env", how=[script], GFXGRAPH="bogus", PYTHONPATH=source)
+    assert done.returncode == 2 and done.stderr.startswith("Error: GFXGRAPH='bogus'")
+
+
+def test_run_refuses_a_setting_that_the_program_could_not_be_enabled_with(tmp_path):
+    script = tmp_path / "x.py"
+    script.write_text("print('it ran')")
+    done = command("run", script, GFXGRAPH_VRAM_CAP="80%")
+    assert done.returncode == 2 and done.stderr.startswith("Error: GFXGRAPH_VRAM_CAP='80%'")
+    assert command("run", script, GFXGRAPH_VRAM_CAP="80%", GFXGRAPH="0").stdout == "it ran\n"

@@ -8,6 +8,8 @@
 
 from __future__ import annotations
 
+import sys
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from . import errors, settings
@@ -153,8 +155,21 @@ def __getattr__(name: str) -> Any:
     return value
 
 
-_mode = settings.mode()  # the other variables are read where they are used
-if _mode != "off":
-    from .call.dynamic import enable
+def _is_command() -> bool:
+    program = sys.argv[0] if sys.argv else ""
+    if program == "-m":  # so it reads until the module is found
+        program = sys.orig_argv[-len(sys.argv)].removeprefix("-m")
+    return Path(program).name in ("gfxgraph", "gfxgraph.exe")
 
-    enable(debug=_mode == "debug", validate=_mode == "validate")
+
+_setting_error: errors.SettingError | None = None
+try:
+    _mode = settings.mode()  # the other variables are read where they are used
+    if _mode != "off":
+        from .call.dynamic import enable
+
+        enable(debug=_mode == "debug", validate=_mode == "validate")
+except errors.SettingError as _error:
+    if not _is_command():
+        raise
+    _setting_error = _error  # the command line says it: doctor is to look at what is malformed

@@ -74,12 +74,17 @@ def _version(wanted: bool) -> None:
 
 @app.callback()
 def main(
+    context: typer.Context,
     version: Annotated[
         bool,
         typer.Option("--version", callback=_version, is_eager=True, help="Show the version."),
     ] = False,
 ) -> None:
     """Run any PyTorch inference function as a CUDA or HIP graph."""
+    from . import _setting_error
+
+    if _setting_error is not None and context.invoked_subcommand != "doctor":
+        _fail(str(_setting_error), status=2)
 
 
 @app.command()
@@ -292,12 +297,15 @@ def doctor(
 
     from .device.platform import read_platform
     from .errors import GfxGraphError
-    from .measure.doctor import diagnose
+    from .measure.doctor import diagnose, saved_health
     from .measure.doctor_probe import probe
     from .measure.doctor_view import show
 
     try:
-        diagnosis = diagnose(read_platform(platform)) if platform else diagnose(None, probe())
+        if platform:
+            diagnosis = diagnose(read_platform(platform), saved=saved_health(platform))
+        else:
+            diagnosis = diagnose(None, probe())
     except GfxGraphError as error:
         _fail(str(error), status=2)
     if as_json:
@@ -363,9 +371,10 @@ def run(
 
     try:
         refuse(target, module)
+        environ = prepared()
     except GfxGraphError as error:
         _fail(str(error), status=2)
-    start(target, args or [], prepared(), module=module)
+    start(target, args or [], environ, module=module)
 
 
 def _one_document(as_json: bool, sarif: str | None) -> None:

@@ -93,6 +93,13 @@ class Platform:
     memory_free: int | None = None
     environment: Mapping[str, str] = field(default_factory=dict)
 
+    @property
+    def has_amd(self) -> bool:
+        """Whether an AMD GPU is what torch uses, or may be what it should use and cannot."""
+        if self.vendor == "emulated":
+            return self.rocm is not None or "/dev/kfd" in self.device_files
+        return self.vendor == "amd"
+
     def to_dict(self) -> dict[str, Any]:
         """What :meth:`from_dict` takes; fit for JSON."""
         found = asdict(self)
@@ -130,8 +137,13 @@ def read_platform(path: Path) -> Platform:
         given = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         raise ArgumentError(f"{path} cannot be read as JSON: {error}.") from error
-    if isinstance(given, dict) and isinstance(given.get("platform"), dict):
+    if isinstance(given, dict) and "platform" in given:
         given = given["platform"]
+        if given is None:
+            raise ArgumentError(
+                f"{path}: its platform is null, since gfxgraph doctor could not ask its machine; "
+                "its findings say why. Write down what you know of it: vendor, arch, rocm ..."
+            )
     try:
         return Platform.from_dict(given)
     except ArgumentError as error:
@@ -153,7 +165,7 @@ def this_platform(environ: Mapping[str, str] = os.environ) -> Platform:
         vendor=facts.vendor,
         name=facts.name,
         arch=facts.arch,
-        hardware_arch=_hardware_arch() if facts.vendor == "amd" else None,
+        hardware_arch=None if facts.vendor == "nvidia" else _hardware_arch(),
         driver=facts.driver,
         rocm=_rocm_version(),
         cuda=torch.version.cuda,

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import Any
 
 from ..device.platform import Platform
+from ..errors import ArgumentError
 from .doctor_checks import CHECKS, Finding, Level
 from .doctor_probe import Probe
 
-__all__ = ["Diagnosis", "diagnose"]
+__all__ = ["Diagnosis", "diagnose", "saved_health"]
 
 SCHEMA = 1
 _ORDER: dict[Level, int] = {"ok": 0, "info": 0, "warning": 1, "error": 2}
@@ -55,6 +58,7 @@ def diagnose(
     platform: Platform | None,
     probe: Probe | None = None,
     checks: Mapping[str, Check] = CHECKS,
+    saved: Iterable[Finding] = (),
 ) -> Diagnosis:
     """Run all checks; one that raises becomes a finding.
 
@@ -63,8 +67,9 @@ def diagnose(
         probe: what this machine answered; ``None``: another machine is asked about, and only what
             can be said without running anything there is.
         checks: name -> check, default all.
+        saved: what was found on the other machine, as :func:`saved_health` gives it.
     """
-    findings: list[Finding] = []
+    findings = list(saved)
     if probe is not None:
         platform = platform or probe.platform
         findings += _health(probe)
@@ -85,6 +90,23 @@ def diagnose(
     findings.sort(key=lambda one: -_ORDER[one.level])
     health = probe.health if probe else None
     return Diagnosis(platform, probe is not None, tuple(findings), health)
+
+
+def saved_health(path: Path) -> list[Finding]:
+    """What ``gfxgraph doctor --json`` wrote of a small graph on its machine; else nothing.
+
+    Raises:
+        ArgumentError: it is not as doctor writes it.
+    """
+    findings = json.loads(path.read_text(encoding="utf-8")).get("findings", [])
+    try:
+        saved = [one for one in findings if one["check"] == "health"]
+        found = [Finding(**one | {"sources": tuple(one["sources"])}) for one in saved]
+        if all(one.level in _ORDER and isinstance(one.text, str) for one in found):
+            return found
+    except (KeyError, TypeError):
+        pass
+    raise ArgumentError(f"{path}: its findings are not as gfxgraph doctor --json writes them.")
 
 
 def _health(probe: Probe) -> list[Finding]:

@@ -18,6 +18,7 @@ __all__ = ["CHECKS", "Finding", "Level"]
 Level = Literal["error", "warning", "info", "ok"]
 
 _FLAGS = "https://pytorch.org/docs/stable/notes/cuda.html#optimizing-memory-usage-with-pytorch-alloc-conf"
+_TAKES = {"expandable_segments": "True|False", "max_split_size_mb": r"\d.*"}
 _ZEROS = "https://github.com/ROCm/legacy-rocm-build/issues/6603"
 _IGNORED = "https://github.com/pytorch/pytorch/issues/183387"
 _MAJORS = "https://github.com/ROCm/rocm-systems/pull/5686"
@@ -70,13 +71,18 @@ def _device(platform: Platform) -> Iterator[Finding]:
             "Install a torch built for CUDA or ROCm.",
         )
     else:
+        name = "HSA_OVERRIDE_GFX_VERSION"
+        override = platform.environment.get(name)
+        may_be = ""
+        if platform.rocm and override:
+            may_be = f"{name}={override} may be the cause: try without it. "
         yield Finding(
             "device",
             "warning",
             f"A driver shows a GPU ({found}), but torch cannot use it: graphs are emulated.",
-            "See CUDA_VISIBLE_DEVICES, HIP_VISIBLE_DEVICES and ROCR_VISIBLE_DEVICES, whether the "
-            "user may open these files (for AMD, groups render and video), and whether the driver "
-            "is new enough for this torch.",
+            f"{may_be}See CUDA_VISIBLE_DEVICES, HIP_VISIBLE_DEVICES and ROCR_VISIBLE_DEVICES, "
+            "whether the user may open these files (for AMD, groups render and video), and whether "
+            "the driver is new enough for this torch.",
         )
 
 
@@ -134,13 +140,29 @@ def _memory(platform: Platform) -> Iterator[Finding]:
 def _allocator(platform: Platform) -> Iterator[Finding]:
     # The first that is set counts, also one that is set to nothing (run with torch 2.13).
     order = ["PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF"]
-    if platform.vendor == "amd":
+    for_rocm = platform.has_amd and platform.cuda is None
+    if for_rocm:
         order.insert(1, "PYTORCH_HIP_ALLOC_CONF")
     found = [name for name in order if name in platform.environment]
     if not found:
         return
     first, value = found[0], platform.environment[found[0]]
     chosen = _options(value)
+    malformed = [
+        f"{name}:{entry}" if entry else name
+        for name, entry in chosen.items()
+        if not re.fullmatch(_TAKES.get(name, r"\[[^][]*\]|[^][:=;]+"), entry)
+    ]
+    if malformed:
+        yield Finding(
+            "allocator",
+            "error",
+            f"{first}={value!r} is malformed at {', '.join(map(repr, malformed))}; torch raises "
+            "where it reads it.",
+            "Write name:value, several with commas between, such as "
+            "max_split_size_mb:128,garbage_collection_threshold:0.8 or expandable_segments:True.",
+            (_FLAGS,),
+        )
     others = [name for name in found[1:] if _options(platform.environment[name]) != chosen]
     if others:
         yield Finding(
@@ -161,7 +183,7 @@ def _allocator(platform: Platform) -> Iterator[Finding]:
             (_IGNORED,),
         )
     expandable = chosen.get("expandable_segments", "").lower() == "true"
-    if platform.vendor != "amd" or not expandable:
+    if not for_rocm or not expandable:
         return
     if platform.rocm and within(platform.rocm, Range(before="7.0")):
         yield Finding(
@@ -188,7 +210,7 @@ def _override(platform: Platform) -> Iterator[Finding]:
     name = "HSA_OVERRIDE_GFX_VERSION"
     text = platform.environment.get(name, "")
     match = re.fullmatch(r"(\d+)\.(\d+)\.([0-9a-f]+)", text)
-    if platform.vendor != "amd" or match is None:
+    if not platform.has_amd or match is None:
         return
     asked = f"gfx{match[1]}{int(match[2]):x}{match[3]}"
     real = platform.hardware_arch
@@ -201,7 +223,9 @@ def _override(platform: Platform) -> Iterator[Finding]:
             certain=False,
         )
     elif asked == real:
-        yield Finding("override", "info", f"{name}={text} is what the GPU is: not needed.")
+        # _environment says where another value is needed.
+        if not any(one.name == name and one.value != text for one in recommended(platform)):
+            yield Finding("override", "info", f"{name}={text} is what the GPU is: not needed.")
     elif real[:-2] != asked[:-2]:
         yield Finding(
             "override",
@@ -251,7 +275,7 @@ def _environment(platform: Platform) -> Iterator[Finding]:
                 "environment",
                 "warning" if one.certain else "info",
                 f"{one.name} is {now}. {one.reason}",
-                f"{one.name}={one.value}: gfxgraph run sets it, gfxgraph env prints it.",
+                f"{one.name}={one.value}: {_by_run(one.set_to)}; gfxgraph env prints it.",
                 (one.source,),
                 one.certain,
             )
@@ -283,7 +307,6 @@ def _libraries(platform: Platform) -> Iterator[Finding]:
         "linalg.inv, solve, svd, eigh and cholesky fail with one too.",
         "graphed warms up, and runs the latter between two graphs. Warm up before captures of your "
         "own, on the stream of the capture.",
-        ("docs/cases.md",),
         certain=platform.vendor == "nvidia",
     )
 
@@ -301,9 +324,19 @@ def _known(platform: Platform) -> Iterator[Finding]:
             text += " Avoided here: "
             text += " ".join(f"{name}={value}" for name, value in issue.variables.items())
             text += " is set."
-        yield Finding(
-            "known issue", level, text, issue.workaround, issue.links, not match.unknown, issue.id
-        )
+        remedy = issue.workaround
+        for name, value in issue.variables.items():
+            now = platform.environment.get(name)
+            if now != value:
+                remedy += f" {name}: {_by_run(now)}."
+        yield Finding("known issue", level, text, remedy, issue.links, not match.unknown, issue.id)
+
+
+def _by_run(set_to: str | None) -> str:
+    """What ``gfxgraph run`` does with a variable that should be set to something else."""
+    if set_to is None:
+        return "gfxgraph run sets it"
+    return f"it is set to {set_to!r}, which gfxgraph run leaves"
 
 
 def _options(text: str) -> Mapping[str, str]:

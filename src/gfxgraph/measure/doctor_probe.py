@@ -15,7 +15,13 @@ from ..errors import ArgumentError
 
 __all__ = ["Probe", "probe"]
 
-_CODE = "import sys; sys.path[:] = {path!r}; from gfxgraph.measure.doctor_probe import main; main()"
+# argv: a malformed setting is to be a finding, not to end this process when it imports gfxgraph.
+_CODE = """\
+import sys
+sys.path[:], sys.argv[:] = {path!r}, ["gfxgraph"]
+from gfxgraph.measure.doctor_probe import main
+main()
+"""
 
 
 @dataclass(frozen=True)

@@ -37,7 +37,7 @@ def show(diagnosis: Diagnosis, console: Console) -> None:
         console.print(table)
     if not diagnosis.here:
         console.print()
-        _print(console, "", "Asked about another machine: nothing was run there.")
+        _print(console, "", "Asked about another machine: nothing was run there now.")
     for finding in diagnosis.findings:
         console.print()
         _show_finding(finding, console)
@@ -50,15 +50,17 @@ def show(diagnosis: Diagnosis, console: Console) -> None:
 
 def _facts(platform: Platform) -> Iterator[tuple[str, str]]:
     arch = platform.arch or "architecture not known"
-    if platform.hardware_arch and platform.hardware_arch != platform.arch:
+    if platform.vendor == "amd" and platform.hardware_arch not in (None, platform.arch):
         arch += f", really {platform.hardware_arch}"
     if platform.vendor == "emulated":
         yield "device", f"emulated on {platform.name or 'the CPU'} ({arch})"
         yield "driver", ", ".join(platform.device_files) or "no driver of a GPU found"
+        if platform.hardware_arch:
+            yield "hardware", platform.hardware_arch
     else:
         yield "device", f"{platform.name or platform.vendor} ({arch})"
         yield "driver", platform.driver or "not known"
-    if platform.vendor == "amd":
+    if platform.vendor == "amd" or platform.rocm:
         yield "ROCm", platform.rocm or "not known"
     elif platform.vendor == "nvidia":
         yield "CUDA", platform.cuda or "not known"

@@ -141,14 +141,14 @@ def _no_effect(platform: Platform) -> Iterator[tuple[str, str, str]]:
         "has no effect.",
         "https://github.com/pytorch/pytorch/pull/61706",
     )
-    if platform.vendor != "amd":
+    if not platform.has_amd:
         for name in platform.environment:
             if name.startswith(("AMD_", "DEBUG_HIP_", "HSA_", "PYTORCH_HIP_")) or name in (
                 "HIP_LAUNCH_BLOCKING",
                 "HIP_FORCE_DEV_KERNARG",
                 "GPU_MAX_HW_QUEUES",
             ):
-                yield name, "Only ROCm reads it, and there is no AMD GPU here.", _FLAGS
+                yield name, "Only ROCm reads it, and no AMD GPU is used here.", _FLAGS
     elif platform.environment.get("AMD_SERIALIZE_KERNEL", "0") != "0":
         yield (
             "AMD_SERIALIZE_KERNEL",

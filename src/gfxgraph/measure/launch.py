@@ -17,13 +17,15 @@ import subprocess
 import sys
 import types
 from collections.abc import Mapping, Sequence
-from importlib.machinery import SourceFileLoader
+from importlib.machinery import ModuleSpec, SourceFileLoader
 from pathlib import Path
+from types import TracebackType
 from typing import NoReturn
 
+from .. import settings
 from ..device.platform import this_platform
 from ..errors import ArgumentError, DeviceError
-from .environment import Variable, recommended
+from .environment import Variable, recommended, remarks
 
 __all__ = ["environment_of", "main", "prepared", "refuse", "start"]
 
@@ -49,7 +51,9 @@ def refuse(target: str, module: bool) -> None:
     if module:
         return  # its parents would have to be imported; main says it
     if not path.exists():
-        raise ArgumentError(f"There is no file {target!r}. For a module: gfxgraph run -m {target}")
+        dotted = not target.endswith(".py") and all(map(str.isidentifier, target.split(".")))
+        hint = f" For a module: gfxgraph run -m {target}" if dotted else ""
+        raise ArgumentError(f"There is no file {target!r}.{hint}")
     if path.is_dir() and not (path / "__main__.py").is_file():
         raise ArgumentError(
             f"{target!r} is a directory without a __main__.py: name the file to run."
@@ -67,19 +71,36 @@ def environment_of(variables: Sequence[Variable], environ: Mapping[str, str]) ->
 
 
 def prepared(environ: Mapping[str, str] = os.environ) -> dict[str, str]:
-    """``environ`` with what this machine needs; what that is, is said on standard error.
+    """``environ`` with what this machine needs.
+
+    What is set here, what is left at another value, and what is set to no effect is said on
+    standard error.
 
     A device that does not answer needs nothing: the program itself will say why it cannot run.
+
+    Raises:
+        SettingError: a variable holds what gfxgraph could not be enabled with.
     """
     try:
-        variables = recommended(this_platform(environ))
+        platform = this_platform(environ)
     except DeviceError as error:
-        print(f"gfxgraph run: {error}", file=sys.stderr)
-        variables = []
-    for one in variables:
-        if one.name not in environ:
-            print(f"gfxgraph run: {one.name}={one.value} ({one.source})", file=sys.stderr)
-    return environment_of(variables, environ)
+        variables, said = [], [str(error)]
+    else:
+        variables, said = recommended(platform), []
+        for one in variables:
+            if one.set_to is None:
+                said.append(f"{one.name}={one.value} ({one.source})")
+            elif one.set_to != one.value:
+                now = f"{one.name} is set to {one.set_to!r}"
+                said.append(f"{now}; recommended is {one.value} ({one.source})")
+        for remark in remarks(platform):
+            said.append(f"{remark.name} is set to {remark.value!r}. {remark.text}")
+    for line in said:
+        print(f"gfxgraph run: {line}", file=sys.stderr)
+    found = environment_of(variables, environ)
+    if settings.mode(found) != "off":
+        settings.from_environment(found)
+    return found
 
 
 def start(
@@ -114,15 +135,21 @@ def main() -> None:
     """Run what ``sys.argv`` names: ``script`` or ``module``, its name, its arguments."""
     _, kind, target, *args = sys.argv
     sys.argv = [target, *args]
-    if kind == "module":
-        _prepend(os.getcwd())
-        _run_module(target)
-    elif Path(target).is_file() and not _is_zip(target):
-        # As Python does: the folder in which the file really is, not that of a link to it.
-        _prepend(os.path.dirname(os.path.realpath(target)))
-        _run_script(target)
-    else:
-        runpy.run_path(target, run_name="__main__")  # a folder or an archive with a __main__.py
+    try:
+        if kind == "module":
+            _prepend(os.getcwd())
+            _run_module(target)
+        elif Path(target).is_file() and not _is_zip(target):
+            # As Python does: the folder in which the file really is, not that of a link to it.
+            _prepend(os.path.dirname(os.path.realpath(target)))
+            _run_script(target)
+        else:
+            runpy.run_path(target, run_name="__main__")  # a folder or an archive
+    except SystemExit:
+        raise
+    except BaseException as error:
+        _begin_in_the_program(error)
+        raise
 
 
 def _run_script(target: str) -> None:
@@ -137,28 +164,56 @@ def _run_script(target: str) -> None:
         __cached__=None,
     )
     sys.modules["__main__"] = module
-    try:
-        with io.open_code(path) as file:
-            code = compile(file.read(), path, "exec", dont_inherit=True)
-        exec(code, vars(module))
-    except Exception as error:
-        # The traceback begins in the script, as it would without us.
-        trace = error.__traceback__.tb_next if error.__traceback__ else None
-        sys.excepthook(type(error), error.with_traceback(trace), trace)
-        sys.exit(1)
+    with io.open_code(path) as file:
+        code = compile(file.read(), path, "exec", dont_inherit=True)
+    exec(code, vars(module))
 
 
 def _run_module(name: str) -> None:
+    found = _found(name)
+    if found.submodule_search_locations is not None:
+        _found(f"{name}.__main__")  # what is run of a package
+    runpy.run_module(name, run_name="__main__", alter_sys=True)
+
+
+def _found(name: str) -> ModuleSpec:
+    """The module, once its parents are imported; what they raise is the program's own."""
+    parent = "" if name.startswith(".") else name.rpartition(".")[0]
+    try:
+        if parent:
+            __import__(parent)
+    except ModuleNotFoundError as error:
+        if error.name is None or not f"{parent}.".startswith(f"{error.name}."):
+            raise
+        _no_module(str(error))
     try:
         found = importlib.util.find_spec(name)
     except (ImportError, ValueError) as error:
-        found, problem = None, str(error)
-    else:
-        problem = f"No module named {name!r}"
-    if found is None:
-        print(f"Error: {problem}.", file=sys.stderr)
-        sys.exit(2)
-    runpy.run_module(name, run_name="__main__", alter_sys=True)
+        _no_module(str(error))
+    return found or _no_module(f"No module named {name!r}")
+
+
+def _no_module(problem: str) -> NoReturn:
+    print(f"Error: {problem}.", file=sys.stderr)
+    sys.exit(2)
+
+
+def _begin_in_the_program(error: BaseException) -> None:
+    """Have the traceback of ``error`` shown without what called the program.
+
+    It has to be raised all the same: Python ends a process by SIGINT for a KeyboardInterrupt that
+    nothing catches, and every frame that it passes is added to its traceback.
+    """
+    trace, hook = error.__traceback__, sys.excepthook
+    while trace and trace.tb_frame.f_globals.get("__name__") in (__name__, "runpy"):
+        trace = trace.tb_next
+
+    def show(kind: type[BaseException], value: BaseException, whole: TracebackType | None) -> None:
+        if value is error:
+            value, whole = value.with_traceback(trace), trace
+        hook(kind, value, whole)
+
+    sys.excepthook = show
 
 
 def _prepend(folder: str) -> None:
