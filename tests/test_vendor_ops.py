@@ -89,6 +89,52 @@ def test_arguments_that_it_writes_to_are_named(name):
     assert model(torch.ones(2)).tolist() == [4, 4]
 
 
+def writes(x: torch.Tensor) -> torch.Tensor:
+    x.mul_(2)
+    return x + 1
+
+
+def test_a_write_that_is_not_declared_is_an_error_that_names_the_argument(name):
+    op = gfxgraph.vendor_op(writes, name=name)
+    message = rf"{name} wrote to its argument 'x'.*mutates=\['x'\]"
+    compiled = torch.compile(lambda x: op(x) + 1, backend="aot_eager")
+    for call in (op, compiled, torch.no_grad()(op), torch.no_grad()(compiled)):
+        with pytest.raises(ArgumentError, match=message):
+            call(torch.ones(2))
+
+
+def test_a_second_write_that_is_not_declared_is_an_error(name):
+    def both(x: list[torch.Tensor], out: torch.Tensor) -> None:
+        out.copy_(x[0])
+        x[0].zero_()
+
+    op = gfxgraph.vendor_op(both, name=name, mutates="out")
+    with pytest.raises(ArgumentError, match=r"'x'.*mutates=\['out', 'x'\]"):
+        op([torch.ones(2)], torch.ones(2))
+
+
+def test_writes_that_are_declared_also_to_a_view_of_another_argument_are_none(name):
+    def fill(x: torch.Tensor, out: torch.Tensor) -> None:
+        out.copy_(x * 2)
+
+    op = gfxgraph.vendor_op(fill, name=name, mutates=["out"])
+    both = torch.ones(2, 3)
+    op(both[0], both[1])
+    assert both.tolist() == [[1, 1, 1], [2, 2, 2]]
+    with torch.inference_mode():
+        op(torch.ones(2), torch.ones(2))
+
+
+def test_a_function_that_returns_and_writes_nothing_is_an_error(name):
+    calls = []
+
+    def log_it(x: torch.Tensor) -> None:
+        calls.append(x)
+
+    with pytest.raises(ArgumentError, match=r"returns nothing and writes nothing.*mutates="):
+        gfxgraph.vendor_op(log_it, name=name)
+
+
 def test_optional_and_keyword_arguments_and_lists_of_results(name):
     def parts(
         x: torch.Tensor, bias: torch.Tensor | None = None, *, by: int = 2

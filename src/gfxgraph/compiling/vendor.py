@@ -9,6 +9,7 @@ import re
 import threading
 import typing
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -61,7 +62,8 @@ def vendor_op(
             dtypes, strides, device. By default it is taken that ``fn`` returns nothing, or one
             tensor like its first tensor argument (as ``torch.empty_like`` makes it); that is
             logged, and compared with what ``fn`` really returns in each call.
-        mutates: names of the arguments that ``fn`` writes to.
+        mutates: names of the arguments that ``fn`` writes to. A write by torch to another argument
+            is found in the call, but for inference tensors; one past torch is not.
         schema: torch's own way to say what the hints say, for a function without them:
             ``"(Tensor q, float scale=1.0) -> Tensor"``.
 
@@ -70,9 +72,10 @@ def vendor_op(
 
     Raises:
         ArgumentError: the name has no namespace or is taken, hints are missing or of a kind that
-            an operator cannot take, or no ``fake`` is given and none can be inferred. From calls of
-            the operator: a result shares memory with an argument or another result, or is not
-            what the inferred ``fake`` says.
+            an operator cannot take, it returns nothing and ``mutates`` is empty, or no ``fake`` is
+            given and none can be inferred. From calls of the operator: ``fn`` wrote to an argument
+            that ``mutates`` does not name, or a result shares memory with an argument or another
+            result, or is not what the inferred ``fake`` says.
 
     Source: ``torch.library.custom_op`` and ``torch.library.infer_schema``, which do the work.
     """
@@ -114,12 +117,18 @@ def _register(
         parsed = torch._C.parse_schema(f"{name}{text}")
     except RuntimeError as error:
         raise ArgumentError(f"vendor_op(name={name!r}): schema {text!r}: {error}") from error
+    if not parsed.returns and not _written(parsed):
+        raise ArgumentError(
+            f"vendor_op(name={name!r}): it returns nothing and writes nothing, so that compiled "
+            "code leaves it out. Name what it writes in mutates=, or return a new tensor."
+        )
     inferred = _inferred(parsed, name) if fake is None else None
 
     @functools.wraps(fn)
     def checked(*args: Any, **kwargs: Any) -> Any:
-        result = fn(*args, **kwargs)
         given = {argument.name: value for argument, value in _bound(parsed, args, kwargs)}
+        with _no_other_writes(name, given, _written(parsed)):
+            result = fn(*args, **kwargs)
         _refuse_aliases(name, given, result)
         if inferred is not None:
             _refuse_another(name, inferred, given, result)
@@ -182,6 +191,34 @@ def _inferred(schema: Any, name: str) -> str:
         )
     log(logging.WARNING, "fake_inferred", operator=name, result=f"empty_like({tensors[0]})")
     return str(tensors[0])
+
+
+def _written(schema: Any) -> frozenset[str]:
+    """The arguments that the schema marks as written to."""
+    return frozenset(a.name for a in schema.arguments if a.alias_info and a.alias_info.is_write)
+
+
+@contextmanager
+def _no_other_writes(name: str, given: dict[str, Any], written: frozenset[str]) -> Iterator[None]:
+    """Raise where the function writes to an argument that is not among ``written``."""
+    # Views of one tensor have one version: what shares memory with a written argument is left out.
+    storages = {t.untyped_storage()._cdata for w in written for t in _tensors(given.get(w))}
+    before = [
+        (argument, tensor, tensor._version)
+        for argument, value in given.items()
+        for tensor in _tensors(value)
+        if not tensor.is_inference() and tensor.untyped_storage()._cdata not in storages
+    ]
+    # In compiled code and in operators that write, torch does not count otherwise.
+    with torch._C._SetExcludeDispatchKeyGuard(torch._C.DispatchKey.ADInplaceOrView, False):
+        yield
+    for argument, tensor, version in before:
+        if tensor._version != version:
+            raise ArgumentError(
+                f"{name} wrote to its argument {argument!r}, which mutates= does not name: "
+                f"compiled code would be wrong. Give mutates={sorted({*written, argument})!r}, or "
+                "write to a clone."
+            )
 
 
 def _bound(schema: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Iterator[tuple[Any, Any]]:
