@@ -384,9 +384,37 @@ def test_the_report_is_text_and_json(tmp_path):
 def test_what_cannot_be_called_or_is_compiled_is_an_error():
     with pytest.raises(ArgumentError, match="function or a module, not Tensor"):
         gfxgraph.graph_breaks(torch.ones(1), torch.ones(1))
-    for compiled in (torch.compile(broken), torch.compile(torch.nn.Linear(1, 1))):
+    itself = torch.nn.Linear(1, 1)
+    itself.compile()
+    for compiled in (
+        torch.compile(broken),
+        torch.compile(torch.nn.Linear(1, 1)),
+        itself,
+        gfxgraph.graphed(torch.compile(broken)),
+    ):
         with pytest.raises(ArgumentError, match="compiled already"):
             gfxgraph.graph_breaks(compiled, torch.ones(1))
+
+
+def test_what_graphed_was_given_is_looked_at_and_not_the_graph():
+    class Model(torch.nn.Module):
+        def forward(self, x):
+            return broken(x)
+
+        @gfxgraph.graphed
+        def method(self, x):
+            return broken(x)
+
+    expected = gfxgraph.graph_breaks(broken, torch.ones(2, 2)).breaks
+    for model in (
+        gfxgraph.graphed(broken),
+        gfxgraph.graphed(Model()),
+        gfxgraph.graphed(Model(), compile=True),
+        gfxgraph.compile(Model()),
+        Model().method,
+    ):
+        report = gfxgraph.graph_breaks(model, torch.ones(2, 2))
+        assert report.breaks == expected and report.launches == 5
 
 
 def test_what_the_function_raises_arrives_and_leaves_nothing_behind():

@@ -135,7 +135,8 @@ def graph_breaks(model: Callable[..., Any], *args: Any, **kwargs: Any) -> BreakR
     whatever was compiled in this process is compiled again when it is next called.
 
     Args:
-        model: the function or module, not compiled yet.
+        model: the function or module, not compiled yet; of what :func:`gfxgraph.graphed` or
+            :func:`gfxgraph.compile` made, the function that they were given.
         args: its arguments.
         kwargs: its keyword arguments.
 
@@ -147,7 +148,13 @@ def graph_breaks(model: Callable[..., Any], *args: Any, **kwargs: Any) -> BreakR
         raise ArgumentError(
             f"graph_breaks({model!r}): expected a function or a module, not {type(model).__name__}."
         )
-    if hasattr(model, "_torchdynamo_orig_callable") or hasattr(model, "_orig_mod"):
+    while hasattr(model, "__wrapped__") and _is_opaque(model):
+        model = model.__wrapped__
+    if (
+        hasattr(model, "_torchdynamo_orig_callable")
+        or hasattr(model, "_orig_mod")
+        or getattr(model, "_compiled_call_impl", None) is not None  # module.compile()
+    ):
         raise ArgumentError(
             f"graph_breaks({_name(model)}): it is compiled already; give what was compiled."
         )
@@ -168,6 +175,11 @@ def graph_breaks(model: Callable[..., Any], *args: Any, **kwargs: Any) -> BreakR
     finally:
         torch._dynamo.reset()
     return BreakReport(_name(model), regions, tuple(dict.fromkeys(breaks)), skipped, eager.launches)
+
+
+def _is_opaque(model: Any) -> bool:
+    """Whether it is one of our callables, at which Dynamo always breaks."""
+    return bool(getattr(type(model).__call__, "_torchdynamo_disable", False))
 
 
 class _Launches(TorchDispatchMode):
