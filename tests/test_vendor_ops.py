@@ -324,6 +324,32 @@ def test_a_break_is_reported_with_its_line_its_reason_and_what_the_regions_hold(
     assert report.launches == 5 and report.outside == 0 and report.skipped == 0
 
 
+class Branching(torch.nn.Module):
+    def forward(self, x):
+        if x.sum() > 0:
+            x = x + 1
+        return x.sin()
+
+
+def test_a_branch_on_data_is_one_break_that_is_explained_however_often_it_is_met():
+    x = torch.ones(2)
+    for model in (Branching(), torch.nn.Sequential(Branching(), Branching())):
+        report = gfxgraph.graph_breaks(model, x)
+        (one,) = report.breaks
+        assert one.line == line_of(Branching.forward, "if x.sum()")
+        assert one.reason == "Data-dependent branching" and "`if x.sum() > 0:`" in one.explanation
+        assert any("torch.cond" in hint for hint in one.hints)
+        assert one.explanation in str(report)
+
+
+def test_a_break_without_a_place_says_that_it_is_not_known():
+    def made_one_by_one(x):
+        yield x + 1
+
+    report = gfxgraph.graph_breaks(made_one_by_one, torch.ones(2))
+    assert report.breaks[0].file == "" and "break: place not known\n" in str(report)
+
+
 def test_a_function_without_breaks_is_one_region():
     def clean(x, *, scale):
         return x.relu() * scale

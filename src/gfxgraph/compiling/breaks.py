@@ -49,13 +49,14 @@ class Break:
     """A place where Dynamo goes back to Python.
 
     Attributes:
-        file: the user's file.
+        file: the user's file; ``""`` where torch does not say.
         line: the line in it, from 1; 0 where torch does not say.
         function: the function that it is in.
         source: the text of the line.
         reason: why, in one sentence of torch's.
-        explanation: what more torch says, ``""`` where it says no more.
-        hints: what torch advises.
+        explanation: what more torch says, ``""`` where it says no more. Of a branch that depends
+            on data, which torch often does not explain, what we say.
+        hints: what torch advises, or what we do.
     """
 
     file: str
@@ -118,7 +119,8 @@ class BreakReport:
                 f"{_counted(region.launches, 'launch')}{times}"
             )
         for one in self.breaks:
-            lines.append(f"  break: {one.file}:{one.line}, in {one.function}: {one.source}")
+            place = f"{one.file}:{one.line}, in {one.function}: {one.source}"
+            lines.append(f"  break: {place if one.file else 'place not known'}")
             lines.append(f"    {one.reason}")
             lines += [f"    {text}" for text in (one.explanation, *one.hints) if text]
         return "\n".join(lines)
@@ -242,6 +244,9 @@ def _first_break(
 def _break(text: str, stack: Any) -> Break:
     frame = _innermost(stack)
     first, *more = (line.strip() for line in text.splitlines() if line.strip())
+    if first.startswith(("generic_jump ", _BRANCHING[0])):
+        # Dynamo says it in two ways, one of them without a word more.
+        first, *more = _BRANCHING
     said: dict[str, list[str]] = {"Explanation": [], "Hint": []}
     for line in more:
         what, colon, rest = line.partition(": ")
@@ -258,6 +263,14 @@ def _break(text: str, stack: Any) -> Break:
     )
 
 
+_BRANCHING = (
+    "Data-dependent branching",
+    "Explanation: What is done next depends on the values of a tensor, as in `if x.sum() > 0:`. "
+    "Dynamo does not know them, so it compiles what comes before and after for itself.",
+    "Hint: Compute both sides and choose with `torch.where`, where both are cheap.",
+    "Hint: Use `torch.cond` to express dynamic control flow.",
+    "Hint: Decide by what is known without the data, such as a shape or an argument of Python.",
+)
 _AFTER_BREAK = re.compile(r"^torch_dynamo_resume_in_(.+)_at_\d+$")
 _TORCH = f"{Path(torch.__file__).parent}/"
 
