@@ -166,6 +166,78 @@ def test_inductors_kernels_are_counted(device):
     torch.testing.assert_close(result, chain(x, x))
 
 
+@pytest.fixture
+def layers(device):
+    """A module that was never compiled before on this machine, and a call of it with backward."""
+    module = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.Tanh(), torch.nn.Linear(4, 4)).to(
+        device
+    )
+    constant = random.SystemRandom().random()
+
+    def loss(x):
+        return (module(x) * constant).sum()
+
+    return loss, torch.randn(2, 4, device=device)
+
+
+@needs_inductor
+def test_the_backward_graph_is_a_compilation_of_its_own(layers):
+    loss, x = layers
+    with gfxgraph.compile_log() as log:
+        torch.compile(loss)(x).backward()
+    forward, backward = log.compilations
+    assert not forward.backward and backward.backward
+    assert backward.id == forward.id and backward.backend == "inductor"
+    assert (backward.function, backward.file, backward.line) == (
+        ("loss", __file__, line_after(loss, 0))
+    )
+    assert backward.operations["mm.default"] >= 2 and backward.nodes > 4
+    assert backward.kernels > 0 and backward.cached is False and backward.seconds > 0
+    assert log.seconds == forward.seconds + backward.seconds
+
+
+@needs_inductor
+def test_kernels_are_those_of_each_graph_whether_or_not_a_cache_has_them(layers):
+    loss, x = layers
+    kernels = []
+    for cached in (False, True):
+        torch._dynamo.reset()
+        with gfxgraph.compile_log() as log:
+            torch.compile(loss)(x).backward()
+        assert [(c.backward, c.cached) for c in log.compilations] == [
+            (False, cached),
+            (True, cached),
+        ]
+        kernels.append([c.kernels for c in log.compilations])
+    assert kernels[0] == kernels[1] and all(kernels[0])
+    assert log.compilations[1].seconds == 0 and log.compilations[1].nodes == 0
+
+
+@needs_inductor
+def test_a_backward_graph_is_also_seen_where_the_forward_graph_was_compiled_before(layers):
+    loss, x = layers
+    result = torch.compile(loss)(x)
+    with gfxgraph.compile_log() as log:
+        result.backward()
+    (one,) = log.compilations
+    assert one.backward and one.kernels > 0 and one.file == ""
+    console = Console(width=250)
+    with console.capture() as text:
+        console.print(log)
+    assert "backward of place not known" in text.get()
+
+
+@needs_inductor
+def test_after_the_block_inductor_is_as_it_was(device):
+    from torch._inductor import compile_fx, output_code
+
+    own = compile_fx._compile_fx_inner, output_code.CompiledFxGraph.post_compile
+    with gfxgraph.compile_log():
+        torch.compile(chain)(torch.ones(2, device=device), torch.ones(2, device=device))
+        assert compile_fx._compile_fx_inner is not own[0]
+    assert own == (compile_fx._compile_fx_inner, output_code.CompiledFxGraph.post_compile)
+
+
 @needs_inductor
 def test_the_cache_has_for_a_logged_compilation_what_it_has_for_another(device):
     scope = {}

@@ -244,7 +244,7 @@ def _first_break(
 def _break(text: str, stack: Any) -> Break:
     frame = _innermost(stack)
     first, *more = (line.strip() for line in text.splitlines() if line.strip())
-    if first.startswith(("generic_jump ", _BRANCHING[0])):
+    if first == _BRANCHING[0] or first.startswith("generic_jump "):
         # Dynamo says it in two ways, one of them without a word more.
         first, *more = _BRANCHING
     said: dict[str, list[str]] = {"Explanation": [], "Hint": []}
