@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 import json
 import logging
@@ -252,11 +253,52 @@ def test_a_function_whose_hints_cannot_be_read_and_a_schema_that_is_none(name):
         gfxgraph.vendor_op(3, name=name)
 
 
-def test_mutates_has_to_name_tensor_arguments(name):
-    with pytest.raises(ArgumentError, match="other"):
-        gfxgraph.vendor_op(vendor_silu, name=name, mutates=["other"])
-    with pytest.raises(ArgumentError, match="scale"):
-        gfxgraph.vendor_op(vendor_silu, name=name, mutates="scale")
+@pytest.mark.parametrize("schema", [None, "(Tensor x, float scale) -> Tensor"])
+@pytest.mark.parametrize("wrong", [["other"], "scale", "unknown", [3]])
+def test_mutates_has_to_name_tensor_arguments(name, wrong, schema):
+    unknown = repr(wrong if isinstance(wrong, str) else str(wrong[0]))
+    message = rf"mutates= names {unknown}, but can name only its tensor arguments: 'x'"
+    with pytest.raises(ArgumentError, match=message):
+        gfxgraph.vendor_op(vendor_silu, name=name, mutates=wrong, schema=schema)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        ({"mutates": 3}, r"mutates=3.*names of arguments"),
+        ({"mutates": [["x"]]}, "names of arguments"),
+        ({"schema": 3}, "schema '3'"),
+        ({"name": 3}, r"name=3.*expected 'namespace::name'"),
+        ({"fake": 3}, "expected a function, not int"),
+    ],
+)
+def test_arguments_of_another_kind_are_errors_of_ours(name, wrong, message):
+    with pytest.raises(ArgumentError, match=message):
+        gfxgraph.vendor_op(vendor_silu, **{"name": name, **wrong})
+
+
+@pytest.mark.parametrize("before", ["double", "vendor::double"])
+def test_a_schema_may_begin_with_a_name(name, before):
+    op = gfxgraph.vendor_op(lambda x: x * 2, name=name, schema=f"{before}(Tensor x) -> Tensor")
+    assert op(torch.ones(1)).tolist() == [2]
+
+
+def test_a_schema_that_marks_what_is_written_is_enough(name):
+    def fill(x, out):
+        out.copy_(x)
+
+    with pytest.raises(ArgumentError, match=r"mutates=\['x'\] but the schema .* marks \['out'\]"):
+        gfxgraph.vendor_op(fill, name=name, schema="(Tensor x, Tensor(a!) out) -> ()", mutates="x")
+    op = gfxgraph.vendor_op(fill, name=name, schema="(Tensor x, Tensor(a!) out) -> ()")
+    out = torch.zeros(2)
+    torch.compile(lambda x: op(x, out), backend="aot_eager", fullgraph=True)(torch.ones(2))
+    assert out.tolist() == [1, 1]
+
+
+def test_a_function_with_arguments_filled_in_has_the_hints_of_the_function(name):
+    op = gfxgraph.vendor_op(functools.partial(vendor_silu, scale=2.0), name=name)
+    x = torch.randn(3)
+    torch.testing.assert_close(op(x), expected(x, 2.0))
 
 
 def test_the_same_again_is_the_first_and_something_else_is_an_error(name):

@@ -21,6 +21,7 @@ from ..stats import log
 __all__ = ["vendor_op"]
 
 _NAME = re.compile(r"[A-Za-z_]\w*::[A-Za-z_]\w*")
+_OWN_NAME = re.compile(r"^\s*[\w:.]+(?=\()")  # of a schema, which may have one in torch
 
 
 @dataclass(frozen=True)
@@ -62,10 +63,12 @@ def vendor_op(
             dtypes, strides, device. By default it is taken that ``fn`` returns nothing, or one
             tensor like its first tensor argument (as ``torch.empty_like`` makes it); that is
             logged, and compared with what ``fn`` really returns in each call.
-        mutates: names of the arguments that ``fn`` writes to. A write by torch to another argument
-            is found in the call, but for inference tensors; one past torch is not.
+        mutates: names of the tensor arguments that ``fn`` writes to; not needed with a ``schema``
+            that marks them. A write by torch to another
+            argument is found in the call, but for inference tensors; one past torch is not.
         schema: torch's own way to say what the hints say, for a function without them:
-            ``"(Tensor q, float scale=1.0) -> Tensor"``.
+            ``"(Tensor q, Tensor(a!) out, float scale=1.0) -> Tensor"``. A name before it is left
+            out.
 
     Returns:
         The operator. Asked for again with the same arguments, the same one.
@@ -81,12 +84,19 @@ def vendor_op(
     """
     if not callable(fn):
         raise ArgumentError(f"vendor_op: expected a function, not {type(fn).__name__}.")
-    if not _NAME.fullmatch(name):
+    if not isinstance(name, str) or not _NAME.fullmatch(name):
         raise ArgumentError(
             f"vendor_op(name={name!r}): expected 'namespace::name', such as "
             f"'vendor::{getattr(fn, '__name__', 'attention')}'."
         )
-    written = frozenset((mutates,) if isinstance(mutates, str) else mutates)
+    if fake is not None and not callable(fake):
+        raise ArgumentError(f"vendor_op(fake=...): expected a function, not {type(fake).__name__}.")
+    try:
+        written = frozenset((mutates,) if isinstance(mutates, str) else mutates)
+    except TypeError as error:
+        raise ArgumentError(
+            f"vendor_op(mutates={mutates!r}): expected names of arguments, such as ('out',)."
+        ) from error
     with _lock:
         known = _registered.get(name)
         if known is not None:
@@ -112,11 +122,20 @@ def _register(
     mutates: frozenset[str],
     schema: str | None,
 ) -> Callable[..., Any]:
-    text = schema or _schema_of_hints(fn, name, mutates)
-    try:
-        parsed = torch._C.parse_schema(f"{name}{text}")
-    except RuntimeError as error:
-        raise ArgumentError(f"vendor_op(name={name!r}): schema {text!r}: {error}") from error
+    if schema is None:
+        text = _schema_of_hints(fn, name, frozenset())
+        _refuse_unknown(name, mutates, _parsed(name, text))
+        text = _schema_of_hints(fn, name, mutates)
+    else:
+        text = _OWN_NAME.sub("", str(schema))
+    parsed = _parsed(name, text)
+    _refuse_unknown(name, mutates, parsed)
+    if mutates and mutates != _written(parsed):
+        raise ArgumentError(
+            f"vendor_op(name={name!r}): mutates={sorted(mutates)} but the schema {text!r} marks "
+            f"{sorted(_written(parsed))}. Mark what is written with (a!), (b!) in the schema, and "
+            "leave out mutates=."
+        )
     if not parsed.returns and not _written(parsed):
         raise ArgumentError(
             f"vendor_op(name={name!r}): it returns nothing and writes nothing, so that compiled "
@@ -135,7 +154,7 @@ def _register(
         return result
 
     try:
-        op = torch.library.custom_op(name, checked, mutates_args=mutates, schema=text)
+        op = torch.library.custom_op(name, checked, mutates_args=_written(parsed), schema=text)
     except (RuntimeError, ValueError) as error:
         raise ArgumentError(f"vendor_op(name={name!r}): {error}") from error
     if fake is not None:
@@ -150,14 +169,35 @@ def _register(
     return op
 
 
+def _parsed(name: str, text: str) -> Any:
+    try:
+        return torch._C.parse_schema(f"{name}{text}")
+    except RuntimeError as error:
+        raise ArgumentError(
+            f"vendor_op(name={name!r}): schema {text!r}: {error}\n"
+            "Expected torch's form, such as '(Tensor q, float scale=1.0) -> Tensor'."
+        ) from error
+
+
+def _refuse_unknown(name: str, mutates: frozenset[str], schema: Any) -> None:
+    tensors = [a.name for a in schema.arguments if "Tensor" in str(a.type)]
+    unknown = sorted(map(str, mutates.difference(tensors)))
+    if unknown:
+        raise ArgumentError(
+            f"vendor_op(name={name!r}): mutates= names {', '.join(map(repr, unknown))}, but can "
+            f"name only its tensor arguments: {', '.join(map(repr, tensors)) or 'it has none'}."
+        )
+
+
 def _schema_of_hints(fn: Callable[..., Any], name: str, mutates: frozenset[str]) -> str:
     advice = "Add type hints, wrap it in a function that has them, or give schema=."
     try:
         signature = inspect.signature(fn)
-        hints = typing.get_type_hints(fn)
+        hints = typing.get_type_hints(fn.func if isinstance(fn, functools.partial) else fn)
     except (TypeError, ValueError, NameError) as error:
         raise ArgumentError(
-            f"vendor_op(name={name!r}): the type hints of {fn!r} cannot be read: {error}. {advice}"
+            f"vendor_op(name={name!r}): the type hints of {fn!r} cannot be read: "
+            f"{str(error).rstrip('.')}. {advice}"
         ) from error
 
     def prototype() -> None:
