@@ -184,6 +184,34 @@ def test_an_inferred_fake_that_is_right_once_is_looked_at_again(name):
         op(torch.ones(3, 4))
 
 
+@pytest.mark.parametrize(
+    ("hint", "returned", "message"),
+    [
+        (int, torch.ones(2), "returned Tensor, .* say int"),
+        (torch.Tensor, 3, "returned int, .* say Tensor"),
+        (list[torch.Tensor], torch.ones(2), r"returned Tensor, .* say List\[Tensor\]"),
+        (tuple[torch.Tensor, int], torch.ones(2), "returned Tensor, .* say Tensor, int"),
+        (tuple[torch.Tensor, int], (torch.ones(2),), "returned tuple of Tensor, .* say Tensor"),
+        (tuple[torch.Tensor, int], (3, 3), "returned tuple of int, int, .* say Tensor, int"),
+    ],
+)
+def test_a_result_that_is_not_what_the_hints_say_is_an_error_of_ours(name, hint, returned, message):
+    def vendor(x: torch.Tensor) -> hint:
+        return returned
+
+    vendor.__annotations__["return"] = hint
+    op = gfxgraph.vendor_op(vendor, name=name, fake=lambda x: returned)
+    with pytest.raises(ArgumentError, match=rf"{name} {message}"):
+        op(torch.ones(2))
+
+
+def test_numbers_are_results(name):
+    def vendor(x: torch.Tensor) -> tuple[int, float]:
+        return np.int64(3), 2
+
+    assert gfxgraph.vendor_op(vendor, name=name, fake=lambda x: (3, 2.0))(torch.ones(1)) == (3, 2)
+
+
 def test_that_a_fake_was_inferred_is_logged(name, caplog):
     caplog.set_level(logging.WARNING, "gfxgraph")
     gfxgraph.vendor_op(vendor_silu, name=name)

@@ -11,6 +11,7 @@ import typing
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from numbers import Integral, Number, Real
 from typing import Any
 
 import torch
@@ -78,7 +79,7 @@ def vendor_op(
             an operator cannot take, it returns nothing and ``mutates`` is empty, or no ``fake`` is
             given and none can be inferred. From calls of the operator: ``fn`` wrote to an argument
             that ``mutates`` does not name, or a result shares memory with an argument or another
-            result, or is not what the inferred ``fake`` says.
+            result, or is not what the hints, the schema or the inferred ``fake`` say.
 
     Source: ``torch.library.custom_op`` and ``torch.library.infer_schema``, which do the work.
     """
@@ -151,6 +152,8 @@ def _register(
         _refuse_aliases(name, given, result)
         if inferred is not None:
             _refuse_another(name, inferred, given, result)
+        else:
+            _refuse_kinds(parsed, result)
         return result
 
     try:
@@ -305,6 +308,38 @@ def _refuse_another(name: str, inferred: str, given: dict[str, Any], result: Any
             f"{name} returned {came}, but without fake= it was taken to return {expected}"
             f"{f', like its argument {inferred!r}' if inferred else ''}. Give fake=, a function of "
             "the same arguments that returns an empty tensor like the result."
+        )
+
+
+_KINDS: dict[str, Any] = {
+    "Tensor": torch.Tensor,
+    "List[Tensor]": (list, tuple),
+    "int": Integral,
+    "float": Real,
+    "number": Number,
+}
+
+
+def _refuse_kinds(schema: Any, result: Any) -> None:
+    """Compare what came with what the schema says, which torch does with errors of C++."""
+    kinds = [str(returned.type) for returned in schema.returns]
+    if len(kinds) == 1:
+        right = isinstance(result, _KINDS.get(kinds[0], object))
+    elif kinds:
+        right = isinstance(result, (list, tuple)) and len(result) == len(kinds)
+        right = right and all(
+            isinstance(one, _KINDS.get(kind, object))
+            for one, kind in zip(result, kinds, strict=True)
+        )
+    else:
+        right = result is None
+    if not right:
+        came = type(result).__name__
+        if isinstance(result, (list, tuple)):
+            came += f" of {', '.join(type(one).__name__ for one in result) or 'nothing'}"
+        raise ArgumentError(
+            f"{schema.name} returned {came}, but its type hints or its schema say "
+            f"{', '.join(kinds) or 'nothing'}. Correct them, or what it returns."
         )
 
 
