@@ -79,6 +79,18 @@ def test_modules_are_counted_by_what_they_do():
     assert sum(log.compilations[0].operations.values()) == 2
 
 
+def test_one_of_torchs_own_functions_is_where_the_user_called_it():
+    compiled = torch.compile(torch.nn.Sequential(torch.nn.ReLU()), backend="eager")
+
+    def caller():
+        return compiled(torch.ones(2))
+
+    with gfxgraph.compile_log() as log:
+        caller()
+    (one,) = log.compilations
+    assert (one.file, one.function, one.line) == (__file__, "caller", line_after(caller, 1))
+
+
 def test_compilations_of_all_threads_are_logged_and_none_is_lost():
     def new_function():
         scope = {}
@@ -151,6 +163,7 @@ def test_it_is_json_and_a_table(tmp_path):
         console.print(log)
     assert "2 compiled in" in text.get()
     assert f"broken ({__file__}:{line_after(broken, 2)})" in text.get()
+    assert "2 compiled in" in str(log) and "1 sin" in str(log) and "\x1b" not in str(log)
 
 
 # --- Inductor -------------------------------------------------------------------------------------

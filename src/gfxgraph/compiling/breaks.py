@@ -27,9 +27,11 @@ class Region:
     """A part of the function that torch.compile takes as one graph.
 
     Attributes:
-        function: the function that it is part of.
+        function: the function that it is part of; of torch's own functions, such as
+            ``Sequential.forward``, the one that called them.
         file: its file.
-        line: where it begins: the function's first line, or, after a break, the line of the break.
+        line: where it begins: the function's first line, or, after a break, the line of the break;
+            of torch's own functions the line that called them.
         operations: how many operations Dynamo put into its graph.
         calls: how often it ran in the call.
         launches: operations of each run that launch work on the device when run eagerly: all

@@ -11,25 +11,28 @@ changed.
 
 from __future__ import annotations
 
+import contextlib
+import io
 import json
 import re
+import sys
 import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 from weakref import WeakKeyDictionary
 
 import torch
+from rich.console import Console
 from rich.table import Table
 from torch._guards import CompileContext, TracingContext
 
 from ..dynamo import Replaced
 
-__all__ = ["Compilation", "CompileLog", "compile_log", "listening"]
+__all__ = ["Compilation", "CompileLog", "as_text", "compile_log", "listening"]
 
 
 @dataclass(frozen=True)
@@ -39,10 +42,11 @@ class Compilation:
     Attributes:
         id: torch's number of the compilation: ``"2/1"`` is the first recompilation of the third
             frame that it met; what follows a graph break is a frame of its own.
-        function: the function that the graph is part of.
+        function: the function that the graph is part of; of torch's own functions, such as
+            ``Sequential.forward``, the one that called them.
         file: its file.
         line: where the graph begins, from 1: the function's first line, or, after a graph break,
-            the line of the break.
+            the line of the break; of torch's own functions the line that called them.
         backend: the name of the backend, such as ``"inductor"``.
         backward: whether it is Inductor's backward graph of a function; ``id``, ``function``,
             ``file`` and ``line`` are those of its forward graph, or ``""`` and 0 where that was
@@ -75,7 +79,10 @@ class Compilation:
 
 
 class CompileLog:
-    """What was compiled, in the order in which it was done; grows while the block is open."""
+    """What was compiled, in the order in which it was done; grows while the block is open.
+
+    ``print`` shows it as a table, ``rich.print`` in colours.
+    """
 
     def __init__(self) -> None:
         self._compilations: list[Compilation] = []
@@ -106,6 +113,9 @@ class CompileLog:
             Path(path).write_text(f"{text}\n", encoding="utf-8")
         return text
 
+    def __str__(self) -> str:
+        return as_text(self.__rich__())
+
     def __rich__(self) -> Table:
         compilations = self.compilations
         seconds = sum(c.seconds for c in compilations)
@@ -129,7 +139,15 @@ class CompileLog:
         return table
 
 
-@contextmanager
+def as_text(table: Table) -> str:
+    """The table without colours, as wide as the terminal, or 160 columns where there is none."""
+    console = Console(file=io.StringIO(), width=None if sys.stdout.isatty() else 160)
+    with console.capture() as text:
+        console.print(table)
+    return text.get().rstrip()
+
+
+@contextlib.contextmanager
 def compile_log() -> Iterator[CompileLog]:
     """Log each graph that torch compiles in the block, in whatever thread.
 
@@ -137,7 +155,7 @@ def compile_log() -> Iterator[CompileLog]:
 
         with gfxgraph.compile_log() as log:
             compiled(x)
-        rich.print(log)
+        print(log)
         log.to_json("compilations.json")
 
     Compilations, recompilations, and each graph of a function that breaks into several, of any
@@ -155,7 +173,7 @@ _lock = threading.Lock()
 _listeners: list[Listener] = []
 
 
-@contextmanager
+@contextlib.contextmanager
 def listening(listener: Listener) -> Iterator[None]:
     """Call ``listener`` after each compilation, in the thread that compiled."""
     _listen(listener)
@@ -303,6 +321,8 @@ def _tell(compilation: Compilation) -> None:
 
 
 _NOT_THE_USERS = (f"{Path(torch.__file__).parent}/", f"{Path(__file__).parents[1]}/")
+# The standard library and torch.fx have frames between a call and its compilation, too.
+_NO_CALLER = (*_NOT_THE_USERS, contextlib.__file__, "<eval_with_key>")
 _AFTER_BREAK = re.compile(r"torch_dynamo_resume_in_(?P<function>.+)_at_(?P<line>\d+)")
 
 
@@ -313,10 +333,16 @@ def _describe(output: Any, module: torch.fx.GraphModule) -> dict[str, Any]:
         # torch's own call of a module of its own, or that of call/compiled.py: of the variable fn.
         called = output.root_tx.f_locals.get("fn")
         code = getattr(getattr(called, "forward", called), "__code__", code)
-    function, line = code.co_name, code.co_firstlineno
+    file, function, line = code.co_filename, code.co_name, code.co_firstlineno
     resumed = _AFTER_BREAK.fullmatch(function)
     if resumed:
         function, line = resumed["function"], int(resumed["line"])
+    caller: Any = sys._getframe() if file.startswith(_NOT_THE_USERS) else None
+    while caller is not None and caller.f_code.co_filename.startswith(_NO_CALLER):
+        caller = caller.f_back
+    if caller is not None:
+        file, line = caller.f_code.co_filename, caller.f_lineno
+        function = _AFTER_BREAK.sub(r"\g<function>", caller.f_code.co_name)
     backend = output.compiler_fn
     for attribute in ("_compiler_name", "compiler_name", "__name__"):
         name = getattr(backend, attribute, None)
@@ -325,7 +351,7 @@ def _describe(output: Any, module: torch.fx.GraphModule) -> dict[str, Any]:
     return {
         "id": str(CompileContext.current_compile_id()),
         "function": function,
-        "file": code.co_filename,
+        "file": file,
         "line": line,
         "backend": name if isinstance(name, str) else type(backend).__name__,
         "nodes": len(module.graph.nodes),
