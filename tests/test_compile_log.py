@@ -79,6 +79,18 @@ def test_modules_are_counted_by_what_they_do():
     assert sum(log.compilations[0].operations.values()) == 2
 
 
+def test_one_of_torchs_own_functions_is_where_the_user_called_it():
+    compiled = torch.compile(torch.nn.Sequential(torch.nn.ReLU()), backend="eager")
+
+    def caller():
+        return compiled(torch.ones(2))
+
+    with gfxgraph.compile_log() as log:
+        caller()
+    (one,) = log.compilations
+    assert (one.file, one.function, one.line) == (__file__, "caller", line_after(caller, 1))
+
+
 def test_compilations_of_all_threads_are_logged_and_none_is_lost():
     def new_function():
         scope = {}
@@ -151,6 +163,7 @@ def test_it_is_json_and_a_table(tmp_path):
         console.print(log)
     assert "2 compiled in" in text.get()
     assert f"broken ({__file__}:{line_after(broken, 2)})" in text.get()
+    assert "2 compiled in" in str(log) and "1 sin" in str(log) and "\x1b" not in str(log)
 
 
 # --- Inductor -------------------------------------------------------------------------------------
@@ -164,6 +177,78 @@ def test_inductors_kernels_are_counted(device):
     (one,) = log.compilations
     assert one.backend == "inductor" and one.kernels == 1 and one.cached is not None
     torch.testing.assert_close(result, chain(x, x))
+
+
+@pytest.fixture
+def layers(device):
+    """A module that was never compiled before on this machine, and a call of it with backward."""
+    module = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.Tanh(), torch.nn.Linear(4, 4)).to(
+        device
+    )
+    constant = random.SystemRandom().random()
+
+    def loss(x):
+        return (module(x) * constant).sum()
+
+    return loss, torch.randn(2, 4, device=device)
+
+
+@needs_inductor
+def test_the_backward_graph_is_a_compilation_of_its_own(layers):
+    loss, x = layers
+    with gfxgraph.compile_log() as log:
+        torch.compile(loss)(x).backward()
+    forward, backward = log.compilations
+    assert not forward.backward and backward.backward
+    assert backward.id == forward.id and backward.backend == "inductor"
+    assert (backward.function, backward.file, backward.line) == (
+        ("loss", __file__, line_after(loss, 0))
+    )
+    assert backward.operations["mm.default"] >= 2 and backward.nodes > 4
+    assert backward.kernels > 0 and backward.cached is False and backward.seconds > 0
+    assert log.seconds == forward.seconds + backward.seconds
+
+
+@needs_inductor
+def test_kernels_are_those_of_each_graph_whether_or_not_a_cache_has_them(layers):
+    loss, x = layers
+    kernels = []
+    for cached in (False, True):
+        torch._dynamo.reset()
+        with gfxgraph.compile_log() as log:
+            torch.compile(loss)(x).backward()
+        assert [(c.backward, c.cached) for c in log.compilations] == [
+            (False, cached),
+            (True, cached),
+        ]
+        kernels.append([c.kernels for c in log.compilations])
+    assert kernels[0] == kernels[1] and all(kernels[0])
+    assert log.compilations[1].seconds == 0 and log.compilations[1].nodes == 0
+
+
+@needs_inductor
+def test_a_backward_graph_is_also_seen_where_the_forward_graph_was_compiled_before(layers):
+    loss, x = layers
+    result = torch.compile(loss)(x)
+    with gfxgraph.compile_log() as log:
+        result.backward()
+    (one,) = log.compilations
+    assert one.backward and one.kernels > 0 and one.file == ""
+    console = Console(width=250)
+    with console.capture() as text:
+        console.print(log)
+    assert "backward of place not known" in text.get()
+
+
+@needs_inductor
+def test_after_the_block_inductor_is_as_it_was(device):
+    from torch._inductor import compile_fx, output_code
+
+    own = compile_fx._compile_fx_inner, output_code.CompiledFxGraph.post_compile
+    with gfxgraph.compile_log():
+        torch.compile(chain)(torch.ones(2, device=device), torch.ones(2, device=device))
+        assert compile_fx._compile_fx_inner is not own[0]
+    assert own == (compile_fx._compile_fx_inner, output_code.CompiledFxGraph.post_compile)
 
 
 @needs_inductor

@@ -240,9 +240,10 @@ def test_rows_are_plain_frozen_data_with_a_reason_and_a_source():
 
 
 def test_the_table_shows_each_setting():
-    text = shown(gfxgraph.inductor_settings())
-    for row in gfxgraph.inductor_settings().rows:
-        assert f"{row.part}: {row.name}" in text
+    settings = gfxgraph.inductor_settings()
+    for text in (shown(settings), str(settings)):
+        for row in settings.rows:
+            assert f"{row.part}: {row.name}" in text
 
 
 def shown(renderable):

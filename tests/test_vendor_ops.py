@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 import json
 import logging
@@ -89,6 +90,52 @@ def test_arguments_that_it_writes_to_are_named(name):
     assert model(torch.ones(2)).tolist() == [4, 4]
 
 
+def writes(x: torch.Tensor) -> torch.Tensor:
+    x.mul_(2)
+    return x + 1
+
+
+def test_a_write_that_is_not_declared_is_an_error_that_names_the_argument(name):
+    op = gfxgraph.vendor_op(writes, name=name)
+    message = rf"{name} wrote to its argument 'x'.*mutates=\['x'\]"
+    compiled = torch.compile(lambda x: op(x) + 1, backend="aot_eager")
+    for call in (op, compiled, torch.no_grad()(op), torch.no_grad()(compiled)):
+        with pytest.raises(ArgumentError, match=message):
+            call(torch.ones(2))
+
+
+def test_a_second_write_that_is_not_declared_is_an_error(name):
+    def both(x: list[torch.Tensor], out: torch.Tensor) -> None:
+        out.copy_(x[0])
+        x[0].zero_()
+
+    op = gfxgraph.vendor_op(both, name=name, mutates="out")
+    with pytest.raises(ArgumentError, match=r"'x'.*mutates=\['out', 'x'\]"):
+        op([torch.ones(2)], torch.ones(2))
+
+
+def test_writes_that_are_declared_also_to_a_view_of_another_argument_are_none(name):
+    def fill(x: torch.Tensor, out: torch.Tensor) -> None:
+        out.copy_(x * 2)
+
+    op = gfxgraph.vendor_op(fill, name=name, mutates=["out"])
+    both = torch.ones(2, 3)
+    op(both[0], both[1])
+    assert both.tolist() == [[1, 1, 1], [2, 2, 2]]
+    with torch.inference_mode():
+        op(torch.ones(2), torch.ones(2))
+
+
+def test_a_function_that_returns_and_writes_nothing_is_an_error(name):
+    calls = []
+
+    def log_it(x: torch.Tensor) -> None:
+        calls.append(x)
+
+    with pytest.raises(ArgumentError, match=r"returns nothing and writes nothing.*mutates="):
+        gfxgraph.vendor_op(log_it, name=name)
+
+
 def test_optional_and_keyword_arguments_and_lists_of_results(name):
     def parts(
         x: torch.Tensor, bias: torch.Tensor | None = None, *, by: int = 2
@@ -135,6 +182,34 @@ def test_an_inferred_fake_that_is_right_once_is_looked_at_again(name):
     op(torch.ones(2, 4))
     with pytest.raises(ArgumentError, match=r"returned .*\[2, 4\].*\[3, 4\]"):
         op(torch.ones(3, 4))
+
+
+@pytest.mark.parametrize(
+    ("hint", "returned", "message"),
+    [
+        (int, torch.ones(2), "returned Tensor, .* say int"),
+        (torch.Tensor, 3, "returned int, .* say Tensor"),
+        (list[torch.Tensor], torch.ones(2), r"returned Tensor, .* say List\[Tensor\]"),
+        (tuple[torch.Tensor, int], torch.ones(2), "returned Tensor, .* say Tensor, int"),
+        (tuple[torch.Tensor, int], (torch.ones(2),), "returned tuple of Tensor, .* say Tensor"),
+        (tuple[torch.Tensor, int], (3, 3), "returned tuple of int, int, .* say Tensor, int"),
+    ],
+)
+def test_a_result_that_is_not_what_the_hints_say_is_an_error_of_ours(name, hint, returned, message):
+    def vendor(x: torch.Tensor):
+        return returned
+
+    vendor.__annotations__["return"] = hint
+    op = gfxgraph.vendor_op(vendor, name=name, fake=lambda x: returned)
+    with pytest.raises(ArgumentError, match=rf"{name} {message}"):
+        op(torch.ones(2))
+
+
+def test_numbers_are_results(name):
+    def vendor(x: torch.Tensor) -> tuple[int, float]:
+        return np.int64(3), 2
+
+    assert gfxgraph.vendor_op(vendor, name=name, fake=lambda x: (3, 2.0))(torch.ones(1)) == (3, 2)
 
 
 def test_that_a_fake_was_inferred_is_logged(name, caplog):
@@ -206,11 +281,52 @@ def test_a_function_whose_hints_cannot_be_read_and_a_schema_that_is_none(name):
         gfxgraph.vendor_op(3, name=name)
 
 
-def test_mutates_has_to_name_tensor_arguments(name):
-    with pytest.raises(ArgumentError, match="other"):
-        gfxgraph.vendor_op(vendor_silu, name=name, mutates=["other"])
-    with pytest.raises(ArgumentError, match="scale"):
-        gfxgraph.vendor_op(vendor_silu, name=name, mutates="scale")
+@pytest.mark.parametrize("schema", [None, "(Tensor x, float scale) -> Tensor"])
+@pytest.mark.parametrize("wrong", [["other"], "scale", "unknown", [3]])
+def test_mutates_has_to_name_tensor_arguments(name, wrong, schema):
+    unknown = repr(wrong if isinstance(wrong, str) else str(wrong[0]))
+    message = rf"mutates= names {unknown}, but can name only its tensor arguments: 'x'"
+    with pytest.raises(ArgumentError, match=message):
+        gfxgraph.vendor_op(vendor_silu, name=name, mutates=wrong, schema=schema)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        ({"mutates": 3}, r"mutates=3.*names of arguments"),
+        ({"mutates": [["x"]]}, "names of arguments"),
+        ({"schema": 3}, "schema '3'"),
+        ({"name": 3}, r"name=3.*expected 'namespace::name'"),
+        ({"fake": 3}, "expected a function, not int"),
+    ],
+)
+def test_arguments_of_another_kind_are_errors_of_ours(name, wrong, message):
+    with pytest.raises(ArgumentError, match=message):
+        gfxgraph.vendor_op(vendor_silu, **{"name": name, **wrong})
+
+
+@pytest.mark.parametrize("before", ["double", "vendor::double"])
+def test_a_schema_may_begin_with_a_name(name, before):
+    op = gfxgraph.vendor_op(lambda x: x * 2, name=name, schema=f"{before}(Tensor x) -> Tensor")
+    assert op(torch.ones(1)).tolist() == [2]
+
+
+def test_a_schema_that_marks_what_is_written_is_enough(name):
+    def fill(x, out):
+        out.copy_(x)
+
+    with pytest.raises(ArgumentError, match=r"mutates=\['x'\] but the schema .* marks \['out'\]"):
+        gfxgraph.vendor_op(fill, name=name, schema="(Tensor x, Tensor(a!) out) -> ()", mutates="x")
+    op = gfxgraph.vendor_op(fill, name=name, schema="(Tensor x, Tensor(a!) out) -> ()")
+    out = torch.zeros(2)
+    torch.compile(lambda x: op(x, out), backend="aot_eager", fullgraph=True)(torch.ones(2))
+    assert out.tolist() == [1, 1]
+
+
+def test_a_function_with_arguments_filled_in_has_the_hints_of_the_function(name):
+    op = gfxgraph.vendor_op(functools.partial(vendor_silu, scale=2.0), name=name)
+    x = torch.randn(3)
+    torch.testing.assert_close(op(x), expected(x, 2.0))
 
 
 def test_the_same_again_is_the_first_and_something_else_is_an_error(name):
@@ -278,6 +394,32 @@ def test_a_break_is_reported_with_its_line_its_reason_and_what_the_regions_hold(
     assert report.launches == 5 and report.outside == 0 and report.skipped == 0
 
 
+class Branching(torch.nn.Module):
+    def forward(self, x):
+        if x.sum() > 0:
+            x = x + 1
+        return x.sin()
+
+
+def test_a_branch_on_data_is_one_break_that_is_explained_however_often_it_is_met():
+    x = torch.ones(2)
+    for model in (Branching(), torch.nn.Sequential(Branching(), Branching())):
+        report = gfxgraph.graph_breaks(model, x)
+        (one,) = report.breaks
+        assert one.line == line_of(Branching.forward, "if x.sum()")
+        assert one.reason == "Data-dependent branching" and "`if x.sum() > 0:`" in one.explanation
+        assert any("torch.cond" in hint for hint in one.hints)
+        assert one.explanation in str(report)
+
+
+def test_a_break_without_a_place_says_that_it_is_not_known():
+    def made_one_by_one(x):
+        yield x + 1
+
+    report = gfxgraph.graph_breaks(made_one_by_one, torch.ones(2))
+    assert report.breaks[0].file == "" and "break: place not known\n" in str(report)
+
+
 def test_a_function_without_breaks_is_one_region():
     def clean(x, *, scale):
         return x.relu() * scale
@@ -318,10 +460,13 @@ def test_a_region_that_runs_more_than_once_is_one_region():
     assert report.launches == 3 and report.outside == 0
 
 
-def test_the_region_of_one_of_torchs_own_modules_is_its_forward():
-    report = gfxgraph.graph_breaks(torch.nn.Sequential(torch.nn.Linear(2, 2)), torch.ones(1, 2))
-    (region,) = report.regions
-    assert region.file.endswith("container.py") and region.function == "forward"
+def test_the_region_of_one_of_torchs_own_modules_is_where_it_was_called():
+    def caller():
+        return gfxgraph.graph_breaks(torch.nn.Sequential(torch.nn.ReLU()), torch.ones(2))
+
+    (region,) = caller().regions
+    assert (region.file, region.function) == (__file__, "caller")
+    assert region.line == line_of(caller, "graph_breaks(")
 
 
 def test_the_report_is_text_and_json(tmp_path):
@@ -338,9 +483,37 @@ def test_the_report_is_text_and_json(tmp_path):
 def test_what_cannot_be_called_or_is_compiled_is_an_error():
     with pytest.raises(ArgumentError, match="function or a module, not Tensor"):
         gfxgraph.graph_breaks(torch.ones(1), torch.ones(1))
-    for compiled in (torch.compile(broken), torch.compile(torch.nn.Linear(1, 1))):
+    itself = torch.nn.Linear(1, 1)
+    itself.compile()
+    for compiled in (
+        torch.compile(broken),
+        torch.compile(torch.nn.Linear(1, 1)),
+        itself,
+        gfxgraph.graphed(torch.compile(broken)),
+    ):
         with pytest.raises(ArgumentError, match="compiled already"):
             gfxgraph.graph_breaks(compiled, torch.ones(1))
+
+
+def test_what_graphed_was_given_is_looked_at_and_not_the_graph():
+    class Model(torch.nn.Module):
+        def forward(self, x):
+            return broken(x)
+
+        @gfxgraph.graphed
+        def method(self, x):
+            return broken(x)
+
+    expected = gfxgraph.graph_breaks(broken, torch.ones(2, 2)).breaks
+    for model in (
+        gfxgraph.graphed(broken),
+        gfxgraph.graphed(Model()),
+        gfxgraph.graphed(Model(), compile=True),
+        gfxgraph.compile(Model()),
+        Model().method,
+    ):
+        report = gfxgraph.graph_breaks(model, torch.ones(2, 2))
+        assert report.breaks == expected and report.launches == 5
 
 
 def test_what_the_function_raises_arrives_and_leaves_nothing_behind():

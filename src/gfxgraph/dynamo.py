@@ -25,6 +25,7 @@ from typing import Any, ParamSpec, TypeVar
 import torch
 
 __all__ = [
+    "Replaced",
     "Uncompiled",
     "compiled_code",
     "frames_compiled",
@@ -47,7 +48,7 @@ class _Local(threading.local):
 _local = _Local()
 
 
-class _Replaced:
+class Replaced:
     """An attribute of one of torch's modules, or of a class in it, while it has users.
 
     Args:
@@ -67,6 +68,7 @@ class _Replaced:
         self._lock = threading.RLock()  # the garbage collector may bring us here again
 
     def enter(self) -> None:
+        """One user more; also looks again for what was not there before."""
         with self._lock:
             self._users += 1
             owner = self._found()
@@ -75,6 +77,7 @@ class _Replaced:
                 setattr(owner, self._name, self._ours)
 
     def leave(self) -> None:
+        """One user less; the last one puts back what was there."""
         with self._lock:
             self._users -= 1
             owner = self._found()
@@ -112,7 +115,7 @@ class _Stance:
         return getattr(_stance.original, name)
 
 
-_stance = _Replaced("torch._dynamo.eval_frame", "_stance", _Stance())
+_stance = Replaced("torch._dynamo.eval_frame", "_stance", _Stance())
 
 step_aside, step_back = _stance.enter, _stance.leave
 """For who pushes a dispatch mode that another thread may have to remove."""
@@ -152,7 +155,7 @@ def _run(manager: Any, new_inputs: Any, function_id: Any) -> Any:
     return _trees.original(manager, new_inputs, function_id)
 
 
-_trees = _Replaced("torch._inductor.cudagraph_trees", "CUDAGraphTreeManager._run", _run)
+_trees = Replaced("torch._inductor.cudagraph_trees", "CUDAGraphTreeManager._run", _run)
 
 
 @contextmanager

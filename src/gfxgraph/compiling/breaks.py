@@ -27,9 +27,11 @@ class Region:
     """A part of the function that torch.compile takes as one graph.
 
     Attributes:
-        function: the function that it is part of.
+        function: the function that it is part of; of torch's own functions, such as
+            ``Sequential.forward``, the one that called them.
         file: its file.
-        line: where it begins: the function's first line, or, after a break, the line of the break.
+        line: where it begins: the function's first line, or, after a break, the line of the break;
+            of torch's own functions the line that called them.
         operations: how many operations Dynamo put into its graph.
         calls: how often it ran in the call.
         launches: operations of each run that launch work on the device when run eagerly: all
@@ -49,13 +51,14 @@ class Break:
     """A place where Dynamo goes back to Python.
 
     Attributes:
-        file: the user's file.
+        file: the user's file; ``""`` where torch does not say.
         line: the line in it, from 1; 0 where torch does not say.
         function: the function that it is in.
         source: the text of the line.
         reason: why, in one sentence of torch's.
-        explanation: what more torch says, ``""`` where it says no more.
-        hints: what torch advises.
+        explanation: what more torch says, ``""`` where it says no more. Of a branch that depends
+            on data, which torch often does not explain, what we say.
+        hints: what torch advises, or what we do.
     """
 
     file: str
@@ -118,7 +121,8 @@ class BreakReport:
                 f"{_counted(region.launches, 'launch')}{times}"
             )
         for one in self.breaks:
-            lines.append(f"  break: {one.file}:{one.line}, in {one.function}: {one.source}")
+            place = f"{one.file}:{one.line}, in {one.function}: {one.source}"
+            lines.append(f"  break: {place if one.file else 'place not known'}")
             lines.append(f"    {one.reason}")
             lines += [f"    {text}" for text in (one.explanation, *one.hints) if text]
         return "\n".join(lines)
@@ -135,7 +139,8 @@ def graph_breaks(model: Callable[..., Any], *args: Any, **kwargs: Any) -> BreakR
     whatever was compiled in this process is compiled again when it is next called.
 
     Args:
-        model: the function or module, not compiled yet.
+        model: the function or module, not compiled yet; of what :func:`gfxgraph.graphed` or
+            :func:`gfxgraph.compile` made, the function that they were given.
         args: its arguments.
         kwargs: its keyword arguments.
 
@@ -147,7 +152,13 @@ def graph_breaks(model: Callable[..., Any], *args: Any, **kwargs: Any) -> BreakR
         raise ArgumentError(
             f"graph_breaks({model!r}): expected a function or a module, not {type(model).__name__}."
         )
-    if hasattr(model, "_torchdynamo_orig_callable") or hasattr(model, "_orig_mod"):
+    while hasattr(model, "__wrapped__") and _is_opaque(model):
+        model = model.__wrapped__
+    if (
+        hasattr(model, "_torchdynamo_orig_callable")
+        or hasattr(model, "_orig_mod")
+        or getattr(model, "_compiled_call_impl", None) is not None  # module.compile()
+    ):
         raise ArgumentError(
             f"graph_breaks({_name(model)}): it is compiled already; give what was compiled."
         )
@@ -168,6 +179,11 @@ def graph_breaks(model: Callable[..., Any], *args: Any, **kwargs: Any) -> BreakR
     finally:
         torch._dynamo.reset()
     return BreakReport(_name(model), regions, tuple(dict.fromkeys(breaks)), skipped, eager.launches)
+
+
+def _is_opaque(model: Any) -> bool:
+    """Whether it is one of our callables, at which Dynamo always breaks."""
+    return bool(getattr(type(model).__call__, "_torchdynamo_disable", False))
 
 
 class _Launches(TorchDispatchMode):
@@ -230,6 +246,9 @@ def _first_break(
 def _break(text: str, stack: Any) -> Break:
     frame = _innermost(stack)
     first, *more = (line.strip() for line in text.splitlines() if line.strip())
+    if first == _BRANCHING[0] or first.startswith("generic_jump "):
+        # Dynamo says it in two ways, one of them without a word more.
+        first, *more = _BRANCHING
     said: dict[str, list[str]] = {"Explanation": [], "Hint": []}
     for line in more:
         what, colon, rest = line.partition(": ")
@@ -246,6 +265,14 @@ def _break(text: str, stack: Any) -> Break:
     )
 
 
+_BRANCHING = (
+    "Data-dependent branching",
+    "Explanation: What is done next depends on the values of a tensor, as in `if x.sum() > 0:`. "
+    "Dynamo does not know them, so it compiles what comes before and after for itself.",
+    "Hint: Compute both sides and choose with `torch.where`, where both are cheap.",
+    "Hint: Use `torch.cond` to express dynamic control flow.",
+    "Hint: Decide by what is known without the data, such as a shape or an argument of Python.",
+)
 _AFTER_BREAK = re.compile(r"^torch_dynamo_resume_in_(.+)_at_\d+$")
 _TORCH = f"{Path(torch.__file__).parent}/"
 

@@ -17,6 +17,7 @@ from rich.table import Table
 
 from ..errors import ArgumentError
 from ..stats import log
+from .log import as_text
 
 __all__ = ["InductorSettings", "Setting", "inductor_settings"]
 
@@ -181,6 +182,9 @@ class InductorSettings:
         self._entered.set(tuple(outer))
         stack.close()
 
+    def __str__(self) -> str:
+        return as_text(self.__rich__())
+
     def __rich__(self) -> Table:
         table = Table(title=f"Inductor and Dynamo, torch {torch.__version__} (CUDA and ROCm alike)")
         for heading in ("setting", "value", "without", "why", "source"):
@@ -211,7 +215,7 @@ def inductor_settings(**overrides: Any) -> InductorSettings:
 
     Returns:
         A context manager. Its ``rows`` say for each setting the value, why, the source, and
-        whether this torch has it; ``rich.print`` shows them as a table. One that this torch does
+        whether this torch has it; ``print`` shows them as a table. One that this torch does
         not have is left out, and logged once.
 
     Raises:

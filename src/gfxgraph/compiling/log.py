@@ -2,13 +2,17 @@
 
 Every backend of ``torch.compile`` is called from ``OutputGraph.call_user_compiler`` (read in the
 sources of torch 2.6 to 2.15), for first compilations, recompilations and what follows a graph break
-alike. That method is replaced while somebody listens. What is compiled and the keys of torch's
-caches do not see it: neither the graph nor the backend nor a setting is changed.
+alike. Inductor compiles a backward graph when it is first needed, in ``_compile_fx_inner``, and
+every graph that it made or found in a cache, with the count of its kernels, passes
+``CompiledFxGraph.post_compile``. These three are replaced while somebody listens. What is compiled
+and the keys of torch's caches do not see it: neither the graph nor the backend nor a setting is
+changed.
 """
 
 from __future__ import annotations
 
-import functools
+import contextlib
+import io
 import json
 import re
 import sys
@@ -16,16 +20,19 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import torch
+from rich.console import Console
 from rich.table import Table
-from torch._guards import CompileContext
+from torch._guards import CompileContext, TracingContext
 
-__all__ = ["Compilation", "CompileLog", "compile_log", "listening"]
+from ..dynamo import Replaced
+
+__all__ = ["Compilation", "CompileLog", "as_text", "compile_log", "listening"]
 
 
 @dataclass(frozen=True)
@@ -35,17 +42,23 @@ class Compilation:
     Attributes:
         id: torch's number of the compilation: ``"2/1"`` is the first recompilation of the third
             frame that it met; what follows a graph break is a frame of its own.
-        function: the function that the graph is part of.
+        function: the function that the graph is part of; of torch's own functions, such as
+            ``Sequential.forward``, the one that called them.
         file: its file.
         line: where the graph begins, from 1: the function's first line, or, after a graph break,
-            the line of the break.
+            the line of the break; of torch's own functions the line that called them.
         backend: the name of the backend, such as ``"inductor"``.
-        seconds: host time in the backend. Tracing by Dynamo, before it, is not part of it.
-        nodes: nodes of the FX graph, placeholders and output included.
+        backward: whether it is Inductor's backward graph of a function; ``id``, ``function``,
+            ``file`` and ``line`` are those of its forward graph, or ``""`` and 0 where that was
+            compiled before the block.
+        seconds: host time in the backend. Tracing by Dynamo, before it, is not part of it. 0 for a
+            backward graph that a cache gave together with its forward graph, whose time has both.
+        nodes: nodes of the FX graph, placeholders and output included; 0 for a backward graph that
+            came with its forward graph, as there is none then.
         operations: name of an operation -> how often it is in the graph. Operations as Dynamo
-            sees them, before they are taken to pieces.
-        kernels: kernels that Inductor generated (Triton, C++); calls of libraries are not counted.
-            ``None`` for other backends.
+            sees them, before they are taken to pieces; in a backward graph those of ATen.
+        kernels: kernels of Inductor in the code (Triton, C++), generated now or found in a cache;
+            calls of libraries are not counted. ``None`` for other backends.
         cached: whether the code came from a cache of Inductor or AOTAutograd; ``None`` for other
             backends.
         error: what the backend raised, ``None`` where it did not.
@@ -56,6 +69,7 @@ class Compilation:
     file: str
     line: int
     backend: str
+    backward: bool
     seconds: float
     nodes: int
     operations: dict[str, int]
@@ -65,7 +79,10 @@ class Compilation:
 
 
 class CompileLog:
-    """What was compiled, in the order in which it was done; grows while the block is open."""
+    """What was compiled, in the order in which it was done; grows while the block is open.
+
+    ``print`` shows it as a table, ``rich.print`` in colours.
+    """
 
     def __init__(self) -> None:
         self._compilations: list[Compilation] = []
@@ -96,6 +113,9 @@ class CompileLog:
             Path(path).write_text(f"{text}\n", encoding="utf-8")
         return text
 
+    def __str__(self) -> str:
+        return as_text(self.__rich__())
+
     def __rich__(self) -> Table:
         compilations = self.compilations
         seconds = sum(c.seconds for c in compilations)
@@ -106,19 +126,28 @@ class CompileLog:
             table.add_column(heading, justify="right" if numbers else "left", overflow="fold")
         for one in compilations:
             frequent = Counter(one.operations).most_common(4)
+            where = f"{one.function} ({one.file}:{one.line})" if one.file else "place not known"
             table.add_row(
                 one.id,
                 f"{one.seconds:.3f}",
                 str(one.nodes),
                 "-" if one.kernels is None else str(one.kernels),
                 {None: "-", True: "hit", False: "miss"}[one.cached],
-                f"{one.function} ({one.file}:{one.line})",
+                f"backward of {where}" if one.backward else where,
                 one.error or ", ".join(f"{count} {name}" for name, count in frequent),
             )
         return table
 
 
-@contextmanager
+def as_text(table: Table) -> str:
+    """The table without colours, as wide as the terminal, or 160 columns where there is none."""
+    console = Console(file=io.StringIO(), width=None if sys.stdout.isatty() else 160)
+    with console.capture() as text:
+        console.print(table)
+    return text.get().rstrip()
+
+
+@contextlib.contextmanager
 def compile_log() -> Iterator[CompileLog]:
     """Log each graph that torch compiles in the block, in whatever thread.
 
@@ -126,12 +155,12 @@ def compile_log() -> Iterator[CompileLog]:
 
         with gfxgraph.compile_log() as log:
             compiled(x)
-        rich.print(log)
+        print(log)
         log.to_json("compilations.json")
 
     Compilations, recompilations, and each graph of a function that breaks into several, of any
-    backend. A backward graph that is compiled later, when it is first needed, is not seen. Nothing
-    is added to torch when no block is open.
+    backend; with Inductor also backward graphs, which it compiles when they are first needed.
+    Nothing is added to torch when no block is open.
     """
     log = CompileLog()
     with listening(log._compilations.append):
@@ -142,10 +171,9 @@ Listener = Callable[[Compilation], object]
 
 _lock = threading.Lock()
 _listeners: list[Listener] = []
-_original: Any = None
 
 
-@contextmanager
+@contextlib.contextmanager
 def listening(listener: Listener) -> Iterator[None]:
     """Call ``listener`` after each compilation, in the thread that compiled."""
     _listen(listener)
@@ -156,53 +184,145 @@ def listening(listener: Listener) -> Iterator[None]:
 
 
 def _listen(listener: Listener) -> None:
-    from torch._dynamo.output_graph import OutputGraph
+    import torch._dynamo.output_graph  # noqa: F401 - so that there is something to replace
 
-    global _original
     with _lock:
-        if not _listeners:
-            _original = OutputGraph.call_user_compiler
-            OutputGraph.call_user_compiler = _told(_original)  # type: ignore[method-assign]
+        for replaced in _all_replaced:
+            replaced.enter()
         _listeners.append(listener)
 
 
 def _stop(listener: Listener) -> None:
-    from torch._dynamo.output_graph import OutputGraph
-
     with _lock:
         _listeners.remove(listener)
-        if not _listeners:
-            OutputGraph.call_user_compiler = _original  # type: ignore[method-assign]
+        for replaced in _all_replaced:
+            replaced.leave()
 
 
-def _told(original: Callable[..., Any]) -> Callable[..., Any]:
-    @functools.wraps(original)
-    def call_user_compiler(output: Any, module: torch.fx.GraphModule, *rest: Any) -> Any:
-        described = _describe(output, module)
-        kernels, hits = _kernels(), _cache_hits()
-        start, error = time.perf_counter(), None
-        try:
-            return original(output, module, *rest)
-        except BaseException as raised:
-            error = f"{type(raised).__name__}: {raised}"
-            raise
-        finally:
-            seconds = time.perf_counter() - start
-            inductor = described["backend"] == "inductor"
-            compilation = Compilation(
+@dataclass
+class _Made:
+    """What Inductor has made in a compilation so far.
+
+    Attributes:
+        kernels: whether it is a backward graph -> kernels in it.
+        backward: what is known of the backward graph that was compiled, not taken from a cache.
+    """
+
+    kernels: dict[bool, int] = field(default_factory=dict)
+    backward: dict[str, Any] = field(default_factory=dict)
+
+
+class _Local(threading.local):
+    under_way: _Made | None = None
+
+
+_local = _Local()
+# What is known of a forward graph, by what AOTAutograd keeps for its backward graph.
+_described: WeakKeyDictionary[TracingContext, dict[str, Any]] = WeakKeyDictionary()
+
+
+def _call_user_compiler(output: Any, module: torch.fx.GraphModule, *rest: Any) -> Any:
+    described = _describe(output, module)
+    context = TracingContext.try_get()
+    if context is not None:
+        _described[context] = described
+    inductor = described["backend"] == "inductor"
+    if inductor:
+        import torch._inductor.compile_fx  # noqa: F401 - replace in it what could not be before
+
+        for replaced in _all_replaced:
+            replaced.enter()
+            replaced.leave()
+    outer, made = _local.under_way, _Made()
+    _local.under_way = made
+    hits, start, error = _cache_hits(), time.perf_counter(), None
+    try:
+        return _user_compiler.original(output, module, *rest)
+    except BaseException as raised:
+        error = f"{type(raised).__name__}: {raised}"
+        raise
+    finally:
+        seconds = time.perf_counter() - start - made.backward.get("seconds", 0.0)
+        _local.under_way = outer
+        cached = _cache_hits() > hits
+        _tell(
+            Compilation(
                 **described,
+                backward=False,
                 seconds=seconds,
-                kernels=_kernels() - kernels if inductor else None,
-                cached=_cache_hits() > hits if inductor else None,
+                kernels=made.kernels.get(False, 0) if inductor else None,
+                cached=cached if inductor else None,
                 error=error,
             )
-            for listener in (*_listeners,):
-                listener(compilation)
+        )
+        if made.backward or True in made.kernels:
+            _tell_backward(described, made, cached)
 
-    return call_user_compiler
+
+def _compile_fx_inner(module: torch.fx.GraphModule, *rest: Any, **kwargs: Any) -> Any:
+    if not kwargs.get("is_backward"):
+        return _inner.original(module, *rest, **kwargs)
+    outer = _local.under_way
+    made = _local.under_way = outer or _Made()
+    made.backward = {"nodes": len(module.graph.nodes), "operations": _operations(module)}
+    hits, start, error = _cache_hits(), time.perf_counter(), None
+    try:
+        return _inner.original(module, *rest, **kwargs)
+    except BaseException as raised:
+        error = f"{type(raised).__name__}: {raised}"
+        raise
+    finally:
+        made.backward.update(seconds=time.perf_counter() - start, error=error)
+        _local.under_way = outer
+        if outer is None:
+            context = TracingContext.try_get()
+            known = None if context is None else _described.get(context)
+            _tell_backward(known or _NOT_KNOWN, made, _cache_hits() > hits)
+
+
+def _post_compile(graph: Any, *rest: Any, **kwargs: Any) -> Any:
+    made = _local.under_way
+    if made is not None:
+        backward = bool(graph.fx_kwargs.get("is_backward"))
+        kernels = made.kernels.get(backward, 0) + graph.metrics_deltas.generated_kernel_count
+        made.kernels[backward] = kernels
+    return _graph.original(graph, *rest, **kwargs)
+
+
+_user_compiler = Replaced(
+    "torch._dynamo.output_graph", "OutputGraph.call_user_compiler", _call_user_compiler
+)
+_inner = Replaced("torch._inductor.compile_fx", "_compile_fx_inner", _compile_fx_inner)
+_graph = Replaced("torch._inductor.output_code", "CompiledFxGraph.post_compile", _post_compile)
+_all_replaced = (_user_compiler, _inner, _graph)
+
+_NOT_KNOWN = {"function": "", "file": "", "line": 0, "backend": "inductor"}
+
+
+def _tell_backward(forward: dict[str, Any], made: _Made, cached: bool) -> None:
+    _tell(
+        Compilation(
+            **{
+                "id": str(CompileContext.current_compile_id()),
+                **forward,
+                **{"seconds": 0.0, "nodes": 0, "operations": {}, "error": None},
+                **made.backward,
+            },
+            backward=True,
+            kernels=made.kernels.get(True, 0),
+            cached=cached,
+        )
+    )
+
+
+def _tell(compilation: Compilation) -> None:
+    for listener in (*_listeners,):
+        listener(compilation)
 
 
 _NOT_THE_USERS = (f"{Path(torch.__file__).parent}/", f"{Path(__file__).parents[1]}/")
+# The standard library and torch.fx have frames between a call and its compilation, too.
+_NO_CALLER = (*_NOT_THE_USERS, contextlib.__file__, "<eval_with_key>")
 _AFTER_BREAK = re.compile(r"torch_dynamo_resume_in_(?P<function>.+)_at_(?P<line>\d+)")
 
 
@@ -213,10 +333,16 @@ def _describe(output: Any, module: torch.fx.GraphModule) -> dict[str, Any]:
         # torch's own call of a module of its own, or that of call/compiled.py: of the variable fn.
         called = output.root_tx.f_locals.get("fn")
         code = getattr(getattr(called, "forward", called), "__code__", code)
-    function, line = code.co_name, code.co_firstlineno
+    file, function, line = code.co_filename, code.co_name, code.co_firstlineno
     resumed = _AFTER_BREAK.fullmatch(function)
     if resumed:
         function, line = resumed["function"], int(resumed["line"])
+    caller: Any = sys._getframe() if file.startswith(_NOT_THE_USERS) else None
+    while caller is not None and caller.f_code.co_filename.startswith(_NO_CALLER):
+        caller = caller.f_back
+    if caller is not None:
+        file, line = caller.f_code.co_filename, caller.f_lineno
+        function = _AFTER_BREAK.sub(r"\g<function>", caller.f_code.co_name)
     backend = output.compiler_fn
     for attribute in ("_compiler_name", "compiler_name", "__name__"):
         name = getattr(backend, attribute, None)
@@ -225,7 +351,7 @@ def _describe(output: Any, module: torch.fx.GraphModule) -> dict[str, Any]:
     return {
         "id": str(CompileContext.current_compile_id()),
         "function": function,
-        "file": code.co_filename,
+        "file": file,
         "line": line,
         "backend": name if isinstance(name, str) else type(backend).__name__,
         "nodes": len(module.graph.nodes),
@@ -244,12 +370,6 @@ def _operations(module: torch.fx.GraphModule) -> dict[str, int]:
         elif node.op == "call_module":
             counts[type(module.get_submodule(str(node.target))).__name__] += 1
     return dict(counts.most_common())
-
-
-def _kernels() -> int:
-    """How many kernels Inductor has generated in this process; Dynamo compiles one at a time."""
-    metrics = sys.modules.get("torch._inductor.metrics")
-    return metrics.generated_kernel_count if metrics else 0
 
 
 def _cache_hits() -> int:

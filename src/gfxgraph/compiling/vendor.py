@@ -9,7 +9,9 @@ import re
 import threading
 import typing
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
+from numbers import Integral, Number, Real
 from typing import Any
 
 import torch
@@ -20,6 +22,7 @@ from ..stats import log
 __all__ = ["vendor_op"]
 
 _NAME = re.compile(r"[A-Za-z_]\w*::[A-Za-z_]\w*")
+_OWN_NAME = re.compile(r"^\s*[\w:.]+(?=\()")  # of a schema, which may have one in torch
 
 
 @dataclass(frozen=True)
@@ -61,29 +64,40 @@ def vendor_op(
             dtypes, strides, device. By default it is taken that ``fn`` returns nothing, or one
             tensor like its first tensor argument (as ``torch.empty_like`` makes it); that is
             logged, and compared with what ``fn`` really returns in each call.
-        mutates: names of the arguments that ``fn`` writes to.
+        mutates: names of the tensor arguments that ``fn`` writes to; not needed with a ``schema``
+            that marks them. A write by torch to another
+            argument is found in the call, but for inference tensors; one past torch is not.
         schema: torch's own way to say what the hints say, for a function without them:
-            ``"(Tensor q, float scale=1.0) -> Tensor"``.
+            ``"(Tensor q, Tensor(a!) out, float scale=1.0) -> Tensor"``. A name before it is left
+            out.
 
     Returns:
         The operator. Asked for again with the same arguments, the same one.
 
     Raises:
         ArgumentError: the name has no namespace or is taken, hints are missing or of a kind that
-            an operator cannot take, or no ``fake`` is given and none can be inferred. From calls of
-            the operator: a result shares memory with an argument or another result, or is not
-            what the inferred ``fake`` says.
+            an operator cannot take, it returns nothing and ``mutates`` is empty, or no ``fake`` is
+            given and none can be inferred. From calls of the operator: ``fn`` wrote to an argument
+            that ``mutates`` does not name, or a result shares memory with an argument or another
+            result, or is not what the hints, the schema or the inferred ``fake`` say.
 
     Source: ``torch.library.custom_op`` and ``torch.library.infer_schema``, which do the work.
     """
     if not callable(fn):
         raise ArgumentError(f"vendor_op: expected a function, not {type(fn).__name__}.")
-    if not _NAME.fullmatch(name):
+    if not isinstance(name, str) or not _NAME.fullmatch(name):
         raise ArgumentError(
             f"vendor_op(name={name!r}): expected 'namespace::name', such as "
             f"'vendor::{getattr(fn, '__name__', 'attention')}'."
         )
-    written = frozenset((mutates,) if isinstance(mutates, str) else mutates)
+    if fake is not None and not callable(fake):
+        raise ArgumentError(f"vendor_op(fake=...): expected a function, not {type(fake).__name__}.")
+    try:
+        written = frozenset((mutates,) if isinstance(mutates, str) else mutates)
+    except TypeError as error:
+        raise ArgumentError(
+            f"vendor_op(mutates={mutates!r}): expected names of arguments, such as ('out',)."
+        ) from error
     with _lock:
         known = _registered.get(name)
         if known is not None:
@@ -109,24 +123,41 @@ def _register(
     mutates: frozenset[str],
     schema: str | None,
 ) -> Callable[..., Any]:
-    text = schema or _schema_of_hints(fn, name, mutates)
-    try:
-        parsed = torch._C.parse_schema(f"{name}{text}")
-    except RuntimeError as error:
-        raise ArgumentError(f"vendor_op(name={name!r}): schema {text!r}: {error}") from error
+    if schema is None:
+        text = _schema_of_hints(fn, name, frozenset())
+        _refuse_unknown(name, mutates, _parsed(name, text))
+        text = _schema_of_hints(fn, name, mutates)
+    else:
+        text = _OWN_NAME.sub("", str(schema))
+    parsed = _parsed(name, text)
+    _refuse_unknown(name, mutates, parsed)
+    if mutates and mutates != _written(parsed):
+        raise ArgumentError(
+            f"vendor_op(name={name!r}): mutates={sorted(mutates)} but the schema {text!r} marks "
+            f"{sorted(_written(parsed))}. Mark what is written with (a!), (b!) in the schema, and "
+            "leave out mutates=."
+        )
+    if not parsed.returns and not _written(parsed):
+        raise ArgumentError(
+            f"vendor_op(name={name!r}): it returns nothing and writes nothing, so that compiled "
+            "code leaves it out. Name what it writes in mutates=, or return a new tensor."
+        )
     inferred = _inferred(parsed, name) if fake is None else None
 
     @functools.wraps(fn)
     def checked(*args: Any, **kwargs: Any) -> Any:
-        result = fn(*args, **kwargs)
         given = {argument.name: value for argument, value in _bound(parsed, args, kwargs)}
+        with _no_other_writes(name, given, _written(parsed)):
+            result = fn(*args, **kwargs)
         _refuse_aliases(name, given, result)
         if inferred is not None:
             _refuse_another(name, inferred, given, result)
+        else:
+            _refuse_kinds(parsed, result)
         return result
 
     try:
-        op = torch.library.custom_op(name, checked, mutates_args=mutates, schema=text)
+        op = torch.library.custom_op(name, checked, mutates_args=_written(parsed), schema=text)
     except (RuntimeError, ValueError) as error:
         raise ArgumentError(f"vendor_op(name={name!r}): {error}") from error
     if fake is not None:
@@ -141,14 +172,35 @@ def _register(
     return op
 
 
+def _parsed(name: str, text: str) -> Any:
+    try:
+        return torch._C.parse_schema(f"{name}{text}")
+    except RuntimeError as error:
+        raise ArgumentError(
+            f"vendor_op(name={name!r}): schema {text!r}: {error}\n"
+            "Expected torch's form, such as '(Tensor q, float scale=1.0) -> Tensor'."
+        ) from error
+
+
+def _refuse_unknown(name: str, mutates: frozenset[str], schema: Any) -> None:
+    tensors = [a.name for a in schema.arguments if "Tensor" in str(a.type)]
+    unknown = sorted(map(str, mutates.difference(tensors)))
+    if unknown:
+        raise ArgumentError(
+            f"vendor_op(name={name!r}): mutates= names {', '.join(map(repr, unknown))}, but can "
+            f"name only its tensor arguments: {', '.join(map(repr, tensors)) or 'it has none'}."
+        )
+
+
 def _schema_of_hints(fn: Callable[..., Any], name: str, mutates: frozenset[str]) -> str:
     advice = "Add type hints, wrap it in a function that has them, or give schema=."
     try:
         signature = inspect.signature(fn)
-        hints = typing.get_type_hints(fn)
+        hints = typing.get_type_hints(fn.func if isinstance(fn, functools.partial) else fn)
     except (TypeError, ValueError, NameError) as error:
         raise ArgumentError(
-            f"vendor_op(name={name!r}): the type hints of {fn!r} cannot be read: {error}. {advice}"
+            f"vendor_op(name={name!r}): the type hints of {fn!r} cannot be read: "
+            f"{str(error).rstrip('.')}. {advice}"
         ) from error
 
     def prototype() -> None:
@@ -182,6 +234,34 @@ def _inferred(schema: Any, name: str) -> str:
         )
     log(logging.WARNING, "fake_inferred", operator=name, result=f"empty_like({tensors[0]})")
     return str(tensors[0])
+
+
+def _written(schema: Any) -> frozenset[str]:
+    """The arguments that the schema marks as written to."""
+    return frozenset(a.name for a in schema.arguments if a.alias_info and a.alias_info.is_write)
+
+
+@contextmanager
+def _no_other_writes(name: str, given: dict[str, Any], written: frozenset[str]) -> Iterator[None]:
+    """Raise where the function writes to an argument that is not among ``written``."""
+    # Views of one tensor have one version: what shares memory with a written argument is left out.
+    storages = {t.untyped_storage()._cdata for w in written for t in _tensors(given.get(w))}
+    before = [
+        (argument, tensor, tensor._version)
+        for argument, value in given.items()
+        for tensor in _tensors(value)
+        if not tensor.is_inference() and tensor.untyped_storage()._cdata not in storages
+    ]
+    # In compiled code and in operators that write, torch does not count otherwise.
+    with torch._C._SetExcludeDispatchKeyGuard(torch._C.DispatchKey.ADInplaceOrView, False):
+        yield
+    for argument, tensor, version in before:
+        if tensor._version != version:
+            raise ArgumentError(
+                f"{name} wrote to its argument {argument!r}, which mutates= does not name: "
+                f"compiled code would be wrong. Give mutates={sorted({*written, argument})!r}, or "
+                "write to a clone."
+            )
 
 
 def _bound(schema: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Iterator[tuple[Any, Any]]:
@@ -228,6 +308,38 @@ def _refuse_another(name: str, inferred: str, given: dict[str, Any], result: Any
             f"{name} returned {came}, but without fake= it was taken to return {expected}"
             f"{f', like its argument {inferred!r}' if inferred else ''}. Give fake=, a function of "
             "the same arguments that returns an empty tensor like the result."
+        )
+
+
+_KINDS: dict[str, Any] = {
+    "Tensor": torch.Tensor,
+    "List[Tensor]": (list, tuple),
+    "int": Integral,
+    "float": Real,
+    "number": Number,
+}
+
+
+def _refuse_kinds(schema: Any, result: Any) -> None:
+    """Compare what came with what the schema says, which torch does with errors of C++."""
+    kinds = [str(returned.type) for returned in schema.returns]
+    if len(kinds) == 1:
+        right = isinstance(result, _KINDS.get(kinds[0], object))
+    elif kinds:
+        right = isinstance(result, (list, tuple)) and len(result) == len(kinds)
+        right = right and all(
+            isinstance(one, _KINDS.get(kind, object))
+            for one, kind in zip(result, kinds, strict=True)
+        )
+    else:
+        right = result is None
+    if not right:
+        came = type(result).__name__
+        if isinstance(result, (list, tuple)):
+            came += f" of {', '.join(type(one).__name__ for one in result) or 'nothing'}"
+        raise ArgumentError(
+            f"{schema.name} returned {came}, but its type hints or its schema say "
+            f"{', '.join(kinds) or 'nothing'}. Correct them, or what it returns."
         )
 
 
