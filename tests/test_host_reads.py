@@ -106,14 +106,20 @@ def test_nothing_of_it_stays_when_the_run_raises(reads):
     assert "item" not in vars(torch.Tensor)
 
 
-@torch.no_grad()
-def test_a_graph_holds_compiled_code_with_the_reads_between_its_regions(device):
+def integrating(device):
+    """A tensor with the time to start at, a function that reads it, and its compiled graph."""
     start = torch.tensor(1.0, device=device)
 
     def policy(x):
         return integrate(x, start)[0]
 
-    graph = gfxgraph.graphed(policy, compile={"backend": "aot_eager"}, fallback="raise")
+    compile = {"backend": "aot_eager"}
+    return start, policy, gfxgraph.graphed(policy, compile=compile, fallback="raise")
+
+
+@torch.no_grad()
+def test_a_graph_holds_compiled_code_with_the_reads_between_its_regions(device):
+    _, policy, graph = integrating(device)
     for n in range(4):  # on the emulated device the graph holds what was not compiled
         x = torch.full((3,), float(n), device=device)
         torch.testing.assert_close(graph(x), policy(x))
@@ -124,12 +130,7 @@ def test_a_graph_holds_compiled_code_with_the_reads_between_its_regions(device):
 
 @torch.no_grad()
 def test_a_read_value_that_changes_is_read_again(device):
-    start = torch.tensor(1.0, device=device)
-
-    def policy(x):
-        return integrate(x, start)[0]
-
-    graph = gfxgraph.graphed(policy, compile={"backend": "aot_eager"}, fallback="raise")
+    start, policy, graph = integrating(device)
     for value in (1.0, 0.5):
         start.fill_(value)
         for _ in range(2):

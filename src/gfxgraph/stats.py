@@ -31,7 +31,8 @@ class Stats(TypedDict):
         avg_replay_us: mean host time in microseconds until a replay was launched, over the
             replays made through ``BridgedCUDAGraph.replay``; 0.0 when there was none.
         capture_failures: captures that raised.
-        compile_failures: graphs made of a function as it is, because compiling it failed.
+        compile_failures: graphs made of a function as it is, because compiling it failed, or
+            because compiled code could not be captured.
         fallbacks: reason -> how many of ``fallback_count``.
         compiles_in_capture: frames that torch compiled while a stream was captured.
     """

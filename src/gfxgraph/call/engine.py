@@ -88,7 +88,7 @@ class GraphedStats:
         input_bytes: bytes of all static inputs, shared ones counted once.
         compile_s: seconds that runs took in which something was compiled; 0.0 without ``compile=``.
         not_compiled: arguments (as ``key`` of a row) -> why their graph holds no compiled code
-            although that was asked for.
+            although ``compile=``, or the function itself, asks for it.
     """
 
     captures: int
@@ -532,7 +532,10 @@ class Engine:
             if not code.measure:
                 return compiled
             return self._the_faster(compiled, fn, leaves, spec, result)
-        entry = self._capture(fn, leaves, spec, result, None)
+        return self._not_compiled(self._capture(fn, leaves, spec, result, None), reason)
+
+    def _not_compiled(self, entry: Entry, reason: str) -> Entry:
+        """Count, and log when first met, why a graph holds no compiled code."""
         entry.not_compiled = reason
         tally.add("compile_failures")
         if reason not in self._told:
@@ -555,6 +558,7 @@ class Engine:
             log(logging.INFO, "not_measured", function=self.name, because=str(error))
             if compiled.captured is not None:
                 compiled.captured.time_replay = None
+                compiled.captured.report.append(f"compiled: not timed: {error}")
             return compiled
         try:
             times = _replay_us(compiled, plain)
@@ -676,6 +680,8 @@ class Engine:
         except Exception:
             entry.release()
             raise
+        if captured.not_compiled:
+            self._not_compiled(entry, captured.not_compiled)
         return entry
 
     def _model(

@@ -15,7 +15,6 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from ..device.operators import is_view
-from ..dynamo import Uncompiled
 from ..errors import ArgumentError
 from .log import Compilation, listening
 
@@ -164,7 +163,7 @@ def graph_breaks(model: Callable[..., Any], *args: Any, **kwargs: Any) -> BreakR
         )
     from torch._dynamo.utils import counters, graph_break_reasons
 
-    with Uncompiled(), _Launches() as eager:
+    with _Launches() as eager:
         model(*args, **kwargs)
     torch._dynamo.reset()
     try:

@@ -123,13 +123,13 @@ def on_compile_in_capture(where: str) -> None:
         log(logging.WARNING, "compiled_inside_a_capture", where=where, advice=advice)
 
 
-def tell_if_compiled(since: int, where: str) -> None:
+def tell_if_compiled(since: int, where: Callable[[], str]) -> None:
     """Count a compilation in a capture that has begun when :func:`frames_compiled` was ``since``.
 
     The guard tells of them by itself.
     """
     if frames_compiled() > since and not _guards:
-        on_compile_in_capture(where)
+        on_compile_in_capture(where())
 
 
 def _guarded(original: Callable[..., Any]) -> Callable[..., Any]:

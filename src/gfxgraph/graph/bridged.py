@@ -150,7 +150,7 @@ class BridgedCUDAGraph(_Base):  # type: ignore[misc]
             self._liveness.stop(lambda a: device.in_pool(cast(PoolHandle, self._capture_pool), a))
         self._capture_stream = None
         if not busy():  # our own captures know what they capture
-            tell_if_compiled(self._compiled_before, str(users_line()))
+            tell_if_compiled(self._compiled_before, lambda: str(users_line()))
         try:
             super().capture_end()
         except BaseException as error:

@@ -68,6 +68,7 @@ class CapturedGraph:
             drawn, or worth a note.
         compiled: whether what it holds is compiled code.
         code: compiled code that it uses, kept for as long as it lives.
+        not_compiled: why what the function itself has compiled is in there as it is.
         time_replay: replays from the state that the capture found, puts that back, and gives the
             seconds until the device was done; ``None`` where that was not asked for.
     """
@@ -87,6 +88,7 @@ class CapturedGraph:
     sample: list[torch.Tensor] = dataclasses.field(default_factory=list)
     compiled: bool = False
     code: list[object] = dataclasses.field(default_factory=list)
+    not_compiled: str = ""
     time_replay: Callable[[], float] | None = None
 
     @property
@@ -262,8 +264,6 @@ def capture(
         if event.point.kind == "read" or not (compiled or holds_compiled)
     ]
     report = list(dict.fromkeys(map(report_line, told)))
-    if this.not_compiled:
-        report.append(f"what it compiles is in the graph as it is: {this.not_compiled}")
     pool_bytes = traced.pool_bytes
     if tree is not None:
         outside, written = tree.outside | outside, tree.written | written
@@ -298,6 +298,7 @@ def capture(
         sample=sample,
         compiled=compiled,
         code=compiled_code() if holds_compiled else [],
+        not_compiled=this.not_compiled,
         time_replay=functools.partial(timed_replay, traced, this) if timed else None,
     )
 

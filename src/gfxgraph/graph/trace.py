@@ -81,8 +81,6 @@ def capture_somehow(this: Run, eager: WarmedUp, branching: bool, root: Segment |
                 raise failed.explained from failed.__cause__
             this.rewind()
             this.not_compiled = str(failed.explained)
-            name = next(iter(this.roots), "a function")
-            log(logging.WARNING, "not_compiled", function=name, reason=this.not_compiled)
     for _ in range(_MAX_FORCED):
         breaks = eager.recording.breaks()
         if breaks and not branching:
@@ -199,7 +197,7 @@ def trace(
                     with nullcontext() if eager is None else tracer.watching():
                         outputs = this.function()
                 finally:  # it may be why the capture fails
-                    tell_if_compiled(compiled_before, next(iter(this.roots), "a function"))
+                    tell_if_compiled(compiled_before, lambda: next(iter(this.roots), "a function"))
                 last = tracer.finish(outputs)
             except BaseException as error:
                 tracer.abandon()  # before this stream is joined, which a capture would refuse
