@@ -35,6 +35,7 @@ class Stats(TypedDict):
             because compiled code could not be captured.
         fallbacks: reason -> how many of ``fallback_count``.
         compiles_in_capture: frames that torch compiled while a stream was captured.
+        thrashing: callable -> why most of its calls are not captured: what differs between them.
     """
 
     enabled_at: float | None
@@ -47,6 +48,7 @@ class Stats(TypedDict):
     compile_failures: int
     fallbacks: dict[str, int]
     compiles_in_capture: int
+    thrashing: dict[str, str]
 
 
 class ReplayCounter:
@@ -68,6 +70,7 @@ class Tally:
         self.enabled_at: float | None = None
         self._counts: Counter[str] = Counter()
         self._fallbacks: Counter[str] = Counter()
+        self._thrashing: dict[str, str] = {}
         self._live: set[ReplayCounter] = set()
         self._retired = ReplayCounter()
 
@@ -84,6 +87,11 @@ class Tally:
             self._fallbacks[key] += calls
         if first:
             log(logging.WARNING, "fallback", function=who, ran="eager", reason=reason)
+
+    def thrashes(self, who: str, reason: str) -> None:
+        """Show that ``who`` has stopped capturing, since its calls differ."""
+        with self._lock:
+            self._thrashing[who] = reason
 
     def replay_counter(self) -> ReplayCounter:
         """A counter for one graph, part of :meth:`snapshot` until and after :meth:`retire`."""
@@ -104,6 +112,7 @@ class Tally:
         with self._lock:
             self._counts.clear()
             self._fallbacks.clear()
+            self._thrashing.clear()
             for counter in (self._retired, *self._live):
                 counter.replays = counter.timed = counter.ns = 0
 
@@ -124,6 +133,7 @@ class Tally:
                 compile_failures=self._counts["compile_failures"],
                 fallbacks=dict(self._fallbacks),
                 compiles_in_capture=self._counts["compiles_in_capture"],
+                thrashing=dict(self._thrashing),
             )
 
 
