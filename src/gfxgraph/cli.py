@@ -53,6 +53,12 @@ _Sarif: TypeAlias = Annotated[
     ),
 ]
 
+_RequireGraph: TypeAlias = Annotated[
+    bool,
+    typer.Option("--require-graph", help="Status 3 where calls would not be replays of a graph."),
+]
+_NO_GRAPH = 3
+
 _PlatformFile: TypeAlias = Annotated[
     Path | None,
     typer.Option(
@@ -154,8 +160,13 @@ def check(
     make: _Make = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the report as JSON.")] = False,
     sarif: _Sarif = None,
+    require_graph: _RequireGraph = False,
 ) -> None:
-    """Say what would become of a function in a graph; needs no GPU. Status 1: it stays eager."""
+    """Say what would become of a function in a graph; needs no GPU.
+
+    Status 0: its calls are replays; 1: it runs eagerly; 2: a wrong argument; 3: --require-graph was
+    given, and it replays only if a floating-point number that it reads comes again.
+    """
     import torch
     from rich.console import Console
 
@@ -182,6 +193,8 @@ def check(
         show(report, Console(stderr=sarif == "-"))
     if sarif:
         _write_sarif(sarif, located(report, fn), RULES)
+    if require_graph and report.verdict != "eager" and not report.is_graph:
+        raise typer.Exit(_NO_GRAPH)
     raise typer.Exit(report.verdict == "eager")
 
 
@@ -214,9 +227,15 @@ def verify(
     views: Annotated[
         bool, typer.Option("--views", help="A result may be overwritten by the next call.")
     ] = False,
+    require_graph: _RequireGraph = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print the report as JSON.")] = False,
 ) -> None:
-    """Compare a function's graph with eager over many inputs. Status 1: it differs, and why."""
+    """Compare a function's graph with eager over many inputs, and say why it differs.
+
+    Status 0: nothing differs, also where it runs eagerly; 1: something differs; 2: a wrong
+    argument, or eager raises; 3: nothing differs, but --require-graph was given and calls are not
+    replays.
+    """
     import torch
 
     from .device import current_device
@@ -252,6 +271,10 @@ def verify(
         where = users_line_of(error)
         _fail(f"{target} raises {type(error).__name__}: {error} {where}", status=2)
     typer.echo(json.dumps(report.to_dict(), indent=2) if as_json else str(report))
+    if report.ok and require_graph and not report.is_graph:
+        if report.is_graph is None:
+            _fail("--require-graph: the candidate does not say whether it is a graph.", status=2)
+        raise typer.Exit(_NO_GRAPH)
     raise typer.Exit(not report.ok)
 
 

@@ -180,7 +180,15 @@ class _Check:
         if self._recorder is None or not self._recorder.quiet:
             self._hazard(rule, what, where, False, RULES[rule].effect)
 
-    def _hazard(self, rule: str, what: str, where: Source, tainted: bool, effect: Effect) -> None:
+    def _hazard(
+        self,
+        rule: str,
+        what: str,
+        where: Source,
+        tainted: bool,
+        effect: Effect,
+        anew: bool = False,
+    ) -> None:
         entry = RULES[rule]
         for known in self.report.hazards:
             # One line may write a cache in each layer.
@@ -193,6 +201,7 @@ class _Check:
             ):
                 known.count += 1
                 known.tainted |= tainted
+                known.decides_anew |= anew
                 return
         severity = {"captures": "note", "eager": "error"}.get(effect, "warning")
         self.report.hazards.append(
@@ -208,6 +217,7 @@ class _Check:
                 tainted,
                 entry.why,
                 entry.remedy,
+                anew,
             )
         )
 
@@ -242,7 +252,8 @@ class _Recorder(Recorder):
     """Tells of what it meets, in the order of the run.
 
     Args:
-        tell: takes the rule, what it is, where, whether it is tainted, and the effect.
+        tell: takes the rule, what it is, where, whether it is tainted, the effect, and whether the
+            host goes on by a number that is new in each call.
         inputs: the tensors among the arguments.
         names: names of tensors, by storage key.
         moving: storage keys of tensors from outside that change from call to call.
@@ -251,7 +262,7 @@ class _Recorder(Recorder):
 
     def __init__(
         self,
-        tell: Callable[[str, str, Source, bool, Effect], None],
+        tell: Callable[..., None],
         inputs: list[torch.Tensor],
         names: dict[int, str],
         moving: set[int],
@@ -274,7 +285,8 @@ class _Recorder(Recorder):
         result = super().event(point, func, args, kwargs)
         event, rule = self.recording.events[-1], RULES[point.rule]
         effect: Effect = "folds" if event.folds else rule.tainted
-        self._tell(rule.id, point.what, event.where, not event.folds, effect)
+        anew = not event.folds and isinstance(result, (float, complex))
+        self._tell(rule.id, point.what, event.where, not event.folds, effect, anew)
         return result
 
     def function(self, func: Any, args: Any, kwargs: Any) -> Any:
