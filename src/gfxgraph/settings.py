@@ -23,7 +23,7 @@ from typing import Literal, TypeVar
 
 from .errors import SettingError
 
-__all__ = ["Mode", "Settings", "from_environment", "mode"]
+__all__ = ["Mode", "Settings", "from_environment", "log_level", "mode"]
 
 T = TypeVar("T")
 Mode = Literal["off", "on", "debug", "validate"]
@@ -73,6 +73,15 @@ def mode(environ: Mapping[str, str] = os.environ) -> Mode:
     return _choice(environ, "GFXGRAPH", _MODES)
 
 
+def log_level(environ: Mapping[str, str] = os.environ) -> int:
+    """What ``HGB_LOG_LEVEL`` says, whatever the other variables hold.
+
+    Raises:
+        SettingError: it holds what it does not take.
+    """
+    return _choice(environ, "HGB_LOG_LEVEL", _LEVELS, "warn")
+
+
 def from_environment(environ: Mapping[str, str] = os.environ) -> Settings:
     """Read the settings.
 
@@ -91,7 +100,7 @@ def from_environment(environ: Mapping[str, str] = os.environ) -> Settings:
     return Settings(
         mode=mode(environ),
         vram_cap=_share("GFXGRAPH_VRAM_CAP", environ.get("GFXGRAPH_VRAM_CAP", "0.80")),
-        log_level=_choice(environ, "HGB_LOG_LEVEL", _LEVELS, "warn"),
+        log_level=log_level(environ),
         rdna2_kernels=_choice(environ, "SGLANG_RDNA2_KERNELS", switch),
         disabled=_choice(environ, "SGLANG_DISABLE_GFXGRAPH", switch),
         gfx_override=override or None,

@@ -18,6 +18,7 @@ from ..errors import ArgumentError, CaptureError
 from ..graph.capture import CapturedGraph, rehearse
 from ..graph.compare import difference
 from ..graph.turns import CAPTURING, busy, turn_to_capture
+from ..tables import fields as fields_of
 from .engine import (
     IN_USE,
     Engine,
@@ -70,6 +71,11 @@ class PoolStats(GraphedStats):
     asked: int
     computed: int
     dims: tuple[str, ...]
+
+    def _lines(self) -> list[str]:
+        sizes = ", ".join(f"{'x'.join(map(str, s))}: {n}" for s, n in self.traffic.items())
+        of_sizes = (f"calls of {'x'.join(self.dims)}", sizes), ("padding", f"{self.padding:.1%}")
+        return super()._lines() + fields_of(of_sizes)
 
     @property
     def padding(self) -> float:

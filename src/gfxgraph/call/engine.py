@@ -24,6 +24,7 @@ from ..graph.lane import Lane
 from ..graph.turns import CAPTURING, LOCK, being_busy, busy
 from ..record.effects import storage_key
 from ..stats import log, tally
+from ..tables import fields, in_bytes, table
 from .budget import admit, register
 from .compiled import Compile, Compiled
 from .entry import Attempt, Entry, GraphRow, Refusal, bytes_of, make_static, miss, shares_memory
@@ -71,7 +72,7 @@ _HOT = 8
 
 @dataclass(frozen=True)
 class GraphedStats:
-    """What a graphed callable has done.
+    """What a graphed callable has done. Printed, it is a table.
 
     Attributes:
         captures: graphs captured.
@@ -105,6 +106,23 @@ class GraphedStats:
     compile_s: float
     not_compiled: dict[str, str]
     thrashing: tuple[str, ...]
+
+    def __str__(self) -> str:
+        return "\n".join(self._lines())
+
+    def _lines(self) -> list[str]:
+        memory = f"{in_bytes(self.pool_bytes)} in pools, {in_bytes(self.input_bytes)} of inputs"
+        counts = ("captures", "replays", "eager_calls", "evictions", "recaptures")
+        rows: list[tuple[str, Any]] = [(name, getattr(self, name)) for name in counts]
+        rows += [("memory", memory), ("thrashing", self.thrashing)]
+        rows += [("fallbacks", {f"{n} calls": why for why, n in self.fallbacks.items()})]
+        rows += [("refused", self.refused)]
+        if self.not_compiled or self.compile_s:
+            rows += [("compile_s", self.compile_s), ("not_compiled", self.not_compiled)]
+        if not self.graphs:
+            return fields(rows)
+        graphs = [(g.key, g.replays, g.paths, in_bytes(g.private_bytes)) for g in self.graphs]
+        return fields(rows) + table(("graph", "replays", "paths", "memory"), graphs)
 
 
 @dataclass(frozen=True)

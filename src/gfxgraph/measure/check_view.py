@@ -19,9 +19,10 @@ from rich.text import Text
 
 from ..errors import ArgumentError
 from ..record.lint import Finding
-from ..record.report import Hazard, Report, Severity, counted, filled, within
+from ..record.report import Hazard, Report, Severity, counted, within
 from ..record.rules import Effect
 from ..record.source import users_line_of
+from ..tables import filled
 
 __all__ = ["arguments", "fit", "load", "located", "made", "show", "show_findings"]
 

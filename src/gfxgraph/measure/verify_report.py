@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import textwrap
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
 from ..record.report import counted
+from ..tables import filled, table
 
 __all__ = [
     "Cause",
@@ -142,7 +142,7 @@ class Cause:
 
     def __str__(self) -> str:
         head = f"{self.kind} ({self.what})" if self.what else self.kind
-        return "\n".join([head, _wrapped(f"Why: {self.why}."), _wrapped(f"Remedy: {self.remedy}")])
+        return "\n".join([head, filled(f"  Why: {self.why}."), filled(f"  Remedy: {self.remedy}")])
 
 
 @dataclass(frozen=True)
@@ -296,7 +296,7 @@ class VerifyReport:
 
     def __str__(self) -> str:
         lines = [
-            _wrapped(f"{self.name}: {self._in_words()}", ""),
+            filled(f"{self.name}: {self._in_words()}"),
             f"Compared on {self.device}, torch {self.torch}; seeds from {self.seed}.",
         ]
         for result in (self.graph, *([self.compiled] if self.compiled else [])):
@@ -336,7 +336,7 @@ class VerifyReport:
                 f"{self.seed + run}): {at.problem}"
             )
         ran = result.fallbacks.items()
-        lines += [_wrapped(f"{counted(n, 'call')} ran eagerly: {why}") for why, n in ran]
+        lines += [filled(f"  {counted(n, 'call')} ran eagerly: {why}") for why, n in ran]
         lines += _table(result.outputs)
         if result.first is not None and not result.causes and result.error is None:
             lines.append("No experiment shows why.")
@@ -345,28 +345,14 @@ class VerifyReport:
         return lines
 
 
-def _wrapped(text: str, indent: str = "  ") -> str:
-    return textwrap.fill(
-        text,
-        100,
-        initial_indent=indent,
-        subsequent_indent=f"{indent}  ",
-        break_long_words=False,
-        break_on_hyphens=False,
-    )
-
-
 def _table(rows: tuple[OutputErrors, ...]) -> list[str]:
     if not rows:
         return []
-    cells = [("", "dtype", "max error", "mean error", "relative", "allowed", "")]
+    cells = []
     for row in rows:
         numbers = (row.max_error, row.mean_error, row.relative_error, row.threshold)
         name = f"{row.name} ({row.part})" if row.part != "output" else row.name
         mark = "" if row.ok else "differs"
-        cells.append((name, row.dtype, *(f"{number:.3g}" for number in numbers), mark))  # type: ignore[arg-type]
-    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
-    return [
-        "  " + "  ".join(f"{c:<{w}}" for c, w in zip(line, widths, strict=True)).rstrip()
-        for line in cells
-    ]
+        cells.append((f"  {name}", row.dtype, *(f"{number:.3g}" for number in numbers), mark))
+    headings = ("", "dtype", "max error", "mean error", "relative", "allowed", "")
+    return table(headings, cells)

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import textwrap
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from html import escape
 from pathlib import Path
 from typing import Any, Literal
 
+from ..tables import filled
 from .rules import RULES, Effect
 
-__all__ = ["Hazard", "Report", "Severity", "counted", "filled", "within"]
+__all__ = ["Hazard", "Report", "Severity", "counted", "within"]
 
 Severity = Literal["error", "warning", "note"]
 """``"error"``: it runs eagerly because of this; ``"warning"``: it captures by folding or branching;
@@ -34,18 +34,6 @@ def within(file: str) -> str:
     with suppress(ValueError):
         return str(Path(file).relative_to(Path.cwd()))
     return file
-
-
-def filled(text: str, width: int = 100) -> str:
-    """``text`` wrapped between words, indented as it begins."""
-    indent = " " * (len(text) - len(text.lstrip()) + 2)
-    return textwrap.fill(
-        text,
-        width,
-        subsequent_indent=indent,
-        break_long_words=False,
-        break_on_hyphens=False,
-    )
 
 
 def counted(count: int, what: str) -> str:
