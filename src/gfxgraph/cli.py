@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import sys
 from collections.abc import Iterable, Mapping
@@ -10,11 +11,13 @@ from dataclasses import asdict
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, NoReturn, TypeAlias
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn, TextIO, TypeAlias
 
 import typer
 
 if TYPE_CHECKING:
+    from typing_extensions import Buffer
+
     from .record.lint_rules import LintRule
     from .record.rules import Rule
     from .record.sarif import Item
@@ -23,7 +26,40 @@ __all__ = ["app"]
 
 # torch, transformers and what imports them are imported inside the commands: --help stays quick.
 
-app = typer.Typer(
+
+class _Pipe(io.FileIO):
+    """Standard output that may be closed: ``gfxgraph ... | head`` has the status of the command."""
+
+    def write(self, data: Buffer) -> int:
+        """Write ``data``, unless nobody reads any more."""
+        try:
+            return super().write(data) or 0
+        except BrokenPipeError:
+            return memoryview(data).nbytes
+
+    @classmethod
+    def instead_of(cls, stream: TextIO) -> TextIO:
+        """``stream``; where it is a file or a pipe, through such an object."""
+        try:
+            number = stream.fileno()
+        except (AttributeError, OSError, ValueError):  # none, or one in memory
+            return stream
+        stream.flush()
+        return io.TextIOWrapper(
+            io.BufferedWriter(cls(number, "w", closefd=False)),
+            stream.encoding,
+            stream.errors,
+            line_buffering=stream.isatty(),
+        )
+
+
+class _App(typer.Typer):
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        sys.stdout, sys.stderr = map(_Pipe.instead_of, (sys.stdout, sys.stderr))
+        return super().__call__(*args, **kwargs)
+
+
+app = _App(
     add_completion=False,
     no_args_is_help=True,
     pretty_exceptions_enable=False,

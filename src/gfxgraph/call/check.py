@@ -22,10 +22,13 @@ from ..record.rules import RULES, Effect
 from ..record.source import LineFinder, Source, users_line, users_line_of
 from ..record.watch import Point
 from .graphed import Graphed
-from .signature import constants, flatten
+from .signature import builder, constants, flatten
 from .suitable import describe, unsuitable
 
 __all__ = ["check"]
+
+# What autograd says in a build without one, where a tensor says that it is on a GPU.
+_NO_ACCELERATOR = "Cannot access accelerator device"
 
 
 def check(fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Report:
@@ -47,7 +50,8 @@ def check(fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Report:
 
     Raises:
         ArgumentError: ``fn`` is not callable.
-        DeviceError: an operator has neither a meta implementation nor data to run on.
+        DeviceError: an operator has neither a meta implementation nor data to run on; or the
+            function uses autograd, and torch is a CPU build.
     """
     if not callable(fn):
         raise ArgumentError(f"check() takes a function, a module or a method, not {fn!r}.")
@@ -74,7 +78,8 @@ class _Check:
     def twice(self) -> None:
         """The first run tells what changes from call to call; the second is reported."""
         try:
-            given, _ = flatten((self._args, self._kwargs))
+            given, spec = flatten((self._args, self._kwargs))
+            builder(spec, given)  # as a graph will
         except ArgumentError as error:
             return self._add("argument", str(error), Source())
         for reason in filter(None, map(unsuitable, given)):
@@ -87,6 +92,10 @@ class _Check:
             self._world = world
             args, kwargs = world.wrap((self._args, self._kwargs))
             as_it_was = PythonState(roots)
+            for name in as_it_was.scripted:
+                self._add("torchscript", name, Source())
+            if as_it_was.scripted:
+                return
             world.adopt(self._fn)
             inputs, _ = flatten((args, kwargs))
             names = as_it_was.names() | {
@@ -111,6 +120,11 @@ class _Check:
                     except DeviceError:
                         raise
                     except Exception as error:
+                        if _NO_ACCELERATOR in str(error):
+                            raise DeviceError(
+                                f"check({self._name}): autograd of a CPU build of torch does not "
+                                "run on the pretended device. Check it with a CUDA or ROCm build."
+                            ) from error
                         what = f"{type(error).__name__}: {str(error).partition(chr(10))[0]}"
                         return self._add("raises", what, users_line_of(error))
                     finally:
@@ -162,6 +176,7 @@ class _Check:
         """The tensors of a result, and the rest."""
         try:
             leaves, spec = flatten(result)
+            builder(spec, leaves)  # as a graph will
         except ArgumentError as error:
             self._add("result", str(error), Source())
             return [], None

@@ -28,7 +28,17 @@ from ..tables import fields, in_bytes, table
 from .budget import admit, register
 from .compiled import Compile, Compiled
 from .entry import Attempt, Entry, GraphRow, Refusal, bytes_of, make_static, miss, shares_memory
-from .signature import MISS, Condition, Spec, builder, constants, flatten, matcher, tensor_check
+from .signature import (
+    MISS,
+    TOO_DEEP,
+    Condition,
+    Spec,
+    builder,
+    constants,
+    flatten,
+    matcher,
+    tensor_check,
+)
 from .suitable import describe, unsuitable
 from .thrash import WORTH_IT, Thrash, traits
 
@@ -115,7 +125,7 @@ class GraphedStats:
         counts = ("captures", "replays", "eager_calls", "evictions", "recaptures")
         rows: list[tuple[str, Any]] = [(name, getattr(self, name)) for name in counts]
         rows += [("memory", memory), ("thrashing", self.thrashing)]
-        rows += [("fallbacks", {f"{n} calls": why for why, n in self.fallbacks.items()})]
+        rows += [("fallbacks", [f"{n} calls: {why}" for why, n in self.fallbacks.items()])]
         rows += [("refused", self.refused)]
         if self.not_compiled or self.compile_s:
             rows += [("compile_s", self.compile_s), ("not_compiled", self.not_compiled)]
@@ -911,7 +921,7 @@ def _replay_us(*entries: Entry) -> list[float]:
 def _refusal_attempt(fits: Any, refuse: Any) -> Any:
     try:
         return fits(refuse)
-    except (RecursionError, SyntaxError):  # a structure too deep for an expression
+    except (RecursionError, ArgumentError):  # a structure too deep for an expression
         return miss
 
 
@@ -919,7 +929,8 @@ def _root_module(fn: Any) -> torch.nn.Module | None:
     while isinstance(fn, functools.partial):
         fn = fn.func
     owner = getattr(fn, "__self__", fn)
-    return owner if isinstance(owner, torch.nn.Module) else None
+    scripted = isinstance(owner, torch.jit.ScriptModule)  # its flag is in C++, or frozen
+    return owner if isinstance(owner, torch.nn.Module) and not scripted else None
 
 
 _SEEN_BY_CHECK = (
@@ -989,7 +1000,8 @@ def taken_apart(
         hash(spec)
         return leaves, spec, _unsuitable(leaves, "argument")
     except (ArgumentError, AttributeError, RecursionError, TypeError) as error:
-        return [], (), f"argument: {error}"
+        too_deep = isinstance(error, RecursionError)
+        return [], (), f"argument: {TOO_DEEP if too_deep else error}"
 
 
 def _unsuitable(leaves: Sequence[torch.Tensor], what: str) -> str | None:

@@ -130,6 +130,8 @@ class Entry:
         self._twins: weakref.WeakSet[Entry] = weakref.WeakSet()
         self.captured: CapturedGraph | None = captured
         self.counter = tally.replay_counter()
+        if captured.launch_ns:  # calls are not timed
+            self.counter.ns, self.counter.timed = captured.launch_ns, 1
         self._statics = statics
         self._guard = captured.guard
         self._input_bytes = sum(map(bytes_of, statics))

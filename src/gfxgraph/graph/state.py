@@ -32,6 +32,8 @@ _SCALARS = (int, float, bool, str, bytes, complex, type(None))
 _LEAVES = (*_SCALARS, torch.dtype, torch.device, torch.Size, types.ModuleType, type)
 _TENSORS = (torch.Tensor, torch.nn.Parameter)
 _MODULE_ATTRIBUTES = frozenset(vars(torch.nn.Module())) - {"training"}
+# Their attributes are in C++.
+_SCRIPTED = (torch.jit.ScriptModule, torch._C.ScriptMethod)
 _HOOKS = ("_forward_hooks", "_forward_pre_hooks")
 _LISTS = (torch.nn.ModuleList, torch.nn.ModuleDict, torch.nn.Sequential)
 # Code of these is not looked into: what it reads is not a program's own state.
@@ -144,6 +146,8 @@ class PythonState:
 
     def __init__(self, roots: dict[str, object]) -> None:
         self.generators: list[torch.Generator] = []
+        #: Where there is TorchScript, whose state cannot be looked at.
+        self.scripted: list[str] = []
         self._containers: list[_Container] = []
         self._tensors: dict[int, tuple[str, torch.Tensor, torch.Tensor]] = {}
         self._open_packages = {
@@ -261,6 +265,8 @@ class PythonState:
     def _open(self, path: str, item: Any) -> Iterator[tuple[str, Any]]:
         if isinstance(item, torch.Generator):
             self.generators.append(item)
+        elif isinstance(item, _SCRIPTED):
+            self.scripted.append(path)
         elif _package(type(item)) == _OURS:
             # Our own objects change with every call; what matters is the function inside.
             yield path, getattr(item, "__wrapped__", None)
