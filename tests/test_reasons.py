@@ -100,7 +100,6 @@ CAPTURED = {
     "a lambda without source that branches": lambda x: eval(
         "lambda x: x + 1 if x.sum() > 0 else x - 1"
     ),
-    "a function with lru_cache": lambda x: functools.lru_cache(torch.sin),
     "vmap": lambda x: torch.vmap(torch.sin),
     "a function under no_grad": lambda x: torch.no_grad()(scripted),
     "functional_call": lambda x: functools.partial(torch.func.functional_call, linear(x), {}),
@@ -188,6 +187,60 @@ def test_check_says_the_same_of_torchscript(name):
     report = gfxgraph.check(SCRIPTED[name](x), x)
     assert [hazard.rule for hazard in report.hazards] == ["torchscript"]
     assert "runs eagerly because a module of TorchScript is called" in str(report)
+
+
+# ---- caches of functools
+
+
+@functools.cache
+def table(n):
+    return torch.arange(float(n))
+
+
+@functools.lru_cache
+def memoized(x):
+    return x * 2
+
+
+class Memoizes:
+    @functools.lru_cache  # noqa: B019
+    def doubled(self, x):
+        return x * 2
+
+    def __call__(self, x):
+        return self.doubled(x) + 1
+
+
+MEMOS = {
+    "the function itself": memoized,
+    "a helper": lambda x: memoized(x) + 1,
+    "a method": Memoizes(),
+    "a cache with a limit": functools.lru_cache(maxsize=2)(lambda x: x * 3),
+}
+
+
+@pytest.mark.parametrize("name", MEMOS)
+@torch.no_grad()
+def test_a_cache_of_tensors_never_gives_the_result_of_another_call(device, name):
+    graph = gfxgraph.graphed(MEMOS[name])
+    for _ in range(5):
+        x = torch.randn(3, 4, device=device)
+        assert torch.equal(graph(x), MEMOS[name](x))
+    (reason,) = graph.stats().fallbacks
+    assert "keeps results by the very tensors" in reason
+
+
+@torch.no_grad()
+def test_a_cache_of_numbers_is_no_reason(device):
+    def fn(x):
+        return x + table(x.shape[-1]).to(x.device)
+
+    table.cache_clear()
+    for graph in (gfxgraph.graphed(fn), gfxgraph.ShapeBucketPool(fn, [2, 4])):
+        for rows in (1, 2, 3, 1, 2, 3):
+            x = torch.randn(rows, 5, device=device)
+            assert torch.equal(graph(x), fn(x))
+        assert graph.stats().replays >= 3 and not graph.stats().fallbacks
 
 
 # ---- structures that are nested deep

@@ -189,6 +189,9 @@ def capture(
                     "Draw outside of the function and pass the number.",
                     transient=True,  # it may have been another thread
                 )
+            if python_state.missed():
+                with device.on_stream(lane.stream, index):
+                    _refuse_memos(this)
             if first_outputs is not None and not len(log) and not eager.draws_random_numbers:
                 runs = (eager.first_outputs, first_outputs)
                 compare_all("second run", "first", *runs, tolerance, least=_least(eager, device))
@@ -308,6 +311,26 @@ def capture(
         launch_ns=traced.launch_ns,
         time_replay=functools.partial(timed_replay, traced, this) if timed else None,
     )
+
+
+def _refuse_memos(this: Run) -> None:
+    """Raise if a cache of ``functools`` takes equal tensors for new ones.
+
+    It would answer the capture with the result of warming up, and the graph would hold that one.
+    """
+    this.rewind()
+    before, inputs = PythonState(this.roots), list(this.inputs)
+    this.inputs[:] = [torch.empty_like(tensor).copy_(tensor) for tensor in inputs]
+    try:
+        this.function()
+    finally:
+        this.inputs[:] = inputs
+    if before.missed():
+        raise CaptureError(
+            f"{some(before.missed())} keeps results by the very tensors that it is given "
+            "(functools.cache, lru_cache), so a replay would give that of another call. Let it "
+            "take numbers only, or leave the cache out."
+        )
 
 
 def _least(eager: WarmedUp, device: Device) -> float:
