@@ -78,6 +78,16 @@ def test_the_statistics_of_a_pool_say_what_was_padded(device):
     assert any(line.startswith("padding") and line.endswith("43.8%") for line in shown)
 
 
+def test_the_statistics_of_branches_are_a_table_each(device):
+    graph = (
+        gfxgraph.ConditionalGraph().add_branch("sine", torch.sin).add_branch("cosine", torch.cos)
+    )
+    graph.run("sine", torch.ones(2, device=device))
+    shown = lines(graph.stats())
+    assert [line for line in shown if line in ("sine:", "cosine:")] == ["sine:", "cosine:"]
+    assert graph.stats() == {"sine": graph.stats()["sine"], "cosine": graph.stats()["cosine"]}
+
+
 def test_the_health_is_a_line_for_each_key():
     health = gfxgraph.health_check()
     assert [line.split()[0] for line in lines(health) if line[0] != " "] == list(health)

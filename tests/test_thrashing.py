@@ -138,6 +138,19 @@ def test_what_stays_the_same_is_not_said_to_differ(device, x):
     assert "argument s (float)" in reason and "how" not in reason and "dimension" not in reason
 
 
+def test_a_number_of_two_types_is_one_argument(device, x):
+    calls = [(x, n * 0.5 if n % 2 else n) for n in range(20)]
+    (reason,) = called(gfxgraph.graphed(lambda x, s: x * s), calls).thrashing
+    assert "argument s (float or int) differs in every call. Pass a tensor" in reason
+    assert "structure" not in reason
+
+
+def test_strides_that_follow_a_size_are_not_said_to_differ(device):
+    calls = [(torch.randn(2, n, device=device).t(),) for n in range(2, 22)]
+    (reason,) = called(gfxgraph.graphed(lambda x: x + 1), calls).thrashing
+    assert "dimension 0 of argument x differs" in reason and "layout" not in reason
+
+
 def test_a_value_that_is_read_and_differs_in_every_call_is_said_with_its_line(device):
     def fn(x):
         return x * float(x.sum())

@@ -6,7 +6,7 @@ import textwrap
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-__all__ = ["WIDTH", "Printed", "fields", "filled", "in_bytes", "table"]
+__all__ = ["WIDTH", "Printed", "Sections", "fields", "filled", "in_bytes", "table"]
 
 WIDTH = 100
 
@@ -77,3 +77,10 @@ class Printed(dict[str, Any]):
 
     def __str__(self) -> str:
         return "\n".join(fields(self.items()))
+
+
+class Sections(dict[str, Any]):
+    """A dict that is printed as a heading and a text for each item."""
+
+    def __str__(self) -> str:
+        return "\n\n".join(f"{name}:\n{text}" for name, text in self.items())

@@ -40,7 +40,7 @@ from .signature import (
     tensor_check,
 )
 from .suitable import describe, unsuitable
-from .thrash import WORTH_IT, Thrash, traits
+from .thrash import WORTH_IT, Thrash, Traits, traits
 
 if TYPE_CHECKING:
     from .bucketed import Buckets
@@ -465,7 +465,10 @@ class Engine:
         kind = _describe_key(leaves, spec)
         opaque = any(not const.is_value for const in constants(spec))
         on_trial = tree is None and not changes and (called or result is not MISS)
+        found: Traits = {}
         try:
+            if on_trial:
+                found = traits(fn, leaves, spec)
             with self._lock:
                 self._tries[kind] += bool(changes or opaque)
             if self._tries[kind] > _MAX_TRIES:
@@ -496,7 +499,7 @@ class Engine:
                         entry.release()
                         return None
                 if on_trial:
-                    self._thrash.tried(key, traits(fn, leaves, spec), entry.counter, "")
+                    self._thrash.tried(key, found, entry.counter, "")
                 self._keep(key, entry)
             return None
         except Exception as error:  # the caller has his result: whatever it is, it is no graph
@@ -514,7 +517,7 @@ class Engine:
                     return error
                 if not getattr(error, "transient", False) or self._tries[key] > _MAX_TRIES:
                     if on_trial:
-                        self._thrash.tried(key, traits(fn, leaves, spec), None, reason)
+                        self._thrash.tried(key, found, None, reason)
                     refuse = functools.partial(self._refuse, reason, cls)
                     self._keep(key, Refusal(kind, reason, cls, _refusal_attempt(fits, refuse)))
             return error

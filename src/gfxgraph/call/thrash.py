@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import weakref
 from collections import OrderedDict, deque
-from collections.abc import Callable, Collection, Hashable, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -60,7 +60,7 @@ class _Trait:
     """
 
     what: str
-    remedy: str
+    remedy: str = field(compare=False)
     argument: str = ""
     dim: int = -1
 
@@ -231,12 +231,12 @@ class Thrash:
         found = every or [trait for trait, found in values.items() if len(found) > 1]
         if not found:
             return ""
-        named = [trait.what for trait in found[:_MAX_NAMED]]
-        verb = "differs" if len(named) == 1 else "differ"
-        when = "in every call" if every else "between calls"
         sizes = [trait for trait in found if trait.dim >= 0]
         if sizes:  # strides follow sizes
             found = [trait for trait in found if not trait.what.startswith("the layout")]
+        named = [_with_types(trait.what, values[trait]) for trait in found[:_MAX_NAMED]]
+        verb = "differs" if len(named) == 1 else "differ"
+        when = "in every call" if every else "between calls"
         remedies = [self._for_sizes(sizes)] if sizes else []
         remedies += dict.fromkeys(trait.remedy for trait in found if trait.dim < 0)
         return f": {', '.join(named)} {verb} {when}. {'. '.join(remedies)}"
@@ -263,7 +263,8 @@ def traits(fn: Callable[..., Any], leaves: Sequence[torch.Tensor], spec: Spec) -
         if const is None:
             found.update(_of_tensor(name, next(tensors)))
         else:
-            found[_of_constant(name, const)] = hash(const) if const.is_value else id(const.value)
+            mark = hash(const) if const.is_value else id(const.value)
+            found[_of_constant(name, const)] = (type(const.value).__name__, mark)
     names = tuple(trait.what for trait in found)
     found[_Trait("the structure of the arguments", "Give them one structure")] = hash(names)
     return found
@@ -292,7 +293,6 @@ def _of_tensor(name: str, leaf: torch.Tensor) -> Traits:
 
 def _of_constant(name: str, const: Const) -> _Trait:
     value = const.value
-    what = f"argument {name} ({type(value).__name__})"
     if not const.is_value:
         remedy = "Pass one object in all calls, or what is in it as tensors"
     elif isinstance(value, (bool, int, float, complex)):
@@ -300,7 +300,13 @@ def _of_constant(name: str, const: Const) -> _Trait:
         remedy = f"Pass a tensor instead of the number{example}"
     else:
         remedy = "Take few values of it, or keep it out of the function"
-    return _Trait(what, remedy, name)
+    return _Trait(f"argument {name}", remedy, name)
+
+
+def _with_types(what: str, values: Iterable[Hashable]) -> str:
+    """``"argument scale (float)"``."""
+    types = {v[0] for v in values if isinstance(v, tuple) and v and isinstance(v[0], str)}
+    return f"{what} ({' or '.join(sorted(types))})" if types else what
 
 
 def _references(objects: Sequence[object]) -> list[weakref.ref[Any]]:
