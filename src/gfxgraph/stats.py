@@ -32,9 +32,9 @@ class Stats(TypedDict):
         fallback_count: calls that ran eagerly although a graph was asked for.
         validation_failures: replays that differed from eager execution.
         avg_replay_us: mean host time in microseconds until a replay was launched, over the
-            replays made through ``BridgedCUDAGraph.replay``, and one replay of each graph that
-            ``graphed`` and the like capture, right after the capture: their calls are not timed.
-            0.0 where none was timed (``verify=False``).
+            replays made through ``BridgedCUDAGraph.replay``, and of ``graphed`` and the like over
+            the first replay of each graph, which also uploads it: calls are not timed. 0.0 where
+            none was timed (``verify=False``).
         capture_failures: captures that raised.
         compile_failures: graphs made of a function as it is, because compiling it failed, or
             because compiled code could not be captured.
