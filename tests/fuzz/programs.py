@@ -116,7 +116,7 @@ state.cache[:, :1].copy_({a}.sum().clamp(-4, 4).expand_as(state.cache[:, :1])) ;
 {r} = {a} if state.kept is None else {a} - state.kept.sum()
 """
 
-_PRELUDE = '''
+_PRELUDE = """
 import random
 import torch
 import torch.nn.functional as F
@@ -137,7 +137,7 @@ def make(dev, seed):
             t = t * state.scale
         return t + c
 
-'''
+"""
 
 
 def _options(table: str) -> list[str]:
@@ -360,7 +360,9 @@ def generate(seed: int, pools: bool = True) -> Program:
                 "scale": chance.choice((1.0, 1.0, 2.0, 0.0)),
                 "rows": 2 if chance.random() < 0.9 else 4,
                 "mode": chance.choice(("no_grad",) * 6 + ("inference", "grad")),
-                "before": chance.choice(("nothing",) * 6 + ("scale", "kept", "kept_in_place", "seed"))
+                "before": chance.choice(
+                    ("nothing",) * 6 + ("scale", "kept", "kept_in_place", "seed")
+                )
                 if chance.random() < 0.5
                 else "nothing",
             }
@@ -543,7 +545,9 @@ def _difference(a: Any, b: Any, path: str) -> str:
     if isinstance(a, (tuple, list)):
         if len(a) != len(b):
             return f"{path}: length {len(a)} against {len(b)}"
-        found = (_difference(x, y, f"{path}[{n}]") for n, (x, y) in enumerate(zip(a, b, strict=True)))
+        found = (
+            _difference(x, y, f"{path}[{n}]") for n, (x, y) in enumerate(zip(a, b, strict=True))
+        )
         return next(filter(None, found), "")
     if isinstance(a, dict):
         if a.keys() != b.keys():
@@ -681,7 +685,9 @@ def main() -> int:
     start, wrong = time.monotonic(), []
     totals: Counter[str] = Counter()
     reasons: Counter[str] = Counter()
-    for outcome in outcomes(arguments.seed, arguments.count, arguments.seconds, arguments.processes):
+    for outcome in outcomes(
+        arguments.seed, arguments.count, arguments.seconds, arguments.processes
+    ):
         totals["programs"] += 1
         totals["replays"] += outcome.replays
         totals["captures"] += outcome.captures
