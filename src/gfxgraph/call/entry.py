@@ -13,13 +13,13 @@ from typing import Any
 import torch
 from torch.autograd.graph import increment_version
 
-from ..errors import MemoryCapError
+from ..errors import CaptureError, MemoryCapError
 from ..graph.capture import CapturedGraph
 from ..graph.guard import Guard
 from ..graph.lane import Lane
 from ..graph.segments import run
 from ..graph.turns import LOCK
-from ..record.effects import storage_key
+from ..record.effects import overwrite, storage_key
 from ..stats import tally
 from .signature import MISS, Spec, builder
 
@@ -29,9 +29,11 @@ __all__ = [
     "GraphRow",
     "Refusal",
     "bytes_of",
+    "contiguous_strides",
     "copier",
     "make_static",
     "miss",
+    "overlaps_itself",
     "shares_memory",
 ]
 
@@ -46,6 +48,9 @@ _PATIENCE = 5.0
 # From so many inputs on it pays to keep autograd out of the copies: entering its guard costs
 # 0.5 us, and autograd looks at each tensor (measured on an H200 with torch 2.11).
 _MANY = 16
+
+# Bytes between the elements of a static input that lies in memory as its argument does.
+_MAX_GAPS = 256 << 20
 
 
 @dataclass(frozen=True)
@@ -151,11 +156,11 @@ class Entry:
 
         def hand_out(output: torch.Tensor) -> Any:
             if storage_key(output) in inputs:  # the next call's copies would overwrite each other
-                return output.clone
+                return _like(output)
             # What lives outside (a cache that the function returns) is itself in eager, too.
             if not own_outputs or storage_key(output) in captured.outside:
                 return output
-            return output.clone
+            return _like(output)
 
         self._build: Callable[[], Any] | None = builder(
             out_spec, [hand_out(o) for o in captured.outputs]
@@ -458,19 +463,85 @@ def bytes_of(tensor: torch.Tensor) -> int:
     return tensor.numel() * tensor.element_size()
 
 
-def make_static(leaf: torch.Tensor, device: torch.device) -> torch.Tensor:
+def make_static(
+    leaf: torch.Tensor, device: torch.device, strides: Sequence[int] | None
+) -> torch.Tensor:
     """A static input for ``leaf``: same shape and dtype, on ``device``, with what it holds now.
 
-    Strides are kept where the tensor fills its memory once (so channels-last stays channels-last);
-    an expanded or sliced tensor becomes dense.
+    Args:
+        leaf: the argument.
+        device: where the graph runs.
+        strides: of the static input; ``None``: it is contiguous.
+
+    Raises:
+        CaptureError: with such strides it takes far more memory than its elements do.
     """
+    if strides is None:
+        strides = contiguous_strides(leaf.shape)
+    span = 1 + sum((n - 1) * step for n, step in zip(leaf.shape, strides, strict=True))
+    if (span - leaf.numel()) * leaf.element_size() > _MAX_GAPS:
+        raise CaptureError(
+            f"argument: a slice of shape {tuple(leaf.shape)} with strides {strides} lies in "
+            f"{span * leaf.element_size() >> 20} MiB, and its static input would too. Pass it "
+            "contiguous()."
+        )
     # Never an inference tensor: it is written in whatever mode the caller is in.
     with torch.inference_mode(False), torch.no_grad():
-        static = torch.empty_like(leaf, device=device, requires_grad=False)
-        return static.copy_(leaf)
+        static = torch.empty_strided(leaf.shape, strides, dtype=leaf.dtype, device=device)
+        if leaf.is_neg():
+            static = torch._neg_view(static)
+        if leaf.is_conj():
+            static = static.conj()
+        overwrite(static, leaf)
+        return static
+
+
+def contiguous_strides(shape: Sequence[int]) -> tuple[int, ...]:
+    """The strides of a contiguous tensor."""
+    strides = [1]
+    for size in reversed(shape[1:]):
+        strides.append(strides[-1] * max(1, size))
+    return tuple(reversed(strides)) if shape else ()
+
+
+def _like(output: torch.Tensor) -> Callable[[], torch.Tensor]:
+    """Makes copies of ``output`` that lie in memory as it does."""
+    dense = output.clone()
+    if output.stride() == dense.stride() or not output.numel():
+        return output.clone
+    strides = output.stride()
+    if 0 not in strides and not overlaps_itself(output):
+
+        def copy() -> torch.Tensor:
+            return torch.empty_strided(
+                output.shape, strides, dtype=output.dtype, device=output.device
+            ).copy_(output)
+
+        return copy
+    span = 1 + sum((n - 1) * step for n, step in zip(output.shape, strides, strict=True))
+    memory = output.as_strided((span,), (1,))
+    return lambda: memory.clone().as_strided(output.shape, strides)
+
+
+def overlaps_itself(tensor: torch.Tensor) -> bool:
+    """Whether two elements share memory; an expanded dimension alone does not count."""
+    pairs = sorted(
+        (step, size)
+        for size, step in zip(tensor.shape, tensor.stride(), strict=True)
+        if size > 1 and step
+    )
+    reach = 0
+    for step, size in pairs:
+        if step <= reach:
+            return True
+        reach += step * (size - 1)
+    return False
 
 
 def _copy_one(static: torch.Tensor, leaf: torch.Tensor) -> None:
+    if 0 in static.stride():
+        with torch.no_grad():
+            return overwrite(static, leaf)
     # From pageable memory the driver has taken the data when the call returns, whether we wait
     # or not. From pinned memory it has not, so wait, as eager `.to(device)` does.
     with torch.no_grad():
@@ -496,7 +567,8 @@ def copier(
     for n, (static, leaf) in enumerate(zip(statics, leaves, strict=True)):
         if not leaf.numel():
             continue
-        if leaf.device == static.device and not leaf.requires_grad:
+        lazy = static.is_conj() or static.is_neg() or 0 in static.stride()
+        if leaf.device == static.device and not leaf.requires_grad and not lazy:
             groups.setdefault(static.dtype, []).append(n)
         else:
             alone.append(n)

@@ -66,6 +66,9 @@ class Lane:
         shared = []
         with torch.inference_mode(False), torch.no_grad():
             for n, tensor in enumerate(like):
+                if not _is_dense(tensor) or any(tensor is other for other in like[:n]):
+                    shared.append(next(s for s, t in zip([*shared, tensor], like) if t is tensor))
+                    continue
                 place = (n, tensor.dtype)
                 buffer = self._inputs.get(place)
                 if buffer is None or buffer.numel() < tensor.numel():
@@ -126,6 +129,10 @@ class Lane:
         if self._moved and self.last_stream is not None:
             # They were made on one stream and used on another: not to be used again before that.
             self.device.record_use(statics, self.index, self.last_stream)
+
+
+def _is_dense(tensor: torch.Tensor) -> bool:
+    return _bytes(tensor) == tensor.untyped_storage().nbytes()
 
 
 def _bytes(tensor: torch.Tensor | None) -> int:

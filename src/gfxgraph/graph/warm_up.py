@@ -9,13 +9,13 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 import torch
 
 from ..device import Device
 from ..errors import CaptureError, CompileError
-from ..record.effects import UndoLog, storage_key
+from ..record.effects import UndoLog, overwrite, storage_key
 from ..record.explain import explain
 from ..record.pretend_cuda import listening
 from ..record.recorder import Event, Recorder, Recording, threads_told
@@ -26,6 +26,8 @@ from .lane import Lane
 from .state import PythonState
 
 __all__ = [
+    "Layout",
+    "LayoutError",
     "Run",
     "Tensors",
     "WarmedUp",
@@ -38,6 +40,15 @@ __all__ = [
     "some",
     "warm_up",
 ]
+
+Layout: TypeAlias = Literal["own", "rows", "padded"]
+"""How static inputs lie in memory: as the arguments do; without the gaps of a slice; or as padded
+arguments do, for calls of any layout."""
+
+
+class LayoutError(CaptureError):
+    """What the function does depends on how its arguments lie in memory."""
+
 
 Tensors: TypeAlias = tuple[list[torch.Tensor], list[torch.Tensor]]
 """Outputs, and what was written to tensors from outside."""
@@ -81,6 +92,7 @@ class Run:
     forced: set[str]
     compiled: bool = False
     not_compiled: str = ""
+    layout: Layout = "own"
 
     def random_state(self) -> list[torch.Tensor]:
         """The states of all generators."""
@@ -188,10 +200,23 @@ def record_run(this: Run, moving: set[int]) -> tuple[Recording, list[torch.Tenso
         recorder.watching(),
     ):
         outputs = this.function()
+    inputs = set(map(storage_key, this.inputs))
+    if any(storage_key(output) in inputs for output in outputs):
+        recorder.laid_out("views", "the result")
+    _refuse_layout(this, recorder.recording)
     for note in recorder.recording.notes:
         if RULES[note.rule].effect == "eager":
             raise explain(note.rule, note.what, note.where)
     return recorder.recording, outputs
+
+
+def _refuse_layout(this: Run, recording: Recording) -> None:
+    asked = recording.layout
+    if this.layout == "rows":
+        asked = asked or recording.views
+    if asked is not None and this.layout != "own":
+        why = explain("argument", asked.what, asked.where, "It asks how it lies in memory.")
+        raise LayoutError(str(why))
 
 
 def _changing(this: Run, recording: Recording) -> set[int]:
@@ -263,11 +288,11 @@ def other_inputs(this: Run) -> Iterator[None]:
     kept = [value.clone() for value in this.given]
     try:
         for static, value in zip(this.inputs, kept, strict=True):
-            static.copy_(_other_values(value))
+            overwrite(static, _other_values(value))
         yield
     finally:
         for static, value in zip(this.inputs, kept, strict=True):
-            static.copy_(value)
+            overwrite(static, value)
 
 
 def _other_values(static: torch.Tensor) -> torch.Tensor:
