@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import logging
 import statistics
+import sys
 import threading
 import weakref
 from collections import Counter, OrderedDict
@@ -15,6 +16,8 @@ from operator import is_
 from typing import TYPE_CHECKING, Any, Literal
 
 import torch
+from torch.autograd import forward_ad
+from torch.utils._device import DeviceContext
 
 from ..device import current_device
 from ..errors import ArgumentError, CaptureError, CompileError, GfxGraphError
@@ -28,6 +31,7 @@ from ..stats import log, tally
 from .budget import admit, register
 from .compiled import Compile, Compiled
 from .entry import (
+    SHARED,
     Attempt,
     Entry,
     GraphRow,
@@ -500,7 +504,7 @@ class Engine:
         """Makes of a replay an attempt that takes calls like this one only."""
         same = _first_of_each(leaves)
         check = tensor_check([leaves[n] for n in dict.fromkeys(same)]) if leaves else None
-        # The check of the tensors sees inference mode, autocast and dispatch modes by itself.
+        # The check of the tensors sees inference mode, autocast, dispatch modes and transforms.
         conditions = [c for c in _conditions(fn) if check is None or c[0] not in _SEEN_BY_CHECK]
         return functools.partial(matcher, spec[3][0], spec[3][1], check, conditions, same)
 
@@ -710,10 +714,7 @@ class Engine:
         given = [s for s in statics if storage_key(s) in captured.written]
         if given and (shares_memory(leaves) or any(0 in s.stride() for s in given)):
             captured.root.reset()
-            raise CaptureError(
-                "arguments share memory, or an expanded one does with itself, and the function "
-                "writes to them"
-            )
+            raise CaptureError(SHARED)
         entry = Entry(
             _describe_key(leaves, spec),
             captured,
@@ -923,6 +924,8 @@ _SEEN_BY_CHECK = (
     torch.is_inference_mode_enabled,
     torch.is_autocast_enabled,
     torch._C._len_torch_dispatch_stack,
+    torch._C._functorch.peek_interpreter_stack,
+    vars(forward_ad),  # their copies refuse dual tensors
 )
 
 
@@ -934,10 +937,14 @@ def _conditions(fn: Any) -> list[Condition]:
         (torch.is_inference_mode_enabled, "", torch.is_inference_mode_enabled()),
         (torch.is_autocast_enabled, device_type, torch.is_autocast_enabled(device_type)),
         (torch._C._len_torch_dispatch_stack, "", 0),
+        (torch._C._functorch.peek_interpreter_stack, "", None),
+        (vars(forward_ad), "_current_level", -1),
         # set_default_device() and the like are function modes
         (torch._C._len_torch_function_stack, "", torch._C._len_torch_function_stack()),
         (torch.get_default_dtype, "", torch.get_default_dtype()),
     ]
+    if torch._C._len_torch_function_stack():
+        found.append((_default_devices, "", _default_devices()))
     if torch.is_autocast_enabled(device_type):
         found.append((torch.get_autocast_dtype, device_type, torch.get_autocast_dtype(device_type)))
     module = _root_module(fn)
@@ -966,6 +973,7 @@ def key_of(
                 leaf.dtype,
                 leaf.device,
                 _strides(leaf, asks_layout),
+                overlaps_itself(leaf),
                 leaf.requires_grad,
                 leaf.is_conj(),
                 leaf.is_neg(),
@@ -990,8 +998,10 @@ def _strides(leaf: torch.Tensor, exactly: bool) -> tuple[int, ...] | None:
     It is not for one that is expanded, or permuted and sliced.
     """
     strides, in_rows = leaf.stride(), contiguous_strides(leaf.shape)
-    if strides == in_rows or overlaps_itself(leaf):
+    if strides == in_rows:
         return None
+    if overlaps_itself(leaf):
+        return torch.empty_like(leaf, device="meta").stride()
     if exactly:
         return strides
     least = 1
@@ -1008,7 +1018,27 @@ def no_graph_now() -> str | None:
         return "called while another graph is captured: its work went into that graph"
     if torch._C._len_torch_dispatch_stack():
         return "called under a TorchDispatchMode, which a replay would pass by"
+    if torch._C._len_torch_function_stack() and _default_devices() is None:
+        return "called under a TorchFunctionMode, which a replay would pass by"
+    if torch._C._functorch.peek_interpreter_stack() is not None:
+        return "called inside a torch.func transform (vmap, grad, jvp), which a replay would pass by"
+    if vars(forward_ad)["_current_level"] >= 0:
+        return "called inside forward-mode AD, for which a replay computes nothing"
+    if torch._C._get_tracing_state() is not None:
+        return "called while torch.jit.trace records, which a replay would pass by"
     return None
+
+
+def _default_devices() -> str | None:
+    """The devices that ``with torch.device()`` and ``set_default_device`` ask for.
+
+    The same object for the same devices; ``None`` where another function mode is active.
+    """
+    count = torch._C._len_torch_function_stack()
+    modes = [torch._C._get_function_stack_at(n) for n in range(count)]
+    if any(type(mode) is not DeviceContext for mode in modes):
+        return None
+    return sys.intern(",".join(str(mode.device) for mode in modes))
 
 
 def taken_apart(

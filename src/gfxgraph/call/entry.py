@@ -11,6 +11,7 @@ from operator import itemgetter
 from typing import Any
 
 import torch
+from torch.autograd import forward_ad
 from torch.autograd.graph import increment_version
 
 from ..errors import CaptureError, MemoryCapError
@@ -24,6 +25,7 @@ from ..stats import tally
 from .signature import MISS, Spec, builder
 
 __all__ = [
+    "SHARED",
     "Attempt",
     "Entry",
     "GraphRow",
@@ -36,6 +38,10 @@ __all__ = [
     "overlaps_itself",
     "shares_memory",
 ]
+
+SHARED = (
+    "arguments share memory, or an expanded one does with itself, and the function writes to them"
+)
 
 Attempt = Callable[[Callable[..., Any], tuple[Any, ...], dict[str, Any]], Any]
 """A function of the callable, its positional and its keyword arguments: the result or MISS."""
@@ -225,7 +231,7 @@ class Entry:
         # A replay that changes nothing but its own outputs can be thrown away, so it may be
         # launched before it is known that every weight is still in its place.
         look_first = bool(captured.written) or captured.draws_random_numbers
-        touched = self._touched
+        touched, dual = self._touched, vars(forward_ad)
 
         below_autograd = getattr(torch._C, "_AutoDispatchBelowAutograd", None)  # private to torch
         if len(self._statics) < _MANY:
@@ -238,6 +244,8 @@ class Entry:
             scope = None
             try:
                 if below_autograd is not None:
+                    if dual["_current_level"] >= 0:
+                        return MISS
                     scope = below_autograd()
                     scope.__enter__()
                 build = self._build
@@ -255,7 +263,10 @@ class Entry:
                         write_back and shares_memory(leaves)
                     ):
                         return MISS
-                self._copy(leaves)
+                try:
+                    self._copy(leaves)
+                except NotImplementedError:  # one of them is a dual tensor of forward-mode AD
+                    return MISS
                 # Asked while the device copies: a graph may not be launched onto memory that is
                 # gone. That a weight was replaced by another may be found out after the launch.
                 if memory_holds and not memory_holds():
@@ -302,7 +313,10 @@ class Entry:
                 with torch.no_grad():
                     values = [region.clone() for region in saved]
                     random = device.rng_state(index) if captured.saves_generator else None
-                    self._copy(leaves)
+                    try:
+                        self._copy(leaves)
+                    except NotImplementedError:
+                        return MISS
                     if guard.memory_holds and not guard.memory_holds():
                         return MISS
                     last = run(root)
@@ -493,7 +507,7 @@ def make_static(
         if leaf.is_conj():
             static = static.conj()
         overwrite(static, leaf)
-        return static
+        return static.requires_grad_(leaf.requires_grad)
 
 
 def contiguous_strides(shape: Sequence[int]) -> tuple[int, ...]:
@@ -506,6 +520,9 @@ def contiguous_strides(shape: Sequence[int]) -> tuple[int, ...]:
 
 def _like(output: torch.Tensor) -> Callable[[], torch.Tensor]:
     """Makes copies of ``output`` that lie in memory as it does."""
+    if output.is_conj():
+        plain = _like(output.conj())
+        return lambda: plain().conj()
     dense = output.clone()
     if output.stride() == dense.stride() or not output.numel():
         return output.clone
@@ -586,6 +603,8 @@ def copier(
         for targets, pick in picks:
             # itemgetter gives a tuple from two names on, hence the one too many
             torch._foreach_copy_(targets, pick(sources)[:-1])
+        if alone and vars(forward_ad)["_current_level"] >= 0:
+            raise NotImplementedError
         for n in alone:
             _copy_one(statics[n], sources[n])
 

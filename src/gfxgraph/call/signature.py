@@ -162,7 +162,7 @@ def _flatten(item: Any, leaves: list[torch.Tensor]) -> Spec:
     if isinstance(item, UserDict):
         return _flatten_mapping(item, leaves)
     if dataclasses.is_dataclass(item) and not isinstance(item, type):
-        names = tuple(f.name for f in dataclasses.fields(item))
+        names = tuple(f.name for f in dataclasses.fields(item) if _is_own(item, f.name))
         _refuse_attributes(item, names)
         if isinstance(item, dict):  # ModelOutput: a dict of those fields that are not None
             count = len(vars(item))
@@ -192,6 +192,8 @@ def _flatten(item: Any, leaves: list[torch.Tensor]) -> Spec:
             f"a {cls.__module__}.{cls.__qualname__} may hold more than its value: pass a plain "
             f"{next(known for known in _OF_VALUES if isinstance(item, known)).__name__}."
         )
+    if isinstance(item, (list, tuple, dict)) and vars(item) is not item:
+        _refuse_attributes(item, ())  # nobody looks whether they change
     if hasattr(item, "__dict__") or callable(item) or isinstance(item, torch.Generator):
         return ("const", Const(item))
     raise ArgumentError(
@@ -212,6 +214,13 @@ def _keys(item: Any) -> tuple[Any, ...]:
             "a dict with keys other than strings, integers and enums: rename its keys."
         )
     return keys
+
+
+def _is_own(item: Any, name: str) -> bool:
+    """Whether an object has this attribute itself; a default value is its class's."""
+    return name in getattr(item, "__dict__", ()) or isinstance(
+        getattr(type(item), name, None), types.MemberDescriptorType
+    )
 
 
 def _refuse_attributes(item: Any, known: tuple[str, ...]) -> None:
@@ -239,7 +248,8 @@ def _flatten_mapping(item: Any, leaves: list[torch.Tensor]) -> Spec:
         if name != "data" and _is_value(value)
     )
     children = tuple([_flatten(value, leaves) for value in data.values()])
-    return ("mapping", type(item), _keys(data), children, (tuple(map(type, data)), more))
+    key_types = tuple(map(type, data))
+    return ("mapping", type(item), _keys(data), children, (key_types, more, len(attributes)))
 
 
 def constants(spec: Spec) -> list[Const]:
@@ -374,7 +384,8 @@ class _Source:
                 self.line(f"if {here}.__dict__: return MISS")
             key_types = more[0]
             if kind == "mapping":
-                key_types, attributes = more[0]
+                key_types, attributes, count = more[0]
+                self.line(f"if len({here}.__dict__) != {count}: return MISS")
                 for name, const in attributes:
                     self._match_const(f"{here}.{name}", const)
                 self.line(f"{here} = {here}.data")

@@ -285,14 +285,18 @@ def _confirm(this: Run, eager: WarmedUp) -> None:
 @contextmanager
 def other_inputs(this: Run) -> Iterator[None]:
     """Let the static inputs hold other values than those that were given."""
-    kept = [value.clone() for value in this.given]
+    def put(values: list[torch.Tensor]) -> None:
+        with torch.no_grad():
+            for static, value in zip(this.inputs, values, strict=True):
+                overwrite(static, value)
+
+    with torch.no_grad():
+        kept = [value.clone() for value in this.given]
     try:
-        for static, value in zip(this.inputs, kept, strict=True):
-            overwrite(static, _other_values(value))
+        put(list(map(_other_values, kept)))
         yield
     finally:
-        for static, value in zip(this.inputs, kept, strict=True):
-            overwrite(static, value)
+        put(kept)
 
 
 def _other_values(static: torch.Tensor) -> torch.Tensor:
