@@ -19,13 +19,13 @@ from typing import Any, Literal, NamedTuple, TypeAlias
 import torch
 from torch import overrides
 from torch._ops import OpOverload
-from torch.overrides import TorchFunctionMode
 from torch.utils import _python_dispatch as dispatch_stack
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from ..device import emulated_rules
 from ..device.operator_table import Call, copies_host_scalar, may_refuse, refusal
 from ..device.operators import is_composite, is_view, may_write, run_composite, written_tensors
+from ..device.overrides import HiddenFunctionMode, hide_modes, show_modes
 from ..dynamo import Uncompiled
 from .effects import StorageNames, tensors_in
 from .pretend_cuda import Answer
@@ -224,6 +224,7 @@ class Watch:
         torch._C._set_only_lift_cpu_tensors(True)
         self._modes = modes = (_FunctionMode(self), _DispatchMode(self))
         uncompiled = Uncompiled()
+        hide_modes()
         try:
             with (
                 uncompiled,
@@ -233,6 +234,7 @@ class Watch:
             ):
                 yield
         finally:
+            show_modes()
             if uncompiled.asked:
                 self.called_compiled()
             self._modes = ()  # they hold us, and we hold tensors
@@ -349,6 +351,8 @@ class Watch:
             sources = self._joined(read)
             if op and op.asks_layout:
                 self._ask_layout(func, args, kwargs, tensors)
+        if op and op.nested and not self.quiet:
+            self.met("nested-tensor", str(func))
         host = [t for t in tensors if not self.on_device(t)]
         point = None
         # Of most operators only where their tensors are decides whether a capture can hold them.
@@ -624,7 +628,7 @@ _STACKS: tuple[tuple[Any, Any, Any], ...] = tuple(
 _RAISE_ON_DEVICE = (torch.Tensor.numpy, torch.Tensor.__array__)
 
 
-class _FunctionMode(TorchFunctionMode):
+class _FunctionMode(HiddenFunctionMode):
     def __init__(self, watch: Watch) -> None:
         super().__init__()
         self._watch = watch
@@ -673,11 +677,12 @@ def _named(call: str) -> Callable[..., Any]:
 class _Operator:
     """What is asked of an operator in each call."""
 
-    __slots__ = ("allocates", "asks_layout", "draws", "overwrites", "plain", "writes")
+    __slots__ = ("allocates", "asks_layout", "draws", "nested", "overwrites", "plain", "writes")
 
     def __init__(self, func: OpOverload) -> None:
         name, view = func._schema.name, is_view(func) or torch.Tag.inplace_view in func.tags
         self.allocates = name in _ALLOCATIONS
+        self.nested = name.startswith("aten::_nested_") and not name.endswith("_left_aligned")
         # Code of others may take strides and addresses for what it likes.
         self.asks_layout = func is _AS_STRIDED or func.namespace not in ("aten", "prims")
         self.draws = torch.Tag.nondeterministic_seeded in func.tags
