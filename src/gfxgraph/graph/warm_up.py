@@ -20,7 +20,7 @@ from ..record.explain import explain
 from ..record.pretend_cuda import listening
 from ..record.recorder import Event, Recorder, Recording, threads_told
 from ..record.rules import RULES
-from ..record.source import users_line
+from ..record.source import users_line, users_line_of
 from .host_reads import HostReads
 from .lane import Lane
 from .state import PythonState
@@ -199,7 +199,16 @@ def record_run(this: Run, moving: set[int]) -> tuple[Recording, list[torch.Tenso
         listening(recorder.heard, answer_capturing=True),
         recorder.watching(),
     ):
-        outputs = this.function()
+        try:
+            outputs = this.function()
+        except Exception as error:
+            _refuse_layout(this, recorder.recording)
+            if not recorder.recording.asks_capturing or isinstance(error, CaptureError):
+                raise
+            raise CaptureError(
+                "the function asks torch.cuda.is_current_stream_capturing() and takes another way "
+                f"in a capture, which fails: {users_line_of(error)}: {one_line(error)}"
+            ) from error
     inputs = set(map(storage_key, this.inputs))
     if any(storage_key(output) in inputs for output in outputs):
         recorder.laid_out("views", "the result")

@@ -109,6 +109,7 @@ class Recording:
         layout: the first call that asked how an argument lies in memory (its strides).
         views: the first call whose effect depends on that: a view that not every layout has, a
             write, an argument that is given back.
+        asks_capturing: whether it asked for a capture, and may go another way in one.
     """
 
     events: list[Event] = field(default_factory=list)
@@ -123,6 +124,7 @@ class Recording:
     compiles: bool = False
     layout: Note | None = None
     views: Note | None = None
+    asks_capturing: bool = False
 
     def breaks(self) -> list[Event]:
         """The points at which a graph has to end and the host takes over."""
@@ -214,6 +216,11 @@ class Recorder(Watch):
             event.result = _kept(result, given)
         self.recording.events.append(event)
         return result
+
+    def heard(self, kind: str, what: str, detail: Any) -> object:
+        """A call of the host's that is no operation."""
+        self.recording.asks_capturing |= kind == "capturing"
+        return super().heard(kind, what, detail)
 
     def called_compiled(self) -> None:
         """Keep it in mind."""
