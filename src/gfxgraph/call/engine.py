@@ -953,9 +953,7 @@ def _conditions(fn: Any) -> list[Condition]:
     return found
 
 
-def key_of(
-    fn: Any, leaves: Sequence[torch.Tensor], spec: Spec, asks_layout: bool = False
-) -> Any:
+def key_of(fn: Any, leaves: Sequence[torch.Tensor], spec: Spec, asks_layout: bool = False) -> Any:
     """What calls have in common that one graph can answer.
 
     With ``asks_layout`` that includes all strides; without, the slices of buffers of any size have
@@ -1021,7 +1019,9 @@ def no_graph_now() -> str | None:
     if torch._C._len_torch_function_stack() and _default_devices() is None:
         return "called under a TorchFunctionMode, which a replay would pass by"
     if torch._C._functorch.peek_interpreter_stack() is not None:
-        return "called inside a torch.func transform (vmap, grad, jvp), which a replay would pass by"
+        return (
+            "called inside a torch.func transform (vmap, grad, jvp), which a replay would pass by"
+        )
     if vars(forward_ad)["_current_level"] >= 0:
         return "called inside forward-mode AD, for which a replay computes nothing"
     if torch._C._get_tracing_state() is not None:

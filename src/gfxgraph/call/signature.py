@@ -530,9 +530,13 @@ def python_tensor_check(leaves: Sequence[torch.Tensor]) -> Callable[..., bool]:
 
     def check(*tensors: Any) -> bool:
         once = len(set(map(id, tensors))) == len(tensors)
-        return once and modes() == modes_then and all(
-            isinstance(tensor, torch.Tensor) and describe(tensor) == wanted
-            for tensor, wanted in zip(tensors, expected, strict=True)
+        return (
+            once
+            and modes() == modes_then
+            and all(
+                isinstance(tensor, torch.Tensor) and describe(tensor) == wanted
+                for tensor, wanted in zip(tensors, expected, strict=True)
+            )
         )
 
     return check

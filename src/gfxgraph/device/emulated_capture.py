@@ -20,7 +20,6 @@ from . import emulated_rules as rules
 from .emulated_memory import MemoryPool
 from .emulated_shapes import Rehearsal
 from .operator_table import Call, copies_host_scalar, refusal
-from .overrides import HiddenFunctionMode, hide_modes, show_modes
 from .operators import (
     is_composite,
     is_view,
@@ -29,6 +28,7 @@ from .operators import (
     run_composite,
     written_tensors,
 )
+from .overrides import HiddenFunctionMode, hide_modes, show_modes
 
 __all__ = ["Capture", "Operation", "current_capture", "forget_closed", "generator_id", "run"]
 

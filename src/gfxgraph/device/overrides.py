@@ -1,8 +1,8 @@
 """Function modes of ours, which eager execution does not have, and hiding them from torch.
 
-``torch.nn`` takes its fast paths (fused encoder layers, nested tensors where there is padding) only
-where ``torch.overrides.has_torch_function`` says that nobody overrides torch's functions. A function
-mode overrides all of them, so a run that we watch would be another program.
+``torch.nn`` takes its fast paths (fused encoder layers, nested tensors where there is padding)
+only where ``torch.overrides.has_torch_function`` says that nobody overrides torch's functions. A
+function mode overrides all of them, so a run that we watch would be another program.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _original = overrides.has_torch_function
 
 
 def _has_torch_function(args: Any) -> bool:
-    found: bool = _original(args)  # type: ignore[no-untyped-call]
+    found: bool = _original(args)
     return found and (
         any(map(_has_own, args))
         or not all(

@@ -63,11 +63,12 @@ class Lane:
         A call fills them under the lock of its replay, so no graph finds what is another's. Where
         the first is the largest, the others take no memory of their own.
         """
-        shared = []
+        shared: list[torch.Tensor] = []
         with torch.inference_mode(False), torch.no_grad():
             for n, tensor in enumerate(like):
-                if not _is_dense(tensor) or any(tensor is other for other in like[:n]):
-                    shared.append(next(s for s, t in zip([*shared, tensor], like) if t is tensor))
+                first = next(m for m, other in enumerate(like) if other is tensor)
+                if first < n or not _is_dense(tensor):
+                    shared.append(shared[first] if first < n else tensor)
                     continue
                 place = (n, tensor.dtype)
                 buffer = self._inputs.get(place)

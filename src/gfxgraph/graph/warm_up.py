@@ -294,6 +294,7 @@ def _confirm(this: Run, eager: WarmedUp) -> None:
 @contextmanager
 def other_inputs(this: Run) -> Iterator[None]:
     """Let the static inputs hold other values than those that were given."""
+
     def put(values: list[torch.Tensor]) -> None:
         with torch.no_grad():
             for static, value in zip(this.inputs, values, strict=True):

@@ -95,7 +95,7 @@ _LAYOUT: dict[object, tuple[Dependence, str]] = {
     torch.Tensor.storage_offset: ("place", "Tensor.storage_offset()"),
     torch.Tensor.is_set_to: ("place", "Tensor.is_set_to()"),
     torch.Tensor._is_view: ("place", "Tensor._is_view()"),
-    torch.Tensor._base.__get__: ("place", "Tensor._base"),  # type: ignore[attr-defined]
+    vars(torch._C.TensorBase)["_base"].__get__: ("place", "Tensor._base"),
 }
 
 _local = threading.local()
