@@ -415,7 +415,7 @@ class Entry:
                 (s, leaf.clone() if storage_key(leaf) in ours else leaf) for s, leaf in others
             ]
             for static, leaf in others:
-                _copy_one(static, leaf)
+                (_copy_expanded if 0 in static.stride() else _copy_one)(static, leaf)
 
         self._copy = copy_others
         return statics
@@ -523,8 +523,7 @@ def _like(output: torch.Tensor) -> Callable[[], torch.Tensor]:
     if output.is_conj():
         plain = _like(output.conj())
         return lambda: plain().conj()
-    dense = output.clone()
-    if output.stride() == dense.stride() or not output.numel():
+    if output.stride() == torch.empty_like(output, device="meta").stride() or not output.numel():
         return output.clone
     strides = output.stride()
     if 0 not in strides and not overlaps_itself(output):
@@ -556,13 +555,15 @@ def overlaps_itself(tensor: torch.Tensor) -> bool:
 
 
 def _copy_one(static: torch.Tensor, leaf: torch.Tensor) -> None:
-    if 0 in static.stride():
-        with torch.no_grad():
-            return overwrite(static, leaf)
     # From pageable memory the driver has taken the data when the call returns, whether we wait
     # or not. From pinned memory it has not, so wait, as eager `.to(device)` does.
     with torch.no_grad():
         static.copy_(leaf, non_blocking=not leaf.is_cuda and not leaf.is_pinned())
+
+
+def _copy_expanded(static: torch.Tensor, leaf: torch.Tensor) -> None:
+    with torch.no_grad():
+        overwrite(static, leaf)
 
 
 def _nothing(*leaves: object) -> None:
@@ -603,9 +604,19 @@ def copier(
         for targets, pick in picks:
             # itemgetter gives a tuple from two names on, hence the one too many
             torch._foreach_copy_(targets, pick(sources)[:-1])
-        if alone and vars(forward_ad)["_current_level"] >= 0:
-            raise NotImplementedError
-        for n in alone:
-            _copy_one(statics[n], sources[n])
 
-    return copy_groups
+    if not alone:
+        return copy_groups
+    ways = [
+        (_copy_expanded if 0 in statics[n].stride() else _copy_one, statics[n], n) for n in alone
+    ]
+    dual = vars(forward_ad)
+
+    def copy_all(sources: Sequence[torch.Tensor]) -> None:
+        if dual["_current_level"] >= 0:
+            raise NotImplementedError("a copy would leave out the tangent of a dual tensor")
+        copy_groups(sources)
+        for copy, static, n in ways:
+            copy(static, sources[n])
+
+    return copy_all
