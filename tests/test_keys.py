@@ -219,6 +219,14 @@ def test_what_a_user_dict_holds_beside_its_items_is_missed_and_not_made_up(devic
     assert graph.stats().captures == 0 and "factor" in str(graph.stats().fallbacks)
 
 
+def test_what_a_tokenizer_leaves_in_its_result_is_in_nobodys_way(device):
+    calls = [
+        lambda: (with_attribute(Data(x=torch.ones(2, device=device)), object()),) for _ in range(12)
+    ]
+    graph = as_in_eager(lambda d: d["x"] * 2, *calls)
+    assert graph.stats().captures == 1 and graph.stats().replays == 35
+
+
 class Registered:
     def __init__(self, x: torch.Tensor, context: Any) -> None:
         self.x, self.context = x, context

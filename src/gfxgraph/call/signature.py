@@ -232,6 +232,16 @@ def _refuse_attributes(item: Any, known: tuple[str, ...]) -> None:
         )
 
 
+class _Unequal(int):
+    """A number in which equal specs may differ: a static mapping has fewer attributes."""
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Unequal)
+
+    def __hash__(self) -> int:
+        return 0
+
+
 def _flatten_mapping(item: Any, leaves: list[torch.Tensor]) -> Spec:
     """A ``UserDict``: its items, and the plain values among its attributes.
 
@@ -249,7 +259,8 @@ def _flatten_mapping(item: Any, leaves: list[torch.Tensor]) -> Spec:
     )
     children = tuple([_flatten(value, leaves) for value in data.values()])
     key_types = tuple(map(type, data))
-    return ("mapping", type(item), _keys(data), children, (key_types, more, len(attributes)))
+    count = _Unequal(len(attributes))
+    return ("mapping", type(item), _keys(data), children, (key_types, more, count))
 
 
 def constants(spec: Spec) -> list[Const]:
