@@ -6,6 +6,7 @@ import random
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
+from operator import is_
 from typing import Any
 
 import torch
@@ -21,6 +22,7 @@ from ..record.report import Hazard, Report
 from ..record.rules import RULES, Effect
 from ..record.source import LineFinder, Source, users_line, users_line_of
 from ..record.watch import Point
+from .entry import SHARED, shares_memory
 from .graphed import Graphed
 from .signature import builder, constants, flatten
 from .suitable import describe, unsuitable
@@ -80,23 +82,24 @@ class _Check:
         try:
             given, spec = flatten((self._args, self._kwargs))
             builder(spec, given)  # as a graph will
-        except ArgumentError as error:
+        except (ArgumentError, AttributeError, RecursionError, TypeError) as error:
             return self._add("argument", str(error), Source())
         for reason in filter(None, map(unsuitable, given)):
             self._add("argument", reason, Source())
         if self.report.hazards:
             return
         numbers = _HostRandom()
-        roots: dict[str, object] = {self._name: self._fn}
+        opaque = [const.value for const in constants(spec) if not const.is_value]
+        roots = {self._name: self._fn} | {f"argument {n}": v for n, v in enumerate(opaque)}
         with Pretend(self._observe) as world, torch.no_grad(), being_busy():
             self._world = world
-            args, kwargs = world.wrap((self._args, self._kwargs))
+            args, kwargs = builder(spec, world.wrap(given))()
             as_it_was = PythonState(roots)
             for name in as_it_was.scripted:
                 self._add("torchscript", name, Source())
             if as_it_was.scripted:
                 return
-            world.adopt(self._fn)
+            world.adopt(self._fn, *opaque)
             inputs, _ = flatten((args, kwargs))
             names = as_it_was.names() | {
                 storage_key(t): f"argument {n}" for n, t in enumerate(inputs)
@@ -130,6 +133,7 @@ class _Check:
                     finally:
                         self.report.operations = recorder.recording.operations
                     moving = {key for key, _ in recorder.recording.writes}
+                    self._look_at_arguments(args, kwargs, inputs, spec, moving)
                     results.append(self._look_at(result))
                 state = before.changes()
                 before.narrow(state)
@@ -171,6 +175,16 @@ class _Check:
         ):
             self._fn(*args, **kwargs)
         self.report = report
+
+    def _look_at_arguments(
+        self, args: Any, kwargs: Any, inputs: list[torch.Tensor], spec: Any, written: set[int]
+    ) -> None:
+        after, spec_after = flatten((args, kwargs))
+        if spec_after != spec or not all(map(is_, after, inputs)):
+            self._add("argument", "the function changes a container that it is given", Source())
+        given = [tensor for tensor in inputs if storage_key(tensor) in written]
+        if given and (shares_memory(inputs) or any(0 in t.stride() for t in given)):
+            self._add("argument", SHARED, Source())
 
     def _look_at(self, result: Any) -> tuple[list[torch.Tensor], Any]:
         """The tensors of a result, and the rest."""

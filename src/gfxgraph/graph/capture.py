@@ -35,7 +35,7 @@ from .segments import Segment
 from .state import PythonState
 from .trace import Failed, Traced, capture_somehow, trace
 from .turns import LOCK, being_busy
-from .warm_up import Run, WarmedUp, no_printing, one_line, report_line, some, warm_up
+from .warm_up import Layout, Run, WarmedUp, no_printing, one_line, report_line, some, warm_up
 
 __all__ = [
     "CapturedGraph",
@@ -71,6 +71,7 @@ class CapturedGraph:
         compiled: whether what it holds is compiled code.
         code: compiled code that it uses, kept for as long as it lives.
         not_compiled: why what the function itself has compiled is in there as it is.
+        asks_layout: whether what it does depends on how its arguments lie in memory.
         launch_ns: nanoseconds in which the host launched a replay; 0: not timed.
         time_replay: replays from the state that the capture found, puts that back, and gives the
             seconds until the device was done; ``None`` where that was not asked for.
@@ -94,6 +95,7 @@ class CapturedGraph:
     not_compiled: str = ""
     launch_ns: int = 0
     time_replay: Callable[[], float] | None = None
+    asks_layout: bool = False
 
     @property
     def plain(self) -> bool:
@@ -121,6 +123,7 @@ def capture(
     admit: Callable[[int], None] = lambda peak_bytes: None,
     compiled: bool = False,
     timed: bool = False,
+    layout: Layout = "own",
 ) -> CapturedGraph:
     """Warm up, capture and verify ``function``, then take back what all that did.
 
@@ -147,8 +150,11 @@ def capture(
         compiled: whether ``function`` runs compiled code wherever it is not under our modes; that
             is compared with the recorded run, which is not compiled.
         timed: whether its replays are to be timed.
+        layout: how the static inputs lie in memory.
 
     Raises:
+        LayoutError: the function asks how its arguments lie in memory, which is not how its static
+            inputs do.
         CompileError: the host decides how the call goes on, which compiled code cannot be cut for.
         CaptureError: the function cannot be captured. The text says why, and names the user's
             line where there is one; the error that was met first, if any, is its ``__cause__``.
@@ -177,6 +183,7 @@ def capture(
 
     given = list(inputs)
     this = Run(function, inputs, given, lane, roots, log, generators, rewind, set(), compiled)
+    this.layout = layout
     traced: Traced | None = None
     sample: list[torch.Tensor] = []
     try:
@@ -309,6 +316,7 @@ def capture(
         code=compiled_code() if holds_compiled else [],
         not_compiled=this.not_compiled,
         launch_ns=traced.launch_ns,
+        asks_layout=bool(recording.layout or recording.views),
         time_replay=functools.partial(timed_replay, traced, this) if timed else None,
     )
 

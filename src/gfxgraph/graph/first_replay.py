@@ -9,6 +9,7 @@ import torch
 
 from ..device import Device
 from ..errors import VerificationError
+from ..record.effects import overwrite
 from ..stats import tally
 from .compare import BY_DTYPE, Tolerance, difference
 from .segments import run
@@ -48,7 +49,7 @@ def first_replay(
         with torch.no_grad():
             for static, value in zip(this.inputs, this.given, strict=True):
                 if static is not value:
-                    static.copy_(value)
+                    overwrite(static, value)
         start = time.perf_counter_ns()
         last = run(traced.root)
         # At a read the host waits for the device.

@@ -9,23 +9,25 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 import torch
 
 from ..device import Device
 from ..errors import CaptureError, CompileError
-from ..record.effects import UndoLog, storage_key
+from ..record.effects import UndoLog, overwrite, storage_key
 from ..record.explain import explain
 from ..record.pretend_cuda import listening
 from ..record.recorder import Event, Recorder, Recording, threads_told
 from ..record.rules import RULES
-from ..record.source import users_line
+from ..record.source import users_line, users_line_of
 from .host_reads import HostReads
 from .lane import Lane
 from .state import PythonState
 
 __all__ = [
+    "Layout",
+    "LayoutError",
     "Run",
     "Tensors",
     "WarmedUp",
@@ -38,6 +40,15 @@ __all__ = [
     "some",
     "warm_up",
 ]
+
+Layout: TypeAlias = Literal["own", "rows", "padded"]
+"""How static inputs lie in memory: as the arguments do; without the gaps of a slice; or as padded
+arguments do, for calls of any layout."""
+
+
+class LayoutError(CaptureError):
+    """What the function does depends on how its arguments lie in memory."""
+
 
 Tensors: TypeAlias = tuple[list[torch.Tensor], list[torch.Tensor]]
 """Outputs, and what was written to tensors from outside."""
@@ -81,6 +92,7 @@ class Run:
     forced: set[str]
     compiled: bool = False
     not_compiled: str = ""
+    layout: Layout = "own"
 
     def random_state(self) -> list[torch.Tensor]:
         """The states of all generators."""
@@ -187,11 +199,33 @@ def record_run(this: Run, moving: set[int]) -> tuple[Recording, list[torch.Tenso
         listening(recorder.heard, answer_capturing=True),
         recorder.watching(),
     ):
-        outputs = this.function()
+        try:
+            outputs = this.function()
+        except Exception as error:
+            _refuse_layout(this, recorder.recording)
+            if not recorder.recording.asks_capturing or isinstance(error, CaptureError):
+                raise
+            raise CaptureError(
+                "the function asks torch.cuda.is_current_stream_capturing() and takes another way "
+                f"in a capture, which fails: {users_line_of(error)}: {one_line(error)}"
+            ) from error
+    inputs = set(map(storage_key, this.inputs))
+    if any(storage_key(output) in inputs for output in outputs):
+        recorder.laid_out("views", "the result")
+    _refuse_layout(this, recorder.recording)
     for note in recorder.recording.notes:
         if RULES[note.rule].effect == "eager":
             raise explain(note.rule, note.what, note.where)
     return recorder.recording, outputs
+
+
+def _refuse_layout(this: Run, recording: Recording) -> None:
+    asked = recording.layout
+    if this.layout == "rows":
+        asked = asked or recording.views
+    if asked is not None and this.layout != "own":
+        why = explain("argument", asked.what, asked.where, "It asks how it lies in memory.")
+        raise LayoutError(str(why))
 
 
 def _changing(this: Run, recording: Recording) -> set[int]:
@@ -260,14 +294,19 @@ def _confirm(this: Run, eager: WarmedUp) -> None:
 @contextmanager
 def other_inputs(this: Run) -> Iterator[None]:
     """Let the static inputs hold other values than those that were given."""
-    kept = [value.clone() for value in this.given]
+
+    def put(values: list[torch.Tensor]) -> None:
+        with torch.no_grad():
+            for static, value in zip(this.inputs, values, strict=True):
+                overwrite(static, value)
+
+    with torch.no_grad():
+        kept = [value.clone() for value in this.given]
     try:
-        for static, value in zip(this.inputs, kept, strict=True):
-            static.copy_(_other_values(value))
+        put(list(map(_other_values, kept)))
         yield
     finally:
-        for static, value in zip(this.inputs, kept, strict=True):
-            static.copy_(value)
+        put(kept)
 
 
 def _other_values(static: torch.Tensor) -> torch.Tensor:

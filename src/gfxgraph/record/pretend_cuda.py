@@ -287,6 +287,7 @@ class _Listener:
     ) -> Any:
         """Do what the call asks for."""
         if self._capturing and path in _IS_CAPTURING:
+            self.observer("capturing", "torch.cuda.is_current_stream_capturing()", ())
             return True
         return original(*args, **kwargs)
 

@@ -18,7 +18,7 @@ from torch.utils._python_dispatch import _disable_current_modes
 from ..device.operators import written_tensors
 from .effects import UndoLog, tensors_in
 from .source import Source, users_line
-from .watch import Point, Watch
+from .watch import Dependence, Point, Watch
 
 _DONE_IN_EACH_CALL = ("no-graph", "seed")
 
@@ -106,6 +106,10 @@ class Recording:
         peak_bytes: bytes of the device that what the run made took at most, at one time.
         dtypes: of what it made there.
         compiles: whether it called what is to be compiled; here that ran as it is.
+        layout: the first call that asked how an argument lies in memory (its strides).
+        views: the first call whose effect depends on that: a view that not every layout has, a
+            write, an argument that is given back.
+        asks_capturing: whether it asked for a capture, and may go another way in one.
     """
 
     events: list[Event] = field(default_factory=list)
@@ -118,6 +122,9 @@ class Recording:
     peak_bytes: int = 0
     dtypes: set[torch.dtype] = field(default_factory=set)
     compiles: bool = False
+    layout: Note | None = None
+    views: Note | None = None
+    asks_capturing: bool = False
 
     def breaks(self) -> list[Event]:
         """The points at which a graph has to end and the host takes over."""
@@ -210,9 +217,21 @@ class Recorder(Watch):
         self.recording.events.append(event)
         return result
 
+    def heard(self, kind: str, what: str, detail: Any) -> object:
+        """A call of the host's that is no operation."""
+        self.recording.asks_capturing |= kind == "capturing"
+        return super().heard(kind, what, detail)
+
     def called_compiled(self) -> None:
         """Keep it in mind."""
         self.recording.compiles = True
+
+    def laid_out(self, how: Dependence, what: str) -> None:
+        """Keep the first of each kind in mind."""
+        if how == "place":
+            return self.met("argument", what)
+        if getattr(self.recording, how) is None:
+            setattr(self.recording, how, Note("argument", what, users_line()))
 
     def made(self, tensor: torch.Tensor) -> None:
         """Add up what is alive; what died is only looked for when there seems to be a new peak."""
@@ -234,6 +253,8 @@ class Recorder(Watch):
         key = self.name(tensor)
         self.recording.writes.append((key, len(self.recording.events)))
         is_input = key in self.inputs
+        if is_input:
+            self.laid_out("views", "a write")
         what = f"{self._names.get(key, 'a tensor')} of shape {tuple(tensor.shape)}"
         self.met("input-write" if is_input else "external-write", what)
 
