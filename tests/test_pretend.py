@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import copy
 import functools
+import subprocess
+import sys
 import threading
 import time
 import types
@@ -992,6 +994,29 @@ def test_another_thread_is_on_the_machine_as_it_is():
         thread.join()
         assert torch.cuda.is_available()
     assert answers == [before, "cpu", True] and seen == []
+
+
+def test_the_first_to_pretend_may_be_a_thread_that_ends():
+    code = """
+import threading, torch
+from gfxgraph.record.pretend import Pretend
+
+def pretend():
+    with Pretend():
+        x = torch.ones(3).to(torch.device("cuda"))
+        devices.append(str((x + torch.ones(3, device="cuda")).device))
+
+devices = []
+for _ in range(3):
+    thread = threading.Thread(target=pretend)
+    thread.start()
+    thread.join()
+pretend()
+print(devices)
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.strip() == str(["cuda:0"] * 4)
 
 
 def test_two_threads_can_pretend_at_the_same_time():

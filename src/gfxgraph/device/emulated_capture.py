@@ -375,9 +375,10 @@ def _remove_modes(which: Callable[[Capture], bool]) -> None:
             mode = pop()
             if not (isinstance(mode, (_FunctionMode, _DispatchMode)) and which(mode.capture)):
                 kept.append(mode)
+            elif mode in _thread.modes:
+                _thread.modes.remove(mode)
         for mode in reversed(kept):
             push(mode)
-    _thread.modes = [mode for mode in _thread.modes if not which(mode.capture)]
 
 
 # A graph does not contain these: memory that is not written keeps what the last replay left.
