@@ -957,7 +957,11 @@ def global_state() -> dict[Any, Any]:
         torch.accelerator,
         torch.nn.functional,
     )
-    state: dict[Any, Any] = {o.__name__: dict(vars(o)) for o in owners}
+    state: dict[Any, Any] = {
+        # Modules appear there when they are first imported.
+        o.__name__: {k: v for k, v in vars(o).items() if not isinstance(v, types.ModuleType)}
+        for o in owners
+    }
     state["lift"] = torch._C._only_lift_cpu_tensors()
     state["modes"] = torch._C._len_torch_dispatch_stack(), torch._C._len_torch_function_stack()
     state["fake"] = torch._C._get_dispatch_mode(torch._C._TorchDispatchModeKey.FAKE)
