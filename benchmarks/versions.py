@@ -54,6 +54,8 @@ FOOT = """
 the tests in it; with `CORE=1` the core alone, with `RECORD=1` it adds a row here, and
 `PYTHON=python3.12` takes another Python. Where pip finds no CPU build of that version it takes a
 CUDA build: about 3 GB to fetch, 7 GB unpacked. `make test-long` runs the core with the oldest one.
+
+Python 3.14 has not been run; torch has wheels for it from 2.9 on.
 """
 COLUMNS = ("torch", "python", "tests", "passed", "failed", "skipped", "seconds", "date", "commit")
 
@@ -77,8 +79,8 @@ def in_order(row: dict[str, Any]) -> tuple[list[int], ...]:
 
 
 def recorded(rows: list[dict[str, Any]], new: dict[str, Any]) -> list[dict[str, Any]]:
-    """``rows`` with ``new`` in place of the row of the same versions and tests."""
-    same = ("torch", "python", "tests")
+    """``rows`` with ``new`` in place of the row of the same versions."""
+    same = ("torch", "python")
     others = [row for row in rows if [row[key] for key in same] != [new[key] for key in same]]
     return sorted([*others, new], key=in_order)
 

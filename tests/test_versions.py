@@ -91,15 +91,9 @@ def test_no_recorded_run_failed_or_was_empty():
 
 
 def test_a_new_result_takes_the_place_of_that_of_the_same_versions():
-    others = [
-        ROW | {"torch": "2.10.0"},
-        ROW | {"python": "3.13.0"},
-        ROW | {"tests": "all"},
-    ]
-    new = ROW | {"passed": 11}
-    rows = versions.recorded([*others, ROW], new)
-    assert len(rows) == 4 and new in rows and ROW not in rows
-    assert [row["torch"] for row in rows][-1] == "2.10.0"
+    later, other = ROW | {"torch": "2.10.0"}, ROW | {"python": "3.13.0"}
+    new = ROW | {"passed": 11, "tests": "all"}
+    assert versions.recorded([later, other, ROW], new) == [new, other, later]
 
 
 def test_the_core_is_made_of_files_that_exist():
