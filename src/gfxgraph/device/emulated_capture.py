@@ -116,7 +116,9 @@ class Capture:
         step_aside()
         _function_stack._push_mode(_FunctionMode(self))
         # Not through __enter__: the flags it sets are of the process, not of the thread.
-        dispatch_stack._push_mode(_DispatchMode(self))
+        mode = _DispatchMode(self)
+        _thread.modes.append(mode)
+        dispatch_stack._push_mode(mode)
 
     def close(self) -> None:
         """Stop seeing what this thread does; on another thread, leave modes that do nothing."""
@@ -336,7 +338,11 @@ class _DispatchMode(TorchDispatchMode):  # type: ignore[no-untyped-call, unused-
 
 
 class _Thread(threading.local):
-    capture: Capture | None = None
+    def __init__(self) -> None:
+        self.capture: Capture | None = None
+        # Dispatch modes on this thread's stack. torch up to 2.10 frees a mode when anybody pops it
+        # that only the stack refers to, and then returns it.
+        self.modes: list[_DispatchMode] = []
 
 
 _thread = _Thread()
@@ -371,6 +377,8 @@ def _remove_modes(which: Callable[[Capture], bool]) -> None:
             mode = pop()
             if not (isinstance(mode, (_FunctionMode, _DispatchMode)) and which(mode.capture)):
                 kept.append(mode)
+            elif mode in _thread.modes:
+                _thread.modes.remove(mode)
         for mode in reversed(kept):
             push(mode)
 
