@@ -147,6 +147,9 @@ class Device(Protocol):
     def set_rng_state(self, state: torch.Tensor, index: int) -> None:
         """Set the state of the default generator."""
 
+    def default_generator(self, index: int) -> torch.Generator:
+        """The default generator itself."""
+
     def clear_library_workspaces(self) -> None:
         """Free the workspaces that math libraries keep a stream, so that each pool has its own."""
 

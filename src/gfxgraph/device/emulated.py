@@ -310,11 +310,15 @@ class EmulatedDevice:
 
     def rng_state(self, index: int = 0) -> torch.Tensor:
         """The state of the default generator."""
-        return torch.get_rng_state()
+        return torch.default_generator.get_state()
 
     def set_rng_state(self, state: torch.Tensor, index: int = 0) -> None:
         """Set the state of the default generator."""
-        torch.set_rng_state(state)
+        torch.default_generator.set_state(state)
+
+    def default_generator(self, index: int = 0) -> torch.Generator:
+        """The generator of the processor."""
+        return torch.default_generator
 
     def clear_library_workspaces(self) -> None:
         """There are none."""

@@ -171,6 +171,11 @@ class GpuDevice:
         """Set the state of the default generator of GPU ``index``."""
         torch.cuda.set_rng_state(state, index)
 
+    def default_generator(self, index: int) -> torch.Generator:
+        """The default generator of GPU ``index``."""
+        torch.cuda.init()  # there are none before
+        return torch.cuda.default_generators[index]
+
     def clear_library_workspaces(self) -> None:
         """Free the workspaces that cuBLAS or hipBLAS keep a stream.
 

@@ -49,7 +49,8 @@ def first_replay(
             for static, value in zip(this.inputs, this.given, strict=True):
                 if static is not value:
                     static.copy_(value)
-        last = run(traced.root)
+        with this.journal.playing(this.judge):
+            last = run(traced.root)
         if last is not traced.last:
             raise VerificationError(
                 "the first replay took another path than eager execution", transient=draws

@@ -8,6 +8,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
+from copy import copy
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
@@ -17,11 +18,13 @@ from ..device import Device
 from ..errors import CaptureError, CompileError
 from ..record.effects import UndoLog, storage_key
 from ..record.explain import explain
+from ..record.journal import Journal, Judge
 from ..record.pretend_cuda import listening
 from ..record.recorder import Event, Recorder, Recording, threads_told
 from ..record.rules import RULES
 from ..record.source import users_line
 from .host_reads import HostReads
+from .host_state import HostState
 from .lane import Lane
 from .state import PythonState
 
@@ -48,7 +51,7 @@ class WarmedUp:
     """What warming up found; ``outputs`` and ``written`` hold what eager execution gives.
 
     Of compiled code they hold what that gives, ``uncompiled`` what it should, and ``reads`` what it
-    asked the device for.
+    asked the device for. ``states`` is where that left the generators of the device.
     """
 
     first_outputs: list[torch.Tensor]
@@ -60,6 +63,8 @@ class WarmedUp:
     moving: set[int]
     state: PythonState
     draws_random_numbers: bool
+    states: list[torch.Tensor]
+    uncompiled_states: list[torch.Tensor]
 
 
 @dataclass
@@ -76,16 +81,13 @@ class Run:
     lane: Lane
     roots: dict[str, object]
     log: UndoLog
-    generators: tuple[torch.Generator, ...]
+    host: HostState
     rewind: Callable[[], None]
     forced: set[str]
     compiled: bool = False
     not_compiled: str = ""
-
-    def random_state(self) -> list[torch.Tensor]:
-        """The states of all generators."""
-        default = self.lane.device.rng_state(self.lane.index)
-        return [default, *(g.get_state() for g in self.generators)]
+    journal: Journal = dataclasses.field(default_factory=Journal)
+    judge: Judge | None = None
 
 
 def warm_up(this: Run, warmup: int) -> WarmedUp:
@@ -98,17 +100,18 @@ def warm_up(this: Run, warmup: int) -> WarmedUp:
     with no_printing() as printed:
         # The first run is watched, and nothing in it is compiled. Later ones run as they would
         # without us.
-        before = this.random_state()
         state = PythonState(this.roots) if warmup == 1 else None
-        recording, outputs = record_run(this, set())
+        with this.host.standing_still():
+            recording, outputs = record_run(this, set())
         first_outputs = outputs
-        draws = not all(map(torch.equal, before, this.random_state()))
+        draws, states = this.host.draws(), this.host.states()
         moving = _changing(this, recording)
         if _matters(recording, moving, this.lane.device):
             # Only now it is known what changes from call to call.
             this.rewind()
             state = PythonState(this.roots) if warmup == 1 else None
             recording, outputs = record_run(this, moving)
+        uncompiled_states = states
         uncompiled: Tensors | None = None
         if this.compiled:
             for event in recording.breaks():
@@ -123,8 +126,9 @@ def warm_up(this: Run, warmup: int) -> WarmedUp:
             this.rewind()
             if left == 1:  # what the last run changes, every call would
                 state = PythonState(this.roots)
-            with reads.remembered() if compiles and left == 1 else nullcontext():
+            with this.journal.playing(), reads.remembered() if compiles and left == 1 else nullcontext():
                 outputs = this.function()
+            states = this.host.states()
         assert state is not None
         changes = state.changes()
     if compiles:  # a compiler may print what it likes
@@ -149,6 +153,8 @@ def warm_up(this: Run, warmup: int) -> WarmedUp:
         moving=moving,
         state=state,
         draws_random_numbers=draws,
+        states=states,
+        uncompiled_states=uncompiled_states,
     )
     if any(event.folds and not event.is_of_the_host for event in recording.events):
         _confirm(this, warmed_up)
@@ -176,18 +182,22 @@ def record_run(this: Run, moving: set[int]) -> tuple[Recording, list[torch.Tenso
         off_stream=off_stream,
         moving=moving,
         forced=this.forced,
+        generators=this.host,
     )
 
     def refuse_thread() -> None:  # before it runs: what it writes could not be taken back
         recorder.met("thread", "Thread.start()")
         raise explain("thread", "Thread.start()", users_line())
 
+    this.host.begin()
     with (
         threads_told(refuse_thread),
         listening(recorder.heard, answer_capturing=True),
         recorder.watching(),
+        this.journal.playing(),
     ):
         outputs = this.function()
+    this.host.end()
     for note in recorder.recording.notes:
         if RULES[note.rule].effect == "eager":
             raise explain(note.rule, note.what, note.where)
@@ -228,7 +238,7 @@ def _confirm(this: Run, eager: WarmedUp) -> None:
     this.rewind()
     expected = eager.recording.events
     log = UndoLog()
-    other = dataclasses.replace(this, log=log)
+    other = dataclasses.replace(this, log=log, journal=copy(this.journal))
     try:
         with no_printing(), other_inputs(this):
             try:

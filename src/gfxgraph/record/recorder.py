@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 import torch.utils._pytree as pytree
@@ -138,6 +138,13 @@ class Recording:
         return {key for event in self.events if event.folds for key in event.sources}
 
 
+class Generators(Protocol):
+    """Learns which generators a run draws from."""
+
+    def will_draw(self, generator: torch.Generator | None) -> None: ...
+    def drew(self, repeats: bool) -> None: ...
+
+
 class Recorder(Watch):
     """Runs everything and remembers it.
 
@@ -146,6 +153,7 @@ class Recorder(Watch):
         keep_values: save each region before its first write, so that the run can be undone.
         off_stream: the rule by which work on the current stream is left out of a capture.
         names: names of tensors from outside, by storage key.
+        generators: learns what is drawn from which generator.
         options: see :class:`Watch`.
 
     Attributes:
@@ -160,9 +168,11 @@ class Recorder(Watch):
         keep_values: bool,
         off_stream: Callable[[], str | None] = lambda: None,
         names: Mapping[int, str] = MappingProxyType({}),
+        generators: Generators | None = None,
         **options: Any,
     ) -> None:
         super().__init__(device_type, inputs, **options)
+        self._generators = generators
         self.recording = Recording(outside=self.outside, originals=self.originals)
         self._log = log
         self._keep_values = keep_values
@@ -208,7 +218,26 @@ class Recorder(Watch):
             del self.recording.events[before:]
             event.result = _kept(result, given)
         self.recording.events.append(event)
+        if not isinstance(func, OpOverload):
+            self.drew(repeats=True)
         return result
+
+    def will_draw(self, generator: torch.Generator | None) -> None:
+        """Pass it on."""
+        if self._generators is not None:
+            with self._unseen():
+                self._generators.will_draw(generator)
+
+    def drew(self, repeats: bool) -> None:
+        """Pass it on."""
+        if self._generators is not None:
+            with self._unseen():
+                self._generators.drew(repeats)
+
+    @contextmanager
+    def _unseen(self) -> Iterator[None]:
+        with self.quietly(), _disable_current_modes(), torch._C.DisableTorchFunction():
+            yield
 
     def called_compiled(self) -> None:
         """Keep it in mind."""
