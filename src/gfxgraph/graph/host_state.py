@@ -181,11 +181,25 @@ _ITERATORS_WITH_LENGTH = frozenset(
         itertools.repeat(0, 0),
     )
 )
-_SEQUENCES = frozenset({type(iter(type("_", (), {"__getitem__": 0})())), reversed, itertools.cycle})
-_COMPOSITES = frozenset(
-    {zip, map, filter, enumerate, type(iter(int, 0))}
+# Those that hide their place, and tell it when they are pickled (itertools: up to Python 3.13).
+_SEQUENCES = frozenset(
+    {
+        type(iter(type("_", (), {"__getitem__": 0})())),
+        reversed,
+        itertools.combinations,
+        itertools.combinations_with_replacement,
+        itertools.cycle,
+        itertools.permutations,
+        itertools.product,
+        type(itertools.tee(())[0]),
+    }
+)
+_CALLABLE: type = type(iter(int, 0))
+_COMPOSITES = (
+    frozenset({zip, map, filter, enumerate, _CALLABLE})
     | {cls for cls in vars(itertools).values() if isinstance(cls, type)}
-) - {itertools.cycle, itertools.count, itertools.repeat}
+) - {itertools.count, itertools.repeat, *_SEQUENCES}
+_BOUND = (types.BuiltinMethodType, types.MethodWrapperType)
 _FRAMES = (types.GeneratorType, types.CoroutineType, types.AsyncGeneratorType)
 _READER = type(csv.reader(()))
 
@@ -263,7 +277,12 @@ def _can_be_read(stream: Any) -> bool:
 
 
 def inner(item: Any) -> list[Any]:
-    """What an iterator in C refers to: other iterators, the data, the variables of its frame."""
+    """What an iterator in C refers to: other iterators, the data, the variables of its frame.
+
+    Of a method in C it is the object that it is bound to.
+    """
+    if raw.is_a(item, *_BOUND):
+        return [item.__self__]
     known = _ITERATORS_WITH_LENGTH | _SEQUENCES | _COMPOSITES | {_READER, *_FRAMES}
     return gc.get_referents(item) if type(item) in known else []
 
@@ -298,6 +317,11 @@ def _position(item: Any, depth: int = 0) -> Any:
         own = -1 if frame is None else frame.f_lasti
     elif kind in _COMPOSITES:
         own = None
+        for part in gc.get_referents(item):
+            if kind is _CALLABLE and raw.is_a(part, *_BOUND):
+                if not is_stateful(part.__self__):
+                    raise _Invisible  # such as the matches of a regular expression
+                own = _position(part.__self__, depth + 1) if _is_one_shot(part.__self__) else None
     elif raw.module_of(kind) == "_io" and raw.is_a(item, io.IOBase):
         try:
             return None if item.closed else item.tell()

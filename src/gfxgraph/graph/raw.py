@@ -52,7 +52,10 @@ def classes(item: object) -> tuple[type, ...]:
 def is_a(item: object, *kinds: type) -> bool:
     """Whether the class of ``item`` is, or derives from, one of ``kinds``."""
     bases = _bases(type(item))
-    return any(kind in bases for kind in kinds)
+    for kind in kinds:  # asked of each object that a function reaches
+        if kind in bases:
+            return True
+    return False
 
 
 def namespace(cls: type) -> Any:
@@ -73,7 +76,7 @@ def attributes(item: object) -> dict[str, Any] | None:
     """The ``__dict__`` of ``item``; ``None``: it has none, or hides it."""
     for cls in _bases(type(item)):
         slot = _space(cls).get("__dict__")
-        if type(slot) is types.GetSetDescriptorType:
+        if type(slot) in (types.GetSetDescriptorType, types.MemberDescriptorType):
             found = slot.__get__(item)
             return found if type(found) is dict else None
     return None
@@ -186,16 +189,20 @@ def _put_back_dict(item: Any, held: Pairs, now: Pairs) -> None:
 _NOTHING = (None, _MISSING)
 
 
-def differences(held: Pairs, now: Pairs) -> list[Any]:
-    """The keys whose value is another object, or that came or went."""
+def differences(held: Pairs, now: Pairs, ordered: bool = True) -> list[Any]:
+    """The keys whose value is another object, or that came or went, or stand elsewhere."""
     if len(held) == len(now) and all(
         key is other and value is another
         for (key, value), (other, another) in zip(held, now, strict=True)
     ):
         return []
     before, after = ({token(key): (key, value) for key, value in pairs} for pairs in (held, now))
-    return [
+    found = [
         (after.get(name) or before[name])[0]
         for name in after | before
         if before.get(name, _NOTHING)[1] is not after.get(name, _NOTHING)[1]
     ]
+    if not found and ordered:
+        places = zip(before, after, strict=True)
+        found = [after[name][0] for old, name in places if old != name]
+    return found

@@ -93,7 +93,12 @@ class _Container:
 
     def changes(self) -> list[Any]:
         """Keys whose value is another object by now, or that came or went."""
-        return [key for key in raw.differences(self.held, self.read()) if not self.is_ours(key)]
+        held, now = self.held, self.read()
+        # Keys of ours come and go; what stands behind one then has not moved.
+        if len(held) != len(now):
+            held, now = ([p for p in pairs if not self.is_ours(p[0])] for pairs in (held, now))
+        found = raw.differences(held, now, ordered=not raw.is_a(self.item, set))
+        return [key for key in found if not self.is_ours(key)]
 
     @staticmethod
     def is_ours(key: Any) -> bool:
@@ -323,6 +328,8 @@ class PythonState:
             yield path, (raw.attributes(item) or {}).get("__wrapped__")
         elif kind is types.MethodType:
             yield from ((path, item.__func__), (path, item.__self__))
+        elif raw.is_a(item, types.BuiltinMethodType, types.MethodWrapperType):
+            yield from ((path, part) for part in inner(item))
         elif raw.is_a(item, functools.partial):
             own = raw.namespace(functools.partial)
             yield from ((path, own[part].__get__(item)) for part in ("func", "args", "keywords"))

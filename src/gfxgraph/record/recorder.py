@@ -216,7 +216,8 @@ class Recorder(Watch):
             before = len(self.recording.events)
             result = func(*args, **kwargs)
             del self.recording.events[before:]
-            event.result = _kept(result, given)
+            with self._unseen():  # the host has made it: no operation has seen it yet
+                event.result = _kept(result, given)
         self.recording.events.append(event)
         if not isinstance(func, OpOverload):
             self.drew(repeats=True)
