@@ -601,16 +601,16 @@ def _hostile(name):
     return method
 
 
-METHODS = (
-    "__getitem__ __setitem__ __delitem__ __iter__ __len__ __contains__ __eq__ __ne__ __repr__ "
-    "__str__ __bool__ __reversed__ __ior__ __or__ keys items values get pop update clear copy "
-    "setdefault append extend insert remove add discard popleft"
-).split()
+METHODS = """
+    __getitem__ __setitem__ __delitem__ __iter__ __len__ __contains__ __eq__ __ne__ __repr__ __str__
+    __bool__ __reversed__ __ior__ __or__ keys items values get pop update clear copy setdefault
+    append extend insert remove add discard popleft
+"""
 
 
 def hostile(base):
     """A container class of which nothing can be asked."""
-    space = {name: _hostile(name) for name in METHODS if hasattr(base, name)}
+    space = {name: _hostile(name) for name in METHODS.split() if hasattr(base, name)}
     space["__hash__"] = _hostile("__hash__")
     space["__getattr__"] = _hostile("__getattr__")
     space["__class__"] = property(_hostile("__class__"))
@@ -629,7 +629,17 @@ CONTAINERS = {
     "keys": lambda: {hostile_key(): 1, hostile_key(): 2},
     "items": lambda: {hostile_key()},
     "value": lambda: [hostile_key()],
+    "metaclass": lambda: [Strange()],
+    "class": lambda: [Strange],
 }
+
+
+class Meta(type):
+    __eq__ = __hash__ = __getattribute__ = __len__ = __repr__ = _hostile("a metaclass")
+
+
+class Strange(metaclass=Meta):
+    pass
 
 
 def hostile_key():
@@ -692,7 +702,10 @@ def change_list(d):
 
 CHANGES = {
     "order": (lambda: {"a": 1, "b": 2}, change_order),
-    "order of an OrderedDict": (lambda: OrderedDict(a=1, b=2), lambda d: d.move_to_end(min(d, key=list(d).index))),
+    "order of an OrderedDict": (
+        lambda: OrderedDict(a=1, b=2),
+        lambda d: d.move_to_end(min(d, key=list(d).index)),
+    ),
     "factory": (lambda: defaultdict(list), change_defaultdict),
     "removed": (lambda: {n: n for n in range(40)}, lambda d: d.pop(min(d))),
     "list": (lambda: [1, 2, 3], change_list),

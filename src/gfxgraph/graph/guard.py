@@ -20,7 +20,6 @@ __all__ = ["Guard"]
 REGISTRIES = ("_parameters", "_buffers", "_modules")
 """The attributes of a module that hold its parameters, buffers and children, by name."""
 
-_SCALARS = raw.SCALARS - {type(None)}
 _MISSING: Any = object()
 
 
@@ -69,7 +68,7 @@ class _Place:
 
     def read(self) -> object:
         try:
-            if isinstance(self.container, types.CellType):
+            if type(self.container) is types.CellType:
                 return self.container.cell_contents
             if raw.is_a(self.container, type):
                 return raw.namespace(self.container)[self.key]
@@ -241,14 +240,14 @@ class Guard:
             if raw.is_a(container, type):
                 container = raw.namespace(container)
             names[f"k{n}"], names[f"v{n}"] = place.key, place.value
-            if isinstance(container, types.CellType):
+            if type(container) is types.CellType:
                 names[f"c{n}"], read = container, f"c{n}.cell_contents"
             elif (get := raw.getter(container)) is not None:
                 names[f"c{n}"], read = get, f"c{n}(k{n})"
             else:
                 names[f"c{n}"], read = container, f"c{n}[k{n}]"
             holds = f"{read} is v{n}"
-            if type(place.value) in _SCALARS:
+            if raw.is_scalar(place.value):
                 holds = f"({holds} or equal({read}, v{n}))"
             terms.append(holds)
         for n, (_, snapshot) in enumerate(self._items):
@@ -284,10 +283,9 @@ def _length(container: Any) -> int:
     if raw.is_a(container, list):
         return raw.length(container)
     return sum(
-        not (type(key) is str and key.startswith("__gfxgraph_"))
-        for key in dict.__iter__(container)
+        not (type(key) is str and key.startswith("__gfxgraph_")) for key in dict.__iter__(container)
     )
 
 
 def _equal_scalars(now: object, before: object) -> bool:
-    return type(now) is type(before) and type(now) in _SCALARS and now == before
+    return type(now) is type(before) and raw.is_scalar(now) and now == before

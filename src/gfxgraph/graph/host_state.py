@@ -27,9 +27,9 @@ import types
 import uuid
 import warnings
 import weakref
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 import torch
 
@@ -47,7 +47,7 @@ __all__ = [
     "is_stateful",
 ]
 
-Found = list[tuple[str, Any]]
+Found: TypeAlias = Sequence[tuple[str, Any]]
 """Paths and objects, as :class:`~gfxgraph.graph.state.PythonState` has met them."""
 
 _Generator: type = torch._C.Generator
@@ -121,34 +121,34 @@ _RANDOM = _Kind("random.Random", _read_random, _write_random)
 
 def _kind(item: Any) -> _Kind | None:
     """How the state of ``item`` is saved; ``None``: it has none that we know."""
-    bases = raw.classes(item)
-    if _Generator in bases:
+    cls = type(item)
+    if raw.is_a(item, _Generator):
         return _TORCH
-    if _random.Random in bases and random.SystemRandom not in bases:
+    if raw.is_a(item, _random.Random) and not raw.is_a(item, random.SystemRandom):
         return _RANDOM
-    if bases[0] is bytearray:
+    if cls is bytearray:
         return _Kind("bytearray", bytes, _write_bytearray) if len(item) <= _MAX_BYTES else None
-    if bases[0] is array.array:
+    if cls is array.array:
         small = len(item) * item.itemsize <= _MAX_BYTES
         return _Kind("array.array", lambda a: a.tobytes(), _write_python_array) if small else None
     numpy = sys.modules.get("numpy")
     if numpy is None:
         return None
-    if bases[0] is numpy.ndarray:
+    if cls is numpy.ndarray:
         plain = item.dtype.kind in "biufcSU" and item.nbytes <= _MAX_BYTES and item.flags.writeable
         return _Kind("numpy.ndarray", lambda a: a.tobytes(), _write_array) if plain else None
     module = _numpy()
     if module is None:
         return None
-    if module.BitGenerator in bases and _is_of_numpy(item):
+    if raw.is_a(item, module.BitGenerator) and _is_of_numpy(item):
         return _Kind("numpy.random.BitGenerator", _read_bits, _write_bits)
-    if module.Generator in bases and _is_of_numpy(_bits(item)):
+    if raw.is_a(item, module.Generator) and _is_of_numpy(_bits(item)):
         return _Kind(
             "numpy.random.Generator",
             lambda g: _read_bits(_bits(g)),
             lambda g, state: _write_bits(_bits(g), state),
         )
-    if module.RandomState in bases:
+    if raw.is_a(item, module.RandomState):
         return _Kind(
             "numpy.random.RandomState",
             lambda r: pickle.dumps(module.RandomState.get_state(r, legacy=False)),
@@ -159,28 +159,26 @@ def _kind(item: Any) -> _Kind | None:
 
 # ---- what can only be looked at
 
-_ITERATORS_WITH_LENGTH = frozenset(
-    type(make)
-    for make in (
-        iter([]),
-        iter(()),
-        iter(range(0)),
-        iter(range(1 << 70)),
-        iter(""),
-        iter("\u1234"),
-        iter(b""),
-        iter(bytearray()),
-        iter({}),
-        iter({}.items()),
-        iter({}.values()),
-        reversed({}),
-        reversed({}.items()),
-        reversed({}.values()),
-        iter(set()),
-        reversed([]),
-        itertools.repeat(0, 0),
-    )
+_EMPTY: tuple[Any, ...] = (
+    iter([]),
+    iter(()),
+    iter(range(0)),
+    iter(range(1 << 70)),
+    iter(""),
+    iter("\u1234"),
+    iter(b""),
+    iter(bytearray()),
+    iter({}),
+    iter({}.items()),
+    iter({}.values()),
+    reversed({}),
+    reversed({}.items()),
+    reversed({}.values()),
+    iter(set()),
+    reversed([]),
+    itertools.repeat(0, 0),
 )
+_ITERATORS_WITH_LENGTH = frozenset(map(type, _EMPTY))
 # Those that hide their place, and tell it when they are pickled (itertools: up to Python 3.13).
 _SEQUENCES = frozenset(
     {
@@ -210,7 +208,11 @@ _ENTROPY: dict[int, str] = {
         "random.SystemRandom": random.SystemRandom,
         "uuid.uuid1": uuid.uuid1,
         "uuid.uuid4": uuid.uuid4,
-        **{f"secrets.{name}": getattr(secrets, name) for name in secrets.__all__},
+        **{
+            f"secrets.{name}": getattr(secrets, name)
+            for name in secrets.__all__
+            if name != "compare_digest"
+        },
     }.items()
 }
 
@@ -230,19 +232,23 @@ def is_stateful(item: Any, near: bool = True) -> bool:
     if is_entropy(item):
         return near
     cls = type(item)
-    if cls not in _may_be:
-        _may_be[cls] = _is_one_shot(item) or _kind(item) is not None or _is_buffer(cls)
-    if not _may_be[cls] or (_is_buffer(cls) and not near):
+    known = _by_class.get(id(cls))
+    if known is None or known[0]() is not cls:
+        buffer = _is_buffer(cls)
+        stateful = buffer or _is_one_shot(item) or _kind(item) is not None
+        known = _by_class[id(cls)] = weakref.ref(cls), stateful, buffer
+    if not known[1] or (known[2] and not near):
         return False
     return _is_one_shot(item) or _kind(item) is not None
 
 
-_may_be: weakref.WeakKeyDictionary[type, bool] = weakref.WeakKeyDictionary()
+# By id: a metaclass may override how a class is hashed.
+_by_class: dict[int, tuple[weakref.ref[type], bool, bool]] = {}
 
 
 def _is_buffer(cls: type) -> bool:
     numpy = sys.modules.get("numpy")
-    return cls in (bytearray, array.array) or (numpy is not None and cls is numpy.ndarray)
+    return cls is bytearray or cls is array.array or (numpy is not None and cls is numpy.ndarray)
 
 
 def _is_one_shot(item: Any) -> bool:
@@ -350,14 +356,15 @@ def _reduced(item: Any, depth: int) -> Any:
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", DeprecationWarning)
-            parts = type(item).__reduce__(item)
+            reduce: Any = type(item).__reduce__
+            parts = reduce(item)
     except TypeError:
         raise _Invisible from None
 
     def shown(part: Any, depth: int) -> Any:
         if type(part) is tuple:
             return [shown(p, depth + 1) for p in part]
-        if type(part) in raw.SCALARS:
+        if raw.is_scalar(part):
             return part
         if _is_one_shot(part):  # made for the answer: it has no identity
             return _position(part, depth + 1) if depth < _DEPTH else None
@@ -473,12 +480,12 @@ class HostState:
         found: what the function reaches.
     """
 
-    def __init__(self, device: Device, index: int, found: Found = ()) -> None:  # type: ignore[assignment]
+    def __init__(self, device: Device, index: int, found: Found = ()) -> None:
         self._device = device
         self._drawn: dict[int, _Source] = {}  # a replay advances them, too
         self._of_host: dict[int, _Source] = {}  # torch's, of which no replay draws
         self._still: list[_Source] = []  # a replay does not know them
-        self._one_shots = OneShots(list(found))
+        self._one_shots = OneShots(found)
         self._after: dict[int, torch.Tensor] = {}
         self._reason: str | None = None
         own, *others = default_generators(device, index)
@@ -573,9 +580,7 @@ class HostState:
             for source in self._still:
                 source.rewind()
         for source in moved:
-            raise CaptureError(
-                _does(source), transient=source.path in ("Python's random module",)
-            )
+            raise CaptureError(_does(source), transient=source.path in ("Python's random module",))
         self._one_shots.check_unmoved()
 
     def check_still(self) -> None:

@@ -10,11 +10,11 @@ from __future__ import annotations
 
 import types
 from collections import OrderedDict, deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
+from itertools import repeat
 from typing import Any, TypeAlias
 
 __all__ = [
-    "SCALARS",
     "Pairs",
     "attributes",
     "classes",
@@ -23,8 +23,10 @@ __all__ = [
     "getter",
     "has_plain_keys",
     "is_a",
+    "is_scalar",
     "length",
     "module_of",
+    "name_of",
     "namespace",
     "put_back",
     "slots",
@@ -35,13 +37,14 @@ __all__ = [
 Pairs: TypeAlias = list[tuple[Any, Any]]
 """Keys and values in order; of a list its positions, of a set each item twice."""
 
-SCALARS = frozenset({int, float, bool, str, bytes, complex, type(None)})
-"""Classes whose instances can be compared and shown; a subclass of one may override that."""
-
 _MISSING: Any = object()
+# None of these asks a metaclass, which may override how its classes compare and what they hold.
+_derives: Any = type.__subclasscheck__
 _bases: Callable[[type], tuple[type, ...]] = type.__dict__["__mro__"].__get__
 _space: Callable[[type], Any] = type.__dict__["__dict__"].__get__
 _module: Any = type.__dict__["__module__"]
+_name: Any = type.__dict__["__qualname__"]
+_flags: Any = type.__dict__["__flags__"]
 
 
 def classes(item: object) -> tuple[type, ...]:
@@ -51,11 +54,26 @@ def classes(item: object) -> tuple[type, ...]:
 
 def is_a(item: object, *kinds: type) -> bool:
     """Whether the class of ``item`` is, or derives from, one of ``kinds``."""
-    bases = _bases(type(item))
-    for kind in kinds:  # asked of each object that a function reaches
-        if kind in bases:
-            return True
-    return False
+    return any(map(_derives, kinds, repeat(type(item))))
+
+
+def is_scalar(item: object) -> bool:
+    """Whether ``item`` can be compared and shown; an instance of a subclass may override that."""
+    kind = type(item)
+    return (
+        kind is str
+        or kind is int
+        or kind is float
+        or kind is bool
+        or item is None
+        or kind is bytes
+        or kind is complex
+    )
+
+
+def name_of(cls: type) -> str:
+    """The qualified name of a class."""
+    return str(_name.__get__(cls))
 
 
 def namespace(cls: type) -> Any:
@@ -86,10 +104,10 @@ def slots(item: object) -> dict[str, Any]:
     """Name -> descriptor, for each ``__slots__`` attribute that the classes of ``item`` declare."""
     found: dict[str, Any] = {}
     for cls in _bases(type(item)):
-        if cls.__flags__ & _HEAP:
+        if _flags.__get__(cls) & _HEAP:
             for name, slot in _space(cls).items():
                 if type(slot) is types.MemberDescriptorType and slot.__objclass__ is cls:
-                    found.setdefault(f"{cls.__qualname__}.{name}" if name in found else name, slot)
+                    found.setdefault(f"{name_of(cls)}.{name}" if name in found else name, slot)
     return found
 
 
@@ -111,17 +129,17 @@ def contents(item: Any) -> Pairs:
 
 def token(key: Any) -> Any:
     """What identifies a key that is alive: its value if it is a plain one, else the object."""
-    return (type(key), key) if type(key) in SCALARS else id(key)
+    return (type(key), key) if is_scalar(key) else id(key)
 
 
 def has_plain_keys(pairs: Pairs) -> bool:
     """Whether looking up the keys runs no code of a class."""
-    return all(type(key) in SCALARS for key, _ in pairs)
+    return all(is_scalar(key) for key, _ in pairs)
 
 
 def written_as(key: Any) -> str:
     """``key`` for a message."""
-    return repr(key) if type(key) in SCALARS else f"<{type.__dict__['__name__'].__get__(type(key))}>"
+    return repr(key) if is_scalar(key) else f"<{name_of(type(key))}>"
 
 
 def length(item: Any) -> int:
@@ -132,10 +150,8 @@ def length(item: Any) -> int:
 
 def getter(item: Any) -> Callable[[Any], Any] | None:
     """Looks a key up in a dict or list whose class may override that; ``None``: it does not."""
-    if type(item) in (dict, list, OrderedDict, types.MappingProxyType):
-        return None
     for cls in _bases(type(item)):
-        if cls in (dict, list, OrderedDict):
+        if cls is dict or cls is list or cls is OrderedDict or cls is types.MappingProxyType:
             return None
         if "__getitem__" in _space(cls) or "__missing__" in _space(cls):
             break

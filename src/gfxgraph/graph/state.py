@@ -22,7 +22,7 @@ import torch
 from ..record.effects import storage_key
 from . import raw
 from .guard import REGISTRIES, Guard
-from .host_state import Found, inner, is_entropy, is_stateful
+from .host_state import inner, is_entropy, is_stateful
 
 __all__ = ["PythonState"]
 
@@ -32,7 +32,17 @@ _MAX_OBJECTS = 200_000
 _MAX_ITEMS = 4096
 # A search for generators ends sooner: it looks into classes and modules as well.
 _MAX_SEARCHED = 50_000
-_LEAVES = raw.SCALARS | {torch.dtype, torch.device, torch.Size}
+_LEAVES = (
+    int,
+    float,
+    str,
+    bytes,
+    complex,
+    type(None),
+    torch.dtype,
+    torch.device,
+    torch.Size,
+)
 _TENSORS = (torch.Tensor, torch.nn.Parameter)
 _MODULE_ATTRIBUTES = frozenset(vars(torch.nn.Module())) - {"training"}
 _HOOKS = ("_forward_hooks", "_forward_pre_hooks")
@@ -77,12 +87,12 @@ class _Container:
     def read(self) -> raw.Pairs:
         """Keys and values, as of now."""
         item: Any = self.item
-        if isinstance(item, types.CellType):
+        if type(item) is types.CellType:
             try:
                 return [(0, item.cell_contents)]
             except ValueError:  # a variable that is not bound yet
                 return []
-        if isinstance(item, _Slots):
+        if type(item) is _Slots:
             return item.read()
         if raw.is_a(item, type):
             item = raw.namespace(item)
@@ -117,12 +127,12 @@ class _Container:
         if not changed:
             return
         item: Any = self.item
-        if isinstance(item, types.CellType):
+        if type(item) is types.CellType:
             if self.held:
                 item.cell_contents = self.held[0][1]
             else:
                 del item.cell_contents
-        elif isinstance(item, _Slots):
+        elif type(item) is _Slots:
             item.put_back(self.held)
         elif raw.is_a(item, type):
             for name, value in self.held:
@@ -140,7 +150,7 @@ class _Container:
 
     def name(self, key: Any) -> str:
         """How the item at ``key`` is reached."""
-        if isinstance(self.item, types.CellType):
+        if type(self.item) is types.CellType:
             return self.path
         if not self.path:  # a global
             return str(key)
@@ -180,6 +190,7 @@ class PythonState:
 
     Args:
         roots: name -> object: the function and the objects among its arguments.
+        search: look for generators and iterators further away than for anything else.
 
     Attributes:
         stateful: paths and objects, of what a run may advance without rebinding anything: random
@@ -187,8 +198,8 @@ class PythonState:
             in classes, in modules, and in what functions of other packages name.
     """
 
-    def __init__(self, roots: dict[str, object]) -> None:
-        self.stateful: Found = []
+    def __init__(self, roots: dict[str, object], search: bool = True) -> None:
+        self.stateful: list[tuple[str, Any]] = []
         self._containers: list[_Container] = []
         self._tensors: dict[int, tuple[str, torch.Tensor, torch.Tensor]] = {}
         self._open_packages = {
@@ -197,7 +208,7 @@ class PythonState:
         self._todo: tuple[list[tuple[str, Any]], ...] = (list(roots.items()), [], [])
         self._names: set[str] = set()
         self._unnamed: dict[str, list[tuple[str, Any]]] = {}
-        self._walk()
+        self._walk(_SEARCHED if search else _COMPARED)
 
     @property
     def generators(self) -> list[torch.Generator]:
@@ -291,18 +302,18 @@ class PythonState:
         guard.complete()
         return guard
 
-    def _walk(self) -> None:
+    def _walk(self, last: int) -> None:
         seen: set[int] = set()
         while len(seen) < _MAX_OBJECTS:
             level = next((level for level, todo in enumerate(self._todo) if todo), None)
-            if level is None or (level == _SEARCHED and len(seen) > _MAX_SEARCHED):
+            if level is None or level > last or (level == _SEARCHED and len(seen) > _MAX_SEARCHED):
                 break
             path, item = self._todo[level].pop()
             if raw.is_a(item, torch.Tensor):
                 is_known = type(item) in _TENSORS and item.layout is torch.strided
                 if is_known and level < _SEARCHED:
                     self._tensors.setdefault(id(item), (path, item, item.detach()))
-            elif id(item) not in seen and _LEAVES.isdisjoint(raw.classes(item)):
+            elif id(item) not in seen and not raw.is_a(item, *_LEAVES):
                 seen.add(id(item))
                 self._todo[level].extend(self._open(path, item, level))
 
@@ -337,7 +348,7 @@ class PythonState:
             # What runs in each call may change what it likes.
             if "__gfxgraph_no_graph__" not in item.__dict__:
                 yield from self._open_function(path, item, level)
-        elif kind in (staticmethod, classmethod):
+        elif kind is staticmethod or kind is classmethod:
             yield path, item.__func__
         elif kind is property:
             yield from ((path, part) for part in (item.fget, item.fset))
@@ -399,15 +410,15 @@ class PythonState:
                     if raw.is_a(value, int, float, complex, torch.Tensor)
                     and not name.startswith("__")
                 )
-                yield from self._keep(_Container(cls.__qualname__, cls, numbers), level)
+                yield from self._keep(_Container(raw.name_of(cls), cls, numbers), level)
                 for name in ("forward", "__call__"):
                     yield path, space.get(name)
-            self._todo[_SEARCHED].append((cls.__qualname__, cls))
+            self._todo[_SEARCHED].append((raw.name_of(cls), cls))
 
     def _open_space(self, path: str, space: Any) -> None:
         """Of a class or a module what code names, methods too."""
         for name, value in space.items():
-            if type(name) is str and _LEAVES.isdisjoint(raw.classes(value)):
+            if type(name) is str and not raw.is_a(value, *_LEAVES):
                 found = (f"{path}.{name}", value)
                 if name in self._names or name in ("forward", "__call__"):
                     self._todo[_SEARCHED].append(found)
@@ -432,7 +443,9 @@ class PythonState:
             if type(value) is types.ModuleType:
                 self._todo[_SEARCHED].append((name, value))
                 if level < _SEARCHED:
-                    used = ((f"{name}.{n}", value.__dict__[n]) for n in names & value.__dict__.keys())
+                    used = (
+                        (f"{name}.{n}", value.__dict__[n]) for n in names & value.__dict__.keys()
+                    )
                     self.stateful.extend(found for found in used if is_entropy(found[1]))
             elif raw.is_a(value, type):
                 near = level if is_entropy(value) else _SEARCHED

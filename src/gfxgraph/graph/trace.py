@@ -194,7 +194,10 @@ def trace(
                 tracer.start()
                 compiled_before = frames_compiled()
                 try:
-                    with this.journal.playing(), nullcontext() if eager is None else tracer.watching():
+                    with (
+                        this.journal.playing(),
+                        nullcontext() if eager is None else tracer.watching(),
+                    ):
                         outputs = this.function()
                 finally:  # it may be why the capture fails
                     tell_if_compiled(compiled_before, lambda: next(iter(this.roots), "a function"))

@@ -100,7 +100,7 @@ def warm_up(this: Run, warmup: int) -> WarmedUp:
     with no_printing() as printed:
         # The first run is watched, and nothing in it is compiled. Later ones run as they would
         # without us.
-        state = PythonState(this.roots) if warmup == 1 else None
+        state = PythonState(this.roots, search=False) if warmup == 1 else None
         with this.host.standing_still():
             recording, outputs = record_run(this, set())
         first_outputs = outputs
@@ -109,7 +109,7 @@ def warm_up(this: Run, warmup: int) -> WarmedUp:
         if _matters(recording, moving, this.lane.device):
             # Only now it is known what changes from call to call.
             this.rewind()
-            state = PythonState(this.roots) if warmup == 1 else None
+            state = PythonState(this.roots, search=False) if warmup == 1 else None
             recording, outputs = record_run(this, moving)
         uncompiled_states = states
         uncompiled: Tensors | None = None
@@ -125,8 +125,9 @@ def warm_up(this: Run, warmup: int) -> WarmedUp:
         for left in range(warmup - 1, 0, -1):
             this.rewind()
             if left == 1:  # what the last run changes, every call would
-                state = PythonState(this.roots)
-            with this.journal.playing(), reads.remembered() if compiles and left == 1 else nullcontext():
+                state = PythonState(this.roots, search=False)
+            remembered = reads.remembered() if compiles and left == 1 else nullcontext()
+            with this.journal.playing(), remembered:
                 outputs = this.function()
             states = this.host.states()
         assert state is not None

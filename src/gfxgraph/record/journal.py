@@ -171,7 +171,9 @@ class Journal:
             written = {
                 position: _copy(tensor)
                 for position, tensor in enumerate(given)
-                if self._copies or _version(tensor) is None or _version(tensor) != versions[position]
+                if self._copies
+                or _version(tensor) is None
+                or _version(tensor) != versions[position]
             }
 
             def keep(value: Any) -> Any:
