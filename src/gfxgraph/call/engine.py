@@ -393,7 +393,7 @@ class Engine:
         if not any(isinstance(e, Entry) and e.captured and e.captured.plain for e in self._hot):
             found = PythonState({self.name: fn, "argument": (args, kwargs)}).stateful
         # While another thread captures, its generator is not to be asked.
-        if not LOCK.acquire(blocking=False):
+        if (where is None and tree is None and not found) or not LOCK.acquire(blocking=False):
             return nullcontext
         try:
             return as_of_now(device, index, tree.regions() if tree else (), found)

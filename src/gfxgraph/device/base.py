@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol
@@ -156,5 +156,5 @@ class Device(Protocol):
     def end_allocation(self, pool: PoolHandle, index: int, release: bool) -> None:
         """Let a failed capture no longer allocate from ``pool``; ``release`` what it holds."""
 
-    def recover_generator(self, index: int) -> None:
-        """Make the default generator usable again after a failed capture."""
+    def recover_generator(self, index: int, others: Sequence[torch.Generator] = ()) -> None:
+        """Make the default generator, and ``others`` of the failed capture, usable again."""

@@ -14,7 +14,7 @@ import os
 import platform
 import threading
 import warnings
-from collections.abc import Hashable, Iterator
+from collections.abc import Hashable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -326,7 +326,7 @@ class EmulatedDevice:
     def end_allocation(self, pool: PoolHandle, index: int, release: bool) -> None:
         """A failed capture leaves nothing behind here."""
 
-    def recover_generator(self, index: int) -> None:
+    def recover_generator(self, index: int, others: Sequence[torch.Generator] = ()) -> None:
         """A failed capture leaves nothing behind here."""
 
 

@@ -62,7 +62,7 @@ class CapturedGraph:
         saved: regions that a call may have written when its data turns out to take a path that
             was not captured.
         saves_generator: whether it may have drawn random numbers by then.
-        generators: the user's own generators that it may draw from.
+        generators: the user's own generators that it draws from.
         calls_user: whether a function of the user's runs between two graphs.
         guard: watches what the graphs rely on.
         pool_bytes: bytes by which the memory pool grew.
@@ -207,6 +207,8 @@ def capture(
                 for t in eager.recording.outside.values()
                 if t.device.type == device.type and nobody_else_holds(t)
             ]
+            known = {*python_state.names(), *map(storage_key, first_outputs or ())}
+            made += [t for t in eager.recording.unseen if storage_key(t) not in known]
             if made:
                 raise CaptureError(
                     f"the function uses a tensor of shape {tuple(made[0].shape)} that is made in "
@@ -272,7 +274,7 @@ def capture(
     written = {storage_key(r): originals.get(storage_key(r), r) for r in log.regions()}
     saved = [region for region in log.regions() if storage_key(region) in early]
     saves_generator = recording.draws is not None and bool(recording.breaks())
-    generators = host.generators
+    generators = host.used
     holds_compiled = recording.compiles and not this.not_compiled and device.kind != "emulated"
     # Constants of the host are part of compiled code.
     told = [

@@ -414,7 +414,7 @@ class OneShots:
             if before is None or key not in before._items:
                 raise CaptureError(
                     f"it is not known yet whether a call advances {path}, a {_class(item)}",
-                    transient=before is not None,
+                    transient=True,
                 )
             if before._items[key][2] != position:
                 raise CaptureError(_advances(path, item))
@@ -487,6 +487,7 @@ class HostState:
         self._still: list[_Source] = []  # a replay does not know them
         self._one_shots = OneShots(found)
         self._after: dict[int, torch.Tensor] = {}
+        self._used: dict[int, torch.Generator] = {}
         self._reason: str | None = None
         own, *others = default_generators(device, index)
         self._defaults = frozenset({own._cdata, torch.default_generator._cdata})  # type: ignore[attr-defined]
@@ -519,6 +520,11 @@ class HostState:
         return tuple(
             source.item for key, source in self._drawn.items() if key not in self._defaults
         )
+
+    @property
+    def used(self) -> tuple[torch.Generator, ...]:
+        """Those of the user's own generators that recorded runs drew from."""
+        return tuple(g for key, g in self._used.items() if key in self._drawn.keys() - self._defaults)
 
     @property
     def is_plain(self) -> bool:
@@ -605,6 +611,7 @@ class HostState:
         """An operation may be about to draw from ``generator``, or from a default one."""
         if generator is not None:
             self._add("a torch.Generator that it uses", generator)
+            self._used[generator._cdata] = generator  # type: ignore[attr-defined]
         for key, source in self._moved():
             self._reason = self._reason or (
                 f"each call sets the state of {source.path} (manual_seed or set_state), which a "

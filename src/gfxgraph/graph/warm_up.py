@@ -199,6 +199,7 @@ def record_run(this: Run, moving: set[int]) -> tuple[Recording, list[torch.Tenso
     ):
         outputs = this.function()
     this.host.end()
+    recorder.recording.unseen = [t for t in outputs if not recorder.has_seen(t)]
     for note in recorder.recording.notes:
         if RULES[note.rule].effect == "eager":
             raise explain(note.rule, note.what, note.where)

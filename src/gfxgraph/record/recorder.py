@@ -106,6 +106,7 @@ class Recording:
         peak_bytes: bytes of the device that what the run made took at most, at one time.
         dtypes: of what it made there.
         compiles: whether it called what is to be compiled; here that ran as it is.
+        unseen: tensors among what it returned that no operation used or made.
     """
 
     events: list[Event] = field(default_factory=list)
@@ -118,6 +119,7 @@ class Recording:
     peak_bytes: int = 0
     dtypes: set[torch.dtype] = field(default_factory=set)
     compiles: bool = False
+    unseen: list[torch.Tensor] = field(default_factory=list)
 
     def breaks(self) -> list[Event]:
         """The points at which a graph has to end and the host takes over."""
@@ -257,6 +259,11 @@ class Recorder(Watch):
             self._alive = {k: s for k, s in self._alive.items() if self.name.lives(k)}
             self._alive_bytes = sum(self._alive.values())
             self.recording.peak_bytes = max(peak, self._alive_bytes)
+
+    def has_seen(self, tensor: torch.Tensor) -> bool:
+        """Whether an operation used or made the memory of ``tensor``."""
+        key = self.name(tensor)
+        return key in self.inside or key in self.outside or key in self.inputs
 
     def wrote(self, tensor: torch.Tensor) -> None:
         """Save what the tensor holds."""
