@@ -584,6 +584,83 @@ def test_a_no_graph_function_that_gives_its_argument_back_gives_that(device):
     assert stats.captures == 1 and stats.replays == 4
 
 
+def test_a_no_graph_function_in_a_function_with_buckets_runs_once_in_each_call(device):
+    ran = []
+
+    @gfxgraph.no_graph
+    def count(y):
+        ran.append(y.shape[0])
+        return y * 2
+
+    graph = gfxgraph.graphed(lambda x: count(x + 1) - 1, buckets=[2, 4])
+    with torch.no_grad():
+        for n, rows in enumerate((1, 2, 3, 3, 1, 4)):
+            x = torch.randn(rows, 4, device=device)
+            torch.testing.assert_close(graph(x), (x + 1) * 2 - 1)
+            assert len(ran) == n + 1
+
+
+@pytest.mark.parametrize("outputs", ["own", "view"])
+def test_a_no_graph_function_runs_once_in_a_capture_that_nobody_called_for(device, outputs):
+    ran = []
+
+    @gfxgraph.no_graph
+    def count(y):
+        ran.append(1)
+        return y * 2
+
+    pool = gfxgraph.ShapeBucketPool(model_fn=lambda x: count(x) + 1, buckets=[4])
+    x = torch.randn(4, 4, device=device)
+    with torch.no_grad():
+        torch.testing.assert_close(pool(x), x * 2 + 1)
+        before = len(ran)
+        torch.testing.assert_close(pool(x), x * 2 + 1)
+    assert before == 1 and len(ran) == 2
+
+
+# ---- results that no operation of torch made
+
+
+@pytest.mark.parametrize("verify", [True, False])
+def test_a_result_that_a_library_made_is_not_frozen(device, verify):
+    def make(device):
+        g = torch.Generator(device).manual_seed(3)
+        clock = np.zeros(2, dtype=np.float32)
+
+        def fn(x):
+            state = g.get_state()
+            return x + torch.rand(4, generator=g, device=device), state.float().sum() * 0 + 1
+
+        return fn, lambda: [g, clock]
+
+    same_results(make, device, verify)
+
+
+def same_results(make, device, verify):
+    set_everything()
+    eager, look = make(device)
+    set_everything()
+    fn, other = make(device)
+    graph = gfxgraph.graphed(fn, verify=verify)
+    with torch.no_grad():
+        for x in inputs(device):
+            torch.testing.assert_close(graph(x), eager(x))
+            assert shown(look()) == shown(other())
+
+
+def test_the_state_of_a_generator_as_a_result_is_that_of_the_call(device):
+    def make(device):
+        g = torch.Generator(device).manual_seed(3)
+
+        def fn(x):
+            return x + torch.rand(4, generator=g, device=device), g.get_state()
+
+        return fn, lambda: g
+
+    for verify in (True, False):
+        same_results(make, device, verify)
+
+
 # ---- containers are read and written through no method of the user's
 
 
@@ -780,3 +857,21 @@ def test_a_class_that_lies_about_itself_is_taken_for_what_it_is(device):
         for x in inputs(device):
             torch.testing.assert_close(graph(x), x + 1)
     assert graph.stats().replays == 4 and current_device().type == torch.device(device).type
+
+
+# ---- a capture that fails
+
+
+def test_a_generator_of_the_users_can_be_used_after_a_capture_that_failed(device):
+    g = torch.Generator(device).manual_seed(3)
+    graph = gfxgraph.BridgedCUDAGraph()
+    graph.register_generator_state(g)
+    kind, x = current_device(), torch.ones(4, device=device)
+    with pytest.raises(RuntimeError), kind.on_stream(kind.new_stream(0), 0):
+        graph.capture_begin()
+        try:
+            torch.rand(4, generator=g, device=device)
+            x.sum().item()
+        finally:
+            graph.capture_end()
+    assert torch.rand(4, generator=g, device=device).shape == (4,)

@@ -426,8 +426,16 @@ class OneShots:
             CaptureError: a run advanced it.
         """
         for path, item, position in self._items.values():
-            if _position(item) != position:
+            if position is not _Invisible and _position(item) != position:
                 raise CaptureError(_advances(path, item))
+
+    def moved(self) -> list[str]:
+        """Names of what is elsewhere than it was, or calls for new numbers each time."""
+        return [
+            path
+            for key, (path, item, position) in self._items.items()
+            if key in _ENTROPY or (position is not _Invisible and _position(item) != position)
+        ]
 
 
 def _advances(path: str, item: Any) -> str:
@@ -524,7 +532,9 @@ class HostState:
     @property
     def used(self) -> tuple[torch.Generator, ...]:
         """Those of the user's own generators that recorded runs drew from."""
-        return tuple(g for key, g in self._used.items() if key in self._drawn.keys() - self._defaults)
+        return tuple(
+            g for key, g in self._used.items() if key in self._drawn.keys() - self._defaults
+        )
 
     @property
     def is_plain(self) -> bool:
@@ -554,6 +564,11 @@ class HostState:
         """Whether anything was advanced since."""
         sources = (*self._still, *(source for _, source in self._of_torch()))
         return not all(source.is_at(source.saved) for source in sources)
+
+    def moved(self) -> list[str]:
+        """What was advanced since, and would not be in a replay."""
+        still = [source.path for source in self._still if not source.is_at(source.saved)]
+        return [*still, *self._one_shots.moved()]
 
     def states(self) -> list[torch.Tensor]:
         """Where the generators of the device are now."""
