@@ -20,8 +20,8 @@ from ..device import current_device
 from ..errors import ArgumentError, CaptureError, CompileError, GfxGraphError
 from ..graph.capture import as_of_now, capture, capture_like
 from ..graph.compare import Tolerance
-from ..graph.host_state import Found
 from ..graph.lane import Lane
+from ..graph.one_shots import Found
 from ..graph.state import PythonState
 from ..graph.turns import CAPTURING, LOCK, being_busy, busy
 from ..record.effects import storage_key

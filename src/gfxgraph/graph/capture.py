@@ -30,8 +30,9 @@ from . import raw
 from .compare import Tolerance, difference
 from .first_replay import compare_all, first_replay, rounding, timed_replay, verify
 from .guard import Guard
-from .host_state import Found, HostState, OneShots, default_generators
+from .host_state import HostState, default_generators
 from .lane import Lane
+from .one_shots import Found, OneShots
 from .segments import Segment
 from .state import PythonState
 from .trace import Failed, Traced, capture_somehow, trace

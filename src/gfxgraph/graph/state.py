@@ -22,7 +22,8 @@ import torch
 from ..record.effects import storage_key
 from . import raw
 from .guard import REGISTRIES, Guard
-from .host_state import inner, is_entropy, is_stateful
+from .host_state import is_stateful
+from .one_shots import inner, is_entropy
 
 __all__ = ["PythonState"]
 

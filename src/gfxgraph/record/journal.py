@@ -35,12 +35,16 @@ class _Given:
 
 @dataclass
 class _Call:
-    """One call: its tensors before, those that it may have written, and what it gave."""
+    """One call: its tensors before, those that it may have written, and what it gave.
+
+    ``own`` are the tensors themselves; a result that is one of them is that of the next call.
+    """
 
     fn: Callable[..., Any]
     given: list[torch.Tensor]
     written: dict[int, torch.Tensor]
     result: Any
+    own: list[torch.Tensor]
 
     def give(self, given: list[torch.Tensor]) -> Any:
         """Do to ``given`` what the call did, and give what it gave."""
@@ -54,7 +58,10 @@ class _Call:
         def hand_out(value: Any) -> Any:
             if isinstance(value, _Given):
                 return given[value.position]
-            return value.clone() if isinstance(value, torch.Tensor) else value
+            if not isinstance(value, torch.Tensor):
+                return value
+            same = next((n for n, tensor in enumerate(self.own) if tensor is value), None)
+            return value.clone() if same is None else given[same]
 
         return pytree.tree_map(hand_out, self.result)
 
@@ -163,29 +170,30 @@ class Journal:
     def ran(self, fn: Callable[..., Any], args: Any, kwargs: Any) -> Any:
         """Run ``fn``, and remember what that gave and what it may have written."""
         given = list(tensors_in((args, kwargs)))
-        with _unseen():
-            before = [_copy(tensor) for tensor in given] if self._copies else []
+        if not self._copies:  # in a replay: as little as possible
             versions = [_version(tensor) for tensor in given]
-        result = _run(fn, args, kwargs, given)
-        with _unseen():
-            written = {
+            result = _run(fn, args, kwargs, given)
+            changed = {
                 position: _copy(tensor)
                 for position, tensor in enumerate(given)
-                if self._copies
-                or _version(tensor) is None
-                or _version(tensor) != versions[position]
+                if versions[position] is None or _version(tensor) != versions[position]
             }
+            self._calls.append(_Call(fn, [], changed, result, given))
+            return result
+        with _unseen():
+            before = list(map(_copy, given))
+        result = _run(fn, args, kwargs, given)
 
-            def keep(value: Any) -> Any:
-                if not isinstance(value, torch.Tensor):
-                    return value
-                for position, tensor in enumerate(given):
-                    if value is tensor:
-                        return _Given(position)
-                return _copy(value) if self._copies else value
+        def keep(value: Any) -> Any:
+            if not isinstance(value, torch.Tensor):
+                return value
+            same = next((n for n, tensor in enumerate(given) if tensor is value), None)
+            return _copy(value) if same is None else _Given(same)
 
+        with _unseen():
+            after = dict(enumerate(map(_copy, given)))
             self._last_given.append(before)
-            self._calls.append(_Call(fn, before, written, pytree.tree_map(keep, result)))
+            self._calls.append(_Call(fn, before, after, pytree.tree_map(keep, result), []))
         return result
 
 
