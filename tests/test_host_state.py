@@ -8,10 +8,14 @@ are the same.
 from __future__ import annotations
 
 import array
+import collections
+import contextvars
 import csv
+import functools
 import itertools
 import queue
 import random
+import threading
 import types
 from collections import OrderedDict, UserDict, defaultdict, deque
 
@@ -659,6 +663,444 @@ def test_the_state_of_a_generator_as_a_result_is_that_of_the_call(device):
 
     for verify in (True, False):
         same_results(make, device, verify)
+
+
+# ---- hostile functions: results, arguments, state and generators are those of eager
+
+DEVICE = gfxgraph.device_type()
+HOSTILE = {}
+
+
+def case(make):
+    """A function that is played eagerly and graphed."""
+    HOSTILE[make.__name__] = make
+    return make
+
+
+def rand(generator=None):
+    return torch.rand(4, generator=generator, device=DEVICE)
+
+
+def get_rng_state():
+    return torch.get_rng_state() if DEVICE == "cpu" else torch.cuda.get_rng_state()
+
+
+def set_rng_state(state):
+    (torch.set_rng_state if DEVICE == "cpu" else torch.cuda.set_rng_state)(state)
+
+
+@case
+def random_on_one_path(device):
+    r = random.Random(1)
+    return (lambda x: x * 2 if x.sum() <= 0 else x * r.random()), lambda: r
+
+
+@case
+def iterator_on_one_path(device):
+    it = itertools.count(1)
+
+    def fn(x):
+        if x.sum() > 0:
+            return x * 1
+        v = next(it)
+        return x * v
+
+    return fn, lambda: repr(it)
+
+
+@case
+def first_call_only(device):
+    it = iter([3, 4])
+    c = {}
+
+    def fn(x):
+        if "v" not in c:
+            c["v"] = next(it)
+        return x * c["v"]
+
+    return fn, lambda: it.__length_hint__()
+
+
+@case
+def numpy_global_on_one_path(device):
+    return (lambda x: x * 2 if x.sum() > 0 else x * float(np.random.rand())), lambda: None
+
+
+@case
+def torch_gen_only_on_second_path(device):
+    g = torch.Generator(DEVICE).manual_seed(1)
+    return (lambda x: x * 2 if x.sum() > 0 else x + rand(generator=g)), lambda: g
+
+
+@case
+def gen_in_kwargs_default(device):
+    g = torch.Generator(DEVICE).manual_seed(1)
+
+    def fn(x, *, gen=g):
+        if x.sum() > 0:
+            return x.bernoulli(0.5, generator=gen)
+        return torch.randperm(12, generator=gen, device=DEVICE).reshape(3, 4) + x
+
+    return fn, lambda: g
+
+
+@case
+def inplace_normal(device):
+    g = torch.Generator(DEVICE).manual_seed(1)
+    buf = torch.zeros(4, device=DEVICE)
+
+    def fn(x):
+        buf.normal_(generator=g)
+        return x + buf if x.sum() > 0 else x - buf
+
+    return fn, lambda: [g, buf]
+
+
+@case
+def two_gens(device):
+    g = torch.Generator(DEVICE).manual_seed(1)
+    h = torch.Generator(DEVICE).manual_seed(2)
+
+    def fn(x):
+        y = x + rand(generator=g)
+        if y.sum() > 1:
+            y = y + rand(generator=h)
+        if y.sum() > 2:
+            y = y * rand()
+        return y
+
+    return fn, lambda: [g, h]
+
+
+@case
+def rng_state_as_branch(device):
+    def fn(x):
+        s = get_rng_state()
+        a = rand()
+        if a.sum() > 2:
+            set_rng_state(s)
+        return x + a + rand()
+
+    return fn, lambda: None
+
+
+@case
+def nested_fork(device):
+    def fn(x):
+        with torch.random.fork_rng():
+            torch.manual_seed(1)
+            a = rand()
+            with torch.random.fork_rng():
+                torch.manual_seed(2)
+                b = rand()
+            c = rand()
+        return x + a + 2 * b + 4 * c + 8 * rand()
+
+    return fn, lambda: None
+
+
+@case
+def fork_if(device):
+    def fn(x):
+        with torch.random.fork_rng(enabled=bool(x.sum() > 0)):
+            a = rand()
+        return x + a + rand()
+
+    return fn, lambda: None
+
+
+@case
+def clone_of_generator(device):
+    g = torch.Generator(DEVICE).manual_seed(1)
+
+    def fn(x):
+        h = torch.Generator(DEVICE)
+        h.set_state(g.get_state())
+        return x + rand(generator=h) + rand(generator=g)
+
+    return fn, lambda: g
+
+
+@case
+def fresh_generator(device):
+    def fn(x):
+        h = torch.Generator(DEVICE).manual_seed(4)
+        return x + rand(generator=h)
+
+    return fn, lambda: None
+
+
+@case
+def set_without_draw(device):
+    g = torch.Generator(DEVICE).manual_seed(1)
+
+    def fn(x):
+        g.manual_seed(9)
+        return x * 2
+
+    def look():
+        v = g.get_state().tolist()
+        rand(generator=g)
+        return v
+
+    return fn, look
+
+
+@case
+def random_seed_only(device):
+    def fn(x):
+        random.seed(1)
+        return x * 2
+
+    def look():
+        return [random.random() for _ in range(2)]
+
+    return fn, look
+
+
+@case
+def numpy_seed_only(device):
+    def fn(x):
+        np.random.seed(1)
+        return x * 2
+
+    return fn, lambda: np.random.rand()
+
+
+@case
+def threadlocal(device):
+    held = threading.local()
+    held.n = 0
+
+    def fn(x):
+        held.n += 1
+        return x * held.n
+
+    return fn, lambda: held.n
+
+
+@case
+def func_attr(device):
+    def fn(x):
+        fn.n += 1
+        return x * fn.n
+
+    fn.n = 0
+    return fn, lambda: fn.n
+
+
+@case
+def counter(device):
+    c = collections.Counter()
+
+    def fn(x):
+        c["a"] += 1
+        return x * c["a"]
+
+    return fn, lambda: dict(c)
+
+
+@case
+def userlist(device):
+    c = collections.UserList()
+
+    def fn(x):
+        c.append(1)
+        return x * len(c)
+
+    return fn, lambda: list(c)
+
+
+@case
+def chainmap(device):
+    c = collections.ChainMap({}, {"a": 1})
+
+    def fn(x):
+        c["a"] = c["a"] + 1
+        return x * c["a"]
+
+    return fn, lambda: dict(c)
+
+
+@case
+def helper_global(device):
+    m = types.ModuleType("another_module")
+    m.n = 0
+    exec("def inc():\n    global n\n    n+=1\n    return n", m.__dict__)
+    m.inc.__module__ = "another_module"
+    return (lambda x: x * m.inc()), lambda: m.n
+
+
+@case
+def class_attr_list(device):
+    class K:
+        seen = []  # noqa: RUF012
+
+    def fn(x):
+        K.seen.append(1)
+        return x * len(K.seen)
+
+    return fn, lambda: len(K.seen)
+
+
+@case
+def contextvar(device):
+    v = contextvars.ContextVar("v", default=0)
+
+    def fn(x):
+        v.set(v.get() + 1)
+        return x * v.get()
+
+    return fn, lambda: v.get()
+
+
+@case
+def no_graph_branch_value(device):
+    n = []
+
+    @gfxgraph.no_graph
+    def ask(y):
+        n.append(1)
+        return len(n) % 2
+
+    def fn(x):
+        return x + 1 if ask(x) else x - 1
+
+    return fn, lambda: len(n)
+
+
+@case
+def no_graph_twice(device):
+    n = []
+
+    @gfxgraph.no_graph
+    def a(y):
+        n.append("a")
+        return y + len(n)
+
+    @gfxgraph.no_graph
+    def b(y):
+        n.append("b")
+        y.mul_(2)
+        return None
+
+    def fn(x):
+        y = a(x * 1)
+        b(y)
+        if x.sum() > 0:
+            y = a(y)
+        return y + 1
+
+    return fn, lambda: list(n)
+
+
+@case
+def no_graph_dict(device):
+    n = []
+
+    @gfxgraph.no_graph
+    def a(d):
+        n.append(1)
+        return {"y": d["x"] + 1, "n": [d["x"] * 2]}
+
+    def fn(x):
+        r = a({"x": x * 2})
+        return r["y"] + r["n"][0]
+
+    return fn, lambda: list(n)
+
+
+@case
+def no_graph_global_buffer(device):
+    buf = torch.zeros(4, device=DEVICE)
+    n = []
+
+    @gfxgraph.no_graph
+    def push(y):
+        n.append(1)
+        buf.add_(y.sum())
+
+    def fn(x):
+        z = x + buf
+        push(z)
+        return z * 2 + buf
+
+    return fn, lambda: [buf, len(n)]
+
+
+@case
+def no_graph_generator(device):
+    g = torch.Generator(DEVICE).manual_seed(1)
+
+    @gfxgraph.no_graph
+    def noise(y):
+        return y + rand(generator=g)
+
+    def fn(x):
+        y = noise(x) + rand(generator=g)
+        return y if x.sum() > 0 else y - rand(generator=g)
+
+    return fn, lambda: g
+
+
+@case
+def no_graph_iter(device):
+    it = itertools.count()
+
+    @gfxgraph.no_graph
+    def tick(y):
+        return y + next(it)
+
+    return (lambda x: tick(x) * 2), lambda: repr(it)
+
+
+@case
+def rng_numpy_into_tensor(device):
+    r = np.random.default_rng(1)
+
+    def fn(x):
+        return x + torch.from_numpy(r.standard_normal(4).astype("float32")).to(DEVICE)
+
+    return fn, lambda: r
+
+
+@case
+def shuffle_list(device):
+    held = [1, 2, 3, 4, 5]
+
+    def fn(x):
+        random.shuffle(held)
+        return x * held[0]
+
+    return fn, lambda: list(held)
+
+
+@case
+def partial_bound(device):
+    r = random.Random(3)
+    f = functools.partial(r.uniform, 0, 1)
+    return (lambda x: x * f()), lambda: r
+
+
+@case
+def generator_object_attr(device):
+    class M(torch.nn.Module):
+        def __init__(s):
+            super().__init__()
+            s.it = iter(range(10))
+            s.rng = np.random.default_rng(0)
+
+        def forward(s, x):
+            return x * (next(s.it) + s.rng.random())
+
+    m = M()
+    return m, lambda: m.rng
+
+
+@pytest.mark.parametrize("verify", [True, False])
+@pytest.mark.parametrize("name", HOSTILE)
+def test_a_hostile_function_is_what_it_is_eagerly(device, name, verify):
+    same(HOSTILE[name], device, verify)
 
 
 # ---- containers are read and written through no method of the user's

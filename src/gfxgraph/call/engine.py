@@ -20,6 +20,7 @@ from ..device import current_device
 from ..errors import ArgumentError, CaptureError, CompileError, GfxGraphError
 from ..graph.capture import as_of_now, capture, capture_like
 from ..graph.compare import Tolerance
+from ..graph.host_state import default_generators
 from ..graph.lane import Lane
 from ..graph.one_shots import Found
 from ..graph.state import PythonState
@@ -355,8 +356,8 @@ class Engine:
 
         No lock of ours is held while the caller's own run goes on, and none is waited for.
         """
-        as_before = self._as_of_now(fn, args, kwargs, leaves, tree)
-        journal = Journal()
+        as_before, generators = self._as_of_now(fn, args, kwargs, leaves, tree)
+        journal = Journal(generators=generators)
         with being_busy(), journal.playing():
             result = fn(*args, **kwargs)
         with self._lock:
@@ -385,7 +386,7 @@ class Engine:
         kwargs: dict[str, Any],
         leaves: list[torch.Tensor],
         tree: Entry | None,
-    ) -> Callable[[], AbstractContextManager[None]]:
+    ) -> tuple[Callable[[], AbstractContextManager[None]], list[torch.Generator]]:
         device = current_device()
         where = next((t.device for t in leaves if t.device.type == device.type), None)
         index = device.index(where or torch.device(device.type))
@@ -394,9 +395,12 @@ class Engine:
             found = PythonState({self.name: fn, "argument": (args, kwargs)}).stateful
         # While another thread captures, its generator is not to be asked.
         if (where is None and tree is None and not found) or not LOCK.acquire(blocking=False):
-            return nullcontext
+            return nullcontext, []
         try:
-            return as_of_now(device, index, tree.regions() if tree else (), found)
+            generators = [g for _, g in found if isinstance(g, torch._C.Generator)]
+            generators += default_generators(device, index)
+            regions = tree.regions() if tree else ()
+            return as_of_now(device, index, regions, found), generators
         finally:
             LOCK.release()
 

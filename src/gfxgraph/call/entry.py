@@ -284,6 +284,9 @@ class Entry:
         rewritten, saved = _counted(captured.written), captured.saved
         generators = captured.generators if captured.saves_generator else ()
         calls_user = captured.calls_user
+        drawn_from = (
+            (device.default_generator(index), *generators) if captured.saves_generator else ()
+        )
 
         def replay(fn: Any, args: Any, kwargs: Any, leaves: Sequence[torch.Tensor]) -> Any:
             if not LOCK.acquire(False) and not LOCK.acquire(True, _PATIENCE):
@@ -303,7 +306,7 @@ class Entry:
                     random = device.rng_state(index) if captured.saves_generator else None
                     states = [generator.get_state() for generator in generators]
                     # What the user's functions do in here is done, whatever path the data takes.
-                    journal = Journal(copies=False) if calls_user else None
+                    journal = Journal(copies=False, generators=drawn_from) if calls_user else None
                     self._copy(leaves)
                     if guard.memory_holds and not guard.memory_holds():
                         return MISS

@@ -175,7 +175,9 @@ def capture(
         host.rewind()
 
     given = list(inputs)
-    this = Run(function, inputs, given, lane, roots, log, host, rewind, set(), compiled)
+    this = Run(
+        function, inputs, given, lane, roots, log, python_state, host, rewind, set(), compiled
+    )
     this.journal = Journal.of_the_call()
     traced: Traced | None = None
     sample: list[torch.Tensor] = []
@@ -361,7 +363,8 @@ def capture_like(
     """
     device, index, given = lane.device, lane.index, list(inputs)
     host = HostState(device, index)
-    this = Run(function, inputs, given, lane, {}, UndoLog(), host, lambda: None, set())
+    nothing = PythonState({})
+    this = Run(function, inputs, given, lane, {}, UndoLog(), nothing, host, lambda: None, set())
     traced: Traced | None = None
     captured: CapturedGraph | None = None
     try:

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import _random
 import array
+import contextvars
 import pickle
 import random
 import sys
@@ -93,6 +94,28 @@ _TORCH = _Kind(
 _RANDOM = _Kind("random.Random", _read_random, _write_random)
 
 
+class _Value:
+    """What a variable holds, compared by identity."""
+
+    def __init__(self, value: Any) -> None:
+        self.value = value
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Value) and other.value is self.value
+
+    __hash__ = None  # type: ignore[assignment]
+
+
+_UNSET = object()
+
+
+def _write_variable(variable: Any, state: _Value) -> None:
+    variable.set(None if state.value is _UNSET else state.value)
+
+
+_VARIABLE = _Kind("contextvars.ContextVar", lambda v: _Value(v.get(_UNSET)), _write_variable)
+
+
 def _kind(item: Any) -> _Kind | None:
     """How the state of ``item`` is saved; ``None``: it has none that we know."""
     cls = type(item)
@@ -100,6 +123,8 @@ def _kind(item: Any) -> _Kind | None:
         return _TORCH
     if raw.is_a(item, _random.Random) and not raw.is_a(item, random.SystemRandom):
         return _RANDOM
+    if cls is contextvars.ContextVar:
+        return _VARIABLE
     if cls is bytearray:
         return _Kind("bytearray", bytes, _write_bytearray) if len(item) <= _MAX_BYTES else None
     if cls is array.array:
@@ -207,6 +232,8 @@ class HostState:
         self._one_shots = OneShots(found)
         self._after: dict[int, torch.Tensor] = {}
         self._used: dict[int, torch.Generator] = {}
+        self._states_met: list[torch.Tensor] = []
+        self._is_copy = False
         self._reason: str | None = None
         own, *others = default_generators(device, index)
         self._defaults = frozenset({own._cdata, torch.default_generator._cdata})  # type: ignore[attr-defined]
@@ -332,7 +359,9 @@ class HostState:
     def begin(self) -> None:
         """A run that is recorded begins."""
         self._reason = None
+        self._is_copy = False
         self._after = {key: source.now() for key, source in self._of_torch()}
+        self._states_met = list(self._after.values())
 
     def will_draw(self, generator: torch.Generator | None = None) -> None:
         """An operation may be about to draw from ``generator``, or from a default one."""
@@ -355,7 +384,8 @@ class HostState:
         for key, source in self._moved():
             if not repeats and key in self._of_host:
                 self._reason = self._reason or _does(source)
-            self._after[key] = source.now()
+            self._after[key] = state = source.now()
+            self._states_met.append(state)
 
     def end(self) -> None:
         """A run that was recorded has ended.
@@ -364,9 +394,15 @@ class HostState:
             CaptureError: it used a generator in a way that a replay does not repeat.
         """
         self.will_draw()
-        self._after = {}
+        self._after, self._states_met = {}, []
         if self._reason is not None:
             raise CaptureError(self._reason)
+        if self._is_copy:
+            raise CaptureError(
+                "it draws from a generator at the state of another one, as a copy that is made in "
+                "each call would be; a replay would not make it. Use the other one itself.",
+                transient=True,  # both may have been given the same seed
+            )
 
     def _of_torch_keys(self) -> frozenset[int]:
         return frozenset(key for key, _ in self._of_torch())
@@ -386,6 +422,10 @@ class HostState:
             group[key] = source = _Source(path, generator, _TORCH)
             if self._after:
                 self._after[key] = source.saved
+                # Made in the call, it would be taken for the same in each; a copy of another one's
+                # state is not.
+                if any(torch.equal(source.saved, s) for s in self._states_met):
+                    self._is_copy = True
 
 
 def _does(source: _Source) -> str:

@@ -8,6 +8,7 @@ in C.
 
 from __future__ import annotations
 
+import threading
 import types
 from collections import OrderedDict, deque
 from collections.abc import Callable, Iterator
@@ -92,6 +93,8 @@ def module_of(cls: type) -> str:
 
 def attributes(item: object) -> dict[str, Any] | None:
     """The ``__dict__`` of ``item``; ``None``: it has none, or hides it."""
+    if type(item) is threading.local:  # that of this thread
+        return threading.local.__getattribute__(item, "__dict__")  # type: ignore[no-any-return]
     for cls in _bases(type(item)):
         slot = _space(cls).get("__dict__")
         if type(slot) in (types.GetSetDescriptorType, types.MemberDescriptorType):

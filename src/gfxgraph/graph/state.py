@@ -9,6 +9,8 @@ number of steps, a global) makes the graph stale.
 from __future__ import annotations
 
 import argparse
+import dataclasses
+import dis
 import functools
 import sys
 import types
@@ -208,7 +210,7 @@ class PythonState:
         } - _CLOSED
         self._todo: tuple[list[tuple[str, Any]], ...] = (list(roots.items()), [], [])
         self._names: set[str] = set()
-        self._unnamed: dict[str, list[tuple[str, Any]]] = {}
+        self._unnamed: dict[str, list[tuple[int, tuple[str, Any]]]] = {}
         self._walk(_SEARCHED if search else _COMPARED)
 
     @property
@@ -231,6 +233,16 @@ class PythonState:
             if tensor.data_ptr() != alias.data_ptr() or tensor.shape != alias.shape
         )
         return found
+
+    def unguarded_now(self) -> PythonState:
+        """What no guard watches, as it is now."""
+        state = PythonState({})
+        state._containers = [
+            dataclasses.replace(container)
+            for container in self._containers
+            if not container.guarded
+        ]
+        return state
 
     def changed(self) -> dict[str, Any]:
         """Name -> value of now, for what was rebound or added since."""
@@ -331,10 +343,11 @@ class PythonState:
             yield from ((path, part) for part in inner(item))
         elif kind is types.ModuleType:
             if item.__name__.partition(".")[0] not in _CLOSED:
-                self._open_space(path, item.__dict__)
+                self._open_space(path, item.__dict__, _SEARCHED)
         elif raw.is_a(item, type):
             if _package(item) not in _CLOSED:
-                self._open_space(path, raw.namespace(item))
+                near = _package(item) in self._open_packages
+                self._open_space(path, raw.namespace(item), _COMPARED if near else _SEARCHED)
         elif _package(kind) == _OURS:
             # Our own objects change with every call; what matters is the function inside.
             yield path, (raw.attributes(item) or {}).get("__wrapped__")
@@ -416,15 +429,16 @@ class PythonState:
                     yield path, space.get(name)
             self._todo[_SEARCHED].append((raw.name_of(cls), cls))
 
-    def _open_space(self, path: str, space: Any) -> None:
-        """Of a class or a module what code names, methods too."""
+    def _open_space(self, path: str, space: Any, level: int) -> None:
+        """Of a class or a module what code names, methods too; its containers at ``level``."""
         for name, value in space.items():
             if type(name) is str and not raw.is_a(value, *_LEAVES):
+                own = level if raw.is_a(value, list, dict, set, deque) else _SEARCHED
                 found = (f"{path}.{name}", value)
                 if name in self._names or name in ("forward", "__call__"):
-                    self._todo[_SEARCHED].append(found)
+                    self._todo[own].append(found)
                 else:
-                    self._unnamed.setdefault(name, []).append(found)
+                    self._unnamed.setdefault(name, []).append((own, found))
 
     def _open_function(self, path: str, function: Any, level: int) -> Iterator[tuple[str, Any]]:
         package = str(function.__module__).partition(".")[0]
@@ -437,7 +451,8 @@ class PythonState:
             self._todo[level].extend(self._keep(_Container(name, cell), level))
         space, names = function.__globals__, _names(code)
         for name in names - self._names:
-            self._todo[_SEARCHED].extend(self._unnamed.pop(name, ()))
+            for near, found in self._unnamed.pop(name, ()):
+                self._todo[near].append(found)
         self._names |= names
         for name in names & space.keys():
             value = space[name]
@@ -449,8 +464,12 @@ class PythonState:
                     )
                     self.stateful.extend(found for found in used if is_entropy(found[1]))
             elif raw.is_a(value, type):
-                near = level if is_entropy(value) else _SEARCHED
-                self._todo[near].append((name, value))
+                self._todo[level if is_entropy(value) else _SEARCHED].append((name, value))
+        if level == _SEARCHED:  # but what it binds it changes
+            stored = tuple(name for name in _stored(code) if name in space)
+            if stored:
+                container = _Container(str(function.__module__), space, stored)
+                self._todo[_COMPARED].extend(self._keep(container, _COMPARED))
         own = tuple(
             name
             for name in sorted(names)
@@ -482,6 +501,19 @@ def _packages(root: Any) -> Iterator[str]:
         wrapped = raw.attributes(root) or {}
         if _package(type(root)) == _OURS and "__wrapped__" in wrapped:
             yield from _packages(wrapped["__wrapped__"])
+
+
+@functools.lru_cache(maxsize=4096)
+def _stored(code: types.CodeType) -> frozenset[str]:
+    """The global names that a function binds."""
+    if _STORE_GLOBAL not in code.co_code[::2]:
+        return frozenset()
+    return frozenset(
+        str(step.argval) for step in dis.get_instructions(code) if step.opcode == _STORE_GLOBAL
+    )
+
+
+_STORE_GLOBAL = dis.opmap["STORE_GLOBAL"]
 
 
 @functools.lru_cache(maxsize=4096)

@@ -81,6 +81,7 @@ class Run:
     lane: Lane
     roots: dict[str, object]
     log: UndoLog
+    state: PythonState
     host: HostState
     rewind: Callable[[], None]
     forced: set[str]
@@ -101,6 +102,7 @@ def warm_up(this: Run, warmup: int) -> WarmedUp:
         # The first run is watched, and nothing in it is compiled. Later ones run as they would
         # without us.
         state = PythonState(this.roots, search=False) if warmup == 1 else None
+        unguarded = this.state.unguarded_now()
         with this.host.standing_still():
             recording, outputs = record_run(this, set())
         first_outputs = outputs
@@ -126,12 +128,13 @@ def warm_up(this: Run, warmup: int) -> WarmedUp:
             this.rewind()
             if left == 1:  # what the last run changes, every call would
                 state = PythonState(this.roots, search=False)
+                unguarded = this.state.unguarded_now()
             remembered = reads.remembered() if compiles and left == 1 else nullcontext()
             with this.journal.playing(), remembered:
                 outputs = this.function()
             states = this.host.states()
         assert state is not None
-        changes = state.changes()
+        changes = list(dict.fromkeys([*state.changes(), *unguarded.changes()]))
     if compiles:  # a compiler may print what it likes
         printed = heard
     if printed:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -38,6 +38,7 @@ class _Call:
     """One call: its tensors before, those that it may have written, and what it gave.
 
     ``own`` are the tensors themselves; a result that is one of them is that of the next call.
+    ``states`` are where it left the generators.
     """
 
     fn: Callable[..., Any]
@@ -45,9 +46,12 @@ class _Call:
     written: dict[int, torch.Tensor]
     result: Any
     own: list[torch.Tensor]
+    states: list[tuple[torch.Generator, torch.Tensor]]
 
     def give(self, given: list[torch.Tensor]) -> Any:
-        """Do to ``given`` what the call did, and give what it gave."""
+        """Do to ``given`` and to the generators what the call did, and give what it gave."""
+        for generator, state in self.states:
+            generator.set_state(state)
         for position, value in self.written.items():
             with _unseen():
                 same = bool(self.given) and torch.equal(self.given[position], value)
@@ -81,10 +85,12 @@ class Journal:
 
     Args:
         copies: keep what the calls were given, to compare it when they are repeated.
+        generators: those from which both the calls and the rest of the run may draw.
     """
 
-    def __init__(self, copies: bool = True) -> None:
+    def __init__(self, copies: bool = True, generators: Sequence[torch.Generator] = ()) -> None:
         self._copies = copies
+        self._generators = tuple(generators)
         self._calls: list[_Call] = []
         self._left: deque[_Call] | None = None
         self._last_given: list[list[torch.Tensor]] = []
@@ -178,7 +184,7 @@ class Journal:
                 for position, tensor in enumerate(given)
                 if versions[position] is None or _version(tensor) != versions[position]
             }
-            self._calls.append(_Call(fn, [], changed, result, given))
+            self._calls.append(_Call(fn, [], changed, result, given, self._states()))
             return result
         with _unseen():
             before = list(map(_copy, given))
@@ -193,8 +199,12 @@ class Journal:
         with _unseen():
             after = dict(enumerate(map(_copy, given)))
             self._last_given.append(before)
-            self._calls.append(_Call(fn, before, after, pytree.tree_map(keep, result), []))
+            kept = pytree.tree_map(keep, result)
+            self._calls.append(_Call(fn, before, after, kept, [], self._states()))
         return result
+
+    def _states(self) -> list[tuple[torch.Generator, torch.Tensor]]:
+        return [(generator, generator.get_state()) for generator in self._generators]
 
 
 def perform(fn: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
