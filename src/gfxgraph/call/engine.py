@@ -18,8 +18,10 @@ import torch
 
 from ..device import current_device
 from ..errors import ArgumentError, CaptureError, CompileError, GfxGraphError
-from ..graph.capture import as_of_now, capture, capture_like
+from ..graph import raw
+from ..graph.capture import capture, capture_like
 from ..graph.compare import Tolerance
+from ..graph.first_call import as_of_now
 from ..graph.host_state import default_generators
 from ..graph.lane import Lane
 from ..graph.one_shots import Found
@@ -397,7 +399,7 @@ class Engine:
         if (where is None and tree is None and not found) or not LOCK.acquire(blocking=False):
             return nullcontext, []
         try:
-            generators = [g for _, g in found if isinstance(g, torch._C.Generator)]
+            generators = [g for _, g in found if raw.is_a(g, torch._C.Generator)]
             generators += default_generators(device, index)
             regions = tree.regions() if tree else ()
             return as_of_now(device, index, regions, found), generators

@@ -10,7 +10,6 @@ from __future__ import annotations
 import dataclasses
 import functools
 import logging
-import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
@@ -26,13 +25,12 @@ from ..record.effects import KnownTensors, UndoLog, Unexpected, nobody_else_hold
 from ..record.journal import Journal
 from ..record.recorder import Recorder, threads_told
 from ..stats import log
-from . import raw
 from .compare import Tolerance, difference
+from .first_call import one_shots_before
 from .first_replay import compare_all, first_replay, rounding, timed_replay, verify
 from .guard import Guard
-from .host_state import HostState, default_generators
+from .host_state import HostState
 from .lane import Lane
-from .one_shots import Found, OneShots
 from .segments import Segment
 from .state import PythonState
 from .trace import Failed, Traced, capture_somehow, trace
@@ -41,10 +39,8 @@ from .warm_up import Run, WarmedUp, no_printing, one_line, report_line, some, wa
 
 __all__ = [
     "CapturedGraph",
-    "as_of_now",
     "capture",
     "capture_like",
-    "one_shots_before",
     "rehearse",
 ]
 
@@ -450,66 +446,6 @@ def _only_computes(
 
 def _unexpected_thread() -> None:
     raise Unexpected("a thread is started")
-
-
-def as_of_now(
-    device: Device,
-    index: int,
-    regions: Sequence[torch.Tensor] = (),
-    found: Found = (),
-) -> Callable[[], AbstractContextManager[None]]:
-    """Remember what the path of a call depends on, beside its arguments.
-
-    Entering what is returned puts that back for as long as it is entered: a capture after the call
-    then takes the path that the call took, and knows which iterators the call has advanced.
-
-    Args:
-        device: the device whose generator it is.
-        index: which one of its kind.
-        regions: memory that the call may write to.
-        found: generators and iterators that it may advance.
-    """
-    one_shots = OneShots(found)
-    own = [item for _, item in found if raw.is_a(item, torch._C.Generator)]
-    generators = [*own, *default_generators(device, index)]
-
-    def now() -> tuple[list[torch.Tensor], list[torch.Tensor]]:
-        return [region.clone() for region in regions], [g.get_state() for g in generators]
-
-    def put(values: list[torch.Tensor], states: list[torch.Tensor]) -> None:
-        for region, value in zip(reversed(regions), reversed(values), strict=True):
-            region.copy_(value)
-        for generator, state in zip(generators, states, strict=True):
-            generator.set_state(state)
-
-    @contextmanager
-    def put_back() -> Iterator[None]:
-        with torch.no_grad():
-            after = now()
-            put(*before)
-        outer, _of_the_call.one_shots = _of_the_call.one_shots, one_shots
-        try:
-            yield
-        finally:
-            _of_the_call.one_shots = outer
-            with torch.no_grad():
-                put(*after)
-
-    with torch.no_grad():
-        before = now()
-    return put_back
-
-
-class _OfTheCall(threading.local):
-    one_shots: OneShots | None = None
-
-
-_of_the_call = _OfTheCall()
-
-
-def one_shots_before() -> OneShots | None:
-    """The iterators as they were before the caller's own run; ``None``: there was none."""
-    return _of_the_call.one_shots
 
 
 def rehearse(

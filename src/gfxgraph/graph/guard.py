@@ -73,7 +73,10 @@ class _Place:
             if raw.is_a(self.container, type):
                 return raw.namespace(self.container)[self.key]
             get = raw.getter(self.container)
-            return self.container[self.key] if get is None else get(self.key)
+            if get is None:
+                return self.container[self.key]
+            default = (_MISSING,) if raw.is_a(self.container, dict) else ()
+            return get(self.key, *default)
         except (LookupError, ValueError):
             return _MISSING
 
@@ -229,6 +232,7 @@ class Guard:
             "registrations": _Registrations,
             "hooks": RemovableHandle,
             "equal": _equal_scalars,
+            "missing": _MISSING,
         }
         terms = [
             "(registrations.count == modules.registrations or modules.has_same_children())",
@@ -243,7 +247,8 @@ class Guard:
             if type(container) is types.CellType:
                 names[f"c{n}"], read = container, f"c{n}.cell_contents"
             elif (get := raw.getter(container)) is not None:
-                names[f"c{n}"], read = get, f"c{n}(k{n})"
+                default = ", missing" if raw.is_a(container, dict) else ""
+                names[f"c{n}"], read = get, f"c{n}(k{n}{default})"
             else:
                 names[f"c{n}"], read = container, f"c{n}[k{n}]"
             holds = f"{read} is v{n}"

@@ -151,16 +151,18 @@ def length(item: Any) -> int:
     return base.__len__(item)  # type: ignore[no-any-return]
 
 
-def getter(item: Any) -> Callable[[Any], Any] | None:
-    """Looks a key up in a dict or list whose class may override that; ``None``: it does not."""
+def getter(item: Any) -> Callable[..., Any] | None:
+    """Looks a key up in a dict or list whose class may override that; ``None``: it does not.
+
+    Of a dict it takes what to give for a key that is not there, as ``dict.get`` does.
+    """
     for cls in _bases(type(item)):
         if cls is dict or cls is list or cls is OrderedDict or cls is types.MappingProxyType:
             return None
         if "__getitem__" in _space(cls) or "__missing__" in _space(cls):
             break
     if is_a(item, dict):
-        get = dict.get.__get__(item)
-        return lambda key: get(key, _MISSING)
+        return dict.get.__get__(item)  # type: ignore[no-any-return]
     return list.__getitem__.__get__(item)  # type: ignore[no-any-return]
 
 
