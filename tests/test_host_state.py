@@ -12,6 +12,7 @@ import collections
 import contextvars
 import csv
 import functools
+import io
 import itertools
 import queue
 import random
@@ -423,6 +424,16 @@ def test_an_iterator_that_stands_still_costs_no_graph(device):
 
     stats = same(make, device)
     assert stats.captures == 1 and stats.replays == 4
+
+
+def test_a_file_that_is_only_written_to_costs_no_graph(device, tmp_path):
+    with (tmp_path / "log").open("w") as file:
+        owner = types.SimpleNamespace(log=file, scale=2)
+        graph = gfxgraph.graphed(lambda x: x * owner.scale)
+        with torch.no_grad():
+            for x in inputs(device):
+                torch.testing.assert_close(graph(x), x * 2)
+    assert graph.stats().replays == 4
 
 
 def test_an_iterator_that_nobody_can_look_into_is_not_advanced_by_us(device):
@@ -1095,6 +1106,112 @@ def generator_object_attr(device):
 
     m = M()
     return m, lambda: m.rng
+
+
+@case
+def readline(device):
+    file = io.StringIO("1\n2\n3\n4\n5\n6\n7\n")
+    return (lambda x: x * float(file.readline())), file.tell
+
+
+@case
+def read(device):
+    file = io.BytesIO(bytes(range(1, 20)))
+    return (lambda x: x * float(file.read(1)[0])), file.tell
+
+
+@case
+def send(device):
+    def totals():
+        total = 0
+        while True:
+            total += yield total
+
+    running = totals()
+    next(running)
+    return (lambda x: x + running.send(1)), lambda: None
+
+
+@case
+def seeded_before_and_after(device):
+    def fn(x):
+        torch.manual_seed(3)
+        noise = rand()
+        torch.manual_seed(4)
+        return x + noise
+
+    return fn, lambda: None
+
+
+@case
+def default_generator_seeded(device):
+    def fn(x):
+        default_generator().manual_seed(3)
+        return x + rand()
+
+    return fn, lambda: None
+
+
+@case
+def default_generator_put_back(device):
+    def fn(x):
+        state = default_generator().get_state()
+        noise = rand()
+        default_generator().set_state(state)
+        return x + noise + rand()
+
+    return fn, lambda: None
+
+
+@case
+def subclass_of_random(device):
+    class Counting(random.Random):
+        count = 0
+
+        def random(self):
+            self.count += 1
+            return super().random()
+
+    numbers = Counting(3)
+    return (lambda x: x * numbers.random()), lambda: [numbers, numbers.count]
+
+
+@case
+def deleted_and_set_again(device):
+    owner = types.SimpleNamespace(a=1)
+
+    def fn(x):
+        value = owner.a
+        del owner.a
+        owner.a = value + 1
+        return x * value
+
+    return fn, lambda: owner.a
+
+
+@case
+def variable_that_is_not_bound_yet(device):
+    def fn(x):
+        nonlocal count
+        try:
+            count += 1
+        except NameError:
+            count = 1
+        return x * count
+
+    def look():
+        try:
+            return count
+        except NameError:
+            return None
+
+    if device is None:
+        count = 0
+    return fn, look
+
+
+def default_generator():
+    return current_device().default_generator(0)
 
 
 @pytest.mark.parametrize("verify", [True, False])

@@ -304,13 +304,15 @@ class Entry:
                 with torch.no_grad():
                     values = [region.clone() for region in saved]
                     random = device.rng_state(index) if captured.saves_generator else None
-                    states = [generator.get_state() for generator in generators]
-                    # What the user's functions do in here is done, whatever path the data takes.
-                    journal = Journal(copies=False, generators=drawn_from) if calls_user else None
+                    states = [g.get_state() for g in generators] if generators else ()
                     self._copy(leaves)
                     if guard.memory_holds and not guard.memory_holds():
                         return MISS
-                    with nullcontext() if journal is None else journal.playing():
+                    if calls_user:  # what that does is done, whatever path the data takes
+                        journal = Journal(copies=False, generators=drawn_from)
+                        with journal.playing():
+                            last = run(root)
+                    else:
                         last = run(root)
                     if last is not None and last.build is not None:
                         if rewritten:
@@ -327,7 +329,7 @@ class Entry:
                         generator.set_state(state)
             finally:
                 LOCK.release()
-            with nullcontext() if journal is None else journal.resumed():
+            with journal.resumed() if calls_user else nullcontext():
                 return self.on_new_path(fn, args, kwargs, leaves)
 
         return replay

@@ -7,9 +7,9 @@ places are read through methods in C that run no code of the user's.
 
 from __future__ import annotations
 
+import _io
 import csv
 import gc
-import io
 import itertools
 import os
 import random
@@ -81,6 +81,7 @@ _COMPOSITES = (
 _BOUND = (types.BuiltinMethodType, types.MethodWrapperType)
 _FRAMES = (types.GeneratorType, types.CoroutineType, types.AsyncGeneratorType)
 _READER = type(csv.reader(()))
+_STREAM: type = _io._IOBase  # of all files, also those in C
 
 _ENTROPY: dict[int, str] = {
     id(function): name
@@ -120,7 +121,7 @@ def is_one_shot(item: Any) -> bool:
         if method is not None:
             if type(method) is types.FunctionType:
                 return False  # what it advances are its attributes
-            return not raw.is_a(item, io.IOBase) or _can_be_read(item)
+            return not raw.is_a(item, _STREAM) or _can_be_read(item)
     return type(item) is types.CoroutineType
 
 
@@ -180,7 +181,7 @@ def _position(item: Any, depth: int = 0) -> Any:
                 if not is_one_shot(part.__self__):
                     raise _Invisible  # such as the matches of a regular expression
                 own = _position(part.__self__, depth + 1)
-    elif raw.module_of(kind) == "_io" and raw.is_a(item, io.IOBase):
+    elif raw.module_of(kind) == "_io" and raw.is_a(item, _STREAM):
         try:
             return None if item.closed else item.tell()
         except (OSError, ValueError):

@@ -341,6 +341,8 @@ class PythonState:
         if is_stateful(item, near=level < _SEARCHED):
             self.stateful.append((path, item))
             yield from ((path, part) for part in inner(item))
+            if _package(kind) not in _CLOSED:
+                self._open_attributes(path, item, max(level, _COMPARED))
         elif kind is types.ModuleType:
             if item.__name__.partition(".")[0] not in _CLOSED:
                 self._open_space(path, item.__dict__, _SEARCHED)
