@@ -150,6 +150,26 @@ class _Invisible(Exception):
     pass
 
 
+class _Object:
+    """An object, by identity; held, since the address of one that goes is given to another."""
+
+    def __init__(self, item: Any) -> None:
+        self.item = item
+
+    def __eq__(self, other: object) -> bool:
+        return type(other) is _Object and other.item is self.item
+
+    __hash__ = None  # type: ignore[assignment]
+
+
+def _place(item: Any) -> Any:
+    """See :func:`_position`; ``_Invisible`` where there is no way to see it."""
+    try:
+        return _position(item)
+    except _Invisible:
+        return _Invisible
+
+
 def _position(item: Any, depth: int = 0) -> Any:
     """Something that differs once ``item`` was advanced.
 
@@ -160,7 +180,7 @@ def _position(item: Any, depth: int = 0) -> Any:
     if depth > _DEPTH:
         raise _Invisible
     if kind in _ITERATORS_WITH_LENGTH:
-        return item.__length_hint__(), _identities(item)
+        return item.__length_hint__(), list(map(_Object, gc.get_referents(item)))
     if kind in _SEQUENCES:
         return _reduced(item, depth)
     if kind is itertools.count:
@@ -194,14 +214,10 @@ def _position(item: Any, depth: int = 0) -> Any:
 
 def _part(part: Any, depth: int) -> Any:
     if type(part) in (list, dict, set):
-        return id(part), len(part)
+        return _Object(part), len(part)
     if is_one_shot(part):
-        return id(part), _position(part, depth + 1)
-    return id(part)
-
-
-def _identities(item: Any) -> list[int]:
-    return [id(part) for part in gc.get_referents(item)]
+        return _Object(part), _position(part, depth + 1)
+    return _Object(part)
 
 
 def _reduced(item: Any, depth: int) -> Any:
@@ -221,7 +237,7 @@ def _reduced(item: Any, depth: int) -> Any:
             return part
         if is_one_shot(part):  # made for the answer: it has no identity
             return _position(part, depth + 1) if depth < _DEPTH else None
-        return id(part)
+        return _Object(part)
 
     return shown(parts, depth)
 
@@ -233,11 +249,7 @@ class OneShots:
         self._items: dict[int, tuple[str, Any, Any]] = {}
         for path, item in found:
             if is_one_shot(item):
-                try:
-                    position = _position(item)
-                except _Invisible:
-                    position = _Invisible
-                self._items[id(item)] = path, item, position
+                self._items[id(item)] = path, item, _place(item)
 
     def __len__(self) -> int:
         return len(self._items)
@@ -280,7 +292,7 @@ class OneShots:
             CaptureError: a run advanced it.
         """
         for path, item, position in self._items.values():
-            if position is not _Invisible and _position(item) != position:
+            if position is not _Invisible and _place(item) != position:
                 raise CaptureError(_advances(path, item))
 
     def moved(self) -> list[str]:
@@ -288,7 +300,7 @@ class OneShots:
         return [
             path
             for key, (path, item, position) in self._items.items()
-            if key in _ENTROPY or (position is not _Invisible and _position(item) != position)
+            if key in _ENTROPY or (position is not _Invisible and _place(item) != position)
         ]
 
 
