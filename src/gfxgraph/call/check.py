@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
@@ -11,8 +10,10 @@ from typing import Any
 
 import torch
 
+from ..device.emulated import EmulatedDevice
 from ..device.emulated_rules import is_move
 from ..errors import ArgumentError, DeviceError
+from ..graph.host_state import HostState
 from ..graph.state import PythonState
 from ..graph.turns import being_busy
 from ..record.effects import UndoLog, storage_key
@@ -88,9 +89,9 @@ class _Check:
             self._add("argument", reason, Source())
         if self.report.hazards:
             return
-        numbers = _HostRandom()
         opaque = [const.value for const in constants(spec) if not const.is_value]
         roots = {self._name: self._fn} | {f"argument {n}": v for n, v in enumerate(opaque)}
+        numbers = HostState(EmulatedDevice(), 0, PythonState(roots).stateful)
         with Pretend(self._observe) as world, torch.no_grad(), being_busy():
             self._world = world
             args, kwargs = builder(spec, world.wrap(given))()
@@ -137,16 +138,16 @@ class _Check:
                     results.append(self._look_at(result))
                 state = before.changes()
                 before.narrow(state)
-                drawn = numbers.drawn()
-                finder = LineFinder(lambda: [*before.changes(), *numbers.drawn()])
+                drawn = numbers.moved()
+                finder = LineFinder(lambda: [*before.changes(), *numbers.moved()])
                 suspects = (*state, *drawn, *(h for h in self.report.hazards if h.rule == "result"))
                 if suspects:
                     before.restore()
-                    numbers.restore()
+                    numbers.rewind()
                     self._once_more(finder, args, kwargs)
             finally:
                 as_it_was.restore()
-                numbers.restore()
+                numbers.rewind()
         for rule, names_found in (("python-state", state), ("python-random", drawn)):
             for name in names_found:
                 self._add(rule, name, finder.found.get(name, Source()))
@@ -330,30 +331,6 @@ class _Recorder(Recorder):
         super().met(rule, what, tensors)
         if not self.quiet:
             self._tell(rule, what, users_line(), False, RULES[rule].effect)
-
-
-class _HostRandom:
-    """The states of the random modules of Python and NumPy."""
-
-    def __init__(self) -> None:
-        self._numpy = getattr(sys.modules.get("numpy"), "random", None)
-        self._states = self._now()
-
-    def _now(self) -> list[Any]:
-        numpy = self._numpy.get_state() if self._numpy else None
-        return [random.getstate(), numpy]
-
-    def drawn(self) -> list[str]:
-        """Which have been drawn from."""
-        now = self._now()
-        changed = zip(("random", "numpy.random"), now, self._states, strict=True)
-        return [name for name, new, old in changed if repr(new) != repr(old)]
-
-    def restore(self) -> None:
-        """Put them back."""
-        random.setstate(self._states[0])
-        if self._numpy:
-            self._numpy.set_state(self._states[1])
 
 
 class _Heard:

@@ -21,12 +21,18 @@ from torch.utils._device import DeviceContext
 
 from ..device import current_device
 from ..errors import ArgumentError, CaptureError, CompileError, GfxGraphError
-from ..graph.capture import as_of_now, capture, capture_like
+from ..graph import raw
+from ..graph.capture import capture, capture_like
 from ..graph.compare import Tolerance
+from ..graph.first_call import as_of_now
+from ..graph.host_state import default_generators
 from ..graph.lane import Lane
+from ..graph.one_shots import Found
+from ..graph.state import PythonState
 from ..graph.turns import CAPTURING, LOCK, being_busy, busy
 from ..graph.warm_up import Layout, LayoutError
 from ..record.effects import storage_key
+from ..record.journal import Journal
 from ..stats import log, tally
 from ..tables import fields, in_bytes, table
 from .budget import admit, register
@@ -430,8 +436,9 @@ class Engine:
 
         No lock of ours is held while the caller's own run goes on, and none is waited for.
         """
-        as_before = self._as_of_now(leaves, tree)
-        with being_busy():
+        as_before, generators = self._as_of_now(fn, args, kwargs, leaves, tree)
+        journal = Journal(generators=generators)
+        with being_busy(), journal.playing():
             result = fn(*args, **kwargs)
         with self._lock:
             self._counts.eager_calls += 1
@@ -441,7 +448,7 @@ class Engine:
             with self._lock:
                 if self._keys.get(key) is not tree:
                     return result
-            with as_before():
+            with as_before(), journal.offered():
                 error = make(result)
         finally:
             CAPTURING.release()
@@ -452,17 +459,28 @@ class Engine:
             error = None  # its traceback holds this frame, and every tensor of the failed capture
         return result
 
-    @staticmethod
     def _as_of_now(
-        leaves: list[torch.Tensor], tree: Entry | None
-    ) -> Callable[[], AbstractContextManager[None]]:
+        self,
+        fn: Callable[..., Any],
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        leaves: list[torch.Tensor],
+        tree: Entry | None,
+    ) -> tuple[Callable[[], AbstractContextManager[None]], list[torch.Generator]]:
         device = current_device()
         where = next((t.device for t in leaves if t.device.type == device.type), None)
+        index = device.index(where or torch.device(device.type))
+        found: Found = []
+        if not any(isinstance(e, Entry) and e.captured and e.captured.plain for e in self._hot):
+            found = PythonState({self.name: fn, "argument": (args, kwargs)}).stateful
         # While another thread captures, its generator is not to be asked.
-        if where is None or not LOCK.acquire(blocking=False):
-            return nullcontext
+        if (where is None and tree is None and not found) or not LOCK.acquire(blocking=False):
+            return nullcontext, []
         try:
-            return as_of_now(device, device.index(where), tree.regions() if tree else ())
+            generators = [g for _, g in found if raw.is_a(g, torch._C.Generator)]
+            generators += default_generators(device, index)
+            regions = tree.regions() if tree else ()
+            return as_of_now(device, index, regions, found), generators
         finally:
             LOCK.release()
 

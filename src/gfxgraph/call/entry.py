@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import weakref
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import nullcontext
 from copy import copy as copy_object
 from dataclasses import dataclass
 from operator import itemgetter
@@ -21,6 +22,7 @@ from ..graph.lane import Lane
 from ..graph.segments import run
 from ..graph.turns import LOCK
 from ..record.effects import overwrite, storage_key
+from ..record.journal import Journal
 from ..stats import tally
 from .signature import MISS, Spec, builder
 
@@ -298,6 +300,11 @@ class Entry:
         lane, counter, guard, root = self._lane, self.counter, self._guard, captured.root
         device, index = lane.device, lane.index
         rewritten, saved = _counted(captured.written), captured.saved
+        generators = captured.generators if captured.saves_generator else ()
+        calls_user = captured.calls_user
+        drawn_from = (
+            (device.default_generator(index), *generators) if captured.saves_generator else ()
+        )
 
         def replay(fn: Any, args: Any, kwargs: Any, leaves: Sequence[torch.Tensor]) -> Any:
             if not LOCK.acquire(False) and not LOCK.acquire(True, _PATIENCE):
@@ -315,13 +322,19 @@ class Entry:
                 with torch.no_grad():
                     values = [region.clone() for region in saved]
                     random = device.rng_state(index) if captured.saves_generator else None
+                    states = [g.get_state() for g in generators] if generators else ()
                     try:
                         self._copy(leaves)
                     except NotImplementedError:
                         return MISS
                     if guard.memory_holds and not guard.memory_holds():
                         return MISS
-                    last = run(root)
+                    if calls_user:  # what that does is done, whatever path the data takes
+                        journal = Journal(copies=False, generators=drawn_from)
+                        with journal.playing():
+                            last = run(root)
+                    else:
+                        last = run(root)
                     if last is not None and last.build is not None:
                         if rewritten:
                             increment_version(rewritten)
@@ -333,9 +346,12 @@ class Entry:
                         region.copy_(value)
                     if random is not None:
                         device.set_rng_state(random, index)
+                    for generator, state in zip(generators, states, strict=True):
+                        generator.set_state(state)
             finally:
                 LOCK.release()
-            return self.on_new_path(fn, args, kwargs, leaves)
+            with journal.resumed() if calls_user else nullcontext():
+                return self.on_new_path(fn, args, kwargs, leaves)
 
         return replay
 

@@ -51,7 +51,8 @@ def first_replay(
                 if static is not value:
                     overwrite(static, value)
         start = time.perf_counter_ns()
-        last = run(traced.root)
+        with this.journal.playing(this.judge):
+            last = run(traced.root)
         # At a read the host waits for the device.
         traced.launch_ns = time.perf_counter_ns() - start if traced.root.step is None else 0
         if last is not traced.last:

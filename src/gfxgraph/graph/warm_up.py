@@ -8,6 +8,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
+from copy import copy
 from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias
 
@@ -17,11 +18,13 @@ from ..device import Device
 from ..errors import CaptureError, CompileError
 from ..record.effects import UndoLog, overwrite, storage_key
 from ..record.explain import explain
+from ..record.journal import Journal, Judge
 from ..record.pretend_cuda import listening
 from ..record.recorder import Event, Recorder, Recording, threads_told
 from ..record.rules import RULES
 from ..record.source import users_line, users_line_of
 from .host_reads import HostReads
+from .host_state import HostState
 from .lane import Lane
 from .state import PythonState
 
@@ -59,7 +62,7 @@ class WarmedUp:
     """What warming up found; ``outputs`` and ``written`` hold what eager execution gives.
 
     Of compiled code they hold what that gives, ``uncompiled`` what it should, and ``reads`` what it
-    asked the device for.
+    asked the device for. ``states`` is where that left the generators of the device.
     """
 
     first_outputs: list[torch.Tensor]
@@ -71,6 +74,8 @@ class WarmedUp:
     moving: set[int]
     state: PythonState
     draws_random_numbers: bool
+    states: list[torch.Tensor]
+    uncompiled_states: list[torch.Tensor]
 
 
 @dataclass
@@ -87,17 +92,15 @@ class Run:
     lane: Lane
     roots: dict[str, object]
     log: UndoLog
-    generators: tuple[torch.Generator, ...]
+    state: PythonState
+    host: HostState
     rewind: Callable[[], None]
     forced: set[str]
     compiled: bool = False
     not_compiled: str = ""
     layout: Layout = "own"
-
-    def random_state(self) -> list[torch.Tensor]:
-        """The states of all generators."""
-        default = self.lane.device.rng_state(self.lane.index)
-        return [default, *(g.get_state() for g in self.generators)]
+    journal: Journal = dataclasses.field(default_factory=Journal)
+    judge: Judge | None = None
 
 
 def warm_up(this: Run, warmup: int) -> WarmedUp:
@@ -110,17 +113,19 @@ def warm_up(this: Run, warmup: int) -> WarmedUp:
     with no_printing() as printed:
         # The first run is watched, and nothing in it is compiled. Later ones run as they would
         # without us.
-        before = this.random_state()
-        state = PythonState(this.roots) if warmup == 1 else None
-        recording, outputs = record_run(this, set())
+        state = PythonState(this.roots, search=False) if warmup == 1 else None
+        unguarded = this.state.unguarded_now()
+        with this.host.standing_still():
+            recording, outputs = record_run(this, set())
         first_outputs = outputs
-        draws = not all(map(torch.equal, before, this.random_state()))
+        draws, states = this.host.draws(), this.host.states()
         moving = _changing(this, recording)
         if _matters(recording, moving, this.lane.device):
             # Only now it is known what changes from call to call.
             this.rewind()
-            state = PythonState(this.roots) if warmup == 1 else None
+            state = PythonState(this.roots, search=False) if warmup == 1 else None
             recording, outputs = record_run(this, moving)
+        uncompiled_states = states
         uncompiled: Tensors | None = None
         if this.compiled:
             for event in recording.breaks():
@@ -134,11 +139,14 @@ def warm_up(this: Run, warmup: int) -> WarmedUp:
         for left in range(warmup - 1, 0, -1):
             this.rewind()
             if left == 1:  # what the last run changes, every call would
-                state = PythonState(this.roots)
-            with reads.remembered() if compiles and left == 1 else nullcontext():
+                state = PythonState(this.roots, search=False)
+                unguarded = this.state.unguarded_now()
+            remembered = reads.remembered() if compiles and left == 1 else nullcontext()
+            with this.journal.playing(), remembered:
                 outputs = this.function()
+            states = this.host.states()
         assert state is not None
-        changes = state.changes()
+        changes = list(dict.fromkeys([*state.changes(), *unguarded.changes()]))
     if compiles:  # a compiler may print what it likes
         printed = heard
     if printed:
@@ -161,6 +169,8 @@ def warm_up(this: Run, warmup: int) -> WarmedUp:
         moving=moving,
         state=state,
         draws_random_numbers=draws,
+        states=states,
+        uncompiled_states=uncompiled_states,
     )
     if any(event.folds and not event.is_of_the_host for event in recording.events):
         _confirm(this, warmed_up)
@@ -188,16 +198,19 @@ def record_run(this: Run, moving: set[int]) -> tuple[Recording, list[torch.Tenso
         off_stream=off_stream,
         moving=moving,
         forced=this.forced,
+        generators=this.host,
     )
 
     def refuse_thread() -> None:  # before it runs: what it writes could not be taken back
         recorder.met("thread", "Thread.start()")
         raise explain("thread", "Thread.start()", users_line())
 
+    this.host.begin()
     with (
         threads_told(refuse_thread),
         listening(recorder.heard, answer_capturing=True),
         recorder.watching(),
+        this.journal.playing(),
     ):
         try:
             outputs = this.function()
@@ -209,6 +222,8 @@ def record_run(this: Run, moving: set[int]) -> tuple[Recording, list[torch.Tenso
                 "the function asks torch.cuda.is_current_stream_capturing() and takes another way "
                 f"in a capture, which fails: {users_line_of(error)}: {one_line(error)}"
             ) from error
+    this.host.end()
+    recorder.recording.unseen = [t for t in outputs if not recorder.has_seen(t)]
     inputs = set(map(storage_key, this.inputs))
     if any(storage_key(output) in inputs for output in outputs):
         recorder.laid_out("views", "the result")
@@ -262,7 +277,7 @@ def _confirm(this: Run, eager: WarmedUp) -> None:
     this.rewind()
     expected = eager.recording.events
     log = UndoLog()
-    other = dataclasses.replace(this, log=log)
+    other = dataclasses.replace(this, log=log, journal=copy(this.journal))
     try:
         with no_printing(), other_inputs(this):
             try:

@@ -83,6 +83,9 @@ _HEARD: dict[str, tuple[str, Any]] = {
                 "seed_all",
                 "set_rng_state",
                 "set_rng_state_all",
+                "get_rng_state",
+                "get_rng_state_all",
+                "initial_seed",
             )
         ),
         ("seed", None),

@@ -192,10 +192,10 @@ def f(x):  # the caller times the call
     ),
     Rule(
         "seed",
-        "the state of a generator is set",
+        "the state of a generator is set or read",
         "branches",
         "branches",
-        "Setting the state is work of the host: it is done between two graphs, at each call.",
+        "The state is set and read by the host: that is done between two graphs, at each call.",
         "Seed before the call: torch.manual_seed(seed); out = fn(x).",
         bad="""\
 import torch

@@ -28,6 +28,7 @@ from ..device.operators import is_composite, is_view, may_write, run_composite, 
 from ..device.overrides import HiddenFunctionMode, hide_modes, show_modes
 from ..dynamo import Uncompiled
 from .effects import StorageNames, tensors_in
+from .journal import perform
 from .pretend_cuda import Answer
 
 __all__ = ["Dependence", "Point", "Roots", "Watch", "current_watch"]
@@ -203,6 +204,12 @@ class Watch:
     def met(self, rule: str, what: str, tensors: Iterable[torch.Tensor] = ()) -> None:
         """Something worth a note happened."""
 
+    def will_draw(self, generator: torch.Generator | None) -> None:
+        """An operation may be about to draw from ``generator``; ``None``: from a default one."""
+
+    def drew(self, repeats: bool) -> None:
+        """It is done; ``repeats``: the host does the same in each replay."""
+
     def called_compiled(self) -> None:
         """Something was called that is to be compiled; it ran as it is."""
 
@@ -263,12 +270,17 @@ class Watch:
     def user_call(self, fn: Callable[..., Any], args: Any, kwargs: Any) -> Any:
         """Call a function that is marked to run eagerly."""
         name = getattr(fn, "__qualname__", repr(fn))
-        result = self.event(Point("no-graph", f"{name}()", "call", ()), fn, args, kwargs)
+        once = functools.partial(perform, fn)
+        result = self.event(Point("no-graph", f"{name}()", "call", ()), once, args, kwargs)
+        self._made_by_host((args, kwargs), result)
+        return result
+
+    def _made_by_host(self, given: Any, result: Any) -> None:
+        """The host may have written to ``given``, and has made ``result``."""
         with self.quietly():  # what we ask of a tensor is no call of the function
-            for tensor in tensors_in((args, kwargs, result)):
+            for tensor in tensors_in((given, result)):
                 self._roots[self.name(tensor)] = None
             self.inside.update(map(self.name, tensors_in(result)))
-        return result
 
     def heard(self, kind: str, what: str, detail: Any) -> object:
         """A call of the host's that is no operation; an :data:`Observer`."""
@@ -278,7 +290,9 @@ class Watch:
             self.met(kind, what)
             return True
         if kind == "seed":
-            return Answer(self.event(Point(kind, what, "call", ()), _named(what), detail, {}))
+            result = self.event(Point(kind, what, "call", ()), _named(what), detail, {})
+            self._made_by_host((), result)
+            return Answer(result)
         return None
 
     def called(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -352,6 +366,9 @@ class Watch:
         if op and op.nested and not self.quiet:
             self.met("nested-tensor", str(func))
         host = [t for t in tensors if not self.on_device(t)]
+        draws = op is None or op.may_draw
+        if draws:
+            self.will_draw(kwargs.get("generator"))
         point = None
         # Of most operators only where their tensors are decides whether a capture can hold them.
         if op and not self.quiet and (not op.plain or host or func._name in self.forced):
@@ -373,6 +390,8 @@ class Watch:
                 result = self.operation(func, args, kwargs)
         else:
             result = self.event(point, func, args, kwargs)
+        if draws:
+            self.drew(bool(self.quiet) or (point is not None and point.kind == "call"))
         if func is _LIFT and not self.quiet and args[0].dim() == 0:
             self._keep_on_host(result)
         if self._follows:
@@ -675,7 +694,16 @@ def _named(call: str) -> Callable[..., Any]:
 class _Operator:
     """What is asked of an operator in each call."""
 
-    __slots__ = ("allocates", "asks_layout", "draws", "nested", "overwrites", "plain", "writes")
+    __slots__ = (
+        "allocates",
+        "asks_layout",
+        "draws",
+        "may_draw",
+        "nested",
+        "overwrites",
+        "plain",
+        "writes",
+    )
 
     def __init__(self, func: OpOverload) -> None:
         name, view = func._schema.name, is_view(func) or torch.Tag.inplace_view in func.tags
@@ -684,6 +712,13 @@ class _Operator:
         # Code of others may take strides and addresses for what it likes.
         self.asks_layout = func is _AS_STRIDED or func.namespace not in ("aten", "prims")
         self.draws = torch.Tag.nondeterministic_seeded in func.tags
+        #: Also what does not say so: with a generator, or of another library.
+        self.may_draw = (
+            self.draws
+            or not name.startswith(("aten::", "prim"))
+            or "dropout" in name
+            or any("Generator" in str(argument.type) for argument in func._schema.arguments)
+        )
         self.overwrites = name in _OVERWRITES
         self.writes = may_write(func)
         #: A capture can hold it wherever all its tensors are on the device.
