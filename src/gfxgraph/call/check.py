@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import random
 import sys
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterable
+from contextlib import suppress
 from typing import Any
 
 import torch
@@ -14,6 +14,7 @@ from ..device.emulated_rules import is_move
 from ..errors import ArgumentError, DeviceError
 from ..graph.state import PythonState
 from ..graph.turns import being_busy
+from ..interpose.patch import Claim, substitute
 from ..record.effects import UndoLog, storage_key
 from ..record.pretend import Pretend, PretendTensor
 from ..record.recorder import Recorder, threads_told
@@ -228,14 +229,9 @@ class _Check:
     def _thread(self) -> None:
         self._add("thread", "Thread.start()", users_line())
 
-    @contextmanager
-    def _prints(self) -> Iterator[None]:
-        before = sys.stdout
-        sys.stdout = _Heard(lambda: self._add("print", "print()", users_line()))
-        try:
-            yield
-        finally:
-            sys.stdout = before
+    def _prints(self) -> Claim:
+        heard = _Heard(lambda: self._add("print", "print()", users_line()))
+        return substitute(sys, "stdout", heard)
 
 
 class _Recorder(Recorder):

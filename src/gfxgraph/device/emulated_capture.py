@@ -111,7 +111,7 @@ class Capture:
         forget_closed()
         self.is_open = True
         _thread.capture = self
-        _host_calls.enter()
+        self._replaced = _host_calls.replaced()
         step_aside()
         _function_stack._push_mode(_FunctionMode(self))
         # Not through __enter__: the flags it sets are of the process, not of the thread.
@@ -122,7 +122,7 @@ class Capture:
         if not self.is_open:
             return
         self.is_open = False
-        _host_calls.leave()
+        self._replaced.close()
         step_back()
         if threading.get_ident() == self.thread:
             _thread.capture = None

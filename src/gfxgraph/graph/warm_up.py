@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import sys
-import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
@@ -15,6 +14,7 @@ import torch
 
 from ..device import Device
 from ..errors import CaptureError, CompileError
+from ..interpose.patch import substitute
 from ..record.effects import UndoLog, storage_key
 from ..record.explain import explain
 from ..record.pretend_cuda import listening
@@ -300,30 +300,25 @@ def report_line(event: Event) -> str:
 
 
 class _Listener:
-    """Stands in for ``sys.stdout``: keeps what this thread prints, passes on what others print."""
+    """Stands in for ``sys.stdout``: keeps what is printed."""
 
-    def __init__(self, stream: Any, heard: list[str]) -> None:
-        self._stream = stream
-        self._thread = threading.get_ident()
+    def __init__(self, heard: list[str]) -> None:
+        self.stream: Any = None
         self._heard = heard
 
     def write(self, text: str) -> Any:
-        if threading.get_ident() != self._thread:
-            return self._stream.write(text)
         self._heard.append(text)
         return len(text)
 
     def __getattr__(self, name: str) -> Any:
-        return getattr(self._stream, name)
+        return getattr(self.stream, name)
 
 
 @contextmanager
 def no_printing() -> Iterator[list[str]]:
-    """Keep what is printed in warm-up runs, which the user did not ask for."""
+    """Keep what this thread prints in warm-up runs, which the user did not ask for."""
     heard: list[str] = []
-    before = sys.stdout
-    sys.stdout = _Listener(before, heard)
-    try:
+    listener = _Listener(heard)
+    with substitute(sys, "stdout", listener) as claim:
+        listener.stream = claim.original
         yield heard
-    finally:
-        sys.stdout = before

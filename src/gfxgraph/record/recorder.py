@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import threading
 import weakref
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any
@@ -16,6 +15,7 @@ from torch._ops import OpOverload
 from torch.utils._python_dispatch import _disable_current_modes
 
 from ..device.operators import written_tensors
+from ..interpose.patch import Claim, intercept
 from .effects import UndoLog, tensors_in
 from .source import Source, users_line
 from .watch import Point, Watch
@@ -250,22 +250,14 @@ class Recorder(Watch):
             self.recording.notes[note] = self.recording.notes.get(note, 0) + 1
 
 
-@contextmanager
-def threads_told(tell: Callable[[], None]) -> Iterator[None]:
+def threads_told(tell: Callable[[], None]) -> Claim:
     """Tell of each thread that this thread is about to start: nobody sees what that does."""
-    original, ours = threading.Thread.start, threading.get_ident()
 
-    def start(thread: threading.Thread) -> None:
-        if threading.get_ident() == ours:
-            tell()
+    def start(original: Callable[..., None], thread: threading.Thread) -> None:
+        tell()
         original(thread)
 
-    replaced: Any = threading.Thread
-    replaced.start = start
-    try:
-        yield
-    finally:
-        replaced.start = original
+    return intercept(threading.Thread, "start", start)
 
 
 def _kept(result: Any, given: list[torch.Tensor]) -> Any:
