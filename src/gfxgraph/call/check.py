@@ -14,12 +14,12 @@ from ..device.emulated_rules import is_move
 from ..errors import ArgumentError, DeviceError
 from ..graph.state import PythonState
 from ..graph.turns import being_busy
-from ..interpose.patch import Claim, substitute
-from ..record.effects import UndoLog, storage_key
+from ..record.effects import UndoLog, Unexpected, storage_key
 from ..record.pretend import Pretend, PretendTensor
-from ..record.recorder import Recorder, threads_told
+from ..record.recorder import Recorder
 from ..record.report import Hazard, Report
 from ..record.rules import RULES, Effect
+from ..record.side_effects import side_effects
 from ..record.source import LineFinder, Source, users_line, users_line_of
 from ..record.watch import Point
 from .graphed import Graphed
@@ -103,14 +103,12 @@ class _Check:
                         self._hazard, inputs, names, moving, world
                     )
                     try:
-                        with (
-                            self._prints(),
-                            threads_told(self._thread),
-                            recorder.watching(),
-                        ):
+                        with side_effects(self._effect), recorder.watching():
                             result = self._fn(*args, **kwargs)
                     except DeviceError:
                         raise
+                    except Unexpected:
+                        return None  # what comes after it is not looked at
                     except Exception as error:
                         what = f"{type(error).__name__}: {str(error).partition(chr(10))[0]}"
                         return self._add("raises", what, users_line_of(error))
@@ -150,12 +148,7 @@ class _Check:
         """Look after each line of a run; what is met there was met before."""
         report, self.report = self.report, Report(self._name)
         # Where it raises now that it has run before, the lines up to there are found.
-        with (
-            suppress(Exception),
-            self._prints(),
-            threads_told(self._thread),
-            finder.looking(),
-        ):
+        with suppress(Exception, Unexpected), side_effects(self._effect), finder.looking():
             self._fn(*args, **kwargs)
         self.report = report
 
@@ -226,12 +219,10 @@ class _Check:
         elif kind in RULES and kind != "default-stream":  # that is told of the work put there
             self._add(kind, what, users_line())
 
-    def _thread(self) -> None:
-        self._add("thread", "Thread.start()", users_line())
-
-    def _prints(self) -> Claim:
-        heard = _Heard(lambda: self._add("print", "print()", users_line()))
-        return substitute(sys, "stdout", heard)
+    def _effect(self, rule: str, what: str) -> bool:
+        """Something outside of torch is about to happen."""
+        self._add(rule, what, users_line())
+        return True
 
 
 class _Recorder(Recorder):
@@ -309,20 +300,3 @@ class _HostRandom:
         random.setstate(self._states[0])
         if self._numpy:
             self._numpy.set_state(self._states[1])
-
-
-class _Heard:
-    """Stands in for ``sys.stdout``: the user did not ask for what a checked function prints."""
-
-    def __init__(self, heard: Callable[[], None]) -> None:
-        self._heard = heard
-        self._within_a_line = False
-
-    def write(self, text: str) -> int:
-        if text.strip() and not self._within_a_line:
-            self._heard()
-        self._within_a_line = not text.endswith("\n")
-        return len(text)
-
-    def flush(self) -> None:
-        pass

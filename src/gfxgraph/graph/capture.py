@@ -23,7 +23,8 @@ from ..device import Device
 from ..dynamo import Uncompiled, compiled_code, without_graphs_of_inductor
 from ..errors import CaptureError, GfxGraphError
 from ..record.effects import KnownTensors, UndoLog, Unexpected, nobody_else_holds, storage_key
-from ..record.recorder import Recorder, threads_told
+from ..record.recorder import Recorder
+from ..record.side_effects import side_effects
 from ..stats import log
 from .compare import Tolerance
 from .first_replay import compare_all, first_replay, rounding, timed_replay, verify
@@ -33,7 +34,15 @@ from .segments import Segment
 from .state import PythonState
 from .trace import Failed, Traced, capture_somehow, trace
 from .turns import LOCK, being_busy
-from .warm_up import Run, WarmedUp, no_printing, one_line, report_line, some, warm_up
+from .warm_up import (
+    Run,
+    WarmedUp,
+    no_side_effects,
+    one_line,
+    report_line,
+    some,
+    warm_up,
+)
 
 __all__ = [
     "CapturedGraph",
@@ -402,14 +411,17 @@ def _only_computes(
     before = device.rng_state(index)
     more: list[str] = []
     uncompiled = Uncompiled()
-    with being_busy(), no_printing() as printed, threads_told(_unexpected_thread), uncompiled:
+
+    def effect(rule: str, what: str) -> bool:
+        more.append(f"does something outside of torch ({what})")
+        return True
+
+    with being_busy(), side_effects(effect), uncompiled:
         try:
             yield mode
         finally:
             if uncompiled.asked:
                 more.append("calls what is to be compiled")
-            if printed:
-                more.append("prints")
             if random.getstate() != python_random:
                 random.setstate(python_random)
                 more.append("draws from Python's random module")
@@ -421,10 +433,6 @@ def _only_computes(
                 more.append("rebinds something")
     if more:
         raise Unexpected(f"the function {', '.join(more)}")
-
-
-def _unexpected_thread() -> None:
-    raise Unexpected("a thread is started")
 
 
 def as_of_now(
@@ -488,6 +496,9 @@ def rehearse(
 
     Returns:
         The result, and whether random numbers of the device were drawn.
+
+    Raises:
+        CaptureError: it does something outside of torch; the run ended before that.
     """
     where = next((t.device for t in inputs if t.device.type == device.type), None)
     index = device.index(where or torch.device(device.type))
@@ -505,7 +516,7 @@ def rehearse(
     with LOCK:
         back = as_of_now(device, index)
     try:
-        with being_busy(), no_printing(), back(), recorder.watching():
+        with being_busy(), no_side_effects(), back(), recorder.watching():
             result = function(*args, **kwargs)
             # It may be memory that is put back now.
             result = pytree.tree_map_only(torch.Tensor, torch.clone, result)

@@ -18,8 +18,9 @@ from ..interpose.patch import substitute
 from ..record.effects import UndoLog, storage_key
 from ..record.explain import explain
 from ..record.pretend_cuda import listening
-from ..record.recorder import Event, Recorder, Recording, threads_told
+from ..record.recorder import Event, Recorder, Recording
 from ..record.rules import RULES
+from ..record.side_effects import side_effects
 from ..record.source import users_line
 from .host_reads import HostReads
 from .lane import Lane
@@ -30,7 +31,7 @@ __all__ = [
     "Tensors",
     "WarmedUp",
     "cloned",
-    "no_printing",
+    "no_side_effects",
     "one_line",
     "other_inputs",
     "record_run",
@@ -95,45 +96,42 @@ def warm_up(this: Run, warmup: int) -> WarmedUp:
         CaptureError: what the function does cannot be in a graph.
         CompileError: it is to be compiled, and has points at which the host takes over.
     """
-    with no_printing() as printed:
-        # The first run is watched, and nothing in it is compiled. Later ones run as they would
-        # without us.
-        before = this.random_state()
+    # The first run is watched, and nothing in it is compiled. Later ones run as they would
+    # without us.
+    before = this.random_state()
+    state = PythonState(this.roots) if warmup == 1 else None
+    recording, outputs = record_run(this, set())
+    first_outputs = outputs
+    draws = not all(map(torch.equal, before, this.random_state()))
+    moving = _changing(this, recording)
+    if _matters(recording, moving, this.lane.device):
+        # Only now it is known what changes from call to call.
+        this.rewind()
         state = PythonState(this.roots) if warmup == 1 else None
-        recording, outputs = record_run(this, set())
-        first_outputs = outputs
-        draws = not all(map(torch.equal, before, this.random_state()))
-        moving = _changing(this, recording)
-        if _matters(recording, moving, this.lane.device):
-            # Only now it is known what changes from call to call.
-            this.rewind()
-            state = PythonState(this.roots) if warmup == 1 else None
-            recording, outputs = record_run(this, moving)
-        uncompiled: Tensors | None = None
-        if this.compiled:
-            for event in recording.breaks():
-                raise CompileError(
-                    f"the host takes over between two graphs ({event.point.what}), and compiled "
-                    f"code cannot be cut there: {event.where}"
-                )
-            uncompiled = cloned(outputs, this.log.regions())
-        compiles = this.compiled or recording.compiles
-        heard, reads = list(printed), HostReads(this.lane.device.type)
-        for left in range(warmup - 1, 0, -1):
-            this.rewind()
-            if left == 1:  # what the last run changes, every call would
-                state = PythonState(this.roots)
-            with reads.remembered() if compiles and left == 1 else nullcontext():
-                outputs = this.function()
-        assert state is not None
-        changes = state.changes()
-    if compiles:  # a compiler may print what it likes
-        printed = heard
-    if printed:
-        raise CaptureError(
-            f"the function prints ({''.join(printed).strip()[:60]!r}); a replay does not run "
-            "Python. Remove the print, or keep it outside of the graphed function."
-        )
+        recording, outputs = record_run(this, moving)
+    uncompiled: Tensors | None = None
+    if this.compiled:
+        for event in recording.breaks():
+            raise CompileError(
+                f"the host takes over between two graphs ({event.point.what}), and compiled "
+                f"code cannot be cut there: {event.where}"
+            )
+        uncompiled = cloned(outputs, this.log.regions())
+    compiles = this.compiled or recording.compiles
+    reads = HostReads(this.lane.device.type)
+    takes_over = any(event.point.rule == "no-graph" for event in recording.events)
+    for left in range(warmup - 1, 0, -1):
+        this.rewind()
+        if left == 1:  # what the last run changes, every call would
+            state = PythonState(this.roots)
+        with (
+            # A compiler reads clocks and files, and takes long enough without being listened to.
+            _no_printing() if compiles else no_side_effects(lambda: takes_over),
+            reads.remembered() if compiles and left == 1 else nullcontext(),
+        ):
+            outputs = this.function()
+    assert state is not None
+    changes = state.changes()
     if changes:
         raise CaptureError(
             f"each call rebinds {some(changes)} in Python, which a replay would not do. Keep "
@@ -178,12 +176,8 @@ def record_run(this: Run, moving: set[int]) -> tuple[Recording, list[torch.Tenso
         forced=this.forced,
     )
 
-    def refuse_thread() -> None:  # before it runs: what it writes could not be taken back
-        recorder.met("thread", "Thread.start()")
-        raise explain("thread", "Thread.start()", users_line())
-
     with (
-        threads_told(refuse_thread),
+        no_side_effects(lambda: recorder.quiet > 0),
         listening(recorder.heard, answer_capturing=True),
         recorder.watching(),
     ):
@@ -230,7 +224,7 @@ def _confirm(this: Run, eager: WarmedUp) -> None:
     log = UndoLog()
     other = dataclasses.replace(this, log=log)
     try:
-        with no_printing(), other_inputs(this):
+        with other_inputs(this):
             try:
                 recording, _ = record_run(other, eager.moving)
             finally:
@@ -299,26 +293,50 @@ def report_line(event: Event) -> str:
     return f"{event.where}: {event.point.what}, {how}"
 
 
-class _Listener:
-    """Stands in for ``sys.stdout``: keeps what is printed."""
+@contextmanager
+def no_side_effects(let_pass: Callable[[], bool] = lambda: False) -> Iterator[None]:
+    """End a run of ours before it does something outside of torch, such as writing a file.
 
-    def __init__(self, heard: list[str]) -> None:
-        self.stream: Any = None
-        self._heard = heard
+    Args:
+        let_pass: whether what happens now belongs to a point at which the host takes over.
 
-    def write(self, text: str) -> Any:
-        self._heard.append(text)
+    Raises:
+        CaptureError: it is about to.
+    """
+    met: list[CaptureError] = []
+
+    def tell(rule: str, what: str) -> bool:
+        if not let_pass():
+            met.append(explain(rule, what, users_line()))
+        return not let_pass()
+
+    try:
+        with side_effects(tell):
+            yield
+    except BaseException as error:
+        if met:
+            raise met[0] from (error if isinstance(error, Exception) else None)
+        raise
+    if met:
+        raise met[0]
+
+
+class _Unheard:
+    """Stands in for ``sys.stdout``, and drops what is printed."""
+
+    original: Any = None
+
+    def write(self, text: str) -> int:
         return len(text)
 
     def __getattr__(self, name: str) -> Any:
-        return getattr(self.stream, name)
+        return getattr(self.original, name)
 
 
 @contextmanager
-def no_printing() -> Iterator[list[str]]:
-    """Keep what this thread prints in warm-up runs, which the user did not ask for."""
-    heard: list[str] = []
-    listener = _Listener(heard)
-    with substitute(sys, "stdout", listener) as claim:
-        listener.stream = claim.original
-        yield heard
+def _no_printing() -> Iterator[None]:
+    """Drop what this thread prints: a compiler may print what it likes."""
+    stream = _Unheard()
+    with substitute(sys, "stdout", stream) as claim:
+        stream.original = claim.original
+        yield

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 import weakref
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
@@ -15,14 +14,13 @@ from torch._ops import OpOverload
 from torch.utils._python_dispatch import _disable_current_modes
 
 from ..device.operators import written_tensors
-from ..interpose.patch import Claim, intercept
 from .effects import UndoLog, tensors_in
 from .source import Source, users_line
 from .watch import Point, Watch
 
 _DONE_IN_EACH_CALL = ("no-graph", "seed")
 
-__all__ = ["Event", "Note", "Recorder", "Recording", "threads_told"]
+__all__ = ["Event", "Note", "Recorder", "Recording"]
 
 
 @dataclass
@@ -248,16 +246,6 @@ class Recorder(Watch):
         if not self.quiet:
             note = Note(rule, what, users_line())
             self.recording.notes[note] = self.recording.notes.get(note, 0) + 1
-
-
-def threads_told(tell: Callable[[], None]) -> Claim:
-    """Tell of each thread that this thread is about to start: nobody sees what that does."""
-
-    def start(original: Callable[..., None], thread: threading.Thread) -> None:
-        tell()
-        original(thread)
-
-    return intercept(threading.Thread, "start", start)
 
 
 def _kept(result: Any, given: list[torch.Tensor]) -> Any:
