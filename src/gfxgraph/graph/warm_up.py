@@ -15,13 +15,13 @@ import torch
 from ..device import Device
 from ..errors import CaptureError, CompileError
 from ..interpose.patch import substitute
-from ..record.effects import UndoLog, storage_key
+from ..record.effects import UndoLog, Unexpected, storage_key
 from ..record.explain import explain
 from ..record.pretend_cuda import listening
 from ..record.recorder import Event, Recorder, Recording
 from ..record.rules import RULES
 from ..record.side_effects import side_effects
-from ..record.source import users_line
+from ..record.source import Source, users_line
 from .host_reads import HostReads
 from .lane import Lane
 from .state import PythonState
@@ -303,22 +303,21 @@ def no_side_effects(let_pass: Callable[[], bool] = lambda: False) -> Iterator[No
     Raises:
         CaptureError: it is about to.
     """
-    met: list[CaptureError] = []
+    met: list[tuple[str, str, Source]] = []
 
     def tell(rule: str, what: str) -> bool:
         if not let_pass():
-            met.append(explain(rule, what, users_line()))
+            met.append((rule, what, users_line()))
         return not let_pass()
 
     try:
         with side_effects(tell):
             yield
-    except BaseException as error:
-        if met:
-            raise met[0] from (error if isinstance(error, Exception) else None)
-        raise
-    if met:
-        raise met[0]
+    except (Exception, Unexpected):
+        if not met:
+            raise
+    if met:  # outside of the handler: the error there holds the tensors of the run
+        raise explain(*met[0])
 
 
 class _Unheard:

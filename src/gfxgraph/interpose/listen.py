@@ -33,6 +33,7 @@ class Listening:
         self._profiler: Any = None
         self._hook: Hear = hear
         self._tracer: tuple[Any] | None = None
+        self._frames: list[FrameType] = []
 
     def __enter__(self) -> Listening:
         profiler: Any = sys.getprofile()
@@ -60,19 +61,18 @@ class Listening:
         Python takes the hook away when that raises. The frames up to ``until`` put it back when the
         error comes to them, before any ``except`` or ``finally`` of theirs runs.
         """
-        hook = self._hook
-
-        def trace(frame: FrameType, event: str, value: Any) -> Any:
-            if event == "exception" and sys.getprofile() is None:
-                sys.setprofile(hook)
-            return trace
-
         if self._tracer is None:
             self._tracer = (sys.gettrace(),)
         while frame is not None and frame is not until:
-            frame.f_trace, frame.f_trace_lines = trace, False
+            frame.f_trace, frame.f_trace_lines = self._go_on, False
+            self._frames.append(frame)
             frame = frame.f_back
-        sys.settrace(trace)
+        sys.settrace(self._go_on)
+
+    def _go_on(self, frame: FrameType, event: str, value: Any) -> Any:
+        if event == "exception" and sys.getprofile() is None:
+            sys.setprofile(self._hook)
+        return self._go_on
 
     def __exit__(
         self,
@@ -82,7 +82,15 @@ class Listening:
     ) -> None:
         if self._tracer is not None:
             sys.settrace(self._tracer[0])
+        for frame in self._frames:
+            frame.f_trace = None
+        self._frames.clear()  # nothing is to wait for the garbage collector
+        self._hear = self._hook = _nothing
         if self._profiler is None or callable(self._profiler):
             sys.setprofile(self._profiler)
         else:  # cProfile, which before Python 3.12 is no Python function and has missed the block
             self._profiler.enable()
+
+
+def _nothing(frame: FrameType, event: str, value: Any) -> None:
+    """Hears nothing."""

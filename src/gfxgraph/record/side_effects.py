@@ -29,6 +29,7 @@ import logging
 import queue
 import sys
 import sysconfig
+import threading
 import tokenize
 import warnings
 from collections.abc import Callable, Iterator
@@ -184,6 +185,7 @@ def side_effects(tell: Tell, *, perform: bool = False) -> Iterator[None]:
         caller = caller.f_back
     watch = _SideEffects(tell, perform, caller)
     with ExitStack() as stack:
+        stack.callback(vars(watch).clear)  # it holds frames, and they hold tensors
         for name, rule in (("stdout", "print"), ("stderr", _WRITE)):
             if getattr(sys, name) is not None:
                 stream = _Stream(
@@ -194,6 +196,7 @@ def side_effects(tell: Tell, *, perform: bool = False) -> Iterator[None]:
         stack.enter_context(intercept(logging.Logger, "callHandlers", watch.log))
         stack.enter_context(intercept(warnings, "_showwarnmsg_impl", watch.warn))
         watch.listening = stack.enter_context(Listening(watch.hear))
+        stack.enter_context(watch.collections())
         yield
 
 
@@ -206,9 +209,33 @@ class _SideEffects:
         self._functions, self._methods, self._codes = _functions(), _methods(), _codes()
         self._names: dict[type, frozenset[str]] = {}
         self._made_inside: dict[int, Any] = {}
+        self._collecting = False
+
+    @contextmanager
+    def collections(self) -> Iterator[None]:
+        """Know when the garbage collector runs: what it calls is nothing that the function does."""
+        thread = threading.get_ident()
+
+        def begin(phase: str, info: object) -> None:
+            if phase == "start" and threading.get_ident() == thread:
+                self._collecting = True
+
+        def end(phase: str, info: object) -> None:
+            if phase == "stop" and threading.get_ident() == thread:
+                self._collecting = False
+
+        gc.callbacks.insert(0, begin)  # others in the list are called in between
+        gc.callbacks.append(end)
+        try:
+            yield
+        finally:
+            gc.callbacks.remove(begin)
+            gc.callbacks.remove(end)
 
     def hear(self, frame: FrameType, event: str, value: Any) -> None:
         """A call; for the profiler hook."""
+        if self._collecting:
+            return
         if event == "c_call":
             rule = self._functions.get(value)
             if rule is not None:
@@ -276,7 +303,7 @@ class _SideEffects:
         frame: FrameType | None = sys._getframe(1)
         while frame is not None and frame.f_code.co_filename.startswith(_OURS):
             frame = frame.f_back
-        if not _is_harmless(frame):
+        if not (self._collecting or _is_harmless(frame)):
             self._tell(rule, what)
 
     def log(self, original: Any, logger: logging.Logger, record: logging.LogRecord) -> None:
