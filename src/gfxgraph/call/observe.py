@@ -28,6 +28,7 @@ class ObservedCalls:
 
     Attributes:
         fn: the function.
+        is_inside: whether one is under way.
         count: how many calls there were, without those that it makes of itself.
         args: the arguments of the last.
         kwargs: its keyword arguments.
@@ -45,7 +46,7 @@ class ObservedCalls:
         self.result: Any = None
         self._function, self._owners = _what_runs(fn)
         self._frame: FrameType | None = None
-        self._is_inside = False
+        self.is_inside = False
         self._failed_outside = False
         self._listening: Listening | None = None
 
@@ -73,8 +74,8 @@ class ObservedCalls:
     def _hear(self, frame: FrameType, event: str, value: Any) -> None:
         if frame is self._frame:
             if event == "return":  # with None where it raises
-                self.result, self._is_inside = value, False
-        elif event == "call" and frame.f_code is self._function.__code__ and not self._is_inside:
+                self.result, self.is_inside = value, False
+        elif event == "call" and frame.f_code is self._function.__code__ and not self.is_inside:
             self._begin(frame)
 
     def _begin(self, frame: FrameType) -> None:
@@ -87,7 +88,7 @@ class ObservedCalls:
             if found is not owner and not (type(found) is type(owner) and found == owner):
                 return
         self.args, self.kwargs, self.result = tuple(args), kwargs, None
-        self._frame, self._is_inside = frame, True
+        self._frame, self.is_inside = frame, True
         self.count += 1
 
 

@@ -80,7 +80,7 @@ class Listening:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        if self._tracer is not None:
+        if self._tracer is not None and sys.gettrace() == self._go_on:
             sys.settrace(self._tracer[0])
         for frame in self._frames:
             frame.f_trace = None
