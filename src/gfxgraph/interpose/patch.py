@@ -15,6 +15,7 @@ import functools
 import os
 import sys
 import threading
+from collections import deque
 from collections.abc import Callable
 from types import BuiltinFunctionType, ClassMethodDescriptorType, TracebackType
 from typing import Any
@@ -113,7 +114,15 @@ def substitute(owner: Any, name: str, value: Any, *, everywhere: bool = False) -
         value: what takes the place of the object.
         everywhere: for all threads. Default: for this one.
     """
-    return _enter((id(owner), name, _Object), lambda: _Object(owner, name), value, everywhere)
+
+    def place() -> _Place:
+        for retired in _retired:
+            if retired.owner is owner and retired.name == name and retired.stands_for_what_is_there:
+                _retired.remove(retired)
+                return retired
+        return _Object(owner, name)
+
+    return _enter((id(owner), name, _Object), place, value, everywhere)
 
 
 def override(
@@ -330,6 +339,21 @@ class _Object(_Place):
     def __init__(self, owner: Any, name: str) -> None:
         super().__init__(owner, name)
         self.ours = _Proxy(self)
+
+    @property
+    def stands_for_what_is_there(self) -> bool:
+        """Whether it would be made again just so."""
+        return self.get() is self._before
+
+    def forget(self) -> None:
+        """Begin anew, but keep the proxy."""
+        super().forget()
+        _retired.append(self)
+
+
+# Up to Python 3.13 print() does not hold sys.stdout while it writes to it: a proxy that another
+# thread's print() has found must not be freed when we take it out.
+_retired: deque[_Object] = deque(maxlen=64)
 
 
 class _Proxy:
