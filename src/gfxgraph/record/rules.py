@@ -310,7 +310,7 @@ def f(x):
     ),
     Rule(
         "thread",
-        "another thread is started",
+        "work is done on another thread",
         "eager",
         "eager",
         "A capture records the work of one thread; what another computes is done once, at capture.",

@@ -129,7 +129,6 @@ _PYTHON: dict[str, dict[str, str]] = {
         "asyncio.base_events": "BaseEventLoop.call_soon BaseEventLoop.call_soon_threadsafe "
         "BaseEventLoop.run_in_executor",
         "concurrent.futures.process": "ProcessPoolExecutor.submit",
-        "concurrent.futures.thread": "ThreadPoolExecutor.submit",
         "multiprocessing.connection": "_ConnectionBase.recv _ConnectionBase.recv_bytes "
         "_ConnectionBase.send _ConnectionBase.send_bytes",
         "multiprocessing.process": "BaseProcess.start",
@@ -138,7 +137,10 @@ _PYTHON: dict[str, dict[str, str]] = {
         "torch.jit._serialization": "load save",
         "torch.serialization": "load save",
     },
-    "thread": {"threading": "Thread.start"},
+    "thread": {
+        "concurrent.futures.thread": "ThreadPoolExecutor.submit",
+        "threading": "Thread.start",
+    },
 }
 # Methods in Python of objects that count only where they were there before the run.
 _PYTHON_METHODS = {
