@@ -10,22 +10,23 @@ under a mode of ours is hidden from Dynamo: :class:`Uncompiled`.
 (``mode="reduce-overhead"``, ``"max-autotune"``), which are replayed:
 :func:`without_graphs_of_inductor`.
 
-Both replace one attribute of torch while somebody is inside, read in torch 2.8 to 2.15, and answer
-other threads as torch does.
+Both replace one attribute of torch while somebody is inside, read in torch 2.8 to 2.15.
 """
 
 from __future__ import annotations
 
 import sys
 import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from typing import Any, ParamSpec, TypeVar
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
+from typing import Any
 
 import torch
 
+from .interpose.opaque import opaque
+from .interpose.patch import Claim, find, intercept, substitute
+
 __all__ = [
-    "Replaced",
     "Uncompiled",
     "compiled_code",
     "frames_compiled",
@@ -36,59 +37,11 @@ __all__ = [
 ]
 
 
-_P = ParamSpec("_P")
-_T = TypeVar("_T")
-
-
 class _Local(threading.local):
     inside: Uncompiled | None = None
-    without_graphs = False
 
 
 _local = _Local()
-
-
-class Replaced:
-    """An attribute of one of torch's modules, or of a class in it, while it has users.
-
-    Args:
-        module: a module; while that is not loaded, or has no such thing, nothing is replaced.
-        path: where in it.
-        ours: what takes its place.
-
-    Attributes:
-        original: what was there.
-    """
-
-    def __init__(self, module: str, path: str, ours: Any) -> None:
-        self.original: Any = None
-        self._module, (*self._owner, self._name) = module, path.split(".")
-        self._ours = ours
-        self._users = 0
-        self._lock = threading.RLock()  # the garbage collector may bring us here again
-
-    def enter(self) -> None:
-        """One user more; also looks again for what was not there before."""
-        with self._lock:
-            self._users += 1
-            owner = self._found()
-            if owner is not None and vars(owner)[self._name] is not self._ours:
-                self.original = vars(owner)[self._name]
-                setattr(owner, self._name, self._ours)
-
-    def leave(self) -> None:
-        """One user less; the last one puts back what was there."""
-        with self._lock:
-            self._users -= 1
-            owner = self._found()
-            if owner is not None and vars(owner)[self._name] is self._ours and not self._users:
-                setattr(owner, self._name, self.original)
-
-    def _found(self) -> Any:
-        owner: Any = sys.modules.get(self._module)
-        for name in self._owner:
-            owner = None if owner is None else getattr(owner, name, None)
-        return owner if owner is not None and self._name in vars(owner) else None
 
 
 class _Stance:
@@ -98,27 +51,48 @@ class _Stance:
     a dispatch mode, are told ``"force_eager"``: then Dynamo does not look at the call.
     """
 
+    original: Any = None
+
     @property
     def stance(self) -> Any:
         if _local.inside is not None or torch._C._len_torch_dispatch_stack():
             return "force_eager"
-        return _stance.original.stance
+        return self.original.stance
 
     @property
     def skip_guard_eval_unsafe(self) -> Any:
         # Asked where something that is to be compiled is called, and nowhere else.
         if _local.inside is not None:
             _local.inside.asked = True
-        return _stance.original.skip_guard_eval_unsafe
+        return self.original.skip_guard_eval_unsafe
 
     def __getattr__(self, name: str) -> Any:
-        return getattr(_stance.original, name)
+        return getattr(self.original, name)
 
 
-_stance = Replaced("torch._dynamo.eval_frame", "_stance", _Stance())
+_stance = _Stance()
+_aside: list[Claim | None] = []
 
-step_aside, step_back = _stance.enter, _stance.leave
-"""For who pushes a dispatch mode that another thread may have to remove."""
+
+def step_aside() -> None:
+    """Let Dynamo look at nothing under a dispatch mode, until :func:`step_back` is called as often.
+
+    For who pushes a mode that another thread may have to remove.
+    """
+    place = find("torch._dynamo.eval_frame:_stance")
+    if place is None:  # not loaded: nothing is compiled so far
+        _aside.append(None)
+    else:
+        claim = substitute(*place, _stance, everywhere=True)
+        _stance.original = claim.original
+        _aside.insert(0, claim)
+
+
+def step_back() -> None:
+    """Take one :func:`step_aside` back."""
+    claim = _aside.pop()
+    if claim is not None:
+        claim.undo()
 
 
 class Uncompiled:
@@ -133,7 +107,7 @@ class Uncompiled:
 
     def __enter__(self) -> Uncompiled:
         self._outer, _local.inside = _local.inside, self
-        _stance.enter()
+        step_aside()
         # The frames of a caller that is being compiled itself would be looked at.
         self._looking = "torch._dynamo.eval_frame" in sys.modules
         if self._looking:
@@ -143,41 +117,22 @@ class Uncompiled:
     def __exit__(self, *exc_info: object) -> None:
         if self._looking:
             torch._C._dynamo.eval_frame.set_eval_frame(self._callback)
-        _stance.leave()
+        step_back()
         _local.inside = self._outer
         if self._outer is not None:
             self._outer.asked |= self.asked
 
 
-def _run(manager: Any, new_inputs: Any, function_id: Any) -> Any:
-    if _local.without_graphs:
-        return manager.ids_to_funcs[function_id].model(new_inputs)
-    return _trees.original(manager, new_inputs, function_id)
-
-
-_trees = Replaced("torch._inductor.cudagraph_trees", "CUDAGraphTreeManager._run", _run)
+def _without_graph(run: Any, manager: Any, new_inputs: Any, function_id: Any) -> Any:
+    return manager.ids_to_funcs[function_id].model(new_inputs)
 
 
 @contextmanager
 def without_graphs_of_inductor() -> Iterator[None]:
     """In this thread, what Inductor compiled runs without the graphs that it makes of it."""
-    before, _local.without_graphs = _local.without_graphs, True
-    _trees.enter()
-    try:
+    place = find("torch._inductor.cudagraph_trees:CUDAGraphTreeManager._run")
+    with nullcontext() if place is None else intercept(*place, _without_graph):
         yield
-    finally:
-        _trees.leave()
-        _local.without_graphs = before
-
-
-def opaque(function: Callable[_P, _T]) -> Callable[_P, _T]:
-    """Mark a function: Dynamo breaks the graph at calls of it, and looks at nothing in there."""
-    frames: Any = torch._C._dynamo.eval_frame
-    marked: Any = function
-    marked._torchdynamo_disable = True
-    skip = frames._FrameAction.SKIP
-    frames.set_code_exec_strategy(marked.__code__, frames._FrameExecStrategy(skip, skip))
-    return function
 
 
 def frames_compiled() -> int:

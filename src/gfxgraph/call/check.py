@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterable
+from contextlib import suppress
 from operator import is_
 from typing import Any
 
@@ -16,11 +15,12 @@ from ..errors import ArgumentError, DeviceError
 from ..graph.host_state import HostState
 from ..graph.state import PythonState
 from ..graph.turns import being_busy
-from ..record.effects import UndoLog, storage_key
+from ..record.effects import UndoLog, Unexpected, storage_key
 from ..record.pretend import Pretend, PretendTensor
-from ..record.recorder import Recorder, threads_told
+from ..record.recorder import Recorder
 from ..record.report import Hazard, Report
 from ..record.rules import RULES, Effect
+from ..record.side_effects import side_effects
 from ..record.source import LineFinder, Source, users_line, users_line_of
 from ..record.watch import Point
 from .entry import SHARED, shares_memory
@@ -115,14 +115,12 @@ class _Check:
                         self._hazard, inputs, names, moving, world
                     )
                     try:
-                        with (
-                            self._prints(),
-                            threads_told(self._thread),
-                            recorder.watching(),
-                        ):
+                        with side_effects(self._effect), recorder.watching():
                             result = self._fn(*args, **kwargs)
                     except DeviceError:
                         raise
+                    except Unexpected:
+                        return None  # what comes after it is not looked at
                     except Exception as error:
                         if _NO_ACCELERATOR in str(error):
                             raise DeviceError(
@@ -168,12 +166,7 @@ class _Check:
         """Look after each line of a run; what is met there was met before."""
         report, self.report = self.report, Report(self._name)
         # Where it raises now that it has run before, the lines up to there are found.
-        with (
-            suppress(Exception),
-            self._prints(),
-            threads_told(self._thread),
-            finder.looking(),
-        ):
+        with suppress(Exception, Unexpected), side_effects(self._effect), finder.looking():
             self._fn(*args, **kwargs)
         self.report = report
 
@@ -265,17 +258,10 @@ class _Check:
         elif kind in RULES and kind != "default-stream":  # that is told of the work put there
             self._add(kind, what, users_line())
 
-    def _thread(self) -> None:
-        self._add("thread", "Thread.start()", users_line())
-
-    @contextmanager
-    def _prints(self) -> Iterator[None]:
-        before = sys.stdout
-        sys.stdout = _Heard(lambda: self._add("print", "print()", users_line()))
-        try:
-            yield
-        finally:
-            sys.stdout = before
+    def _effect(self, rule: str, what: str) -> bool:
+        """Something outside of torch is about to happen."""
+        self._add(rule, what, users_line())
+        return True
 
 
 class _Recorder(Recorder):
@@ -331,20 +317,3 @@ class _Recorder(Recorder):
         super().met(rule, what, tensors)
         if not self.quiet:
             self._tell(rule, what, users_line(), False, RULES[rule].effect)
-
-
-class _Heard:
-    """Stands in for ``sys.stdout``: the user did not ask for what a checked function prints."""
-
-    def __init__(self, heard: Callable[[], None]) -> None:
-        self._heard = heard
-        self._within_a_line = False
-
-    def write(self, text: str) -> int:
-        if text.strip() and not self._within_a_line:
-            self._heard()
-        self._within_a_line = not text.endswith("\n")
-        return len(text)
-
-    def flush(self) -> None:
-        pass

@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from typing import Any
 
 import torch
@@ -24,7 +24,9 @@ from ..graph.capture import rehearse
 from ..graph.enable import enable
 from ..graph.turns import CAPTURING, LOCK, no_garbage_collection
 from ..record.effects import storage_key, tensors_in
-from ..record.source import users_line_of
+from ..record.explain import explain
+from ..record.side_effects import side_effects
+from ..record.source import Source, users_line, users_line_of
 from ..stats import tally
 from .bucketed import Buckets, Dims, argument_names
 from .buckets import ShapeBucketPool
@@ -86,6 +88,13 @@ def _as_one_graph(
     device = current_device()
     index = device.index(torch.device(device.type))
     modes = _modes_of_now()
+    effects: list[tuple[str, str, Source]] = []
+
+    def tell(rule: str, what: str) -> bool:
+        if calls is not None and calls.is_inside:
+            effects.append((rule, what, users_line()))
+        return False
+
     try:
         with (
             LOCK,
@@ -95,18 +104,23 @@ def _as_one_graph(
             device.clear_library_workspaces()
             graph.capture_begin(**options)
             try:
-                with calls or nullcontext():
+                seen = nullcontext() if calls is None else side_effects(tell, perform=True)
+                with calls or nullcontext(), seen:
                     yield
             except BaseException:
                 graph.reset()  # ends the capture, while its stream is the current one
                 raise
             graph.capture_end()
             device.clear_library_workspaces()
+        if effects:
+            graph.reset()
+            raise explain(*effects[0])
     except RuntimeError as error:
         if calls is None or not calls.is_all_there_was:
             raise
         inputs = list(tensors_in((calls.args, calls.kwargs)))
-        with CAPTURING, modes():  # what this raises is the caller's own error, not the capture's
+        # What this raises is the caller's own error, not the capture's.
+        with CAPTURING, modes(), suppress(CaptureError):
             rehearse(calls.fn, calls.args, calls.kwargs, inputs, device)
         graph.stand_in = _CallAgain(calls, _eagerly(calls.fn, error), modes)
     else:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import inspect
 import itertools
-import sys
 import traceback
 from collections.abc import Callable
 from types import FrameType, FunctionType, MethodType, TracebackType
 from typing import Any
 
 from ..errors import ArgumentError
+from ..interpose.listen import Listening
 from .suitable import describe
 
 __all__ = ["ObservedCalls"]
@@ -28,6 +28,7 @@ class ObservedCalls:
 
     Attributes:
         fn: the function.
+        is_inside: whether one is under way.
         count: how many calls there were, without those that it makes of itself.
         args: the arguments of the last.
         kwargs: its keyword arguments.
@@ -45,9 +46,9 @@ class ObservedCalls:
         self.result: Any = None
         self._function, self._owners = _what_runs(fn)
         self._frame: FrameType | None = None
-        self._is_inside = False
+        self.is_inside = False
         self._failed_outside = False
-        self._profiler: Any = None
+        self._listening: Listening | None = None
 
     @property
     def is_all_there_was(self) -> bool:
@@ -55,14 +56,17 @@ class ObservedCalls:
         return self.count == 1 and not self._failed_outside
 
     def __enter__(self) -> None:
-        self._profiler = sys.getprofile()
-        sys.setprofile(self._hear)
+        self._listening = Listening(self._hear)
+        self._listening.__enter__()
 
-    def __exit__(self, cls: object, error: object, trace: TracebackType | None) -> None:
-        if self._profiler is None or callable(self._profiler):
-            sys.setprofile(self._profiler)
-        else:  # cProfile, which before Python 3.12 is no Python function and has missed the block
-            self._profiler.enable()
+    def __exit__(
+        self,
+        cls: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        assert self._listening is not None
+        self._listening.__exit__(cls, error, trace)
         frames = [frame for frame, _ in traceback.walk_tb(trace)]
         self._failed_outside = error is not None and self._frame not in frames
         self._frame = None
@@ -70,11 +74,9 @@ class ObservedCalls:
     def _hear(self, frame: FrameType, event: str, value: Any) -> None:
         if frame is self._frame:
             if event == "return":  # with None where it raises
-                self.result, self._is_inside = value, False
-        elif event == "call" and frame.f_code is self._function.__code__ and not self._is_inside:
+                self.result, self.is_inside = value, False
+        elif event == "call" and frame.f_code is self._function.__code__ and not self.is_inside:
             self._begin(frame)
-        if callable(self._profiler):
-            self._profiler(frame, event, value)
 
     def _begin(self, frame: FrameType) -> None:
         if not _has_closure_of(self._function, frame):
@@ -86,7 +88,7 @@ class ObservedCalls:
             if found is not owner and not (type(found) is type(owner) and found == owner):
                 return
         self.args, self.kwargs, self.result = tuple(args), kwargs, None
-        self._frame, self._is_inside = frame, True
+        self._frame, self.is_inside = frame, True
         self.count += 1
 
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import functools
 import logging
-import threading
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from contextvars import ContextVar
@@ -16,6 +16,7 @@ import torch
 from rich.table import Table
 
 from ..errors import ArgumentError
+from ..interpose.patch import override
 from ..stats import log
 from .log import as_text
 
@@ -301,38 +302,20 @@ def _patched(config: Any, values: dict[str, object]) -> Any:
     """``config`` with these values; torch's own way, where that is one of each thread."""
     if _is_per_thread(config):
         return config.patch(values)
-    return _shared(config, values)
+    return _overridden(config, values)
+
+
+@contextmanager
+def _overridden(config: Any, values: dict[str, object]) -> Iterator[None]:
+    with ExitStack() as stack:
+        for name, value in values.items():
+            get = functools.partial(getattr, config, name)
+            put = functools.partial(setattr, config, name)
+            stack.enter_context(override(config, name, value, get=get, put=put))
+        yield
 
 
 def _is_per_thread(config: Any) -> bool:
     """Whether a thread sees only its own changes, which is so from torch 2.12 on."""
     entries = getattr(config, "_config", {})
     return any(isinstance(getattr(e, "user_override", 0), ContextVar) for e in entries.values())
-
-
-_lock = threading.Lock()
-# Values of a config that all threads share: what it was, then what is asked for, the last on top.
-_layers: dict[tuple[int, str], list[tuple[object, object]]] = {}
-
-
-@contextmanager
-def _shared(config: Any, values: dict[str, object]) -> Iterator[None]:
-    """Blocks of several threads end in any order, and the last one puts back what was there."""
-    me = object()
-    entered: list[str] = []
-    try:
-        with _lock:
-            for name, value in values.items():
-                before = getattr(config, name)
-                setattr(config, name, value)
-                _layers.setdefault((id(config), name), [(None, before)]).append((me, value))
-                entered.append(name)
-        yield
-    finally:
-        with _lock:
-            for name in entered:
-                layers = _layers[id(config), name]
-                layers[:] = [layer for layer in layers if layer[0] is not me]
-                setattr(config, name, layers[-1][1])
-                if len(layers) == 1:
-                    del _layers[id(config), name]

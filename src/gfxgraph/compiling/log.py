@@ -30,7 +30,7 @@ from rich.console import Console
 from rich.table import Table
 from torch._guards import CompileContext, TracingContext
 
-from ..dynamo import Replaced
+from ..interpose.patch import Claim, find, intercept
 
 __all__ = ["Compilation", "CompileLog", "as_text", "compile_log", "listening"]
 
@@ -169,8 +169,9 @@ def compile_log() -> Iterator[CompileLog]:
 
 Listener = Callable[[Compilation], object]
 
-_lock = threading.Lock()
+_lock = threading.RLock()
 _listeners: list[Listener] = []
+_claims: dict[str, Claim] = {}
 
 
 @contextlib.contextmanager
@@ -187,16 +188,23 @@ def _listen(listener: Listener) -> None:
     import torch._dynamo.output_graph  # noqa: F401 - so that there is something to replace
 
     with _lock:
-        for replaced in _all_replaced:
-            replaced.enter()
         _listeners.append(listener)
+        _intercept_what_is_loaded()
 
 
 def _stop(listener: Listener) -> None:
     with _lock:
         _listeners.remove(listener)
-        for replaced in _all_replaced:
-            replaced.leave()
+        while _claims and not _listeners:
+            _claims.popitem()[1].undo()
+
+
+def _intercept_what_is_loaded() -> None:
+    with _lock:
+        for path, handler in _HANDLERS.items() if _listeners else ():
+            place = None if path in _claims else find(path)
+            if place is not None:
+                _claims[path] = intercept(*place, handler, everywhere=True)
 
 
 @dataclass
@@ -221,7 +229,9 @@ _local = _Local()
 _described: WeakKeyDictionary[TracingContext, dict[str, Any]] = WeakKeyDictionary()
 
 
-def _call_user_compiler(output: Any, module: torch.fx.GraphModule, *rest: Any) -> Any:
+def _call_user_compiler(
+    compiler: Any, output: Any, module: torch.fx.GraphModule, *rest: Any
+) -> Any:
     described = _describe(output, module)
     context = TracingContext.try_get()
     if context is not None:
@@ -230,14 +240,12 @@ def _call_user_compiler(output: Any, module: torch.fx.GraphModule, *rest: Any) -
     if inductor:
         import torch._inductor.compile_fx  # noqa: F401 - replace in it what could not be before
 
-        for replaced in _all_replaced:
-            replaced.enter()
-            replaced.leave()
+        _intercept_what_is_loaded()
     outer, made = _local.under_way, _Made()
     _local.under_way = made
     hits, start, error = _cache_hits(), time.perf_counter(), None
     try:
-        return _user_compiler.original(output, module, *rest)
+        return compiler(output, module, *rest)
     except BaseException as raised:
         error = f"{type(raised).__name__}: {raised}"
         raise
@@ -259,15 +267,15 @@ def _call_user_compiler(output: Any, module: torch.fx.GraphModule, *rest: Any) -
             _tell_backward(described, made, cached)
 
 
-def _compile_fx_inner(module: torch.fx.GraphModule, *rest: Any, **kwargs: Any) -> Any:
+def _compile_fx_inner(inner: Any, module: torch.fx.GraphModule, *rest: Any, **kwargs: Any) -> Any:
     if not kwargs.get("is_backward"):
-        return _inner.original(module, *rest, **kwargs)
+        return inner(module, *rest, **kwargs)
     outer = _local.under_way
     made = _local.under_way = outer or _Made()
     made.backward = {"nodes": len(module.graph.nodes), "operations": _operations(module)}
     hits, start, error = _cache_hits(), time.perf_counter(), None
     try:
-        return _inner.original(module, *rest, **kwargs)
+        return inner(module, *rest, **kwargs)
     except BaseException as raised:
         error = f"{type(raised).__name__}: {raised}"
         raise
@@ -280,21 +288,20 @@ def _compile_fx_inner(module: torch.fx.GraphModule, *rest: Any, **kwargs: Any) -
             _tell_backward(known or _NOT_KNOWN, made, _cache_hits() > hits)
 
 
-def _post_compile(graph: Any, *rest: Any, **kwargs: Any) -> Any:
+def _post_compile(post_compile: Any, graph: Any, *rest: Any, **kwargs: Any) -> Any:
     made = _local.under_way
     if made is not None:
         backward = bool(graph.fx_kwargs.get("is_backward"))
         kernels = made.kernels.get(backward, 0) + graph.metrics_deltas.generated_kernel_count
         made.kernels[backward] = kernels
-    return _graph.original(graph, *rest, **kwargs)
+    return post_compile(graph, *rest, **kwargs)
 
 
-_user_compiler = Replaced(
-    "torch._dynamo.output_graph", "OutputGraph.call_user_compiler", _call_user_compiler
-)
-_inner = Replaced("torch._inductor.compile_fx", "_compile_fx_inner", _compile_fx_inner)
-_graph = Replaced("torch._inductor.output_code", "CompiledFxGraph.post_compile", _post_compile)
-_all_replaced = (_user_compiler, _inner, _graph)
+_HANDLERS: dict[str, Callable[..., Any]] = {
+    "torch._dynamo.output_graph:OutputGraph.call_user_compiler": _call_user_compiler,
+    "torch._inductor.compile_fx:_compile_fx_inner": _compile_fx_inner,
+    "torch._inductor.output_code:CompiledFxGraph.post_compile": _post_compile,
+}
 
 _NOT_KNOWN = {"function": "", "file": "", "line": 0, "backend": "inductor"}
 

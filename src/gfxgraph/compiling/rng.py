@@ -17,7 +17,6 @@ replaced, and whatever else they preserve stays preserved.
 
 from __future__ import annotations
 
-import functools
 import logging
 import sys
 import threading
@@ -31,18 +30,16 @@ import torch
 from torch._guards import CompileContext
 
 from ..dynamo import frames_compiled
+from ..interpose.patch import intercept
 from ..stats import log, tally
 
 __all__ = ["RngGuard", "guard_rng", "on_compile_in_capture", "tell_if_compiled"]
 
-_NAMES = ("get_rng_state", "set_rng_state")
 # What stands for the state that was not saved; a real one has 16 bytes.
 _NOT_SAVED = torch.empty(0, dtype=torch.uint8)
 
 _lock = threading.RLock()
 _guards: set[RngGuard] = set()
-_originals: dict[str, Any] = {}
-_replacements: dict[str, Any] = {}
 _reported: weakref.WeakSet[CompileContext] = weakref.WeakSet()
 _logged: set[str] = set()
 
@@ -53,21 +50,21 @@ class RngGuard:
     A context manager: leaving it is :meth:`undo`.
     """
 
+    def __init__(self) -> None:
+        self._claims = [
+            intercept(torch.cuda, name, _guarded, everywhere=True)
+            for name in ("get_rng_state", "set_rng_state")
+        ]
+        _guards.add(self)
+
     def undo(self) -> None:
         """Give the claim back; with the last one, torch's own functions are put back.
 
         Does nothing the second time.
         """
-        with _lock:
-            _guards.discard(self)
-            if _guards:
-                return
-            for name, original in _originals.items():
-                # Whoever replaced it after us keeps calling ours, which now only passes on.
-                if getattr(torch.cuda, name) is _replacements[name]:
-                    setattr(torch.cuda, name, original)
-            _originals.clear()
-            _replacements.clear()
+        _guards.discard(self)
+        for claim in self._claims:
+            claim.undo()
 
     def __enter__(self) -> RngGuard:
         return self
@@ -95,15 +92,7 @@ def guard_rng() -> RngGuard:
     Returns:
         A claim: ``guard_rng().undo()``, or ``with guard_rng(): ...``.
     """
-    guard = RngGuard()
-    with _lock:
-        if not _guards:
-            for name in _NAMES:
-                _originals[name] = getattr(torch.cuda, name)
-                _replacements[name] = _guarded(_originals[name])
-                setattr(torch.cuda, name, _replacements[name])
-        _guards.add(guard)
-    return guard
+    return RngGuard()
 
 
 def on_compile_in_capture(where: str) -> None:
@@ -132,20 +121,16 @@ def tell_if_compiled(since: int, where: Callable[[], str]) -> None:
         on_compile_in_capture(where())
 
 
-def _guarded(original: Callable[..., Any]) -> Callable[..., Any]:
-    @functools.wraps(original)
-    def rng_state(*args: Any, **kwargs: Any) -> Any:
-        compilation = CompileContext.try_get() if _guards else None
-        if compilation is not None:
-            if torch.cuda.is_current_stream_capturing():
-                _report(compilation)
-                return _NOT_SAVED
-            # The capture that was underway when nothing was saved has been ended by a failure.
-            if args and isinstance(args[0], torch.Tensor) and args[0].numel() == 0:
-                return None
-        return original(*args, **kwargs)
-
-    return rng_state
+def _guarded(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    compilation = CompileContext.try_get()
+    if compilation is not None:
+        if torch.cuda.is_current_stream_capturing():
+            _report(compilation)
+            return _NOT_SAVED
+        # The capture that was underway when nothing was saved has been ended by a failure.
+        if args and isinstance(args[0], torch.Tensor) and args[0].numel() == 0:
+            return None
+    return original(*args, **kwargs)
 
 
 def _report(compilation: CompileContext) -> None:

@@ -28,7 +28,7 @@ from .operators import (
     run_composite,
     written_tensors,
 )
-from .overrides import HiddenFunctionMode, hide_modes, show_modes
+from .overrides import HiddenFunctionMode, hidden_modes
 
 __all__ = ["Capture", "Operation", "current_capture", "forget_closed", "generator_id", "run"]
 
@@ -111,8 +111,8 @@ class Capture:
         forget_closed()
         self.is_open = True
         _thread.capture = self
-        _host_calls.enter()
-        hide_modes()
+        self._replaced = _host_calls.replaced()
+        self._replaced.enter_context(hidden_modes())
         step_aside()
         _function_stack._push_mode(_FunctionMode(self))
         # Not through __enter__: the flags it sets are of the process, not of the thread.
@@ -125,9 +125,8 @@ class Capture:
         if not self.is_open:
             return
         self.is_open = False
-        _host_calls.leave()
+        self._replaced.close()
         step_back()
-        show_modes()
         if threading.get_ident() == self.thread:
             _thread.capture = None
             _remove_modes(lambda capture: capture is self)

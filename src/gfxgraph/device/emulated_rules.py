@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import functools
-import threading
 from collections.abc import Callable
+from contextlib import ExitStack
 from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
 
 from ..errors import CaptureForbidden
+from ..interpose.patch import intercept
 from .operator_table import Call, Refusal
 
 __all__ = [
@@ -180,8 +181,8 @@ class HostCalls:
         capturing: whether the calling thread captures.
         refuse: called with the error that a call of the capturing thread deserves; raises it.
 
-    The functions are replaced while at least one capture runs anywhere, and put back after the
-    last; threads that do not capture get the original behaviour all the time.
+    For all threads, since another one may end a capture; those that do not capture get the original
+    behaviour all the time.
     """
 
     def __init__(
@@ -189,56 +190,31 @@ class HostCalls:
     ) -> None:
         self._capturing = capturing
         self._refuse = refuse
-        self._captures = 0
-        self._replaced: list[tuple[Any, str, Any, Any]] = []
-        # A graph that the garbage collector drops in here comes back on the same thread.
-        self._lock = threading.RLock()
 
-    def enter(self) -> None:
-        """A capture begins."""
-        with self._lock:
-            self._captures += 1
-            if self._captures == 1:
-                for owner, name in _IS_CAPTURING:
-                    self._replace(owner, name, self._answering)
-                for owner, name, rule in _REFUSED_CALLS:
-                    self._replace(owner, name, functools.partial(self._refusing, rule))
+    def replaced(self) -> ExitStack:
+        """Begin; closing the result, from whatever thread, ends it."""
+        with ExitStack() as stack:
+            for owner, name in _IS_CAPTURING:
+                self._replace(stack, owner, name, self._answer)
+            for owner, name, rule in _REFUSED_CALLS:
+                self._replace(stack, owner, name, functools.partial(self._refuse_by, rule))
+            return stack.pop_all()
 
-    def leave(self) -> None:
-        """A capture ends."""
-        with self._lock:
-            self._captures -= 1
-            if self._captures == 0:
-                while self._replaced:
-                    owner, name, original, replacement = self._replaced.pop()
-                    # Who replaced ours in the meantime calls it, and gets the original behaviour.
-                    if vars(owner).get(name) is replacement:
-                        setattr(owner, name, original)
+    def _replace(self, stack: ExitStack, owner: Any, name: str, handler: Any) -> None:
+        if owner is not None and vars(owner).get(name) is not None:
+            what = f"{vars(owner)[name].__module__}.{vars(owner)[name].__qualname__}()"
+            handler = functools.partial(handler, what)
+            stack.enter_context(intercept(owner, name, handler, everywhere=True))
 
-    def _replace(self, owner: Any, name: str, make: Callable[[Any], Any]) -> None:
-        original = None if owner is None else vars(owner).get(name)
-        if original is not None:
-            replacement = make(original)
-            self._replaced.append((owner, name, original, replacement))
-            setattr(owner, name, replacement)
+    def _answer(self, what: str, original: Callable[[], bool]) -> bool:
+        return True if self._capturing() else original()
 
-    def _answering(self, original: Callable[[], bool]) -> Callable[[], bool]:
-        def is_capturing() -> bool:
-            return True if self._capturing() else original()
-
-        return is_capturing
-
-    def _refusing(self, rule: Rule, original: Callable[..., Any]) -> Callable[..., Any]:
-        # Who listens to these calls has replaced them before us, and may not need the original.
-        is_taken = getattr(original, "is_taken", bool)
-
-        @functools.wraps(original)
-        def call(*args: Any, **kwargs: Any) -> Any:
-            if self._capturing() and not is_taken():
-                self._refuse(rule.error(f"{original.__module__}.{original.__qualname__}()"))
-            return original(*args, **kwargs)
-
-        return call
+    def _refuse_by(
+        self, rule: Rule, what: str, original: Callable[..., Any], *args: Any, **kwargs: Any
+    ) -> Any:
+        if self._capturing():
+            self._refuse(rule.error(what))
+        return original(*args, **kwargs)
 
 
 # What torch.cuda.is_current_stream_capturing() looks up when called: replaced here, the function

@@ -7,26 +7,29 @@ function mode overrides all of them, so a run that we watch would be another pro
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import overrides
 from torch.overrides import TorchFunctionMode
 
-from ..dynamo import Replaced
+from ..interpose.patch import Claim, intercept
 
-__all__ = ["HiddenFunctionMode", "hide_modes", "show_modes"]
+__all__ = ["HiddenFunctionMode", "hidden_modes"]
 
 
 class HiddenFunctionMode(TorchFunctionMode):
-    """A function mode that torch's own code does not notice between the two functions below."""
+    """A function mode that torch's own code does not notice inside of :func:`hidden_modes`."""
 
 
-_original = overrides.has_torch_function
+def hidden_modes() -> Claim:
+    """Hide our function modes; for all threads, since each call asks the modes of its thread."""
+    return intercept(overrides, "has_torch_function", _has_torch_function, everywhere=True)
 
 
-def _has_torch_function(args: Any) -> bool:
-    found: bool = _original(args)
+def _has_torch_function(original: Callable[[Any], bool], args: Any) -> bool:
+    found = original(args)
     return found and (
         any(map(_has_own, args))
         or not all(
@@ -40,7 +43,3 @@ def _has_own(value: object) -> bool:
     cls, disabled = type(value), torch._C._disabled_torch_function_impl
     known = cls is torch.Tensor or cls is torch.nn.Parameter
     return not known and getattr(cls, "__torch_function__", disabled) is not disabled
-
-
-_replaced = Replaced("torch.overrides", "has_torch_function", _has_torch_function)
-hide_modes, show_modes = _replaced.enter, _replaced.leave

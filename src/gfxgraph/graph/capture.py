@@ -24,7 +24,8 @@ from ..errors import CaptureError, GfxGraphError, VerificationError
 from ..record.effects import KnownTensors, UndoLog, Unexpected, nobody_else_holds, storage_key
 from ..record.explain import explain
 from ..record.journal import Journal
-from ..record.recorder import Recorder, threads_told
+from ..record.recorder import Recorder
+from ..record.side_effects import side_effects
 from ..record.source import Source
 from ..stats import log
 from .compare import Tolerance, difference
@@ -37,7 +38,7 @@ from .segments import Segment
 from .state import PythonState
 from .trace import Failed, Traced, capture_somehow, trace
 from .turns import LOCK, being_busy
-from .warm_up import Layout, Run, WarmedUp, no_printing, one_line, report_line, some, warm_up
+from .warm_up import Layout, Run, WarmedUp, no_side_effects, one_line, report_line, some, warm_up
 
 __all__ = [
     "CapturedGraph",
@@ -465,14 +466,17 @@ def _only_computes(
     host = HostState(device, index)
     more: list[str] = []
     uncompiled = Uncompiled()
-    with being_busy(), no_printing() as printed, threads_told(_unexpected_thread), uncompiled:
+
+    def effect(rule: str, what: str) -> bool:
+        more.append(f"does something outside of torch ({what})")
+        return True
+
+    with being_busy(), side_effects(effect), uncompiled:
         try:
             yield mode
         finally:
             if uncompiled.asked:
                 more.append("calls what is to be compiled")
-            if printed:
-                more.append("prints")
             if host.has_moved():
                 host.rewind()
                 more.append("draws random numbers")
@@ -481,10 +485,6 @@ def _only_computes(
                 more.append("rebinds something")
     if more:
         raise Unexpected(f"the function {', '.join(more)}")
-
-
-def _unexpected_thread() -> None:
-    raise Unexpected("a thread is started")
 
 
 def rehearse(
@@ -510,6 +510,9 @@ def rehearse(
 
     Returns:
         The result, and whether random numbers of the device were drawn.
+
+    Raises:
+        CaptureError: it does something outside of torch; the run ended before that.
     """
     where = next((t.device for t in inputs if t.device.type == device.type), None)
     index = device.index(where or torch.device(device.type))
@@ -526,7 +529,7 @@ def rehearse(
     host.check_one_shots(one_shots_before())
     recorder = Recorder(device.type, inputs, written, keep_values=True, generators=host)
     try:
-        with being_busy(), no_printing(), recorder.watching():
+        with being_busy(), no_side_effects(), recorder.watching():
             result = function(*args, **kwargs)
             # It may be memory that is put back now.
             result = pytree.tree_map_only(torch.Tensor, torch.clone, result)

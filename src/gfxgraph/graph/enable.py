@@ -13,6 +13,7 @@ from .. import settings
 from ..compiling.rng import RngGuard, guard_rng
 from ..device import current_device
 from ..errors import GfxGraphError
+from ..interpose.patch import Claim, override
 from ..stats import configure_log, log, tally
 from ..tables import Printed
 from .bridged import BridgedCUDAGraph
@@ -20,8 +21,7 @@ from .bridged import BridgedCUDAGraph
 __all__ = ["HealthCheck", "disable", "enable", "health_check", "is_enabled"]
 
 _lock = threading.Lock()
-_replaced: dict[tuple[Any, str], Any] = {}
-_claims: list[RngGuard] = []
+_claims: list[Claim | RngGuard] = []
 
 
 def enable(debug: bool = False, validate: bool = False) -> None:
@@ -52,11 +52,11 @@ def enable(debug: bool = False, validate: bool = False) -> None:
     with _lock:
         BridgedCUDAGraph.synchronize_replays = debug
         BridgedCUDAGraph.check_liveness = validate
-        if not _replaced:
+        if not _claims:
+            classes = {"CUDAGraph": BridgedCUDAGraph, "graph": _graph_context()}
             for place in (torch.cuda, torch.cuda.graphs):
-                for name, ours in (("CUDAGraph", BridgedCUDAGraph), ("graph", _graph_context())):
-                    _replaced[place, name] = getattr(place, name)
-                    setattr(place, name, ours)
+                for name, ours in classes.items():
+                    _claims.append(override(place, name, ours))
             tally.enabled_at = time.time()
             if current_device().kind == "hip":
                 _claims.append(guard_rng())
@@ -66,9 +66,6 @@ def enable(debug: bool = False, validate: bool = False) -> None:
 def disable() -> None:
     """Put torch's own classes back. Does nothing when not enabled; graphs that exist live on."""
     with _lock:
-        for (place, name), original in _replaced.items():
-            setattr(place, name, original)
-        _replaced.clear()
         while _claims:
             _claims.pop().undo()
         BridgedCUDAGraph.synchronize_replays = BridgedCUDAGraph.check_liveness = False
@@ -77,7 +74,7 @@ def disable() -> None:
 
 def is_enabled() -> bool:
     """Whether :func:`enable` is in force."""
-    return bool(_replaced)
+    return bool(_claims)
 
 
 def _graph_context() -> Any:

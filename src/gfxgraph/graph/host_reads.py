@@ -9,14 +9,14 @@ capture they give that again instead of waiting for the device.
 from __future__ import annotations
 
 import functools
-import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import Any
 
 import torch
 
 from ..errors import CaptureError
+from ..interpose.patch import intercept
 
 __all__ = ["HostReads"]
 
@@ -72,33 +72,18 @@ class HostReads:
 
     @contextmanager
     def _replaced(self, read: Callable[..., Any]) -> Iterator[None]:
-        thread, device_type = threading.get_ident(), self._device_type
+        device_type = self._device_type
 
-        def replacement(name: str) -> Callable[..., Any]:
-            original = getattr(torch.Tensor, name)
+        def method(name: str, original: Any, tensor: torch.Tensor, *args: Any) -> Any:
+            if tensor.device.type != device_type:
+                return original(tensor, *args)
+            return read(name, original, tensor)
 
-            @functools.wraps(original)
-            def method(tensor: torch.Tensor, *args: Any) -> Any:
-                if threading.get_ident() != thread or tensor.device.type != device_type:
-                    return original(tensor, *args)
-                return read(name, original, tensor)
-
-            # It is called in the middle of what Dynamo looks at.
-            disabled: Callable[..., Any] = torch.compiler.disable(method)
-            return disabled
-
-        own = {name: vars(torch.Tensor)[name] for name in _METHODS if name in vars(torch.Tensor)}
-        replacements = {name: replacement(name) for name in _METHODS}
-        try:
-            for name, method in replacements.items():
-                setattr(torch.Tensor, name, method)
-            yield
-        finally:
+        with ExitStack() as stack:
             for name in _METHODS:
-                if name in own:
-                    setattr(torch.Tensor, name, own[name])
-                elif name in vars(torch.Tensor):
-                    delattr(torch.Tensor, name)
+                handler = functools.partial(method, name)
+                stack.enter_context(intercept(torch.Tensor, name, handler))
+            yield
 
 
 def _call(name: str | None) -> str:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import sys
-import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from copy import copy
@@ -16,13 +15,15 @@ import torch
 
 from ..device import Device
 from ..errors import CaptureError, CompileError
-from ..record.effects import UndoLog, overwrite, storage_key
+from ..interpose.patch import substitute
+from ..record.effects import UndoLog, Unexpected, overwrite, storage_key
 from ..record.explain import explain
 from ..record.journal import Journal, Judge
 from ..record.pretend_cuda import listening
-from ..record.recorder import Event, Recorder, Recording, threads_told
+from ..record.recorder import Event, Recorder, Recording
 from ..record.rules import RULES
-from ..record.source import users_line, users_line_of
+from ..record.side_effects import side_effects
+from ..record.source import Source, users_line, users_line_of
 from .host_reads import HostReads
 from .host_state import HostState
 from .lane import Lane
@@ -35,7 +36,7 @@ __all__ = [
     "Tensors",
     "WarmedUp",
     "cloned",
-    "no_printing",
+    "no_side_effects",
     "one_line",
     "other_inputs",
     "record_run",
@@ -110,50 +111,47 @@ def warm_up(this: Run, warmup: int) -> WarmedUp:
         CaptureError: what the function does cannot be in a graph.
         CompileError: it is to be compiled, and has points at which the host takes over.
     """
-    with no_printing() as printed:
-        # The first run is watched, and nothing in it is compiled. Later ones run as they would
-        # without us.
+    # The first run is watched, and nothing in it is compiled. Later ones run as they would
+    # without us.
+    state = PythonState(this.roots, search=False) if warmup == 1 else None
+    unguarded = this.state.unguarded_now()
+    with this.host.standing_still():
+        recording, outputs = record_run(this, set())
+    first_outputs = outputs
+    draws, states = this.host.draws(), this.host.states()
+    moving = _changing(this, recording)
+    if _matters(recording, moving, this.lane.device):
+        # Only now it is known what changes from call to call.
+        this.rewind()
         state = PythonState(this.roots, search=False) if warmup == 1 else None
-        unguarded = this.state.unguarded_now()
-        with this.host.standing_still():
-            recording, outputs = record_run(this, set())
-        first_outputs = outputs
-        draws, states = this.host.draws(), this.host.states()
-        moving = _changing(this, recording)
-        if _matters(recording, moving, this.lane.device):
-            # Only now it is known what changes from call to call.
-            this.rewind()
-            state = PythonState(this.roots, search=False) if warmup == 1 else None
-            recording, outputs = record_run(this, moving)
-        uncompiled_states = states
-        uncompiled: Tensors | None = None
-        if this.compiled:
-            for event in recording.breaks():
-                raise CompileError(
-                    f"the host takes over between two graphs ({event.point.what}), and compiled "
-                    f"code cannot be cut there: {event.where}"
-                )
-            uncompiled = cloned(outputs, this.log.regions())
-        compiles = this.compiled or recording.compiles
-        heard, reads = list(printed), HostReads(this.lane.device.type)
-        for left in range(warmup - 1, 0, -1):
-            this.rewind()
-            if left == 1:  # what the last run changes, every call would
-                state = PythonState(this.roots, search=False)
-                unguarded = this.state.unguarded_now()
-            remembered = reads.remembered() if compiles and left == 1 else nullcontext()
-            with this.journal.playing(), remembered:
-                outputs = this.function()
-            states = this.host.states()
-        assert state is not None
-        changes = list(dict.fromkeys([*state.changes(), *unguarded.changes()]))
-    if compiles:  # a compiler may print what it likes
-        printed = heard
-    if printed:
-        raise CaptureError(
-            f"the function prints ({''.join(printed).strip()[:60]!r}); a replay does not run "
-            "Python. Remove the print, or keep it outside of the graphed function."
-        )
+        recording, outputs = record_run(this, moving)
+    uncompiled_states = states
+    uncompiled: Tensors | None = None
+    if this.compiled:
+        for event in recording.breaks():
+            raise CompileError(
+                f"the host takes over between two graphs ({event.point.what}), and compiled "
+                f"code cannot be cut there: {event.where}"
+            )
+        uncompiled = cloned(outputs, this.log.regions())
+    compiles = this.compiled or recording.compiles
+    reads = HostReads(this.lane.device.type)
+    takes_over = any(event.point.rule == "no-graph" for event in recording.events)
+    for left in range(warmup - 1, 0, -1):
+        this.rewind()
+        if left == 1:  # what the last run changes, every call would
+            state = PythonState(this.roots, search=False)
+            unguarded = this.state.unguarded_now()
+        with (
+            # A compiler reads clocks and files, and takes long enough without being listened to.
+            _no_printing() if compiles else no_side_effects(lambda: takes_over),
+            reads.remembered() if compiles and left == 1 else nullcontext(),
+            this.journal.playing(),
+        ):
+            outputs = this.function()
+        states = this.host.states()
+    assert state is not None
+    changes = list(dict.fromkeys([*state.changes(), *unguarded.changes()]))
     if changes:
         raise CaptureError(
             f"each call rebinds {some(changes)} in Python, which a replay would not do. Keep "
@@ -201,13 +199,9 @@ def record_run(this: Run, moving: set[int]) -> tuple[Recording, list[torch.Tenso
         generators=this.host,
     )
 
-    def refuse_thread() -> None:  # before it runs: what it writes could not be taken back
-        recorder.met("thread", "Thread.start()")
-        raise explain("thread", "Thread.start()", users_line())
-
     this.host.begin()
     with (
-        threads_told(refuse_thread),
+        no_side_effects(lambda: recorder.quiet > 0),
         listening(recorder.heard, answer_capturing=True),
         recorder.watching(),
         this.journal.playing(),
@@ -279,7 +273,7 @@ def _confirm(this: Run, eager: WarmedUp) -> None:
     log = UndoLog()
     other = dataclasses.replace(this, log=log, journal=copy(this.journal))
     try:
-        with no_printing(), other_inputs(this):
+        with other_inputs(this):
             try:
                 recording, _ = record_run(other, eager.moving)
             finally:
@@ -353,31 +347,49 @@ def report_line(event: Event) -> str:
     return f"{event.where}: {event.point.what}, {how}"
 
 
-class _Listener:
-    """Stands in for ``sys.stdout``: keeps what this thread prints, passes on what others print."""
+@contextmanager
+def no_side_effects(let_pass: Callable[[], bool] = lambda: False) -> Iterator[None]:
+    """End a run of ours before it does something outside of torch, such as writing a file.
 
-    def __init__(self, stream: Any, heard: list[str]) -> None:
-        self._stream = stream
-        self._thread = threading.get_ident()
-        self._heard = heard
+    Args:
+        let_pass: whether what happens now belongs to a point at which the host takes over.
 
-    def write(self, text: str) -> Any:
-        if threading.get_ident() != self._thread:
-            return self._stream.write(text)
-        self._heard.append(text)
+    Raises:
+        CaptureError: it is about to.
+    """
+    met: list[tuple[str, str, Source]] = []
+
+    def tell(rule: str, what: str) -> bool:
+        if not let_pass():
+            met.append((rule, what, users_line()))
+        return not let_pass()
+
+    try:
+        with side_effects(tell):
+            yield
+    except (Exception, Unexpected):
+        if not met:
+            raise
+    if met:  # outside of the handler: the error there holds the tensors of the run
+        raise explain(*met[0])
+
+
+class _Unheard:
+    """Stands in for ``sys.stdout``, and drops what is printed."""
+
+    original: Any = None
+
+    def write(self, text: str) -> int:
         return len(text)
 
     def __getattr__(self, name: str) -> Any:
-        return getattr(self._stream, name)
+        return getattr(self.original, name)
 
 
 @contextmanager
-def no_printing() -> Iterator[list[str]]:
-    """Keep what is printed in warm-up runs, which the user did not ask for."""
-    heard: list[str] = []
-    before = sys.stdout
-    sys.stdout = _Listener(before, heard)
-    try:
-        yield heard
-    finally:
-        sys.stdout = before
+def _no_printing() -> Iterator[None]:
+    """Drop what this thread prints: a compiler may print what it likes."""
+    stream = _Unheard()
+    with substitute(sys, "stdout", stream) as claim:
+        stream.original = claim.original
+        yield

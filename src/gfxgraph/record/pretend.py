@@ -34,6 +34,7 @@ from ..dynamo import Uncompiled
 from ..errors import DeviceError
 from .effects import storage_key
 from .pretend_cuda import FakeDevice, Observer, attached, attention, listening
+from .watch import lifting_of_host_data
 
 __all__ = ["Observer", "Pretend", "PretendTensor", "listening"]
 
@@ -167,7 +168,7 @@ class Pretend:
             _lend_device_guard()
             stack.callback(torch.default_generator.set_state, torch.default_generator.get_state())
             stack.callback(self._put_data_back)
-            stack.enter_context(_lifting_of_host_data)
+            stack.enter_context(lifting_of_host_data())
             stack.enter_context(attached(self.device))
             stack.enter_context(Uncompiled())
             stack.enter_context(_FunctionMode(self))
@@ -840,31 +841,6 @@ _FUNCTIONS: dict[Any, Callable[..., Any]] = {
 
 # An index alone means a device of the accelerator that torch was built for, if it was for one.
 _TAKES_INDEX = frozenset({torch.Tensor.to, torch.Tensor.cuda})
-
-
-class _LiftingOfHostData:
-    """``torch.tensor(x, device="cuda")`` then is a tensor of the host and a copy of it."""
-
-    def __init__(self) -> None:
-        self._users = 0
-        self._before = False
-        self._lock = threading.Lock()
-
-    def __enter__(self) -> None:
-        with self._lock:
-            if not self._users:
-                self._before = torch._C._only_lift_cpu_tensors()
-                torch._C._set_only_lift_cpu_tensors(True)
-            self._users += 1
-
-    def __exit__(self, *exc_info: object) -> None:
-        with self._lock:
-            self._users -= 1
-            if not self._users:
-                torch._C._set_only_lift_cpu_tensors(self._before)
-
-
-_lifting_of_host_data = _LiftingOfHostData()
 
 
 @functools.cache

@@ -1,7 +1,6 @@
 """What a function asks of ``torch.cuda``: listened in on, or answered with no device behind it.
 
-Functions of torch are replaced while somebody listens anywhere, and put back after the last; a
-thread on which nobody listens gets the original behaviour all the time.
+Functions of torch are replaced while somebody listens; other threads get the original behaviour.
 """
 
 from __future__ import annotations
@@ -11,11 +10,13 @@ import itertools
 import threading
 import weakref
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import torch
+
+from ..interpose.patch import find, intercept
 
 __all__ = [
     "Answer",
@@ -135,7 +136,7 @@ def listening(observer: Observer, *, answer_capturing: bool = False) -> Iterator
 def attached(listener: _Listener) -> Iterator[None]:
     """``listener`` takes the calls of this thread."""
     before = _local.listener
-    with _replaced_for_all, listener.replaced:
+    with _replaced((*_HEARD, *listener.more), listener):
         _local.listener = listener
         try:
             yield
@@ -143,93 +144,24 @@ def attached(listener: _Listener) -> Iterator[None]:
             _local.listener = before
 
 
-class _Replaced:
-    """Attributes of torch, replaced while somebody is inside.
-
-    Args:
-        paths: where they are; those that this version of torch does not have are left out.
-    """
-
-    def __init__(self, paths: Iterable[str]) -> None:
-        self._paths = tuple(paths)
-        self._users = 0
-        self._undo: list[tuple[Any, str, Any, Any]] = []
-        self._lock = threading.RLock()  # the garbage collector may bring us here again
-
-    def __enter__(self) -> None:
-        with self._lock:
-            self._users += 1
-            if self._users == 1:
-                for path in self._paths:
-                    self._replace(path)
-
-    def __exit__(self, *exc_info: object) -> None:
-        with self._lock:
-            self._users -= 1
-            if self._users:
-                return
-            while self._undo:
-                owner, name, original, replacement = self._undo.pop()
-                # Who replaced ours in the meantime calls it, and gets the original behaviour.
-                if vars(owner).get(name) is replacement:
-                    if original is _MISSING:
-                        delattr(owner, name)
-                    else:
-                        setattr(owner, name, original)
-
-    def _replace(self, path: str) -> None:
-        *parents, name = path.split(".")[1:]
-        owner: Any = torch
-        for parent in parents:
-            owner = getattr(owner, parent, None)
-        original = getattr(owner, name, _MISSING)
-        if owner is None or (original is _MISSING and not path.startswith(_MAY_BE_MADE)):
-            return
-        replacement: Any = _replacement(path, original)
-        if name == "__new__":
-            replacement = staticmethod(replacement)
-        self._undo.append((owner, name, vars(owner).get(name, _MISSING), replacement))
-        setattr(owner, name, replacement)
+@contextmanager
+def _replaced(paths: Iterable[str], listener: _Listener) -> Iterator[None]:
+    """Calls of this thread of what is at ``paths``, as far as torch has it, go to ``listener``."""
+    with ExitStack() as stack:
+        for path in paths:
+            place = find(path.replace(".", ":", 1))
+            if place is not None and (hasattr(*place) or path.startswith(_MAY_BE_MADE)):
+                handler = functools.partial(_heard_by, listener, path)
+                stack.enter_context(intercept(*place, handler))
+        yield
 
 
-_MISSING: Any = object()
+def _heard_by(listener: _Listener, path: str, original: Any, *args: Any, **kwargs: Any) -> Any:
+    return listener.call(path, original, args, kwargs)
+
+
 # Python functions of torch.cuda that were imported by name end here; a CPU build has no such names.
 _MAY_BE_MADE = "torch._C._cuda_"
-
-
-def _replacement(path: str, original: Any) -> Any:
-    def call(*args: Any, **kwargs: Any) -> Any:
-        listener = _local.listener
-        if listener is not None:
-            return listener.call(path, original, args, kwargs)
-        if original is _MISSING:
-            raise AttributeError(f"this build of torch has no {path}")
-        return original(*args, **kwargs)
-
-    call.is_taken = lambda: _local.listener is not None  # type: ignore[attr-defined]
-    if path in _CLASSES:
-        return _StandIn(original.__name__, (), {"original": original, "make": staticmethod(call)})
-    return functools.update_wrapper(call, original) if callable(original) else call
-
-
-class _StandIn(type):
-    """Stands where a class is looked up; what it constructs depends on the thread."""
-
-    original: type
-    make: Callable[..., Any]
-
-    def __call__(cls, *args: Any, **kwargs: Any) -> Any:
-        return cls.make(*args, **kwargs)
-
-    def __instancecheck__(cls, instance: Any) -> bool:
-        return isinstance(instance, cls.original)
-
-    def __subclasscheck__(cls, subclass: type) -> bool:
-        return issubclass(subclass, cls.original)
-
-    def __getattr__(cls, name: str) -> Any:
-        return getattr(cls.original, name)
-
 
 # Classes in C, whose constructors cannot be replaced.
 _CLASSES = ("torch.Generator", "torch.Stream", "torch.Event")
@@ -244,7 +176,7 @@ class _Listener:
         capturing: whether a capture is said to be underway.
     """
 
-    replaced = _Replaced(_IS_CAPTURING)
+    more: Iterable[str] = _IS_CAPTURING  # paths to replace, beside those that all replace
 
     def __init__(self, observer: Observer, origin: Any, capturing: bool) -> None:
         self.observer = observer
@@ -330,8 +262,6 @@ class _Listener:
 
 
 _DEFAULT, _FIRST = 0, 1  # ids of streams
-
-_replaced_for_all = _Replaced(_HEARD)
 
 
 def _is_method(path: str) -> bool:
@@ -814,6 +744,6 @@ _HEARD_WITHOUT_DEVICE = {
     "torch.cuda.make_graphed_callables": ("capture", None),
 }
 
-FakeDevice.replaced = _Replaced(
+FakeDevice.more = frozenset(
     {*_IS_CAPTURING, *_CLASSES, *_CONSTANT_ANSWERS, *_ANSWERS, *_HEARD_WITHOUT_DEVICE} - {*_HEARD}
 )

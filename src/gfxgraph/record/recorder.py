@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
@@ -22,7 +21,7 @@ from .watch import Dependence, Point, Watch
 
 _DONE_IN_EACH_CALL = ("no-graph", "seed")
 
-__all__ = ["Event", "Note", "Recorder", "Recording", "threads_told"]
+__all__ = ["Event", "Note", "Recorder", "Recording"]
 
 
 @dataclass
@@ -236,6 +235,7 @@ class Recorder(Watch):
         """A call of the host's that is no operation."""
         self.recording.asks_capturing |= kind == "capturing"
         return super().heard(kind, what, detail)
+
     def will_draw(self, generator: torch.Generator | None) -> None:
         """Pass it on."""
         if self._generators is not None:
@@ -305,24 +305,6 @@ class Recorder(Watch):
         if not self.quiet:
             note = Note(rule, what, users_line())
             self.recording.notes[note] = self.recording.notes.get(note, 0) + 1
-
-
-@contextmanager
-def threads_told(tell: Callable[[], None]) -> Iterator[None]:
-    """Tell of each thread that this thread is about to start: nobody sees what that does."""
-    original, ours = threading.Thread.start, threading.get_ident()
-
-    def start(thread: threading.Thread) -> None:
-        if threading.get_ident() == ours:
-            tell()
-        original(thread)
-
-    replaced: Any = threading.Thread
-    replaced.start = start
-    try:
-        yield
-    finally:
-        replaced.start = original
 
 
 def _kept(result: Any, given: list[torch.Tensor]) -> Any:

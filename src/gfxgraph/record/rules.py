@@ -310,7 +310,7 @@ def f(x):
     ),
     Rule(
         "thread",
-        "another thread is started",
+        "work is done on another thread",
         "eager",
         "eager",
         "A capture records the work of one thread; what another computes is done once, at capture.",
@@ -332,7 +332,7 @@ def f(x):
     ),
     Rule(
         "print",
-        "something is printed",
+        "the function prints",
         "eager",
         "eager",
         "A replay does not run Python, so it prints nothing.",
@@ -346,6 +346,49 @@ def f(x):
         good="""\
 def f(x):  # the caller prints
     return x.tanh()
+""",
+    ),
+    Rule(
+        "side-effect",
+        "something outside of torch is written",
+        "eager",
+        "eager",
+        "A replay does not run Python: a file, a log, a queue, a socket or a database would get "
+        "what the first call wrote, and nothing of the others.",
+        "Do it outside of the function with what the call returned, or in a function marked "
+        "@gfxgraph.no_graph, which runs between two graphs at each call.",
+        bad="""\
+import queue
+
+actions = queue.Queue()
+
+def f(x):
+    action = x.tanh()
+    actions.put(action)
+    return action
+""",
+        good="""\
+def f(x):  # the caller puts what is returned on the queue
+    return x.tanh()
+""",
+    ),
+    Rule(
+        "outside-read",
+        "a clock, a file or the system is read",
+        "eager",
+        "eager",
+        "A replay does not run Python: the time, the file or the answer would be that of the first "
+        "call for ever.",
+        "Read it outside of the function, and pass what came out as an argument.",
+        bad="""\
+import time
+
+def f(x):
+    return x * (time.time() % 1)
+""",
+        good="""\
+def f(x, phase=0.5):  # the caller passes time.time() % 1 in a tensor
+    return x * phase
 """,
     ),
     Rule(

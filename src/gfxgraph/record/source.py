@@ -15,7 +15,7 @@ from typing import Any
 
 import torch
 
-__all__ = ["LineFinder", "Source", "users_line", "users_line_of"]
+__all__ = ["LineFinder", "Source", "is_the_users", "users_line", "users_line_of"]
 
 _NOT_THE_USERS = tuple(
     f"{path}{end}"
@@ -67,7 +67,7 @@ def users_line() -> Source:
 def _line_of(frame: FrameType | None) -> Source:
     """The innermost line of this stack that is neither torch's nor ours."""
     while frame is not None:
-        if _is_the_users(frame.f_code):
+        if is_the_users(frame.f_code):
             return Source(frame.f_code.co_filename, frame.f_lineno, frame.f_code.co_name)
         frame = frame.f_back
     return Source()
@@ -77,7 +77,7 @@ def users_line_of(error: BaseException) -> Source:
     """The innermost line that is neither torch's nor ours of those that ``error`` passed."""
     found = Source()
     for frame, line in traceback.walk_tb(error.__traceback__):
-        if _is_the_users(frame.f_code):
+        if is_the_users(frame.f_code):
             found = Source(frame.f_code.co_filename, line, frame.f_code.co_name)
     return found
 
@@ -111,7 +111,7 @@ class LineFinder:
             sys.settrace(before)
 
     def _call(self, frame: FrameType, event: str, arg: object) -> Any:
-        if not _is_the_users(frame.f_code):
+        if not is_the_users(frame.f_code):
             return None
         self._depth += 1
         return self._line
@@ -127,7 +127,8 @@ class LineFinder:
         return self._line
 
 
-def _is_the_users(code: CodeType) -> bool:
+def is_the_users(code: CodeType) -> bool:
+    """Whether it is neither torch's nor ours nor Python's own."""
     file = code.co_filename
     if file.startswith(_NOT_THE_USERS):
         return file.startswith(_THE_USERS)

@@ -9,11 +9,10 @@ capture puts the remembered result in its place.
 from __future__ import annotations
 
 import functools
-import sys
 import threading
 import weakref
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any, Literal, NamedTuple, TypeAlias
 
 import torch
@@ -25,13 +24,14 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from ..device import emulated_rules
 from ..device.operator_table import Call, copies_host_scalar, may_refuse, refusal
 from ..device.operators import is_composite, is_view, may_write, run_composite, written_tensors
-from ..device.overrides import HiddenFunctionMode, hide_modes, show_modes
+from ..device.overrides import HiddenFunctionMode, hidden_modes
 from ..dynamo import Uncompiled
+from ..interpose.patch import Claim, find, intercept, override
 from .effects import StorageNames, tensors_in
 from .journal import perform
 from .pretend_cuda import Answer
 
-__all__ = ["Dependence", "Point", "Roots", "Watch", "current_watch"]
+__all__ = ["Dependence", "Point", "Roots", "Watch", "current_watch", "lifting_of_host_data"]
 
 Roots: TypeAlias = "frozenset[int] | None"
 """What data depends on: the storage keys of tensors from outside. ``None``: on what may change from
@@ -226,26 +226,22 @@ class Watch:
         """See what this thread does."""
         before = getattr(_local, "watch", None)
         _local.watch = self
-        lift = torch._C._only_lift_cpu_tensors()
-        # torch.tensor(x, device="cuda") then reaches us as a host tensor and a copy.
-        torch._C._set_only_lift_cpu_tensors(True)
         self._modes = modes = (_FunctionMode(self), _DispatchMode(self))
         uncompiled = Uncompiled()
-        hide_modes()
         try:
             with (
                 uncompiled,
+                hidden_modes(),
+                lifting_of_host_data(),
                 modes[0],
                 nullcontext() if self._only else modes[1],
                 _launches_of_triton(self),
             ):
                 yield
         finally:
-            show_modes()
             if uncompiled.asked:
                 self.called_compiled()
             self._modes = ()  # they hold us, and we hold tensors
-            torch._C._set_only_lift_cpu_tensors(lift)
             _local.watch = before
 
     def to_top(self) -> None:
@@ -741,24 +737,20 @@ def _fills_its_storage(tensor: torch.Tensor) -> bool:
     return tensor.numel() * tensor.element_size() == tensor.untyped_storage().nbytes()
 
 
-@contextmanager
-def _launches_of_triton(watch: Watch) -> Iterator[None]:
+def lifting_of_host_data() -> Claim:
+    """``torch.tensor(x, device="cuda")`` then is a tensor of the host and a copy of it."""
+    flag, put = torch._C._only_lift_cpu_tensors, torch._C._set_only_lift_cpu_tensors
+    return override(torch._C, "_only_lift_cpu_tensors", True, get=flag, put=put)
+
+
+def _launches_of_triton(watch: Watch) -> AbstractContextManager[Any]:
     """See the tensors that Triton kernels are launched with: torch does not know such kernels."""
-    jit: Any = sys.modules.get("triton.runtime.jit")  # not loaded: no kernel was launched so far
-    if jit is None:
-        yield
-        return
-    JITFunction = jit.JITFunction
-    thread, original = threading.get_ident(), JITFunction.run
+    place = find("triton.runtime.jit:JITFunction.run")
+    if place is None:  # not loaded: no kernel was launched so far
+        return nullcontext()
 
-    @functools.wraps(original)
-    def run(self: Any, *args: Any, **kwargs: Any) -> Any:
-        if threading.get_ident() == thread:
-            watch.expose(tensors_in((args, kwargs)), f"Triton kernel {self.__name__}")
-        return original(self, *args, **kwargs)
+    def run(original: Any, kernel: Any, *args: Any, **kwargs: Any) -> Any:
+        watch.expose(tensors_in((args, kwargs)), f"Triton kernel {kernel.__name__}")
+        return original(kernel, *args, **kwargs)
 
-    JITFunction.run = run
-    try:
-        yield
-    finally:
-        JITFunction.run = original
+    return intercept(*place, run)

@@ -1,0 +1,1 @@
+"""What stands between the user's code and what it calls."""

@@ -1,0 +1,96 @@
+"""Hearing what a thread calls, by Python's own profiler hook."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from types import FrameType, TracebackType
+from typing import Any
+
+from ..errors import CaptureError
+
+__all__ = ["Listening"]
+
+Hear = Callable[[FrameType, str, Any], object]
+
+
+class Listening:
+    """A context manager that hears the calls of this thread, of Python functions and of C's.
+
+    Of a call it hears before it is made, and may raise to stop it. The profiler that is there hears
+    of everything too, and is put back.
+
+    Args:
+        hear: called with a frame, ``"call"``, ``"return"``, ``"c_call"`` and so on, and its
+            argument, as :func:`sys.setprofile` says. What it raises goes into the program.
+
+    Raises:
+        CaptureError: the profiler that is there could not be put back.
+    """
+
+    def __init__(self, hear: Hear) -> None:
+        self._hear = hear
+        self._profiler: Any = None
+        self._hook: Hear = hear
+        self._tracer: tuple[Any] | None = None
+        self._frames: list[FrameType] = []
+
+    def __enter__(self) -> Listening:
+        profiler: Any = sys.getprofile()
+        self._profiler = profiler
+        hear: Any = self._hear
+        if callable(profiler):
+
+            def both(frame: FrameType, event: str, value: Any) -> None:
+                hear(frame, event, value)
+                profiler(frame, event, value)
+
+            self._hook = both
+        elif profiler is not None and not hasattr(profiler, "enable"):
+            raise CaptureError(
+                f"a profiler is on ({type(profiler).__module__}.{type(profiler).__qualname__}) "
+                "that nobody could put back. Capture before it is started.",
+                transient=True,
+            )
+        sys.setprofile(self._hook)
+        return self
+
+    def go_on_after_errors(self, frame: FrameType | None, until: FrameType | None) -> None:
+        """Hear also what ``frame`` and its callers do on the way of an error out of ``hear``.
+
+        Python takes the hook away when that raises. The frames up to ``until`` put it back when the
+        error comes to them, before any ``except`` or ``finally`` of theirs runs.
+        """
+        if self._tracer is None:
+            self._tracer = (sys.gettrace(),)
+        while frame is not None and frame is not until:
+            frame.f_trace, frame.f_trace_lines = self._go_on, False
+            self._frames.append(frame)
+            frame = frame.f_back
+        sys.settrace(self._go_on)
+
+    def _go_on(self, frame: FrameType, event: str, value: Any) -> Any:
+        if event == "exception" and sys.getprofile() is None:
+            sys.setprofile(self._hook)
+        return self._go_on
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if self._tracer is not None and sys.gettrace() == self._go_on:
+            sys.settrace(self._tracer[0])
+        for frame in self._frames:
+            frame.f_trace = None
+        self._frames.clear()  # nothing is to wait for the garbage collector
+        self._hear = self._hook = _nothing
+        if self._profiler is None or callable(self._profiler):
+            sys.setprofile(self._profiler)
+        else:  # cProfile, which before Python 3.12 is no Python function and has missed the block
+            self._profiler.enable()
+
+
+def _nothing(frame: FrameType, event: str, value: Any) -> None:
+    """Hears nothing."""

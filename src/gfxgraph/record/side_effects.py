@@ -1,0 +1,458 @@
+"""Effects outside of torch and of Python's own objects, seen before they happen.
+
+A replay does not run Python: a line in a file, a message on a queue or in a log would be written by
+the first call only, and a time that was read would be the same for ever. And the runs that we make
+for a capture are not to write anything: so such a run ends before the first effect.
+
+Functions in C, such as the methods of an open file, cannot be replaced, and what was imported by
+name or bound to an object is called past its module. So the profiler hook hears each call, and the
+tables below say which matter. An audit hook would hear less (no method of an open file), could
+never be removed, and would cost each ``id()`` of the process. Standard streams, logging and
+warnings end in one function each, which this thread finds replaced: there an effect is left out,
+and the run goes on.
+
+What C calls on its own is not seen: ``map(file.write, lines)``, ``functools.partial(file.write)``.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dis
+import functools
+import gc
+import importlib
+import inspect
+import io
+import itertools
+import linecache
+import logging
+import queue
+import sys
+import sysconfig
+import threading
+import tokenize
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from datetime import date, datetime
+from pathlib import Path
+from types import BuiltinFunctionType, CodeType, FrameType
+from typing import Any, Literal
+
+import torch
+
+from ..interpose.listen import Listening
+from ..interpose.patch import intercept, substitute
+from .effects import Unexpected
+from .source import is_the_users
+
+__all__ = ["side_effects"]
+
+Tell = Callable[[str, str], bool]
+"""Called with a rule and with what is called; gives whether that is to be kept from happening."""
+
+_WRITE, _READ = "side-effect", "outside-read"
+
+# Functions in C, by rule and module.
+_FUNCTIONS: dict[str, dict[str, str]] = {
+    _WRITE: {
+        "posix": "_exit abort chdir chflags chmod chown copy_file_range dup2 execv execve fchmod "
+        "fchown fork forkpty fsync ftruncate kill killpg lchown link lockf mkdir mkfifo mknod nice "
+        "posix_fallocate posix_spawn posix_spawnp putenv pwrite pwritev remove removexattr rename "
+        "replace rmdir sendfile setxattr splice symlink system truncate umask unlink unsetenv "
+        "utime write writev",
+        "nt": "_exit abort chdir chmod execv execve fsync ftruncate kill link mkdir putenv remove "
+        "rename replace rmdir spawnv spawnve startfile symlink system truncate unlink unsetenv "
+        "utime write",
+        "_pickle": "dump",
+        "marshal": "dump",
+        "_posixsubprocess": "fork_exec",
+        "_winapi": "CreateProcess",
+        "_sqlite3": "connect",
+        "_signal": "alarm pthread_kill raise_signal setitimer signal",
+        "atexit": "register unregister",
+        "builtins": "input",
+        "sys": "setprofile settrace",
+        "fcntl": "fcntl flock ioctl lockf",
+        "syslog": "openlog syslog",
+    },
+    _READ: {
+        "time": "asctime clock_gettime clock_gettime_ns ctime gmtime localtime monotonic "
+        "monotonic_ns perf_counter perf_counter_ns process_time process_time_ns strftime "
+        "thread_time thread_time_ns time time_ns",
+        "posix": "access getcwd getloadavg getrandom listdir lstat open pread preadv read readlink "
+        "readv scandir stat statvfs times urandom wait waitpid",
+        "nt": "access getcwd listdir lstat open read readlink scandir stat times urandom waitpid",
+        "io": "open open_code",
+        "_io": "open open_code",
+        "_pickle": "load",
+        "marshal": "load",
+        "_uuid": "generate_time_safe",
+        "_socket": "getaddrinfo gethostbyname gethostbyname_ex gethostname getnameinfo",
+        "select": "poll select",
+        "resource": "getrusage",
+    },
+    "thread": {"_thread": "start_joinable_thread start_new_thread"},
+    "print": {"builtins": "print"},
+}
+
+# Methods in C, by module and class.
+_METHODS: dict[str, dict[str, str]] = {
+    "_io": {
+        "_IOBase": "close detach read read1 readall readinto readinto1 readline readlines seek "
+        "truncate write writelines",
+    },
+    "_queue": {"SimpleQueue": "get get_nowait put put_nowait"},
+    "_socket": {
+        "socket": "accept bind close connect connect_ex detach listen recv recv_into recvfrom "
+        "recvfrom_into recvmsg recvmsg_into send sendall sendmsg sendto setsockopt shutdown "
+        "_accept",
+    },
+    "_ssl": {"_SSLSocket": "do_handshake read shutdown write"},
+    "sqlite3": {
+        "Connection": "backup close commit create_function execute executemany executescript "
+        "rollback",
+        "Cursor": "execute executemany executescript fetchall fetchmany fetchone",
+    },
+    "mmap": {"mmap": "flush move read read_byte readline resize seek write write_byte"},
+    "_csv": {"Writer": "writerow writerows"},
+    "_pickle": {"Pickler": "dump", "Unpickler": "load"},
+    "numpy": {"ndarray": "dump tofile"},
+    "select": {"epoll": "modify poll register unregister", "poll": "poll"},
+}
+# What goes into these stays there: they count only where they were there before the run.
+_IN_MEMORY = (io.StringIO, io.BytesIO, queue.SimpleQueue)
+
+# Functions in Python, by rule and module.
+_PYTHON: dict[str, dict[str, str]] = {
+    _WRITE: {
+        "asyncio.base_events": "BaseEventLoop.call_soon BaseEventLoop.call_soon_threadsafe "
+        "BaseEventLoop.run_in_executor",
+        "concurrent.futures.process": "ProcessPoolExecutor.submit",
+        "multiprocessing.connection": "_ConnectionBase.recv _ConnectionBase.recv_bytes "
+        "_ConnectionBase.send _ConnectionBase.send_bytes",
+        "multiprocessing.process": "BaseProcess.start",
+        "pickle": "_Pickler.dump _Unpickler.load",
+        "subprocess": "Popen.__init__ Popen.communicate Popen.send_signal",
+        "torch.jit._serialization": "load save",
+        "torch.serialization": "load save",
+    },
+    "thread": {
+        "concurrent.futures.thread": "ThreadPoolExecutor.submit",
+        "threading": "Thread.start",
+    },
+}
+# Methods in Python of objects that count only where they were there before the run.
+_PYTHON_METHODS = {
+    "asyncio.locks": "Event.clear Event.set",
+    "asyncio.queues": "Queue.get_nowait Queue.put_nowait",
+    "concurrent.futures._base": "Future.set_exception Future.set_result",
+    "multiprocessing.queues": "Queue.get Queue.get_nowait Queue.put Queue.put_nowait "
+    "SimpleQueue.get SimpleQueue.put",
+    "queue": "Queue.get Queue.get_nowait Queue.put Queue.put_nowait Queue.task_done",
+    "threading": "Condition.notify Event.clear Event.set",
+}
+
+# They read files to find code.
+_LOADERS = (
+    "<frozen importlib",
+    "<frozen zipimport",
+    f"{Path(importlib.__file__).parent}/",
+    *(str(module.__file__) for module in (inspect, linecache, tokenize)),
+)
+_OURS = f"{Path(__file__).parents[1]}/"
+_INTERNAL = (
+    _OURS,
+    "<gfxgraph>",
+    f"{Path(torch.__file__).parent}/",
+    f"{sysconfig.get_path('purelib')}/triton/",
+    f"{sysconfig.get_path('platlib')}/triton/",
+)
+
+
+@contextmanager
+def side_effects(tell: Tell, *, perform: bool = False) -> Iterator[None]:
+    """See what this thread does outside of torch.
+
+    Args:
+        tell: told of each effect before it happens. Where it gives ``True`` the effect is left out,
+            and where that cannot be, the run ends with :class:`Unexpected`.
+        perform: let effects happen, whatever ``tell`` gives: it is the user's own run.
+
+    Raises:
+        CaptureError: a profiler is on that nobody could put back.
+    """
+    caller = sys._getframe(1)
+    while caller.f_code.co_filename == contextlib.__file__ and caller.f_back is not None:
+        caller = caller.f_back
+    watch = _SideEffects(tell, perform, caller)
+    with ExitStack() as stack:
+        stack.callback(vars(watch).clear)  # it holds frames, and they hold tensors
+        for name, rule in (("stdout", "print"), ("stderr", _WRITE)):
+            if getattr(sys, name) is not None:
+                stream = _Stream(
+                    watch, rule, "print()" if rule == "print" else "sys.stderr.write()"
+                )
+                claim = stack.enter_context(substitute(sys, name, stream))
+                stream.original = claim.original
+        stack.enter_context(intercept(logging.Logger, "callHandlers", watch.log))
+        stack.enter_context(intercept(warnings, "_showwarnmsg_impl", watch.warn))
+        watch.listening = stack.enter_context(Listening(watch.hear))
+        stack.enter_context(watch.collections())
+        yield
+
+
+class _SideEffects:
+    def __init__(self, tell: Tell, perform: bool, outside: FrameType) -> None:
+        self.perform = perform
+        self.listening: Listening | None = None
+        self._tell = tell
+        self._outside = outside
+        self._functions, self._methods, self._codes = _functions(), _methods(), _codes()
+        self._names: dict[type, frozenset[str]] = {}
+        self._made_inside: dict[int, Any] = {}
+        self._collecting = False
+
+    @contextmanager
+    def collections(self) -> Iterator[None]:
+        """Know when the garbage collector runs: what it calls is nothing that the function does."""
+        thread = threading.get_ident()
+
+        def begin(phase: str, info: object) -> None:
+            if phase == "start" and threading.get_ident() == thread:
+                self._collecting = True
+
+        def end(phase: str, info: object) -> None:
+            if phase == "stop" and threading.get_ident() == thread:
+                self._collecting = False
+
+        gc.callbacks.insert(0, begin)  # others in the list are called in between
+        gc.callbacks.append(end)
+        try:
+            yield
+        finally:
+            gc.callbacks.remove(begin)
+            gc.callbacks.remove(end)
+
+    def hear(self, frame: FrameType, event: str, value: Any) -> None:
+        """A call; for the profiler hook."""
+        if self._collecting:
+            return
+        if event == "c_call":
+            rule = self._functions.get(value)
+            if rule is not None:
+                ends_here = rule == "print" and not _may_name_a_file(frame.f_code)
+                of_a_record = rule == _READ and frame.f_code.co_filename == logging.__file__
+                if not (ends_here or of_a_record):
+                    self._stop(rule, _name_of(value), frame, frame)
+                return
+            owner = value.__self__
+            names = self._names.get(type(owner))
+            if names is None:
+                names = self._names[type(owner)] = self._names_in(type(owner))
+            if value.__name__ in names and not (
+                isinstance(owner, _IN_MEMORY) and self._is_made_inside(owner, frame)
+            ):
+                self._stop(_WRITE, _name_of(value), frame, frame)
+        elif event == "call":
+            known = self._codes.get(frame.f_code)
+            if known is not None:
+                rule, name, of_objects = known
+                caller = frame.f_back
+                if of_objects and (
+                    # One method of Python's own calls another: then the first one counts.
+                    (caller is not None and _kind(caller.f_code) == "other")
+                    or self._is_made_inside(frame.f_locals.get("self"), frame)
+                ):
+                    return
+                self._stop(rule, name, frame, caller)
+
+    def _names_in(self, cls: type) -> frozenset[str]:
+        found = (self._methods.get(base, "").split() for base in cls.__mro__)
+        return frozenset(name for names in found for name in names)
+
+    def _stop(self, rule: str, what: str, frame: FrameType, caller: FrameType | None) -> None:
+        if not _is_harmless(caller) and self._tell(rule, what) and not self.perform:
+            assert self.listening is not None
+            # What the user has in a `finally` is not to happen either.
+            self.listening.go_on_after_errors(frame, self._outside)
+            raise Unexpected(what)
+
+    def _is_made_inside(self, item: Any, frame: FrameType) -> bool:
+        """Whether nothing but the running functions holds ``item``: nobody can have it later."""
+        if id(item) in self._made_inside:
+            return True
+        inside: set[int] = set()
+        running: FrameType | None = frame
+        while running is not None and running is not self._outside:
+            inside |= {id(running), id(running.f_locals)}
+            running = running.f_back
+        holders = gc.get_referrers(item)
+        # Beside them only its bound method as it is called.
+        bound = [holder for holder in holders if type(holder) is BuiltinFunctionType]
+        inside |= {id(holders), id(bound), *map(id, bound)}
+        others = gc.get_referrers(*bound) if bound else []
+        for holder in itertools.chain(holders, others):
+            if id(holder) not in inside and not isinstance(holder, FrameType):
+                return False
+        self._made_inside[id(item)] = item
+        return True
+
+    # What ends in one function that can be replaced.
+
+    def met(self, rule: str, what: str) -> None:
+        """An effect that can be left out."""
+        frame: FrameType | None = sys._getframe(1)
+        while frame is not None and frame.f_code.co_filename.startswith(_OURS):
+            frame = frame.f_back
+        if not (self._collecting or _is_harmless(frame)):
+            self._tell(rule, what)
+
+    def log(self, original: Any, logger: logging.Logger, record: logging.LogRecord) -> None:
+        """A record that a logger has let pass."""
+        ours = record.name.partition(".")[0] == __name__.partition(".")[0]
+        if not ours and _somebody_takes(logger, record):
+            self.met(_WRITE, f"a record of the logger {record.name!r}")
+        if ours or self.perform:
+            original(logger, record)
+
+    def warn(self, original: Any, message: warnings.WarningMessage) -> None:
+        """A warning that the filters have let pass."""
+        self.met(_WRITE, f"warnings.warn(), {message.category.__name__}")
+        if self.perform:
+            original(message)
+        else:
+            _as_if_not_shown(message)
+
+
+class _Stream:
+    """Stands in for a standard stream."""
+
+    def __init__(self, watch: _SideEffects, rule: str, what: str) -> None:
+        self.original: Any = None
+        self._watch, self._rule, self._what = watch, rule, what
+        self._within_a_line = False
+
+    def write(self, text: str) -> Any:
+        if text.strip() and not self._within_a_line:
+            self._watch.met(self._rule, self._what)
+        self._within_a_line = not text.endswith("\n")
+        return self.original.write(text) if self._watch.perform else len(text)
+
+    def writelines(self, lines: Any) -> None:
+        for line in lines:
+            self.write(line)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.original, name)
+
+
+def _functions() -> dict[Any, str]:
+    """Functions in C of what is loaded, and their rules."""
+    found: dict[Any, str] = {
+        datetime.now: _READ,
+        datetime.utcnow: _READ,
+        datetime.today: _READ,
+        date.today: _READ,
+    }
+    for rule, modules in _FUNCTIONS.items():
+        for module, names in modules.items():
+            held = vars(sys.modules[module]) if module in sys.modules else {}
+            found.update((held[name], rule) for name in names.split() if name in held)
+    return found
+
+
+def _methods() -> dict[type, str]:
+    """Classes of what is loaded, and the names of their methods that matter."""
+    found = {}
+    for module, classes in _METHODS.items():
+        for name, methods in classes.items():
+            cls = getattr(sys.modules.get(module), name, None)
+            if isinstance(cls, type):
+                found[cls] = methods
+    return found
+
+
+def _codes() -> dict[CodeType, tuple[str, str, bool]]:
+    """Code of functions in Python of what is loaded: rule, name, and whether of objects."""
+    found = {}
+    tables = [(rule, modules, False) for rule, modules in _PYTHON.items()]
+    for rule, modules, of_objects in (*tables, (_WRITE, _PYTHON_METHODS, True)):
+        for module, paths in modules.items():
+            for path in paths.split() if module in sys.modules else ():
+                function: Any = sys.modules[module]
+                for name in path.split("."):
+                    function = getattr(function, name, None)
+                code = getattr(function, "__code__", None)
+                if code is not None:
+                    found[code] = rule, f"{module}.{path}()", of_objects
+    return found
+
+
+def _name_of(function: Any) -> str:
+    owner, name = function.__self__, function.__name__
+    if isinstance(owner, type(sys)):
+        module = {"posix": "os", "nt": "os"}.get(owner.__name__, owner.__name__.lstrip("_"))
+        return f"{name}()" if module in ("builtins", "io") else f"{module}.{name}()"
+    cls = owner if isinstance(owner, type) else type(owner)
+    return f"{cls.__module__.lstrip('_')}.{cls.__qualname__}.{name}()"
+
+
+@functools.lru_cache(maxsize=4096)
+def _kind(code: CodeType) -> Literal["loader", "internal", "users", "other"]:
+    file = code.co_filename
+    if file.startswith(_LOADERS):
+        return "loader"
+    if is_the_users(code):
+        return "internal" if file.startswith(_INTERNAL[2:]) else "users"
+    return "internal" if file.startswith(_INTERNAL) else "other"
+
+
+def _is_harmless(frame: FrameType | None) -> bool:
+    """Whether it is torch's own doing, or ours, or code is being loaded."""
+    seen = ""
+    while frame is not None:
+        kind = _kind(frame.f_code)
+        if kind == "loader":
+            return True
+        if kind == "internal":
+            return not seen
+        if kind == "users":
+            seen = kind
+        frame = frame.f_back
+    return not seen
+
+
+@functools.lru_cache(maxsize=1024)
+def _may_name_a_file(code: CodeType) -> bool:
+    """Whether a call of ``print`` in there may say where to: without, it ends in ``sys.stdout``."""
+    names = any(isinstance(const, tuple) and "file" in const for const in code.co_consts)
+    return names or dis.opmap["CALL_FUNCTION_EX"] in code.co_code[::2]
+
+
+def _somebody_takes(logger: logging.Logger, record: logging.LogRecord) -> bool:
+    """Whether a handler would do something with a record, as ``callHandlers`` asks them."""
+    found = False
+    at: logging.Logger | None = logger
+    while at is not None:
+        for handler in at.handlers:
+            found = True
+            quiet = isinstance(handler, logging.NullHandler) or record.levelno < handler.level
+            if not quiet:
+                return True
+        at = at.parent if at.propagate else None
+    last = logging.lastResort
+    return not found and last is not None and record.levelno >= last.level
+
+
+def _as_if_not_shown(message: Any) -> None:
+    """Where warnings are shown once, the one that was left out was not."""
+    text, category = str(message.message), message.category
+    frame: FrameType | None = sys._getframe(1)
+    shown: dict[Any, Any] = vars(warnings).get("onceregistry") or {}
+    shown.pop((text, category), None)
+    while frame is not None:
+        registry: Any = frame.f_globals.get("__warningregistry__")
+        for line in (message.lineno, 0) if registry else ():
+            registry.pop((text, category, line), None)
+        frame = frame.f_back
