@@ -7,7 +7,7 @@ import logging
 import statistics
 import threading
 import weakref
-from collections import Counter, OrderedDict
+from collections import Counter, OrderedDict, deque
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
@@ -21,7 +21,7 @@ from ..errors import ArgumentError, CaptureError, CompileError, GfxGraphError
 from ..graph.capture import as_of_now, capture, capture_like
 from ..graph.compare import Tolerance
 from ..graph.lane import Lane
-from ..graph.turns import CAPTURING, LOCK, being_busy, busy
+from ..graph.turns import CAPTURING, LOCK, being_busy, busy, when_free
 from ..record.effects import storage_key
 from ..stats import log, tally
 from .budget import admit, register
@@ -179,6 +179,8 @@ class Engine:
         self._counts = _Counts()
         self._told: set[str] = set()
         self._tries: Counter[Any] = Counter()
+        #: Graphs that are no longer kept, and are not released yet.
+        self._dropped: deque[Entry] = deque()
         self._clock = 0
         #: Graphs that were met later than this are not released for room.
         self._keep_after: float = float("inf")
@@ -217,7 +219,7 @@ class Engine:
                 recaptures=counts.recaptures,
                 graphs=rows,
                 refused={e.key: e.reason for e in found if isinstance(e, Refusal)},
-                pool_bytes=sum(lane.pool_bytes() for lane in self._lanes.values()),
+                pool_bytes=sum(lane.pool_bytes() for lane in list(self._lanes.values())),
                 input_bytes=sum({k: b for e in entries for k, b in e.input_storages()}.values()),
                 compile_s=0.0 if self._compiled is None else self._compiled.seconds,
                 not_compiled={e.key: e.not_compiled for e in entries if e.not_compiled},
@@ -225,16 +227,20 @@ class Engine:
 
     def reset(self) -> None:
         """Release all graphs, and forget all reasons and counts."""
+        for entry in self.empty():
+            entry.release()
+
+    def empty(self) -> list[Entry]:
+        """Forget everything; gives the graphs, for the caller to release."""
         with self._lock:
-            for entry in self._keys.values():
-                if isinstance(entry, Entry):
-                    entry.release()
+            graphs = [entry for entry in self._keys.values() if isinstance(entry, Entry)]
             self._keys.clear()
             self._set_hot(())
             self._lanes.clear()
             self._tries.clear()
             self._counts = _Counts()
             self._compiled = self._new_compiled()
+            return graphs
 
     def release_unused(self, all_or_none: bool) -> int:
         """Release the graphs that were never replayed.
@@ -253,7 +259,8 @@ class Engine:
             for key in unused:
                 self._drop(key)
             self._counts.evictions += len(unused)
-            return len(unused)
+        self._release_dropped()
+        return len(unused)
 
     def static_inputs(
         self, fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
@@ -336,7 +343,8 @@ class Engine:
                 entry = None
             elif entry is not None:
                 self._promote(entry)
-            return entry, changes
+        self._release_dropped()
+        return entry, changes
 
     def _first_call(
         self,
@@ -432,18 +440,23 @@ class Engine:
             entry.on_new_path = functools.partial(self._new_path, key, spec)
             with self._lock:
                 self._counts.captures += 1
-                if tree is not None:
+                released = tree is not None and self._keys.pop(key, None) is not tree
+                if not released:
                     self._set_hot(tuple(e for e in self._hot if e is not tree))
-                    if self._keys.pop(key, None) is not tree:  # released meanwhile
-                        entry.release()
-                        return None
-                self._keep(key, entry)
+                    self._keep(key, entry)
+            self._release_dropped()
+            if released:
+                entry.release()
+            elif tree is not None:
+                entry.take_over(tree)
             return None
         except Exception as error:  # the caller has his result: whatever it is, it is no graph
             if not isinstance(error, GfxGraphError):
                 wrapped = CaptureError(f"cannot be captured: {type(error).__name__}: {error}")
                 wrapped.__cause__ = error
                 error = wrapped
+            if tree is not None and tree.captured is None:
+                return None  # released by another thread meanwhile: nothing is wrong with this path
             reason, cls = str(error), type(error)
             self._count_fallback(reason, calls=int(result is not MISS or called))
             with self._lock:
@@ -455,6 +468,7 @@ class Engine:
                 if not getattr(error, "transient", False) or self._tries[key] > _MAX_TRIES:
                     refuse = functools.partial(self._refuse, reason, cls)
                     self._keep(key, Refusal(kind, reason, cls, _refusal_attempt(fits, refuse)))
+            self._release_dropped()
             return error
 
     @staticmethod
@@ -492,6 +506,7 @@ class Engine:
                 if self._keys.get(key) is entry:
                     self._drop(key)
                     self._keep(key, Refusal(entry.key, reason, CaptureError, miss))
+            self._release_dropped()
         if entry.closed is not None:
             return self._run_eagerly(fn, args, kwargs, entry.closed)
         leaves = list(leaves)
@@ -598,18 +613,14 @@ class Engine:
             raise CaptureError(f"no tensor among arguments and results is on {device.type}")
         index = device.index(on_device[0].device if on_device else torch.device(device.type))
         torch_device = torch.device("cuda", index) if device.type == "cuda" else torch.device("cpu")
-        lane = self._lanes.get(index)
-        if lane is None:
-            lane = self._lanes[index] = Lane(device, index)
-        lane.follow(device.stream_id(index))
+        # Another thread may release the tree, and its lane with it, whenever we do not hold LOCK.
+        grown_from, tree_statics = (None, None) if tree is None else tree.now()
+        lane = self._lane_on(index) if tree is None else tree.lane
         # Arguments that nobody called with were made for this, and go with it.
         ours = leaves if result is MISS else ()
         allocated = max(0, device.allocated(index) - sum(map(bytes_of, ours)))
 
-        if tree is None:
-            statics = [make_static(leaf, torch_device) for leaf in leaves]
-        else:
-            statics = tree.refill(leaves)
+        statics = [make_static(leaf, torch_device) for leaf in leaves]
         body = _Body(fn if code is None else code.of(fn), spec, statics, torch_device)
         first_outputs = None if first is None else body.accept(*first)
         opaque = [c.value for c in constants(spec) if not c.is_value]
@@ -645,7 +656,8 @@ class Engine:
                 tolerance=tolerance,
                 branching=self._options.branching == "auto",
                 first_outputs=first_outputs,
-                tree=None if tree is None else tree.captured,
+                tree=grown_from,
+                statics=tree_statics,
                 share_inputs=self._share_inputs,
                 admit=room_for,
                 compiled=code is not None,
@@ -657,7 +669,7 @@ class Engine:
         assert body.out_spec is not None  # it ran
         lane.learn(captured.peak_bytes)
         if tree is not None:
-            return tree.grown(captured, leaves, body.out_spec)
+            return tree.grown(captured, statics, leaves, body.out_spec)
         if captured.written.keys() & set(map(storage_key, statics)) and shares_memory(leaves):
             captured.root.reset()
             raise CaptureError("arguments share memory, and the function writes to them")
@@ -683,6 +695,13 @@ class Engine:
         if captured.not_compiled:
             self._not_compiled(entry, captured.not_compiled)
         return entry
+
+    def _lane_on(self, index: int) -> Lane:
+        with self._lock:
+            lane = self._lanes.get(index)
+            if lane is None:
+                lane = self._lanes[index] = Lane(current_device(), index)
+            return lane
 
     def _model(
         self, fn: Callable[..., Any], leaves: list[torch.Tensor], spec: Spec
@@ -730,12 +749,28 @@ class Engine:
         self.front = entries[0].attempt if entries else miss
 
     def _drop(self, key: Any) -> int:
-        """Forget a key; how often its graph was replayed."""
+        """Forget a key; how often its graph was replayed.
+
+        The caller holds our lock, and calls :meth:`_release_dropped` when it no longer does.
+        """
         entry = self._keys.pop(key)
         self._set_hot(tuple(e for e in self._hot if e is not entry))
-        replays = entry.release() if isinstance(entry, Entry) else 0
-        self._counts.released_replays += replays
-        return replays
+        if not isinstance(entry, Entry):
+            return 0
+        self._dropped.append(entry)
+        return entry.replays
+
+    def _release_dropped(self) -> None:
+        # Not under our lock: this waits for LOCK, whose holder may be waiting for ours. While a
+        # thread captures, a finalizer, or the function itself, may ask any callable for anything.
+        while self._dropped:
+            try:
+                entry = self._dropped.popleft()
+            except IndexError:  # another thread took the last
+                return
+            replays = entry.release()
+            with self._lock:
+                self._counts.released_replays += replays
 
 
 class _Body:
@@ -829,7 +864,8 @@ def reset_with(owner: Any, engine: Engine) -> None:
 def _reset(engine: weakref.ref[Engine]) -> None:
     alive = engine()
     if alive is not None:
-        alive.reset()
+        for entry in alive.empty():
+            when_free(entry.release)
 
 
 def _replay_us(*entries: Entry) -> list[float]:

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch.autograd.graph import increment_version
 
-from ..errors import MemoryCapError
+from ..errors import CaptureError, MemoryCapError
 from ..graph.capture import CapturedGraph
 from ..graph.guard import Guard
 from ..graph.lane import Lane
@@ -126,7 +126,7 @@ class Entry:
         self.keeps: object = None
         self.key = key
         self.out_spec = out_spec
-        self._lane = lane
+        self.lane = lane
         self._twins: weakref.WeakSet[Entry] = weakref.WeakSet()
         self.captured: CapturedGraph | None = captured
         self._counter = tally.replay_counter()
@@ -205,6 +205,17 @@ class Entry:
         """The static inputs and outputs."""
         return self._statics, [] if self.captured is None else self.captured.outputs
 
+    def now(self) -> tuple[CapturedGraph, list[torch.Tensor]]:
+        """What was captured, and the static inputs.
+
+        Raises:
+            CaptureError: it was released.
+        """
+        with LOCK:
+            if self.captured is None:
+                raise CaptureError("its graphs were released meanwhile", transient=True)
+            return self.captured, self._statics
+
     def is_outside(self, output: torch.Tensor) -> bool:
         """Whether a static output lives outside of the graph, such as a cache."""
         return self.captured is not None and storage_key(output) in self.captured.outside
@@ -212,7 +223,7 @@ class Entry:
     def _make_replay(
         self, captured: CapturedGraph, write_back: list[tuple[int, torch.Tensor]]
     ) -> Callable[..., Any]:
-        lane, index, counter = self._lane, self._lane.index, self._counter
+        lane, index, counter = self.lane, self.lane.index, self._counter
         stream_id, is_capturing = lane.device.stream_id, lane.device.is_capturing
         guard = self._guard
         launch, memory_holds = captured.root.launch or _nothing, guard.memory_holds
@@ -277,7 +288,7 @@ class Entry:
     def _make_tree_replay(
         self, captured: CapturedGraph, write_back: list[tuple[int, torch.Tensor]]
     ) -> Callable[..., Any]:
-        lane, counter, guard, root = self._lane, self._counter, self._guard, captured.root
+        lane, counter, guard, root = self.lane, self._counter, self._guard, captured.root
         device, index = lane.device, lane.index
         rewritten, saved = _counted(captured.written), captured.saved
 
@@ -346,26 +357,33 @@ class Entry:
         step = self.captured.root.step if self.captured else None
         return "" if step is None else f"{step.where} ({step.point.what})"
 
-    def grown(self, captured: CapturedGraph, leaves: Sequence[torch.Tensor], spec: Spec) -> Entry:
-        """An entry with another path, in place of this one, which answers no more calls."""
-        statics, copied = self._statics, self._copy
-        entry = Entry(self.key, captured, self._lane, statics, leaves, spec, self._own_outputs, 0)
-        entry._copy = copied
+    def grown(
+        self,
+        captured: CapturedGraph,
+        statics: list[torch.Tensor],
+        leaves: Sequence[torch.Tensor],
+        spec: Spec,
+    ) -> Entry:
+        """An entry with another path, which answers calls from :meth:`take_over` on."""
+        entry = Entry(self.key, captured, self.lane, statics, leaves, spec, self._own_outputs, 0)
+        entry._copy = self._copy
+        tally.retire(entry._counter)
         entry._counter = self._counter
         entry.replay = entry._make_tree_replay(captured, entry._write_back)
         entry.on_new_path = self.on_new_path
         entry.not_compiled = self.not_compiled
-        self.captured = None  # its graphs live on
-        with LOCK:
-            self._lane.graphs -= 1
-            self._forget()
         return entry
 
-    def refill(self, leaves: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-        """The static inputs, holding ``leaves``."""
-        with torch.no_grad():
-            self._copy(leaves)
-        return self._statics
+    def take_over(self, tree: Entry) -> None:
+        """Answer the calls that ``tree`` did, and those of the new path."""
+        with LOCK:
+            if tree.captured is not None:  # else it was released meanwhile
+                tree.captured = None  # its graphs live on
+                tree.lane.graphs -= 1
+                tree._forget()
+            if self.captured is not None and self.captured.graft is not None:
+                self.captured.graft.attach()
+                self.captured.graft = None
 
     def build(self) -> Any:
         """The result as it is now."""
@@ -423,8 +441,8 @@ class Entry:
         """
         with LOCK:
             if self.captured is not None:
-                self.captured.root.reset()
-                self._lane.release(self._statics)
+                self.captured.release()
+                self.lane.release(self._statics)
                 tally.retire(self._counter)
             self.captured = None
             self._forget()

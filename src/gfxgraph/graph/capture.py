@@ -29,7 +29,7 @@ from .compare import Tolerance
 from .first_replay import compare_all, first_replay, rounding, timed_replay, verify
 from .guard import Guard
 from .lane import Lane
-from .segments import Segment
+from .segments import Graft, Segment
 from .state import PythonState
 from .trace import Failed, Traced, capture_somehow, trace
 from .turns import LOCK, being_busy
@@ -71,6 +71,7 @@ class CapturedGraph:
         not_compiled: why what the function itself has compiled is in there as it is.
         time_replay: replays from the state that the capture found, puts that back, and gives the
             seconds until the device was done; ``None`` where that was not asked for.
+        graft: where a new path belongs in its tree; put there by whoever keeps it.
     """
 
     root: Segment
@@ -90,6 +91,13 @@ class CapturedGraph:
     code: list[object] = dataclasses.field(default_factory=list)
     not_compiled: str = ""
     time_replay: Callable[[], float] | None = None
+    graft: Graft | None = None
+
+    def release(self) -> None:
+        """Let go of all graphs; the caller holds LOCK."""
+        self.root.reset()
+        if self.graft is not None:
+            self.graft.child.reset()
 
     @property
     def plain(self) -> bool:
@@ -113,6 +121,7 @@ def capture(
     branching: bool = True,
     first_outputs: list[torch.Tensor] | None = None,
     tree: CapturedGraph | None = None,
+    statics: Sequence[torch.Tensor] | None = None,
     share_inputs: bool = False,
     admit: Callable[[int], None] = lambda peak_bytes: None,
     compiled: bool = False,
@@ -126,7 +135,7 @@ def capture(
 
     Args:
         function: runs on the static inputs and returns the static outputs.
-        inputs: the static inputs.
+        inputs: the arguments, in memory of their own; holds the static inputs afterwards.
         lane: the memory pool to capture into, and the stream to warm up and to capture on.
         warmup: how many eager runs before the capture, at least 1.
         roots: the Python objects that the function reaches, by name.
@@ -135,10 +144,11 @@ def capture(
         first_outputs: what the first call gave for the same arguments. A function that writes
             nothing and draws nothing gives the same again, or it has seen that its arguments are
             static inputs now.
-        tree: what was captured of the function for other data; the new path is added to it, if
-            all goes well.
+        tree: what was captured of the function for other data. The new path follows on that, and
+            is added to it by whoever keeps it.
+        statics: the static inputs of ``tree``. Other threads may go on replaying it.
         share_inputs: put the static inputs on memory that all graphs of the lane use for theirs,
-            where that can be: ``inputs`` then holds others.
+            where that can be.
         admit: raises if there is no room for what takes so many bytes at its peak.
         compiled: whether ``function`` runs compiled code wherever it is not under our modes; that
             is compared with the recorded run, which is not compiled.
@@ -164,13 +174,17 @@ def capture(
     python_random = random.getstate()
 
     def rewind() -> None:
-        log.undo()
+        # On the stream of the runs, which saved the values: their memory is used again there.
+        with device.on_stream(lane.stream, index):
+            log.undo()
         device.set_rng_state(rng_state, index)
         for generator, state in states:
             generator.set_state(state)
 
     given = list(inputs)
-    this = Run(function, inputs, given, lane, roots, log, generators, rewind, set(), compiled)
+    this = Run(
+        function, inputs, given, given, lane, roots, log, generators, rewind, set(), compiled
+    )
     traced: Traced | None = None
     sample: list[torch.Tensor] = []
     try:
@@ -210,17 +224,19 @@ def capture(
             # What a call writes to them is copied back to its arguments, and a host that reads
             # them between two graphs may take its time: such inputs stay apart.
             regions = set(map(storage_key, log.regions()))
-            if share_inputs and not (
+            if statics is not None:
+                this.statics = list(statics)
+            elif share_inputs and not (
                 eager.recording.breaks() or regions & set(map(storage_key, inputs))
             ):
-                inputs[:] = lane.shared_inputs(inputs)
+                this.statics = lane.shared_inputs(inputs)
             traced = capture_somehow(this, eager, branching, root)
             rewind()
             if tolerance is not None:
                 expected = (eager.outputs, eager.written)
                 if device.kind == "emulated" and eager.uncompiled is not None:
                     expected = eager.uncompiled  # that is what such a graph holds
-                got = first_replay(traced, this, log.regions(), eager.draws_random_numbers)
+                got = first_replay(traced, this, this.written, eager.draws_random_numbers)
                 drawn, least = eager.draws_random_numbers, _least(eager, device)
                 verify(got, expected, tolerance, drawn, least=least)
                 sample = got[0]
@@ -253,7 +269,7 @@ def capture(
     }
     folded_from = {k: t for k, t in originals.items() if k in recording.sources_of_folds()}
     outside = {key: t for key, t in recording.outside.items() if key not in static}
-    written = {storage_key(r): originals.get(storage_key(r), r) for r in log.regions()}
+    written = {storage_key(t): originals.get(storage_key(t), t) for t in this.written}
     saved = [region for region in log.regions() if storage_key(region) in early]
     saves_generator = recording.draws is not None and bool(recording.breaks())
     holds_compiled = recording.compiles and not this.not_compiled and device.kind != "emulated"
@@ -300,6 +316,7 @@ def capture(
         code=compiled_code() if holds_compiled else [],
         not_compiled=this.not_compiled,
         time_replay=functools.partial(timed_replay, traced, this) if timed else None,
+        graft=traced.graft,
     )
 
 
@@ -336,14 +353,14 @@ def capture_like(
         the long way, which finds out what it is.
     """
     device, index, given = lane.device, lane.index, list(inputs)
-    this = Run(function, inputs, given, lane, {}, UndoLog(), (), lambda: None, set())
+    this = Run(function, inputs, given, given, lane, {}, UndoLog(), (), lambda: None, set())
     traced: Traced | None = None
     captured: CapturedGraph | None = None
     try:
         with _only_computes(model, device, index, given) as watching:
             with device.on_stream(lane.stream, index), watching:
                 outputs = function()
-            inputs[:] = lane.shared_inputs(inputs)
+            this.statics = lane.shared_inputs(inputs)
             traced = trace(this, None, listen=False)
         sample: list[torch.Tensor] = []
         if tolerance is not None:

@@ -80,11 +80,12 @@ class Segment:
         )
 
     def reset(self) -> None:
-        """Release all graphs from here on."""
-        for segment in self.everything():
+        """Release all graphs from here on; nothing leads on from here any more."""
+        for segment in list(self.everything()):
             if segment.graph is not None:
                 segment.graph.reset()
-            segment.graph = segment.launch = None
+            segment.graph = segment.launch = segment.step = segment.build = None
+            segment.children = {}
 
     def register(self, graph: BridgedCUDAGraph) -> None:
         """Take ``graph``, whose capture has ended."""
@@ -253,6 +254,14 @@ class Graft:
     parent: Segment
     key: Any
     child: Segment
+
+    def attach(self) -> None:
+        """Make it part of the tree; the caller holds LOCK."""
+        self.parent.children[self.key] = self.child
+
+    def detach(self) -> None:
+        """Leave the tree as it was."""
+        self.parent.children.pop(self.key, None)
 
 
 class Tracer(Watch):

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import gc
 import threading
-from collections.abc import Iterator
+from collections import deque
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from ..errors import CaptureError
@@ -15,7 +16,9 @@ __all__ = [
     "being_busy",
     "busy",
     "no_garbage_collection",
+    "release_waiting",
     "turn_to_capture",
+    "when_free",
 ]
 
 LOCK = threading.RLock()
@@ -57,6 +60,29 @@ def turn_to_capture() -> Iterator[None]:
         yield
     finally:
         CAPTURING.release()
+
+
+_waiting: deque[Callable[[], object]] = deque()
+
+
+def when_free(release: Callable[[], object]) -> None:
+    """Call ``release`` under :data:`LOCK`: now, or before the next capture.
+
+    For finalizers, which may not wait: they run at any point of any thread, and that one may hold
+    what the thread that captures is waiting for.
+    """
+    _waiting.append(release)
+    if LOCK.acquire(blocking=False):
+        try:
+            release_waiting()
+        finally:
+            LOCK.release()
+
+
+def release_waiting() -> None:
+    """Call what waits for :data:`LOCK`, which the caller holds."""
+    while _waiting:
+        _waiting.popleft()()
 
 
 def busy() -> bool:
