@@ -18,7 +18,7 @@ LAYERS = [
     {"record"},
     {"compiling", "distributed"},
     {"device"},
-    {"dynamo", "errors", "settings", "stats"},
+    {"dynamo", "errors", "forking", "settings", "stats"},
 ]
 HEIGHT = {room: -depth for depth, layer in enumerate(LAYERS) for room in layer}
 TOP = HEIGHT["cli"]

@@ -24,6 +24,8 @@ from typing import Any, ParamSpec, TypeVar
 
 import torch
 
+from .forking import new_lock
+
 __all__ = [
     "Replaced",
     "Uncompiled",
@@ -65,7 +67,7 @@ class Replaced:
         self._module, (*self._owner, self._name) = module, path.split(".")
         self._ours = ours
         self._users = 0
-        self._lock = threading.RLock()  # the garbage collector may bring us here again
+        self._lock = new_lock()  # the garbage collector may bring us here again
 
     def enter(self) -> None:
         """One user more; also looks again for what was not there before."""

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import logging
 import sys
-import threading
 from collections import Counter
 from typing import TypedDict
 
 from . import settings
+from .forking import new_lock
 
 __all__ = ["ReplayCounter", "Stats", "Tally", "configure_log", "log", "tally"]
 
@@ -64,7 +64,7 @@ class Tally:
     """The counters of this process."""
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
+        self._lock = new_lock()  # graphs that the garbage collector drops are counted, too
         self.enabled_at: float | None = None
         self._counts: Counter[str] = Counter()
         self._fallbacks: Counter[str] = Counter()

@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 import logging
 import statistics
-import threading
 import weakref
 from collections import Counter, OrderedDict, deque
 from collections.abc import Callable, Sequence
@@ -18,6 +17,7 @@ import torch
 
 from ..device import current_device
 from ..errors import ArgumentError, CaptureError, CompileError, GfxGraphError
+from ..forking import new_lock
 from ..graph.capture import as_of_now, capture, capture_like
 from ..graph.compare import Tolerance
 from ..graph.lane import Lane
@@ -173,7 +173,7 @@ class Engine:
         self.owner: weakref.ref[Any] | None = None
         self._options = options
         self._share_inputs = share_inputs
-        self._lock = threading.RLock()
+        self._lock = new_lock()
         self._keys: OrderedDict[Any, Entry | Refusal] = OrderedDict()
         self._lanes: dict[int, Lane] = {} if lanes is None else lanes
         self._counts = _Counts()

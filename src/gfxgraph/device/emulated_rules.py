@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import threading
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -11,6 +10,7 @@ import torch
 import torch.nn.functional as F
 
 from ..errors import CaptureForbidden
+from ..forking import new_lock
 from .operator_table import Call, Refusal
 
 __all__ = [
@@ -192,7 +192,7 @@ class HostCalls:
         self._captures = 0
         self._replaced: list[tuple[Any, str, Any, Any]] = []
         # A graph that the garbage collector drops in here comes back on the same thread.
-        self._lock = threading.RLock()
+        self._lock = new_lock()
 
     def enter(self) -> None:
         """A capture begins."""

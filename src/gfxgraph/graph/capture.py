@@ -19,7 +19,7 @@ from typing import Any
 import torch
 import torch.utils._pytree as pytree
 
-from ..device import Device
+from ..device import Device, generator_state
 from ..dynamo import Uncompiled, compiled_code, without_graphs_of_inductor
 from ..errors import CaptureError, GfxGraphError
 from ..record.effects import KnownTensors, UndoLog, Unexpected, nobody_else_holds, storage_key
@@ -169,7 +169,7 @@ def capture(
             "Call it under torch.no_grad() or torch.inference_mode()."
         )
     generators = tuple(python_state.generators)
-    states = [(g, g.get_state()) for g in generators]
+    states = [(g, generator_state(g)) for g in generators]
     rng_state = device.rng_state(index)
     python_random = random.getstate()
 

@@ -36,8 +36,6 @@ def first_replay(
 ) -> Tensors:
     """Replay for the first time, with the arguments that were given.
 
-    A new path of a tree is part of it only as long as this takes.
-
     Returns:
         Copies of the outputs and of ``written``.
 
@@ -51,8 +49,7 @@ def first_replay(
             for static, value in zip(this.inputs, this.given, strict=True):
                 if static is not value:
                     static.copy_(value)
-        with traced.attached():
-            last = run(traced.root)
+        last = run(traced.root, traced.graft)
         if last is not traced.last:
             raise VerificationError(
                 "the first replay took another path than eager execution", transient=draws

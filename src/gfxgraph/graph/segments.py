@@ -120,8 +120,12 @@ class Step:
             return self.func(*self.args, **self.kwargs)
 
 
-def run(segment: Segment) -> Segment | None:
+def run(segment: Segment, new: Graft | None = None) -> Segment | None:
     """Run a call; the caller has copied the inputs.
+
+    Args:
+        segment: the first segment.
+        new: a branch that is no part of the tree yet.
 
     Returns:
         The last segment; ``None``: the data takes a way that was not captured.
@@ -133,9 +137,12 @@ def run(segment: Segment) -> Segment | None:
         if step is None:
             return segment
         result = step.run()
-        following = segment.children.get(outcome(result))
+        key = outcome(result)
+        following = segment.children.get(key)
         if following is None:
-            return None
+            if new is None or segment is not new.parent or key != new.key:
+                return None
+            following = new.child
         segment = following
         if segment.bound:
             _bind(segment.bound, result)
@@ -258,10 +265,6 @@ class Graft:
     def attach(self) -> None:
         """Make it part of the tree; the caller holds LOCK."""
         self.parent.children[self.key] = self.child
-
-    def detach(self) -> None:
-        """Leave the tree as it was."""
-        self.parent.children.pop(self.key, None)
 
 
 class Tracer(Watch):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import logging
 from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import nullcontext
 from dataclasses import dataclass
 
 import torch
@@ -44,17 +44,6 @@ class Traced:
     last: Segment
     graft: Graft | None
     pool_bytes: int
-
-    @contextmanager
-    def attached(self) -> Iterator[None]:
-        """Make it part of the tree meanwhile; the caller holds LOCK."""
-        if self.graft is not None:
-            self.graft.attach()
-        try:
-            yield
-        finally:
-            if self.graft is not None:
-                self.graft.detach()
 
     def undo(self) -> None:
         """Release it."""

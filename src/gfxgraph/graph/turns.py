@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from ..errors import CaptureError
+from ..forking import in_child, new_lock
 
 __all__ = [
     "CAPTURING",
@@ -21,7 +22,7 @@ __all__ = [
     "when_free",
 ]
 
-LOCK = threading.RLock()
+LOCK = new_lock()
 """Held while a graph is captured or replayed, by whatever thread.
 
 A replay in one thread fails while another captures (torch's generator cannot do both). A replay
@@ -29,7 +30,7 @@ holds it until its work is launched; a capture for its duration, not for its war
 """
 
 
-CAPTURING = threading.RLock()
+CAPTURING = new_lock()
 """Held from the first warm-up to the end of the verification. Never waited for: a thread that
 cannot have it runs eagerly. Two warm-ups at once would rewind each other's generators, and torch
 keeps whether a dispatch mode is active in flags of the process, which two threads can leave set.
@@ -104,10 +105,30 @@ def being_busy() -> Iterator[None]:
 @contextmanager
 def no_garbage_collection() -> Iterator[None]:
     """A collection in the middle of a capture may free other graphs, which CUDA forbids there."""
+    global _paused
     enabled = gc.isenabled()
     gc.disable()
+    _paused += enabled
     try:
         yield
     finally:
+        _paused -= enabled
         if enabled:
             gc.enable()
+
+
+# How many wait to switch collections on again.
+_paused = 0
+
+
+def _forget() -> None:
+    """Nothing of ours is underway in a child of fork()."""
+    global _paused
+    if _paused:
+        gc.enable()
+    _paused = 0
+    _local.busy = False
+    _waiting.clear()
+
+
+in_child(_forget)

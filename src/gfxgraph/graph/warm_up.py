@@ -13,7 +13,7 @@ from typing import Any, TypeAlias
 
 import torch
 
-from ..device import Device
+from ..device import Device, generator_state
 from ..errors import CaptureError, CompileError
 from ..record.effects import UndoLog, storage_key
 from ..record.explain import explain
@@ -94,7 +94,7 @@ class Run:
     def random_state(self) -> list[torch.Tensor]:
         """The states of all generators."""
         default = self.lane.device.rng_state(self.lane.index)
-        return [default, *(g.get_state() for g in self.generators)]
+        return [default, *map(generator_state, self.generators)]
 
 
 def warm_up(this: Run, warmup: int) -> WarmedUp:

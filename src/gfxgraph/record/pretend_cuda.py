@@ -17,6 +17,8 @@ from typing import Any, NamedTuple
 
 import torch
 
+from ..forking import new_lock
+
 __all__ = [
     "Answer",
     "DeviceProperties",
@@ -151,7 +153,7 @@ class _Replaced:
         self._paths = tuple(paths)
         self._users = 0
         self._undo: list[tuple[Any, str, Any, Any]] = []
-        self._lock = threading.RLock()  # the garbage collector may bring us here again
+        self._lock = new_lock()  # the garbage collector may bring us here again
 
     def __enter__(self) -> None:
         with self._lock:
