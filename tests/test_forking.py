@@ -147,8 +147,6 @@ def test_a_child_that_is_forked_in_the_middle_of_a_capture_does_not_believe_that
     branches,
 ):
     program = """
-        fork_now = False
-
         def work():
             assert not busy() and not current_device().is_capturing() and gc.isenabled()
             assert not torch._C._len_torch_dispatch_stack()

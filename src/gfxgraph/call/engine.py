@@ -27,7 +27,17 @@ from ..stats import log, tally
 from .budget import admit, register
 from .compiled import Compile, Compiled
 from .entry import Attempt, Entry, GraphRow, Refusal, bytes_of, make_static, miss, shares_memory
-from .signature import MISS, Condition, Spec, builder, constants, flatten, matcher, tensor_check
+from .signature import (
+    MISS,
+    Condition,
+    Spec,
+    builder,
+    constants,
+    flatten,
+    matcher,
+    tensor_check,
+    without_objects,
+)
 from .suitable import describe, unsuitable
 
 if TYPE_CHECKING:
@@ -46,6 +56,8 @@ __all__ = [
 
 # Captures because something that is no tensor was another one, before its key stays eager.
 _MAX_TRIES = 8
+# So many counts of tries are remembered.
+_MAX_COUNTED = 1024
 # A graph that was replayed so often was worth its capture, whatever changed since.
 _WORTH_IT = 3
 
@@ -178,7 +190,9 @@ class Engine:
         self._lanes: dict[int, Lane] = {} if lanes is None else lanes
         self._counts = _Counts()
         self._told: set[str] = set()
-        self._tries: Counter[Any] = Counter()
+        self._tries: Counter[int | str] = Counter()
+        #: Keys of which an object is gone.
+        self._gone: deque[Any] = deque()
         #: Graphs that are no longer kept, and are not released yet.
         self._dropped: deque[Entry] = deque()
         self._clock = 0
@@ -334,6 +348,10 @@ class Engine:
     def _known(self, key: Any) -> tuple[Entry | Refusal | None, list[str]]:
         """What there is for ``key``; if it is stale, nothing, and what was changed in vain."""
         with self._lock:
+            while self._gone:  # before another object is taken for one whose number it has
+                dead = self._gone.popleft()
+                if isinstance(self._keys.get(dead), Refusal):
+                    self._drop(dead)
             entry = self._keys.get(key)
             changes = entry.stale() if isinstance(entry, Entry) else []
             if changes:
@@ -418,9 +436,10 @@ class Engine:
         kind = _describe_key(leaves, spec)
         opaque = any(not const.is_value for const in constants(spec))
         try:
-            with self._lock:
-                self._tries[kind] += bool(changes or opaque)
+            if changes or (opaque and tree is None):
+                self._try(kind)
             if self._tries[kind] > _MAX_TRIES:
+                self._drop_unused(kind)
                 raise CaptureError(
                     f"{', '.join(changes[:3]) or 'an argument that is no tensor'} is another one "
                     "from call to call, and each would need a graph of its own. Keep it out of "
@@ -459,17 +478,47 @@ class Engine:
                 return None  # released by another thread meanwhile: nothing is wrong with this path
             reason, cls = str(error), type(error)
             self._count_fallback(reason, calls=int(result is not MISS or called))
+            # Numbers and texts only: no object of the caller's may live on because of it.
+            tries = self._tries[kind] if opaque and tree is None else self._try(hash(key))
             with self._lock:
-                self._tries[key] += 1
                 if tree is not None:
-                    if self._tries[key] > _MAX_TRIES:
+                    if tries > _MAX_TRIES:
                         tree.closed = reason
                     return error
-                if not getattr(error, "transient", False) or self._tries[key] > _MAX_TRIES:
+                if not getattr(error, "transient", False) or tries > _MAX_TRIES:
                     refuse = functools.partial(self._refuse, reason, cls)
-                    self._keep(key, Refusal(kind, reason, cls, _refusal_attempt(fits, refuse)))
+                    attempt = miss if opaque else _refusal_attempt(fits, refuse)
+                    self._keep_refusal(key, spec, Refusal(kind, reason, cls, attempt))
             self._release_dropped()
             return error
+
+    def _try(self, what: int | str) -> int:
+        """Count; how often that was done."""
+        with self._lock:
+            self._tries[what] += 1
+            if len(self._tries) > _MAX_COUNTED:  # the oldest gets some tries more
+                del self._tries[next(iter(self._tries))]
+            return self._tries[what]
+
+    def _keep_refusal(self, key: Any, spec: Spec, refusal: Refusal) -> None:
+        """Keep it as long as the objects among the arguments live, which it does not hold."""
+        gone, objects = self._gone, [c.value for c in constants(spec) if not c.is_value]
+        if objects:
+            weak = (without_objects(key[0]), *key[1:])
+            try:
+                refusal.objects = [weakref.ref(o, lambda _: gone.append(weak)) for o in objects]
+                key = weak
+            except TypeError:  # a class without weak references; not more than graphs are kept
+                pass
+        self._keep(key, refusal)
+
+    def _drop_unused(self, kind: str) -> None:
+        """Drop the graphs of a kind that each object would have its own of."""
+        with self._lock:
+            for key, entry in list(self._keys.items()):
+                if isinstance(entry, Entry) and entry.key == kind and not entry.replays:
+                    self._drop(key)
+        self._release_dropped()
 
     @staticmethod
     def recogniser(
@@ -505,7 +554,8 @@ class Engine:
             with self._lock:
                 if self._keys.get(key) is entry:
                     self._drop(key)
-                    self._keep(key, Refusal(entry.key, reason, CaptureError, miss))
+                    refusal = Refusal(entry.key, reason, CaptureError, miss)
+                    self._keep_refusal(key, spec, refusal)
             self._release_dropped()
         if entry.closed is not None:
             return self._run_eagerly(fn, args, kwargs, entry.closed)

@@ -84,6 +84,7 @@ class Refusal:
             every tensor of the failed run.
         attempt: runs a call that fits the key eagerly.
         used: when it was last used, for the order of release.
+        objects: the arguments that are compared by identity.
     """
 
     def __init__(self, key: str, reason: str, kind: type[Exception], attempt: Attempt) -> None:
@@ -92,6 +93,7 @@ class Refusal:
         self.kind = kind
         self.attempt = attempt
         self.used = 0
+        self.objects: list[weakref.ref[Any]] = []
 
     @property
     def is_for_room(self) -> bool:

@@ -31,6 +31,7 @@ __all__ = [
     "flatten",
     "matcher",
     "tensor_check",
+    "without_objects",
 ]
 
 MISS: Any = object()
@@ -65,6 +66,9 @@ _VALUES = (
 )
 
 
+_GONE = object()
+
+
 class Const:
     """A leaf that is not a tensor: equal by type and value if it is a value, else by identity."""
 
@@ -81,6 +85,12 @@ class Const:
             self._key = (type(value), value)
         else:
             self._key = (type(value), id(value))
+
+    def without_object(self) -> Const:
+        """Equal to this one as long as the object lives, which it does not hold."""
+        made = object.__new__(Const)
+        made.value, made._key = _GONE, self._key
+        return made
 
     @property
     def is_value(self) -> bool:
@@ -164,6 +174,15 @@ def constants(spec: Spec) -> list[Const]:
     if spec[0] == "const":
         return [spec[1]]
     return [c for child in spec[3] for c in constants(child)]
+
+
+def without_objects(spec: Spec) -> Spec:
+    """Equal to ``spec`` as long as its objects live, those compared by identity; it holds none."""
+    if spec[0] == "tensor":
+        return spec
+    if spec[0] == "const":
+        return spec if spec[1].is_value else ("const", spec[1].without_object())
+    return (*spec[:3], tuple(map(without_objects, spec[3])))
 
 
 def matcher(

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from ..forking import new_lock
+from ..forking import in_child, new_lock
 
 __all__ = [
     "Answer",
@@ -115,6 +115,8 @@ class _Local(threading.local):
 
 
 _local = _Local()
+# The thread of a child of fork() may be a copy of one that was listened to.
+in_child(lambda: setattr(_local, "listener", None))
 
 
 @contextmanager
