@@ -390,8 +390,12 @@ class Run:
             # Also when nobody can get at the interpreter any more: it is a thread of C.
             faulthandler.dump_traceback_later(2 * patience, exit=True)
             time.sleep(0.5)
-            now = time.monotonic()
-            if any(t.is_alive() and now - s > patience for t, s in zip(threads, self.last)):
+            since = [
+                time.monotonic() - last
+                for thread, last in zip(threads, self.last, strict=True)
+                if thread.is_alive()
+            ]
+            if max(since, default=0.0) > patience:
                 faulthandler.dump_traceback(all_threads=True)
                 sys.stderr.flush()
                 raise SystemExit(1)

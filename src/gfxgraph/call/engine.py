@@ -242,7 +242,7 @@ class Engine:
     def reset(self) -> None:
         """Release all graphs, and forget all reasons and counts."""
         for entry in self.empty():
-            entry.release()
+            when_free(entry.release)
 
     def empty(self) -> list[Entry]:
         """Forget everything; gives the graphs, for the caller to release."""
@@ -406,13 +406,14 @@ class Engine:
     ) -> Callable[[], AbstractContextManager[None]]:
         device = current_device()
         where = next((t.device for t in leaves if t.device.type == device.type), None)
-        # While another thread captures, its generator is not to be asked.
-        if where is None or not LOCK.acquire(blocking=False):
+        # While another thread captures, its generator is not to be asked; replays are soon over.
+        if where is None or not CAPTURING.acquire(blocking=False):
             return nullcontext
         try:
-            return as_of_now(device, device.index(where), tree.regions() if tree else ())
+            with LOCK:
+                return as_of_now(device, device.index(where), tree.regions() if tree else ())
         finally:
-            LOCK.release()
+            CAPTURING.release()
 
     def _try_capture(
         self,
@@ -818,9 +819,12 @@ class Engine:
                 entry = self._dropped.popleft()
             except IndexError:  # another thread took the last
                 return
-            replays = entry.release()
-            with self._lock:
-                self._counts.released_replays += replays
+            when_free(functools.partial(self._release, entry))
+
+    def _release(self, entry: Entry) -> None:
+        replays = entry.release()
+        with self._lock:
+            self._counts.released_replays += replays
 
 
 class _Body:
@@ -915,7 +919,7 @@ def _reset(engine: weakref.ref[Engine]) -> None:
     alive = engine()
     if alive is not None:
         for entry in alive.empty():
-            when_free(entry.release)
+            when_free(entry.release, patience=0.0)
 
 
 def _replay_us(*entries: Entry) -> list[float]:

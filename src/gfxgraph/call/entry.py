@@ -18,7 +18,7 @@ from ..graph.capture import CapturedGraph
 from ..graph.guard import Guard
 from ..graph.lane import Lane
 from ..graph.segments import run
-from ..graph.turns import LOCK
+from ..graph.turns import LOCK, PATIENCE
 from ..record.effects import storage_key
 from ..stats import tally
 from .signature import MISS, Spec, builder
@@ -37,10 +37,6 @@ __all__ = [
 
 Attempt = Callable[[Callable[..., Any], tuple[Any, ...], dict[str, Any]], Any]
 """A function of the callable, its positional and its keyword arguments: the result or MISS."""
-
-
-# Seconds to wait for another thread's capture before a call runs eagerly instead.
-_PATIENCE = 5.0
 
 
 # From so many inputs on it pays to keep autograd out of the copies: entering its guard costs
@@ -241,7 +237,7 @@ class Entry:
 
         def replay(fn: Any, args: Any, kwargs: Any, leaves: Sequence[torch.Tensor]) -> Any:
             # Never for ever: the thread that captures may wait for this one.
-            if not LOCK.acquire(False) and not LOCK.acquire(True, _PATIENCE):
+            if not LOCK.acquire(False) and not LOCK.acquire(True, PATIENCE):
                 return MISS
             scope = None
             try:
@@ -295,7 +291,7 @@ class Entry:
         rewritten, saved = _counted(captured.written), captured.saved
 
         def replay(fn: Any, args: Any, kwargs: Any, leaves: Sequence[torch.Tensor]) -> Any:
-            if not LOCK.acquire(False) and not LOCK.acquire(True, _PATIENCE):
+            if not LOCK.acquire(False) and not LOCK.acquire(True, PATIENCE):
                 return MISS
             try:
                 if self._build is None or device.is_capturing():

@@ -14,6 +14,7 @@ from ..forking import in_child, new_lock
 __all__ = [
     "CAPTURING",
     "LOCK",
+    "PATIENCE",
     "being_busy",
     "busy",
     "no_garbage_collection",
@@ -66,14 +67,20 @@ def turn_to_capture() -> Iterator[None]:
 _waiting: deque[Callable[[], object]] = deque()
 
 
-def when_free(release: Callable[[], object]) -> None:
+# Seconds to wait for another thread's capture. Never for ever: what is captured may wait for us.
+PATIENCE = 5.0
+
+
+def when_free(release: Callable[[], object], patience: float = PATIENCE) -> None:
     """Call ``release`` under :data:`LOCK`: now, or before the next capture.
 
-    For finalizers, which may not wait: they run at any point of any thread, and that one may hold
-    what the thread that captures is waiting for.
+    Args:
+        release: what to call.
+        patience: seconds to wait for the lock. A finalizer may not wait: it runs at any point of
+            any thread, and that one may hold what the thread that captures is waiting for.
     """
     _waiting.append(release)
-    if LOCK.acquire(blocking=False):
+    if LOCK.acquire(timeout=patience):
         try:
             release_waiting()
         finally:
