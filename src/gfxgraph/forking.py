@@ -17,7 +17,7 @@ __all__ = ["in_child", "new_lock"]
 _locks: weakref.WeakSet[Any] = weakref.WeakSet()
 
 
-def new_lock() -> threading._RLock:
+def new_lock() -> threading.RLock:
     """A lock that is free in a child of ``fork()``.
 
     Reentrant, since the garbage collector may bring a thread back to where it is.
