@@ -16,6 +16,7 @@ import gc
 import json
 import logging
 import random
+import re
 import subprocess
 import sys
 import tempfile
@@ -105,7 +106,12 @@ def masked(x: torch.Tensor) -> torch.Tensor:
 
 
 def item(x: torch.Tensor) -> torch.Tensor:
-    """Reads data: a number."""
+    """Reads data: yes or no."""
+    return x * 2 if (x.sum() > 0).item() else x - 1
+
+
+def number(x: torch.Tensor) -> torch.Tensor:
+    """Reads data: a number, another one in nearly each call."""
     return x * 2 if x.sum().item() > 0 else x - 1
 
 
@@ -245,7 +251,7 @@ def of_pool(name: str, device: str) -> Case:
     return Case(name, make, lambda: [pool])
 
 
-class Counter2(nn.Module):
+class Scaled(nn.Module):
     """A module whose method has its own graphs in each instance."""
 
     def __init__(self, device: str, seed: int) -> None:
@@ -263,12 +269,12 @@ def of_instances(name: str, device: str) -> Case:
     """Instances come and go."""
 
     def make(stream: Stream) -> Check:
-        instance = Counter2(device, stream.seed)
+        instance = Scaled(device, stream.seed)
 
         def check() -> str | None:
             nonlocal instance
             if stream.random.random() < 0.01:
-                instance = Counter2(device, stream.random.randrange(100))
+                instance = Scaled(device, stream.random.randrange(100))
             x = stream.numbers(3, 8)
             return same(instance.graphed(x), instance.plain(x))
 
@@ -308,14 +314,15 @@ def cases(device: str) -> list[Case]:
         of_function("views", lambda x: (x.t() @ x, x.amax(0)), shapes, max_graphs=2),
         of_function("mask", masked, shapes),
         of_function("item", item, shapes),
+        of_function("number", number, [(4, 8)]),
         of_function("items", items, [(4, 8)]),
         of_function("bucketed", net, [(n, 8) for n in range(1, 10)], buckets=[2, 4, 8]),
         of_written_argument("in place", adds),
-        of_written_argument("in place, branching", writes_after_branch),
+        of_written_argument("in place and branching", writes_after_branch),
         of_state("state", branches=False),
-        of_state("state, branching", branches=True),
+        of_state("state and branching", branches=True),
         of_generator("generator", branches=False),
-        of_generator("generator, branching", branches=True),
+        of_generator("generator and branching", branches=True),
         of_default_generator("default generator"),
         of_pool("pool", device),
         of_instances("instances", device),
@@ -347,6 +354,8 @@ class Run:
         checks = [(case, case.make(stream)) for case in self.cases]
         share = -(-self.options.calls // self.options.threads)
         done: Counter[str] = Counter()
+        if self.device == "cuda":
+            torch.cuda.synchronize()  # what was made above is used on another stream
         own = torch.cuda.Stream() if self.device == "cuda" and number % 2 else None
         with torch.no_grad(), torch.cuda.stream(own) if own else contextlib.nullcontext():
             while self.calls[number] < share and not self.stop:
@@ -406,7 +415,7 @@ class Run:
         stats = gfxgraph.stats()
         reasons: Counter[str] = Counter()
         for reason, count in stats["fallbacks"].items():
-            reasons[reason.split(" at 0x")[0][:200]] += count
+            reasons[re.sub(r"\d[\d.e+-]*", "N", reason)[:200]] += count
         return {
             "torch": torch.__version__,
             "device": self.device,
@@ -443,6 +452,8 @@ def inside(options: argparse.Namespace) -> int:
     run = Run(options)
     # What a first capture imports takes seconds, which are no standstill.
     gfxgraph.graphed(lambda x: x + 1)(torch.zeros(1, device=run.device))
+    if run.device == "cuda":
+        torch.cuda.synchronize()
     run.last = [time.monotonic()] * options.threads
     threads = [
         threading.Thread(target=run.work, args=(n,), daemon=True) for n in range(options.threads)

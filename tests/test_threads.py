@@ -16,7 +16,7 @@ import pytest
 import torch
 
 import gfxgraph
-from gfxgraph.device import current_device
+from gfxgraph.device import current_device, generator_state
 from gfxgraph.graph.turns import CAPTURING, LOCK
 
 ROOT = Path(__file__).parents[1]
@@ -53,8 +53,9 @@ def masked(x):
 
 def test_a_short_run_of_the_stress_program_finds_nothing(tmp_path):
     report = tmp_path / "report.json"
-    # Not the last: that a new path draws twice from a generator is no matter of threads.
-    names = "plain,views,mask,item,items,bucketed,in place,state,generator,pool,conditional"
+    # Without "generator and branching", which is judged with one thread.
+    names = "plain,views,mask,item,items,bucketed,in place,in place and branching,state"
+    names += ",state and branching,generator,default generator,pool,instances,conditional"
     done = run(
         str(ROOT / "benchmarks" / "stress_threads.py"),
         *("--threads", "6", "--calls", "3000", "--reset", "0.01", "--only", names),
@@ -225,6 +226,15 @@ def test_the_state_of_a_generator_is_asked_without_a_standstill():
     assert done.returncode == 0, done.stderr[-3000:]
     if sys.version_info < (3, 12):  # later ones begin no collection there
         assert done.stdout.strip() == "2"
+
+
+def test_the_state_that_is_asked_is_the_state(device):
+    get = torch.get_rng_state if device == "cpu" else torch.cuda.get_rng_state
+    generator = torch.Generator(device).manual_seed(3)
+    for _ in range(2):
+        assert torch.equal(current_device().rng_state(0), get())
+        assert torch.equal(generator_state(generator), generator.get_state())
+        torch.rand(5, device=device), torch.rand(5, device=device, generator=generator)
 
 
 @torch.no_grad()

@@ -488,8 +488,11 @@ class Engine:
                     return error
                 if not getattr(error, "transient", False) or tries > _MAX_TRIES:
                     refuse = functools.partial(self._refuse, reason, cls)
-                    attempt = miss if opaque else _refusal_attempt(fits, refuse)
-                    self._keep_refusal(key, spec, Refusal(kind, reason, cls, attempt))
+
+                    def attempt(spec: Spec) -> Attempt:
+                        return _refusal_attempt(self.recogniser(fn, leaves, spec), refuse)
+
+                    self._keep_refusal(key, spec, Refusal(kind, reason, cls, miss), attempt)
             self._release_dropped()
             return error
 
@@ -501,16 +504,25 @@ class Engine:
                 del self._tries[next(iter(self._tries))]
             return self._tries[what]
 
-    def _keep_refusal(self, key: Any, spec: Spec, refusal: Refusal) -> None:
-        """Keep it as long as the objects among the arguments live, which it does not hold."""
+    def _keep_refusal(
+        self, key: Any, spec: Spec, refusal: Refusal, attempt: Callable[[Spec], Attempt]
+    ) -> None:
+        """Keep it as long as the objects among the arguments live, which it does not hold.
+
+        Args:
+            key: of the calls.
+            spec: of their arguments.
+            refusal: what to keep.
+            attempt: makes the attempt that recognises such calls.
+        """
         gone, objects = self._gone, [c.value for c in constants(spec) if not c.is_value]
-        if objects:
-            weak = (without_objects(key[0]), *key[1:])
-            try:
-                refusal.objects = [weakref.ref(o, lambda _: gone.append(weak)) for o in objects]
-                key = weak
-            except TypeError:  # a class without weak references; not more than graphs are kept
-                pass
+        try:
+            spec, weak = without_objects(spec), (without_objects(key[0]), *key[1:])
+            refusal.objects = [weakref.ref(o, lambda _: gone.append(weak)) for o in objects]
+            key = weak
+        except TypeError:  # a class without weak references; not more than graphs are kept
+            pass
+        refusal.attempt = attempt(spec)
         self._keep(key, refusal)
 
     def _drop_unused(self, kind: str) -> None:
@@ -556,7 +568,7 @@ class Engine:
                 if self._keys.get(key) is entry:
                     self._drop(key)
                     refusal = Refusal(entry.key, reason, CaptureError, miss)
-                    self._keep_refusal(key, spec, refusal)
+                    self._keep_refusal(key, spec, refusal, lambda spec: miss)
             self._release_dropped()
         if entry.closed is not None:
             return self._run_eagerly(fn, args, kwargs, entry.closed)
@@ -940,7 +952,7 @@ def _replay_us(*entries: Entry) -> list[float]:
     return [1e6 * statistics.median(seconds) for seconds in zip(*rounds, strict=True)]
 
 
-def _refusal_attempt(fits: Any, refuse: Any) -> Any:
+def _refusal_attempt(fits: Callable[[Any], Attempt], refuse: Any) -> Attempt:
     try:
         return fits(refuse)
     except (RecursionError, SyntaxError):  # a structure too deep for an expression

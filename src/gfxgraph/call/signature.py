@@ -12,6 +12,7 @@ import dataclasses
 import enum
 import functools
 import types
+import weakref
 from collections import OrderedDict, UserDict
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -66,9 +67,6 @@ _VALUES = (
 )
 
 
-_GONE = object()
-
-
 class Const:
     """A leaf that is not a tensor: equal by type and value if it is a value, else by identity."""
 
@@ -86,12 +84,6 @@ class Const:
         else:
             self._key = (type(value), id(value))
 
-    def without_object(self) -> Const:
-        """Equal to this one as long as the object lives, which it does not hold."""
-        made = object.__new__(Const)
-        made.value, made._key = _GONE, self._key
-        return made
-
     @property
     def is_value(self) -> bool:
         """Whether it is compared by value."""
@@ -105,6 +97,15 @@ class Const:
 
     def __repr__(self) -> str:
         return repr(self.value) if self.is_value else f"<{type(self.value).__name__}>"
+
+
+class _Weak(Const):
+    """Equal to ``const`` as long as its object lives, to which it holds a weak reference."""
+
+    __slots__ = ()
+
+    def __init__(self, const: Const) -> None:
+        self.value, self._key = weakref.ref(const.value), const._key
 
 
 def flatten(tree: Any) -> tuple[list[torch.Tensor], Spec]:
@@ -177,11 +178,15 @@ def constants(spec: Spec) -> list[Const]:
 
 
 def without_objects(spec: Spec) -> Spec:
-    """Equal to ``spec`` as long as its objects live, those compared by identity; it holds none."""
+    """Equal to ``spec`` as long as its objects live, those compared by identity; it holds none.
+
+    Raises:
+        TypeError: one is of a class without weak references.
+    """
     if spec[0] == "tensor":
         return spec
     if spec[0] == "const":
-        return spec if spec[1].is_value else ("const", spec[1].without_object())
+        return spec if spec[1].is_value else ("const", _Weak(spec[1]))
     return (*spec[:3], tuple(map(without_objects, spec[3])))
 
 
@@ -316,7 +321,11 @@ class _Source:
         here = f"c{len(self._lines)}"
         value = self.name(const.value)
         self.line(f"{here} = {expression}")
-        if not const.is_value or const.value is None or isinstance(const.value, (bool, enum.Enum)):
+        if isinstance(const, _Weak):
+            self.line(f"if {here} is not {value}(): return MISS")
+        elif (
+            not const.is_value or const.value is None or isinstance(const.value, (bool, enum.Enum))
+        ):
             self.line(f"if {here} is not {value}: return MISS")
         elif isinstance(const.value, (float, complex)):
             text = self.name(repr(const.value))  # -0.0 is not 0.0
