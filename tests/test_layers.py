@@ -18,7 +18,7 @@ LAYERS = [
     {"record"},
     {"compiling", "distributed"},
     {"device"},
-    {"dynamo", "errors", "interpose", "settings", "stats", "tables"},
+    {"dynamo", "errors", "forking", "interpose", "settings", "stats", "tables"},
 ]
 HEIGHT = {room: -depth for depth, layer in enumerate(LAYERS) for room in layer}
 TOP = HEIGHT["cli"]

@@ -9,12 +9,12 @@ from __future__ import annotations
 import logging
 import os
 import sys
-import threading
 from collections import Counter
 from typing import Any, TypedDict, cast
 
 from . import settings
 from .errors import SettingError
+from .forking import new_lock
 from .tables import Printed
 
 __all__ = ["ReplayCounter", "Stats", "Tally", "configure_log", "log", "tally"]
@@ -71,7 +71,7 @@ class Tally:
     """The counters of this process."""
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
+        self._lock = new_lock()  # graphs that the garbage collector drops are counted, too
         self.enabled_at: float | None = None
         self._counts: Counter[str] = Counter()
         self._fallbacks: Counter[str] = Counter()

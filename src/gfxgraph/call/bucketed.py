@@ -324,15 +324,20 @@ class BucketEngine(Engine):
             dims=names,
         )
 
-    def reset(self) -> None:
-        """Release all graphs, and forget all reasons and counts."""
-        super().reset()
+    def empty(self) -> list[Entry]:
+        """Forget everything; gives the graphs, for the caller to release."""
         with self._lock:
             self._sized.clear()
             self._models.clear()
             self._captured_for.clear()
             self._traffic.clear()
             self._quick = Counter()
+            return super().empty()
+
+    def _drop(self, key: Any) -> int:
+        entry = self._keys[key]
+        self._models = {k: model for k, model in self._models.items() if model is not entry}
+        return super()._drop(key)
 
     def static_inputs(
         self, fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]

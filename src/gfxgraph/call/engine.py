@@ -6,9 +6,8 @@ import functools
 import logging
 import statistics
 import sys
-import threading
 import weakref
-from collections import Counter, OrderedDict
+from collections import Counter, OrderedDict, deque
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
@@ -21,6 +20,7 @@ from torch.utils._device import DeviceContext
 
 from ..device import current_device
 from ..errors import ArgumentError, CaptureError, CompileError, GfxGraphError
+from ..forking import new_lock
 from ..graph import raw
 from ..graph.capture import capture, capture_like
 from ..graph.compare import Tolerance
@@ -29,7 +29,7 @@ from ..graph.host_state import default_generators
 from ..graph.lane import Lane
 from ..graph.one_shots import Found
 from ..graph.state import PythonState
-from ..graph.turns import CAPTURING, LOCK, being_busy, busy
+from ..graph.turns import CAPTURING, LOCK, being_busy, busy, when_free
 from ..graph.warm_up import Layout, LayoutError
 from ..record.effects import storage_key
 from ..record.journal import Journal
@@ -61,6 +61,7 @@ from .signature import (
     flatten,
     matcher,
     tensor_check,
+    without_objects,
 )
 from .suitable import describe, unsuitable
 from .thrash import WORTH_IT, Thrash, Traits, traits
@@ -81,6 +82,8 @@ __all__ = [
 
 # Captures because something that is no tensor was another one, before its key stays eager.
 _MAX_TRIES = 8
+# So many counts of tries are remembered.
+_MAX_COUNTED = 1024
 
 IN_USE = (
     "its graph could not be used: an argument shares memory with what it writes, or another thread "
@@ -229,12 +232,16 @@ class Engine:
         self.owner: weakref.ref[Any] | None = None
         self._options = options
         self._share_inputs = share_inputs
-        self._lock = threading.RLock()
+        self._lock = new_lock()
         self._keys: OrderedDict[Any, Entry | Refusal] = OrderedDict()
         self._lanes: dict[int, Lane] = {} if lanes is None else lanes
         self._counts = _Counts()
         self._told: set[str] = set()
-        self._tries: Counter[Any] = Counter()
+        self._tries: Counter[int | str] = Counter()
+        #: Keys of which an object is gone.
+        self._gone: deque[Any] = deque()
+        #: Graphs that are no longer kept, and are not released yet.
+        self._dropped: deque[Entry] = deque()
         self._thrash = self._new_thrash()
         #: Whether the function asks how its arguments lie in memory: that is part of a key then.
         self._asks_layout = False
@@ -276,7 +283,7 @@ class Engine:
                 recaptures=counts.recaptures,
                 graphs=rows,
                 refused={e.key: e.reason for e in found if isinstance(e, Refusal)},
-                pool_bytes=sum(lane.pool_bytes() for lane in self._lanes.values()),
+                pool_bytes=sum(lane.pool_bytes() for lane in list(self._lanes.values())),
                 input_bytes=sum({k: b for e in entries for k, b in e.input_storages()}.values()),
                 compile_s=0.0 if self._compiled is None else self._compiled.seconds,
                 not_compiled={e.key: e.not_compiled for e in entries if e.not_compiled},
@@ -285,10 +292,13 @@ class Engine:
 
     def reset(self) -> None:
         """Release all graphs, and forget all reasons and counts."""
+        for entry in self.empty():
+            when_free(entry.release)
+
+    def empty(self) -> list[Entry]:
+        """Forget everything; gives the graphs, for the caller to release."""
         with self._lock:
-            for entry in self._keys.values():
-                if isinstance(entry, Entry):
-                    entry.release()
+            graphs = [entry for entry in self._keys.values() if isinstance(entry, Entry)]
             self._keys.clear()
             self._set_hot(())
             self._lanes.clear()
@@ -297,6 +307,7 @@ class Engine:
             self._asks_layout = False
             self._counts = _Counts()
             self._compiled = self._new_compiled()
+            return graphs
 
     def release_unused(self, all_or_none: bool) -> int:
         """Release the graphs that were never replayed.
@@ -315,7 +326,8 @@ class Engine:
             for key in unused:
                 self._drop(key)
             self._counts.evictions += len(unused)
-            return len(unused)
+        self._release_dropped()
+        return len(unused)
 
     def static_inputs(
         self, fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
@@ -411,6 +423,10 @@ class Engine:
     def _known(self, key: Any) -> tuple[Entry | Refusal | None, list[str]]:
         """What there is for ``key``; if it is stale, nothing, and what was changed in vain."""
         with self._lock:
+            while self._gone:  # before another object is taken for one whose number it has
+                dead = self._gone.popleft()
+                if isinstance(self._keys.get(dead), Refusal):
+                    self._drop(dead)
             entry = self._keys.get(key)
             changes = entry.stale() if isinstance(entry, Entry) else []
             if changes:
@@ -420,7 +436,8 @@ class Engine:
                 entry = None
             elif entry is not None:
                 self._promote(entry)
-            return entry, changes
+        self._release_dropped()
+        return entry, changes
 
     def _first_call(
         self,
@@ -473,16 +490,17 @@ class Engine:
         found: Found = []
         if not any(isinstance(e, Entry) and e.captured and e.captured.plain for e in self._hot):
             found = PythonState({self.name: fn, "argument": (args, kwargs)}).stateful
-        # While another thread captures, its generator is not to be asked.
-        if (where is None and tree is None and not found) or not LOCK.acquire(blocking=False):
+        # While another thread captures, its generator is not to be asked; replays are soon over.
+        if (where is None and tree is None and not found) or not CAPTURING.acquire(blocking=False):
             return nullcontext, []
         try:
             generators = [g for _, g in found if raw.is_a(g, torch._C.Generator)]
             generators += default_generators(device, index)
-            regions = tree.regions() if tree else ()
-            return as_of_now(device, index, regions, found), generators
+            with LOCK:
+                regions = tree.regions() if tree else ()
+                return as_of_now(device, index, regions, found), generators
         finally:
-            LOCK.release()
+            CAPTURING.release()
 
     def _try_capture(
         self,
@@ -510,9 +528,10 @@ class Engine:
         try:
             if on_trial:
                 found = traits(fn, leaves, spec)
-            with self._lock:
-                self._tries[kind] += bool(changes or opaque)
+            if changes or (opaque and tree is None):
+                self._try(kind)
             if self._tries[kind] > _MAX_TRIES:
+                self._drop_unused(kind)
                 reason = (
                     f"{', '.join(changes[:3]) or 'an argument that is no tensor'} differs between "
                     "calls, so each would need a graph of its own. Keep it out of the object, or "
@@ -542,34 +561,82 @@ class Engine:
             entry.on_new_path = functools.partial(self._new_path, key, spec)
             with self._lock:
                 self._counts.captures += 1
-                if tree is not None:
+                released = tree is not None and self._keys.pop(key, None) is not tree
+                if not released:
                     self._set_hot(tuple(e for e in self._hot if e is not tree))
-                    if self._keys.pop(key, None) is not tree:  # released meanwhile
-                        entry.release()
-                        return None
-                if on_trial:
-                    self._thrash.tried(key, found, entry.counter, "")
-                self._keep(key, entry)
+                    if on_trial:
+                        self._thrash.tried(key, found, entry.counter, "")
+                    self._keep(key, entry)
+            self._release_dropped()
+            if released:
+                entry.release()
+            elif tree is not None:
+                entry.take_over(tree)
             return None
         except Exception as error:  # the caller has his result: whatever it is, it is no graph
             if not isinstance(error, GfxGraphError):
                 wrapped = CaptureError(f"cannot be captured: {type(error).__name__}: {error}")
                 wrapped.__cause__ = error
                 error = wrapped
+            if tree is not None and tree.captured is None:
+                return None  # released by another thread meanwhile: nothing is wrong with this path
             reason, cls = str(error), type(error)
             self._count_fallback(reason, calls=int(result is not MISS or called))
+            # Numbers and texts only: no object of the caller's may live on because of it.
+            tries = self._tries[kind] if opaque and tree is None else self._try(hash(key))
             with self._lock:
-                self._tries[key] += 1
                 if tree is not None:
-                    if self._tries[key] > _MAX_TRIES:
+                    if tries > _MAX_TRIES:
                         tree.closed = reason
                     return error
-                if not getattr(error, "transient", False) or self._tries[key] > _MAX_TRIES:
+                if not getattr(error, "transient", False) or tries > _MAX_TRIES:
                     if on_trial:
                         self._thrash.tried(key, found, None, reason)
                     refuse = functools.partial(self._refuse, reason, cls)
-                    self._keep(key, Refusal(kind, reason, cls, _refusal_attempt(fits, refuse)))
+
+                    def attempt(spec: Spec) -> Attempt:
+                        return _refusal_attempt(self.recogniser(fn, leaves, spec), refuse)
+
+                    self._keep_refusal(key, spec, Refusal(kind, reason, cls, miss), attempt)
+            self._release_dropped()
             return error
+
+    def _try(self, what: int | str) -> int:
+        """Count; how often that was done."""
+        with self._lock:
+            self._tries[what] += 1
+            if len(self._tries) > _MAX_COUNTED:  # the oldest gets some tries more
+                del self._tries[next(iter(self._tries))]
+            return self._tries[what]
+
+    def _keep_refusal(
+        self, key: Any, spec: Spec, refusal: Refusal, attempt: Callable[[Spec], Attempt]
+    ) -> None:
+        """Keep it as long as the objects among the arguments live, which it does not hold.
+
+        Args:
+            key: of the calls.
+            spec: of their arguments.
+            refusal: what to keep.
+            attempt: makes the attempt that recognises such calls.
+        """
+        gone, objects = self._gone, [c.value for c in constants(spec) if not c.is_value]
+        try:
+            spec, weak = without_objects(spec), (without_objects(key[0]), *key[1:])
+            refusal.objects = [weakref.ref(o, lambda _: gone.append(weak)) for o in objects]
+            key = weak
+        except TypeError:  # a class without weak references; not more than graphs are kept
+            pass
+        refusal.attempt = attempt(spec)
+        self._keep(key, refusal)
+
+    def _drop_unused(self, kind: str) -> None:
+        """Drop the graphs of a kind that each object would have its own of."""
+        with self._lock:
+            for key, entry in list(self._keys.items()):
+                if isinstance(entry, Entry) and entry.key == kind and not entry.replays:
+                    self._drop(key)
+        self._release_dropped()
 
     @staticmethod
     def recogniser(
@@ -608,7 +675,9 @@ class Engine:
                 tally.thrashes(self.name, self._thrash.say(reason))
                 if self._keys.get(key) is entry:
                     self._drop(key)
-                    self._keep(key, Refusal(entry.key, reason, CaptureError, miss))
+                    refusal = Refusal(entry.key, reason, CaptureError, miss)
+                    self._keep_refusal(key, spec, refusal, lambda spec: miss)
+            self._release_dropped()
         closed = entry.closed or self._thrash.stops_growing(paths, entry.replays)
         if closed is not None:
             return self._run_eagerly(fn, args, kwargs, closed)
@@ -716,24 +785,20 @@ class Engine:
             raise CaptureError(f"no tensor among arguments and results is on {device.type}")
         index = device.index(on_device[0].device if on_device else torch.device(device.type))
         torch_device = torch.device("cuda", index) if device.type == "cuda" else torch.device("cpu")
-        lane = self._lanes.get(index)
-        if lane is None:
-            lane = self._lanes[index] = Lane(device, index)
-        lane.follow(device.stream_id(index))
+        # Another thread may release the tree, and its lane with it, whenever we do not hold LOCK.
+        grown_from, tree_statics = (None, None) if tree is None else tree.now()
+        lane = self._lane_on(index) if tree is None else tree.lane
         # Arguments that nobody called with were made for this, and go with it.
         ours = leaves if result is MISS else ()
         allocated = max(0, device.allocated(index) - sum(map(bytes_of, ours)))
 
-        if tree is None:
-            # One argument that comes twice is one static input: the function may ask.
-            made: dict[int, torch.Tensor] = {}
-            for leaf in leaves:
-                if id(leaf) not in made:
-                    strides = _strides(leaf, self._asks_layout)
-                    made[id(leaf)] = make_static(leaf, torch_device, strides)
-            statics = [made[id(leaf)] for leaf in leaves]
-        else:
-            statics = tree.refill(leaves)
+        # One argument that comes twice is one tensor: the function may ask.
+        made: dict[int, torch.Tensor] = {}
+        for leaf in leaves:
+            if id(leaf) not in made:
+                strides = _strides(leaf, self._asks_layout)
+                made[id(leaf)] = make_static(leaf, torch_device, strides)
+        statics = [made[id(leaf)] for leaf in leaves]
         layout: Layout = "own"
         if self._pads:
             layout = "padded"
@@ -774,7 +839,8 @@ class Engine:
                 tolerance=tolerance,
                 branching=self._options.branching == "auto",
                 first_outputs=first_outputs,
-                tree=None if tree is None else tree.captured,
+                tree=grown_from,
+                statics=tree_statics,
                 share_inputs=self._share_inputs,
                 admit=room_for,
                 compiled=code is not None,
@@ -787,7 +853,7 @@ class Engine:
         assert body.out_spec is not None  # it ran
         lane.learn(captured.peak_bytes)
         if tree is not None:
-            return tree.grown(captured, leaves, body.out_spec)
+            return tree.grown(captured, statics, leaves, body.out_spec)
         given = [s for s in statics if storage_key(s) in captured.written]
         if given and (shares_memory(leaves) or any(0 in s.stride() for s in given)):
             captured.root.reset()
@@ -814,6 +880,13 @@ class Engine:
         if captured.not_compiled:
             self._not_compiled(entry, captured.not_compiled)
         return entry
+
+    def _lane_on(self, index: int) -> Lane:
+        with self._lock:
+            lane = self._lanes.get(index)
+            if lane is None:
+                lane = self._lanes[index] = Lane(current_device(), index)
+            return lane
 
     def _model(
         self, fn: Callable[..., Any], leaves: list[torch.Tensor], spec: Spec
@@ -864,12 +937,31 @@ class Engine:
         self.front = entries[0].attempt if entries else miss
 
     def _drop(self, key: Any) -> int:
-        """Forget a key; how often its graph was replayed."""
+        """Forget a key; how often its graph was replayed.
+
+        The caller holds our lock, and calls :meth:`_release_dropped` when it no longer does.
+        """
         entry = self._keys.pop(key)
         self._set_hot(tuple(e for e in self._hot if e is not entry))
-        replays = entry.release() if isinstance(entry, Entry) else 0
-        self._counts.released_replays += replays
-        return replays
+        if not isinstance(entry, Entry):
+            return 0
+        self._dropped.append(entry)
+        return entry.replays
+
+    def _release_dropped(self) -> None:
+        # Not under our lock: this waits for LOCK, whose holder may be waiting for ours. While a
+        # thread captures, a finalizer, or the function itself, may ask any callable for anything.
+        while self._dropped:
+            try:
+                entry = self._dropped.popleft()
+            except IndexError:  # another thread took the last
+                return
+            when_free(functools.partial(self._release, entry))
+
+    def _release(self, entry: Entry) -> None:
+        replays = entry.release()
+        with self._lock:
+            self._counts.released_replays += replays
 
 
 class _Body:
@@ -965,7 +1057,8 @@ def reset_with(owner: Any, engine: Engine) -> None:
 def _reset(engine: weakref.ref[Engine]) -> None:
     alive = engine()
     if alive is not None:
-        alive.reset()
+        for entry in alive.empty():
+            when_free(entry.release, patience=0.0)
 
 
 def _replay_us(*entries: Entry) -> list[float]:
@@ -986,7 +1079,7 @@ def _replay_us(*entries: Entry) -> list[float]:
     return [1e6 * statistics.median(seconds) for seconds in zip(*rounds, strict=True)]
 
 
-def _refusal_attempt(fits: Any, refuse: Any) -> Any:
+def _refusal_attempt(fits: Callable[[Any], Attempt], refuse: Any) -> Attempt:
     try:
         return fits(refuse)
     except (RecursionError, ArgumentError):  # a structure too deep for an expression

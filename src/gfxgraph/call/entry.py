@@ -15,12 +15,13 @@ import torch
 from torch.autograd import forward_ad
 from torch.autograd.graph import increment_version
 
+from ..device import generator_state
 from ..errors import CaptureError, MemoryCapError
 from ..graph.capture import CapturedGraph
 from ..graph.guard import Guard
 from ..graph.lane import Lane
 from ..graph.segments import run
-from ..graph.turns import LOCK
+from ..graph.turns import LOCK, PATIENCE
 from ..record.effects import overwrite, storage_key
 from ..record.journal import Journal
 from ..stats import tally
@@ -47,10 +48,6 @@ SHARED = (
 
 Attempt = Callable[[Callable[..., Any], tuple[Any, ...], dict[str, Any]], Any]
 """A function of the callable, its positional and its keyword arguments: the result or MISS."""
-
-
-# Seconds to wait for another thread's capture before a call runs eagerly instead.
-_PATIENCE = 5.0
 
 
 # From so many inputs on it pays to keep autograd out of the copies: entering its guard costs
@@ -97,6 +94,7 @@ class Refusal:
             every tensor of the failed run.
         attempt: runs a call that fits the key eagerly.
         used: when it was last used, for the order of release.
+        objects: the arguments that are compared by identity.
     """
 
     def __init__(self, key: str, reason: str, kind: type[Exception], attempt: Attempt) -> None:
@@ -105,6 +103,7 @@ class Refusal:
         self.kind = kind
         self.attempt = attempt
         self.used = 0
+        self.objects: list[weakref.ref[Any]] = []
 
     @property
     def is_for_room(self) -> bool:
@@ -139,7 +138,7 @@ class Entry:
         self.keeps: object = None
         self.key = key
         self.out_spec = out_spec
-        self._lane = lane
+        self.lane = lane
         self._twins: weakref.WeakSet[Entry] = weakref.WeakSet()
         self.captured: CapturedGraph | None = captured
         self.counter = tally.replay_counter()
@@ -220,6 +219,17 @@ class Entry:
         """The static inputs and outputs."""
         return self._statics, [] if self.captured is None else self.captured.outputs
 
+    def now(self) -> tuple[CapturedGraph, list[torch.Tensor]]:
+        """What was captured, and the static inputs.
+
+        Raises:
+            CaptureError: it was released.
+        """
+        with LOCK:
+            if self.captured is None:
+                raise CaptureError("its graphs were released meanwhile", transient=True)
+            return self.captured, self._statics
+
     def is_outside(self, output: torch.Tensor) -> bool:
         """Whether a static output lives outside of the graph, such as a cache."""
         return self.captured is not None and storage_key(output) in self.captured.outside
@@ -227,7 +237,7 @@ class Entry:
     def _make_replay(
         self, captured: CapturedGraph, write_back: list[tuple[int, torch.Tensor]]
     ) -> Callable[..., Any]:
-        lane, index, counter = self._lane, self._lane.index, self.counter
+        lane, index, counter = self.lane, self.lane.index, self.counter
         stream_id, is_capturing = lane.device.stream_id, lane.device.is_capturing
         guard = self._guard
         launch, memory_holds = captured.root.launch or _nothing, guard.memory_holds
@@ -243,7 +253,7 @@ class Entry:
 
         def replay(fn: Any, args: Any, kwargs: Any, leaves: Sequence[torch.Tensor]) -> Any:
             # Never for ever: the thread that captures may wait for this one.
-            if not LOCK.acquire(False) and not LOCK.acquire(True, _PATIENCE):
+            if not LOCK.acquire(False) and not LOCK.acquire(True, PATIENCE):
                 return MISS
             scope = None
             try:
@@ -297,7 +307,7 @@ class Entry:
     def _make_tree_replay(
         self, captured: CapturedGraph, write_back: list[tuple[int, torch.Tensor]]
     ) -> Callable[..., Any]:
-        lane, counter, guard, root = self._lane, self.counter, self._guard, captured.root
+        lane, counter, guard, root = self.lane, self.counter, self._guard, captured.root
         device, index = lane.device, lane.index
         rewritten, saved = _counted(captured.written), captured.saved
         generators = captured.generators if captured.saves_generator else ()
@@ -307,7 +317,7 @@ class Entry:
         )
 
         def replay(fn: Any, args: Any, kwargs: Any, leaves: Sequence[torch.Tensor]) -> Any:
-            if not LOCK.acquire(False) and not LOCK.acquire(True, _PATIENCE):
+            if not LOCK.acquire(False) and not LOCK.acquire(True, PATIENCE):
                 return MISS
             try:
                 if self._build is None or device.is_capturing():
@@ -322,7 +332,7 @@ class Entry:
                 with torch.no_grad():
                     values = [region.clone() for region in saved]
                     random = device.rng_state(index) if captured.saves_generator else None
-                    states = [g.get_state() for g in generators] if generators else ()
+                    states = [generator_state(g) for g in generators] if generators else ()
                     try:
                         self._copy(leaves)
                     except NotImplementedError:
@@ -383,26 +393,33 @@ class Entry:
         step = self.captured.root.step if self.captured else None
         return "" if step is None else f"{step.where} ({step.point.what})"
 
-    def grown(self, captured: CapturedGraph, leaves: Sequence[torch.Tensor], spec: Spec) -> Entry:
-        """An entry with another path, in place of this one, which answers no more calls."""
-        statics, copied = self._statics, self._copy
-        entry = Entry(self.key, captured, self._lane, statics, leaves, spec, self._own_outputs, 0)
-        entry._copy = copied
+    def grown(
+        self,
+        captured: CapturedGraph,
+        statics: list[torch.Tensor],
+        leaves: Sequence[torch.Tensor],
+        spec: Spec,
+    ) -> Entry:
+        """An entry with another path, which answers calls from :meth:`take_over` on."""
+        entry = Entry(self.key, captured, self.lane, statics, leaves, spec, self._own_outputs, 0)
+        entry._copy = self._copy
+        tally.retire(entry.counter)
         entry.counter = self.counter
         entry.replay = entry._make_tree_replay(captured, entry._write_back)
         entry.on_new_path = self.on_new_path
         entry.not_compiled = self.not_compiled
-        self.captured = None  # its graphs live on
-        with LOCK:
-            self._lane.graphs -= 1
-            self._forget()
         return entry
 
-    def refill(self, leaves: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-        """The static inputs, holding ``leaves``."""
-        with torch.no_grad():
-            self._copy(leaves)
-        return self._statics
+    def take_over(self, tree: Entry) -> None:
+        """Answer the calls that ``tree`` did, and those of the new path."""
+        with LOCK:
+            if tree.captured is not None:  # else it was released meanwhile
+                tree.captured = None  # its graphs live on
+                tree.lane.graphs -= 1
+                tree._forget()
+            if self.captured is not None and self.captured.graft is not None:
+                self.captured.graft.attach()
+                self.captured.graft = None
 
     def build(self) -> Any:
         """The result as it is now."""
@@ -460,8 +477,8 @@ class Entry:
         """
         with LOCK:
             if self.captured is not None:
-                self.captured.root.reset()
-                self._lane.release(self._statics)
+                self.captured.release()
+                self.lane.release(self._statics)
                 tally.retire(self.counter)
             self.captured = None
             self._forget()

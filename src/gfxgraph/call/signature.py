@@ -14,6 +14,7 @@ import functools
 import struct
 import sys
 import types
+import weakref
 from collections import OrderedDict, UserDict
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
@@ -34,6 +35,7 @@ __all__ = [
     "flatten",
     "matcher",
     "tensor_check",
+    "without_objects",
 ]
 
 MISS: Any = object()
@@ -122,6 +124,15 @@ class Const:
 
     def __repr__(self) -> str:
         return repr(self.value) if self.is_value else f"<{type(self.value).__name__}>"
+
+
+class _Weak(Const):
+    """Equal to ``const`` as long as its object lives, to which it holds a weak reference."""
+
+    __slots__ = ()
+
+    def __init__(self, const: Const) -> None:
+        self.value, self._key = weakref.ref(const.value), const._key
 
 
 def flatten(tree: Any) -> tuple[list[torch.Tensor], Spec]:
@@ -276,6 +287,19 @@ def constants(spec: Spec) -> list[Const]:
     if spec[0] == "const":
         return [spec[1]]
     return [c for child in spec[3] for c in constants(child)]
+
+
+def without_objects(spec: Spec) -> Spec:
+    """Equal to ``spec`` as long as its objects live, those compared by identity; it holds none.
+
+    Raises:
+        TypeError: one is of a class without weak references.
+    """
+    if spec[0] == "tensor":
+        return spec
+    if spec[0] == "const":
+        return spec if spec[1].is_value else ("const", _Weak(spec[1]))
+    return (*spec[:3], tuple(map(without_objects, spec[3])))
 
 
 def matcher(
@@ -449,6 +473,9 @@ class _Source:
         value = self.name(known)
         cls = type(known)
         self.line(f"{here} = {expression}")
+        if isinstance(const, _Weak):
+            self.line(f"if {here} is not {value}(): return MISS")
+            return
         if not const.is_value or known is None or cls is bool or isinstance(known, enum.Enum):
             self.line(f"if {here} is not {value}: return MISS")
             return

@@ -6,11 +6,11 @@ from functools import lru_cache
 
 import torch
 
-from .base import Device, DeviceFacts, Graph, PoolHandle
+from .base import Device, DeviceFacts, Graph, PoolHandle, generator_state
 from .emulated import EmulatedDevice
 from .gpu import GpuDevice
 
-__all__ = ["Device", "DeviceFacts", "Graph", "PoolHandle", "current_device"]
+__all__ = ["Device", "DeviceFacts", "Graph", "PoolHandle", "current_device", "generator_state"]
 
 
 @lru_cache(maxsize=1)

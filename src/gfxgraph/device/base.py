@@ -9,10 +9,21 @@ from typing import Any, Literal, Protocol
 
 import torch
 
-__all__ = ["Device", "DeviceFacts", "Graph", "PoolHandle"]
+__all__ = ["Device", "DeviceFacts", "Graph", "PoolHandle", "generator_state"]
 
 PoolHandle = tuple[int, int]
 """What names a memory pool, as ``torch.cuda.graph_pool_handle()`` gives it."""
+
+
+def generator_state(generator: torch.Generator) -> torch.Tensor:
+    """The state of ``generator``, for its ``set_state``.
+
+    ``get_state`` makes a Python object while it holds the lock of the generator. Up to Python 3.11
+    that may begin a garbage collection, whose finalizers let other threads run; one that asks the
+    same generator then waits for the lock without giving the interpreter back, and everything
+    stands still. A clone has a lock of its own, and making one begins no collection.
+    """
+    return generator.clone_state().get_state()
 
 
 @dataclass(frozen=True)

@@ -23,7 +23,7 @@ import torch.utils._pytree as pytree
 
 from ..errors import ArgumentError, CaptureError, DeviceError
 from . import emulated_rules as rules
-from .base import DeviceFacts, PoolHandle
+from .base import DeviceFacts, PoolHandle, generator_state
 from .emulated_capture import (
     Capture,
     Operation,
@@ -310,7 +310,7 @@ class EmulatedDevice:
 
     def rng_state(self, index: int = 0) -> torch.Tensor:
         """The state of the default generator."""
-        return torch.default_generator.get_state()
+        return generator_state(torch.default_generator)
 
     def set_rng_state(self, state: torch.Tensor, index: int = 0) -> None:
         """Set the state of the default generator."""

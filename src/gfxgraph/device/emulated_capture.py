@@ -16,6 +16,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from ..dynamo import step_aside, step_back
 from ..errors import CaptureError, CaptureForbidden
+from ..forking import in_child, new_lock
 from . import emulated_rules as rules
 from .emulated_memory import MemoryPool
 from .emulated_shapes import Rehearsal
@@ -35,7 +36,7 @@ __all__ = ["Capture", "Operation", "current_capture", "forget_closed", "generato
 _function_stack: Any = overrides  # has no types
 
 # The device has one stream: whatever thread replays, graphs run one after the other.
-_stream = threading.RLock()
+_stream = new_lock()
 
 
 def run(operations: list[Operation]) -> None:
@@ -380,6 +381,17 @@ def _remove_modes(which: Callable[[Capture], bool]) -> None:
                 _thread.modes.remove(mode)
         for mode in reversed(kept):
             push(mode)
+
+
+def _forget() -> None:
+    """In a child of fork() nobody captures."""
+    capture, _thread.capture = _thread.capture, None
+    if capture is not None:
+        capture.is_open = False
+    forget_closed()
+
+
+in_child(_forget)
 
 
 # A graph does not contain these: memory that is not written keeps what the last replay left.

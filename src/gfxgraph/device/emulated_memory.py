@@ -9,13 +9,13 @@ later graph of the same pool, may be given it and overwrite what was there, as o
 from __future__ import annotations
 
 import itertools
-import threading
 import weakref
 from collections import deque
 from collections.abc import Sequence
 
 import torch
 
+from ..forking import new_lock
 from .base import PoolHandle
 
 __all__ = [
@@ -32,7 +32,7 @@ _ALIGNMENT = 64
 
 _handles = itertools.count(1)
 _pools: weakref.WeakValueDictionary[PoolHandle, MemoryPool] = weakref.WeakValueDictionary()
-_pools_lock = threading.Lock()
+_pools_lock = new_lock()
 
 
 def new_handle() -> PoolHandle:
@@ -94,7 +94,7 @@ class MemoryPool:
         # Finalizers run on any thread and at any moment, also while this thread holds the lock:
         # they only append here, which needs no lock.
         self._returned: deque[_Block] = deque()
-        self._lock = threading.Lock()
+        self._lock = new_lock()
 
     def bytes(self) -> int:
         """Bytes of all blocks."""

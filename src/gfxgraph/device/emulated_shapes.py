@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import threading
 from collections.abc import Iterator
 from typing import Any
 
@@ -12,7 +11,9 @@ import torch
 import torch.utils._pytree as pytree
 from torch._ops import OpOverload
 
+from ..forking import new_lock
 from . import emulated_rules as rules
+from .base import generator_state
 
 __all__ = ["Rehearsal"]
 
@@ -84,7 +85,7 @@ def _on_zeros(
 
     shadows = [zeros(v) if isinstance(v, torch.Tensor) else v for v in flat]
     args, kwargs = pytree.tree_unflatten(shadows, spec)
-    generator_state = torch.default_generator.get_state()
+    random_state = generator_state(torch.default_generator)
     try:
         return op(*args, **kwargs), _resized(flat, shadows)
     except Exception as error:
@@ -92,7 +93,7 @@ def _on_zeros(
             raise rules.NOT_RUNNABLE.error(f"{op} ({error})") from error
         raise error from None
     finally:
-        torch.default_generator.set_state(generator_state)
+        torch.default_generator.set_state(random_state)
 
 
 def _resized(arguments: list[Any], after: list[Any]) -> Resized:
@@ -108,7 +109,7 @@ def _resized(arguments: list[Any], after: list[Any]) -> Resized:
 _WRONG_FAKES = frozenset({"aten::mkldnn_rnn_layer"})
 
 
-_fake_lock = threading.Lock()
+_fake_lock = new_lock()
 _fake_log = logging.getLogger("torch._subclasses.fake_tensor")
 
 

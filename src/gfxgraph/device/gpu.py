@@ -12,7 +12,7 @@ from typing import Any, Literal
 import torch
 
 from ..errors import DeviceError
-from .base import DeviceFacts, PoolHandle
+from .base import DeviceFacts, PoolHandle, generator_state
 
 __all__ = ["GpuDevice"]
 
@@ -165,7 +165,8 @@ class GpuDevice:
 
     def rng_state(self, index: int) -> torch.Tensor:
         """State of the default generator of GPU ``index``."""
-        return torch.cuda.get_rng_state(index)
+        torch.cuda.init()  # there are no generators before
+        return generator_state(torch.cuda.default_generators[index])
 
     def set_rng_state(self, state: torch.Tensor, index: int) -> None:
         """Set the state of the default generator of GPU ``index``."""

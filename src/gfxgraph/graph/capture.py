@@ -34,7 +34,7 @@ from .first_replay import compare_all, first_replay, rounding, timed_replay, ver
 from .guard import Guard
 from .host_state import HostState
 from .lane import Lane
-from .segments import Segment
+from .segments import Graft, Segment
 from .state import PythonState
 from .trace import Failed, Traced, capture_somehow, trace
 from .turns import LOCK, being_busy
@@ -79,6 +79,7 @@ class CapturedGraph:
         launch_ns: nanoseconds in which the host launched a replay; 0: not timed.
         time_replay: replays from the state that the capture found, puts that back, and gives the
             seconds until the device was done; ``None`` where that was not asked for.
+        graft: where a new path belongs in its tree; put there by whoever keeps it.
     """
 
     root: Segment
@@ -102,6 +103,13 @@ class CapturedGraph:
     launch_ns: int = 0
     time_replay: Callable[[], float] | None = None
     asks_layout: bool = False
+    graft: Graft | None = None
+
+    def release(self) -> None:
+        """Let go of all graphs; the caller holds LOCK."""
+        self.root.reset()
+        if self.graft is not None:
+            self.graft.child.reset()
 
     @property
     def plain(self) -> bool:
@@ -125,6 +133,7 @@ def capture(
     branching: bool = True,
     first_outputs: list[torch.Tensor] | None = None,
     tree: CapturedGraph | None = None,
+    statics: Sequence[torch.Tensor] | None = None,
     share_inputs: bool = False,
     admit: Callable[[int], None] = lambda peak_bytes: None,
     compiled: bool = False,
@@ -139,7 +148,7 @@ def capture(
 
     Args:
         function: runs on the static inputs and returns the static outputs.
-        inputs: the static inputs.
+        inputs: the arguments, in memory of their own; holds the static inputs afterwards.
         lane: the memory pool to capture into, and the stream to warm up and to capture on.
         warmup: how many eager runs before the capture, at least 1.
         roots: the Python objects that the function reaches, by name.
@@ -148,10 +157,11 @@ def capture(
         first_outputs: what the first call gave for the same arguments. A function that writes
             nothing and draws nothing gives the same again, or it has seen that its arguments are
             static inputs now.
-        tree: what was captured of the function for other data; the new path is added to it, if
-            all goes well.
+        tree: what was captured of the function for other data. The new path follows on that, and
+            is added to it by whoever keeps it.
+        statics: the static inputs of ``tree``. Other threads may go on replaying it.
         share_inputs: put the static inputs on memory that all graphs of the lane use for theirs,
-            where that can be: ``inputs`` then holds others.
+            where that can be.
         admit: raises if there is no room for what takes so many bytes at its peak.
         compiled: whether ``function`` runs compiled code wherever it is not under our modes; that
             is compared with the recorded run, which is not compiled.
@@ -180,12 +190,25 @@ def capture(
     host.check_one_shots(one_shots_before())
 
     def rewind() -> None:
-        log.undo()
+        # On the stream of the runs, which saved the values: their memory is used again there.
+        with device.on_stream(lane.stream, index):
+            log.undo()
         host.rewind()
 
     given = list(inputs)
     this = Run(
-        function, inputs, given, lane, roots, log, python_state, host, rewind, set(), compiled
+        function,
+        inputs,
+        given,
+        given,
+        lane,
+        roots,
+        log,
+        python_state,
+        host,
+        rewind,
+        set(),
+        compiled,
     )
     this.layout = layout
     this.journal = Journal.of_the_call()
@@ -236,10 +259,12 @@ def capture(
             # What a call writes to them is copied back to its arguments, and a host that reads
             # them between two graphs may take its time: such inputs stay apart.
             regions = set(map(storage_key, log.regions()))
-            if share_inputs and not (
+            if statics is not None:
+                this.statics = list(statics)
+            elif share_inputs and not (
                 eager.recording.breaks() or regions & set(map(storage_key, inputs))
             ):
-                inputs[:] = lane.shared_inputs(inputs)
+                this.statics = lane.shared_inputs(inputs)
             traced = capture_somehow(this, eager, branching, root)
             rewind()
             if tolerance is not None:
@@ -247,7 +272,7 @@ def capture(
                 if device.kind == "emulated" and eager.uncompiled is not None:
                     # That is what such a graph holds.
                     expected, states = eager.uncompiled, eager.uncompiled_states
-                got = first_replay(traced, this, log.regions(), eager.draws_random_numbers)
+                got = first_replay(traced, this, this.written, eager.draws_random_numbers)
                 drawn = eager.draws_random_numbers
                 verify(got, expected, tolerance, drawn, least=least)
                 elsewhere = host.elsewhere(states)
@@ -287,7 +312,7 @@ def capture(
     }
     folded_from = {k: t for k, t in originals.items() if k in recording.sources_of_folds()}
     outside = {key: t for key, t in recording.outside.items() if key not in static}
-    written = {storage_key(r): originals.get(storage_key(r), r) for r in log.regions()}
+    written = {storage_key(t): originals.get(storage_key(t), t) for t in this.written}
     saved = [region for region in log.regions() if storage_key(region) in early]
     saves_generator = recording.draws is not None and bool(recording.breaks())
     generators = host.used
@@ -341,6 +366,7 @@ def capture(
         launch_ns=traced.launch_ns,
         asks_layout=bool(recording.layout or recording.views),
         time_replay=functools.partial(timed_replay, traced, this) if timed else None,
+        graft=traced.graft,
     )
 
 
@@ -398,15 +424,15 @@ def capture_like(
     """
     device, index, given = lane.device, lane.index, list(inputs)
     host = HostState(device, index)
-    nothing = PythonState({})
-    this = Run(function, inputs, given, lane, {}, UndoLog(), nothing, host, lambda: None, set())
+    nothing, undo = PythonState({}), UndoLog()
+    this = Run(function, inputs, given, given, lane, {}, undo, nothing, host, lambda: None, set())
     traced: Traced | None = None
     captured: CapturedGraph | None = None
     try:
         with _only_computes(model, device, index, given) as watching:
             with device.on_stream(lane.stream, index), watching:
                 outputs = function()
-            inputs[:] = lane.shared_inputs(inputs)
+            this.statics = lane.shared_inputs(inputs)
             traced = trace(this, None, listen=False)
         sample: list[torch.Tensor] = []
         if tolerance is not None:

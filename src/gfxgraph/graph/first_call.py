@@ -8,7 +8,7 @@ from contextlib import AbstractContextManager, contextmanager
 
 import torch
 
-from ..device import Device
+from ..device import Device, generator_state
 from . import raw
 from .host_state import default_generators
 from .one_shots import Found, OneShots
@@ -38,7 +38,7 @@ def as_of_now(
     generators = [*own, *default_generators(device, index)]
 
     def now() -> tuple[list[torch.Tensor], list[torch.Tensor]]:
-        return [region.clone() for region in regions], [g.get_state() for g in generators]
+        return [region.clone() for region in regions], [generator_state(g) for g in generators]
 
     def put(values: list[torch.Tensor], states: list[torch.Tensor]) -> None:
         for region, value in zip(reversed(regions), reversed(values), strict=True):

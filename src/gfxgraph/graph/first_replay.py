@@ -52,7 +52,7 @@ def first_replay(
                     overwrite(static, value)
         start = time.perf_counter_ns()
         with this.journal.playing(this.judge):
-            last = run(traced.root)
+            last = run(traced.root, traced.graft)
         # At a read the host waits for the device.
         traced.launch_ns = time.perf_counter_ns() - start if traced.root.step is None else 0
         if last is not traced.last:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import types
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Protocol
@@ -12,6 +13,7 @@ from torch.nn.modules import module as torch_module
 from torch.utils.hooks import RemovableHandle
 
 from ..errors import DeadTensorError
+from ..forking import new_lock
 from ..record.effects import storage_key
 from . import raw
 
@@ -31,12 +33,13 @@ class _Registrations:
 
     Attributes:
         count: how many there were.
-        watched: ids of the registries that count. Other modules come and go: each slice of a
-            ``ModuleList`` is one. An id that is used again only makes a guard look in vain.
+        watched: ids of the registries that count, and how many guards watch each. Other modules
+            come and go: each slice of a ``ModuleList`` is one.
     """
 
     count = 0
-    watched: ClassVar[set[int]] = set()
+    watched: ClassVar[Counter[int]] = Counter()
+    lock = new_lock()
 
 
 def _count(module: torch.nn.Module, name: str, value: object) -> None:
@@ -87,9 +90,19 @@ class _Modules:
     def __init__(self, children: Sequence[_Snapshot], no_hooks: Sequence[_Snapshot]) -> None:
         self.children, self.no_hooks = children, no_hooks
         self._hooks = [snapshot.item for snapshot in no_hooks]
-        _Registrations.watched.update(id(snapshot.item) for snapshot in children)
+        self._watched = [id(snapshot.item) for snapshot in children]
+        with _Registrations.lock:
+            _Registrations.watched.update(self._watched)
         self.registrations = _Registrations.count
         self.next_hook = RemovableHandle.next_id
+
+    def __del__(self) -> None:
+        watched = _Registrations.watched
+        with _Registrations.lock:
+            for registry in self._watched:
+                watched[registry] -= 1
+                if not watched[registry]:
+                    del watched[registry]
 
     def has_same_children(self) -> bool:
         """Whether no module has other children; asked after a registration."""

@@ -25,7 +25,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from ..device import Device
+from ..device import Device, generator_state
 from ..errors import CaptureError
 from . import raw
 from .one_shots import (
@@ -88,9 +88,7 @@ def _write_python_array(item: Any, state: bytes) -> None:
     item.frombytes(state)
 
 
-_TORCH = _Kind(
-    "torch.Generator", lambda item: item.get_state(), lambda item, state: item.set_state(state)
-)
+_TORCH = _Kind("torch.Generator", generator_state, lambda item, state: item.set_state(state))
 _RANDOM = _Kind("random.Random", _read_random, _write_random)
 
 

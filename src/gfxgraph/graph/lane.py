@@ -118,18 +118,26 @@ class Lane:
             self._overhead = max(0, sum(size for _, size in self._segments) - peak_bytes)
 
     def follow(self, stream: int) -> None:
-        """Let ``stream``, the current one, wait for the stream that was used before."""
+        """Let ``stream``, the current one, wait for the stream that was used before.
+
+        The caller holds LOCK until its work is launched: else another stream would wait for this
+        one in vain.
+        """
         if self.last_stream is not None and self.last_stream != stream:
             self.device.wait_stream_id(self.index, self.last_stream)
             self._moved = True
         self.last_stream = stream
 
     def release(self, statics: list[torch.Tensor]) -> None:
-        """A graph is gone, and its static inputs with it."""
+        """A graph is gone, and its static inputs with it; the caller holds LOCK."""
         self.graphs -= 1
         if self._moved and self.last_stream is not None:
             # They were made on one stream and used on another: not to be used again before that.
             self.device.record_use(statics, self.index, self.last_stream)
+        if self.last_stream is not None and not self.device.is_capturing():
+            # Nor are the constants of its recording, which were made on ours.
+            with self.device.set_stream(self.stream):
+                self.device.wait_stream_id(self.index, self.last_stream)
 
 
 def _is_dense(tensor: torch.Tensor) -> bool:

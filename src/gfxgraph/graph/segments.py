@@ -80,11 +80,12 @@ class Segment:
         )
 
     def reset(self) -> None:
-        """Release all graphs from here on."""
-        for segment in self.everything():
+        """Release all graphs from here on; nothing leads on from here any more."""
+        for segment in list(self.everything()):
             if segment.graph is not None:
                 segment.graph.reset()
-            segment.graph = segment.launch = None
+            segment.graph = segment.launch = segment.step = segment.build = None
+            segment.children = {}
 
     def register(self, graph: BridgedCUDAGraph) -> None:
         """Take ``graph``, whose capture has ended."""
@@ -119,8 +120,12 @@ class Step:
             return self.func(*self.args, **self.kwargs)
 
 
-def run(segment: Segment) -> Segment | None:
+def run(segment: Segment, new: Graft | None = None) -> Segment | None:
     """Run a call; the caller has copied the inputs.
+
+    Args:
+        segment: the first segment.
+        new: a branch that is no part of the tree yet.
 
     Returns:
         The last segment; ``None``: the data takes a way that was not captured.
@@ -132,9 +137,12 @@ def run(segment: Segment) -> Segment | None:
         if step is None:
             return segment
         result = step.run()
-        following = segment.children.get(outcome(result))
+        key = outcome(result)
+        following = segment.children.get(key)
         if following is None:
-            return None
+            if new is None or segment is not new.parent or key != new.key:
+                return None
+            following = new.child
         segment = following
         if segment.bound:
             _bind(segment.bound, result)
@@ -253,6 +261,10 @@ class Graft:
     parent: Segment
     key: Any
     child: Segment
+
+    def attach(self) -> None:
+        """Make it part of the tree; the caller holds LOCK."""
+        self.parent.children[self.key] = self.child
 
 
 class Tracer(Watch):

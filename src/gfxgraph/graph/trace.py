@@ -22,7 +22,7 @@ from ..record.source import users_line_of
 from ..stats import log
 from .bridged import BridgedCUDAGraph
 from .segments import Failure, Graft, Segment, Tracer
-from .turns import LOCK, no_garbage_collection
+from .turns import LOCK, no_garbage_collection, release_waiting
 from .warm_up import Run, WarmedUp, one_line, other_inputs, record_run, report_line
 
 __all__ = [
@@ -50,18 +50,9 @@ class Traced:
     pool_bytes: int
     launch_ns: int = 0
 
-    def attach(self) -> None:
-        """Make it part of the tree."""
-        if self.graft is not None:
-            self.graft.parent.children[self.graft.key] = self.graft.child
-
     def undo(self) -> None:
-        """Release it, and leave the tree as it was."""
-        if self.graft is None:
-            self.root.reset()
-        else:
-            self.graft.parent.children.pop(self.graft.key, None)
-            self.graft.child.reset()
+        """Release it."""
+        (self.root if self.graft is None else self.graft.child).reset()
 
 
 def capture_somehow(this: Run, eager: WarmedUp, branching: bool, root: Segment | None) -> Traced:
@@ -109,6 +100,7 @@ def capture_somehow(this: Run, eager: WarmedUp, branching: bool, root: Segment |
                 raise failed.explained from failed.__cause__
             this.forced.add(failed.operator)
         this.rewind()
+        this.inputs[:] = this.given
         with this.lane.device.on_stream(this.lane.stream, this.lane.index):
             eager.recording, _ = record_run(this, eager.moving)
     raise CaptureError(f"these operators cannot be captured: {', '.join(sorted(this.forced))}")
@@ -177,6 +169,10 @@ def trace(
         return _begin(device, lane.pool(in_use), this.host.generators)
 
     with LOCK:
+        release_waiting()
+        # What was launched on other streams may still read the static inputs.
+        lane.follow(device.stream_id(lane.index))
+        this.inputs[:] = this.statics
         in_use, _ = device.memory(lane.index)
         device.clear_library_workspaces()
         tracer = Tracer(
@@ -215,9 +211,7 @@ def trace(
         device.clear_library_workspaces()
         # Where the device holds no more than before, the pool did not grow.
         grown = lane.measure() if device.memory(lane.index)[0] != in_use else 0
-        traced = Traced(tracer.root, last, tracer.graft, grown)
-        traced.attach()
-        return traced
+        return Traced(tracer.root, last, tracer.graft, grown)
 
 
 def _begin(

@@ -4,21 +4,26 @@ from __future__ import annotations
 
 import gc
 import threading
-from collections.abc import Iterator
+from collections import deque
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from ..errors import CaptureError
+from ..forking import in_child, new_lock
 
 __all__ = [
     "CAPTURING",
     "LOCK",
+    "PATIENCE",
     "being_busy",
     "busy",
     "no_garbage_collection",
+    "release_waiting",
     "turn_to_capture",
+    "when_free",
 ]
 
-LOCK = threading.RLock()
+LOCK = new_lock()
 """Held while a graph is captured or replayed, by whatever thread.
 
 A replay in one thread fails while another captures (torch's generator cannot do both). A replay
@@ -26,7 +31,7 @@ holds it until its work is launched; a capture for its duration, not for its war
 """
 
 
-CAPTURING = threading.RLock()
+CAPTURING = new_lock()
 """Held from the first warm-up to the end of the verification. Never waited for: a thread that
 cannot have it runs eagerly. Two warm-ups at once would rewind each other's generators, and torch
 keeps whether a dispatch mode is active in flags of the process, which two threads can leave set.
@@ -59,6 +64,35 @@ def turn_to_capture() -> Iterator[None]:
         CAPTURING.release()
 
 
+_waiting: deque[Callable[[], object]] = deque()
+
+
+# Seconds to wait for another thread's capture. Never for ever: what is captured may wait for us.
+PATIENCE = 5.0
+
+
+def when_free(release: Callable[[], object], patience: float = PATIENCE) -> None:
+    """Call ``release`` under :data:`LOCK`: now, or before the next capture.
+
+    Args:
+        release: what to call.
+        patience: seconds to wait for the lock. A finalizer may not wait: it runs at any point of
+            any thread, and that one may hold what the thread that captures is waiting for.
+    """
+    _waiting.append(release)
+    if LOCK.acquire(timeout=patience):
+        try:
+            release_waiting()
+        finally:
+            LOCK.release()
+
+
+def release_waiting() -> None:
+    """Call what waits for :data:`LOCK`, which the caller holds."""
+    while _waiting:
+        _waiting.popleft()()
+
+
 def busy() -> bool:
     """Whether this thread is inside a run, a warm-up or a capture that we have started."""
     return getattr(_local, "busy", False)
@@ -78,10 +112,30 @@ def being_busy() -> Iterator[None]:
 @contextmanager
 def no_garbage_collection() -> Iterator[None]:
     """A collection in the middle of a capture may free other graphs, which CUDA forbids there."""
+    global _paused
     enabled = gc.isenabled()
     gc.disable()
+    _paused += enabled
     try:
         yield
     finally:
+        _paused -= enabled
         if enabled:
             gc.enable()
+
+
+# How many wait to switch collections on again.
+_paused = 0
+
+
+def _forget() -> None:
+    """Nothing of ours is underway in a child of fork()."""
+    global _paused
+    if _paused:
+        gc.enable()
+    _paused = 0
+    _local.busy = False
+    _waiting.clear()
+
+
+in_child(_forget)

@@ -83,13 +83,16 @@ class WarmedUp:
 class Run:
     """What all parts of one capture share; the arguments are those of :func:`capture`.
 
-    ``given`` holds the arguments; ``inputs`` may become other tensors, shared with other graphs.
+    ``inputs`` is the list that the function takes its arguments from. Runs find ``given`` there,
+    tensors that nobody else uses. A capture finds ``statics``, which may belong to other graphs
+    too: whoever writes to those holds LOCK.
     ``not_compiled`` is why what the function itself has compiled is not in the graph.
     """
 
     function: Callable[[], list[torch.Tensor]]
     inputs: list[torch.Tensor]
     given: list[torch.Tensor]
+    statics: list[torch.Tensor]
     lane: Lane
     roots: dict[str, object]
     log: UndoLog
@@ -102,6 +105,12 @@ class Run:
     layout: Layout = "own"
     journal: Journal = dataclasses.field(default_factory=Journal)
     judge: Judge | None = None
+
+    @property
+    def written(self) -> list[torch.Tensor]:
+        """What runs write to: regions outside, and inputs as a whole, wherever these are now."""
+        places = dict(zip(map(storage_key, self.given), self.inputs, strict=True))
+        return [places.get(storage_key(region), region) for region in self.log.regions()]
 
 
 def warm_up(this: Run, warmup: int) -> WarmedUp:
@@ -133,7 +142,7 @@ def warm_up(this: Run, warmup: int) -> WarmedUp:
                 f"the host takes over between two graphs ({event.point.what}), and compiled "
                 f"code cannot be cut there: {event.where}"
             )
-        uncompiled = cloned(outputs, this.log.regions())
+        uncompiled = cloned(outputs, this.written)
     compiles = this.compiled or recording.compiles
     reads = HostReads(this.lane.device.type)
     takes_over = any(event.point.rule == "no-graph" for event in recording.events)
@@ -162,7 +171,7 @@ def warm_up(this: Run, warmup: int) -> WarmedUp:
         uncompiled=uncompiled,
         reads=reads,
         outputs=[t.clone() for t in outputs],
-        written=[region.clone() for region in this.log.regions()],
+        written=[tensor.clone() for tensor in this.written],
         recording=recording,
         moving=moving,
         state=state,

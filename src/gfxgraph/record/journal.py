@@ -17,6 +17,7 @@ import torch
 import torch.utils._pytree as pytree
 from torch.utils._python_dispatch import _disable_current_modes
 
+from ..device import generator_state
 from ..errors import CaptureError
 from .effects import tensors_in
 
@@ -204,7 +205,7 @@ class Journal:
         return result
 
     def _states(self) -> list[tuple[torch.Generator, torch.Tensor]]:
-        return [(generator, generator.get_state()) for generator in self._generators]
+        return [(generator, generator_state(generator)) for generator in self._generators]
 
 
 def perform(fn: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:

@@ -27,6 +27,7 @@ from torch._ops import OpOverload
 from torch.utils import _python_dispatch as dispatch_stack
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from ..device.base import generator_state
 from ..device.operator_table import Call, refusal
 from ..device.operators import is_view, outside_of_modes, written_tensors
 from ..device.overrides import HiddenFunctionMode
@@ -166,7 +167,9 @@ class Pretend:
         self._told_apart = False
         with contextlib.ExitStack() as stack:
             _lend_device_guard()
-            stack.callback(torch.default_generator.set_state, torch.default_generator.get_state())
+            stack.callback(
+                torch.default_generator.set_state, generator_state(torch.default_generator)
+            )
             stack.callback(self._put_data_back)
             stack.enter_context(lifting_of_host_data())
             stack.enter_context(attached(self.device))

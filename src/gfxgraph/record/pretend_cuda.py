@@ -16,6 +16,8 @@ from typing import Any, NamedTuple
 
 import torch
 
+from ..device.base import generator_state
+from ..forking import in_child
 from ..interpose.patch import find, intercept
 
 __all__ = [
@@ -117,6 +119,8 @@ class _Local(threading.local):
 
 
 _local = _Local()
+# The thread of a child of fork() may be a copy of one that was listened to.
+in_child(lambda: setattr(_local, "listener", None))
 
 
 @contextmanager
@@ -692,10 +696,10 @@ class FakeDevice(_Listener):
         return torch.default_generator.initial_seed()
 
     def _rng_state(self, device: Any = None) -> torch.Tensor:
-        return torch.default_generator.get_state()
+        return generator_state(torch.default_generator)
 
     def _rng_states(self) -> list[torch.Tensor]:
-        return [torch.default_generator.get_state()]
+        return [generator_state(torch.default_generator)]
 
     def _set_rng_state(self, state: torch.Tensor, device: Any = None) -> None:
         torch.default_generator.set_state(state)

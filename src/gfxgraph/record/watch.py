@@ -26,6 +26,7 @@ from ..device.operator_table import Call, copies_host_scalar, may_refuse, refusa
 from ..device.operators import is_composite, is_view, may_write, run_composite, written_tensors
 from ..device.overrides import HiddenFunctionMode, hidden_modes
 from ..dynamo import Uncompiled
+from ..forking import in_child
 from ..interpose.patch import Claim, find, intercept, override
 from .effects import StorageNames, tensors_in
 from .journal import perform
@@ -754,3 +755,21 @@ def _launches_of_triton(watch: Watch) -> AbstractContextManager[Any]:
         return original(kernel, *args, **kwargs)
 
     return intercept(*place, run)
+
+
+def _forget() -> None:
+    """In a child of fork() nobody watches; the thread that did may be the one that forked."""
+    torch._C._set_only_lift_cpu_tensors(False)
+    if getattr(_local, "watch", None) is None:
+        return
+    _local.watch = None
+    for top, pop, push in _STACKS:
+        modes = []
+        while top() is not None:
+            modes.append(pop())
+        for mode in reversed(modes):
+            if not isinstance(mode, (_FunctionMode, _DispatchMode)):
+                push(mode)
+
+
+in_child(_forget)

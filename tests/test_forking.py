@@ -1,0 +1,205 @@
+"""A child of ``fork()`` starts with nothing underway, whatever other threads were doing."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+
+import pytest
+from conftest import HAS_GPU
+
+import gfxgraph
+
+pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="this system cannot fork")
+on_the_emulated_device = pytest.mark.skipif(HAS_GPU, reason="a child cannot use a GPU")
+
+# What all of these programs begin with. A child that stands still is killed and its stacks shown.
+_BEGINNING = """
+    import faulthandler, gc, os, sys, threading, time, torch, gfxgraph
+    from gfxgraph.device import current_device
+    from gfxgraph.graph.turns import CAPTURING, LOCK, busy
+
+    torch.set_num_threads(1)
+    device = gfxgraph.device_type()
+
+    def right(graph, fn, shapes=((4,), (5,), (6,))):
+        for shape in shapes:
+            for sign in (1, -1, 1):
+                x = sign * torch.arange(1.0, 1 + shape[0], device=device)
+                assert torch.equal(graph(x), fn(x)), (shape, sign)
+
+    def in_child(work):
+        read, write = os.pipe()
+        child = os.fork()
+        if child == 0:
+            faulthandler.dump_traceback_later(20, exit=True)
+            try:
+                said = work() or "fine"
+            except BaseException as error:
+                said = f"{type(error).__name__}: {error}"
+            os.write(write, str(said).encode())
+            os._exit(0)
+        os.close(write)
+        said = os.read(read, 10_000).decode()
+        os.waitpid(child, 0)
+        return said or "the child died or stood still"
+
+    def masked(x):
+        return x[x > 0].sum() + x
+"""
+
+
+def run(program: str) -> str:
+    """What ``program`` prints, run in a process of its own."""
+    text = textwrap.dedent(_BEGINNING) + textwrap.dedent(program)
+    source = str(Path(gfxgraph.__file__).parents[1])
+    done = subprocess.run(
+        [sys.executable, "-c", text],
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+        env={**os.environ, "PYTHONPATH": source},
+    )
+    print(done.stderr[-6000:])  # the stacks of a child that stood still
+    assert done.returncode == 0
+    return done.stdout.strip()
+
+
+@on_the_emulated_device
+def test_a_child_replays_at_once_while_another_thread_of_its_parent_holds_the_locks():
+    program = """
+        graph = gfxgraph.graphed(masked)
+        right(graph, masked)
+        held, done = threading.Event(), threading.Event()
+
+        def hold():
+            with CAPTURING, LOCK:
+                held.set()
+                done.wait(60)
+
+        thread = threading.Thread(target=hold)
+        thread.start()
+        held.wait()
+
+        def work():
+            before = graph.stats()
+            right(graph, masked)  # known
+            right(graph, masked, [(7,), (8,)])  # new: captures of its own
+            after = graph.stats()
+            assert not after.fallbacks, after.fallbacks
+            return (after.replays > before.replays, after.captures > before.captures)
+
+        print(in_child(work))
+        done.set()
+        thread.join()
+    """
+    assert run(program) == "(True, True)"
+
+
+@on_the_emulated_device
+def test_children_are_right_while_threads_of_their_parent_capture_and_replay():
+    program = """
+        fns = [masked, lambda x: x * 2 + 1, lambda x: x.relu().cumsum(0)]
+        graphs = [gfxgraph.graphed(fn) for fn in fns]
+        for graph, fn in zip(graphs, fns):
+            right(graph, fn)
+        sys.setswitchinterval(1e-4)
+        stop = False
+
+        def busy_thread(seed):
+            while not stop:
+                for graph, fn in zip(graphs, fns):
+                    right(graph, fn)
+                    if seed == 0:
+                        graph.reset()
+
+        threads = [threading.Thread(target=busy_thread, args=(n,)) for n in range(3)]
+        for thread in threads:
+            thread.start()
+
+        def work():
+            assert not busy() and not current_device().is_capturing() and gc.isenabled()
+            for _ in range(2):
+                for graph, fn in zip(graphs, fns):
+                    right(graph, fn)
+                    graph.reset()
+
+        for _ in range(12):
+            said = in_child(work)
+            if said != "fine":
+                print(said)
+            time.sleep(0.02)
+        stop = True
+        for thread in threads:
+            thread.join()
+        print("done")
+    """
+    assert run(program) == "done"
+
+
+@on_the_emulated_device
+@pytest.mark.parametrize("branches", [False, True])
+def test_a_child_that_is_forked_in_the_middle_of_a_capture_does_not_believe_that_it_captures(
+    branches,
+):
+    program = """
+        def work():
+            assert not busy() and not current_device().is_capturing() and gc.isenabled()
+            assert not torch._C._len_torch_dispatch_stack()
+            assert not torch._C._len_torch_function_stack()
+            assert LOCK.acquire(False) and CAPTURING.acquire(False)
+            LOCK.release(), CAPTURING.release()
+            x = torch.tensor([1.0, -2.0], device=device)
+            assert (x + 1).tolist() == [2.0, -1.0]  # it runs, and can be read
+            right(other, masked)
+            return "captured" if other.stats().captures else str(other.stats())
+
+        os.said = []  # state of a module, so that it is no reason against a graph
+
+        def fn(x):
+            y = masked(x) if BRANCHES else x + 1
+            os.said.append((current_device().is_capturing(), in_child(work)))
+            return y * 2
+
+        other, graph = gfxgraph.graphed(masked), gfxgraph.graphed(fn)
+        graph(torch.arange(3.0, device=device))
+        print(graph.stats().captures, sorted(set(os.said)))
+    """
+    expected = "1 [(False, 'captured'), (True, 'captured')]"
+    assert run(program.replace("BRANCHES", str(branches))) == expected
+
+
+@pytest.mark.gpu
+def test_on_a_gpu_the_error_of_torch_comes_at_once():
+    program = """
+        graph = gfxgraph.graphed(lambda x: x + 1)
+        x = torch.ones(3, device=device)
+        graph(x), graph(x)
+        held, done = threading.Event(), threading.Event()
+
+        def hold():
+            with CAPTURING, LOCK:
+                held.set()
+                done.wait(60)
+
+        thread = threading.Thread(target=hold)
+        thread.start()
+        held.wait()
+
+        def work():
+            start = time.monotonic()
+            try:
+                graph(x)
+            except RuntimeError as error:
+                return ("CUDA" in str(error) or "HIP" in str(error), time.monotonic() - start < 4)
+            return "no error"
+
+        print(in_child(work))
+        done.set()
+        thread.join()
+    """
+    assert run(program) == "(True, True)"

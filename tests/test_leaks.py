@@ -1,0 +1,184 @@
+"""A callable that meets a new object in each call keeps none of them, and does not grow."""
+
+from __future__ import annotations
+
+import gc
+import tracemalloc
+import weakref
+
+import pytest
+import torch
+from torch import nn
+
+import gfxgraph
+from gfxgraph.graph.guard import _Registrations
+
+# Graphs are made for so many objects before it is clear that each call brings another one.
+_ON_TRIAL = 8
+
+
+class Request:
+    """What a service is asked: some data, and a tensor."""
+
+    def __init__(self, scale: float = 2.0) -> None:
+        self.scale = scale
+        self.payload = bytearray(50_000)
+
+
+def by_scale(x: torch.Tensor, request: Request) -> torch.Tensor:
+    """Can be captured."""
+    return x * request.scale
+
+
+def printing(x: torch.Tensor, request: Request) -> torch.Tensor:
+    """Cannot be captured."""
+    print(end="")
+    return x * float(x.sum()) + request.scale
+
+
+def counting(x: torch.Tensor, request: Request) -> torch.Tensor:
+    """Rebinds an attribute of its argument in each call."""
+    request.count = getattr(request, "count", 0) + 1
+    return x + request.count
+
+
+def branching(x: torch.Tensor, request: Request) -> torch.Tensor:
+    """Becomes several graphs."""
+    return x * request.scale if x.sum() > 0 else -x
+
+
+FUNCTIONS = [by_scale, printing, counting, branching]
+
+
+@pytest.mark.parametrize("fn", FUNCTIONS)
+@pytest.mark.parametrize("options", [{}, {"branching": "off"}, {"buckets": [2, 4]}])
+def test_objects_that_are_arguments_once_do_not_live_on(device, fn, options):
+    graph = gfxgraph.graphed(fn, **options)
+    living: weakref.WeakSet[Request] = weakref.WeakSet()
+    for n in range(200):
+        x = torch.ones(4, 2, device=device)
+        request = Request(n % 3)
+        living.add(request)
+        graph(x, request)
+        del request
+        if n > 2 * _ON_TRIAL:  # at once: nothing waits for the garbage collector
+            assert len(living) <= _ON_TRIAL
+    graph.reset()
+    gc.collect()
+    assert not living
+
+
+@pytest.mark.parametrize("fn", FUNCTIONS)
+def test_two_thousand_requests_take_no_memory(device, fn):
+    graph = gfxgraph.graphed(fn)
+    x = torch.ones(4, 2, device=device)
+    with torch.no_grad():
+        for n in range(200):
+            graph(x, Request(n % 3))
+        gc.collect()
+        tracemalloc.start()
+        try:
+            before = tracemalloc.get_traced_memory()[0]
+            for n in range(2000):
+                graph(x, Request(n % 3))
+            gc.collect()
+            grown = tracemalloc.get_traced_memory()[0] - before
+        finally:
+            tracemalloc.stop()
+    assert grown < 100_000  # one request is 50,000 bytes
+
+
+def test_numbers_and_texts_that_differ_in_each_call_take_no_memory(device):
+    graph = gfxgraph.graphed(lambda x, factor, name: x * float(x.sum()) + factor, branching="off")
+    x = torch.ones(4, 2, device=device)
+
+    def work(start: int, stop: int) -> None:
+        for n in range(start, stop):
+            graph(x, n, "x" * 1000 + str(n))
+
+    tracemalloc.start()
+    try:
+        work(0, 200)
+        gc.collect()
+        before = tracemalloc.get_traced_memory()[0]
+        work(200, 600)
+        gc.collect()
+        grown = tracemalloc.get_traced_memory()[0] - before
+    finally:
+        tracemalloc.stop()
+    assert grown < 200_000  # the texts alone are 400,000
+
+
+def test_an_object_is_not_mistaken_for_one_that_is_gone(device):
+    """It may get the number of that one."""
+    graph = gfxgraph.graphed(lambda x, r: r.call(x))
+    numbers = set()
+    x = torch.ones(2, device=device)
+    for n in range(300):
+        request = Request(n)
+        # The odd ones cannot be captured, the even ones can.
+        request.call = (lambda x: x + float(x.sum())) if n % 2 else (lambda x: x * 2)
+        numbers.add(id(request))
+        expected = [3.0, 3.0] if n % 2 else [2.0, 2.0]
+        assert graph(x, request).tolist() == expected == graph(x, request).tolist()
+        del request
+    assert len(numbers) < 300  # numbers were used again
+
+
+def test_objects_without_weak_references_are_kept_in_a_bounded_number(device):
+    class Slots:
+        __slots__ = ("scale",)
+
+        def __call__(self) -> None: ...
+
+    graph = gfxgraph.graphed(lambda x, s: x * float(x.sum()), branching="off", max_graphs=4)
+    counted: list[int] = []
+    x = torch.ones(2, device=device)
+    for _ in range(100):
+        graph(x, Slots())
+        counted.append(sum(type(item) is Slots for item in gc.get_objects()))
+    assert max(counted[10:]) <= 4 + 1
+
+
+def test_a_refused_object_is_known_again_as_long_as_it_lives(device):
+    graph = gfxgraph.graphed(counting)
+    request, x = Request(), torch.ones(2, device=device)
+    for n in range(30):
+        assert graph(x, request).tolist() == [2.0 + n] * 2
+    stats = graph.stats()
+    assert stats.eager_calls == 30 and len(stats.refused) == 1
+    assert sum(stats.fallbacks.values()) == 30  # refused once, and remembered
+
+
+def test_registries_of_modules_are_watched_as_long_as_a_graph_uses_them(device):
+    gc.collect()
+    before = dict(_Registrations.watched)
+    x = torch.ones(2, 4, device=device)
+    nets = [nn.Sequential(nn.Linear(4, 4), nn.ReLU()).to(device) for _ in range(3)]
+    with torch.no_grad():
+        graphs = [gfxgraph.graphed(net) for net in (*nets, nets[0])]
+        for graph in graphs:
+            graph(x), graph(x)
+        assert len(_Registrations.watched) > len(before)
+        graphs[3].reset()  # another graph still watches the same net
+        gc.collect()
+        nets[0].append(nn.Tanh())
+        assert torch.equal(graphs[0](x), nets[0](x))
+        for graph in graphs:
+            graph.reset()
+    gc.collect()
+    assert dict(_Registrations.watched) == before
+
+
+def test_new_paths_of_a_function_that_reads_data_leave_nothing_behind(device):
+    from gfxgraph.stats import tally
+
+    graph = gfxgraph.graphed(lambda x: x * 2 if x.sum() > 0 else (-x if x[0] > -5 else x))
+    gc.collect()
+    before = len(tally._live)
+    for _ in range(3):
+        for value in (1.0, -1.0, -9.0, 1.0):
+            graph(torch.full((3,), value, device=device))
+        graph.reset()
+    gc.collect()
+    assert len(tally._live) == before
