@@ -299,7 +299,7 @@ def without_objects(spec: Spec) -> Spec:
         return spec
     if spec[0] == "const":
         return spec if spec[1].is_value else ("const", _Weak(spec[1]))
-    return (*spec[:3], tuple(map(without_objects, spec[3])))
+    return (*spec[:3], tuple(map(without_objects, spec[3])), *spec[4:])
 
 
 def matcher(
