@@ -194,12 +194,13 @@ def test_the_dimensions_of_the_outputs_may_be_given(device):
     def transposed(x):
         return x.T.contiguous(), x.sum()
 
-    pool = gfxgraph.ShapeBucketPool(transposed, [4, 8], pad="zero", out_dims=[{1: "batch"}, {}])
+    known: dict = {"pad": "zero", "rows": "independent"}  # zeros leave a sum as it is
+    pool = gfxgraph.ShapeBucketPool(transposed, [4, 8], out_dims=[{1: "batch"}, {}], **known)
     for count in (3, 3, 8, 5):
         torch.testing.assert_close(pool(rows(device, count)), transposed(rows(device, count)))
     assert pool.stats().captures == 2 and not pool.stats().refused
     for out_dims, message in [([{0: "batch"}, {}], "is not 'batch'"), ([{}], "for 1 tensors")]:
-        wrong = gfxgraph.ShapeBucketPool(transposed, [4], pad="zero", out_dims=out_dims)
+        wrong = gfxgraph.ShapeBucketPool(transposed, [4], out_dims=out_dims, **known)
         wrong.capture(rows(device, 4))
         assert message in next(iter(wrong.stats().refused.values()))
     with pytest.raises(ArgumentError, match="out_dims name"):

@@ -8,10 +8,11 @@ from typing import Any
 from ..dynamo import opaque
 from ..errors import ArgumentError
 from ..graph.compare import Tolerance
-from .bucketed import BucketEngine, Buckets, Dims, Larger, OutDims, PoolStats
+from .bucketed import BucketEngine, PoolStats
 from .engine import Options
 from .padding import Padding
 from .signature import MISS
+from .sizes import Buckets, Dims, Larger, OutDims, Rows
 from .suitable import describe
 
 __all__ = ["PoolStats", "ShapeBucketPool"]
@@ -59,6 +60,7 @@ class ShapeBucketPool:
         pad: Padding | Mapping[str, Padding] = "auto",
         larger: Larger = "eager",
         out_dims: OutDims | None = None,
+        rows: Rows = "judge",
         verify: Tolerance = True,
         warmup: int = 2,
     ) -> None:
@@ -68,7 +70,9 @@ class ShapeBucketPool:
             )
         name = getattr(model_fn, "__qualname__", None) or type(model_fn).__qualname__
         options = Options(
-            warmup=warmup, verify=verify, buckets=Buckets(buckets, dims, pad, larger, out_dims)
+            warmup=warmup,
+            verify=verify,
+            buckets=Buckets(buckets, dims, pad, larger, out_dims, rows),
         )
         self.model_fn = model_fn
         self._engine = BucketEngine(name, options)

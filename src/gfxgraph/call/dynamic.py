@@ -26,11 +26,11 @@ from ..graph.turns import CAPTURING, LOCK, no_garbage_collection
 from ..record.effects import storage_key, tensors_in
 from ..record.source import users_line_of
 from ..stats import tally
-from .bucketed import Buckets, Dims, argument_names
 from .buckets import ShapeBucketPool
 from .observe import ObservedCalls
 from .padding import cut
 from .signature import Spec, builder, flatten
+from .sizes import Buckets, Dims, argument_names
 
 __all__ = ["BridgedCUDAGraph", "enable"]
 

@@ -31,7 +31,7 @@ from .signature import MISS, Condition, Spec, builder, constants, flatten, match
 from .suitable import describe, unsuitable
 
 if TYPE_CHECKING:
-    from .bucketed import Buckets
+    from .sizes import Buckets
 
 __all__ = [
     "IN_USE",
