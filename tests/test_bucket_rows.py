@@ -16,7 +16,6 @@ from torch import nn
 from torch.nn import functional as F
 
 import gfxgraph
-from gfxgraph.errors import ArgumentError
 
 GRAPH = "graph"
 MIXES = "rows influence each other"
@@ -32,10 +31,10 @@ class Case:
         make: makes the function, given the device.
         verdict: ``GRAPH``, or a part of the reason.
         args: makes arguments for a size.
-        example: what ``capture`` is called with; ``None``: zeros of the arguments' shapes.
         buckets: see the pool.
         options: more of the pool.
-        state: of the function, compared afterwards.
+        zeros: whether ``capture`` gets zeros, else what a call gets.
+        graphs: so many buckets may have one all the same.
     """
 
     name: str
@@ -45,6 +44,7 @@ class Case:
     buckets: Any = field(default_factory=lambda: [3, 6])
     options: dict[str, Any] = field(default_factory=dict)
     zeros: bool = True
+    graphs: int = 0
 
 
 CASES: list[Case] = []
@@ -81,6 +81,11 @@ def masked(n, device, generator):
 def bool_masked(n, device, generator):
     x, mask = masked(n, device, generator)
     return x, mask.bool()
+
+
+def ignored(n, device, generator):
+    x, mask = bool_masked(n, device, generator)
+    return x, ~mask
 
 
 def with_lengths(n, device, generator):
@@ -120,8 +125,9 @@ for label, fn in {
     "argmax of a row": lambda x: x.argmax(1),
     "FFT of a row": lambda x: torch.fft.rfft(x).abs(),
     "row against row": lambda x: torch.einsum("ni,nj->nij", x, x),
-    "one hot of the argmax": lambda x: F.one_hot(x.argmax(1), WIDTH),
-    "a dict": lambda x: {"a": x + 1, "b": [x.sum(1), 7, "seven"]},
+    "one hot of the argmax": lambda x: x.argmax(1)[:, None] == torch.arange(WIDTH, device=x.device),
+    "distances of all to all": lambda x: torch.cdist(x, x),
+    "a dict": lambda x: {"a": x + 1, "b": [x.sum(1), 7]},
     "places": lambda x: x + torch.arange(len(x), device=x.device)[:, None],
     "new zeros": lambda x: x.new_zeros(x.shape[0], 2).add_(x[:, :2]),
     "filled": lambda x: torch.full((x.shape[0], 1), 3.0, device=x.device) * x,
@@ -129,7 +135,9 @@ for label, fn in {
     "split and stacked": lambda x: torch.stack(x.chunk(2, 1), 1),
     "indexed columns": lambda x: x[:, torch.tensor([3, 1], device=x.device)],
     "written in place": lambda x: x.clone().mul_(3).relu_(),
-    "column set": lambda x: torch.zeros_like(x).index_copy_(1, torch.arange(2, device=x.device), x[:, :2]),
+    "column set": lambda x: torch.zeros_like(x).index_copy_(
+        1, torch.arange(2, device=x.device), x[:, :2]
+    ),
     "where": lambda x: torch.where(x > 0, x, x.exp()),
     "layer norm": lambda x: F.layer_norm(x, (WIDTH,)),
     "group norm": lambda x: F.group_norm(x, 2),
@@ -138,10 +146,12 @@ for label, fn in {
     "median of a row": lambda x: x.median(1).values,
     "nothing of it": lambda x: torch.ones(3, device=x.device),
     "sizes that even out": lambda x: x * (len(x) - len(x) + 1),
-    "distance to columns": lambda x: torch.cdist(x[:, None], torch.ones(1, 1, WIDTH, device=x.device)),
+    "distance to columns": lambda x: torch.cdist(
+        x[:, None], torch.ones(1, 1, WIDTH, device=x.device)
+    ),
     "gathered": lambda x: x.gather(1, (x[:, :2] > 0).long()),
     "scattered in a row": lambda x: torch.zeros_like(x).scatter_add_(1, (x > 0).long(), x),
-    "histogram of a row": lambda x: F.one_hot((x > 0).long(), 2).sum(1),
+    "counts in a row": lambda x: (x > 0).sum(1),
 }.items():
     case(GRAPH, name=label)(fn)
 
@@ -166,18 +176,18 @@ def embedded(device):
     return nn.Embedding(11, 4).to(device)
 
 
-@case(GRAPH, ids, made=True)
+@case(GRAPH, ids, made=True, zeros=False)
 def bag_of_words(device):
     return nn.EmbeddingBag(11, 4).to(device)
 
 
-@case(GRAPH, sequence, "a batch of sequences", made=True, options={"dims": {"x": {0: "batch"}}})
-def lstm_over_a_batch(device):
-    return nn.LSTM(WIDTH, 4, batch_first=True).to(device).eval()
-
-
 def batches(n, device, generator):
     return (torch.randn(n, 5, WIDTH, generator=generator).to(device),)
+
+
+@case(GRAPH, batches, made=True)
+def lstm(device):
+    return nn.LSTM(WIDTH, 4, batch_first=True).to(device).eval()
 
 
 @case(GRAPH, batches, made=True)
@@ -222,7 +232,6 @@ for label, (fn, why) in {
     "minimum, clamped": (lambda x: x + x.amin(0).clamp(max=0), MIXES),
     "sum alone": (lambda x: x.sum(), MIXES),
     "argmax over rows": (lambda x: x.argmax(0), MIXES),
-    "distances": (lambda x: torch.cdist(x, x), "it is no dynamic dimension|dimension 1 of output 0"),
     "nearest neighbour": (lambda x: torch.cdist(x, x).topk(1, largest=True).indices, MIXES),
     "logits": (lambda x: (x @ x.T).softmax(1).sum(1), MIXES),
     "attention over the batch": (lambda x: (x @ x.T).softmax(1) @ x, MIXES),
@@ -244,7 +253,9 @@ for label, (fn, why) in {
     "ranks": (lambda x: x.argsort(0).argsort(0), MIXES),
     "histogram": (lambda x: x + torch.histc(x, 4, -3, 3).sum(), MIXES),
     "scattered over rows": (
-        lambda x: x + torch.zeros(2, WIDTH, device=x.device).index_add(0, (x[:, 0] > 0).long(), x)[0],
+        lambda x: (
+            x + torch.zeros(2, WIDTH, device=x.device).index_add(0, (x[:, 0] > 0).long(), x)[0]
+        ),
         MIXES,
     ),
     "convolved over rows": (
@@ -252,8 +263,10 @@ for label, (fn, why) in {
         MIXES,
     ),
     "interpolated over rows": (
-        lambda x: F.interpolate(x.T[None], size=len(x) * 2 // 2, mode="linear")[0].T
-        + F.interpolate(x.T[None], size=3, mode="linear")[0].mean(),
+        lambda x: (
+            F.interpolate(x.T[None], size=len(x) * 2 // 2, mode="linear")[0].T
+            + F.interpolate(x.T[None], size=3, mode="linear")[0].mean()
+        ),
         MIXES,
     ),
     "size as a number": (lambda x: x / len(x), MIXES),
@@ -263,7 +276,6 @@ for label, (fn, why) in {
     "larger than two": (lambda x: (x + 1, len(x) > 2), SIZE),
     "one row alone": (lambda x: x * 2 if x.shape[0] == 1 else x * 3, MIXES),
     "two rows alone": (lambda x: x * 2 if x.shape[0] == 2 else x * 3, MIXES),
-    "five rows alone": (lambda x: x * 2 if x.shape[0] == 5 else x * 3, MIXES),
     "squeezed": (lambda x: x[:, :1].squeeze(), "dimensions|shape"),
     "places over the size": (
         lambda x: x + torch.arange(len(x), device=x.device)[:, None] / len(x),
@@ -292,7 +304,18 @@ for label, (fn, why) in {
 }.items():
     case(why, name=label)(fn)
 
-case(MIXES, ids, "counts of tokens")(lambda x: x + torch.zeros(11, device=x.device).index_add(0, x.flatten(), torch.ones(x.numel(), device=x.device)).sum())
+for rows in (4, 5, 17):
+    case(MIXES, name=f"{rows} rows alone", buckets=[3, 20], graphs=2)(
+        lambda x, rows=rows: x * 2 if len(x) == rows else x * 3
+    )
+case(MIXES, ids, "counts of tokens")(
+    lambda x: (
+        x
+        + torch.zeros(11, device=x.device)
+        .index_add(0, x.flatten(), torch.ones(x.numel(), device=x.device))
+        .sum()
+    )
+)
 case(MIXES, ids, "largest token")(lambda x: x - x.max())
 case(MIXES, ids, "last token of all")(lambda x: x[-1, -1] + x)
 case(MIXES, two, "contrastive")(lambda x, y: (x @ y.T).log_softmax(1).diagonal())
@@ -384,19 +407,19 @@ for label, (fn, why) in {
         GRAPH,
     ),
     "causal attention by hand": (
-        lambda x: (x @ x.mT)
-        .masked_fill(
-            ~torch.ones(x.shape[1], x.shape[1], dtype=torch.bool, device=x.device).tril(),
-            float("-inf"),
-        )
-        .softmax(-1)
-        @ x,
+        lambda x: (
+            (x @ x.mT)
+            .masked_fill(
+                ~torch.ones(x.shape[1], x.shape[1], dtype=torch.bool, device=x.device).tril(),
+                float("-inf"),
+            )
+            .softmax(-1)
+            @ x
+        ),
         GRAPH,
     ),
     "causal convolution": (
-        lambda x: F.conv1d(
-            F.pad(x.mT, (2, 0)), torch.ones(WIDTH, WIDTH, 3, device=x.device)
-        ).mT,
+        lambda x: F.conv1d(F.pad(x.mT, (2, 0)), torch.ones(WIDTH, WIDTH, 3, device=x.device)).mT,
         GRAPH,
     ),
     "attention": (lambda x: F.scaled_dot_product_attention(x, x, x), MIXES),
@@ -412,7 +435,10 @@ for label, (fn, why) in {
         lambda x: F.conv1d(x.mT, torch.ones(WIDTH, WIDTH, 3, device=x.device), padding=1).mT,
         MIXES,
     ),
-    "alternating": (lambda x: x * (1 - 2 * (torch.arange(x.shape[1], 0, -1) % 2)).to(x)[:, None], MIXES),
+    "alternating": (
+        lambda x: x * (1 - 2 * (torch.arange(x.shape[1], 0, -1) % 2)).to(x)[:, None],
+        MIXES,
+    ),
     "length": (lambda x: x / x.shape[1] ** 0.5, MIXES),
     "norm over the sequence": (lambda x: F.layer_norm(x, x.shape[1:]), MIXES),
     "FFT": (lambda x: torch.fft.fft(x, dim=1).real, MIXES),
@@ -438,12 +464,16 @@ def lstm_in_both_directions(device):
     return lambda x: lstm(x)[0]
 
 
-@case(GRAPH, with_lengths, buckets={"seq": [4, 8]}, options={"dims": {"x": {1: "seq"}}}, zeros=False)
+@case(
+    GRAPH, with_lengths, buckets={"seq": [4, 8]}, options={"dims": {"x": {1: "seq"}}}, zeros=False
+)
 def row_at_a_length(x, lengths):
     return x[torch.arange(2, device=x.device), lengths - 1]
 
 
-@case(MIXES, with_lengths, buckets={"seq": [4, 8]}, options={"dims": {"x": {1: "seq"}}}, zeros=False)
+@case(
+    MIXES, with_lengths, buckets={"seq": [4, 8]}, options={"dims": {"x": {1: "seq"}}}, zeros=False
+)
 def mean_of_the_whole_beside_lengths(x, lengths):
     return x.mean(1) + lengths[:, None]
 
@@ -499,21 +529,22 @@ case(GRAPH, masked, "mask: positions by counting", **{k: dict(v) for k, v in MAS
 
 @case(
     GRAPH,
-    bool_masked,
+    ignored,
     made=True,
     buckets={"seq": [4, 8]},
     options={"dims": {"x": {1: "seq"}, "ignored_mask": {1: "seq"}}, "pad": {"ignored_mask": 1}},
+    zeros=False,
 )
 def key_padding_mask_that_is_padded_with_true(device):
     attention = nn.MultiheadAttention(WIDTH, 2, batch_first=True).to(device).eval()
     return lambda x, ignored_mask: attention(
-        x, x, x, key_padding_mask=~ignored_mask ^ True, need_weights=False
+        x, x, x, key_padding_mask=ignored_mask, need_weights=False
     )[0]
 
 
 @case(
     MIXES,
-    bool_masked,
+    ignored,
     made=True,
     buckets={"seq": [4, 8]},
     options={"dims": {"x": {1: "seq"}, "ignored_mask": {1: "seq"}}},
@@ -521,7 +552,7 @@ def key_padding_mask_that_is_padded_with_true(device):
 def key_padding_mask_that_is_padded_with_false(device):
     attention = nn.MultiheadAttention(WIDTH, 2, batch_first=True).to(device).eval()
     return lambda x, ignored_mask: attention(
-        x, x, x, key_padding_mask=~ignored_mask ^ True, need_weights=False
+        x, x, x, key_padding_mask=ignored_mask, need_weights=False
     )[0]
 
 
@@ -564,7 +595,12 @@ def test_no_row_that_is_kept_sees_the_padding(device, case, first):
         args = case.args(size, device, generator)
         torch.manual_seed(turn)
         given = [a.clone() for a in args]
-        expected = eager(*given)
+        try:
+            expected = eager(*given)
+        except ValueError as error:  # batch norm of a single row
+            with pytest.raises(ValueError, match=str(error).partition(",")[0]):
+                pool(*args)
+            continue
         torch.manual_seed(turn)
         mine = [a.clone() for a in args]
         same(pool(*mine), expected, size)
@@ -576,5 +612,5 @@ def test_no_row_that_is_kept_sees_the_padding(device, case, first):
         assert not stats.refused and stats.replays and stats.captures == 2, stats.refused
     else:
         reasons = " ".join(stats.refused.values())
-        assert not stats.graphs and stats.refused
+        assert len(stats.graphs) <= case.graphs and stats.refused
         assert any(part in reasons for part in case.verdict.split("|")), reasons

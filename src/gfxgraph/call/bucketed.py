@@ -25,7 +25,7 @@ from .engine import (
     no_graph_now,
     taken_apart,
 )
-from .entry import Attempt, Entry, Refusal, copier
+from .entry import Attempt, Entry, Refusal, copier, miss
 from .made import made_like
 from .padding import cut, fills
 from .rows import Judge, Ran, Runner, carried_by, pieces_differ, tells_apart
@@ -82,6 +82,9 @@ class BucketEngine(Engine):
         self._traffic: Counter[tuple[int, ...]] = Counter()
         self._models: dict[Any, Entry] = {}
         self._captured_for: set[tuple[torch.dtype, ...]] = set()
+        #: By function and kind of call: sizes (with their names) at which it was compared. There
+        #: is no entry where nothing is to be compared.
+        self._met: dict[Any, set[tuple[str, int]]] = {}
         #: Graph -> dimension -> why calls above it are not answered in pieces, if they are not.
         self._in_pieces: weakref.WeakKeyDictionary[Entry, dict[str, str | None]]
         self._in_pieces = weakref.WeakKeyDictionary()
@@ -185,6 +188,7 @@ class BucketEngine(Engine):
         with self._lock:
             self._sized.clear()
             self._models.clear()
+            self._met.clear()
             self._captured_for.clear()
             self._traffic.clear()
             self._quick = Counter()
@@ -216,18 +220,56 @@ class BucketEngine(Engine):
             return self._first_call(fn, call.args, call.kwargs, key, padded.leaves, make)
         if isinstance(entry, Refusal):
             return self._run_eagerly(fn, call.args, call.kwargs, entry.reason, entry.kind)
+        is_met = self._is_met(key, call.sizes)
+        if not is_met and CAPTURING.acquire(blocking=False):  # else one of the next calls
+            try:
+                is_met = self._meet(fn, call, padded, key, entry)
+            finally:
+                CAPTURING.release()
+            if not is_met:
+                return self._answer(fn, call, shapes)
         result = entry.replay(fn, padded.args, padded.kwargs, padded.leaves)
         if result is MISS:
             if self._keys.get(key) is not entry:  # released by another thread meanwhile
                 return self._answer(fn, call, shapes)
             return self._run_eagerly(fn, call.args, call.kwargs, IN_USE)
         results, spec = flatten(result)
-        if shapes is not None and len(self._sized) < _MAX_SIZED:
+        if is_met and shapes is not None and len(self._sized) < _MAX_SIZED:
             self._make_sized(fn, shapes, call, entry, spec)
         if call.sizes == padded.sizes:
             return result
         pairs = zip(results, entry.carried, strict=True)
         return builder(spec, [cut(result, dims, call.sizes) for result, dims in pairs])()
+
+    def _is_met(self, key: Any, sizes: Mapping[str, int]) -> bool:
+        """Whether calls of these sizes were compared with eager execution, where they are to be."""
+        met = self._met.get(_alike(key))
+        return met is None or met.issuperset(sizes.items())
+
+    def _meet(
+        self, fn: Callable[..., Any], call: Call, padded: Call, key: Any, entry: Entry
+    ) -> bool:
+        """Compare the first call of a size with eager execution; the caller holds CAPTURING.
+
+        What a function does for one size only, none of the inputs made for its judgement shows.
+
+        Returns:
+            Whether they are equal; if not, the bucket is refused from now on.
+        """
+        captured, verify = entry.captured, self._options.verify
+        if captured is None:  # released meanwhile
+            return False
+        run = self._runner(captured)
+        expected = run(fn, call)  # what this raises, the call raises in eager execution
+        judge = Judge(fn, call, padded.sizes, self.buckets, entry.carried, run, verify)
+        different = judge.difference(expected, run(fn, padded), call.sizes)
+        with self._lock:
+            if different is None:
+                self._met.setdefault(_alike(key), set()).update(call.sizes.items())
+            elif self._keys.get(key) is entry:
+                self._drop(key)
+                self._keep(key, Refusal(entry.key, different, CaptureError, miss))
+        return different is None
 
     def _prepare_bucket(
         self, fn: Callable[..., Any], call: Call, bucket: dict[str, int]
@@ -266,7 +308,11 @@ class BucketEngine(Engine):
             sizes = {name: _much_smaller(size) for name, size in bucket.items()}
             # Where there is a graph for another size, made inputs are known to be taken.
             is_known = not called and self._is_judged(fn, call)
-            small = made_like(call, sizes) if is_known else call.resized(sizes, self.buckets)
+            small = (
+                made_like(call, sizes, self.buckets)
+                if is_known
+                else call.resized(sizes, self.buckets)
+            )
             call, result = small, MISS
         padded = call.resized(bucket, self.buckets)
         judge = functools.partial(self._judge, fn, call, padded, result)
@@ -386,7 +432,10 @@ class BucketEngine(Engine):
             if not CAPTURING.acquire(blocking=False):
                 return "another thread is capturing, and pieces are to be compared with the whole"
             try:
-                whole, step = made_like(call, call.sizes), self.buckets.sizes[name][-1]
+                whole, step = (
+                    made_like(call, call.sizes, self.buckets),
+                    self.buckets.sizes[name][-1],
+                )
                 run, verify = self._runner(entry.captured), self._options.verify
                 known[name] = pieces_differ(fn, whole, name, step, entry.carried, run, verify)
             except Exception as error:  # made inputs may be none that it takes
@@ -441,8 +490,13 @@ class BucketEngine(Engine):
             raise CaptureError(different)
         # What was captured after the model of another size reads and does what that does.
         like = None if model is None else model.captured
-        if judged and (like is None or captured.guard is not like.guard):
-            judge()
+        if not judged:
+            return
+        alike = _alike(self._key_of(fn, padded.leaves, padded.spec))
+        if like is None or captured.guard is not like.guard:
+            self._met[alike] = set(judge())
+        # The graph was compared with the function at the bucket itself.
+        self._met.setdefault(alike, set()).update(call.sizes.items(), padded.sizes.items())
 
     def _learn_dims(
         self,

@@ -7,12 +7,12 @@ from typing import Literal, TypeAlias
 
 import torch
 
-from .padding import cut, layout_of
-from .sizes import Call
+from .padding import Padding, as_indices, cut, layout_of, padding_value
+from .sizes import Buckets, Call
 
-__all__ = ["Kind", "as_indices", "is_mask", "made_like", "poisoned", "probes"]
+__all__ = ["Kind", "is_mask", "made_like", "poisoned", "probes"]
 
-Kind: TypeAlias = Literal["signed", "given"]
+Kind: TypeAlias = Literal["signed", "positive", "given"]
 """``"signed"``: floats around zero, of the size of the given ones; ``"given"``: the given rows,
 each times a positive number, for functions that take no others."""
 
@@ -26,18 +26,23 @@ def is_mask(label: str, leaf: torch.Tensor) -> bool:
 
 
 def made_like(
-    call: Call, sizes: Mapping[str, int], kind: Kind = "signed", ending: bool = True
+    call: Call,
+    sizes: Mapping[str, int],
+    buckets: Buckets,
+    kind: Kind = "signed",
+    ending: bool = True,
 ) -> Call:
     """A call of these sizes.
 
-    Integers are among those that were given, since they may be indices. A mask holds both its
-    values in each row.
+    Integers are among those that were given, since they may be indices. In a mask everything
+    counts in some rows, and part of it in others.
 
     Args:
         call: what its arguments are like.
         sizes: of the dynamic dimensions.
+        buckets: what to pad with; what a mask is padded with does not count.
         kind: of floats.
-        ending: whether rows of masks end in the larger value.
+        ending: whether all rows of masks end in what counts.
     """
     leaves = []
     for n, (leaf, dims, label) in enumerate(zip(call.leaves, call.plan, call.labels, strict=True)):
@@ -45,36 +50,19 @@ def made_like(
         for dim, name in dims.items():
             shape[dim] = sizes[name]
         if not dims or not leaf.numel():
-            leaves.append(leaf)
+            leaves.append(as_indices(leaf, leaf, call.sizes, sizes))
             continue
         generator = torch.Generator(leaf.device)
         generator.manual_seed(1000 + n)
         if is_mask(label, leaf):
-            made = _mask(leaf, shape, dims, ending, generator)
+            made = _mask(leaf, shape, dims, buckets.pad_of(call.names[n]), ending, generator)
         elif leaf.is_floating_point() or leaf.is_complex():
-            made = (_signed if kind == "signed" else _of_the_given)(leaf, shape, generator)
+            made = (_of_the_given if kind == "given" else _signed)(leaf, shape, generator)
+            made = made.abs() if kind == "positive" else made
         else:
-            made = _among(leaf, shape, generator)
-            made = as_indices(leaf, made, call.sizes, sizes)
+            made = as_indices(leaf, _among(leaf, shape, generator), call.sizes, sizes)
         leaves.append(made.contiguous(memory_format=layout_of(leaf)))
     return call.with_tensors(leaves, dict(sizes))
-
-
-def as_indices(
-    given: torch.Tensor,
-    made: torch.Tensor,
-    given_sizes: Mapping[str, int],
-    sizes: Mapping[str, int],
-) -> torch.Tensor:
-    """``made``, with nothing beyond these sizes where the given values may be places or lengths."""
-    if made.is_floating_point() or made.is_complex() or not given.numel():
-        return made
-    largest = int(given.amax())
-    limit = largest
-    for name, size in given_sizes.items():
-        if largest <= size and sizes[name] < size:  # a length may be the size itself
-            limit = min(limit, sizes[name] - (largest < size))
-    return made if limit == largest else made.clamp(max=limit)
 
 
 def poisoned(call: Call, sizes: Mapping[str, int]) -> Call:
@@ -150,25 +138,25 @@ def _mask(
     leaf: torch.Tensor,
     shape: Sequence[int],
     dims: Mapping[int, str],
+    pad: Padding,
     ending: bool,
     generator: torch.Generator,
 ) -> torch.Tensor:
-    """Both values in each row, where there are two; rows of one element hold the usual one."""
-    if leaf.dtype is torch.bool:
-        low, high = torch.zeros_like(leaf.flatten()[0]), torch.ones_like(leaf.flatten()[0])
-    else:
-        low, high = torch.aminmax(leaf)
-        if bool(low == high) and bool((low == 0) | (low == 1)) and not leaf.is_floating_point():
-            low, high = torch.zeros_like(low), torch.ones_like(low)
-        elif bool(low == high) and bool(low == 1):
-            low = torch.zeros_like(low)
-    upper = torch.rand(shape, generator=generator, device=leaf.device) < 0.6
-    usual = bool((leaf == high).double().mean() > 0.5)
-    rows = max(dim % len(shape) for dim in dims)  # along the last dynamic dimension
-    length = shape[rows]
-    if length == 1:
-        upper.fill_(usual)
-    else:
-        upper.select(rows, 0).fill_(not ending)
-        upper.select(rows, length - 1).fill_(ending)
-    return torch.where(upper, high, low)
+    values = [torch.as_tensor(v, dtype=leaf.dtype, device=leaf.device) for v in (0, 1)]
+    low, high = values if leaf.dtype is torch.bool else torch.aminmax(leaf)
+    if bool(low == high) and not (leaf.is_floating_point() and bool(low == 0)):
+        low, high = values
+    hides, counts = low, high
+    for dim in dims:
+        value = padding_value(pad, dim)
+        if value is not None:
+            hides = torch.as_tensor(value, dtype=leaf.dtype, device=leaf.device)
+            counts = high if bool(hides == low) else low
+    counted = torch.rand(shape, generator=generator, device=leaf.device) < 0.6
+    along = max(dim % len(shape) for dim in dims)
+    counted.select(along, 0).fill_(True)
+    if shape[along] > 1:
+        counted.select(along, -1).fill_(ending)
+    if len(shape) > 1:
+        counted.select(0 if along else 1, 0).fill_(True)
+    return torch.where(counted, counts, hides)

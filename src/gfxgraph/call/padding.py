@@ -10,7 +10,7 @@ import torch
 
 from ..errors import ArgumentError
 
-__all__ = ["Padding", "cut", "fills", "layout_of", "pad_to", "piece"]
+__all__ = ["Padding", "as_indices", "cut", "fills", "layout_of", "pad_to", "padding_value", "piece"]
 
 Padding: TypeAlias = (
     float | Literal["auto", "zero", "last"] | Callable[[torch.Tensor, int, int], Any]
@@ -37,6 +37,23 @@ def piece(
         if of_dim == name:
             leaf = leaf.narrow(dim, start, length)
     return leaf
+
+
+def as_indices(
+    given: torch.Tensor,
+    made: torch.Tensor,
+    given_sizes: Mapping[str, int],
+    sizes: Mapping[str, int],
+) -> torch.Tensor:
+    """``made``, with nothing beyond these sizes where the given values may be places or lengths."""
+    if made.is_floating_point() or made.is_complex() or not given.numel():
+        return made
+    largest = int(given.amax())
+    limit = largest
+    for name, size in given_sizes.items():
+        if largest <= size and sizes[name] < size:  # a length may be the size itself
+            limit = min(limit, sizes[name] - (largest < size))
+    return made if limit == largest else made.clamp(max=limit)
 
 
 def layout_of(leaf: torch.Tensor) -> torch.memory_format:
@@ -77,6 +94,12 @@ def pad_to(leaf: torch.Tensor, dim: int, size: int, pad: Padding) -> torch.Tenso
         )
     value = 0 if pad == "zero" else pad
     return torch.cat([leaf, leaf.new_full(_with(leaf, dim, missing), value)], dim)
+
+
+def padding_value(pad: Padding, dim: int) -> float | None:
+    """The number that a dimension is padded with; ``None``: it is padded with something else."""
+    kind = ("zero" if dim else "last") if pad == "auto" else pad
+    return None if callable(kind) or kind == "last" else 0 if kind == "zero" else kind
 
 
 def fills(

@@ -10,7 +10,7 @@ the first what is no question of data (a function that asks for its size).
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
 import torch
@@ -19,8 +19,8 @@ from ..device.operators import outside_of_modes
 from ..errors import CaptureError
 from ..graph.compare import Tolerance, difference
 from ..record.reach import Reach
-from .made import Kind, as_indices, is_mask, made_like, poisoned, probes
-from .padding import cut, layout_of
+from .made import Kind, is_mask, made_like, poisoned, probes
+from .padding import as_indices, cut, layout_of, padding_value
 from .signature import Spec, flatten
 from .sizes import Buckets, Call
 
@@ -76,18 +76,23 @@ class Judge:
     carried: Carried
     run: Runner
     tolerance: Tolerance
+    _compared: set[tuple[str, int]] = field(default_factory=set, init=False)
+    _last_error: str = field(default="no made input gives a number", init=False)
 
-    def __call__(self) -> None:
+    def __call__(self) -> set[tuple[str, int]]:
         """Judge.
+
+        Returns:
+            The sizes that it was run with, with their names.
 
         Raises:
             CaptureError: padding can reach what is kept, or nobody can say. The text names the
                 operation and the line where rows meet.
         """
         if all(size == 1 for size in self.bucket.values()):  # nothing is ever padded
-            return
+            return set()
         by_size, evidence = None, False
-        kinds: tuple[Kind, ...] = ("signed", "given")
+        kinds: tuple[Kind, ...] = ("signed", "positive", "given")
         for kind in kinds:  # a logarithm has nothing to say of negative numbers
             by_size, evidence = self._by_size(kind)
             if by_size or evidence:
@@ -100,14 +105,13 @@ class Judge:
             raise CaptureError(
                 f"whether rows influence each other cannot be judged: {self._last_error}. {_ASK}"
             )
+        return self._compared
 
     # By size.
 
-    _last_error: str = "no run on inputs made for that gave a number"
-
     def _by_size(self, kind: Kind) -> tuple[str | None, bool]:
         """What is different with padding, and whether anything could be compared."""
-        full = made_like(self.call, self.bucket, kind)
+        full = made_like(self.call, self.bucket, self.buckets, kind)
         of_full, evidence, is_poisoned = None, False, False
         for sizes in probes(self.bucket):
             part, filled = self._around(full, sizes, kind)
@@ -127,7 +131,9 @@ class Judge:
                 found = self.difference(expected, other, sizes)
                 if found:
                     return found, True
-            evidence |= _says_something(expected.tensors)
+            if _says_something(expected.tensors):
+                evidence = True
+                self._compared.update(sizes.items())
         return None, evidence
 
     def _try(self, call: Call) -> Ran | None:
@@ -142,20 +148,19 @@ class Judge:
 
         Masks are padded as calls are: what they say of the padding is the choice of ``pad``.
         """
-        part = made_like(self.call, sizes, kind, ending=bool(sum(sizes.values()) % 2))
+        part = made_like(self.call, sizes, self.buckets, kind, sum(sizes.values()) % 2 == 1)
         padded = part.resized(self.bucket, self.buckets) if self._has_masks() else part
         parts, filled = list(part.leaves), list(padded.leaves)
         for n, (leaf, dims) in enumerate(zip(full.leaves, full.plan, strict=True)):
             if is_mask(full.labels[n], leaf):
                 continue
-            parts[n], filled[n] = leaf, leaf
-            if dims:
-                corner = cut(leaf, dims, sizes)
-                fits = as_indices(self.call.leaves[n], corner, self.call.sizes, sizes)
-                parts[n] = fits.contiguous(memory_format=layout_of(leaf))
-                if fits is not corner:
-                    filled[n] = leaf.clone()
-                    cut(filled[n], dims, sizes).copy_(fits)
+            corner = cut(leaf, dims, sizes)
+            fits = as_indices(self.call.leaves[n], corner, self.call.sizes, sizes)
+            parts[n] = fits.contiguous(memory_format=layout_of(leaf)) if dims else fits
+            filled[n] = leaf
+            if fits is not corner:
+                filled[n] = leaf.clone()
+                cut(filled[n], dims, sizes).copy_(fits)
         return full.with_tensors(parts, sizes), full.with_tensors(filled, self.bucket)
 
     def difference(self, expected: Ran, got: Ran, sizes: dict[str, int]) -> str | None:
@@ -169,7 +174,10 @@ class Judge:
         for a, b in zip(expected.writes, got.writes, strict=True):
             different = difference(b, a, self.tolerance)
             if different:
-                return f"padding from {sizes} to {self.bucket} changes what it writes outside"
+                return (
+                    f"padding from {sizes} to {self.bucket} changes what it writes outside: rows influence "
+                    "each other"
+                )
         for n, (a, b, dims) in enumerate(
             zip(expected.tensors, got.tensors, self.carried, strict=True)
         ):
@@ -205,7 +213,8 @@ class Judge:
 
     def _followed(self, bucket: dict[str, int], name: str, ending: bool) -> str | None:
         kept = {**bucket, name: max(1, bucket[name] // 2)}
-        call, part = made_like(self.call, bucket), made_like(self.call, kept, ending=ending)
+        call = made_like(self.call, bucket, self.buckets)
+        part = made_like(self.call, kept, self.buckets, ending=ending)
         masks = part.resized(bucket, self.buckets).leaves if self._has_masks() else call.leaves
         leaves = [
             mask if is_mask(label, leaf) else leaf
@@ -255,10 +264,8 @@ class Judge:
             if not is_mask(label, leaf):
                 continue
             pad = self.buckets.pad_of(argument)
-            for dim, of_dim in dims.items():
-                fixed = not callable(pad) and pad != "last" and (pad != "auto" or dim != 0)
-                if of_dim == name and fixed:
-                    return True
+            if any(n == name and padding_value(pad, dim) is not None for dim, n in dims.items()):
+                return True
         return False
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from functools import cache
 from typing import Any
 
@@ -25,6 +25,8 @@ __all__ = ["Reach"]
 
 # Operators in which an element that does not depend on data (a mask) decides whether data passes.
 _GATES = re.compile(r"(where|masked_fill|mul|add|sub|(logical|bitwise)_(and|or))_?")
+# Arguments of operators that hold data; integers in others may be indices.
+_DATA = frozenset(["self", "other", "input", "tensors", "src", "source", "values", "mat1", "mat2"])
 # How far two runs of one kernel may be apart, relative to the largest magnitude: sums whose order
 # is not fixed.
 _NOISE_IN_EPS = {torch.float32: 64, torch.float64: 64, torch.complex64: 64, torch.complex128: 64}
@@ -151,20 +153,18 @@ class Reach(TorchDispatchMode):
             if not bool(mask.any()) and self._name(out) not in self._masks:
                 continue
             self._set(out, mask)
-            self._remember(func, given, masks, out, whole=not whole and bool(mask.all()))
+            how = (
+                "" if pointwise or tried is not None else ", which cannot be tried with other data,"
+            )
+            self._remember(f"{func}{how}", given, out, not whole and bool(mask.all()))
 
     def _remember(
-        self,
-        func: Any,
-        given: list[torch.Tensor],
-        masks: dict[int, torch.Tensor],
-        out: torch.Tensor,
-        whole: bool,
+        self, what: str, given: list[torch.Tensor], out: torch.Tensor, whole: bool
     ) -> None:
         """Know where marked data came to ``out``, for the message."""
         key = self._name(out)
         found = [self._mixed[k] for t in given if (k := self._name(t)) in self._mixed]
-        here = "" if found else f"{func} at {users_line()}"
+        here = "" if found else f"{what} at {users_line()}"
         if found or whole:
             self._mixed[key] = found[0] if found else here
         elif here:
@@ -236,14 +236,15 @@ def _tried(
     to_write = {id(t) for t in written}
     for sign in (1, -1):
         made: dict[int, torch.Tensor] = {}
-        for tensor in tensors_in((args, kwargs)):
-            mask = masks.get(id(tensor))
-            if id(tensor) in made or (mask is None and id(tensor) not in to_write):
-                continue
-            other = tensor.clone() if mask is None else _other_values(tensor, mask, sign)
-            if other is None:
-                return None
-            made[id(tensor)] = other
+        for name, value in _by_name(func, args, kwargs):
+            for tensor in tensors_in((value,)):
+                mask = masks.get(id(tensor))
+                if id(tensor) in made or (mask is None and id(tensor) not in to_write):
+                    continue
+                other = tensor.clone() if mask is None else _others(tensor, mask, sign, name)
+                if other is None:
+                    return None
+                made[id(tensor)] = other
         try:
             others = _replaced(args, made), _replaced(kwargs, made)
             result = func(*others[0], **others[1])
@@ -253,23 +254,34 @@ def _tried(
     return found
 
 
-def _other_values(tensor: torch.Tensor, mask: torch.Tensor, sign: int) -> torch.Tensor | None:
+def _by_name(func: OpOverload, args: Any, kwargs: Any) -> Iterator[tuple[str, Any]]:
+    names = (argument.name for argument in func._schema.arguments)
+    yield from zip(names, args, strict=False)
+    yield from kwargs.items()
+
+
+def _others(
+    tensor: torch.Tensor, mask: torch.Tensor, sign: int, argument: str
+) -> torch.Tensor | None:
     """``tensor`` with other values where ``mask`` is; ``None``: there are no others to be had."""
     if tensor.dtype is torch.bool:
         return tensor ^ mask
-    if not (tensor.is_floating_point() or tensor.is_complex()):
+    is_whole = not (tensor.is_floating_point() or tensor.is_complex())
+    if is_whole and argument not in _DATA:
         # They may be indices: nothing beyond what is there.
         low, high = (int(v) for v in torch.aminmax(tensor))
         if low == high:
             return None
         other = low + high - tensor if sign > 0 else (tensor - low + 1) % (high - low + 1) + low
         return torch.where(mask, other.to(tensor.dtype), tensor)
-    size = tensor.abs()
+    size = tensor.abs().double()
     largest = torch.where(size.isfinite(), size, torch.zeros_like(size)).amax()
     pattern = torch.arange(tensor.numel(), device=tensor.device, dtype=torch.float32) * 0.618
-    pattern = 1 + (pattern % 1).reshape(tensor.shape)
-    other = (sign * (8 * largest.float() + 1) * pattern).to(tensor.dtype)
-    return torch.where(mask, other, tensor)
+    other = sign * (8 * largest + 1) * (1 + (pattern % 1).reshape(tensor.shape))
+    if is_whole:
+        limits = torch.iinfo(tensor.dtype)
+        other = other.clamp(limits.min / 2, limits.max / 2)
+    return torch.where(mask, other.to(tensor.dtype), tensor)
 
 
 def _replaced(tree: Any, made: dict[int, torch.Tensor]) -> Any:
