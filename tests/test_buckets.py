@@ -729,3 +729,112 @@ def test_a_capture_that_failed_leaves_no_tensors_for_the_garbage_collector(
         assert tensors() == before
     finally:
         gc.enable()
+
+
+# ---- autograd
+
+
+def test_a_pool_of_a_module_runs_without_autograd_unless_an_argument_asks_for_it(device):
+    model = net(device)
+    pool = gfxgraph.ShapeBucketPool(model, [2, 4])
+    pool.capture(rows(device, 4))
+    assert torch.is_grad_enabled() and not pool.stats().refused
+    for count in (3, 1, 3, 6):  # the last from no bucket
+        y = pool(rows(device, count))
+        assert not y.requires_grad
+        torch.testing.assert_close(y, model(rows(device, count)))
+    assert pool.stats().replays == 3 and pool.stats().captures == 2
+    x = rows(device, 3).requires_grad_()
+    pool(x).sum().backward()
+    assert x.grad is not None and model[0].weight.grad is not None
+    assert any("grad" in reason for reason in pool.stats().fallbacks)
+
+
+def test_a_dataclass_that_holds_a_tensor_with_gradients_asks_for_them_too(device):
+    @dataclasses.dataclass
+    class Batch:
+        x: torch.Tensor
+
+    pool = gfxgraph.ShapeBucketPool(lambda batch: batch.x * 2, [4])
+    x = rows(device, 3).requires_grad_()
+    pool(Batch(x)).sum().backward()
+    assert torch.equal(x.grad, torch.full_like(x, 2.0))
+
+
+# ---- calls in pieces
+
+
+@torch.no_grad()
+@pytest.mark.parametrize(
+    ("model", "reason"),
+    [
+        (lambda x: (x * 2, torch.ones(2, device=x.device)), None),
+        (lambda x: {"rows": x, "table": torch.arange(3.0, device=x.device)}, None),
+        (lambda x: (x * 2, x.amax(0)), "output 1 in pieces"),
+        (lambda x: x.flip(0), "output 0 in pieces"),
+        (lambda x: x - x.mean(0), "output 0 in pieces"),
+        (lambda x: x + len(x), "output 0 in pieces"),
+        (lambda x: x + torch.arange(len(x), device=x.device)[:, None], "output 0 in pieces"),
+        (lambda x: x * 2 if len(x) <= 4 else x * 3, "output 0 in pieces"),
+    ],
+)
+def test_pieces_are_compared_with_the_whole_before_they_are_an_answer(device, model, reason):
+    # Somebody is wrong about the rows; the pieces are compared all the same.
+    pool = gfxgraph.ShapeBucketPool(model, [4], pad="last", larger="split", rows="independent")
+    for count in (4, 11, 9, 11):
+        torch.testing.assert_close(pool(rows(device, count)), model(rows(device, count)))
+    if reason is None:
+        assert not pool.stats().fallbacks and pool.stats().replays == 9
+    else:
+        assert reason in " ".join(pool.stats().fallbacks)
+
+
+@torch.no_grad()
+def test_what_counts_its_calls_is_not_called_for_each_piece(device):
+    seen = torch.zeros((), device=device)
+
+    def counted(x):
+        seen.add_(1)
+        return x * 2
+
+    pool = gfxgraph.ShapeBucketPool(counted, [4], larger="split")
+    for _ in range(2):
+        torch.testing.assert_close(pool(rows(device, 10)), rows(device, 10) * 2)
+    assert int(seen) == 2 and "once for each piece" in " ".join(pool.stats().fallbacks)
+
+
+# ---- rows that are known to be independent
+
+
+@torch.no_grad()
+def test_what_is_asserted_is_not_judged(device):
+    def padded_sum(x):
+        return x.sum(0)
+
+    asserted = gfxgraph.ShapeBucketPool(padded_sum, [4], pad="zero", rows="independent")
+    judged = gfxgraph.graphed(padded_sum, buckets=[4], pad="zero")
+    for pool in (asserted, judged):
+        for count in (3, 2, 4, 3):
+            torch.testing.assert_close(pool(rows(device, count)), rows(device, count).sum(0))
+    assert asserted.stats().captures == 1 and asserted.stats().replays == 3
+    (reason,) = judged.stats().refused.values()
+    assert 'rows="independent"' in reason and "aten.sum" in reason and "return x.sum(0)" in reason
+    noisy = gfxgraph.ShapeBucketPool(lambda x: x + torch.rand_like(x), [4], rows="independent")
+    noisy(rows(device, 3)), noisy(rows(device, 3))
+    assert noisy.stats().replays == 1
+    with pytest.raises(ArgumentError, match="rows='yes'"):
+        gfxgraph.ShapeBucketPool(padded_sum, [4], rows="yes")
+
+
+@torch.no_grad()
+def test_what_happens_at_one_size_only_is_found_when_that_size_comes(device):
+    def odd(x):
+        return x * 2 if len(x) == 17 else x * 3
+
+    pool = gfxgraph.ShapeBucketPool(odd, [8, 32])
+    pool.capture(rows(device, 32))
+    assert pool.stats().captures == 2
+    for count in (5, 16, 17, 16, 17, 5, 17):
+        torch.testing.assert_close(pool(rows(device, count)), odd(rows(device, count)))
+    (reason,) = pool.stats().refused.values()
+    assert "'batch': 17" in reason and len(pool.stats().graphs) == 1

@@ -175,8 +175,8 @@ class Judge:
             different = difference(b, a, self.tolerance)
             if different:
                 return (
-                    f"padding from {sizes} to {self.bucket} changes what it writes outside: rows influence "
-                    "each other"
+                    f"padding from {sizes} to {self.bucket} changes what it writes outside: "
+                    "rows influence each other"
                 )
         for n, (a, b, dims) in enumerate(
             zip(expected.tensors, got.tensors, self.carried, strict=True)
