@@ -220,15 +220,16 @@ class BucketEngine(Engine):
             return self._first_call(fn, call.args, call.kwargs, key, padded.leaves, make)
         if isinstance(entry, Refusal):
             return self._run_eagerly(fn, call.args, call.kwargs, entry.reason, entry.kind)
-        is_met = self._is_met(key, call.sizes)
+        is_met, result = self._is_met(key, call.sizes), MISS
         if not is_met and CAPTURING.acquire(blocking=False):  # else one of the next calls
             try:
-                is_met = self._meet(fn, call, padded, key, entry)
+                is_met, result = self._meet(fn, call, padded, key, entry)
             finally:
                 CAPTURING.release()
             if not is_met:
                 return self._answer(fn, call, shapes)
-        result = entry.replay(fn, padded.args, padded.kwargs, padded.leaves)
+        if result is MISS:
+            result = entry.replay(fn, padded.args, padded.kwargs, padded.leaves)
         if result is MISS:
             if self._keys.get(key) is not entry:  # released by another thread meanwhile
                 return self._answer(fn, call, shapes)
@@ -248,28 +249,36 @@ class BucketEngine(Engine):
 
     def _meet(
         self, fn: Callable[..., Any], call: Call, padded: Call, key: Any, entry: Entry
-    ) -> bool:
+    ) -> tuple[bool, Any]:
         """Compare the first call of a size with eager execution; the caller holds CAPTURING.
 
         What a function does for one size only, none of the inputs made for its judgement shows.
 
         Returns:
-            Whether they are equal; if not, the bucket is refused from now on.
+            Whether they are equal (if not, the bucket is refused from now on), and what a replay
+            gave, if there was one.
         """
         captured, verify = entry.captured, self._options.verify
         if captured is None:  # released meanwhile
-            return False
-        run = self._runner(captured)
+            return False, MISS
+        run, result = self._runner(captured), MISS
         expected = run(fn, call)  # what this raises, the call raises in eager execution
+        if captured.plain:
+            result = entry.replay(fn, padded.args, padded.kwargs, padded.leaves)
+            if result is MISS:  # and so it will be again
+                return True, MISS
+            got = Ran(*flatten(result), expected.writes)
+        else:
+            got = run(fn, padded)
         judge = Judge(fn, call, padded.sizes, self.buckets, entry.carried, run, verify)
-        different = judge.difference(expected, run(fn, padded), call.sizes)
+        different = judge.difference(expected, got, call.sizes)
         with self._lock:
             if different is None:
                 self._met.setdefault(_alike(key), set()).update(call.sizes.items())
             elif self._keys.get(key) is entry:
                 self._drop(key)
                 self._keep(key, Refusal(entry.key, different, CaptureError, miss))
-        return different is None
+        return different is None, result
 
     def _prepare_bucket(
         self, fn: Callable[..., Any], call: Call, bucket: dict[str, int]

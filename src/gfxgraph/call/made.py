@@ -25,6 +25,7 @@ def is_mask(label: str, leaf: torch.Tensor) -> bool:
     return leaf.dtype is torch.bool or "mask" in label.lower()
 
 
+@torch.no_grad()
 def made_like(
     call: Call,
     sizes: Mapping[str, int],

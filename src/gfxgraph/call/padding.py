@@ -46,7 +46,8 @@ def as_indices(
     sizes: Mapping[str, int],
 ) -> torch.Tensor:
     """``made``, with nothing beyond these sizes where the given values may be places or lengths."""
-    if made.is_floating_point() or made.is_complex() or not given.numel():
+    is_whole = not (made.is_floating_point() or made.is_complex() or made.dtype is torch.bool)
+    if not is_whole or not given.numel():
         return made
     largest = int(given.amax())
     limit = largest

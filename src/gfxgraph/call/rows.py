@@ -10,7 +10,7 @@ the first what is no question of data (a function that asks for its size).
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, TypeAlias
 
 import torch
@@ -29,8 +29,8 @@ __all__ = ["Carried", "Judge", "Ran", "Runner", "carried_by", "pieces_differ", "
 Carried: TypeAlias = Sequence[Mapping[int, str]]
 """For each tensor of the result, which dimension carries which size."""
 
-# The bucket in which the data of the padding is followed, where that is enough for the function.
-_FOLLOWED = 8
+# The bucket that is judged, where that is enough for the function.
+_JUDGED = 8
 _ASK = 'If padding does no harm all the same, say so with rows="independent".'
 
 
@@ -91,12 +91,11 @@ class Judge:
         """
         if all(size == 1 for size in self.bucket.values()):  # nothing is ever padded
             return set()
-        by_size, evidence = None, False
-        kinds: tuple[Kind, ...] = ("signed", "positive", "given")
-        for kind in kinds:  # a logarithm has nothing to say of negative numbers
-            by_size, evidence = self._by_size(kind)
-            if by_size or evidence:
-                break
+        # What a function does with its rows is no question of their number. Small ones are quick.
+        small = {name: min(size, _JUDGED) for name, size in self.bucket.items()}
+        by_size, evidence = self._by_sizes_of(small)
+        if not evidence and small != self.bucket:  # they may be too small for it
+            by_size, evidence = self._by_sizes_of(self.bucket)
         by_reach = self._by_reach()
         if by_size or by_reach:
             where = f" ({by_reach})" if by_size and by_reach else by_reach or ""
@@ -108,6 +107,17 @@ class Judge:
         return self._compared
 
     # By size.
+
+    def _by_sizes_of(self, bucket: dict[str, int]) -> tuple[str | None, bool]:
+        kinds: tuple[Kind, ...] = ("signed", "positive", "given")
+        for kind in kinds:  # a logarithm has nothing to say of negative numbers
+            judge = replace(self, bucket=bucket)
+            judge._compared = self._compared
+            by_size, evidence = judge._by_size(kind)
+            self._last_error = judge._last_error
+            if by_size or evidence:
+                break
+        return by_size, evidence
 
     def _by_size(self, kind: Kind) -> tuple[str | None, bool]:
         """What is different with padding, and whether anything could be compared."""
@@ -195,7 +205,7 @@ class Judge:
 
     def _by_reach(self) -> str | None:
         """Where data of the padding reaches what is kept."""
-        small = {name: min(size, _FOLLOWED) for name, size in self.bucket.items()}
+        small = {name: min(size, _JUDGED) for name, size in self.bucket.items()}
         for name, size in self.bucket.items():
             if size == 1:
                 continue
