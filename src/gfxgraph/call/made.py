@@ -7,10 +7,10 @@ from typing import Literal, TypeAlias
 
 import torch
 
-from .padding import Padding, as_indices, cut, layout_of, padding_value
+from .padding import Padding, as_indices, cut, is_mask, layout_of, padding_value
 from .sizes import Buckets, Call
 
-__all__ = ["Kind", "is_mask", "made_like", "poisoned", "probes"]
+__all__ = ["Kind", "made_like", "poisoned", "probes"]
 
 Kind: TypeAlias = Literal["signed", "positive", "given"]
 """``"signed"``: floats around zero, of the size of the given ones; ``"given"``: the given rows,
@@ -18,11 +18,6 @@ each times a positive number, for functions that take no others."""
 
 # Up to this bucket every size is tried, if there is one dynamic dimension.
 _ALL_SIZES = 8
-
-
-def is_mask(label: str, leaf: torch.Tensor) -> bool:
-    """Whether an argument says which elements count, and is no data itself."""
-    return leaf.dtype is torch.bool or "mask" in label.lower()
 
 
 @torch.no_grad()
@@ -51,7 +46,8 @@ def made_like(
         for dim, name in dims.items():
             shape[dim] = sizes[name]
         if not dims or not leaf.numel():
-            leaves.append(as_indices(leaf, leaf, call.sizes, sizes))
+            fits = leaf if is_mask(label, leaf) else as_indices(leaf, leaf, call.sizes, sizes)
+            leaves.append(fits)
             continue
         generator = torch.Generator(leaf.device)
         generator.manual_seed(1000 + n)

@@ -10,7 +10,17 @@ import torch
 
 from ..errors import ArgumentError
 
-__all__ = ["Padding", "as_indices", "cut", "fills", "layout_of", "pad_to", "padding_value", "piece"]
+__all__ = [
+    "Padding",
+    "as_indices",
+    "cut",
+    "fills",
+    "is_mask",
+    "layout_of",
+    "pad_to",
+    "padding_value",
+    "piece",
+]
 
 Padding: TypeAlias = (
     float | Literal["auto", "zero", "last"] | Callable[[torch.Tensor, int, int], Any]
@@ -37,6 +47,11 @@ def piece(
         if of_dim == name:
             leaf = leaf.narrow(dim, start, length)
     return leaf
+
+
+def is_mask(label: str, leaf: torch.Tensor) -> bool:
+    """Whether an argument says which elements count, and is no data itself."""
+    return leaf.dtype is torch.bool or "mask" in label.lower()
 
 
 def as_indices(

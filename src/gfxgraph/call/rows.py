@@ -19,8 +19,8 @@ from ..device.operators import outside_of_modes
 from ..errors import CaptureError
 from ..graph.compare import Tolerance, difference
 from ..record.reach import Reach
-from .made import Kind, is_mask, made_like, poisoned, probes
-from .padding import as_indices, cut, layout_of, padding_value
+from .made import Kind, made_like, poisoned, probes
+from .padding import as_indices, cut, is_mask, layout_of, padding_value
 from .signature import Spec, flatten
 from .sizes import Buckets, Call
 

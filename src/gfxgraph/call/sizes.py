@@ -12,7 +12,7 @@ from typing import Any, Literal, TypeAlias
 import torch
 
 from ..errors import ArgumentError
-from .padding import Padding, as_indices, cut, layout_of, pad_to, piece
+from .padding import Padding, as_indices, cut, is_mask, layout_of, pad_to, piece
 from .signature import Spec, builder
 
 __all__ = [
@@ -159,11 +159,11 @@ class Call:
     def resized(self, sizes: dict[str, int], buckets: Buckets) -> Call:
         """The same call with as many rows, cut or padded."""
         leaves, is_cut = [], any(sizes[n] < size for n, size in self.sizes.items())
-        for argument, dims, leaf in zip(self.names, self.plan, self.leaves, strict=True):
+        for n, (dims, leaf) in enumerate(zip(self.plan, self.leaves, strict=True)):
             fitted = cut(leaf, dims, {n: min(s, self.sizes[n]) for n, s in sizes.items()})
             for dim, name in dims.items():
-                fitted = pad_to(fitted, dim, sizes[name], buckets.pad_of(argument))
-            if is_cut:
+                fitted = pad_to(fitted, dim, sizes[name], buckets.pad_of(self.names[n]))
+            if is_cut and not is_mask(self.labels[n], leaf):
                 fitted = as_indices(leaf, fitted, self.sizes, sizes)
             # All sizes get the same layout, or they would be calls of different kinds.
             leaves.append(fitted.contiguous(memory_format=layout_of(leaf)))

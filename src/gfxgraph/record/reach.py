@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
@@ -101,11 +102,13 @@ class Reach(TorchDispatchMode):
         names = {self._name(t) for t in given}
         is_op = isinstance(func, OpOverload)
         written = list(written_tensors(func, args, kwargs)) if is_op and may_write(func) else []
-        tried: list[list[torch.Tensor]] | None = None
+        tried: _Tried | None = None
         pointwise = is_op and _is_pointwise(func) and not self._is_gated(func, given, masks)
         if masks and is_op and not pointwise:
             with outside_of_modes():
-                tried = _tried(func, args, kwargs, written, masks)
+                # A weight that is zero now may be another number when it is loaded or trained.
+                zeros = [t for t in given if id(t) not in masks and self._is_zero_weight(t)]
+                tried = _tried(func, args, kwargs, written, masks, zeros)
         result = func(*args, **kwargs)
         fresh = [t for t in tensors_in(result) if self._name(t) not in names]
         with outside_of_modes():
@@ -120,7 +123,7 @@ class Reach(TorchDispatchMode):
         written: list[torch.Tensor],
         fresh: list[torch.Tensor],
         results: Iterable[torch.Tensor],
-        tried: list[list[torch.Tensor]] | None,
+        tried: _Tried | None,
         pointwise: bool,
     ) -> None:
         """Mark what came out of an operation."""
@@ -144,12 +147,13 @@ class Reach(TorchDispatchMode):
                 mask = _together(masks.values(), out)
             elif looked_up is not None:
                 mask = looked_up.unsqueeze(-1).expand(out.shape)
-            elif tried is None or any(len(other) != len(all_out) for other in tried):
+            elif tried is None or any(len(other) != len(all_out) for other in tried.others):
                 mask = torch.ones(out.shape, dtype=torch.bool, device=out.device)
             else:
                 mask = torch.zeros(out.shape, dtype=torch.bool, device=out.device)
-                for other in tried:
-                    mask = mask | _changed(out, other[n])
+                before = out if tried.before is None else tried.before[n]
+                for other in tried.others:
+                    mask = mask | _changed(before, other[n])
             if not bool(mask.any()) and self._name(out) not in self._masks:
                 continue
             self._set(out, mask)
@@ -184,6 +188,11 @@ class Reach(TorchDispatchMode):
             and bool(fixed)
             and not decides
         )
+
+    def _is_zero_weight(self, tensor: torch.Tensor) -> bool:
+        key = self._name(tensor)
+        is_weight = key not in self._made and key not in self._data
+        return is_weight and tensor.is_floating_point() and not bool(tensor.any())
 
     def _set(self, tensor: torch.Tensor, marked: torch.Tensor) -> None:
         key = self._name(tensor)
@@ -224,34 +233,52 @@ def _together(masks: Iterable[torch.Tensor], out: torch.Tensor) -> torch.Tensor:
     return found
 
 
+@dataclass
+class _Tried:
+    """What came out with other values in the marked elements.
+
+    Attributes:
+        others: of each trial.
+        before: with the values of the run; ``None``: that is what the run itself gave.
+    """
+
+    others: list[list[torch.Tensor]]
+    before: list[torch.Tensor] | None
+
+
 def _tried(
     func: OpOverload,
     args: Any,
     kwargs: Any,
     written: list[torch.Tensor],
     masks: dict[int, torch.Tensor],
-) -> list[list[torch.Tensor]] | None:
-    """What comes out with other values in the marked elements; ``None``: that cannot be tried."""
-    found = []
-    to_write = {id(t) for t in written}
-    for sign in (1, -1):
-        made: dict[int, torch.Tensor] = {}
-        for name, value in _by_name(func, args, kwargs):
+    zeros: list[torch.Tensor],
+) -> _Tried | None:
+    """Run an operator with other values in the marked elements, and ones for weights of zero.
+
+    Returns:
+        What came out; ``None``: that cannot be tried.
+    """
+    ones = {id(t): torch.ones_like(t) for t in zeros}
+    found: list[list[torch.Tensor]] = []
+    for sign in (1, -1, 0) if ones else (1, -1):
+        made = dict(ones)
+        for t in written:
+            made[id(t)] = t.clone()
+        for name, value in _by_name(func, args, kwargs) if sign else ():
             for tensor in tensors_in((value,)):
                 mask = masks.get(id(tensor))
-                if id(tensor) in made or (mask is None and id(tensor) not in to_write):
-                    continue
-                other = tensor.clone() if mask is None else _others(tensor, mask, sign, name)
-                if other is None:
+                other = None if mask is None else _others(tensor, mask, sign, name)
+                if mask is not None and other is None:
                     return None
-                made[id(tensor)] = other
+                if other is not None:
+                    made[id(tensor)] = other
         try:
-            others = _replaced(args, made), _replaced(kwargs, made)
-            result = func(*others[0], **others[1])
+            result = func(*_replaced(args, made), **_replaced(kwargs, made))
         except Exception:  # other values may be none that it takes
             return None
         found.append([*tensors_in(result), *(made[id(t)] for t in written)])
-    return found
+    return _Tried(found[:2], found[2] if ones else None)
 
 
 def _by_name(func: OpOverload, args: Any, kwargs: Any) -> Iterator[tuple[str, Any]]:
