@@ -394,6 +394,38 @@ def keeps_the_rows(device):
     return Keeps().to(device)
 
 
+@case(MIXES, made=True)
+def mixes_with_weights_that_are_still_zero(device):
+    class Gated(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.gate = nn.Parameter(torch.zeros(WIDTH))
+            self.out = nn.Parameter(torch.zeros(WIDTH, WIDTH))
+
+        def forward(self, x):
+            return x + x.mean(0) * self.gate + x.softmax(0) @ self.out
+
+    return Gated().to(device)
+
+
+def tokens_and_mask(n, device, generator):
+    (x,), (_, mask) = ids(2, device, generator), masked(n, device, generator)
+    return x.repeat(1, n)[:, :n], mask
+
+
+@case(
+    GRAPH,
+    tokens_and_mask,
+    made=True,
+    buckets={"seq": [4, 8]},
+    options={"dims": {"input_ids": {1: "seq"}, "mask": {1: "seq"}}},
+    zeros=False,
+)
+def a_mask_is_no_index(device):
+    table = nn.Embedding(11, WIDTH).to(device)
+    return lambda input_ids, mask: attended_additive(table(input_ids), mask)
+
+
 # ---- sequences without a mask
 
 for label, (fn, why) in {
