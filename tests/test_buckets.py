@@ -838,3 +838,19 @@ def test_what_happens_at_one_size_only_is_found_when_that_size_comes(device):
         torch.testing.assert_close(pool(rows(device, count)), odd(rows(device, count)))
     (reason,) = pool.stats().refused.values()
     assert "'batch': 17" in reason and len(pool.stats().graphs) == 1
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("first", [1, 2])
+def test_a_bucket_in_which_nothing_meets_does_not_speak_for_the_larger_ones(device, first):
+    def sees_the_third(x):
+        return torch.where(x > 50, x[2:3].sum(0), x)  # nobody sees it in small numbers
+
+    pool = gfxgraph.ShapeBucketPool(sees_the_third, [1, 2, 8])
+    for count in (first, 3, 2):
+        torch.testing.assert_close(pool(rows(device, count)), sees_the_third(rows(device, count)))
+    (reason,) = pool.stats().refused.values()
+    assert "rows influence each other" in reason and "aten.sum" in reason
+    assert {row.key for row in pool.stats().graphs} <= {"float32[1,8]", "float32[2,8]"}
+    x = rows(device, 7) * 100
+    torch.testing.assert_close(pool(x), sees_the_third(x))

@@ -85,6 +85,8 @@ class BucketEngine(Engine):
         #: By function and kind of call: sizes (with their names) at which it was compared. There
         #: is no entry where nothing is to be compared.
         self._met: dict[Any, set[tuple[str, int]]] = {}
+        #: By the same: up to which sizes it was judged, by name.
+        self._judged: dict[Any, dict[str, int]] = {}
         #: Graph -> dimension -> why calls above it are not answered in pieces, if they are not.
         self._in_pieces: weakref.WeakKeyDictionary[Entry, dict[str, str | None]]
         self._in_pieces = weakref.WeakKeyDictionary()
@@ -189,6 +191,7 @@ class BucketEngine(Engine):
             self._sized.clear()
             self._models.clear()
             self._met.clear()
+            self._judged.clear()
             self._captured_for.clear()
             self._traffic.clear()
             self._quick = Counter()
@@ -503,7 +506,11 @@ class BucketEngine(Engine):
             return
         alike = _alike(self._key_of(fn, padded.leaves, padded.spec))
         if like is None or captured.guard is not like.guard:
-            self._met[alike] = set(judge())
+            self._met[alike], self._judged[alike] = set(), {}
+        known = self._judged.setdefault(alike, {})
+        if any(size > known.get(name, 1) for name, size in judge.small.items()):
+            self._met.setdefault(alike, set()).update(judge())
+            known.update(judge.small)
         # The graph was compared with the function at the bucket itself.
         self._met.setdefault(alike, set()).update(call.sizes.items(), padded.sizes.items())
 

@@ -79,6 +79,11 @@ class Judge:
     _compared: set[tuple[str, int]] = field(default_factory=set, init=False)
     _last_error: str = field(default="no made input gives a number", init=False)
 
+    @property
+    def small(self) -> dict[str, int]:
+        """The sizes that are judged: what a function does with rows is no question of many."""
+        return {name: min(size, _JUDGED) for name, size in self.bucket.items()}
+
     def __call__(self) -> set[tuple[str, int]]:
         """Judge.
 
@@ -91,10 +96,8 @@ class Judge:
         """
         if all(size == 1 for size in self.bucket.values()):  # nothing is ever padded
             return set()
-        # What a function does with its rows is no question of their number. Small ones are quick.
-        small = {name: min(size, _JUDGED) for name, size in self.bucket.items()}
-        by_size, evidence = self._by_sizes_of(small)
-        if not evidence and small != self.bucket:  # they may be too small for it
+        by_size, evidence = self._by_sizes_of(self.small)
+        if not evidence and self.small != self.bucket:  # they may be too small for it
             by_size, evidence = self._by_sizes_of(self.bucket)
         by_reach = self._by_reach()
         if by_size or by_reach:
@@ -205,14 +208,13 @@ class Judge:
 
     def _by_reach(self) -> str | None:
         """Where data of the padding reaches what is kept."""
-        small = {name: min(size, _JUDGED) for name, size in self.bucket.items()}
         for name, size in self.bucket.items():
             if size == 1:
                 continue
             for ending in (True, False) if self._has_masks() else (True,):
                 try:
                     try:
-                        found = self._followed(small, name, ending)
+                        found = self._followed(self.small, name, ending)
                     except Exception:
                         found = self._followed(self.bucket, name, ending)
                 except Exception as error:  # made inputs may be none that it takes

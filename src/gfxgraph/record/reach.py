@@ -259,6 +259,8 @@ def _tried(
     Returns:
         What came out; ``None``: that cannot be tried.
     """
+    if "c10d" in func.namespace:  # other ranks would wait for it
+        return None
     ones = {id(t): torch.ones_like(t) for t in zeros}
     found: list[list[torch.Tensor]] = []
     for sign in (1, -1, 0) if ones else (1, -1):
@@ -268,7 +270,8 @@ def _tried(
         for name, value in _by_name(func, args, kwargs) if sign else ():
             for tensor in tensors_in((value,)):
                 mask = masks.get(id(tensor))
-                other = None if mask is None else _others(tensor, mask, sign, name)
+                is_data = func.namespace == "aten" and name in _DATA
+                other = None if mask is None else _others(tensor, mask, sign, is_data)
                 if mask is not None and other is None:
                     return None
                 if other is not None:
@@ -288,13 +291,13 @@ def _by_name(func: OpOverload, args: Any, kwargs: Any) -> Iterator[tuple[str, An
 
 
 def _others(
-    tensor: torch.Tensor, mask: torch.Tensor, sign: int, argument: str
+    tensor: torch.Tensor, mask: torch.Tensor, sign: int, is_data: bool
 ) -> torch.Tensor | None:
     """``tensor`` with other values where ``mask`` is; ``None``: there are no others to be had."""
     if tensor.dtype is torch.bool:
         return tensor ^ mask
     is_whole = not (tensor.is_floating_point() or tensor.is_complex())
-    if is_whole and argument not in _DATA:
+    if is_whole and not is_data:
         # They may be indices: nothing beyond what is there.
         low, high = (int(v) for v in torch.aminmax(tensor))
         if low == high:
