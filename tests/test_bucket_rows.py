@@ -251,6 +251,20 @@ for label, (fn, why) in {
     "mean of what is large": (lambda x: x + F.relu(x.mean(0) - 40), MIXES),
     "logsumexp": (lambda x: x - x.logsumexp(0), MIXES),
     "ranks": (lambda x: x.argsort(0).argsort(0), MIXES),
+    "bins of a sum": (
+        lambda x: x + torch.bucketize(x.sum(0), torch.tensor([1e4, 1e5], device=x.device)),
+        MIXES,
+    ),
+    "third row": (lambda x: torch.where(x > 50, x[2:3].sum(0), x), MIXES),
+    "mean as bool": (lambda x: (x > 0) | (x.mean(0) > 70), MIXES),
+    "lerp": (lambda x: torch.lerp(x, x.mean(0), torch.zeros(WIDTH, device=x.device)), MIXES),
+    "last set to zero": (
+        lambda x: x.index_fill(0, torch.tensor(len(x) - 1, device=x.device), 0.0),
+        MIXES,
+    ),
+    "rows in two": (lambda x: x.reshape(WIDTH, -1).T.reshape(-1, WIDTH).contiguous(), MIXES),
+    "rolled flat": (lambda x: x.roll(1), MIXES),
+    "half of the rows": (lambda x: x[: (len(x) + 1) // 2], "no dynamic dimension|shape|dimension"),
     "histogram": (lambda x: x + torch.histc(x, 4, -3, 3).sum(), MIXES),
     "scattered over rows": (
         lambda x: (

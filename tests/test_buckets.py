@@ -850,7 +850,7 @@ def test_a_bucket_in_which_nothing_meets_does_not_speak_for_the_larger_ones(devi
     for count in (first, 3, 2):
         torch.testing.assert_close(pool(rows(device, count)), sees_the_third(rows(device, count)))
     (reason,) = pool.stats().refused.values()
-    assert "rows influence each other" in reason and "aten.sum" in reason
+    assert "rows influence each other" in reason and "aten." in reason
     assert {row.key for row in pool.stats().graphs} <= {"float32[1,8]", "float32[2,8]"}
     x = rows(device, 7) * 100
     torch.testing.assert_close(pool(x), sees_the_third(x))

@@ -211,20 +211,21 @@ class Judge:
         for name, size in self.bucket.items():
             if size == 1:
                 continue
-            for ending in (True, False) if self._has_masks() else (True,):
+            # One row that is kept meets all others, and one row of padding too.
+            for kept in (1, -1):
                 try:
                     try:
-                        found = self._followed(self.small, name, ending)
+                        found = self._followed(self.small, name, kept)
                     except Exception:
-                        found = self._followed(self.bucket, name, ending)
+                        found = self._followed(self.bucket, name, kept)
                 except Exception as error:  # made inputs may be none that it takes
                     return f"cannot be followed: {type(error).__name__}: {error}"
                 if found:
                     return found
         return None
 
-    def _followed(self, bucket: dict[str, int], name: str, ending: bool) -> str | None:
-        kept = {**bucket, name: max(1, bucket[name] // 2)}
+    def _followed(self, bucket: dict[str, int], name: str, count: int) -> str | None:
+        ending, kept = count > 0, {**bucket, name: count % bucket[name]}
         call = made_like(self.call, bucket, self.buckets)
         part = made_like(self.call, kept, self.buckets, ending=ending)
         masks = part.resized(bucket, self.buckets).leaves if self._has_masks() else call.leaves

@@ -211,7 +211,9 @@ class Reach(TorchDispatchMode):
 
 @cache
 def _is_pointwise(op: OpOverload) -> bool:
-    return torch.Tag.pointwise in op.tags
+    # The last two only lack the tag; thresholds may lie beyond what is tried.
+    is_tagged = torch.Tag.pointwise in op.tags
+    return is_tagged or op._schema.name in ("aten::bucketize", "aten::searchsorted")
 
 
 def _elements(tensor: torch.Tensor) -> int:
