@@ -230,8 +230,10 @@ class Judge:
         part = made_like(self.call, kept, self.buckets, ending=ending)
         masks = part.resized(bucket, self.buckets).leaves if self._has_masks() else call.leaves
         leaves = [
-            mask if is_mask(label, leaf) else leaf
-            for label, leaf, mask in zip(call.labels, call.leaves, masks, strict=True)
+            mask if is_mask(label, leaf) else self._within(n, leaf, kept)
+            for n, (label, leaf, mask) in enumerate(
+                zip(call.labels, call.leaves, masks, strict=True)
+            )
         ]
         plan, labels, carried, masked = call.plan, call.labels, self.carried, self._is_masked(name)
         fn = self.fn
@@ -264,6 +266,12 @@ class Judge:
         ran = self.run(followed, call.with_tensors(leaves, bucket))
         found: str | None = ran.spec[1].value
         return found
+
+    def _within(self, n: int, leaf: torch.Tensor, kept: dict[str, int]) -> torch.Tensor:
+        """Places and lengths that lie in what is kept, and are not less than the given ones."""
+        given = self.call.leaves[n]
+        fits = as_indices(given, leaf, self.call.sizes, kept)
+        return leaf if fits is leaf else fits.clamp(min=int(given.amin()))
 
     def _has_masks(self) -> bool:
         return any(map(is_mask, self.call.labels, self.call.leaves))
