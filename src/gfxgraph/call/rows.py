@@ -268,10 +268,12 @@ class Judge:
         return found
 
     def _within(self, n: int, leaf: torch.Tensor, kept: dict[str, int]) -> torch.Tensor:
-        """Places and lengths that lie in what is kept, and are not less than the given ones."""
+        """Places and lengths that lie in what is kept; a length of at least one stays so."""
         given = self.call.leaves[n]
         fits = as_indices(given, leaf, self.call.sizes, kept)
-        return leaf if fits is leaf else fits.clamp(min=int(given.amin()))
+        if fits is leaf:
+            return leaf
+        return fits.clamp(min=min(int(given.amin()), *kept.values()))
 
     def _has_masks(self) -> bool:
         return any(map(is_mask, self.call.labels, self.call.leaves))
