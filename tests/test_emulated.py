@@ -177,9 +177,13 @@ Values = list[torch.Tensor]
 
 def _in_place(t: torch.Tensor, write: Callable[[torch.Tensor], Any]) -> torch.Tensor:
     # A tensor that overlaps itself cannot be written in place, in eager execution either.
-    t = t.clone() if 0 in t.stride() else t
+    t = _unfolded(t)
     write(t)
     return t
+
+
+def _unfolded(t: torch.Tensor) -> torch.Tensor:
+    return t.clone() if 0 in t.stride() else t
 
 
 OPERATIONS: dict[str, Callable[[torch.Tensor, torch.Tensor], torch.Tensor]] = {
@@ -196,7 +200,8 @@ OPERATIONS: dict[str, Callable[[torch.Tensor, torch.Tensor], torch.Tensor]] = {
     "complex": lambda a, b: (
         torch.view_as_complex(a.reshape(-1, 2)).conj().imag.repeat(2).view(4, 6)
     ),
-    "spectrum": lambda a, b: torch.fft.irfft(torch.fft.rfft(a), n=a.shape[-1]),
+    # MKL as torch 2.8 has it takes no tensor that overlaps itself, in eager execution either.
+    "spectrum": lambda a, b: torch.fft.irfft(torch.fft.rfft(_unfolded(a)), n=a.shape[-1]),
     "view": lambda a, b: a.t(),
     "reshape": lambda a, b: a.reshape(COLUMNS, ROWS),
     "expand": lambda a, b: a[:1].expand(a.shape),

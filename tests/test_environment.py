@@ -266,7 +266,7 @@ def test_numbers_of_the_kernel_become_names(tmp_path, number, name):
 @pytest.mark.parametrize(
     ("hip", "torch_version", "rocm", "system", "found"),
     [
-        (None, "2.13.0+cpu", None, None, None),
+        (None, "2.13.0+cpu", None, None, ""),
         ("7.2.26015-fc0010cf6a", "2.10.0", None, None, "7.2"),
         ("7.2.26015-fc0010cf6a", "2.10.0+rocm7.2.4", None, None, "7.2.4"),
         ("7.14.60850", "2.12.0", "7.14.0", None, "7.14.0"),
@@ -282,7 +282,7 @@ def test_rocm_is_told_as_precisely_as_something_says(
     monkeypatch.setattr(torch.version, "rocm", rocm, raising=False)
     monkeypatch.setattr(torch, "__version__", torch_version)
     monkeypatch.setattr(torch, "__file__", str(tmp_path / "torch/__init__.py"))
-    monkeypatch.setattr(platforms, "_installed", lambda *names: None)
+    monkeypatch.setattr(platforms, "_installed", lambda *names: "")
     if system:
         (tmp_path / "opt/rocm/.info").mkdir(parents=True)
         (tmp_path / "opt/rocm/.info/version").write_text(system)

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from gfxgraph.device.known_issues import Range, issues_of, known_issues, within
 from gfxgraph.device.platform import Platform
 
-FULL = {"rocm": "7.14.0", "torch": "2.11.0", "triton": "3.5.1"}
+ROOT = Path(__file__).parents[1]
+FOLDERS = ("src", "tests", "docs", "benchmarks", "examples", "requirements")
+FULL = {"rocm": "7.14.0", "torch": "2.11.0", "triton": "3.5.1", "vllm": ""}
 
 
 def found(vendor="amd", **entries):
@@ -69,7 +73,7 @@ WHERE = {
     ),
     "vllm#13418": (
         {"arch": "gfx90a", "vllm": "0.7.3"},
-        [{"vllm": "0.8.0"}, {"vllm": None}, {"vendor": "nvidia"}],
+        [{"vllm": "0.8.0"}, {"vllm": ""}, {"vendor": "nvidia"}],
     ),
     "warp#1957": (
         {"arch": "gfx942", "rocm": "7.2.0"},
@@ -77,7 +81,7 @@ WHERE = {
     ),
     "triton-rdna2": (
         {"arch": "gfx1031", "triton": "3.9.0"},
-        [{"triton": "3.8.1"}, {"triton": None}, {"arch": "gfx1100"}],
+        [{"triton": "3.8.1"}, {"triton": ""}, {"arch": "gfx1100"}],
     ),
 }
 NEIGHBOURS = [(id, there, other) for id, (there, others) in WHERE.items() for other in others]
@@ -123,6 +127,26 @@ def test_a_version_that_is_known_in_part_leaves_it_open():
 
 def test_the_build_number_of_hip_is_no_patch_level():
     assert found(arch="gfx942", rocm="7.2.26015-fc0010cf6a") == found(arch="gfx942", rocm="7.2")
+
+
+def test_the_symptom_comes_first():
+    for issue in known_issues():
+        assert not issue.symptom.startswith("Replays give the right results"), issue.id
+    (one,) = [issue for issue in known_issues() if issue.id == "pt#193668"]
+    assert one.symptom.startswith("The process may abort")
+
+
+def test_no_file_names_the_host_of_a_package_registry():
+    # In parts, so that this file does not either.
+    registries = [("pypi", "org"), ("pythonhosted", "org"), ("anaconda", "org")]
+    registries += [("download", "pytorch", "org"), ("registry", "npmjs", "org"), ("crates", "io")]
+    found = []
+    tops = [*ROOT.glob("*.*"), ROOT / "Makefile", *ROOT.glob(".ci/*")]
+    for path in (*tops, *(path for folder in FOLDERS for path in (ROOT / folder).rglob("*"))):
+        if path.is_file() and "__pycache__" not in path.parts:
+            text = path.read_bytes()
+            found += [(path, host) for host in registries if ".".join(host).encode() in text]
+    assert found == []
 
 
 def test_what_is_not_known_at_all_is_named():

@@ -437,6 +437,14 @@ def test_a_function_that_is_given_up_as_a_whole_is_reported_with_the_reason():
     assert "1 function not compiled at all" in str(report)
 
 
+def test_a_helper_that_is_given_up_is_counted_beside_what_is_compiled():
+    def outer(x):
+        return in_a_loop(x * 2) + 1
+
+    report = gfxgraph.graph_breaks(outer, torch.ones(2))
+    assert report.skipped == 1 and len(report.regions) == 2
+
+
 def test_what_stays_outside_of_the_regions_is_counted():
     def positive(x):
         if x.sum().item() > 0:  # the read

@@ -8,9 +8,12 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+import torch
 
 from . import errors, settings
 from .stats import Stats, tally
@@ -46,6 +49,8 @@ if TYPE_CHECKING:
     from .record.report import Report as Report
 
 __version__ = "0.1.0"
+
+_OLDEST_TORCH = "2.8"  # as in pyproject.toml
 
 # Looked up when first used: what kind of device there is decides what the graph class is, and
 # asking for the device starts the driver, which importing a library should not do.
@@ -169,6 +174,21 @@ def _is_command() -> bool:
     return Path(program).name in ("gfxgraph", "gfxgraph.exe")
 
 
+def _refuse_older_torch() -> None:
+    found = re.match(r"(\d+)\.(\d+)", torch.__version__)
+    if found is None or [*map(int, found.groups())] >= [*map(int, _OLDEST_TORCH.split("."))]:
+        return
+    error = errors.TorchVersionError(
+        f"gfxgraph needs torch {_OLDEST_TORCH} or newer, and finds {torch.__version__} in "
+        f"{Path(torch.__file__).parent}: install a newer torch."
+    )
+    if not _is_command():
+        raise error
+    print(error, file=sys.stderr)
+    raise SystemExit(2)
+
+
+_refuse_older_torch()
 _setting_error: errors.SettingError | None = None
 try:
     _mode = settings.mode()  # the other variables are read where they are used

@@ -10,7 +10,7 @@ under a mode of ours is hidden from Dynamo: :class:`Uncompiled`.
 (``mode="reduce-overhead"``, ``"max-autotune"``), which are replayed:
 :func:`without_graphs_of_inductor`.
 
-Both replace one attribute of torch while somebody is inside, read in torch 2.6 to 2.15, and answer
+Both replace one attribute of torch while somebody is inside, read in torch 2.8 to 2.15, and answer
 other threads as torch does.
 """
 
@@ -175,9 +175,8 @@ def opaque(function: Callable[_P, _T]) -> Callable[_P, _T]:
     frames: Any = torch._C._dynamo.eval_frame
     marked: Any = function
     marked._torchdynamo_disable = True
-    if hasattr(frames, "set_code_exec_strategy"):  # from torch 2.7 on
-        skip = frames._FrameAction.SKIP
-        frames.set_code_exec_strategy(marked.__code__, frames._FrameExecStrategy(skip, skip))
+    skip = frames._FrameAction.SKIP
+    frames.set_code_exec_strategy(marked.__code__, frames._FrameExecStrategy(skip, skip))
     return function
 
 

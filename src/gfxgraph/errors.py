@@ -18,6 +18,7 @@ __all__ = [
     "GfxGraphError",
     "MemoryCapError",
     "SettingError",
+    "TorchVersionError",
     "VerificationError",
 ]
 
@@ -28,6 +29,10 @@ class GfxGraphError(Exception):
 
 class SettingError(GfxGraphError, ValueError):
     """An environment variable holds a value that it does not take."""
+
+
+class TorchVersionError(GfxGraphError, ImportError):
+    """The torch that is installed is older than the oldest one that gfxgraph works with."""
 
 
 class ArgumentError(GfxGraphError, TypeError):
@@ -76,14 +81,14 @@ class MemoryCapError(CaptureError):
     """A graph was not captured, since it would take more memory than is allowed."""
 
 
-# torch >= 2.8 raises AcceleratorError where CUDA refuses a call; before, a plain RuntimeError.
+# What torch raises where CUDA refuses a call. An older torch, which has no such class, is refused
+# with an error of this file.
 _AcceleratorError: type[RuntimeError] = getattr(torch, "AcceleratorError", RuntimeError)
 
 
 class CaptureForbidden(GfxGraphError, _AcceleratorError):  # type: ignore[misc, valid-type]
     """What CUDA forbids during stream capture was attempted on the emulated device.
 
-    Also an instance of the class that torch raises on a GPU in the same place
-    (``torch.AcceleratorError``, before torch 2.8 ``RuntimeError``), so that code which handles
-    the one handles the other.
+    Also an instance of ``torch.AcceleratorError``, which torch raises on a GPU in the same place,
+    so that code which handles the one handles the other.
     """

@@ -222,10 +222,8 @@ def _keeping(compiled: Compiled) -> Callable[..., Any]:
 def _room_for_kinds() -> AbstractContextManager[Any]:
     """Let Dynamo compile a function for more kinds of calls than the 8 that it does by default."""
     config: Any = torch._dynamo.config
-    # torch 2.6 has it under its older name.
-    name = "recompile_limit" if hasattr(config, "recompile_limit") else "cache_size_limit"
-    limit = max(getattr(config, name), getattr(config, f"accumulated_{name}"))
-    patch: AbstractContextManager[Any] = config.patch(**{name: limit})
+    limit = max(config.recompile_limit, config.accumulated_recompile_limit)
+    patch: AbstractContextManager[Any] = config.patch(recompile_limit=limit)
     return patch
 
 

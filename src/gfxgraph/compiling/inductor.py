@@ -138,7 +138,7 @@ _ADVICE = (
     ),
     _Advice(
         "dynamo",
-        # Renamed in torch 2.7, which keeps the old name as another way to say it.
+        # torch keeps the older name as another way to say it.
         ("recompile_limit", "cache_size_limit"),
         128,
         "A function that meets many shapes is compiled for each; after 8, torch's default, it runs "

@@ -1,7 +1,7 @@
 """What torch compiled: how long it took, what went in, how many kernels came out.
 
 Every backend of ``torch.compile`` is called from ``OutputGraph.call_user_compiler`` (read in the
-sources of torch 2.6 to 2.15), for first compilations, recompilations and what follows a graph break
+sources of torch 2.8 to 2.15), for first compilations, recompilations and what follows a graph break
 alike. Inductor compiles a backward graph when it is first needed, in ``_compile_fx_inner``, and
 every graph that it made or found in a cache, with the count of its kernels, passes
 ``CompiledFxGraph.post_compile``. These three are replaced while somebody listens. What is compiled

@@ -11,7 +11,6 @@ import torch
 import torch.utils._pytree as pytree
 from torch import overrides
 from torch._ops import OpOverload
-from torch.overrides import TorchFunctionMode
 from torch.utils import _python_dispatch as dispatch_stack
 from torch.utils._python_dispatch import TorchDispatchMode
 
@@ -29,6 +28,7 @@ from .operators import (
     run_composite,
     written_tensors,
 )
+from .overrides import HiddenFunctionMode, hide_modes, show_modes
 
 __all__ = ["Capture", "Operation", "current_capture", "forget_closed", "generator_id", "run"]
 
@@ -112,10 +112,13 @@ class Capture:
         self.is_open = True
         _thread.capture = self
         _host_calls.enter()
+        hide_modes()
         step_aside()
         _function_stack._push_mode(_FunctionMode(self))
         # Not through __enter__: the flags it sets are of the process, not of the thread.
-        dispatch_stack._push_mode(_DispatchMode(self))
+        mode = _DispatchMode(self)
+        _thread.modes.append(mode)
+        dispatch_stack._push_mode(mode)
 
     def close(self) -> None:
         """Stop seeing what this thread does; on another thread, leave modes that do nothing."""
@@ -124,6 +127,7 @@ class Capture:
         self.is_open = False
         _host_calls.leave()
         step_back()
+        show_modes()
         if threading.get_ident() == self.thread:
             _thread.capture = None
             _remove_modes(lambda capture: capture is self)
@@ -292,7 +296,7 @@ class Capture:
         return tensor.detach() if twin is None else twin
 
 
-class _FunctionMode(TorchFunctionMode):
+class _FunctionMode(HiddenFunctionMode):
     """Sees calls that do not reach the dispatcher on CPU tensors."""
 
     def __init__(self, capture: Capture) -> None:
@@ -334,7 +338,11 @@ class _DispatchMode(TorchDispatchMode):  # type: ignore[no-untyped-call, unused-
 
 
 class _Thread(threading.local):
-    capture: Capture | None = None
+    def __init__(self) -> None:
+        self.capture: Capture | None = None
+        # Dispatch modes on this thread's stack. torch up to 2.10 frees a mode when anybody pops it
+        # that only the stack refers to, and then returns it.
+        self.modes: list[_DispatchMode] = []
 
 
 _thread = _Thread()
@@ -369,6 +377,8 @@ def _remove_modes(which: Callable[[Capture], bool]) -> None:
             mode = pop()
             if not (isinstance(mode, (_FunctionMode, _DispatchMode)) and which(mode.capture)):
                 kept.append(mode)
+            elif mode in _thread.modes:
+                _thread.modes.remove(mode)
         for mode in reversed(kept):
             push(mode)
 

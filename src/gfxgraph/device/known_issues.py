@@ -24,7 +24,6 @@ IssueSeverity = Literal["error", "warning", "info"]
 Program = Literal["rocm", "torch", "triton", "vllm"]
 
 _NAMES = {"rocm": "ROCm", "torch": "torch", "triton": "Triton", "vllm": "vLLM"}
-_OPTIONAL = ("triton", "vllm")  # None: not installed
 
 
 @dataclass(frozen=True)
@@ -144,7 +143,7 @@ def _match(issue: Issue, platform: Platform) -> Match | None:
         return None
     for program, versions in issue.versions.items():
         version = getattr(platform, program)
-        if version is None and program in _OPTIONAL:
+        if version == "":  # it is not there
             return None
         inside = None if version is None else within(version, versions)
         if inside is False:

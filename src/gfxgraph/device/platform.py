@@ -6,7 +6,7 @@ import json
 import os
 import re
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, fields
 from importlib import metadata
 from pathlib import Path
 from typing import Any, Literal
@@ -55,7 +55,7 @@ _DEVICE_FILES = ("/dev/kfd", "/dev/nvidiactl", "/dev/dxg")  # AMD, NVIDIA, WSL
 
 @dataclass(frozen=True)
 class Platform:
-    """A machine. ``None``: not known; of ``triton``, ``vllm`` and ``bindings``: not installed.
+    """A machine. ``None``: not known; an empty string, tuple or mapping: there is none.
 
     Attributes:
         vendor: ``"nvidia"``, ``"amd"``, or ``"emulated"`` where torch can use no GPU.
@@ -63,12 +63,13 @@ class Platform:
         arch: what the runtime says: ``"sm_90"``, ``"gfx1030"``.
         hardware_arch: what the kernel driver says, which no override changes (AMD only).
         driver: version of the driver.
-        rocm: version of ROCm, as precisely as it can be told: ``"7.2.4"`` or ``"7.2"``.
-        cuda: version of CUDA that torch was built with.
+        rocm: version of ROCm, as precisely as it can be told: ``"7.2.4"`` or ``"7.2"``; empty:
+            torch is not built for it.
+        cuda: version of CUDA that torch was built with; empty: it is not built for it.
         torch: version of torch.
-        triton: version of Triton.
-        vllm: version of vLLM.
-        bindings: version of cuda-bindings, or of rocm-bindings-hip.
+        triton: version of Triton; empty: not installed.
+        vllm: version of vLLM; empty: not installed.
+        bindings: version of cuda-bindings, or of rocm-bindings-hip; empty: not installed.
         built_for: architectures that torch has code for.
         device_files: files in which a driver shows a GPU, whether torch can use it or not.
         memory_total: bytes.
@@ -87,23 +88,28 @@ class Platform:
     triton: str | None = None
     vllm: str | None = None
     bindings: str | None = None
-    built_for: tuple[str, ...] = ()
-    device_files: tuple[str, ...] = ()
+    built_for: tuple[str, ...] | None = None
+    device_files: tuple[str, ...] | None = None
     memory_total: int | None = None
     memory_free: int | None = None
-    environment: Mapping[str, str] = field(default_factory=dict)
+    environment: Mapping[str, str] | None = None
+
+    @property
+    def variables(self) -> Mapping[str, str]:
+        """Those of ``environment`` that are known to be set."""
+        return self.environment or {}
 
     @property
     def has_amd(self) -> bool:
         """Whether an AMD GPU is what torch uses, or may be what it should use and cannot."""
         if self.vendor == "emulated":
-            return self.rocm is not None or "/dev/kfd" in self.device_files
+            return bool(self.rocm) or "/dev/kfd" in (self.device_files or ())
         return self.vendor == "amd"
 
     def to_dict(self) -> dict[str, Any]:
         """What :meth:`from_dict` takes; fit for JSON."""
         found = asdict(self)
-        return found | {name: list(found[name]) for name in _LISTS}
+        return found | {name: list(found[name]) for name in _LISTS if found[name] is not None}
 
     @classmethod
     def from_dict(cls, given: Any) -> Platform:
@@ -124,7 +130,8 @@ class Platform:
                 raise ArgumentError(f"{name} of a platform is {value!r}, expected {takes}.")
         if "vendor" not in given:
             raise ArgumentError(f"A platform needs a vendor: {', '.join(_VENDORS)}.")
-        return cls(**given | {name: tuple(given.get(name, ())) for name in _LISTS})
+        lists = {name: tuple(given[name]) for name in _LISTS if given.get(name) is not None}
+        return cls(**given | lists)
 
 
 def read_platform(path: Path) -> Platform:
@@ -168,7 +175,7 @@ def this_platform(environ: Mapping[str, str] = os.environ) -> Platform:
         hardware_arch=None if facts.vendor == "nvidia" else _hardware_arch(),
         driver=facts.driver,
         rocm=_rocm_version(),
-        cuda=torch.version.cuda,
+        cuda=torch.version.cuda or "",
         torch=facts.torch,
         triton=_installed("triton", "pytorch-triton-rocm", "triton-rocm"),
         vllm=_installed("vllm"),
@@ -186,14 +193,16 @@ def _refusal(name: str, value: Any) -> str | None:
     if name == "vendor":
         ok, takes = value in _VENDORS, f"one of {', '.join(_VENDORS)}"
     elif name in _LISTS:
-        ok = isinstance(value, list) and all(isinstance(one, str) for one in value)
-        takes = "a list of strings"
+        ok = value is None or (isinstance(value, list) and all(isinstance(v, str) for v in value))
+        takes = "a list of strings, or null"
     elif name in _BYTES:
         ok = value is None or (type(value) is int and value >= 0)
         takes = "a number of bytes, or null"
     elif name == "environment":
-        ok = isinstance(value, dict) and all(isinstance(one, str) for one in value.values())
-        takes = "an object of strings"
+        ok = value is None or (
+            isinstance(value, dict) and all(isinstance(v, str) for v in value.values())
+        )
+        takes = "an object of strings, or null"
     elif name in ("name", "arch"):
         ok, takes = isinstance(value, str), "a string"
     else:
@@ -201,16 +210,16 @@ def _refusal(name: str, value: Any) -> str | None:
     return None if ok else takes
 
 
-def _installed(*names: str) -> str | None:
+def _installed(*names: str) -> str:
     for name in names:
         try:
             return metadata.version(name)
         except metadata.PackageNotFoundError:
             continue
-    return None
+    return ""
 
 
-def _rocm_version(root: Path = Path("/")) -> str | None:
+def _rocm_version(root: Path = Path("/")) -> str:
     """The most precise version of ROCm that agrees with the one of torch's HIP.
 
     ``torch.version.hip`` is ``7.2.26015-fc0010cf6a``: the third number counts builds and says
@@ -220,7 +229,7 @@ def _rocm_version(root: Path = Path("/")) -> str | None:
     """
     hip = torch.version.hip
     if hip is None:
-        return None
+        return ""
     minor = ".".join(hip.split(".")[:2])
     local = re.search(r"\+rocm([\d.]*\d)", torch.__version__)
     candidates = [getattr(torch.version, "rocm", None), local[1] if local else None]

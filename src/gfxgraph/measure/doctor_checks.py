@@ -11,7 +11,7 @@ from .. import settings
 from ..device.known_issues import Range, issues_of, within
 from ..device.platform import Platform
 from ..errors import SettingError
-from .environment import recommended, remarks
+from .environment import as_gfx1030, recommended, remarks, slowing
 
 __all__ = ["CHECKS", "Finding", "Level"]
 
@@ -52,8 +52,16 @@ def _device(platform: Platform) -> Iterator[Finding]:
     if platform.vendor != "emulated":
         yield from _code_for(platform)
         return
-    found = ", ".join(platform.device_files)
-    if not found:
+    found = ", ".join(platform.device_files or ())
+    if platform.device_files is None:
+        yield Finding(
+            "device",
+            "info",
+            "torch can use no GPU there; whether a driver shows one is not known.",
+            "gfxgraph doctor --json, run there, says it.",
+            certain=False,
+        )
+    elif not found:
         yield Finding(
             "device",
             "info",
@@ -62,7 +70,7 @@ def _device(platform: Platform) -> Iterator[Finding]:
             "gfxgraph doctor --platform FILE asks about another machine; FILE is what gfxgraph "
             "doctor --json wrote there.",
         )
-    elif platform.rocm is None and platform.cuda is None:
+    elif platform.rocm == platform.cuda == "":
         yield Finding(
             "device",
             "warning",
@@ -72,7 +80,7 @@ def _device(platform: Platform) -> Iterator[Finding]:
         )
     else:
         name = "HSA_OVERRIDE_GFX_VERSION"
-        override = platform.environment.get(name)
+        override = platform.variables.get(name)
         may_be = ""
         if platform.rocm and override:
             may_be = f"{name}={override} may be the cause: try without it. "
@@ -89,6 +97,19 @@ def _device(platform: Platform) -> Iterator[Finding]:
 def _code_for(platform: Platform) -> Iterator[Finding]:
     """Whether torch has code for the GPU; an older one of the same major number runs on NVIDIA."""
     arch, built_for = platform.arch, platform.built_for
+    override = as_gfx1030(platform) if platform.hardware_arch in (None, arch) else None
+    helps = ""
+    if override is not None and override.set_to != override.value:
+        helps = f" Or set {override.name}={override.value}: {override.reason}"
+    if built_for is None and override is not None and helps:
+        yield Finding(
+            "device",
+            "warning",
+            f"What this torch was built for is not known; no official wheel has code for {arch}.",
+            f"Install a torch that is built for this GPU.{helps}",
+            (override.source,),
+            certain=False,
+        )
     if not arch or not built_for:
         return
     fits = arch in built_for
@@ -102,7 +123,7 @@ def _code_for(platform: Platform) -> Iterator[Finding]:
             "device",
             "error",
             f"This torch has no code for {arch}; it was built for {', '.join(built_for)}.",
-            "Install a torch that is built for this GPU; gfxgraph env says where a variable helps.",
+            f"Install a torch that is built for this GPU.{helps}",
         )
 
 
@@ -111,7 +132,7 @@ def _memory(platform: Platform) -> Iterator[Finding]:
     if not total or free is None:
         return
     try:
-        cap = settings.from_environment(platform.environment).vram_cap
+        cap = settings.from_environment(platform.variables).vram_cap
     except SettingError:
         return  # a finding of _settings
     used = 1 - free / total
@@ -140,13 +161,13 @@ def _memory(platform: Platform) -> Iterator[Finding]:
 def _allocator(platform: Platform) -> Iterator[Finding]:
     # The first that is set counts, also one that is set to nothing (run with torch 2.13).
     order = ["PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF"]
-    for_rocm = platform.has_amd and platform.cuda is None
+    for_rocm = platform.has_amd and not platform.cuda
     if for_rocm:
         order.insert(1, "PYTORCH_HIP_ALLOC_CONF")
-    found = [name for name in order if name in platform.environment]
+    found = [name for name in order if name in platform.variables]
     if not found:
         return
-    first, value = found[0], platform.environment[found[0]]
+    first, value = found[0], platform.variables[found[0]]
     chosen = _options(value)
     malformed = [
         f"{name}:{entry}" if entry else name
@@ -163,7 +184,7 @@ def _allocator(platform: Platform) -> Iterator[Finding]:
             "max_split_size_mb:128,garbage_collection_threshold:0.8 or expandable_segments:True.",
             (_FLAGS,),
         )
-    others = [name for name in found[1:] if _options(platform.environment[name]) != chosen]
+    others = [name for name in found[1:] if _options(platform.variables[name]) != chosen]
     if others:
         yield Finding(
             "allocator",
@@ -208,7 +229,7 @@ def _allocator(platform: Platform) -> Iterator[Finding]:
 
 def _override(platform: Platform) -> Iterator[Finding]:
     name = "HSA_OVERRIDE_GFX_VERSION"
-    text = platform.environment.get(name, "")
+    text = platform.variables.get(name, "")
     match = re.fullmatch(r"(\d+)\.(\d+)\.([0-9a-f]+)", text)
     if not platform.has_amd or match is None:
         return
@@ -218,8 +239,8 @@ def _override(platform: Platform) -> Iterator[Finding]:
         yield Finding(
             "override",
             "info",
-            f"{name}={text} makes the runtime take the GPU for {asked}; what it really is the "
-            "driver does not say here.",
+            f"{name}={text} makes the runtime take the GPU for {asked}; what it really is, is "
+            "not known.",
             certain=False,
         )
     elif asked == real:
@@ -254,7 +275,7 @@ def _override(platform: Platform) -> Iterator[Finding]:
 
 def _settings(platform: Platform) -> Iterator[Finding]:
     try:
-        found = settings.from_environment(platform.environment)
+        found = settings.from_environment(platform.variables)
     except SettingError as error:
         yield Finding("settings", "error", str(error), "gfxgraph raises it where it needs that.")
         return
@@ -266,11 +287,21 @@ def _environment(platform: Platform) -> Iterator[Finding]:
     for remark in remarks(platform):
         text = f"{remark.name} is set to {remark.value!r}. {remark.text}"
         yield Finding("environment", "warning", text, f"unset {remark.name}", (remark.source,))
-    # Those that avoid a known issue are in the finding of that issue.
+    for remark in slowing(platform):
+        text = f"{remark.name} is set to {remark.value!r}. {remark.text}"
+        # Levels 1 and 2 of the log are errors and warnings.
+        harmless = remark.name == "AMD_LOG_LEVEL" and remark.value in ("1", "2")
+        level: Level = "info" if harmless else "warning"
+        yield Finding("environment", level, text, f"unset {remark.name}", (remark.source,))
+    # Those that avoid a known issue are in the finding of that issue; what code there is for the
+    # GPU is a finding of _code_for.
     avoiding = {name for match in issues_of(platform) for name in match.issue.variables}
+    if platform.built_for is None:
+        avoiding.add("HSA_OVERRIDE_GFX_VERSION")
     for one in recommended(platform):
         if one.set_to != one.value and one.name not in avoiding:
-            now = "not set" if one.set_to is None else f"set to {one.set_to!r}"
+            now = "not known to be set" if platform.environment is None else "not set"
+            now = now if one.set_to is None else f"set to {one.set_to!r}"
             yield Finding(
                 "environment",
                 "warning" if one.certain else "info",
@@ -282,7 +313,7 @@ def _environment(platform: Platform) -> Iterator[Finding]:
 
 
 def _packages(platform: Platform) -> Iterator[Finding]:
-    if platform.vendor == "nvidia" and platform.bindings is None:
+    if platform.vendor == "nvidia" and platform.bindings == "":
         yield Finding(
             "packages",
             "info",
@@ -290,7 +321,7 @@ def _packages(platform: Platform) -> Iterator[Finding]:
             "other code may be given too.",
             "pip install cuda-bindings",
         )
-    if platform.vendor != "emulated" and platform.triton is None:
+    if platform.vendor != "emulated" and platform.triton == "":
         text = "Triton is not installed: torch.compile cannot make kernels. Graphs need none."
         yield Finding("packages", "info", text)
 
@@ -319,14 +350,14 @@ def _known(platform: Platform) -> Iterator[Finding]:
             # What may not be here at all is no reason to fail.
             level = "warning" if level == "error" else level
             text += f" Not certain: {'; '.join(match.unknown)}."
-        if issue.variables and issue.variables.items() <= platform.environment.items():
+        if issue.variables and issue.variables.items() <= platform.variables.items():
             level = "info"
             text += " Avoided here: "
             text += " ".join(f"{name}={value}" for name, value in issue.variables.items())
             text += " is set."
         remedy = issue.workaround
         for name, value in issue.variables.items():
-            now = platform.environment.get(name)
+            now = platform.variables.get(name)
             if now != value:
                 remedy += f" {name}: {_by_run(now)}."
         yield Finding("known issue", level, text, remedy, issue.links, not match.unknown, issue.id)

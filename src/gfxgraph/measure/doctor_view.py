@@ -54,7 +54,9 @@ def _facts(platform: Platform) -> Iterator[tuple[str, str]]:
         arch += f", really {platform.hardware_arch}"
     if platform.vendor == "emulated":
         yield "device", f"emulated on {platform.name or 'the CPU'} ({arch})"
-        yield "driver", ", ".join(platform.device_files) or "no driver of a GPU found"
+        files = platform.device_files
+        found = "not known" if files is None else ", ".join(files)
+        yield "driver", found or "no driver of a GPU found"
         if platform.hardware_arch:
             yield "hardware", platform.hardware_arch
     else:
@@ -65,14 +67,18 @@ def _facts(platform: Platform) -> Iterator[tuple[str, str]]:
     elif platform.vendor == "nvidia":
         yield "CUDA", platform.cuda or "not known"
     yield "torch", platform.torch or "not known"
-    yield "Triton", platform.triton or "not installed"
+    yield "Triton", _version(platform.triton)
     package = {"nvidia": "cuda-bindings", "amd": "rocm-bindings-hip"}.get(platform.vendor)
     if package:
-        yield "bindings", f"{package} {platform.bindings or 'not installed'}"
+        yield "bindings", f"{package} {_version(platform.bindings)}"
     if platform.vllm:
         yield "vLLM", platform.vllm
-    for name, value in platform.environment.items():
+    for name, value in platform.variables.items():
         yield "variable", f"{name}={value}"
+
+
+def _version(version: str | None) -> str:
+    return "not known" if version is None else version or "not installed"
 
 
 def _show_finding(finding: Finding, console: Console) -> None:

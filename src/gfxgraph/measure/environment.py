@@ -14,12 +14,26 @@ from typing import Literal, get_args
 from ..device.known_issues import Range, issues_of, within
 from ..device.platform import Platform
 
-__all__ = ["SHELLS", "Remark", "Shell", "Variable", "recommended", "remarks", "script"]
+__all__ = [
+    "SHELLS",
+    "Remark",
+    "Shell",
+    "Variable",
+    "as_gfx1030",
+    "recommended",
+    "remarks",
+    "script",
+    "slowing",
+]
 
 Shell = Literal["sh", "fish", "powershell"]
 SHELLS: tuple[Shell, ...] = get_args(Shell)
 
+_CUDA = (
+    "https://docs.nvidia.com/cuda/cuda-c-programming-guide/index.html#cuda-environment-variables"
+)
 _FLAGS = "https://rocm.docs.amd.com/projects/HIP/en/latest/reference/env_variables.html"
+# Official wheels of torch have no code for these. Their instruction set is that of gfx1030.
 _RDNA2 = ("gfx1031", "gfx1032", "gfx1033", "gfx1034", "gfx1035", "gfx1036")
 _BEFORE_7_14 = Range(before="7.14")
 
@@ -47,7 +61,7 @@ class Variable:
 
 @dataclass(frozen=True)
 class Remark:
-    """A variable that is set and does not do what it is set for.
+    """A variable that is set and does not do what it is set for, or does it at a price.
 
     Attributes:
         name: its name.
@@ -70,36 +84,49 @@ def recommended(platform: Platform) -> list[Variable]:
         for one in [match.issue]
         for name, value in one.variables.items()
     ]
-    arch = platform.hardware_arch or platform.arch
-    if (
-        platform.vendor == "amd"
-        and arch in _RDNA2
-        and "gfx1030" in platform.built_for
-        and arch not in platform.built_for
-        and (version := platform.rocm)
-        and within(version, _BEFORE_7_14) is not False
-    ):
-        name = "HSA_OVERRIDE_GFX_VERSION"
-        found.append(
-            Variable(
-                name,
-                "10.3.0",
-                f"This torch has no code for {arch}; its instruction set is that of gfx1030, for "
-                "which it has (not an official workaround).",
-                "https://github.com/ROCm/Tensile/issues/1907",
-                within(version, _BEFORE_7_14) is True,
-                _set(platform, name),
-            )
-        )
+    override = as_gfx1030(platform)
+    if override is not None and within(platform.rocm or "", _BEFORE_7_14) is not False:
+        found.append(override)
     return found
+
+
+def as_gfx1030(platform: Platform) -> Variable | None:
+    """The variable that makes the runtime take an RDNA2 GPU for a gfx1030, where that may help.
+
+    From ROCm 7.14 on it is not recommended.
+    """
+    arch, built_for = platform.hardware_arch or platform.arch, platform.built_for
+    if platform.vendor != "amd" or arch not in _RDNA2:
+        return None
+    if built_for is not None and (arch in built_for or "gfx1030" not in built_for):
+        return None
+    lacks = "No official wheel of torch has" if built_for is None else "This torch has no"
+    return Variable(
+        "HSA_OVERRIDE_GFX_VERSION",
+        "10.3.0",
+        f"{lacks} code for {arch}; its instruction set is that of gfx1030 (not an official "
+        "workaround; one user reports that programs do not start with it from ROCm 7.14 on).",
+        "https://github.com/ROCm/Tensile/issues/1907",
+        built_for is not None and within(platform.rocm or "", _BEFORE_7_14) is True,
+        _set(platform, "HSA_OVERRIDE_GFX_VERSION"),
+    )
 
 
 def remarks(platform: Platform) -> list[Remark]:
     """What is set on ``platform`` to no effect."""
     return [
-        Remark(name, platform.environment[name], text, source)
+        Remark(name, platform.variables[name], text, source)
         for name, text, source in _no_effect(platform)
-        if platform.environment.get(name, "") != ""
+        if platform.variables.get(name, "") != ""
+    ]
+
+
+def slowing(platform: Platform) -> list[Remark]:
+    """What is set on ``platform`` to look for faults, and slows every program."""
+    return [
+        Remark(name, platform.variables[name], text, source)
+        for name, text, source in _for_debugging(platform)
+        if platform.variables.get(name, "") not in ("", "0")
     ]
 
 
@@ -118,7 +145,8 @@ def script(platform: Platform, shell: Shell = "sh") -> str:
         lines.append(f"{_assignment(one, shell)}  # {maybe}{one.reason} {one.source}")
     if not lines:
         lines.append(f"# Nothing to set: no known issue of {_called(platform)} is avoided by it.")
-    lines += [f"# {one.name} is set to {one.value!r}. {one.text}" for one in remarks(platform)]
+    said = remarks(platform) + slowing(platform)
+    lines += [f"# {one.name} is set to {one.value!r}. {one.text}" for one in said]
     return "\n".join(" ".join(line.splitlines()) for line in lines)
 
 
@@ -142,20 +170,50 @@ def _no_effect(platform: Platform) -> Iterator[tuple[str, str, str]]:
         "https://github.com/pytorch/pytorch/pull/61706",
     )
     if not platform.has_amd:
-        for name in platform.environment:
+        for name in platform.variables:
             if name.startswith(("AMD_", "DEBUG_HIP_", "HSA_", "PYTORCH_HIP_")) or name in (
                 "HIP_LAUNCH_BLOCKING",
                 "HIP_FORCE_DEV_KERNARG",
                 "GPU_MAX_HW_QUEUES",
             ):
                 yield name, "Only ROCm reads it, and no AMD GPU is used here.", _FLAGS
-    elif platform.environment.get("AMD_SERIALIZE_KERNEL", "0") != "0":
+    elif platform.variables.get("AMD_SERIALIZE_KERNEL", "0") != "0":
         yield (
             "AMD_SERIALIZE_KERNEL",
             "It does not serialize the replay of a graph; it only slows what runs eagerly. To find "
             "the replay that fails: gfxgraph.enable(debug=True).",
             _FLAGS,
         )
+
+
+def _for_debugging(platform: Platform) -> Iterator[tuple[str, str, str]]:
+    blocking = (
+        "Each launch of a kernel waits until the device is done: what runs eagerly is slow, so a "
+        "graph looks better against it than it is. Inside a replay no kernel is launched alone. To "
+        "find the replay that fails: gfxgraph.enable(debug=True)."
+    )
+    if platform.vendor == "nvidia":
+        yield "CUDA_LAUNCH_BLOCKING", blocking, _CUDA
+    if not platform.has_amd:
+        return
+    yield "HIP_LAUNCH_BLOCKING", blocking, _FLAGS
+    yield (
+        "AMD_LOG_LEVEL",
+        "The HIP runtime writes a log, from level 3 on a line for each call. That slows eager "
+        "execution, which makes many calls, more than a replay, which is one: measure without it.",
+        _FLAGS,
+    )
+    yield (
+        "AMD_SERIALIZE_COPY",
+        "Copies wait for what is before them or for the device: those of inputs to a graph as well "
+        "as those of eager execution.",
+        _FLAGS,
+    )
+    yield (
+        "DEBUG_HIP_GRAPH_DOT_PRINT",
+        "The HIP runtime writes a file for each graph that is made.",
+        _FLAGS,
+    )
 
 
 def _called(platform: Platform) -> str:
@@ -166,4 +224,4 @@ def _called(platform: Platform) -> str:
 
 
 def _set(platform: Platform, name: str) -> str | None:
-    return platform.environment.get(name)
+    return platform.variables.get(name)

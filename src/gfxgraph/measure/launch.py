@@ -25,7 +25,7 @@ from typing import NoReturn
 from .. import settings
 from ..device.platform import this_platform
 from ..errors import ArgumentError, DeviceError
-from .environment import Variable, recommended, remarks
+from .environment import Variable, recommended, remarks, slowing
 
 __all__ = ["environment_of", "main", "prepared", "refuse", "start"]
 
@@ -93,7 +93,7 @@ def prepared(environ: Mapping[str, str] = os.environ) -> dict[str, str]:
             elif one.set_to != one.value:
                 now = f"{one.name} is set to {one.set_to!r}"
                 said.append(f"{now}; recommended is {one.value} ({one.source})")
-        for remark in remarks(platform):
+        for remark in (*remarks(platform), *slowing(platform)):
             said.append(f"{remark.name} is set to {remark.value!r}. {remark.text}")
     for line in said:
         print(f"gfxgraph run: {line}", file=sys.stderr)

@@ -24,12 +24,12 @@ import torch.nn.functional as F
 import torch.utils._pytree as pytree
 from torch import overrides
 from torch._ops import OpOverload
-from torch.overrides import TorchFunctionMode
 from torch.utils import _python_dispatch as dispatch_stack
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from ..device.operator_table import Call, refusal
 from ..device.operators import is_view, outside_of_modes, written_tensors
+from ..device.overrides import HiddenFunctionMode
 from ..dynamo import Uncompiled
 from ..errors import DeviceError
 from .effects import storage_key
@@ -749,7 +749,7 @@ class _DispatchMode(TorchDispatchMode):
         return _Call(func, args, kwargs or {}, self._world).run()
 
 
-class _FunctionMode(TorchFunctionMode):
+class _FunctionMode(HiddenFunctionMode):
     """Answers what does not reach the dispatcher."""
 
     def __init__(self, world: Pretend) -> None:
@@ -871,25 +871,31 @@ _lifting_of_host_data = _LiftingOfHostData()
 def _lend_device_guard() -> None:
     """Let C++ switch to the device, and do nothing.
 
-    torch has a guard that does nothing, for CUDA builds on machines with no device. A CPU build
-    has no guard to be replaced by it, so it gets one for a moment that says: no devices.
+    torch's own way, ``_ensureCUDADeviceGuardSet``, exists from 2.10 on, does nothing for a CPU
+    build, and its guard goes with the thread that asked for it first (2.10 and 2.11). Ours is the
+    guard of the CPU, which does nothing, except that it says: the type is CUDA, the device is 0.
     """
-    if not torch.backends.cuda.is_built():
-        suffix = {"darwin": "dylib"}.get(sys.platform, "so")
-        library = Path(torch.__file__).parent / "lib" / f"libc10.{suffix}"
-        try:
-            guards = (ctypes.c_void_p * 2).in_dll(ctypes.CDLL(str(library)), _GUARDS)
-        except (OSError, ValueError) as error:
-            raise DeviceError(
-                f"No device can be pretended with this build of torch: {error}."
-            ) from error
-        none = ctypes.CFUNCTYPE(ctypes.c_int)(lambda: 0)
-        methods = (ctypes.c_void_p * 64)(*[ctypes.cast(none, ctypes.c_void_p).value] * 64)
-        guard = ctypes.c_void_p(ctypes.addressof(methods))
-        guards[1] = guards[1] or ctypes.addressof(guard)  # c10::DeviceType::CUDA is 1
-    torch._C._ensureCUDADeviceGuardSet()
+    if getattr(torch._C, "_cuda_getDeviceCount", int)():
+        return  # a real device has a guard
+    suffix = {"darwin": "dylib"}.get(sys.platform, "so")
+    library = Path(torch.__file__).parent / "lib" / f"libc10.{suffix}"
+    try:
+        guards = (ctypes.c_void_p * 2).in_dll(ctypes.CDLL(str(library)), _GUARDS)
+    except (OSError, ValueError) as error:
+        raise DeviceError(
+            f"No device can be pretended with this build of torch: {error}."
+        ) from error
+    # A device is two bytes, the type (CUDA is 1) and the index: as a number 1, as is the type.
+    answer = ctypes.CFUNCTYPE(ctypes.c_int)(lambda: 1)
+    methods = (ctypes.c_void_p * 64)()
+    ctypes.memmove(methods, ctypes.c_void_p.from_address(guards[0] or 0).value or 0, 64 * 8)
+    methods[:3] = [ctypes.cast(answer, ctypes.c_void_p).value] * 3  # type, exchange, get
+    guard = ctypes.c_void_p(ctypes.addressof(methods))
+    _lent.append((guard, methods, answer))  # for good: C++ may ask at any time
+    guards[1] = ctypes.addressof(guard)
 
 
+_lent: list[object] = []
 _GUARDS = "_ZN3c104impl26device_guard_impl_registryE"
 
 
