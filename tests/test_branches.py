@@ -630,3 +630,27 @@ def test_all_branches_take_their_inputs_from_the_same_memory(device):
     assert one.graphs[0].private_bytes >= x.nbytes and both["negate"].graphs[0].private_bytes == 0
     first, second = graph.run("double", x), graph.run("negate", x + 1)
     assert torch.equal(first, x * 2) and torch.equal(second, -(x + 1))
+
+
+# ---- autograd
+
+
+def test_branches_of_modules_run_without_autograd_unless_an_argument_asks_for_it(device):
+    torch.manual_seed(0)
+    draft, full = (torch.nn.Linear(4, 2).to(device) for _ in range(2))
+    graph = gfxgraph.ConditionalGraph().add_branch("draft", draft).add_branch("full", full)
+    x = torch.randn(3, 4, device=device)
+    graph.capture(x)
+    assert torch.is_grad_enabled() and not graph.failed_branches
+    for _ in range(2):
+        y = graph.run("draft", x)
+        assert not y.requires_grad
+        torch.testing.assert_close(y, draft(x))
+    assert graph.stats()["draft"].replays == 2
+    asking = x.clone().requires_grad_()
+    graph.run("full", asking).sum().backward()
+    torch.testing.assert_close(asking.grad, full.weight.sum(0).expand(3, 4))
+    assert any("grad" in reason for reason in graph.stats()["full"].fallbacks)
+    with torch.no_grad():
+        torch.testing.assert_close(graph.run("draft", x), draft(x))
+    assert graph.stats()["draft"].captures == 1

@@ -725,3 +725,18 @@ def test_the_class_of_the_layer_below_alone_says_where_to_import_it_from():
     code = "from gfxgraph.graph.bridged import *\nBridgedCUDAGraph().capture()"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert "import BridgedCUDAGraph from gfxgraph, not" in done.stderr
+
+
+def test_a_block_is_judged_by_made_inputs_not_by_its_static_input_of_zeros(device):
+    x = torch.zeros(8, 6, device=device)
+
+    def centred(x):
+        return x - x.mean(0)
+
+    graph, _ = captured(centred, x, buckets=[4, 8])
+    x.copy_(torch.randn(8, 6, device=device))
+    for size in (3, 8, 5):
+        torch.testing.assert_close(graph.replay(batch_size=size), centred(x[:size]))
+    assert any("rows influence each other" in why for why in gfxgraph.stats()["fallbacks"])
+    graph, _ = captured(lambda x: x.sum(0), x, buckets=[4, 8], pad="zero", rows="independent")
+    torch.testing.assert_close(graph.replay(batch_size=3), x[:3].sum(0))

@@ -194,12 +194,13 @@ def test_the_dimensions_of_the_outputs_may_be_given(device):
     def transposed(x):
         return x.T.contiguous(), x.sum()
 
-    pool = gfxgraph.ShapeBucketPool(transposed, [4, 8], pad="zero", out_dims=[{1: "batch"}, {}])
+    known: dict = {"pad": "zero", "rows": "independent"}  # zeros leave a sum as it is
+    pool = gfxgraph.ShapeBucketPool(transposed, [4, 8], out_dims=[{1: "batch"}, {}], **known)
     for count in (3, 3, 8, 5):
         torch.testing.assert_close(pool(rows(device, count)), transposed(rows(device, count)))
     assert pool.stats().captures == 2 and not pool.stats().refused
     for out_dims, message in [([{0: "batch"}, {}], "is not 'batch'"), ([{}], "for 1 tensors")]:
-        wrong = gfxgraph.ShapeBucketPool(transposed, [4], pad="zero", out_dims=out_dims)
+        wrong = gfxgraph.ShapeBucketPool(transposed, [4], out_dims=out_dims, **known)
         wrong.capture(rows(device, 4))
         assert message in next(iter(wrong.stats().refused.values()))
     with pytest.raises(ArgumentError, match="out_dims name"):
@@ -728,3 +729,128 @@ def test_a_capture_that_failed_leaves_no_tensors_for_the_garbage_collector(
         assert tensors() == before
     finally:
         gc.enable()
+
+
+# ---- autograd
+
+
+def test_a_pool_of_a_module_runs_without_autograd_unless_an_argument_asks_for_it(device):
+    model = net(device)
+    pool = gfxgraph.ShapeBucketPool(model, [2, 4])
+    pool.capture(rows(device, 4))
+    assert torch.is_grad_enabled() and not pool.stats().refused
+    for count in (3, 1, 3, 6):  # the last from no bucket
+        y = pool(rows(device, count))
+        assert not y.requires_grad
+        torch.testing.assert_close(y, model(rows(device, count)))
+    assert pool.stats().replays == 3 and pool.stats().captures == 2
+    x = rows(device, 3).requires_grad_()
+    pool(x).sum().backward()
+    assert x.grad is not None and model[0].weight.grad is not None
+    assert any("grad" in reason for reason in pool.stats().fallbacks)
+
+
+def test_a_dataclass_that_holds_a_tensor_with_gradients_asks_for_them_too(device):
+    @dataclasses.dataclass
+    class Batch:
+        x: torch.Tensor
+
+    pool = gfxgraph.ShapeBucketPool(lambda batch: batch.x * 2, [4])
+    x = rows(device, 3).requires_grad_()
+    pool(Batch(x)).sum().backward()
+    assert torch.equal(x.grad, torch.full_like(x, 2.0))
+
+
+# ---- calls in pieces
+
+
+@torch.no_grad()
+@pytest.mark.parametrize(
+    ("model", "reason"),
+    [
+        (lambda x: (x * 2, torch.ones(2, device=x.device)), None),
+        (lambda x: {"rows": x, "table": torch.arange(3.0, device=x.device)}, None),
+        (lambda x: (x * 2, x.amax(0)), "output 1 in pieces"),
+        (lambda x: x.cumsum(0), "output 0 in pieces"),
+        (lambda x: x - x[:1], "output 0 in pieces"),
+        (lambda x: x.cummax(0), "output 0 in pieces"),
+        (lambda x: x + torch.arange(len(x), device=x.device)[:, None], "output 0 in pieces"),
+        (lambda x: x * 2 if len(x) <= 4 else x * 3, "output 0 in pieces"),
+    ],
+)
+def test_pieces_are_compared_with_the_whole_before_they_are_an_answer(device, model, reason):
+    # What is said of rows is said of padding; the pieces are compared all the same.
+    pool = gfxgraph.ShapeBucketPool(model, [4], pad="last", larger="split", rows="independent")
+    for count in (4, 11, 9, 11):
+        torch.testing.assert_close(pool(rows(device, count)), model(rows(device, count)))
+    if reason is None:
+        assert not pool.stats().fallbacks and pool.stats().replays == 9
+    else:
+        assert reason in " ".join(pool.stats().fallbacks)
+
+
+@torch.no_grad()
+def test_what_counts_its_calls_is_not_called_for_each_piece(device):
+    seen = torch.zeros((), device=device)
+
+    def counted(x):
+        seen.add_(1)
+        return x * 2
+
+    pool = gfxgraph.ShapeBucketPool(counted, [4], larger="split")
+    for _ in range(2):
+        torch.testing.assert_close(pool(rows(device, 10)), rows(device, 10) * 2)
+    assert int(seen) == 2 and "once for each piece" in " ".join(pool.stats().fallbacks)
+
+
+# ---- rows that are known to be independent
+
+
+@torch.no_grad()
+def test_what_is_asserted_is_not_judged(device):
+    def padded_sum(x):
+        return x.sum(0)
+
+    asserted = gfxgraph.ShapeBucketPool(padded_sum, [4], pad="zero", rows="independent")
+    judged = gfxgraph.graphed(padded_sum, buckets=[4], pad="zero")
+    for pool in (asserted, judged):
+        for count in (3, 2, 4, 3):
+            torch.testing.assert_close(pool(rows(device, count)), rows(device, count).sum(0))
+    assert asserted.stats().captures == 1 and asserted.stats().replays == 3
+    (reason,) = judged.stats().refused.values()
+    assert 'rows="independent"' in reason and "aten.sum" in reason and "return x.sum(0)" in reason
+    noisy = gfxgraph.ShapeBucketPool(lambda x: x + torch.rand_like(x), [4], rows="independent")
+    noisy(rows(device, 3)), noisy(rows(device, 3))
+    assert noisy.stats().replays == 1
+    with pytest.raises(ArgumentError, match="rows='yes'"):
+        gfxgraph.ShapeBucketPool(padded_sum, [4], rows="yes")
+
+
+@torch.no_grad()
+def test_what_happens_at_one_size_only_is_found_when_that_size_comes(device):
+    def odd(x):
+        return x * 2 if len(x) == 17 else x * 3
+
+    pool = gfxgraph.ShapeBucketPool(odd, [8, 32])
+    pool.capture(rows(device, 32))
+    assert pool.stats().captures == 2
+    for count in (5, 16, 17, 16, 17, 5, 17):
+        torch.testing.assert_close(pool(rows(device, count)), odd(rows(device, count)))
+    (reason,) = pool.stats().refused.values()
+    assert "'batch': 17" in reason and len(pool.stats().graphs) == 1
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("first", [1, 2])
+def test_a_bucket_in_which_nothing_meets_does_not_speak_for_the_larger_ones(device, first):
+    def sees_the_third(x):
+        return torch.where(x > 50, x[2:3].sum(0), x)  # nobody sees it in small numbers
+
+    pool = gfxgraph.ShapeBucketPool(sees_the_third, [1, 2, 8])
+    for count in (first, 3, 2):
+        torch.testing.assert_close(pool(rows(device, count)), sees_the_third(rows(device, count)))
+    (reason,) = pool.stats().refused.values()
+    assert "rows influence each other" in reason and "aten." in reason
+    assert {row.key for row in pool.stats().graphs} <= {"float32[1,8]", "float32[2,8]"}
+    x = rows(device, 7) * 100
+    torch.testing.assert_close(pool(x), sees_the_third(x))

@@ -15,7 +15,7 @@ from ..graph.turns import turn_to_capture
 from ..tables import Sections
 from .engine import Engine, GraphedStats, Options, reset_with
 from .signature import MISS
-from .suitable import describe
+from .suitable import describe, inference
 
 __all__ = ["ConditionalGraph"]
 
@@ -25,6 +25,8 @@ class ConditionalGraph:
 
     The branches need not take the same arguments, nor give results of the same structure. Their
     graphs share one memory pool: what one computes on the way lies where another does the same.
+    Where no argument requires grad, branches run under ``torch.no_grad()``, from a graph or
+    eagerly. Where one does, they run eagerly and autograd works.
 
     >>> graph = gfxgraph.ConditionalGraph().add_branch("draft", draft).add_branch("full", model)
     >>> graph.capture(x)
@@ -132,7 +134,7 @@ class ConditionalGraph:
                 "capture() has been called. Calls with other arguments are captured at their "
                 "first run(); to capture all anew, reset() first."
             )
-        with turn_to_capture():
+        with turn_to_capture(), inference(args, kwargs):
             for name in progress(self.branches):
                 fn, engine = self._branches[name]
                 error = engine.prepare(fn, args, kwargs)
@@ -173,7 +175,13 @@ class ConditionalGraph:
         except (KeyError, TypeError):
             fn, engine = self._branches[self._name(which)]
         result = engine.front(fn, args, kwargs)
-        return engine.call(fn, args, kwargs) if result is MISS else result
+        if result is not MISS:
+            return result
+        if not torch.is_grad_enabled():
+            return engine.call(fn, args, kwargs)
+        with inference(args, kwargs):
+            result = engine.front(fn, args, kwargs)
+            return engine.call(fn, args, kwargs) if result is MISS else result
 
     @property
     def branches(self) -> tuple[str, ...]:

@@ -3,21 +3,19 @@
 from __future__ import annotations
 
 import functools
-import inspect
-import itertools
-from bisect import bisect_left
+import weakref
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
-from typing import Any, Literal, TypeAlias
+from typing import Any
 
 import torch
 
 from ..device import current_device
 from ..errors import ArgumentError, CaptureError
 from ..graph.capture import CapturedGraph, rehearse
-from ..graph.compare import difference
 from ..graph.turns import CAPTURING, busy, turn_to_capture
+from ..record.effects import storage_key
 from ..tables import fields as fields_of
 from .engine import (
     IN_USE,
@@ -28,30 +26,17 @@ from .engine import (
     no_graph_now,
     taken_apart,
 )
-from .entry import Attempt, Entry, Refusal, copier
-from .padding import Padding, cut, fills, layout_of, pad_to, piece
+from .entry import Attempt, Entry, Refusal, copier, miss
+from .made import made_like
+from .padding import cut, fills
+from .rows import Judge, Ran, Runner, carried_by, pieces_differ, tells_apart
 from .signature import MISS, Spec, builder, flatten
+from .sizes import Buckets, Call, argument_names, labels, product
 from .thrash import Thrash
 from .traffic import suggest_buckets
 
-__all__ = [
-    "BucketEngine",
-    "Buckets",
-    "Dims",
-    "Larger",
-    "OutDims",
-    "PoolStats",
-    "argument_names",
-    "new_engine",
-]
+__all__ = ["BucketEngine", "PoolStats", "new_engine"]
 
-Dims: TypeAlias = Mapping[str, Mapping[int, str]]
-OutDims: TypeAlias = Sequence[Mapping[int, str]]
-Larger: TypeAlias = Literal["eager", "split", "error"]
-
-_BATCH = "batch"
-# Each bucket is a graph, and a combination of buckets too.
-_MAX_BUCKETS = 4096
 # Sizes that have a quick way of their own, some kilobytes each.
 _MAX_SIZED = 1024
 
@@ -83,130 +68,6 @@ class PoolStats(GraphedStats):
         return 1 - self.asked / self.computed if self.computed else 0.0
 
 
-class Buckets:
-    """Which sizes there are graphs for, and how a call gets to one of them.
-
-    Args:
-        sizes: sizes in ascending order; or a mapping from the name of a dimension to its sizes.
-        dims: argument name -> dimension -> name of the size; ``None``: dimension 0 of each tensor
-            that has one is ``"batch"``.
-        pad: what to pad with.
-        larger: what becomes of a call above the largest bucket.
-        out_dims: for each tensor of the result, dimension -> name; ``None``: seen by comparing.
-
-    Raises:
-        ArgumentError: one of them holds what it does not take.
-    """
-
-    def __init__(
-        self,
-        sizes: Sequence[int] | Mapping[str, Sequence[int]],
-        dims: Dims | None = None,
-        pad: Padding | Mapping[str, Padding] = "auto",
-        larger: Larger = "eager",
-        out_dims: OutDims | None = None,
-    ) -> None:
-        if larger not in ("eager", "split", "error"):
-            raise ArgumentError(f"larger={larger!r}: expected 'eager', 'split' or 'error'.")
-        self.sizes = _checked_buckets(sizes)
-        self.dims = None if dims is None else _checked_dims(dims, self.sizes)
-        if dims is None and tuple(self.sizes) != (_BATCH,):
-            raise ArgumentError(
-                f"buckets for {', '.join(map(repr, self.sizes))}: say which dimensions of the "
-                'arguments these are, such as dims={"input_ids": {0: "batch", 1: "seq"}}.'
-            )
-        self.pad = pad
-        self.larger = larger
-        self.out_dims = None if out_dims is None else [dict(dims) for dims in out_dims]
-        unknown = {n for dims in self.out_dims or () for n in dims.values()} - self.sizes.keys()
-        if unknown:
-            raise ArgumentError(
-                f"out_dims name {sorted(unknown)}, but buckets are for {sorted(self.sizes)}."
-            )
-
-    def pad_of(self, argument: str) -> Padding:
-        """What to pad this argument with."""
-        return self.pad.get(argument, "auto") if isinstance(self.pad, Mapping) else self.pad
-
-    def plan(self, leaves: Sequence[torch.Tensor], names: Sequence[str]) -> list[Mapping[int, str]]:
-        """For each tensor, in the argument of that name, its dynamic dimensions."""
-        if self.dims is None:
-            return [{0: _BATCH} if leaf.dim() else {} for leaf in leaves]
-        return [self.dims.get(name, {}) for name in names]
-
-    def fitting(self, name: str, size: int) -> int | None:
-        """The smallest bucket for such a size."""
-        sizes = self.sizes[name]
-        position = bisect_left(sizes, size)
-        return sizes[position] if position < len(sizes) else None
-
-    def of(self, sizes: Mapping[str, int]) -> dict[str, int]:
-        """The smallest buckets for such sizes; where there is none, the size."""
-        return {name: self.fitting(name, size) or size for name, size in sizes.items()}
-
-    def choices(self, names: Iterable[str]) -> list[dict[str, int]]:
-        """All combinations, the largest first."""
-        names = list(names)
-        found = sorted(itertools.product(*map(self.sizes.__getitem__, names)), reverse=True)
-        found.sort(key=_product, reverse=True)
-        return [dict(zip(names, sizes, strict=True)) for sizes in found]
-
-    def computed(self, name: str, size: int) -> int:
-        """What a size becomes by padding."""
-        largest = self.sizes[name][-1]
-        if size <= largest:
-            return self.fitting(name, size) or size
-        if self.larger != "split":
-            return size
-        whole, rest = divmod(size, largest)
-        return whole * largest + (self.fitting(name, rest) or 0 if rest else 0)
-
-
-@dataclass
-class _Call:
-    """A call, taken to pieces.
-
-    Attributes:
-        args: its arguments.
-        kwargs: its keyword arguments.
-        leaves: the tensors among them.
-        spec: the rest of them.
-        names: for each tensor the name of its argument.
-        plan: for each tensor its dynamic dimensions.
-        sizes: of these, by name.
-    """
-
-    args: tuple[Any, ...]
-    kwargs: dict[str, Any]
-    leaves: list[torch.Tensor]
-    spec: Spec
-    names: list[str]
-    plan: list[Mapping[int, str]]
-    sizes: dict[str, int]
-
-    def with_tensors(self, leaves: list[torch.Tensor], sizes: dict[str, int]) -> _Call:
-        """The same call with other tensors."""
-        args, kwargs = builder(self.spec, leaves)()
-        return replace(self, args=args, kwargs=kwargs, leaves=leaves, sizes=sizes)
-
-    def piece(self, name: str, start: int, length: int) -> _Call:
-        """Some of its rows, along the dimensions of that name."""
-        pairs = zip(self.leaves, self.plan, strict=True)
-        leaves = [piece(leaf, dims, name, start, length) for leaf, dims in pairs]
-        return self.with_tensors(leaves, {**self.sizes, name: length})
-
-    def resized(self, sizes: dict[str, int], buckets: Buckets) -> _Call:
-        """The same call with as many rows, cut or padded."""
-        leaves = []
-        for argument, dims, leaf in zip(self.names, self.plan, self.leaves, strict=True):
-            fitted = cut(leaf, dims, {n: min(s, self.sizes[n]) for n, s in sizes.items()})
-            for dim, name in dims.items():
-                fitted = pad_to(fitted, dim, sizes[name], buckets.pad_of(argument))
-            # All sizes get the same layout, or they would be calls of different kinds.
-            leaves.append(fitted.contiguous(memory_format=layout_of(leaf)))
-        return self.with_tensors(leaves, sizes)
-
-
 class BucketEngine(Engine):
     """All graphs of one callable whose calls are padded to buckets.
 
@@ -221,7 +82,7 @@ class BucketEngine(Engine):
     def __init__(self, name: str, options: Options, method: Any = None) -> None:
         assert options.buckets is not None
         self.buckets: Buckets = options.buckets
-        count = _product(map(len, self.buckets.sizes.values()))
+        count = product(map(len, self.buckets.sizes.values()))
         options = replace(options, max_graphs=max(options.max_graphs, 2 * count))
         #: Quick ways of calls, by the shapes of their arguments.
         self._sized: dict[Any, Attempt] = {}
@@ -230,6 +91,14 @@ class BucketEngine(Engine):
         self._traffic: Counter[tuple[int, ...]] = Counter()
         self._models: dict[Any, Entry] = {}
         self._captured_for: set[tuple[torch.dtype, ...]] = set()
+        #: By function and kind of call: sizes (with their names) at which it was compared. There
+        #: is no entry where nothing is to be compared.
+        self._met: dict[Any, set[tuple[str, int]]] = {}
+        #: By the same: up to which sizes it was judged, by name.
+        self._judged: dict[Any, dict[str, int]] = {}
+        #: Graph -> dimension -> why calls above it are not answered in pieces, if they are not.
+        self._in_pieces: weakref.WeakKeyDictionary[Entry, dict[str, str | None]]
+        self._in_pieces = weakref.WeakKeyDictionary()
         super().__init__(name, options, method, share_inputs=True)
 
     def _quick_way(
@@ -316,9 +185,9 @@ class BucketEngine(Engine):
         return PoolStats(
             **{field.name: getattr(known, field.name) for field in fields(known)},
             traffic=dict(traffic),
-            asked=sum(times * _product(sizes) for sizes, times in traffic.items()),
+            asked=sum(times * product(sizes) for sizes, times in traffic.items()),
             computed=sum(
-                times * _product(map(self.buckets.computed, names, sizes))
+                times * product(map(self.buckets.computed, names, sizes))
                 for sizes, times in traffic.items()
             ),
             dims=names,
@@ -329,6 +198,8 @@ class BucketEngine(Engine):
         with self._lock:
             self._sized.clear()
             self._models.clear()
+            self._met.clear()
+            self._judged.clear()
             self._captured_for.clear()
             self._traffic.clear()
             self._quick = Counter()
@@ -350,7 +221,7 @@ class BucketEngine(Engine):
 
     # How a call is answered.
 
-    def _answer(self, fn: Callable[..., Any], call: _Call, shapes: Any = None) -> Any:
+    def _answer(self, fn: Callable[..., Any], call: Call, shapes: Any = None) -> Any:
         if 0 in call.sizes.values():  # there is nothing to compute, so no fallback either
             with self._lock:
                 self._counts.eager_calls += 1
@@ -369,21 +240,68 @@ class BucketEngine(Engine):
             return self._first_call(fn, call.args, call.kwargs, key, padded.leaves, make)
         if isinstance(entry, Refusal):
             return self._run_eagerly(fn, call.args, call.kwargs, entry.reason, entry.kind)
-        result = entry.replay(fn, padded.args, padded.kwargs, padded.leaves)
+        is_met, result = self._is_met(key, call.sizes), MISS
+        if not is_met and CAPTURING.acquire(blocking=False):  # else one of the next calls
+            try:
+                is_met, result = self._meet(fn, call, padded, key, entry)
+            finally:
+                CAPTURING.release()
+            if not is_met:
+                return self._answer(fn, call, shapes)
+        if result is MISS:
+            result = entry.replay(fn, padded.args, padded.kwargs, padded.leaves)
         if result is MISS:
             if self._keys.get(key) is not entry:  # released by another thread meanwhile
                 return self._answer(fn, call, shapes)
             return self._run_eagerly(fn, call.args, call.kwargs, IN_USE)
         results, spec = flatten(result)
-        if shapes is not None and len(self._sized) < _MAX_SIZED:
+        if is_met and shapes is not None and len(self._sized) < _MAX_SIZED:
             self._make_sized(fn, shapes, call, entry, spec)
         if call.sizes == padded.sizes:
             return result
         pairs = zip(results, entry.carried, strict=True)
         return builder(spec, [cut(result, dims, call.sizes) for result, dims in pairs])()
 
+    def _is_met(self, key: Any, sizes: Mapping[str, int]) -> bool:
+        """Whether calls of these sizes were compared with eager execution, where they are to be."""
+        met = self._met.get(_alike(key))
+        return met is None or met.issuperset(sizes.items())
+
+    def _meet(
+        self, fn: Callable[..., Any], call: Call, padded: Call, key: Any, entry: Entry
+    ) -> tuple[bool, Any]:
+        """Compare the first call of a size with eager execution; the caller holds CAPTURING.
+
+        What a function does for one size only, none of the inputs made for its judgement shows.
+
+        Returns:
+            Whether they are equal (if not, the bucket is refused from now on), and what a replay
+            gave, if there was one.
+        """
+        captured, verify = entry.captured, self._options.verify
+        if captured is None:  # released meanwhile
+            return False, MISS
+        run, result = self._runner(captured), MISS
+        expected = run(fn, call)  # what this raises, the call raises in eager execution
+        if captured.plain:
+            result = entry.replay(fn, padded.args, padded.kwargs, padded.leaves)
+            if result is MISS:  # and so it will be again
+                return True, MISS
+            got = Ran(*flatten(result), expected.writes)
+        else:
+            got = run(fn, padded)
+        judge = Judge(fn, call, padded.sizes, self.buckets, entry.carried, run, verify)
+        different = judge.difference(expected, got, call.sizes)
+        with self._lock:
+            if different is None:
+                self._met.setdefault(_alike(key), set()).update(call.sizes.items())
+            elif self._keys.get(key) is entry:
+                self._drop(key)
+                self._keep(key, Refusal(entry.key, different, CaptureError, miss))
+        return different is None, result
+
     def _prepare_bucket(
-        self, fn: Callable[..., Any], call: _Call, bucket: dict[str, int]
+        self, fn: Callable[..., Any], call: Call, bucket: dict[str, int]
     ) -> Exception | None:
         padded = call.resized(bucket, self.buckets)
         key = self._key_of(fn, padded.leaves, padded.spec)
@@ -395,7 +313,7 @@ class BucketEngine(Engine):
     def _make(
         self,
         fn: Callable[..., Any],
-        call: _Call,
+        call: Call,
         bucket: dict[str, int],
         key: Any,
         changes: list[str],
@@ -417,7 +335,14 @@ class BucketEngine(Engine):
         # Something has to be padded for a look at what padding does.
         if result is MISS or any(call.sizes[n] == size > 1 for n, size in bucket.items()):
             sizes = {name: _much_smaller(size) for name, size in bucket.items()}
-            call, result = call.resized(sizes, self.buckets), MISS
+            # Where there is a graph for another size, made inputs are known to be taken.
+            is_known = not called and self._is_judged(fn, call)
+            small = (
+                made_like(call, sizes, self.buckets)
+                if is_known
+                else call.resized(sizes, self.buckets)
+            )
+            call, result = small, MISS
         padded = call.resized(bucket, self.buckets)
         judge = functools.partial(self._judge, fn, call, padded, result)
         try:
@@ -430,7 +355,7 @@ class BucketEngine(Engine):
                 self._models[_alike(key)] = entry
 
     def _new_thrash(self) -> Thrash:
-        kinds = _product(map(len, self.buckets.sizes.values()))
+        kinds = product(map(len, self.buckets.sizes.values()))
         return Thrash(kinds, limit=self._options.max_graphs, is_padded=True)
 
     def _key_of(self, fn: Callable[..., Any], leaves: list[torch.Tensor], spec: Spec) -> Any:
@@ -443,8 +368,15 @@ class BucketEngine(Engine):
     ) -> Entry | None:
         return self._models.get(_alike(self._key_of(fn, leaves, spec)))
 
+    def _is_judged(self, fn: Callable[..., Any], call: Call) -> bool:
+        return (
+            self.buckets.rows == "judge"
+            and self._options.verify is not False
+            and self._model(fn, call.leaves, call.spec) is not None
+        )
+
     def _make_sized(
-        self, fn: Callable[..., Any], shapes: Any, call: _Call, entry: Entry, result_spec: Spec
+        self, fn: Callable[..., Any], shapes: Any, call: Call, entry: Entry, result_spec: Spec
     ) -> None:
         """Answer later calls of these very sizes from the static tensors themselves."""
         pads = list(map(self.buckets.pad_of, call.names))
@@ -479,7 +411,7 @@ class BucketEngine(Engine):
         if replay is not None:
             self._sized[shapes] = self.recogniser(fn, call.leaves, call.spec)(replay)
 
-    def _answer_larger(self, fn: Callable[..., Any], call: _Call, too_large: list[str]) -> Any:
+    def _answer_larger(self, fn: Callable[..., Any], call: Call, too_large: list[str]) -> Any:
         name = too_large[0]
         step, whole = self.buckets.sizes[name][-1], call.sizes[name]
         if self.buckets.larger == "error":
@@ -492,6 +424,8 @@ class BucketEngine(Engine):
             first = call.piece(name, 0, step)
             entry, reason = self._entry_now(fn, first)
             if entry is not None:
+                reason = self._whole_in_pieces(fn, call, name, entry)
+            if entry is not None and reason is None:
                 starts = range(0, whole, step)
                 parts = [call.piece(name, at, min(step, whole - at)) for at in starts]
                 results, specs = zip(
@@ -504,7 +438,7 @@ class BucketEngine(Engine):
                 return builder(specs[0], merged)()
         return self._run_eagerly(fn, call.args, call.kwargs, reason or "")
 
-    def _entry_now(self, fn: Callable[..., Any], call: _Call) -> tuple[Entry | None, str | None]:
+    def _entry_now(self, fn: Callable[..., Any], call: Call) -> tuple[Entry | None, str | None]:
         """The graph for a call, made without running it; or why there is none."""
         bucket = self.buckets.of(call.sizes)
         if not CAPTURING.acquire(blocking=False):
@@ -518,10 +452,36 @@ class BucketEngine(Engine):
         padded = call.resized(bucket, self.buckets)
         return self.entry(fn, padded.leaves, padded.spec), "its graph was released meanwhile"
 
+    def _whole_in_pieces(
+        self, fn: Callable[..., Any], call: Call, name: str, entry: Entry
+    ) -> str | None:
+        """Why pieces are no answer for such a call; asked once for each graph."""
+        known = self._in_pieces.setdefault(entry, {})
+        if name not in known:
+            if self._options.verify is False or entry.captured is None:
+                return None
+            if entry.captured.draws_random_numbers:  # only if somebody said that it may
+                return None
+            if not CAPTURING.acquire(blocking=False):
+                return "another thread is capturing, and pieces are to be compared with the whole"
+            try:
+                whole, step = (
+                    made_like(call, call.sizes, self.buckets),
+                    self.buckets.sizes[name][-1],
+                )
+                run, verify = self._runner(entry.captured), self._options.verify
+                known[name] = pieces_differ(fn, whole, name, step, entry.carried, run, verify)
+            except Exception as error:  # made inputs may be none that it takes
+                known[name] = f"it raises {type(error).__name__}: {error}"
+            finally:
+                CAPTURING.release()
+        different = known[name]
+        return None if different is None else f'larger="split": {different}'
+
     # Whether padding leaves alone what was asked for.
 
     def _judge(
-        self, fn: Callable[..., Any], call: _Call, padded: _Call, result: Any, entry: Entry
+        self, fn: Callable[..., Any], call: Call, padded: Call, result: Any, entry: Entry
     ) -> None:
         """Compare a call with the same call padded, and learn what the outputs carry.
 
@@ -535,48 +495,90 @@ class BucketEngine(Engine):
                 f"{entry.where()}: there the host decides how the call goes on, by data of which "
                 "padding is a part. Keep that out of the function, or graph it without buckets."
             )
+        if captured.written.keys() & set(map(storage_key, entry.statics[0])):
+            raise CaptureError(
+                "the function writes to an argument, of which a padded call passes a copy. Let it "
+                "return what it computes."
+            )
         model = self._models.get(_alike(self._key_of(fn, padded.leaves, padded.spec)))
         if verify is False and model is not None:
             entry.carried = model.carried
             return
-        got, spec = captured.sample or entry.statics[1], entry.out_spec
+        run, judged = self._runner(captured), self.buckets.rows == "judge"
+        if judged and verify is not False and captured.draws_random_numbers:
+            raise CaptureError(
+                "the function draws random numbers: padded, it draws others than in eager "
+                'execution. If they may be others, say so with rows="independent".'
+            )
+        got = Ran(captured.sample or entry.statics[1], entry.out_spec, [])
         if not captured.plain:
-            got, spec = flatten(self._aside(fn, padded, captured))
-        expected, expected_spec = flatten(
-            self._aside(fn, call, captured) if result is MISS else result
-        )
-        other, shapes, other_spec = call.sizes, [t.shape for t in expected], expected_spec
-        given = self.buckets.out_dims
-        if given is None and not _tells_apart(other, padded.sizes):
+            got = run(fn, padded)
+        expected = run(fn, call) if result is MISS else Ran(*flatten(result), got.writes)
+        self._learn_dims(fn, entry, call, padded, expected, got, run)
+        if verify is False or captured.draws_random_numbers:
+            return
+        judge = Judge(fn, call, padded.sizes, self.buckets, entry.carried, run, verify)
+        different = judge.difference(expected, got, call.sizes)
+        if different:
+            raise CaptureError(different)
+        # What was captured after the model of another size reads and does what that does.
+        like = None if model is None else model.captured
+        if not judged:
+            return
+        alike = _alike(self._key_of(fn, padded.leaves, padded.spec))
+        if like is None or captured.guard is not like.guard:
+            self._met[alike], self._judged[alike] = set(), {}
+        known = self._judged.setdefault(alike, {})
+        if any(size > known.get(name, 1) for name, size in judge.small.items()):
+            self._met.setdefault(alike, set()).update(judge())
+            known.update(judge.small)
+        # The graph was compared with the function at the bucket itself.
+        self._met.setdefault(alike, set()).update(call.sizes.items(), padded.sizes.items())
+
+    def _learn_dims(
+        self,
+        fn: Callable[..., Any],
+        entry: Entry,
+        call: Call,
+        padded: Call,
+        expected: Ran,
+        got: Ran,
+        run: Runner,
+    ) -> None:
+        """Let the entry know which dimensions of its outputs carry which size.
+
+        Raises:
+            CaptureError: the result is no function of the sizes.
+        """
+        other, of_other, given = call.sizes, expected, self.buckets.out_dims
+        if given is None and not tells_apart(other, padded.sizes):
             probe = call.resized(_other_sizes(padded.sizes), self.buckets)
-            tensors, other_spec = flatten(self._aside(fn, probe, captured))
-            other, shapes = probe.sizes, [t.shape for t in tensors]
-        if not spec == expected_spec == other_spec:
+            of_other, other = run(fn, probe), probe.sizes
+        if not got.spec == expected.spec == of_other.spec:
             raise CaptureError("the structure or a plain value of the result depends on the size")
         if given is not None:
             entry.carried = given
-            _check_out_dims(given, got, padded.sizes)
-        else:
-            entry.carried = [
-                _carried(position, shape, other, tensor.shape, padded.sizes)
-                for position, (shape, tensor) in enumerate(zip(shapes, got, strict=True))
-            ]
-        if verify is False or captured.draws_random_numbers:
+            _check_out_dims(given, got.tensors, padded.sizes)
             return
-        for position, (a, b, dims) in enumerate(zip(expected, got, entry.carried, strict=True)):
-            different = difference(cut(b, dims, call.sizes), a, verify)
-            if different:
-                raise CaptureError(
-                    f"padding from {call.sizes} to {padded.sizes} changes the rows asked for "
-                    f"(output {position}: {different}): rows influence each other, or pad= has to "
-                    "be another value"
-                )
+        entry.carried = [
+            carried_by(position, small.shape, other, large.shape, padded.sizes)
+            for position, (small, large) in enumerate(
+                zip(of_other.tensors, got.tensors, strict=True)
+            )
+        ]
 
-    def _aside(self, fn: Callable[..., Any], call: _Call, captured: CapturedGraph) -> Any:
-        """Run a call that nobody made; what it does outside is taken back."""
+    def _runner(self, captured: CapturedGraph | None) -> Runner:
+        """What runs calls that nobody made, and takes back what they do outside."""
         device = current_device()
-        result, _ = rehearse(fn, call.args, call.kwargs, call.leaves, device, captured)
-        return result
+
+        def run(fn: Callable[..., Any], call: Call) -> Ran:
+            writes: list[torch.Tensor] = []
+            result, draws = rehearse(
+                fn, call.args, call.kwargs, call.leaves, device, captured, writes=writes
+            )
+            return Ran(*flatten(result), writes, draws)
+
+        return run
 
     # What the arguments are.
 
@@ -587,10 +589,11 @@ class BucketEngine(Engine):
         kwargs: dict[str, Any],
         leaves: list[torch.Tensor],
         spec: Spec,
-    ) -> _Call:
+    ) -> Call:
         names = list(argument_names(fn, spec))
         plan = self.buckets.plan(leaves, names)
-        return _Call(args, kwargs, leaves, spec, names, plan, self._sizes(names, plan, leaves))
+        sizes = self._sizes(names, plan, leaves)
+        return Call(args, kwargs, leaves, spec, names, list(labels(fn, spec)), plan, sizes)
 
     def _sizes(
         self, names: list[str], plan: list[Mapping[int, str]], leaves: list[torch.Tensor]
@@ -619,7 +622,7 @@ class BucketEngine(Engine):
             )
         return {name: size for name, (size, _) in found.items()}
 
-    def _check_dtypes(self, call: _Call) -> None:
+    def _check_dtypes(self, call: Call) -> None:
         """A call that capture() was not made for is a mistake more often than a wish."""
         found, known = _dtypes(call.leaves), self._captured_for
         if not known or found in known:
@@ -657,27 +660,6 @@ def _alike(key: Any) -> Any:
     return spec, tuple((len(shape), *rest) for shape, *rest in tensors), conditions
 
 
-def _carried(
-    position: int,
-    shape: Sequence[int],
-    sizes: dict[str, int],
-    shape_of_bucket: Sequence[int],
-    bucket: dict[str, int],
-) -> dict[int, str]:
-    """Which dimensions of an output carry which size, seen in two shapes of it."""
-    carried: dict[int, str] = {}
-    for dim, (size, larger) in enumerate(zip(shape, shape_of_bucket, strict=True)):
-        names = [n for n, s in sizes.items() if (s, bucket[n]) == (size, larger)]
-        if size != larger and not names:
-            raise CaptureError(
-                f"dimension {dim} of output {position} is {size} for {sizes} and {larger} for "
-                f"{bucket}: it is no dynamic dimension"
-            )
-        if size != larger:
-            carried[dim] = names[0]
-    return carried
-
-
 def _check_out_dims(
     given: list[dict[int, str]], outputs: list[torch.Tensor], bucket: dict[str, int]
 ) -> None:
@@ -690,12 +672,6 @@ def _check_out_dims(
                     f"out_dims: dimension {dim} of output {position}, of shape "
                     f"{tuple(output.shape)}, is not {name!r}, which is {bucket[name]}"
                 )
-
-
-def _tells_apart(sizes: dict[str, int], bucket: dict[str, int]) -> bool:
-    """Whether a dimension that differs between the two shows which one it is."""
-    pairs = [(size, bucket[name]) for name, size in sizes.items()]
-    return len(set(pairs)) == len(pairs) and all(a != b for a, b in pairs)
 
 
 def _much_smaller(size: int) -> int:
@@ -715,76 +691,6 @@ def _dtypes(leaves: list[torch.Tensor]) -> tuple[torch.dtype, ...]:
     return tuple(leaf.dtype for leaf in leaves)
 
 
-def _checked_buckets(
-    buckets: Sequence[int] | Mapping[str, Sequence[int]],
-) -> dict[str, list[int]]:
-    by_name = dict(buckets) if isinstance(buckets, Mapping) else {_BATCH: buckets}
-    if not by_name:
-        raise ArgumentError("buckets={}: expected sizes for at least one dimension.")
-    for name, sizes in by_name.items():
-        if isinstance(sizes, (str, bytes)) or not isinstance(sizes, Iterable):
-            raise ArgumentError(f"buckets of {name!r}: expected a list of sizes, not {sizes!r}.")
-        sizes = by_name[name] = list(sizes)
-        if not sizes:
-            raise ArgumentError(f"buckets of {name!r}: the list is empty; expected sizes.")
-        for size in sizes:
-            if not isinstance(size, int) or isinstance(size, bool) or not 1 <= size < 2**31:
-                raise ArgumentError(
-                    f"buckets of {name!r}: {size!r} is no size; expected whole numbers from 1."
-                )
-        if sizes != sorted(set(sizes)):
-            raise ArgumentError(
-                f"buckets of {name!r}: {sizes} is not in ascending order without repetitions; "
-                f"expected {sorted(set(sizes))}."
-            )
-    count = _product(map(len, by_name.values()))
-    if count > _MAX_BUCKETS:
-        raise ArgumentError(
-            f"{count} combinations of buckets, at most {_MAX_BUCKETS} are taken: each is a graph."
-        )
-    return {name: list(sizes) for name, sizes in by_name.items()}
-
-
-def _checked_dims(dims: Dims, buckets: Mapping[str, Sequence[int]]) -> Dims:
-    named = {name for of_argument in dims.values() for name in of_argument.values()}
-    if named != set(buckets):
-        raise ArgumentError(
-            f"dims name {sorted(named)}, buckets {sorted(buckets)}: expected the same names."
-        )
-    return dims
-
-
-def argument_names(fn: Any, spec: Spec) -> Iterator[str]:
-    """For each tensor the name of the argument that it is in."""
-    known = _parameters(fn)
-    args, kwargs = spec[3]
-    for position, child in enumerate(args[3]):
-        name = known[min(position, len(known) - 1)] if known else str(position)
-        yield from itertools.repeat(name, _tensors(child))
-    for name, child in zip(kwargs[2], kwargs[3], strict=True):
-        yield from itertools.repeat(str(name), _tensors(child))
-
-
-def _parameters(fn: Any) -> list[str]:
-    target = fn.forward if isinstance(fn, torch.nn.Module) else fn
-    try:
-        parameters = inspect.signature(target).parameters.values()
-    except (TypeError, ValueError):  # written in C: its arguments have no names
-        return []
-    positional = (
-        inspect.Parameter.POSITIONAL_ONLY,
-        inspect.Parameter.POSITIONAL_OR_KEYWORD,
-        inspect.Parameter.VAR_POSITIONAL,
-    )
-    return [p.name for p in parameters if p.kind in positional]
-
-
-def _tensors(spec: Spec) -> int:
-    if spec[0] == "tensor":
-        return 1
-    return 0 if spec[0] == "const" else sum(map(_tensors, spec[3]))
-
-
 def _shapes(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """What tells calls of other sizes and in other modes apart, if all arguments are tensors."""
     try:
@@ -793,10 +699,3 @@ def _shapes(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         return shapes, named, torch.is_inference_mode_enabled(), torch.is_grad_enabled()
     except AttributeError:
         return None
-
-
-def _product(numbers: Iterable[int]) -> int:
-    result = 1
-    for number in numbers:
-        result *= number
-    return result

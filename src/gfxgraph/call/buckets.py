@@ -5,14 +5,17 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
+import torch
+
 from ..dynamo import opaque
 from ..errors import ArgumentError
 from ..graph.compare import Tolerance
-from .bucketed import BucketEngine, Buckets, Dims, Larger, OutDims, PoolStats
+from .bucketed import BucketEngine, PoolStats
 from .engine import Options
 from .padding import Padding
 from .signature import MISS
-from .suitable import describe
+from .sizes import Buckets, Dims, Larger, OutDims, Rows
+from .suitable import describe, inference
 
 __all__ = ["PoolStats", "ShapeBucketPool"]
 
@@ -22,9 +25,20 @@ class ShapeBucketPool:
 
     A call is padded to the smallest bucket that fits, replayed, and cut to what was asked for. The
     first call of a bucket runs the function as it is; then the bucket is captured, and a padded
-    run compared with one of another size: where padding changes what was asked for (batch norm in
-    training, attention across rows), the bucket is not used and its calls run eagerly. A function
-    that draws random numbers is not compared: padded, it draws others.
+    run compared with one of another size. Before the first graph is used it is judged whether
+    padding can reach what is kept: the function runs on inputs made for that, of several sizes and
+    both signs, alone and among other rows, and one run is followed operation by operation. The
+    first call of each size is compared with eager execution. Where rows influence each other (batch
+    norm in training, attention without a mask), where the function returns its size, writes to an
+    argument or draws random numbers, and where nobody can say, calls run eagerly, and ``stats()``
+    says why and where.
+
+    Bool arguments, and those with ``mask`` in their name, are masks: what they are padded with is
+    taken to be the choice of ``pad``. Data of the padding may reach what is kept only where a mask
+    that is padded with a number keeps it from counting.
+
+    Where no argument requires grad, calls run under ``torch.no_grad()``, from a graph or eagerly.
+    Where one does, they run eagerly and autograd works.
 
     All graphs share one memory pool and the memory of their static inputs; results are tensors of
     their own. ``graphed(fn, buckets=...)`` is the same as a decorator, also for methods.
@@ -41,7 +55,11 @@ class ShapeBucketPool:
             ``"error"``.
         out_dims: which dimensions of the result carry a size: for each of its tensors, in order,
             dimension -> name. Default: seen by comparing two sizes.
-        verify: tolerance of the comparisons, as for :func:`~gfxgraph.graphed`; ``False``: none.
+        rows: ``"judge"`` (default), or ``"independent"``: padding is known to leave alone what is
+            kept, such as zeros that are added up, or random numbers may be others than in eager
+            execution. Then only one padded run is compared with one of another size.
+        verify: tolerance of the comparisons, as for :func:`~gfxgraph.graphed`; ``False``: none, and
+            nothing is judged.
         warmup: eager runs before the first capture, beside those that compare. Default 2. Where
             the function only computes (writes nothing, draws nothing, keeps no state), further
             buckets take one.
@@ -59,6 +77,7 @@ class ShapeBucketPool:
         pad: Padding | Mapping[str, Padding] = "auto",
         larger: Larger = "eager",
         out_dims: OutDims | None = None,
+        rows: Rows = "judge",
         verify: Tolerance = True,
         warmup: int = 2,
     ) -> None:
@@ -68,7 +87,9 @@ class ShapeBucketPool:
             )
         name = getattr(model_fn, "__qualname__", None) or type(model_fn).__qualname__
         options = Options(
-            warmup=warmup, verify=verify, buckets=Buckets(buckets, dims, pad, larger, out_dims)
+            warmup=warmup,
+            verify=verify,
+            buckets=Buckets(buckets, dims, pad, larger, out_dims, rows),
         )
         self.model_fn = model_fn
         self._engine = BucketEngine(name, options)
@@ -89,7 +110,13 @@ class ShapeBucketPool:
         """
         engine, fn = self._engine, self.model_fn
         result = engine.front(fn, args, kwargs)
-        return engine.call(fn, args, kwargs) if result is MISS else result
+        if result is not MISS:
+            return result
+        if not torch.is_grad_enabled():
+            return engine.call(fn, args, kwargs)
+        with inference(args, kwargs):
+            result = engine.front(fn, args, kwargs)
+            return engine.call(fn, args, kwargs) if result is MISS else result
 
     def capture(
         self,
@@ -114,7 +141,8 @@ class ShapeBucketPool:
             CaptureError: called inside a capture, or under a dispatch mode; or another thread has
                 been capturing for a minute.
         """
-        self._engine.prepare_all(self.model_fn, args, kwargs, progress)
+        with inference(args, kwargs):
+            self._engine.prepare_all(self.model_fn, args, kwargs, progress)
 
     def suggest(self, count: int, dim: str | None = None) -> list[int]:
         """Buckets that would have padded least for the calls so far.

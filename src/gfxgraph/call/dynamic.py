@@ -28,11 +28,11 @@ from ..record.explain import explain
 from ..record.side_effects import side_effects
 from ..record.source import Source, users_line, users_line_of
 from ..stats import tally
-from .bucketed import Buckets, Dims, argument_names
 from .buckets import ShapeBucketPool
 from .observe import ObservedCalls
 from .padding import cut
 from .signature import Spec, builder, flatten
+from .sizes import Buckets, Dims, argument_names
 
 __all__ = ["BridgedCUDAGraph", "enable"]
 

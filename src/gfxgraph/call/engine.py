@@ -67,7 +67,7 @@ from .suitable import describe, unsuitable
 from .thrash import WORTH_IT, Thrash, Traits, traits
 
 if TYPE_CHECKING:
-    from .bucketed import Buckets
+    from .sizes import Buckets
 
 __all__ = [
     "IN_USE",

@@ -15,11 +15,12 @@ import torch
 from ..dynamo import opaque
 from ..errors import ArgumentError
 from ..graph.compare import Tolerance
-from .bucketed import Buckets, Dims, Larger, OutDims, new_engine
+from .bucketed import new_engine
 from .compiled import Compile
 from .engine import Engine, GraphedStats, Options, reset_with
 from .padding import Padding
 from .signature import MISS
+from .sizes import Buckets, Dims, Larger, OutDims, Rows
 from .suitable import describe
 
 __all__ = ["Graphed", "GraphedStats", "compile", "graphed"]
@@ -47,6 +48,7 @@ def graphed(
     pad: Padding | Mapping[str, Padding] = ...,
     larger: Larger = ...,
     out_dims: OutDims | None = ...,
+    rows: Rows = ...,
     compile: bool | str | Mapping[str, Any] = ...,
 ) -> Graphed[F]: ...
 
@@ -66,6 +68,7 @@ def graphed(
     pad: Padding | Mapping[str, Padding] = ...,
     larger: Larger = ...,
     out_dims: OutDims | None = ...,
+    rows: Rows = ...,
     compile: bool | str | Mapping[str, Any] = ...,
 ) -> Callable[[F], Graphed[F]]: ...
 
@@ -84,6 +87,7 @@ def graphed(
     pad: Padding | Mapping[str, Padding] = "auto",
     larger: Larger = "eager",
     out_dims: OutDims | None = None,
+    rows: Rows = "judge",
     compile: bool | str | Mapping[str, Any] | Compile = False,
 ) -> Any:
     """Run a function, a module or a method from CUDA or HIP graphs; on a CPU, from emulated ones.
@@ -124,6 +128,8 @@ def graphed(
             the largest one.
         out_dims: with ``buckets``: for each tensor of the result, dimension -> name. Default: seen
             by comparing two sizes.
+        rows: with ``buckets``: ``"independent"``: padding is known to leave alone the rows that are
+            kept, so it is not judged; see :class:`~gfxgraph.ShapeBucketPool`. Default ``"judge"``.
         compile: ``True``: compile ``fn`` with ``torch.compile`` and capture the compiled code, the
             whole call in one graph, also where Dynamo breaks it into regions. A string is the
             ``mode``, a dict holds keyword arguments of ``torch.compile``. Default ``False``. Beside
@@ -145,12 +151,18 @@ def graphed(
         ArgumentError: ``fn`` is not callable or is a generator or coroutine function, or an option
             holds what it does not take.
     """
-    of_sizes = None if buckets is None else Buckets(buckets, dims, pad, larger, out_dims)
+    of_sizes = None if buckets is None else Buckets(buckets, dims, pad, larger, out_dims, rows)
     how = Compile.of(compile)
     options = Options(warmup, outputs, verify, fallback, max_graphs, branching, of_sizes, how)
-    if of_sizes is None and (dims, pad, larger, out_dims) != (None, "auto", "eager", None):
+    if of_sizes is None and (dims, pad, larger, out_dims, rows) != (
+        None,
+        "auto",
+        "eager",
+        None,
+        "judge",
+    ):
         raise ArgumentError(
-            "graphed(dims=, pad=, larger=, out_dims=) are for buckets=, which is not given."
+            "graphed(dims=, pad=, larger=, out_dims=, rows=) are for buckets=, which is not given."
         )
     if of_sizes is not None and outputs == "view":
         raise ArgumentError(

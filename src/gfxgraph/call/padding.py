@@ -10,7 +10,17 @@ import torch
 
 from ..errors import ArgumentError
 
-__all__ = ["Padding", "cut", "fills", "layout_of", "pad_to", "piece"]
+__all__ = [
+    "Padding",
+    "as_indices",
+    "cut",
+    "fills",
+    "is_mask",
+    "layout_of",
+    "pad_to",
+    "padding_value",
+    "piece",
+]
 
 Padding: TypeAlias = (
     float | Literal["auto", "zero", "last"] | Callable[[torch.Tensor, int, int], Any]
@@ -37,6 +47,29 @@ def piece(
         if of_dim == name:
             leaf = leaf.narrow(dim, start, length)
     return leaf
+
+
+def is_mask(label: str, leaf: torch.Tensor) -> bool:
+    """Whether an argument says which elements count, and is no data itself."""
+    return leaf.dtype is torch.bool or "mask" in label.lower()
+
+
+def as_indices(
+    given: torch.Tensor,
+    made: torch.Tensor,
+    given_sizes: Mapping[str, int],
+    sizes: Mapping[str, int],
+) -> torch.Tensor:
+    """``made``, with nothing beyond these sizes where the given values may be places or lengths."""
+    is_whole = not (made.is_floating_point() or made.is_complex() or made.dtype is torch.bool)
+    if not is_whole or not given.numel():
+        return made
+    largest = int(given.amax())
+    limit = largest
+    for name, size in given_sizes.items():
+        if largest <= size and sizes[name] < size:  # a length may be the size itself
+            limit = min(limit, sizes[name] - (largest < size))
+    return made if limit == largest else made.clamp(max=limit)
 
 
 def layout_of(leaf: torch.Tensor) -> torch.memory_format:
@@ -77,6 +110,12 @@ def pad_to(leaf: torch.Tensor, dim: int, size: int, pad: Padding) -> torch.Tenso
         )
     value = 0 if pad == "zero" else pad
     return torch.cat([leaf, leaf.new_full(_with(leaf, dim, missing), value)], dim)
+
+
+def padding_value(pad: Padding, dim: int) -> float | None:
+    """The number that a dimension is padded with; ``None``: it is padded with something else."""
+    kind = ("zero" if dim else "last") if pad == "auto" else pad
+    return None if callable(kind) or kind == "last" else 0 if kind == "zero" else kind
 
 
 def fills(

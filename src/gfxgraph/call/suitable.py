@@ -1,13 +1,17 @@
-"""Which tensors can be the inputs and outputs of a graph."""
+"""Which tensors can be the inputs and outputs of a graph, and who asks for gradients."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import torch
 
-__all__ = ["describe", "unsuitable"]
+from ..errors import ArgumentError
+from .signature import constants, flatten
+
+__all__ = ["describe", "inference", "unsuitable"]
 
 _KINDS = (torch.Tensor, torch.nn.Parameter)
 
@@ -37,3 +41,13 @@ def describe(value: Any) -> str:
     """The full name of a class, or of the class of an object."""
     cls = value if isinstance(value, type) else type(value)
     return f"{cls.__module__}.{cls.__qualname__}".removeprefix("builtins.")
+
+
+def inference(args: tuple[Any, ...], kwargs: dict[str, Any]) -> AbstractContextManager[Any]:
+    """``torch.no_grad()``, or nothing where an argument may ask for gradients."""
+    try:
+        tensors, spec = flatten((args, kwargs))
+    except (ArgumentError, AttributeError, RecursionError, TypeError):  # nobody can look into it
+        return nullcontext()
+    hidden = any(not const.is_value for const in constants(spec))
+    return nullcontext() if hidden or any(t.requires_grad for t in tensors) else torch.no_grad()

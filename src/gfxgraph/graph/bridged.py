@@ -26,8 +26,8 @@ from .turns import busy
 __all__ = ["BridgedCUDAGraph"]
 
 if TYPE_CHECKING:
-    from ..call.bucketed import Dims
     from ..call.padding import Padding
+    from ..call.sizes import Dims
 
     _Base: Any = object
 elif current_device().type == "cuda":
@@ -187,6 +187,7 @@ class BridgedCUDAGraph(_Base):  # type: ignore[misc]
         dims: Dims | None = None,
         pad: Padding | Mapping[str, Padding] = "auto",
         larger: Literal["eager", "split", "error"] = "eager",
+        rows: Literal["judge", "independent"] = "judge",
         verify: Tolerance = True,
         pool: PoolHandle | None = None,
         capture_error_mode: str = "thread_local",
@@ -224,13 +225,14 @@ class BridgedCUDAGraph(_Base):  # type: ignore[misc]
         Args:
             dynamic_shapes: capture a graph for each bucket. Default ``False``: one graph.
             buckets: the sizes, needed for ``dynamic_shapes``: see
-                :class:`~gfxgraph.ShapeBucketPool`, also for the next four.
+                :class:`~gfxgraph.ShapeBucketPool`, also for the next five.
             model_fn: the function, module or method that the block calls: a Python function, or an
                 object whose class has a ``__call__`` in Python. Needed for ``dynamic_shapes``.
                 Default ``None``: where the capture fails, the error is raised.
             dims: which dimensions are dynamic. Default: the first of each tensor is ``"batch"``.
             pad: what to pad with. Default ``"auto"``.
             larger: what becomes of sizes above the largest bucket. Default ``"eager"``.
+            rows: ``"independent"``: padding is known to do no harm. Default ``"judge"``.
             verify: tolerance of the comparisons with eager execution. Default ``True``.
             pool: as for :meth:`capture_begin`; not with ``dynamic_shapes``.
             capture_error_mode: as for :meth:`capture_begin`, but ``"thread_local"`` by default; of
@@ -263,6 +265,7 @@ class BridgedCUDAGraph(_Base):  # type: ignore[misc]
             dims=dims,
             pad=pad,
             larger=larger,
+            rows=rows,
             verify=verify,
             pool=pool,
             capture_error_mode=capture_error_mode,

@@ -520,6 +520,7 @@ def rehearse(
     inputs: Sequence[torch.Tensor],
     device: Device,
     model: CapturedGraph | None = None,
+    writes: list[torch.Tensor] | None = None,
 ) -> tuple[Any, bool]:
     """Run ``function``, and take back what that did outside.
 
@@ -533,6 +534,7 @@ def rehearse(
         device: where it runs.
         model: what was captured of it, for whatever sizes: if it only computes, there should be
             nothing to take back, and the run is faster.
+        writes: takes what was written to memory from outside.
 
     Returns:
         The result, and whether random numbers of the device were drawn.
@@ -559,6 +561,8 @@ def rehearse(
             result = function(*args, **kwargs)
             # It may be memory that is put back now.
             result = pytree.tree_map_only(torch.Tensor, torch.clone, result)
+            if writes is not None:
+                writes.extend(region.clone() for region in written.regions())
         return result, recorder.recording.draws is not None
     finally:
         written.undo()

@@ -1,0 +1,343 @@
+"""Which elements the data of padding reaches, followed through one run, operation by operation."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+import torch
+from torch._ops import OpOverload
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from ..device.operators import (
+    is_composite,
+    may_write,
+    outside_of_modes,
+    run_composite,
+    written_tensors,
+)
+from .effects import StorageNames, tensors_in
+from .source import users_line
+
+__all__ = ["Reach"]
+
+# Operators in which an element that does not depend on data (a mask) decides whether data passes.
+_GATES = re.compile(r"(where|masked_fill|mul|add|sub|(logical|bitwise)_(and|or))_?")
+# Arguments of operators that hold data; integers in others may be indices.
+_DATA = frozenset(["self", "other", "input", "tensors", "src", "source", "values", "mat1", "mat2"])
+# How far two runs of one kernel may be apart, relative to the largest magnitude: sums whose order
+# is not fixed.
+_NOISE_IN_EPS = {torch.float32: 64, torch.float64: 64, torch.complex64: 64, torch.complex128: 64}
+
+
+class Reach(TorchDispatchMode):
+    """Follows which elements depend on data that was marked.
+
+    For each storage that such data reached there is a mask with an element for each of its
+    elements. A view has the mask of its storage, and so has a write in place. An operator that
+    works element by element gives what its arguments hold. Any other is tried: it runs again with
+    other values in the marked elements, twice, and marked is what comes out differently. So
+    the rule of every operator is what it does, and where it cannot be tried everything is marked.
+
+    Attributes:
+        written_outside: the place of the first write of marked data to memory from outside.
+    """
+
+    supports_higher_order_operators = True
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self._name = StorageNames()
+        self._masks: dict[int, torch.Tensor] = {}  # storage -> which of its elements are marked
+        self._data: set[int] = set()  # storages that depend on an argument at all
+        self._made: set[int] = set()  # in this run
+        self._mixed: dict[int, str] = {}  # storage -> where its data was mixed
+        self._last: dict[int, str] = {}  # storage -> what computed it
+        self._kept: list[torch.Tensor] = []
+        self.written_outside: str | None = None
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        return False
+
+    def mark(self, tensor: torch.Tensor, marked: torch.Tensor | None) -> None:
+        """Know of an argument that holds data.
+
+        Args:
+            tensor: the argument.
+            marked: which of its elements to follow, in its shape; ``None``: none.
+        """
+        key = self._name(tensor)
+        self._data.add(key)
+        self._kept.append(tensor)
+        if marked is not None:
+            self._set(tensor, marked)
+
+    def reached(self, tensor: torch.Tensor) -> torch.Tensor | None:
+        """Which elements of ``tensor`` are reached, in its shape; ``None``: none."""
+        mask = self._masks.get(self._name(tensor))
+        if mask is None:
+            return None
+        if mask.numel() != _elements(tensor):  # seen as another dtype
+            return torch.ones(tensor.shape, dtype=torch.bool, device=mask.device)
+        here = mask.as_strided(tensor.size(), tensor.stride(), tensor.storage_offset())
+        return here if bool(here.any()) else None
+
+    def place(self, tensor: torch.Tensor) -> str:
+        """Which operation let the marked data reach ``tensor``, and the user's line."""
+        key = self._name(tensor)
+        return self._mixed.get(key) or self._last.get(key) or "the argument itself"
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        if isinstance(func, OpOverload) and is_composite(func):
+            with self:
+                return run_composite(func, args, kwargs)
+        given = list(tensors_in((args, kwargs)))
+        with outside_of_modes():
+            masks = {id(t): m for t in given if (m := self.reached(t)) is not None}
+        names = {self._name(t) for t in given}
+        is_op = isinstance(func, OpOverload)
+        written = list(written_tensors(func, args, kwargs)) if is_op and may_write(func) else []
+        tried: _Tried | None = None
+        pointwise = is_op and _is_pointwise(func) and not self._is_gated(func, given, masks)
+        if masks and is_op and not pointwise:
+            with outside_of_modes():
+                # A weight that is zero now may be another number when it is loaded or trained.
+                zeros = [t for t in given if id(t) not in masks and self._is_zero_weight(t)]
+                tried = _tried(func, args, kwargs, written, masks, zeros)
+        result = func(*args, **kwargs)
+        fresh = [t for t in tensors_in(result) if self._name(t) not in names]
+        with outside_of_modes():
+            self._follow(func, given, masks, written, fresh, tensors_in(result), tried, pointwise)
+        return result
+
+    def _follow(
+        self,
+        func: Any,
+        given: list[torch.Tensor],
+        masks: dict[int, torch.Tensor],
+        written: list[torch.Tensor],
+        fresh: list[torch.Tensor],
+        results: Iterable[torch.Tensor],
+        tried: _Tried | None,
+        pointwise: bool,
+    ) -> None:
+        """Mark what came out of an operation."""
+        self._made.update(map(self._name, fresh))
+        if not self._data.isdisjoint(map(self._name, given)):
+            self._data.update(map(self._name, (*fresh, *written)))
+        all_out = [*results, *written]
+        changing = {self._name(t) for t in (*fresh, *written)}
+        outs = [(n, t) for n, t in enumerate(all_out) if self._name(t) in changing]
+        if not masks:
+            for t in written:
+                if self._name(t) in self._masks:
+                    self._set(t, torch.zeros(t.shape, dtype=torch.bool, device=t.device))
+            return
+        whole = _fully(masks.values())
+        # Indices of one value only leave nothing to try.
+        is_table = func is torch.ops.aten.embedding.default and id(given[0]) not in masks
+        looked_up = masks.get(id(given[1])) if is_table else None
+        for n, out in outs:
+            if pointwise:
+                mask = _together(masks.values(), out)
+            elif looked_up is not None:
+                mask = looked_up.unsqueeze(-1).expand(out.shape)
+            elif tried is None or any(len(other) != len(all_out) for other in tried.others):
+                mask = torch.ones(out.shape, dtype=torch.bool, device=out.device)
+            else:
+                mask = torch.zeros(out.shape, dtype=torch.bool, device=out.device)
+                before = out if tried.before is None else tried.before[n]
+                for other in tried.others:
+                    mask = mask | _changed(before, other[n])
+            if not bool(mask.any()) and self._name(out) not in self._masks:
+                continue
+            self._set(out, mask)
+            how = (
+                "" if pointwise or tried is not None else ", which cannot be tried with other data,"
+            )
+            self._remember(f"{func}{how}", given, out, not whole and bool(mask.all()))
+
+    def _remember(
+        self, what: str, given: list[torch.Tensor], out: torch.Tensor, whole: bool
+    ) -> None:
+        """Know where marked data came to ``out``, for the message."""
+        key = self._name(out)
+        found = [self._mixed[k] for t in given if (k := self._name(t)) in self._mixed]
+        here = "" if found else f"{what} at {users_line()}"
+        if found or whole:
+            self._mixed[key] = found[0] if found else here
+        elif here:
+            self._last[key] = here
+        if key not in self._made and self.written_outside is None:
+            self.written_outside = self.place(out)
+
+    def _is_gated(
+        self, func: OpOverload, given: list[torch.Tensor], masks: dict[int, torch.Tensor]
+    ) -> bool:
+        """Whether something that does not depend on data decides here which data passes."""
+        clean = [t for t in given if id(t) not in masks and t.dim()]
+        fixed = [t for t in clean if self._name(t) not in self._data]
+        decides = [t for t in clean if t.dtype is torch.bool and self._name(t) in self._data]
+        return (
+            _GATES.fullmatch(func._schema.name.split("::")[1]) is not None
+            and bool(fixed)
+            and not decides
+        )
+
+    def _is_zero_weight(self, tensor: torch.Tensor) -> bool:
+        key = self._name(tensor)
+        is_weight = key not in self._made and key not in self._data
+        return is_weight and tensor.is_floating_point() and not bool(tensor.any())
+
+    def _set(self, tensor: torch.Tensor, marked: torch.Tensor) -> None:
+        key = self._name(tensor)
+        mask = self._masks.get(key)
+        if mask is None:
+            for old in [k for k in self._masks if not self._name.lives(k)]:
+                del self._masks[old]
+            count = _elements(tensor)
+            mask = torch.zeros(count, dtype=torch.bool, device=tensor.device)
+            self._masks[key] = mask
+        if mask.numel() != _elements(tensor):
+            mask.fill_(True)
+            return
+        mask.as_strided(tensor.size(), tensor.stride(), tensor.storage_offset()).copy_(marked)
+
+
+@cache
+def _is_pointwise(op: OpOverload) -> bool:
+    # The last two only lack the tag; thresholds may lie beyond what is tried.
+    is_tagged = torch.Tag.pointwise in op.tags
+    return is_tagged or op._schema.name in ("aten::bucketize", "aten::searchsorted")
+
+
+def _elements(tensor: torch.Tensor) -> int:
+    return tensor.untyped_storage().nbytes() // tensor.element_size()
+
+
+def _fully(masks: Iterable[torch.Tensor]) -> bool:
+    return any(bool(mask.all()) for mask in masks)
+
+
+def _together(masks: Iterable[torch.Tensor], out: torch.Tensor) -> torch.Tensor:
+    """The elements of ``out`` that any of these reaches, element by element."""
+    found = torch.zeros(out.shape, dtype=torch.bool, device=out.device)
+    for mask in masks:
+        try:
+            found = found | mask.to(out.device).expand(out.shape)
+        except RuntimeError:  # not broadcast
+            return torch.ones_like(found)
+    return found
+
+
+@dataclass
+class _Tried:
+    """What came out with other values in the marked elements.
+
+    Attributes:
+        others: of each trial.
+        before: with the values of the run; ``None``: that is what the run itself gave.
+    """
+
+    others: list[list[torch.Tensor]]
+    before: list[torch.Tensor] | None
+
+
+def _tried(
+    func: OpOverload,
+    args: Any,
+    kwargs: Any,
+    written: list[torch.Tensor],
+    masks: dict[int, torch.Tensor],
+    zeros: list[torch.Tensor],
+) -> _Tried | None:
+    """Run an operator with other values in the marked elements, and ones for weights of zero.
+
+    Returns:
+        What came out; ``None``: that cannot be tried.
+    """
+    if "c10d" in func.namespace:  # other ranks would wait for it
+        return None
+    ones = {id(t): torch.ones_like(t) for t in zeros}
+    found: list[list[torch.Tensor]] = []
+    for sign in (1, -1, 0) if ones else (1, -1):
+        made = dict(ones)
+        for t in written:
+            made[id(t)] = t.clone()
+        for name, value in _by_name(func, args, kwargs) if sign else ():
+            for tensor in tensors_in((value,)):
+                mask = masks.get(id(tensor))
+                is_data = func.namespace == "aten" and name in _DATA
+                other = None if mask is None else _others(tensor, mask, sign, is_data)
+                if mask is not None and other is None:
+                    return None
+                if other is not None:
+                    made[id(tensor)] = other
+        try:
+            result = func(*_replaced(args, made), **_replaced(kwargs, made))
+        except Exception:  # other values may be none that it takes
+            return None
+        found.append([*tensors_in(result), *(made[id(t)] for t in written)])
+    return _Tried(found[:2], found[2] if ones else None)
+
+
+def _by_name(func: OpOverload, args: Any, kwargs: Any) -> Iterator[tuple[str, Any]]:
+    names = (argument.name for argument in func._schema.arguments)
+    yield from zip(names, args, strict=False)
+    yield from kwargs.items()
+
+
+def _others(
+    tensor: torch.Tensor, mask: torch.Tensor, sign: int, is_data: bool
+) -> torch.Tensor | None:
+    """``tensor`` with other values where ``mask`` is; ``None``: there are no others to be had."""
+    if tensor.dtype is torch.bool:
+        return tensor ^ mask
+    is_whole = not (tensor.is_floating_point() or tensor.is_complex())
+    if is_whole and not is_data:
+        # They may be indices: nothing beyond what is there.
+        low, high = (int(v) for v in torch.aminmax(tensor))
+        if low == high:
+            return None
+        other = low + high - tensor if sign > 0 else (tensor - low + 1) % (high - low + 1) + low
+        return torch.where(mask, other.to(tensor.dtype), tensor)
+    size = tensor.abs().double()
+    largest = torch.where(size.isfinite(), size, torch.zeros_like(size)).amax()
+    pattern = torch.arange(tensor.numel(), device=tensor.device, dtype=torch.float32) * 0.618
+    other = sign * (8 * largest + 1) * (1 + (pattern % 1).reshape(tensor.shape))
+    if is_whole:
+        limits = torch.iinfo(tensor.dtype)
+        other = other.clamp(limits.min / 2, limits.max / 2)
+    return torch.where(mask, other.to(tensor.dtype), tensor)
+
+
+def _replaced(tree: Any, made: dict[int, torch.Tensor]) -> Any:
+    if isinstance(tree, torch.Tensor):
+        return made.get(id(tree), tree)
+    if isinstance(tree, (tuple, list)):
+        return type(tree)([_replaced(item, made) for item in tree])
+    if isinstance(tree, dict):
+        return {key: _replaced(item, made) for key, item in tree.items()}
+    return tree
+
+
+def _changed(one: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
+    """Which elements of the first are others in the second."""
+    if one.shape != other.shape or one.dtype != other.dtype:
+        return torch.ones(one.shape, dtype=torch.bool, device=one.device)
+    if not one.numel():
+        return torch.zeros(one.shape, dtype=torch.bool, device=one.device)
+    differs = ~((one == other) | ((one != one) & (other != other)))
+    if not (one.is_floating_point() or one.is_complex()):
+        return differs
+    size = one.abs()
+    largest = torch.where(size.isfinite(), size, torch.zeros_like(size)).double()
+    allowed = _NOISE_IN_EPS.get(one.dtype, 2) * torch.finfo(one.dtype).eps
+    wide = torch.complex128 if one.is_complex() else torch.float64
+    error = (one.to(wide) - other.to(wide)).abs()
+    return differs & ~(error <= allowed * largest.amax())
