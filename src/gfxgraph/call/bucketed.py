@@ -18,6 +18,7 @@ from ..errors import ArgumentError, CaptureError
 from ..graph.capture import CapturedGraph, rehearse
 from ..graph.compare import difference
 from ..graph.turns import CAPTURING, busy, turn_to_capture
+from . import validation
 from .engine import (
     IN_USE,
     Engine,
@@ -27,7 +28,7 @@ from .engine import (
     no_graph_now,
     taken_apart,
 )
-from .entry import Attempt, Entry, Refusal, copier
+from .entry import Attempt, Entry, Refusal, copier, miss
 from .padding import Padding, cut, fills, layout_of, pad_to, piece
 from .signature import MISS, Spec, builder, flatten
 from .traffic import suggest_buckets
@@ -238,7 +239,7 @@ class BucketEngine(Engine):
 
     def _set_hot(self, entries: Any) -> None:
         super()._set_hot(entries)
-        self.front = self._quick_way
+        self.front = miss if validation.every() else self._quick_way
 
     def call(self, fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Answer a call that no quick way did.
@@ -352,18 +353,37 @@ class BucketEngine(Engine):
             return self._first_call(fn, call.args, call.kwargs, key, padded.leaves, make)
         if isinstance(entry, Refusal):
             return self._run_eagerly(fn, call.args, call.kwargs, entry.reason, entry.kind)
-        result = entry.replay(fn, padded.args, padded.kwargs, padded.leaves)
+        replay = functools.partial(entry.replay, fn, padded.args, padded.kwargs, padded.leaves)
+        if validation.due(entry) and not self._draws_other_numbers(entry, call, padded):
+            finished = functools.partial(self._cut, entry, call, padded, replay)
+            run = functools.partial(fn, *call.args, **call.kwargs)
+            result = self._compared(key, entry, call.leaves, finished, run)
+            if result is not MISS:
+                return result
+        result = replay()
         if result is MISS:
             if self._keys.get(key) is not entry:  # released by another thread meanwhile
                 return self._answer(fn, call, shapes)
             return self._run_eagerly(fn, call.args, call.kwargs, IN_USE)
-        results, spec = flatten(result)
         if shapes is not None and len(self._sized) < _MAX_SIZED:
-            self._make_sized(fn, shapes, call, entry, spec)
-        if call.sizes == padded.sizes:
+            self._make_sized(fn, shapes, call, entry, flatten(result)[1])
+        return self._cut(entry, call, padded, lambda: result)
+
+    @staticmethod
+    def _cut(entry: Entry, call: _Call, padded: _Call, replay: Callable[[], Any]) -> Any:
+        """The rows asked for of what a replay gives."""
+        result = replay()
+        if result is MISS or call.sizes == padded.sizes:
             return result
+        results, spec = flatten(result)
         pairs = zip(results, entry.carried, strict=True)
         return builder(spec, [cut(result, dims, call.sizes) for result, dims in pairs])()
+
+    @staticmethod
+    def _draws_other_numbers(entry: Entry, call: _Call, padded: _Call) -> bool:
+        """Whether padding makes it draw others than eager execution does."""
+        captured = entry.captured
+        return captured is None or (captured.draws_random_numbers and call.sizes != padded.sizes)
 
     def _prepare_bucket(
         self, fn: Callable[..., Any], call: _Call, bucket: dict[str, int]

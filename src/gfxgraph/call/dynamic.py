@@ -31,6 +31,7 @@ from .buckets import ShapeBucketPool
 from .observe import ObservedCalls
 from .padding import cut
 from .signature import Spec, builder, flatten
+from .validated_block import ValidatedBlock
 
 __all__ = ["BridgedCUDAGraph", "enable"]
 
@@ -108,10 +109,11 @@ def _as_one_graph(
         inputs = list(tensors_in((calls.args, calls.kwargs)))
         with CAPTURING, modes():  # what this raises is the caller's own error, not the capture's
             rehearse(calls.fn, calls.args, calls.kwargs, inputs, device)
-        graph.stand_in = _CallAgain(calls, _eagerly(calls.fn, error), modes)
+        graph.stand_in = _CallAgain(calls, _eagerly(calls.fn, _why(error)), modes)
     else:
         if calls is not None and calls.count == 1:
             graph.static_output = calls.result
+            ValidatedBlock(graph, calls, modes, functools.partial(_give_up, calls, modes))
 
 
 @contextmanager
@@ -134,7 +136,7 @@ def _in_buckets(
             pool.capture(*calls.args, **calls.kwargs)
     except RuntimeError as error:  # it ran in the block, so it is the sizes, or no time to capture
         pool.reset()
-        answer = _eagerly(calls.fn, error)
+        answer = _eagerly(calls.fn, _why(error))
     graph.stand_in = _CallAgain(calls, answer, modes, plan)
     # When it goes, not when the garbage collector comes round.
     weakref.finalize(graph.stand_in, pool.reset).atexit = False
@@ -237,19 +239,29 @@ def _cut_arguments(
     return builder(spec, [cut(t, dims, by_name) for t, dims in zip(leaves, plan, strict=True)])()
 
 
-def _eagerly(fn: Callable[..., Any], error: RuntimeError) -> Callable[..., Any]:
-    """``fn``; the capture that failed and each call count as fallbacks because of ``error``."""
+def _why(error: RuntimeError) -> str:
+    """Why a capture failed."""
     where = users_line_of(error)
     place = "" if where.file is None else f"{where}: "
-    what = f"{type(error).__name__}: {str(error).partition(chr(10))[0]}"
+    return f"capture failed: {place}{type(error).__name__}: {str(error).partition(chr(10))[0]}"
+
+
+def _give_up(calls: ObservedCalls, modes: _Modes, reason: str) -> _CallAgain:
+    """What makes the call of the block eagerly from now on."""
+    return _CallAgain(calls, _eagerly(calls.fn, reason, fails_now=False), modes)
+
+
+def _eagerly(fn: Callable[..., Any], reason: str, fails_now: bool = True) -> Callable[..., Any]:
+    """``fn``; each call, and a capture that fails now, count as fallbacks because of ``reason``."""
     name = getattr(fn, "__qualname__", None) or type(fn).__qualname__
-    count = functools.partial(tally.fallback, name, f"capture failed: {place}{what}")
+    count = functools.partial(tally.fallback, name, reason)
 
     def eagerly(*args: Any, **kwargs: Any) -> Any:
         count()
         return fn(*args, **kwargs)
 
-    count()
+    if fails_now:
+        count()
     return eagerly
 
 

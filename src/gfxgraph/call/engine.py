@@ -17,13 +17,20 @@ from typing import TYPE_CHECKING, Any, Literal
 import torch
 
 from ..device import current_device
-from ..errors import ArgumentError, CaptureError, CompileError, GfxGraphError
+from ..errors import (
+    ArgumentError,
+    CaptureError,
+    CompileError,
+    GfxGraphError,
+    VerificationError,
+)
 from ..graph.capture import as_of_now, capture, capture_like
 from ..graph.compare import Tolerance
 from ..graph.lane import Lane
 from ..graph.turns import CAPTURING, LOCK, being_busy, busy
 from ..record.effects import storage_key
 from ..stats import log, tally
+from . import validation
 from .budget import admit, register
 from .compiled import Compile, Compiled
 from .entry import Attempt, Entry, GraphRow, Refusal, bytes_of, make_static, miss, shares_memory
@@ -179,12 +186,15 @@ class Engine:
         self._counts = _Counts()
         self._told: set[str] = set()
         self._tries: Counter[Any] = Counter()
+        #: Keys whose graph differed from eager execution in a later replay.
+        self._differed: set[str] = set()
         self._clock = 0
         #: Graphs that were met later than this are not released for room.
         self._keep_after: float = float("inf")
         self._compiled = self._new_compiled()
         self._set_hot(())
         register(self)
+        validation.register(self)
 
     def __reduce__(self) -> Any:
         return type(None), ()  # graphs are left out of copies and pickles of their instance
@@ -194,6 +204,8 @@ class Engine:
 
     def call(self, fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Answer a call that the attempt at the front did not."""
+        if validation.every():  # it may be one to compare
+            return self._call_by_key(fn, args, kwargs)
         for entry in self._hot[1:]:
             result = entry.attempt(fn, args, kwargs)
             if result is not MISS:
@@ -233,6 +245,7 @@ class Engine:
             self._set_hot(())
             self._lanes.clear()
             self._tries.clear()
+            self._differed.clear()
             self._counts = _Counts()
             self._compiled = self._new_compiled()
 
@@ -308,13 +321,70 @@ class Engine:
             make = functools.partial(self._try_capture, fn, key, leaves, spec, changes=changes)
             return self._first_call(fn, args, kwargs, key, leaves, make)
         if isinstance(entry, Entry):
-            result = entry.replay(fn, args, kwargs, leaves)
+            result = MISS
+            if validation.due(entry):
+                replay = functools.partial(entry.trial(), fn, args, kwargs, leaves)
+                run = functools.partial(fn, *args, **kwargs)
+                result = self._compared(key, entry, leaves, replay, run)
+            if result is MISS:
+                result = entry.replay(fn, args, kwargs, leaves)
             if result is not MISS:
                 return result
             if self._keys.get(key) is not entry:  # released by another thread meanwhile
                 return self._call_by_key(fn, args, kwargs)
             return self._run_eagerly(fn, args, kwargs, IN_USE)
         return self._run_eagerly(fn, args, kwargs, entry.reason, entry.kind)
+
+    def _compared(
+        self,
+        key: Any,
+        entry: Entry,
+        leaves: list[torch.Tensor],
+        replay: Callable[[], Any],
+        run: Callable[[], Any],
+    ) -> Any:
+        """Answer a call by a replay that is compared with eager execution.
+
+        Returns:
+            The result; MISS: it was not compared, and nothing was done.
+
+        Raises:
+            VerificationError: the replay differs, and ``fallback="raise"``.
+        """
+        found = validation.compare(entry, leaves, self._options.verify, replay, run)
+        if found is None:
+            return MISS
+        if found.difference is None:
+            return found.result
+        tally.add("validation_failures")
+        self._count_fallback("a replay was not what eager execution gives (validate)")
+        reason = f"a later replay differs from eager execution in {found.difference}"
+        with self._lock:
+            self._counts.eager_calls += 1
+            again = entry.key not in self._differed
+            self._differed.add(entry.key)
+            for other in self._keys.values():
+                if isinstance(other, Entry):
+                    other.compared_at = None  # what changed may matter to it too
+            if self._keys.get(key) is entry:
+                self._drop(key)
+                if again:  # what changed may stay as it is now
+                    self._counts.recaptures += 1
+                else:
+                    self._keep(key, Refusal(entry.key, reason, VerificationError, miss))
+            first = "validation" not in self._told
+            self._told.add("validation")
+        what = "captured again" if again else "runs eagerly from now on"
+        level = logging.WARNING if first else logging.INFO
+        log(level, "validation_failed", function=self.name, key=entry.key, because=reason, so=what)
+        if self._options.fallback == "raise":
+            raise VerificationError(f"{self.name}: {reason}")
+        return found.result
+
+    def validation_changed(self) -> None:
+        """Comparing was turned on or off."""
+        with self._lock:
+            self._set_hot(self._hot)
 
     def _key_of(self, fn: Callable[..., Any], leaves: list[torch.Tensor], spec: Spec) -> Any:
         return key_of(fn, leaves, spec)
@@ -727,7 +797,7 @@ class Engine:
 
     def _set_hot(self, entries: tuple[Entry | Refusal, ...]) -> None:
         self._hot = entries
-        self.front = entries[0].attempt if entries else miss
+        self.front = validation.front(entries[0]) if entries else miss
 
     def _drop(self, key: Any) -> int:
         """Forget a key; how often its graph was replayed."""

@@ -87,6 +87,8 @@ class BridgedCUDAGraph(_Base):  # type: ignore[misc]
         self.stand_in: Callable[[int | None, dict[str, int]], Any] | None = None
         #: Set by :meth:`capture`: what a replay of the graph returns.
         self.static_output: Any = None
+        #: Set by :meth:`capture`: compares replays with eager execution, where that is asked for.
+        self.block: Any = None
         self.counter = tally.replay_counter()
 
     def capture_begin(
@@ -130,7 +132,8 @@ class BridgedCUDAGraph(_Base):  # type: ignore[misc]
         self._compiled_before = frames_compiled()
         self.owns_pool = pool is None
         self._liveness = None
-        if check_input_liveness or self.check_liveness:
+        # Our own captures keep alive what they read.
+        if check_input_liveness or (self.check_liveness and not busy()):
             self._liveness = InputLiveness()
             self._liveness.start()
         log(logging.DEBUG, "capture_begin", pool=handle, mode=capture_error_mode)
@@ -312,6 +315,13 @@ class BridgedCUDAGraph(_Base):  # type: ignore[misc]
             )
         return self.stand_in(batch_size, sizes)
 
+    def holds(self, tensor: torch.Tensor) -> bool:
+        """Whether ``tensor`` lives in the graph's memory pool."""
+        if self._capture_pool is None:
+            return False
+        address, segments = tensor.data_ptr(), current_device().pool_segments(self._capture_pool)
+        return any(start <= address < start + size for start, size in segments)
+
     @property
     def launch(self) -> Callable[[], None]:
         """:meth:`replay` without its counting and checks, for a caller that does its own."""
@@ -324,7 +334,7 @@ class BridgedCUDAGraph(_Base):  # type: ignore[misc]
         """Drop the graph; a capture that is under way is ended first."""
         self._abandon()
         self._is_captured = False
-        self.stand_in = self.static_output = self._liveness = None
+        self.stand_in = self.static_output = self.block = self._liveness = None
         super().reset()
 
     def _abandon(self) -> None:

@@ -69,6 +69,11 @@ class CapturedGraph:
         compiled: whether what it holds is compiled code.
         code: compiled code that it uses, kept for as long as it lives.
         not_compiled: why what the function itself has compiled is in there as it is.
+        regions: what replays write outside, but for the static inputs; in the order of the first
+            writes, and one may be part of another.
+        generators: the generators beside the device's own that the function reaches.
+        slack: what replays may differ by from eager execution, in any dtype: compiled code rounds
+            at other places.
         time_replay: replays from the state that the capture found, puts that back, and gives the
             seconds until the device was done; ``None`` where that was not asked for.
     """
@@ -89,6 +94,9 @@ class CapturedGraph:
     compiled: bool = False
     code: list[object] = dataclasses.field(default_factory=list)
     not_compiled: str = ""
+    regions: list[torch.Tensor] = dataclasses.field(default_factory=list)
+    generators: tuple[torch.Generator, ...] = ()
+    slack: float = 0.0
     time_replay: Callable[[], float] | None = None
 
     @property
@@ -255,6 +263,7 @@ def capture(
     outside = {key: t for key, t in recording.outside.items() if key not in static}
     written = {storage_key(r): originals.get(storage_key(r), r) for r in log.regions()}
     saved = [region for region in log.regions() if storage_key(region) in early]
+    rewritten = [region for region in log.regions() if storage_key(region) not in static]
     saves_generator = recording.draws is not None and bool(recording.breaks())
     holds_compiled = recording.compiles and not this.not_compiled and device.kind != "emulated"
     # Constants of the host are part of compiled code.
@@ -267,7 +276,7 @@ def capture(
     pool_bytes = traced.pool_bytes
     if tree is not None:
         outside, written = tree.outside | outside, tree.written | written
-        saved = tree.saved + saved
+        saved, rewritten = tree.saved + saved, tree.regions + rewritten
         saves_generator |= tree.saves_generator
         folded_from |= tree.guard.watched_versions()
         report = list(dict.fromkeys(tree.report + report))
@@ -299,6 +308,9 @@ def capture(
         compiled=compiled,
         code=compiled_code() if holds_compiled else [],
         not_compiled=this.not_compiled,
+        regions=rewritten,
+        generators=generators,
+        slack=rounding(recording.dtypes, device) if compiled or recording.compiles else 0.0,
         time_replay=functools.partial(timed_replay, traced, this) if timed else None,
     )
 
@@ -472,6 +484,7 @@ def rehearse(
     inputs: Sequence[torch.Tensor],
     device: Device,
     model: CapturedGraph | None = None,
+    look: Callable[[UndoLog], None] = lambda written: None,
 ) -> tuple[Any, bool]:
     """Run ``function``, and take back what that did outside.
 
@@ -485,6 +498,8 @@ def rehearse(
         device: where it runs.
         model: what was captured of it, for whatever sizes: if it only computes, there should be
             nothing to take back, and the run is faster.
+        look: called after the run, before anything is taken back, with what knows the regions
+            that it wrote; not where ``model`` made it faster.
 
     Returns:
         The result, and whether random numbers of the device were drawn.
@@ -509,6 +524,7 @@ def rehearse(
             result = function(*args, **kwargs)
             # It may be memory that is put back now.
             result = pytree.tree_map_only(torch.Tensor, torch.clone, result)
+            look(written)
         return result, recorder.recording.draws is not None
     finally:
         written.undo()
