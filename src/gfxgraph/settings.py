@@ -52,22 +52,22 @@ class Settings:
 
     Attributes:
         mode: what ``GFXGRAPH`` says; ``"off"`` where it is not set.
-        validate_every: compare the first replay of each graph and every one of this number with
-            eager execution, where replays are validated.
         vram_cap: share of the device's memory that captures may fill, 0.0 to 1.0.
         log_level: a level of :mod:`logging`.
         rdna2_kernels: ``SGLANG_RDNA2_KERNELS=1``.
         disabled: ``SGLANG_DISABLE_GFXGRAPH=1``.
         gfx_override: ``HSA_OVERRIDE_GFX_VERSION``, such as ``"10.3.0"``, or ``None``.
+        validate_every: compare the first replay of each graph and every one of this number with
+            eager execution, where replays are validated.
     """
 
     mode: Mode = "off"
-    validate_every: int = 100
     vram_cap: float = 0.80
     log_level: int = logging.WARNING
     rdna2_kernels: bool = False
     disabled: bool = False
     gfx_override: str | None = None
+    validate_every: int = 100
 
 
 def mode(environ: Mapping[str, str] = os.environ) -> Mode:

@@ -11,9 +11,11 @@ from typing import Any
 import torch
 
 from ..device.emulated_rules import is_move
-from ..errors import ArgumentError, DeviceError
+from ..errors import ArgumentError, CaptureError, DeviceError
 from ..graph.state import PythonState
 from ..graph.turns import being_busy
+from ..graph.warm_up import one_line
+from ..record.collectives import refused
 from ..record.effects import UndoLog, storage_key
 from ..record.pretend import Pretend, PretendTensor
 from ..record.recorder import Recorder, threads_told
@@ -105,12 +107,18 @@ class _Check:
                         with (
                             self._prints(),
                             threads_told(self._thread),
+                            refused(),
                             recorder.watching(),
                         ):
                             result = self._fn(*args, **kwargs)
                     except DeviceError:
                         raise
                     except Exception as error:
+                        if isinstance(error, CaptureError) and error.rule == "collective":
+                            where = Source(error.file, error.line)
+                            return self._add("collective", error.operation or "", where)
+                        if "process group has not been initialized" in str(error):
+                            return self._add("collective", one_line(error), users_line_of(error))
                         what = f"{type(error).__name__}: {str(error).partition(chr(10))[0]}"
                         return self._add("raises", what, users_line_of(error))
                     finally:

@@ -23,6 +23,7 @@ from ..graph.bridged import BridgedCUDAGraph
 from ..graph.capture import rehearse
 from ..graph.enable import enable
 from ..graph.turns import CAPTURING, LOCK, no_garbage_collection
+from ..record.collectives import refused
 from ..record.effects import storage_key, tensors_in
 from ..record.source import users_line_of
 from ..stats import tally
@@ -96,19 +97,28 @@ def _as_one_graph(
             device.clear_library_workspaces()
             graph.capture_begin(**options)
             try:
-                with calls or nullcontext():
+                # Where the function is known, it can run eagerly instead.
+                with (
+                    nullcontext() if calls is None else refused(when=lambda: calls.is_inside),
+                    calls or nullcontext(),
+                ):
                     yield
             except BaseException:
                 graph.reset()  # ends the capture, while its stream is the current one
                 raise
             graph.capture_end()
             device.clear_library_workspaces()
-    except RuntimeError as error:
+    except RuntimeError:
         if calls is None or not calls.is_all_there_was:
             raise
         inputs = list(tensors_in((calls.args, calls.kwargs)))
-        with CAPTURING, modes():  # what this raises is the caller's own error, not the capture's
-            rehearse(calls.fn, calls.args, calls.kwargs, inputs, device)
+        try:
+            with CAPTURING, modes():
+                rehearse(calls.fn, calls.args, calls.kwargs, inputs, device)
+        except CaptureError as found:  # all else is the caller's own error, not the capture's
+            if found.rule != "collective":
+                raise
+            error = found
         graph.stand_in = _CallAgain(calls, _eagerly(calls.fn, _why(error)), modes)
     else:
         if calls is not None and calls.count == 1:

@@ -28,6 +28,7 @@ from ..graph.capture import as_of_now, capture, capture_like
 from ..graph.compare import Tolerance
 from ..graph.lane import Lane
 from ..graph.turns import CAPTURING, LOCK, being_busy, busy
+from ..record import collectives
 from ..record.effects import storage_key
 from ..stats import log, tally
 from . import validation
@@ -249,6 +250,15 @@ class Engine:
             self._counts = _Counts()
             self._compiled = self._new_compiled()
 
+    def _release_groups(self) -> None:
+        """Release the graphs that hold collectives: a group of theirs is destroyed."""
+        with self._lock:
+            for key, entry in list(self._keys.items()):
+                if isinstance(entry, Entry) and entry.captured and entry.captured.groups:
+                    why = "a process group is shut down whose collective it holds"
+                    log(logging.INFO, "graph_released", function=self.name, because=why)
+                    self._drop(key)
+
     def release_unused(self, all_or_none: bool) -> int:
         """Release the graphs that were never replayed.
 
@@ -423,7 +433,7 @@ class Engine:
         No lock of ours is held while the caller's own run goes on, and none is waited for.
         """
         as_before = self._as_of_now(leaves, tree)
-        with being_busy():
+        with being_busy(), collectives.noticed() as issued:
             result = fn(*args, **kwargs)
         with self._lock:
             self._counts.eager_calls += 1
@@ -433,7 +443,7 @@ class Engine:
             with self._lock:
                 if self._keys.get(key) is not tree:
                     return result
-            with as_before():
+            with as_before(), collectives.refused(issued):
                 error = make(result)
         finally:
             CAPTURING.release()
@@ -480,6 +490,7 @@ class Engine:
         kind = _describe_key(leaves, spec)
         opaque = any(not const.is_value for const in constants(spec))
         try:
+            collectives.raise_if_noticed()
             with self._lock:
                 self._tries[kind] += bool(changes or opaque)
             if self._tries[kind] > _MAX_TRIES:
@@ -500,6 +511,8 @@ class Engine:
                 entry.captured.sample.clear()
             entry.attempt = fits(entry.replay)
             entry.on_new_path = functools.partial(self._new_path, key, spec)
+            if entry.captured is not None and entry.captured.groups:
+                collectives.release_with_groups(self._release_groups, entry.captured.groups)
             with self._lock:
                 self._counts.captures += 1
                 if tree is not None:

@@ -50,6 +50,11 @@ class ObservedCalls:
         self._profiler: Any = None
 
     @property
+    def is_inside(self) -> bool:
+        """Whether a call is under way."""
+        return self._is_inside
+
+    @property
     def is_all_there_was(self) -> bool:
         """Whether there was one call, and no error from the rest of the block."""
         return self.count == 1 and not self._failed_outside

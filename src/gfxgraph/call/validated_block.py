@@ -15,7 +15,7 @@ from typing import Any
 import torch
 
 from ..device import current_device
-from ..errors import ArgumentError
+from ..errors import ArgumentError, CaptureError
 from ..graph.bridged import BridgedCUDAGraph
 from ..graph.capture import rehearse
 from ..graph.compare import difference
@@ -117,8 +117,15 @@ class ValidatedBlock:
             written = log
             after[:] = [*(region.clone() for region in log.regions()), device.rng_state(index)]
 
-        with self._modes():
-            result, draws = rehearse(self._fn, self._args, self._kwargs, inputs, device, look=look)
+        try:
+            with self._modes():
+                result, draws = rehearse(
+                    self._fn, self._args, self._kwargs, inputs, device, look=look
+                )
+        except CaptureError as error:
+            if error.rule != "collective":
+                raise
+            return f"that it now issues a collective: {error}"
         self._replay(graph)
         self._compared_at = graph.counter.replays
         with torch.no_grad():

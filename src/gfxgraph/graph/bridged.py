@@ -16,6 +16,7 @@ from ..device import PoolHandle, current_device
 from ..device.emulated import EmulatedGraph
 from ..dynamo import frames_compiled
 from ..errors import ArgumentError, CaptureError
+from ..record import collectives
 from ..record.source import users_line
 from ..stats import log, tally
 from .compare import Tolerance
@@ -82,6 +83,9 @@ class BridgedCUDAGraph(_Base):  # type: ignore[misc]
         self._liveness: InputLiveness | None = None
         self._is_captured = False
         self._has_failed = False
+        #: What the capture under way issued, and what ends looking at that.
+        self._issued = collectives.Watched()
+        self._look_away: Callable[[], None] = _nothing
         #: Set by :meth:`capture`: what answers a replay in place of the graph, given ``batch_size``
         #: and the other sizes.
         self.stand_in: Callable[[int | None, dict[str, int]], Any] | None = None
@@ -130,6 +134,8 @@ class BridgedCUDAGraph(_Base):  # type: ignore[misc]
             raise
         self._capture_stream, self._capture_index, self._capture_pool = stream, index, handle
         self._compiled_before = frames_compiled()
+        self._issued = collectives.Watched()
+        self._look_away = collectives.watch(self._issued)
         self.owns_pool = pool is None
         self._liveness = None
         # Our own captures keep alive what they read.
@@ -152,6 +158,8 @@ class BridgedCUDAGraph(_Base):  # type: ignore[misc]
         if self._liveness is not None:
             self._liveness.stop(lambda a: device.in_pool(cast(PoolHandle, self._capture_pool), a))
         self._capture_stream = None
+        self._look_away()
+        self._look_away = _nothing
         if not busy():  # our own captures know what they capture
             tell_if_compiled(self._compiled_before, lambda: str(users_line()))
         try:
@@ -166,6 +174,8 @@ class BridgedCUDAGraph(_Base):  # type: ignore[misc]
             self._has_failed = True
             raise
         self._is_captured = True
+        if self._issued.groups and not busy():
+            collectives.release_with_groups(self._release_with_group, self._issued.groups)
         tally.add("capture_count")
         log(logging.DEBUG, "capture_end", pool=self._capture_pool)
 
@@ -337,6 +347,12 @@ class BridgedCUDAGraph(_Base):  # type: ignore[misc]
         self.stand_in = self.static_output = self.block = self._liveness = None
         super().reset()
 
+    def _release_with_group(self) -> None:
+        """A group whose collectives it holds is destroyed."""
+        why = "a process group is shut down whose collective it holds"
+        log(logging.WARNING, "graph_released", because=why)
+        self.reset()
+
     def _abandon(self) -> None:
         """End a capture whose graph nobody wants any more."""
         if self._capture_stream is None:
@@ -360,3 +376,7 @@ class BridgedCUDAGraph(_Base):  # type: ignore[misc]
         finalizer = getattr(super(), "__del__", None)
         if finalizer is not None:
             finalizer()
+
+
+def _nothing() -> None:
+    pass

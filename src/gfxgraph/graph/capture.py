@@ -22,6 +22,7 @@ import torch.utils._pytree as pytree
 from ..device import Device
 from ..dynamo import Uncompiled, compiled_code, without_graphs_of_inductor
 from ..errors import CaptureError, GfxGraphError
+from ..record.collectives import refused
 from ..record.effects import KnownTensors, UndoLog, Unexpected, nobody_else_holds, storage_key
 from ..record.recorder import Recorder, threads_told
 from ..stats import log
@@ -72,6 +73,7 @@ class CapturedGraph:
         regions: what replays write outside, but for the static inputs; in the order of the first
             writes, and one may be part of another.
         generators: the generators beside the device's own that the function reaches.
+        groups: names of the process groups, each of one rank, whose collectives it holds.
         slack: what replays may differ by from eager execution, in any dtype: compiled code rounds
             at other places.
         time_replay: replays from the state that the capture found, puts that back, and gives the
@@ -96,6 +98,7 @@ class CapturedGraph:
     not_compiled: str = ""
     regions: list[torch.Tensor] = dataclasses.field(default_factory=list)
     generators: tuple[torch.Generator, ...] = ()
+    groups: frozenset[str] = frozenset()
     slack: float = 0.0
     time_replay: Callable[[], float] | None = None
 
@@ -182,7 +185,7 @@ def capture(
     traced: Traced | None = None
     sample: list[torch.Tensor] = []
     try:
-        with being_busy(), without_graphs_of_inductor():
+        with being_busy(), without_graphs_of_inductor(), refused() as issued:
             with device.on_stream(lane.stream, index):
                 eager = warm_up(this, warmup)
             if random.getstate() != python_random:
@@ -310,6 +313,7 @@ def capture(
         not_compiled=this.not_compiled,
         regions=rewritten,
         generators=generators,
+        groups=frozenset(issued.groups) | (frozenset() if tree is None else tree.groups),
         slack=rounding(recording.dtypes, device) if compiled or recording.compiles else 0.0,
         time_replay=functools.partial(timed_replay, traced, this) if timed else None,
     )
@@ -414,12 +418,20 @@ def _only_computes(
     before = device.rng_state(index)
     more: list[str] = []
     uncompiled = Uncompiled()
-    with being_busy(), no_printing() as printed, threads_told(_unexpected_thread), uncompiled:
+    with (
+        being_busy(),
+        no_printing() as printed,
+        threads_told(_unexpected_thread),
+        uncompiled,
+        refused() as issued,
+    ):
         try:
             yield mode
         finally:
             if uncompiled.asked:
                 more.append("calls what is to be compiled")
+            if issued.groups:
+                more.append("issues a collective")
             if printed:
                 more.append("prints")
             if random.getstate() != python_random:
@@ -520,7 +532,7 @@ def rehearse(
     with LOCK:
         back = as_of_now(device, index)
     try:
-        with being_busy(), no_printing(), back(), recorder.watching():
+        with being_busy(), no_printing(), back(), refused(), recorder.watching():
             result = function(*args, **kwargs)
             # It may be memory that is put back now.
             result = pytree.tree_map_only(torch.Tensor, torch.clone, result)
