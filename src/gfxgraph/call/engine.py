@@ -443,7 +443,7 @@ class Engine:
             with self._lock:
                 if self._keys.get(key) is not tree:
                     return result
-            with as_before(), collectives.refused(issued):
+            with as_before(), collectives.known(issued):
                 error = make(result)
         finally:
             CAPTURING.release()
@@ -490,7 +490,7 @@ class Engine:
         kind = _describe_key(leaves, spec)
         opaque = any(not const.is_value for const in constants(spec))
         try:
-            collectives.raise_if_noticed()
+            collectives.raise_if_known()
             with self._lock:
                 self._tries[kind] += bool(changes or opaque)
             if self._tries[kind] > _MAX_TRIES:

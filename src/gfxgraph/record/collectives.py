@@ -31,8 +31,9 @@ from .source import Source, users_line
 __all__ = [
     "Collective",
     "Watched",
+    "known",
     "noticed",
-    "raise_if_noticed",
+    "raise_if_known",
     "refused",
     "release_with_groups",
     "watch",
@@ -114,10 +115,8 @@ class Watched:
         stopped: the first that was not issued.
     """
 
-    def __init__(
-        self, found: Iterable[Collective] = (), refuses: Callable[[], bool] = lambda: False
-    ) -> None:
-        self.found = list(found)
+    def __init__(self, refuses: Callable[[], bool] = lambda: False) -> None:
+        self.found: list[Collective] = []
         self.groups: set[str] = set()
         self.refuses = refuses
         self.stopped: Collective | None = None
@@ -138,37 +137,53 @@ def noticed() -> Iterator[Watched]:
 
 
 @contextmanager
-def refused(
-    before: Watched | None = None, when: Callable[[], bool] = lambda: True
-) -> Iterator[Watched]:
+def refused(when: Callable[[], bool] = lambda: True) -> Iterator[Watched]:
     """Let no collective of this thread reach other ranks.
 
     Args:
-        before: what an earlier run of the same function issued.
-        when: whether it is one of those now.
+        when: whether that holds now.
 
     Raises:
         CaptureError: one was about to; also where the function went on after that.
     """
-    watched = Watched(() if before is None else before.found, when)
-    if not _is_initialized() and not watched.found:
+    watched = Watched(when)
+    if not _is_initialized():
         yield watched
         return
     with _looking(watched):
-        yield watched
+        coalescing = _c10d()._world.pg_coalesce_state
+        before = set(coalescing)
+        try:
+            yield watched
+        finally:
+            if watched.stopped is not None:
+                # Or the group would keep for later what is issued from now on.
+                for group in coalescing.keys() - before:
+                    del coalescing[group]
     if watched.stopped is not None:
         raise watched.stopped.error()
 
 
-def raise_if_noticed() -> None:
-    """Raise what an earlier run of the same function shows, see :func:`refused`.
+@contextmanager
+def known(watched: Watched) -> Iterator[None]:
+    """Remember what a run issued: runs of the same function would do so again."""
+    before = getattr(_local, "known", None)
+    _local.known = watched
+    try:
+        yield
+    finally:
+        _local.known = before
+
+
+def raise_if_known() -> None:
+    """Raise what an earlier run of the function showed.
 
     Raises:
         CaptureError: it issued a collective.
     """
-    for watched in _windows():
-        if watched.refuses() and watched.found:
-            raise watched.found[0].error()
+    watched: Watched | None = getattr(_local, "known", None)
+    if watched is not None and watched.found:
+        raise watched.found[0].error()
 
 
 def watch(watched: Watched) -> Callable[[], None]:
@@ -257,8 +272,12 @@ def _looking(watched: Watched) -> Iterator[None]:
                     _undo.pop()()
 
 
+def _c10d() -> Any:
+    return sys.modules["torch.distributed.distributed_c10d"]
+
+
 def _replace_all() -> None:
-    c10d: Any = sys.modules["torch.distributed.distributed_c10d"]
+    c10d = _c10d()
     classes = {dist.ProcessGroup, torch._C._distributed_c10d.Backend}
     for group in list(c10d._world.pg_map):  # groups that are written in Python
         classes.update(c for c in type(group).__mro__ if issubclass(c, tuple(classes)))
@@ -280,7 +299,7 @@ def _method(original: Any, name: str) -> Any:
     @functools.wraps(original)
     def method(group: Any, *args: Any, **kwargs: Any) -> Any:
         if _windows():
-            _issue(name, group.size(), getattr(group, "group_name", ""))
+            _issue(name, group.size(), _name_of(group))
         return original(group, *args, **kwargs)
 
     return method
@@ -308,7 +327,7 @@ def _new_group(original: Any) -> Any:
 
 def _group_of(args: Iterable[Any]) -> tuple[int, str]:
     """Size and name of the group that an operator is called with."""
-    c10d: Any = sys.modules["torch.distributed.distributed_c10d"]
+    c10d = _c10d()
     for arg in args:
         try:
             if isinstance(arg, str):
@@ -319,8 +338,16 @@ def _group_of(args: Iterable[Any]) -> tuple[int, str]:
                 continue
         except (RuntimeError, KeyError, TypeError, ValueError):  # another string, or object
             continue
-        return group.size(), group.group_name
+        return group.size(), _name_of(group)
     return dist.get_world_size(), ""
+
+
+def _name_of(group: Any) -> str:
+    """Its name; empty where it has none."""
+    try:
+        return str(group.group_name)
+    except (AttributeError, RuntimeError):  # a backend; a group made without torch's functions
+        return ""
 
 
 @functools.cache
@@ -358,9 +385,9 @@ def release_with_groups(release: Callable[[], None], groups: Iterable[str]) -> N
 def _releasing(original: Any) -> Any:
     @functools.wraps(original)
     def method(group: Any, *args: Any, **kwargs: Any) -> Any:
-        name = group.group_name
+        name = _name_of(group)
         with _lock:
-            due = [held for held in _holders if name in held[1] or "" in held[1]]
+            due = [held for held in _holders if name in held[1] or "" in held[1] or not name]
             _holders[:] = [held for held in _holders if held not in due]
         for held, _ in due:
             release = held()
