@@ -321,8 +321,11 @@ def a_count_that_nobody_sees(rank, world, device):
 
     since = issued()
     f(rows(rank, device))  # the warm-up runs of this rank come to three
-    return {"issued": issued() - since, "captures": f.stats().captures,
-            "refused": list(f.stats().refused.values())}
+    return {
+        "issued": issued() - since,
+        "captures": f.stats().captures,
+        "refused": list(f.stats().refused.values()),
+    }
 
 
 @case
@@ -406,6 +409,34 @@ def a_block_of_sizes(rank, world, device):
     return {
         "right": [bool(torch.equal(y, total(world, device) * 2 + 1)) for y in results],
         "issued": issued() - since,
+    }
+
+
+@case
+def a_low_level_capture(rank, world, device):
+    """On the emulated device it is refused; nothing waits, also where only one rank tries."""
+    x = rows(rank, device)
+    since, graph = issued(), gfxgraph.BridgedCUDAGraph()
+    said, caught = "", ""
+    if device == "cpu" and rank == 0:
+        try:
+            with graph.capture():
+                summed(x)
+        except CaptureError as error:
+            said = error.rule
+        try:
+            with graph.capture():
+                try:
+                    summed(x)
+                except RuntimeError:
+                    x + 1
+        except CaptureError as error:
+            caught = error.rule
+    return {
+        "said": said,
+        "caught": caught,
+        "issued": issued() - since,
+        "right": [bool(torch.equal(summed(x), total(world, device) * 2 + 1))],
     }
 
 

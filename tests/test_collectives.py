@@ -204,6 +204,13 @@ def test_a_block_of_sizes(ranks):
         assert all(rank["right"]) and rank["issued"] == 4  # the block itself runs once
 
 
+def test_a_low_level_capture(ranks):
+    for rank in ranks:
+        assert rank["issued"] == 0 and all(rank["right"])
+    if not HAS_GPU:
+        assert ranks[0]["said"] == ranks[0]["caught"] == "collective"
+
+
 def test_compiled(ranks):
     for rank in ranks:
         ran_eagerly(rank, "all_reduce", len(ranks))

@@ -205,9 +205,7 @@ class Engine:
 
     def call(self, fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Answer a call that the attempt at the front did not."""
-        if validation.every():  # it may be one to compare
-            return self._call_by_key(fn, args, kwargs)
-        for entry in self._hot[1:]:
+        for entry in self._others:
             result = entry.attempt(fn, args, kwargs)
             if result is not MISS:
                 self._promote(entry)
@@ -811,6 +809,8 @@ class Engine:
     def _set_hot(self, entries: tuple[Entry | Refusal, ...]) -> None:
         self._hot = entries
         self.front = validation.front(entries[0]) if entries else miss
+        #: Asked when the front does not answer; not while a call may be one to compare.
+        self._others = () if validation.every() else entries[1:]
 
     def _drop(self, key: Any) -> int:
         """Forget a key; how often its graph was replayed."""

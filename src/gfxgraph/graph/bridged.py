@@ -134,7 +134,8 @@ class BridgedCUDAGraph(_Base):  # type: ignore[misc]
             raise
         self._capture_stream, self._capture_index, self._capture_pool = stream, index, handle
         self._compiled_before = frames_compiled()
-        self._issued = collectives.Watched()
+        # On the emulated device a replay would send nothing.
+        self._issued = collectives.Watched(lambda: device.kind == "emulated")
         self._look_away = collectives.watch(self._issued)
         self.owns_pool = pool is None
         self._liveness = None
@@ -164,6 +165,9 @@ class BridgedCUDAGraph(_Base):  # type: ignore[misc]
             tell_if_compiled(self._compiled_before, lambda: str(users_line()))
         try:
             super().capture_end()
+            if self._issued.stopped is not None:  # the block went on without it
+                super().reset()
+                raise self._issued.stopped.error()
         except BaseException as error:
             tally.add("capture_failures")
             log(logging.INFO, "capture_failed", error=str(error).partition("\n")[0])
