@@ -511,3 +511,16 @@ def test_a_schedule_made_of_an_array_is_constant(device):
     (row,) = fast.stats().graphs
     assert row.paths == 1 and fast.stats().captures == 1 and not fast.stats().fallbacks
     assert gfxgraph.check(denoise, torch.randn(4)).verdict == "captures"
+
+
+@pytest.mark.parametrize("write", [lambda t: t.copy_(t), lambda t: t.copy_(t.view(-1).view_as(t))])
+def test_a_tensor_that_is_copied_onto_itself_still_depends_on_the_arguments(device, write):
+    def fn(x):
+        y = -x
+        write(y)
+        return x.sin() if y.sum() > 0 else x.cos()
+
+    graphed = gfxgraph.graphed(fn)
+    for sign in (1.0, 1.0, -1.0, -1.0, 1.0):
+        x = torch.full((3,), sign, device=device)
+        assert torch.equal(graphed(x), fn(x))

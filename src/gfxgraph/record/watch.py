@@ -311,10 +311,8 @@ class Watch:
             for tensor in written:
                 if self.name(tensor) not in self.inside:
                     self.wrote(tensor)
-            read = keys
-            if op and op.overwrites:
-                read = [key for key, t in zip(keys, tensors, strict=True) if t is not written[0]]
-            sources = self._joined(read)
+            # By position: in `t.copy_(t)` the tensor that is written is also the one that is read.
+            sources = self._joined(keys[1:] if op and op.overwrites else keys)
         host = [t for t in tensors if not self.on_device(t)]
         point = None
         # Of most operators only where their tensors are decides whether a capture can hold them.
