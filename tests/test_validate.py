@@ -524,6 +524,77 @@ def test_where_the_function_is_not_known_nothing_is_compared(device, factor):
     assert out[0].item() == 2.0 and failures() == 0
 
 
+def loop(x):
+    time = torch.tensor(1.0, device=x.device)
+    while time > 0:
+        x, time = x * 1.1, time - 0.3
+    return x
+
+
+def seeded(x):
+    torch.manual_seed(3)
+    return x + torch.rand_like(x)
+
+
+HARMLESS = {
+    "gives an argument": lambda x: x,
+    "gives a written argument": lambda x: (x.add_(1), x),
+    "writes a part": lambda x: x[1:].mul_(2).sum(),
+    "writes by a view": lambda x: x.view(2, 2).t().add_(1),
+    "draws into an argument": lambda x: x.normal_(),
+    "draws on one path": lambda x: x + torch.rand_like(x) if x.sum() > 0 else x - 1,
+    "writes on one path": lambda x: x.add_(1) if x.sum() > 0 else x.sub_(1),
+    "seeds": seeded,
+    "samples": lambda x: torch.multinomial(x.softmax(-1), 2),
+    "loops": loop,
+    "reads data": lambda x: x[x > 0].sum() + x,
+    "gives no number": lambda x: x / (x - x),
+    "gives integers": lambda x: (x * 10).long(),
+    "gives complex numbers": lambda x: torch.view_as_complex(x.view(2, 2)) * 2,
+    "gives a structure": lambda x: {"a": [x + 1, 2.5, None], "b": x.sort()},
+    "holds a constant": lambda x: x + torch.tensor([1.0, 2.0, 3.0, 4.0], device=x.device),
+    "is half": lambda x: x.half().outer(x.half()),
+}
+
+
+@pytest.mark.parametrize("outputs", ["own", "view"])
+@pytest.mark.parametrize("fn", HARMLESS.values(), ids=HARMLESS.keys())
+def test_what_is_right_is_never_taken_for_wrong(device, fn, outputs):
+    graphed = gfxgraph.graphed(fn, outputs=outputs)
+    gfxgraph.enable(validate=True, validate_every=1)
+
+    def calls(function):
+        torch.manual_seed(5)
+        for n in range(5):
+            x = torch.randn(4, generator=torch.Generator().manual_seed(n)).to(device)
+            leaves = torch.utils._pytree.tree_leaves((function(x), x, torch.rand(2, device=device)))
+            yield [t.clone() if isinstance(t, torch.Tensor) else t for t in leaves]
+
+    for got, expected in zip(list(calls(graphed)), list(calls(fn)), strict=True):
+        torch.testing.assert_close(got, expected, equal_nan=True, rtol=1e-3, atol=1e-3)
+    stats = graphed.stats()
+    assert failures() == 0 and stats.replays and not stats.refused
+
+
+def test_a_compiled_model_of_a_block_may_round_elsewhere(device):
+    model = torch.compile(torch.nn.Linear(8, 8).to(device), backend="aot_eager")
+    x = torch.randn(2, 8, device=device)
+    model(x)
+
+    def call(x):
+        return model(x)
+
+    graph = gfxgraph.BridgedCUDAGraph()
+    with graph.capture(model_fn=call):
+        out = call(x)
+    gfxgraph.enable(validate=True, validate_every=1)
+    for _ in range(3):
+        x.normal_()
+        graph.replay()
+        torch.testing.assert_close(out, model(x))
+    assert failures() == 0
+
+
 def test_threads_compare_while_others_replay(device):
     seen = torch.zeros(64, device=device)
 

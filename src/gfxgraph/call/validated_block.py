@@ -19,8 +19,10 @@ from ..errors import ArgumentError, CaptureError
 from ..graph.bridged import BridgedCUDAGraph
 from ..graph.capture import rehearse
 from ..graph.compare import difference
+from ..graph.first_replay import rounding
 from ..graph.turns import CAPTURING, LOCK
 from ..record.effects import UndoLog, tensors_in
+from ..record.recorder import Recording
 from ..stats import log, tally
 from . import validation
 from .observe import ObservedCalls
@@ -111,10 +113,13 @@ class ValidatedBlock:
         index = device.index(torch.device(where))
         before = device.rng_state(index)
         after: list[torch.Tensor] = []
+        slack, compiles = 0.0, False
 
-        def look(log: UndoLog) -> None:
-            nonlocal written
-            written = log
+        def look(log: UndoLog, recording: Recording) -> None:
+            nonlocal written, slack, compiles
+            written, compiles = log, recording.compiles
+            if compiles:  # it ran as it is
+                slack = rounding(recording.dtypes, device)
             after[:] = [*(region.clone() for region in log.regions()), device.rng_state(index)]
 
         try:
@@ -132,12 +137,13 @@ class ValidatedBlock:
             outputs, spec = flatten(self._result)
             expected, expected_spec = flatten(result)
             found = "the structure of its result" if spec != expected_spec else None
-            found = found or validation.differs(outputs, expected, True)
+            found = found or validation.differs(outputs, expected, True, slack)
             for region, value in zip(written.regions(), after, strict=False):
-                differs = difference(region, value, True)
+                differs = difference(region, value, True, slack)
                 if found is None and differs is not None:
                     found = f"a tensor of shape {tuple(region.shape)} that it writes: {differs}"
-        if found is None and draws and not torch.equal(device.rng_state(index), after[-1]):
+        same = compiles or not draws or torch.equal(device.rng_state(index), after[-1])
+        if found is None and not same:
             found = "the state of the random generator"
         if found is not None:
             written.undo()

@@ -24,7 +24,7 @@ from ..dynamo import Uncompiled, compiled_code, without_graphs_of_inductor
 from ..errors import CaptureError, GfxGraphError
 from ..record.collectives import refused
 from ..record.effects import KnownTensors, UndoLog, Unexpected, nobody_else_holds, storage_key
-from ..record.recorder import Recorder, threads_told
+from ..record.recorder import Recorder, Recording, threads_told
 from ..stats import log
 from .compare import Tolerance
 from .first_replay import compare_all, first_replay, rounding, timed_replay, verify
@@ -496,7 +496,7 @@ def rehearse(
     inputs: Sequence[torch.Tensor],
     device: Device,
     model: CapturedGraph | None = None,
-    look: Callable[[UndoLog], None] = lambda written: None,
+    look: Callable[[UndoLog, Recording], None] = lambda written, recording: None,
 ) -> tuple[Any, bool]:
     """Run ``function``, and take back what that did outside.
 
@@ -511,7 +511,7 @@ def rehearse(
         model: what was captured of it, for whatever sizes: if it only computes, there should be
             nothing to take back, and the run is faster.
         look: called after the run, before anything is taken back, with what knows the regions
-            that it wrote; not where ``model`` made it faster.
+            that it wrote, and with its recording; not where ``model`` made it faster.
 
     Returns:
         The result, and whether random numbers of the device were drawn.
@@ -536,7 +536,7 @@ def rehearse(
             result = function(*args, **kwargs)
             # It may be memory that is put back now.
             result = pytree.tree_map_only(torch.Tensor, torch.clone, result)
-            look(written)
+            look(written, recorder.recording)
         return result, recorder.recording.draws is not None
     finally:
         written.undo()
