@@ -108,9 +108,10 @@ def _as_one_graph(
                 raise
             graph.capture_end()
             device.clear_library_workspaces()
-    except RuntimeError:
+    except RuntimeError as error:
         if calls is None or not calls.is_all_there_was:
             raise
+        why = _why(error)
         inputs = list(tensors_in((calls.args, calls.kwargs)))
         try:
             with CAPTURING, modes():
@@ -118,8 +119,8 @@ def _as_one_graph(
         except CaptureError as found:  # all else is the caller's own error, not the capture's
             if found.rule != "collective":
                 raise
-            error = found
-        graph.stand_in = _CallAgain(calls, _eagerly(calls.fn, _why(error)), modes)
+            why = _why(found)
+        graph.stand_in = _CallAgain(calls, _eagerly(calls.fn, why), modes)
     else:
         if calls is not None and calls.count == 1:
             graph.static_output = calls.result
