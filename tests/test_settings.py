@@ -30,8 +30,9 @@ def test_every_variable_is_read():
             "SGLANG_RDNA2_KERNELS": "1",
             "SGLANG_DISABLE_GFXGRAPH": "1",
             "HSA_OVERRIDE_GFX_VERSION": "10.3.0",
+            "GFXGRAPH_VALIDATE_EVERY": "7",
         }
-    ) == Settings("validate", 0.5, logging.DEBUG, True, True, "10.3.0")
+    ) == Settings("validate", 0.5, logging.DEBUG, True, True, "10.3.0", 7)
 
 
 @pytest.mark.parametrize(

@@ -70,7 +70,7 @@ class DeadTensorError(GfxGraphError, RuntimeError):
 
 
 class VerificationError(CaptureError):
-    """The first replay of a graph did not give what eager execution gives."""
+    """A replay did not give what eager execution gives."""
 
 
 class CompileError(CaptureError):

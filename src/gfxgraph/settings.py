@@ -3,6 +3,9 @@
 ================================  =======================================================
 ``GFXGRAPH``                      ``1``, ``debug`` or ``validate``: ``enable()`` on import;
                                   ``0`` or empty: off (the default)
+``GFXGRAPH_VALIDATE_EVERY``       with ``validate``: which replays are compared with eager
+                                  execution beside the first, a whole number from 1,
+                                  default 100
 ``GFXGRAPH_VRAM_CAP``             share of the device's memory that captures may fill,
                                   0.0 to 1.0, default 0.80; captures by hand look at it
                                   only where it is set
@@ -55,6 +58,8 @@ class Settings:
         rdna2_kernels: ``SGLANG_RDNA2_KERNELS=1``.
         disabled: ``SGLANG_DISABLE_GFXGRAPH=1``.
         gfx_override: ``HSA_OVERRIDE_GFX_VERSION``, such as ``"10.3.0"``, or ``None``.
+        validate_every: compare the first replay of each graph and every one of this number with
+            eager execution, where replays are validated.
     """
 
     mode: Mode = "off"
@@ -63,6 +68,7 @@ class Settings:
     rdna2_kernels: bool = False
     disabled: bool = False
     gfx_override: str | None = None
+    validate_every: int = 100
 
 
 def mode(environ: Mapping[str, str] = os.environ) -> Mode:
@@ -110,6 +116,9 @@ def from_environment(environ: Mapping[str, str] = os.environ) -> Settings:
         raise _malformed("HSA_OVERRIDE_GFX_VERSION", override, takes)
     return Settings(
         mode=mode(environ),
+        validate_every=_count(
+            "GFXGRAPH_VALIDATE_EVERY", environ.get("GFXGRAPH_VALIDATE_EVERY", "100")
+        ),
         vram_cap=_share("GFXGRAPH_VRAM_CAP", environ.get("GFXGRAPH_VRAM_CAP", "0.80")),
         log_level=log_level(environ),
         rdna2_kernels=_choice(environ, "SGLANG_RDNA2_KERNELS", switch),
@@ -123,6 +132,12 @@ def _choice(environ: Mapping[str, str], name: str, takes: Mapping[str, T], defau
     if text not in takes:
         raise _malformed(name, environ[name], ", ".join(repr(t) for t in takes if t))
     return takes[text]
+
+
+def _count(name: str, text: str) -> int:
+    if not re.fullmatch(r"[0-9]{1,18}", text.strip()) or int(text) < 1:
+        raise _malformed(name, text, "a whole number from 1")
+    return int(text)
 
 
 def _share(name: str, text: str) -> float:

@@ -15,8 +15,10 @@ from ..device import current_device
 from ..errors import ArgumentError, CaptureError
 from ..graph.capture import CapturedGraph, rehearse
 from ..graph.turns import CAPTURING, busy, turn_to_capture
-from ..record.effects import storage_key
+from ..record.effects import UndoLog, storage_key
+from ..record.recorder import Recording
 from ..tables import fields as fields_of
+from . import validation
 from .engine import (
     IN_USE,
     Engine,
@@ -116,7 +118,7 @@ class BucketEngine(Engine):
 
     def _set_hot(self, entries: Any) -> None:
         super()._set_hot(entries)
-        self.front = self._quick_way
+        self.front = miss if validation.every() else self._quick_way
 
     def call(self, fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Answer a call that no quick way did.
@@ -249,16 +251,29 @@ class BucketEngine(Engine):
             if not is_met:
                 return self._answer(fn, call, shapes)
         if result is MISS:
-            result = entry.replay(fn, padded.args, padded.kwargs, padded.leaves)
+            replay = functools.partial(entry.replay, fn, padded.args, padded.kwargs, padded.leaves)
+            if validation.due(entry) and not self._draws_other_numbers(entry, call, padded):
+                finished = functools.partial(self._cut, entry, call, padded, replay)
+                run = functools.partial(fn, *call.args, **call.kwargs)
+                result = self._compared(key, entry, call.leaves, finished, run)
+                if result is not MISS:
+                    return result
+            result = replay()
         if result is MISS:
             if self._keys.get(key) is not entry:  # released by another thread meanwhile
                 return self._answer(fn, call, shapes)
             return self._run_eagerly(fn, call.args, call.kwargs, IN_USE)
-        results, spec = flatten(result)
         if is_met and shapes is not None and len(self._sized) < _MAX_SIZED:
-            self._make_sized(fn, shapes, call, entry, spec)
-        if call.sizes == padded.sizes:
+            self._make_sized(fn, shapes, call, entry, flatten(result)[1])
+        return self._cut(entry, call, padded, lambda: result)
+
+    @staticmethod
+    def _cut(entry: Entry, call: Call, padded: Call, replay: Callable[[], Any]) -> Any:
+        """The rows asked for of what a replay gives."""
+        result = replay()
+        if result is MISS or call.sizes == padded.sizes:
             return result
+        results, spec = flatten(result)
         pairs = zip(results, entry.carried, strict=True)
         return builder(spec, [cut(result, dims, call.sizes) for result, dims in pairs])()
 
@@ -298,7 +313,14 @@ class BucketEngine(Engine):
             elif self._keys.get(key) is entry:
                 self._drop(key)
                 self._keep(key, Refusal(entry.key, different, CaptureError, miss))
+        self._release_dropped()
         return different is None, result
+
+    @staticmethod
+    def _draws_other_numbers(entry: Entry, call: Call, padded: Call) -> bool:
+        """Whether padding makes it draw others than eager execution does."""
+        captured = entry.captured
+        return captured is None or (captured.draws_random_numbers and call.sizes != padded.sizes)
 
     def _prepare_bucket(
         self, fn: Callable[..., Any], call: Call, bucket: dict[str, int]
@@ -573,8 +595,12 @@ class BucketEngine(Engine):
 
         def run(fn: Callable[..., Any], call: Call) -> Ran:
             writes: list[torch.Tensor] = []
+
+            def look(written: UndoLog, recording: Recording) -> None:
+                writes.extend(region.clone() for region in written.regions())
+
             result, draws = rehearse(
-                fn, call.args, call.kwargs, call.leaves, device, captured, writes=writes
+                fn, call.args, call.kwargs, call.leaves, device, captured, look
             )
             return Ran(*flatten(result), writes, draws)
 

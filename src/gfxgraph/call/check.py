@@ -11,10 +11,12 @@ import torch
 
 from ..device.emulated import EmulatedDevice
 from ..device.emulated_rules import is_move
-from ..errors import ArgumentError, DeviceError
+from ..errors import ArgumentError, CaptureError, DeviceError
 from ..graph.host_state import HostState
 from ..graph.state import PythonState
 from ..graph.turns import being_busy
+from ..graph.warm_up import one_line
+from ..record.collectives import refused
 from ..record.effects import UndoLog, Unexpected, storage_key
 from ..record.pretend import Pretend, PretendTensor
 from ..record.recorder import Recorder
@@ -115,13 +117,18 @@ class _Check:
                         self._hazard, inputs, names, moving, world
                     )
                     try:
-                        with side_effects(self._effect), recorder.watching():
+                        with side_effects(self._effect), refused(), recorder.watching():
                             result = self._fn(*args, **kwargs)
                     except DeviceError:
                         raise
                     except Unexpected:
                         return None  # what comes after it is not looked at
                     except Exception as error:
+                        if isinstance(error, CaptureError) and error.rule == "collective":
+                            where = Source(error.file, error.line)
+                            return self._add("collective", error.operation or "", where)
+                        if "process group has not been initialized" in str(error):
+                            return self._add("collective", one_line(error), users_line_of(error))
                         if _NO_ACCELERATOR in str(error):
                             raise DeviceError(
                                 f"check({self._name}): autograd of a CPU build of torch does not "

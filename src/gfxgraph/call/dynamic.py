@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
 import torch
@@ -23,6 +23,7 @@ from ..graph.bridged import BridgedCUDAGraph
 from ..graph.capture import rehearse
 from ..graph.enable import enable
 from ..graph.turns import CAPTURING, LOCK, no_garbage_collection
+from ..record.collectives import refused
 from ..record.effects import storage_key, tensors_in
 from ..record.explain import explain
 from ..record.side_effects import side_effects
@@ -33,6 +34,7 @@ from .observe import ObservedCalls
 from .padding import cut
 from .signature import Spec, builder, flatten
 from .sizes import Buckets, Dims, argument_names
+from .validated_block import ValidatedBlock
 
 __all__ = ["BridgedCUDAGraph", "enable"]
 
@@ -105,7 +107,9 @@ def _as_one_graph(
             graph.capture_begin(**options)
             try:
                 seen = nullcontext() if calls is None else side_effects(tell, perform=True)
-                with calls or nullcontext(), seen:
+                # Where the function is known, it can run eagerly instead.
+                alone = nullcontext() if calls is None else refused(when=lambda: calls.is_inside)
+                with alone, calls or nullcontext(), seen:
                     yield
             except BaseException:
                 graph.reset()  # ends the capture, while its stream is the current one
@@ -118,14 +122,19 @@ def _as_one_graph(
     except RuntimeError as error:
         if calls is None or not calls.is_all_there_was:
             raise
+        why = _why(error)
         inputs = list(tensors_in((calls.args, calls.kwargs)))
-        # What this raises is the caller's own error, not the capture's.
-        with CAPTURING, modes(), suppress(CaptureError):
-            rehearse(calls.fn, calls.args, calls.kwargs, inputs, device)
-        graph.stand_in = _CallAgain(calls, _eagerly(calls.fn, error), modes)
+        try:
+            with CAPTURING, modes():
+                rehearse(calls.fn, calls.args, calls.kwargs, inputs, device)
+        except CaptureError as found:  # all else is the caller's own error, not the capture's
+            if found.rule == "collective":
+                why = _why(found)
+        graph.stand_in = _CallAgain(calls, _eagerly(calls.fn, why), modes)
     else:
         if calls is not None and calls.count == 1:
             graph.static_output = calls.result
+            ValidatedBlock(graph, calls, modes, functools.partial(_give_up, calls, modes))
 
 
 @contextmanager
@@ -148,7 +157,7 @@ def _in_buckets(
             pool.capture(*calls.args, **calls.kwargs)
     except RuntimeError as error:  # it ran in the block, so it is the sizes, or no time to capture
         pool.reset()
-        answer = _eagerly(calls.fn, error)
+        answer = _eagerly(calls.fn, _why(error))
     graph.stand_in = _CallAgain(calls, answer, modes, plan)
     # When it goes, not when the garbage collector comes round.
     weakref.finalize(graph.stand_in, pool.reset).atexit = False
@@ -251,19 +260,29 @@ def _cut_arguments(
     return builder(spec, [cut(t, dims, by_name) for t, dims in zip(leaves, plan, strict=True)])()
 
 
-def _eagerly(fn: Callable[..., Any], error: RuntimeError) -> Callable[..., Any]:
-    """``fn``; the capture that failed and each call count as fallbacks because of ``error``."""
+def _why(error: RuntimeError) -> str:
+    """Why a capture failed."""
     where = users_line_of(error)
     place = "" if where.file is None else f"{where}: "
-    what = f"{type(error).__name__}: {str(error).partition(chr(10))[0]}"
+    return f"capture failed: {place}{type(error).__name__}: {str(error).partition(chr(10))[0]}"
+
+
+def _give_up(calls: ObservedCalls, modes: _Modes, reason: str) -> _CallAgain:
+    """What makes the call of the block eagerly from now on."""
+    return _CallAgain(calls, _eagerly(calls.fn, reason, fails_now=False), modes)
+
+
+def _eagerly(fn: Callable[..., Any], reason: str, fails_now: bool = True) -> Callable[..., Any]:
+    """``fn``; each call, and a capture that fails now, count as fallbacks because of ``reason``."""
     name = getattr(fn, "__qualname__", None) or type(fn).__qualname__
-    count = functools.partial(tally.fallback, name, f"capture failed: {place}{what}")
+    count = functools.partial(tally.fallback, name, reason)
 
     def eagerly(*args: Any, **kwargs: Any) -> Any:
         count()
         return fn(*args, **kwargs)
 
-    count()
+    if fails_now:
+        count()
     return eagerly
 
 

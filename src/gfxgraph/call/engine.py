@@ -19,7 +19,13 @@ from torch.autograd import forward_ad
 from torch.utils._device import DeviceContext
 
 from ..device import current_device
-from ..errors import ArgumentError, CaptureError, CompileError, GfxGraphError
+from ..errors import (
+    ArgumentError,
+    CaptureError,
+    CompileError,
+    GfxGraphError,
+    VerificationError,
+)
 from ..forking import new_lock
 from ..graph import raw
 from ..graph.capture import capture, capture_like
@@ -31,10 +37,12 @@ from ..graph.one_shots import Found
 from ..graph.state import PythonState
 from ..graph.turns import CAPTURING, LOCK, being_busy, busy, when_free
 from ..graph.warm_up import Layout, LayoutError
+from ..record import collectives
 from ..record.effects import storage_key
 from ..record.journal import Journal
 from ..stats import log, tally
 from ..tables import fields, in_bytes, table
+from . import validation
 from .budget import admit, register
 from .compiled import Compile, Compiled
 from .entry import (
@@ -245,12 +253,15 @@ class Engine:
         self._thrash = self._new_thrash()
         #: Whether the function asks how its arguments lie in memory: that is part of a key then.
         self._asks_layout = False
+        #: Keys whose graph differed from eager execution in a later replay.
+        self._differed: set[str] = set()
         self._clock = 0
         #: Graphs that were met later than this are not released for room.
         self._keep_after: float = float("inf")
         self._compiled = self._new_compiled()
         self._set_hot(())
         register(self)
+        validation.register(self)
 
     def __reduce__(self) -> Any:
         return type(None), ()  # graphs are left out of copies and pickles of their instance
@@ -260,7 +271,7 @@ class Engine:
 
     def call(self, fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Answer a call that the attempt at the front did not."""
-        for entry in self._hot[1:]:
+        for entry in self._others:
             result = entry.attempt(fn, args, kwargs)
             if result is not MISS:
                 self._promote(entry)
@@ -305,9 +316,19 @@ class Engine:
             self._tries.clear()
             self._thrash = self._new_thrash()
             self._asks_layout = False
+            self._differed.clear()
             self._counts = _Counts()
             self._compiled = self._new_compiled()
             return graphs
+
+    def _release_groups(self) -> None:
+        """Release the graphs that hold collectives: a group of theirs is destroyed."""
+        with self._lock:
+            for key, entry in list(self._keys.items()):
+                if isinstance(entry, Entry) and entry.captured and entry.captured.groups:
+                    why = "a process group is shut down whose collective it holds"
+                    log(logging.INFO, "graph_released", function=self.name, because=why)
+                    self._drop(key)
 
     def release_unused(self, all_or_none: bool) -> int:
         """Release the graphs that were never replayed.
@@ -385,13 +406,70 @@ class Engine:
             make = functools.partial(self._try_capture, fn, key, leaves, spec, changes=changes)
             return self._first_call(fn, args, kwargs, key, leaves, make)
         if isinstance(entry, Entry):
-            result = entry.replay(fn, args, kwargs, leaves)
+            result = MISS
+            if validation.due(entry):
+                replay = functools.partial(entry.trial(), fn, args, kwargs, leaves)
+                run = functools.partial(fn, *args, **kwargs)
+                result = self._compared(key, entry, leaves, replay, run)
+            if result is MISS:
+                result = entry.replay(fn, args, kwargs, leaves)
             if result is not MISS:
                 return result
             if self._keys.get(key) is not entry:  # released by another thread meanwhile
                 return self._call_by_key(fn, args, kwargs)
             return self._run_eagerly(fn, args, kwargs, IN_USE)
         return self._run_eagerly(fn, args, kwargs, entry.reason, entry.kind)
+
+    def _compared(
+        self,
+        key: Any,
+        entry: Entry,
+        leaves: list[torch.Tensor],
+        replay: Callable[[], Any],
+        run: Callable[[], Any],
+    ) -> Any:
+        """Answer a call by a replay that is compared with eager execution.
+
+        Returns:
+            The result; MISS: it was not compared, and nothing was done.
+
+        Raises:
+            VerificationError: the replay differs, and ``fallback="raise"``.
+        """
+        found = validation.compare(entry, leaves, self._options.verify, replay, run)
+        if found is None:
+            return MISS
+        if found.difference is None:
+            return found.result
+        tally.add("validation_failures")
+        self._count_fallback("a replay was not what eager execution gives (validate)")
+        reason = f"a later replay differs from eager execution in {found.difference}"
+        with self._lock:
+            self._counts.eager_calls += 1
+            again = entry.key not in self._differed
+            self._differed.add(entry.key)
+            for other in self._keys.values():
+                if isinstance(other, Entry):
+                    other.compared_at = None  # what changed may matter to it too
+            if self._keys.get(key) is entry:
+                self._drop(key)
+                if again:  # what changed may stay as it is now
+                    self._counts.recaptures += 1
+                else:
+                    self._keep(key, Refusal(entry.key, reason, VerificationError, miss))
+            first = "validation" not in self._told
+            self._told.add("validation")
+        what = "captured again" if again else "runs eagerly from now on"
+        level = logging.WARNING if first else logging.INFO
+        log(level, "validation_failed", function=self.name, key=entry.key, because=reason, so=what)
+        if self._options.fallback == "raise":
+            raise VerificationError(f"{self.name}: {reason}")
+        return found.result
+
+    def validation_changed(self) -> None:
+        """Comparing was turned on or off."""
+        with self._lock:
+            self._set_hot(self._hot)
 
     def _key_of(self, fn: Callable[..., Any], leaves: list[torch.Tensor], spec: Spec) -> Any:
         return key_of(fn, leaves, spec, self._asks_layout)
@@ -455,7 +533,7 @@ class Engine:
         """
         as_before, generators = self._as_of_now(fn, args, kwargs, leaves, tree)
         journal = Journal(generators=generators)
-        with being_busy(), journal.playing():
+        with being_busy(), collectives.noticed() as issued, journal.playing():
             result = fn(*args, **kwargs)
         with self._lock:
             self._counts.eager_calls += 1
@@ -465,7 +543,7 @@ class Engine:
             with self._lock:
                 if self._keys.get(key) is not tree:
                     return result
-            with as_before(), journal.offered():
+            with as_before(), collectives.known(issued), journal.offered():
                 error = make(result)
         finally:
             CAPTURING.release()
@@ -526,6 +604,7 @@ class Engine:
         on_trial = tree is None and not changes and (called or result is not MISS)
         found: Traits = {}
         try:
+            collectives.raise_if_known()
             if on_trial:
                 found = traits(fn, leaves, spec)
             if changes or (opaque and tree is None):
@@ -559,6 +638,8 @@ class Engine:
                 self._asks_layout |= entry.captured.asks_layout and not self._pads
             entry.attempt = fits(entry.replay)
             entry.on_new_path = functools.partial(self._new_path, key, spec)
+            if entry.captured is not None and entry.captured.groups:
+                collectives.release_with_groups(self._release_groups, entry.captured.groups)
             with self._lock:
                 self._counts.captures += 1
                 released = tree is not None and self._keys.pop(key, None) is not tree
@@ -934,7 +1015,9 @@ class Engine:
 
     def _set_hot(self, entries: tuple[Entry | Refusal, ...]) -> None:
         self._hot = entries
-        self.front = entries[0].attempt if entries else miss
+        self.front = validation.front(entries[0]) if entries else miss
+        #: Asked when the front does not answer; not while a call may be one to compare.
+        self._others = () if validation.every() else entries[1:]
 
     def _drop(self, key: Any) -> int:
         """Forget a key; how often its graph was replayed.

@@ -15,7 +15,7 @@ import torch
 from torch.autograd import forward_ad
 from torch.autograd.graph import increment_version
 
-from ..device import generator_state
+from ..device import Device, generator_state
 from ..errors import CaptureError, MemoryCapError
 from ..graph.capture import CapturedGraph
 from ..graph.guard import Guard
@@ -132,6 +132,10 @@ class Entry:
         self.used = 0
         #: Why calls that need another path run eagerly from now on.
         self.closed: str | None = None
+        #: How often it was replayed when it was compared with eager execution last.
+        self.compared_at: int | None = None
+        #: Whether it differed then, which another thread may have been the reason for.
+        self.in_doubt = False
         #: Why it holds no compiled code, where that was asked for.
         self.not_compiled = ""
         #: What the graph uses beside tensors: compiled code.
@@ -213,6 +217,36 @@ class Entry:
         twin._copy, twin._build, twin._twins = copy, build, weakref.WeakSet()
         self._twins.add(twin)  # as long as somebody has its replay
         return twin._make_replay(captured, [])
+
+    def trial(self) -> Callable[..., Any]:
+        """A replay that gives MISS where the data takes a path that was not captured."""
+        captured = self.captured
+        if captured is None or captured.root.step is None:
+            return self.replay
+        twin = copy_object(self)
+        twin.on_new_path, twin._twins = miss, weakref.WeakSet()
+        self._twins.add(twin)
+        return twin._make_tree_replay(captured, self._write_back)
+
+    def uncount(self) -> None:
+        """The last replay answered no call."""
+        with LOCK:
+            self.counter.replays -= 1
+
+    @property
+    def written_inputs(self) -> list[int]:
+        """The positions of the arguments that it writes to."""
+        return [n for n, _ in self._write_back]
+
+    @property
+    def device(self) -> Device:
+        """Where it runs."""
+        return self.lane.device
+
+    @property
+    def index(self) -> int:
+        """Which one of its kind."""
+        return self.lane.index
 
     @property
     def statics(self) -> tuple[list[torch.Tensor], list[torch.Tensor]]:

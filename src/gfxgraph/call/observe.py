@@ -46,6 +46,7 @@ class ObservedCalls:
         self.result: Any = None
         self._function, self._owners = _what_runs(fn)
         self._frame: FrameType | None = None
+        #: Whether a call is under way.
         self.is_inside = False
         self._failed_outside = False
         self._listening: Listening | None = None

@@ -17,6 +17,7 @@ from ..device import Device, PoolHandle, current_device
 from ..device.emulated import EmulatedGraph
 from ..dynamo import frames_compiled
 from ..errors import ArgumentError, CaptureError, MemoryCapError
+from ..record import collectives
 from ..record.source import users_line
 from ..stats import log, tally
 from .compare import Tolerance
@@ -84,11 +85,16 @@ class BridgedCUDAGraph(_Base):  # type: ignore[misc]
         self._liveness: InputLiveness | None = None
         self._is_captured = False
         self._has_failed = False
+        #: What the capture under way issued, and what ends looking at that.
+        self._issued = collectives.Watched()
+        self._look_away: Callable[[], None] = _nothing
         #: Set by :meth:`capture`: what answers a replay in place of the graph, given ``batch_size``
         #: and the other sizes.
         self.stand_in: Callable[[int | None, dict[str, int]], Any] | None = None
         #: Set by :meth:`capture`: what a replay of the graph returns.
         self.static_output: Any = None
+        #: Set by :meth:`capture`: compares replays with eager execution, where that is asked for.
+        self.block: Any = None
         self.counter = tally.replay_counter()
 
     def register_generator_state(self, generator: torch.Generator) -> None:
@@ -140,9 +146,13 @@ class BridgedCUDAGraph(_Base):  # type: ignore[misc]
             raise
         self._capture_stream, self._capture_index, self._capture_pool = stream, index, handle
         self._compiled_before = frames_compiled()
+        # On the emulated device a replay would send nothing.
+        self._issued = collectives.Watched(lambda: device.kind == "emulated")
+        self._look_away = collectives.watch(self._issued)
         self.owns_pool = pool is None
         self._liveness = None
-        if check_input_liveness or self.check_liveness:
+        # Our own captures keep alive what they read.
+        if check_input_liveness or (self.check_liveness and not busy()):
             self._liveness = InputLiveness()
             self._liveness.start()
         log(logging.DEBUG, "capture_begin", pool=handle, mode=capture_error_mode)
@@ -161,10 +171,15 @@ class BridgedCUDAGraph(_Base):  # type: ignore[misc]
         if self._liveness is not None:
             self._liveness.stop(lambda a: device.in_pool(cast(PoolHandle, self._capture_pool), a))
         self._capture_stream = None
+        self._look_away()
+        self._look_away = _nothing
         if not busy():  # our own captures know what they capture
             tell_if_compiled(self._compiled_before, lambda: str(users_line()))
         try:
             super().capture_end()
+            if self._issued.stopped is not None:  # the block went on without it
+                super().reset()
+                raise self._issued.stopped.error()
         except BaseException as error:
             tally.add("capture_failures")
             log(logging.INFO, "capture_failed", error=str(error).partition("\n")[0])
@@ -175,6 +190,8 @@ class BridgedCUDAGraph(_Base):  # type: ignore[misc]
             self._has_failed = True
             raise
         self._is_captured = True
+        if self._issued.groups and not busy():
+            collectives.release_with_groups(self._release_with_group, self._issued.groups)
         tally.add("capture_count")
         log(logging.DEBUG, "capture_end", pool=self._capture_pool)
 
@@ -344,6 +361,13 @@ class BridgedCUDAGraph(_Base):  # type: ignore[misc]
             )
         return self.stand_in(batch_size, sizes)
 
+    def holds(self, tensor: torch.Tensor) -> bool:
+        """Whether ``tensor`` lives in the graph's memory pool."""
+        if self._capture_pool is None:
+            return False
+        address, segments = tensor.data_ptr(), current_device().pool_segments(self._capture_pool)
+        return any(start <= address < start + size for start, size in segments)
+
     @property
     def launch(self) -> Callable[[], None]:
         """:meth:`replay` without its counting and checks, for a caller that does its own."""
@@ -356,8 +380,14 @@ class BridgedCUDAGraph(_Base):  # type: ignore[misc]
         """Drop the graph; a capture that is under way is ended first."""
         self._abandon()
         self._is_captured = False
-        self.stand_in = self.static_output = self._liveness = None
+        self.stand_in = self.static_output = self.block = self._liveness = None
         super().reset()
+
+    def _release_with_group(self) -> None:
+        """A group whose collectives it holds is destroyed."""
+        why = "a process group is shut down whose collective it holds"
+        log(logging.WARNING, "graph_released", because=why)
+        self.reset()
 
     def _abandon(self) -> None:
         """End a capture whose graph nobody wants any more."""
@@ -382,3 +412,7 @@ class BridgedCUDAGraph(_Base):  # type: ignore[misc]
         finalizer = getattr(super(), "__del__", None)
         if finalizer is not None:
             finalizer()
+
+
+def _nothing() -> None:
+    pass

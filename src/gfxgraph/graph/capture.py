@@ -21,10 +21,11 @@ import torch.utils._pytree as pytree
 from ..device import Device
 from ..dynamo import Uncompiled, compiled_code, without_graphs_of_inductor
 from ..errors import CaptureError, GfxGraphError, VerificationError
+from ..record.collectives import refused
 from ..record.effects import KnownTensors, UndoLog, Unexpected, nobody_else_holds, storage_key
 from ..record.explain import explain
 from ..record.journal import Journal
-from ..record.recorder import Recorder
+from ..record.recorder import Recorder, Recording
 from ..record.side_effects import side_effects
 from ..record.source import Source
 from ..stats import log
@@ -77,6 +78,11 @@ class CapturedGraph:
         not_compiled: why what the function itself has compiled is in there as it is.
         asks_layout: whether what it does depends on how its arguments lie in memory.
         launch_ns: nanoseconds in which the host launched a replay; 0: not timed.
+        regions: what replays write outside, but for the static inputs; in the order of the first
+            writes, and one may be part of another.
+        groups: names of the process groups, each of one rank, whose collectives it holds.
+        slack: what replays may differ by from eager execution, in any dtype: compiled code rounds
+            at other places.
         time_replay: replays from the state that the capture found, puts that back, and gives the
             seconds until the device was done; ``None`` where that was not asked for.
         graft: where a new path belongs in its tree; put there by whoever keeps it.
@@ -101,6 +107,9 @@ class CapturedGraph:
     code: list[object] = dataclasses.field(default_factory=list)
     not_compiled: str = ""
     launch_ns: int = 0
+    regions: list[torch.Tensor] = dataclasses.field(default_factory=list)
+    groups: frozenset[str] = frozenset()
+    slack: float = 0.0
     time_replay: Callable[[], float] | None = None
     asks_layout: bool = False
     graft: Graft | None = None
@@ -215,7 +224,7 @@ def capture(
     traced: Traced | None = None
     sample: list[torch.Tensor] = []
     try:
-        with being_busy(), without_graphs_of_inductor():
+        with being_busy(), without_graphs_of_inductor(), refused() as issued:
             with device.on_stream(lane.stream, index):
                 eager = warm_up(this, warmup)
             host.check_still()
@@ -314,6 +323,7 @@ def capture(
     outside = {key: t for key, t in recording.outside.items() if key not in static}
     written = {storage_key(t): originals.get(storage_key(t), t) for t in this.written}
     saved = [region for region in log.regions() if storage_key(region) in early]
+    rewritten = [region for region in log.regions() if storage_key(region) not in static]
     saves_generator = recording.draws is not None and bool(recording.breaks())
     generators = host.used
     holds_compiled = recording.compiles and not this.not_compiled and device.kind != "emulated"
@@ -327,7 +337,7 @@ def capture(
     pool_bytes = traced.pool_bytes
     if tree is not None:
         outside, written = tree.outside | outside, tree.written | written
-        saved = tree.saved + saved
+        saved, rewritten = tree.saved + saved, tree.regions + rewritten
         saves_generator |= tree.saves_generator
         generators = tuple(dict.fromkeys((*tree.generators, *generators)))
         folded_from |= tree.guard.watched_versions()
@@ -365,6 +375,9 @@ def capture(
         not_compiled=this.not_compiled,
         launch_ns=traced.launch_ns,
         asks_layout=bool(recording.layout or recording.views),
+        regions=rewritten,
+        groups=frozenset(issued.groups) | (frozenset() if tree is None else tree.groups),
+        slack=rounding(recording.dtypes, device) if compiled or recording.compiles else 0.0,
         time_replay=functools.partial(timed_replay, traced, this) if timed else None,
         graft=traced.graft,
     )
@@ -497,12 +510,14 @@ def _only_computes(
         more.append(f"does something outside of torch ({what})")
         return True
 
-    with being_busy(), side_effects(effect), uncompiled:
+    with being_busy(), side_effects(effect), uncompiled, refused() as issued:
         try:
             yield mode
         finally:
             if uncompiled.asked:
                 more.append("calls what is to be compiled")
+            if issued.groups:
+                more.append("issues a collective")
             if host.has_moved():
                 host.rewind()
                 more.append("draws random numbers")
@@ -520,7 +535,7 @@ def rehearse(
     inputs: Sequence[torch.Tensor],
     device: Device,
     model: CapturedGraph | None = None,
-    writes: list[torch.Tensor] | None = None,
+    look: Callable[[UndoLog, Recording], None] = lambda written, recording: None,
 ) -> tuple[Any, bool]:
     """Run ``function``, and take back what that did outside.
 
@@ -534,7 +549,8 @@ def rehearse(
         device: where it runs.
         model: what was captured of it, for whatever sizes: if it only computes, there should be
             nothing to take back, and the run is faster.
-        writes: takes what was written to memory from outside.
+        look: called after the run, before anything is taken back, with what knows the regions
+            that it wrote, and with its recording; not where ``model`` made it faster.
 
     Returns:
         The result, and whether random numbers of the device were drawn.
@@ -557,12 +573,11 @@ def rehearse(
     host.check_one_shots(one_shots_before())
     recorder = Recorder(device.type, inputs, written, keep_values=True, generators=host)
     try:
-        with being_busy(), no_side_effects(), recorder.watching():
+        with being_busy(), no_side_effects(), refused(), recorder.watching():
             result = function(*args, **kwargs)
             # It may be memory that is put back now.
             result = pytree.tree_map_only(torch.Tensor, torch.clone, result)
-            if writes is not None:
-                writes.extend(region.clone() for region in written.regions())
+            look(written, recorder.recording)
         return result, recorder.recording.draws is not None
     finally:
         written.undo()

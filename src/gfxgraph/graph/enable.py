@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
+from collections.abc import Callable
 from typing import Any, TypedDict, cast
 
 import torch
@@ -12,7 +13,7 @@ import torch
 from .. import settings
 from ..compiling.rng import RngGuard, guard_rng
 from ..device import current_device
-from ..errors import GfxGraphError
+from ..errors import ArgumentError, GfxGraphError
 from ..interpose.patch import Claim, override
 from ..stats import configure_log, log, tally
 from ..tables import Printed
@@ -23,8 +24,12 @@ __all__ = ["HealthCheck", "disable", "enable", "health_check", "is_enabled"]
 _lock = threading.Lock()
 _claims: list[Claim | RngGuard] = []
 
+#: The layers above that know functions put here what turns their comparisons on and off; it takes
+#: how often to compare, and 0 for never.
+on_validate: list[Callable[[int], None]] = []
 
-def enable(debug: bool = False, validate: bool = False) -> None:
+
+def enable(debug: bool = False, validate: bool = False, validate_every: int | None = None) -> None:
     """Give code that uses ``torch.cuda.CUDAGraph`` our class from now on.
 
     ``torch.cuda.graph``, ``torch.cuda.make_graphed_callables`` and
@@ -36,15 +41,29 @@ def enable(debug: bool = False, validate: bool = False) -> None:
     Args:
         debug: log every capture, and wait for the device after every replay, so that an error
             names the replay that made it. Default ``False``.
-        validate: refuse to replay a graph once a tensor that it reads is gone, as
-            ``capture_begin(check_input_liveness=True)`` does. Default ``False``.
+        validate: compare replays with eager execution where the function is known:
+            :func:`gfxgraph.graphed`, :class:`gfxgraph.ShapeBucketPool`,
+            :class:`gfxgraph.ConditionalGraph`, ``BridgedCUDAGraph.capture(model_fn=)``. A replay
+            that differs is counted (``validation_failures``) and logged, and the call returns what
+            eager execution gives; ``fallback="raise"`` raises :class:`VerificationError`. The
+            graph is dropped and captured again; when that one differs too, such calls run eagerly
+            from then on. Graphs that exist already are compared as well. Of a
+            ``capture_begin()`` the function is not known: such a graph is refused once a tensor
+            that it reads is gone, as with ``capture_begin(check_input_liveness=True)``, and
+            nothing is compared. Default ``False``.
+        validate_every: with ``validate``, compare the first replay of each graph and every one of
+            this number, at least 1. Default: what ``GFXGRAPH_VALIDATE_EVERY`` says, else 100.
 
     With ``SGLANG_DISABLE_GFXGRAPH=1`` in the environment it does nothing.
 
     Raises:
+        ArgumentError: ``validate_every`` is no whole number from 1.
         SettingError: a variable in the environment is malformed.
     """
     environment = settings.from_environment()
+    every = environment.validate_every if validate_every is None else validate_every
+    if not isinstance(every, int) or isinstance(every, bool) or every < 1:
+        raise ArgumentError(f"enable(validate_every={every!r}): expected a whole number from 1.")
     configure_log(logging.DEBUG if debug else environment.log_level)
     if environment.disabled:
         log(logging.WARNING, "not_enabled", because="SGLANG_DISABLE_GFXGRAPH=1")
@@ -60,6 +79,7 @@ def enable(debug: bool = False, validate: bool = False) -> None:
             tally.enabled_at = time.time()
             if current_device().kind == "hip":
                 _claims.append(guard_rng())
+        _tell_of_validation(every if validate else 0)
     log(logging.INFO, "enabled", device=current_device().kind, debug=debug, validate=validate)
 
 
@@ -69,7 +89,13 @@ def disable() -> None:
         while _claims:
             _claims.pop().undo()
         BridgedCUDAGraph.synchronize_replays = BridgedCUDAGraph.check_liveness = False
+        _tell_of_validation(0)
         tally.enabled_at = None
+
+
+def _tell_of_validation(every: int) -> None:
+    for tell in on_validate:
+        tell(every)
 
 
 def is_enabled() -> bool:

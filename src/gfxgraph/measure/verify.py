@@ -12,6 +12,7 @@ from ..call.graphed import Graphed, graphed
 from ..call.suitable import describe
 from ..device import current_device
 from ..errors import ArgumentError
+from ..record.collectives import refused
 from .verify_bench import Bench, Function
 from .verify_candidate import Candidate
 from .verify_inputs import Inputs
@@ -70,6 +71,7 @@ def verify(
 
     Raises:
         ArgumentError: an argument is not of the kind that is taken.
+        CaptureError: ``fn`` issues a collective in a group of several ranks; nothing was sent.
         Exception: whatever ``fn`` itself raises. What the candidate raises is reported.
     """
     _check_callable("fn", fn)
@@ -99,7 +101,8 @@ def verify(
         rest = [Inputs.of(_tuple(more), kwargs or {}) for more in inputs]
     with torch.no_grad():
         bench = Bench(eager, name, [first, *rest], seed, threshold)
-        with bench.all_put_back():
+        # Nobody knows whether the other ranks verify the same, and call as often.
+        with bench.all_put_back(), refused():
             bench.prepare()
             of_graph = Candidate(bench, candidate, _called(candidate), views).result()
             if made is not None:

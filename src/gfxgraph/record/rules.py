@@ -609,6 +609,28 @@ def f(x):
 """,
     ),
     Rule(
+        "collective",
+        "a collective is issued to other ranks",
+        "eager",
+        "eager",
+        "Other ranks cannot be asked yet whether they capture it too. Where one of them cannot, "
+        "the collectives of warm-up and capture would wait for it, or pair up with the wrong ones. "
+        "So the function runs eagerly where its group has more than one rank.",
+        "Leave the collective to the caller, and graph what lies between two of them.",
+        bad="""\
+import torch.distributed as dist
+
+def f(x):  # in each of several ranks
+    y = x.tanh()
+    dist.all_reduce(y)
+    return y
+""",
+        good="""\
+def f(x):  # the caller reduces the result
+    return x.tanh()
+""",
+    ),
+    Rule(
         "raises",
         "the function raises an error",
         "eager",

@@ -14,6 +14,7 @@ from types import CodeType, FrameType
 from typing import Any
 
 import torch
+import typing_extensions
 
 __all__ = ["LineFinder", "Source", "is_the_users", "users_line", "users_line_of"]
 
@@ -21,6 +22,7 @@ _NOT_THE_USERS = tuple(
     f"{path}{end}"
     for path, end in (
         (Path(torch.__file__).parent, "/"),
+        (Path(typing_extensions.__file__), ""),  # around what torch calls deprecated
         (Path(__file__).parents[1], "/"),
         ("<gfxgraph>", ""),
         ("<frozen", ""),

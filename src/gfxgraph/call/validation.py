@@ -1,0 +1,263 @@
+"""``enable(validate=True)``: replays that are compared with eager execution, some of them.
+
+A compared call replays first, and that is taken back: what a graph writes is known. Then the
+function runs for its caller. So whatever it does, it does once, and what is left behind is that of
+eager execution, also where the replay is right.
+"""
+
+from __future__ import annotations
+
+import functools
+import threading
+import weakref
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import torch
+
+from ..device import generator_state
+from ..errors import ArgumentError
+from ..graph import enable
+from ..graph.compare import Tolerance, difference
+from ..graph.turns import CAPTURING, LOCK, being_busy
+from .entry import Attempt, Entry, Refusal
+from .signature import MISS, flatten
+
+__all__ = [
+    "Comparison",
+    "Holder",
+    "compare",
+    "differs",
+    "due",
+    "every",
+    "front",
+    "is_due",
+    "register",
+    "take",
+]
+
+# Seconds to wait for another thread's capture before the comparison is left to a later replay.
+_PATIENCE = 5.0
+
+
+class Holder(Protocol):
+    """What has graphs, and chooses the way of its calls by whether they are compared."""
+
+    def validation_changed(self) -> None:
+        """Comparing was turned on or off."""
+
+
+_lock = threading.Lock()
+_holders: weakref.WeakSet[Holder] = weakref.WeakSet()
+_every = 0
+
+
+def every() -> int:
+    """How often replays are compared; 0: never."""
+    return _every
+
+
+def register(holder: Holder) -> None:
+    """Tell ``holder`` when comparing is turned on or off, as long as it lives."""
+    with _lock:
+        _holders.add(holder)
+
+
+def _set_every(number: int) -> None:
+    global _every
+    with _lock:
+        changed, _every = bool(_every) != bool(number), number
+        holders = list(_holders) if changed else []
+    for holder in holders:
+        holder.validation_changed()
+
+
+enable.on_validate.append(_set_every)
+
+
+def due(entry: Entry) -> bool:
+    """Whether the next replay of ``entry`` is one to compare: its first, and every Nth."""
+    return is_due(entry.replays, entry.compared_at)
+
+
+def is_due(replays: int, compared_at: int | None) -> bool:
+    """Whether to compare the next one after so many replays, the last compared being that."""
+    number = _every
+    if not number:
+        return False
+    return compared_at is None or (replays + 1) // number > compared_at // number
+
+
+def front(entry: Entry | Refusal) -> Attempt:
+    """The attempt of ``entry``, but for the calls that are to be compared."""
+    if not _every or isinstance(entry, Refusal):
+        return entry.attempt
+    return functools.partial(_unless_due, entry)
+
+
+def _unless_due(entry: Entry, fn: Any, args: Any, kwargs: Any) -> Any:
+    return MISS if due(entry) else entry.attempt(fn, args, kwargs)
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """A call that was answered by both.
+
+    Attributes:
+        result: what the replay gave; where it differs, what eager execution gave.
+        difference: what differs; ``None``: nothing.
+    """
+
+    result: Any
+    difference: str | None
+
+
+def compare(
+    entry: Entry,
+    leaves: Sequence[torch.Tensor],
+    tolerance: Tolerance,
+    replay: Callable[[], Any],
+    run: Callable[[], Any],
+) -> Comparison | None:
+    """Replay, take that back, run for the caller, and compare.
+
+    Other threads wait with their captures until it is done, and with replays until the replay was
+    taken back; where the function has state, until it has run.
+
+    Args:
+        entry: the graph.
+        leaves: the tensors of the call.
+        tolerance: see :func:`~gfxgraph.graph.compare.difference`; ``False`` stands for ``True``.
+        replay: gives the result of a replay, or ``MISS`` where that could not be.
+        run: calls the function.
+
+    Returns:
+        ``None``: it could not be compared, and nothing was done.
+    """
+    with ExitStack() as turns:
+        captured = entry.captured
+        if captured is None or not take(turns, CAPTURING):
+            return None
+        alone = ExitStack()
+        turns.enter_context(alone)
+        if not take(alone, LOCK, _PATIENCE) or entry.captured is not captured:
+            return None
+        steps = [segment.step for segment in captured.root.everything() if segment.step]
+        if any(step.point.rule == "no-graph" for step in steps):
+            entry.compared_at = entry.replays + 1
+            return None  # what the host does between the graphs would be done twice
+        given = [leaves[n] for n in entry.written_inputs]
+        state = _State(entry, [*captured.regions, *given])
+        result = replay()
+        if result is MISS:
+            return None
+        entry.compared_at = entry.replays
+        with torch.no_grad():
+            outputs, spec = flatten(result)
+            got = [output.clone() for output in outputs]
+            after = state.now()
+        state.put_back()
+        if not state.is_any:
+            alone.close()
+        with being_busy():
+            expected = run()
+        with torch.no_grad():
+            allowed = True if tolerance is False else tolerance
+            found = _result_differs(got, spec, expected, allowed, captured.slack)
+            found = found or state.differs(after, allowed, captured.slack)
+        if found is None:
+            entry.in_doubt = False
+            return Comparison(result, None)
+        entry.uncount()
+        if state.is_any and not entry.in_doubt and threading.active_count() > 1:
+            # Another thread may have drawn or written meanwhile; the next call shows it.
+            entry.in_doubt, entry.compared_at = True, None
+            found = None
+    return Comparison(expected, found)
+
+
+def take(turns: ExitStack, lock: Any, patience: float = 0.0) -> bool:
+    """Hold ``lock`` until ``turns`` ends; whether it could be had within so many seconds."""
+    taken = lock.acquire(timeout=patience) if patience else lock.acquire(blocking=False)
+    if taken:
+        turns.callback(lock.release)
+    return bool(taken)
+
+
+class _State:
+    """What a replay and a run may change: memory outside, and generators."""
+
+    def __init__(self, entry: Entry, regions: list[torch.Tensor]) -> None:
+        captured = entry.captured
+        assert captured is not None
+        self._regions = regions
+        self._device, self._index = entry.device, entry.index
+        self._generators = captured.generators
+        # Compiled code may draw the same numbers in another order.
+        self._compares_generators = not captured.slack
+        # Of a tree nobody knows whether another path than the last draws.
+        self._draws = captured.draws_random_numbers or captured.root.step is not None
+        self.is_any = bool(regions) or self._draws or bool(self._generators)
+        with torch.no_grad():
+            self._before = self.now()
+
+    def now(self) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
+        """Copies of the regions, and the states of the generators."""
+        random = [self._device.rng_state(self._index)] if self._draws else []
+        random += [generator_state(generator) for generator in self._generators]
+        return [region.clone() for region in self._regions], random
+
+    def put_back(self) -> None:
+        """Undo what was changed since."""
+        values, random = self._before
+        with torch.no_grad():
+            for region, value in zip(reversed(self._regions), reversed(values), strict=True):
+                region.copy_(value)
+        if self._draws:
+            self._device.set_rng_state(random[0], self._index)
+        for generator, state in zip(self._generators, random[self._draws :], strict=True):
+            generator.set_state(state)
+
+    def differs(
+        self,
+        after: tuple[list[torch.Tensor], list[torch.Tensor]],
+        tolerance: Tolerance,
+        least: float,
+    ) -> str | None:
+        """How what is there now differs from what a replay left."""
+        now, random = self.now()
+        for replayed, region in zip(after[0], now, strict=True):
+            found = difference(replayed, region, tolerance, least)
+            if found is not None:
+                return f"a tensor of shape {tuple(region.shape)} that it writes: {found}"
+        if self._compares_generators and not all(map(torch.equal, after[1], random)):
+            return "the state of a random generator"
+        return None
+
+
+def _result_differs(
+    got: list[torch.Tensor], spec: Any, expected: Any, tolerance: Tolerance, least: float
+) -> str | None:
+    try:
+        tensors, expected_spec = flatten(expected)
+    except ArgumentError as error:
+        return f"the result: {error}"
+    if spec != expected_spec:
+        return "the structure or a plain value of the result"
+    return differs(got, tensors, tolerance, least)
+
+
+def differs(
+    got: Sequence[torch.Tensor],
+    expected: Sequence[torch.Tensor],
+    tolerance: Tolerance,
+    least: float = 0.0,
+) -> str | None:
+    """How the tensors of two results differ."""
+    for n, pair in enumerate(zip(got, expected, strict=True)):
+        found = difference(*pair, tolerance, least)
+        if found is not None:
+            return f"output {n}: {found}"
+    return None

@@ -1,0 +1,399 @@
+"""Collectives of ``torch.distributed``: seen before they are issued.
+
+A run of ours that issues a collective takes part in one that the other ranks have not begun, or
+will not: from then on theirs pair up with the wrong ones, or wait for ever. So the caller's own
+run is looked at, and a run of ours raises before anything is sent.
+
+Whatever Python issues goes through a method of a process group or an operator of torch's; both
+are replaced while a thread looks, and only for that thread. What C++ issues by itself reaches the
+operators as soon as a dispatch mode is on, as it is in a recorded run.
+"""
+
+from __future__ import annotations
+
+import functools
+import sys
+import threading
+import weakref
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from types import FrameType
+from typing import Any
+
+import torch
+from torch import distributed as dist
+
+from ..errors import CaptureError
+from .explain import explain
+from .source import Source, users_line
+
+__all__ = [
+    "Collective",
+    "Watched",
+    "known",
+    "noticed",
+    "raise_if_known",
+    "refused",
+    "release_with_groups",
+    "watch",
+]
+
+_METHODS = frozenset(
+    (
+        "_allgather_base",
+        "_reduce_scatter_base",
+        "_start_coalescing",
+        "all_gather_single",
+        "all_gather_single_coalesced",
+        "all_to_all_single",
+        "allgather",
+        "allgather_coalesced",
+        "allgather_into_tensor_coalesced",
+        "allreduce",
+        "allreduce_coalesced",
+        "allreduce_sparse",
+        "alltoall",
+        "alltoall_base",
+        "barrier",
+        "broadcast",
+        "gather",
+        "merge_remote_group",
+        "monitored_barrier",
+        "recv",
+        "recv_anysource",
+        "reduce",
+        "reduce_scatter",
+        "reduce_scatter_single",
+        "reduce_scatter_single_coalesced",
+        "reduce_scatter_tensor_coalesced",
+        "scatter",
+        "send",
+        "split_group",
+    )
+)
+_NAMESPACES = ("_c10d_functional", "_c10d_functional_autograd", "_dtensor", "c10d", "symm_mem")
+# These send nothing.
+_LOCAL = frozenset(
+    (
+        "_c10d_functional::wait_tensor",
+        "c10d::check_for_nan",
+        "symm_mem::_async_input_mm",
+        "symm_mem::memset32_",
+    )
+)
+# The functions that users call, of which one is named in place of what it calls.
+_MODULES = ("torch.distributed.distributed_c10d", "torch.distributed._functional_collectives")
+
+
+@dataclass(frozen=True)
+class Collective:
+    """A collective in a group of several ranks.
+
+    Attributes:
+        name: the function or the operator.
+        ranks: how many are in its group.
+        where: the user's line.
+    """
+
+    name: str
+    ranks: int
+    where: Source
+
+    def error(self) -> CaptureError:
+        """Why its function cannot be captured."""
+        return explain("collective", f"{self.name} in a group of {self.ranks} ranks", self.where)
+
+
+class Watched:
+    """What a thread issued while it was looked at.
+
+    Attributes:
+        found: collectives in groups of several ranks, in order.
+        groups: names of the groups of whatever collectives there were.
+        refuses: whether such a collective is not to be issued now.
+        stopped: the first that was not issued.
+    """
+
+    def __init__(self, refuses: Callable[[], bool] = lambda: False) -> None:
+        self.found: list[Collective] = []
+        self.groups: set[str] = set()
+        self.refuses = refuses
+        self.stopped: Collective | None = None
+
+
+_local = threading.local()
+
+
+@contextmanager
+def noticed() -> Iterator[Watched]:
+    """Notice what this thread issues to other ranks."""
+    watched = Watched()
+    if not _has_several_ranks():
+        yield watched
+        return
+    with _looking(watched):
+        yield watched
+
+
+@contextmanager
+def refused(when: Callable[[], bool] = lambda: True) -> Iterator[Watched]:
+    """Let no collective of this thread reach other ranks.
+
+    Args:
+        when: whether that holds now.
+
+    Raises:
+        CaptureError: one was about to; also where the function went on after that.
+    """
+    watched = Watched(when)
+    if not _is_initialized():
+        yield watched
+        return
+    with _looking(watched):
+        coalescing = _c10d()._world.pg_coalesce_state
+        before = set(coalescing)
+        try:
+            yield watched
+        finally:
+            if watched.stopped is not None:
+                # Or the group would keep for later what is issued from now on.
+                for group in coalescing.keys() - before:
+                    del coalescing[group]
+    if watched.stopped is not None:
+        raise watched.stopped.error()
+
+
+@contextmanager
+def known(watched: Watched) -> Iterator[None]:
+    """Remember what a run issued: runs of the same function would do so again."""
+    before = getattr(_local, "known", None)
+    _local.known = watched
+    try:
+        yield
+    finally:
+        _local.known = before
+
+
+def raise_if_known() -> None:
+    """Raise what an earlier run of the function showed.
+
+    Raises:
+        CaptureError: it issued a collective.
+    """
+    watched: Watched | None = getattr(_local, "known", None)
+    if watched is not None and watched.found:
+        raise watched.found[0].error()
+
+
+def watch(watched: Watched) -> Callable[[], None]:
+    """Notice what this thread issues until the function that is returned is called."""
+    if not _is_initialized():
+        return lambda: None
+    looking = _looking(watched)
+    looking.__enter__()
+    return lambda: (looking.__exit__(None, None, None), None)[1]
+
+
+def _windows() -> list[Watched]:
+    windows: list[Watched] | None = getattr(_local, "windows", None)
+    if windows is None:
+        windows = _local.windows = []
+    return windows
+
+
+def _is_initialized() -> bool:
+    return dist.is_available() and dist.is_initialized()
+
+
+def _has_several_ranks() -> bool:
+    return _is_initialized() and dist.get_world_size() > 1
+
+
+def _issue(name: str, ranks: int, group: str) -> None:
+    """A collective is about to be issued on this thread.
+
+    Raises:
+        CaptureError: it may not.
+    """
+    windows = _windows()
+    if not windows:
+        return
+    collective = None
+    if ranks > 1:
+        collective = Collective(_name_of_the_users(name), ranks, users_line())
+    stops = False
+    for watched in windows:
+        watched.groups.add(group)
+        if collective is not None:
+            watched.found.append(collective)
+            if watched.refuses():
+                watched.stopped, stops = watched.stopped or collective, True
+    if collective is not None and stops:
+        raise collective.error()
+
+
+def _name_of_the_users(name: str) -> str:
+    """``all_gather_object`` where the user called that."""
+    frame: FrameType | None = sys._getframe(2)
+    found = name
+    while frame is not None:
+        code = frame.f_code
+        if frame.f_globals.get("__name__") in _MODULES and not code.co_name.startswith(("_", "<")):
+            found = code.co_name
+        frame = frame.f_back
+    return found
+
+
+# What is replaced while somebody looks.
+
+_lock = threading.Lock()
+_lookers = 0
+_undo: list[Callable[[], None]] = []
+
+
+@contextmanager
+def _looking(watched: Watched) -> Iterator[None]:
+    global _lookers
+    windows = _windows()
+    with _lock:
+        if not _lookers:
+            _replace_all()
+        _lookers += 1
+    windows.append(watched)
+    try:
+        yield
+    finally:
+        windows.remove(watched)
+        with _lock:
+            _lookers -= 1
+            if not _lookers:
+                while _undo:
+                    _undo.pop()()
+
+
+def _c10d() -> Any:
+    return sys.modules["torch.distributed.distributed_c10d"]
+
+
+def _replace_all() -> None:
+    c10d = _c10d()
+    classes = {dist.ProcessGroup, torch._C._distributed_c10d.Backend}
+    for group in list(c10d._world.pg_map):  # groups that are written in Python
+        classes.update(c for c in type(group).__mro__ if issubclass(c, tuple(classes)))
+    for cls in classes:
+        for name in _METHODS & vars(cls).keys():
+            _replace(cls, name, _method(vars(cls)[name], name))
+    for op in _operators():
+        _replace(op, "_op", _operator(op._op, op))
+    _replace(c10d, "_new_process_group_helper", _new_group(c10d._new_process_group_helper))
+
+
+def _replace(owner: Any, name: str, ours: Any) -> None:
+    original = vars(owner)[name]
+    setattr(owner, name, ours)
+    _undo.append(functools.partial(setattr, owner, name, original))
+
+
+def _method(original: Any, name: str) -> Any:
+    @functools.wraps(original)
+    def method(group: Any, *args: Any, **kwargs: Any) -> Any:
+        if _windows():
+            _issue(name, group.size(), _name_of(group))
+        return original(group, *args, **kwargs)
+
+    return method
+
+
+def _operator(original: Any, op: Any) -> Any:
+    def call(*args: Any, **kwargs: Any) -> Any:
+        if _windows():
+            ranks, group = _group_of((*args, *kwargs.values()))
+            _issue(op.__name__.partition(".")[0], ranks, group)
+        return original(*args, **kwargs)
+
+    return call
+
+
+def _new_group(original: Any) -> Any:
+    @functools.wraps(original)
+    def new_group(*args: Any, **kwargs: Any) -> Any:
+        if _windows():
+            _issue("new_group", dist.get_world_size(), "")
+        return original(*args, **kwargs)
+
+    return new_group
+
+
+def _group_of(args: Iterable[Any]) -> tuple[int, str]:
+    """Size and name of the group that an operator is called with."""
+    c10d = _c10d()
+    for arg in args:
+        try:
+            if isinstance(arg, str):
+                group = c10d._resolve_process_group(arg)
+            elif isinstance(arg, torch.ScriptObject):
+                group = dist.ProcessGroup.unbox(arg)
+            else:
+                continue
+        except (RuntimeError, KeyError, TypeError, ValueError):  # another string, or object
+            continue
+        return group.size(), _name_of(group)
+    return dist.get_world_size(), ""
+
+
+def _name_of(group: Any) -> str:
+    """Its name; empty where it has none."""
+    try:
+        return str(group.group_name)
+    except (AttributeError, RuntimeError):  # a backend; a group made without torch's functions
+        return ""
+
+
+@functools.cache
+def _operators() -> list[Any]:
+    """Operators that send something to other ranks."""
+    found: list[Any] = []
+    for name in torch._C._dispatch_get_all_op_names():
+        space, _, rest = name.partition("::")
+        if space not in _NAMESPACES or name.partition(".")[0] in _LOCAL:
+            continue
+        packet = getattr(getattr(torch.ops, space), rest.partition(".")[0])
+        found += [packet, *(getattr(packet, overload) for overload in packet.overloads())]
+    return [op for op in dict.fromkeys(found) if "_op" in vars(op)]
+
+
+# What holds collectives while their group is destroyed.
+
+_holders: list[tuple[weakref.WeakMethod[Callable[[], None]], frozenset[str]]] = []
+
+
+def release_with_groups(release: Callable[[], None], groups: Iterable[str]) -> None:
+    """Call the method ``release`` before one of ``groups`` is shut down.
+
+    NCCL waits for graphs that hold its work: ``destroy_process_group()`` would not end.
+    """
+    with _lock:
+        _holders[:] = [held for held in _holders if held[0]() is not None]
+        _holders.append((weakref.WeakMethod(release), frozenset(groups)))
+        for name in ("shutdown", "abort"):
+            method = getattr(dist.ProcessGroup, name, None)
+            if method is not None and not hasattr(method, "__gfxgraph_releases__"):
+                setattr(dist.ProcessGroup, name, _releasing(method))
+
+
+def _releasing(original: Any) -> Any:
+    @functools.wraps(original)
+    def method(group: Any, *args: Any, **kwargs: Any) -> Any:
+        name = _name_of(group)
+        with _lock:
+            due = [held for held in _holders if name in held[1] or "" in held[1] or not name]
+            _holders[:] = [held for held in _holders if held not in due]
+        for held, _ in due:
+            release = held()
+            if release is not None:
+                release()
+        return original(group, *args, **kwargs)
+
+    method.__gfxgraph_releases__ = True  # type: ignore[attr-defined]
+    return method
