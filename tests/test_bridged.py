@@ -20,7 +20,14 @@ import hipgraph_bridge
 from gfxgraph import BridgedCUDAGraph
 from gfxgraph.device import current_device
 from gfxgraph.device.gpu import GpuDevice, _driver_version
-from gfxgraph.errors import ArgumentError, CaptureError, DeadTensorError, DeviceError
+from gfxgraph.errors import (
+    ArgumentError,
+    CaptureError,
+    DeadTensorError,
+    DeviceError,
+    MemoryCapError,
+    SettingError,
+)
 
 GPU = torch.cuda.is_available()
 gpu = pytest.mark.gpu
@@ -571,3 +578,41 @@ def test_the_environment_enables_on_import(value, expected):
         check=True,
     )
     assert done.stdout.strip() == expected
+
+
+# ---- GFXGRAPH_VRAM_CAP
+
+
+def test_a_capture_by_hand_is_refused_before_it_begins_where_the_device_is_above_the_cap(
+    device, monkeypatch
+):
+    x = torch.ones(4, device=device)
+    graph = BridgedCUDAGraph()
+    monkeypatch.setenv("GFXGRAPH_VRAM_CAP", "0.0")
+    with pytest.raises(MemoryCapError, match=r"GFXGRAPH_VRAM_CAP=0 .*no capture was begun"):
+        graph.capture_begin()
+    with pytest.raises(MemoryCapError), graph.capture():
+        x + 1
+    assert not current_device().is_capturing()
+    monkeypatch.setenv("GFXGRAPH_VRAM_CAP", "1.0")
+    with region(graph):
+        y = x + 1
+    graph.replay()
+    assert y.tolist() == [2.0] * 4
+
+
+def test_without_the_variable_captures_by_hand_fill_the_device(device, monkeypatch):
+    monkeypatch.delenv("GFXGRAPH_VRAM_CAP", raising=False)
+    kind = type(current_device())
+    monkeypatch.setattr(kind, "memory", lambda self, index=0: (99, 100))
+    graph = BridgedCUDAGraph()
+    with region(graph):
+        y = torch.ones(4, device=device) + 1
+    graph.replay()
+    assert y.tolist() == [2.0] * 4
+
+
+def test_a_malformed_cap_is_said_before_the_capture_begins(monkeypatch):
+    monkeypatch.setenv("GFXGRAPH_VRAM_CAP", "80%")
+    with pytest.raises(SettingError, match="GFXGRAPH_VRAM_CAP='80%'"):
+        BridgedCUDAGraph().capture_begin()

@@ -32,6 +32,9 @@ def folding(x):
 def branching(x):
     return x * 2 if x.sum() > 0 else x
 
+def by_a_number(x):
+    return x * float(x.sum())
+
 def eager(x):
     torch.cuda.current_stream().query()
     print("a text that is much longer than a line of a terminal is wide, and is not to be cut: end")
@@ -260,7 +263,7 @@ def test_help_says_what_the_arguments_look_like():
         ("branching", "branching: captures as several graphs, with the host in between", 0),
         (
             "eager",
-            "eager: stays eager because the host asks the device; something is printed",
+            "eager: runs eagerly because the host asks the device; something is printed",
             1,
         ),
     ],
@@ -269,6 +272,34 @@ def test_the_first_line_is_the_verdict_in_words(function, headline, status):
     result = run(function, "float32[4,8]")
     assert result.exit_code == status
     assert result.stdout.splitlines()[0] == headline
+
+
+def test_status_3_is_no_graph_where_one_is_required():
+    for function, status in (("clean", 0), ("folding", 0), ("branching", 0), ("eager", 1)):
+        assert run(function, "float32[4,8]", "--require-graph").exit_code == status
+    assert run("by_a_number", "float32[4,8]").exit_code == 0
+    result = run("by_a_number", "float32[4,8]", "--require-graph")
+    assert result.exit_code == 3
+    verdict = " ".join(result.stdout.partition("\n1 hazard")[0].split())
+    assert verdict.endswith(
+        "and replays only if a number comes again: Tensor.item() at check_subject.py:16"
+    )
+    report = json.loads(run("by_a_number", "float32[4,8]", "--json").stdout)
+    assert report["is_graph"] is False and report["in_words"] in verdict
+
+
+def test_a_printed_report_is_the_text_of_the_command():
+    def fn(x):
+        return x * 2 if x.sum() > 0 else x
+
+    fn.__qualname__ = "fn"
+    report = gfxgraph.check(fn, torch.ones(3))
+    text = str(report)
+    assert text.startswith("fn: captures as several graphs, with the host in between\n")
+    assert "warning host-read: Tensor.item()" in text and "Hazard(" not in text
+    for word in ("  Why: ", "  Remedy: ", f"  {report.hazards[0].place}"):
+        assert word in text
+    assert max(map(len, text.splitlines())) <= 100
 
 
 def test_no_hazards_are_said_to_be_none():

@@ -18,7 +18,7 @@ LAYERS = [
     {"record"},
     {"compiling", "distributed"},
     {"device"},
-    {"dynamo", "errors", "settings", "stats"},
+    {"dynamo", "errors", "settings", "stats", "tables"},
 ]
 HEIGHT = {room: -depth for depth, layer in enumerate(LAYERS) for room in layer}
 TOP = HEIGHT["cli"]

@@ -16,7 +16,7 @@ from gfxgraph.record.lint_rules import LINT_RULES
 from gfxgraph.record.rules import RULES
 
 # They are about the call as a whole.
-WITHOUT_LINE = {"argument", "autograd"}
+WITHOUT_LINE = {"argument", "autograd", "torchscript"}
 
 
 @pytest.fixture

@@ -118,3 +118,47 @@ def test_run_refuses_a_setting_that_the_program_could_not_be_enabled_with(tmp_pa
     done = command("run", script, GFXGRAPH_VRAM_CAP="80%")
     assert done.returncode == 2 and done.stderr.startswith("Error: GFXGRAPH_VRAM_CAP='80%'")
     assert command("run", script, GFXGRAPH_VRAM_CAP="80%", GFXGRAPH="0").stdout == "it ran\n"
+
+
+# ---- the log level without enable()
+
+FALLS_BACK = """\
+import torch, gfxgraph
+graph = gfxgraph.graphed(lambda x: (print(end=''), x.cpu().numpy())[1])
+graph(torch.ones(2)), graph(torch.ones(2))
+"""
+
+
+def stderr_of(code, **environment):
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        env={k: v for k, v in os.environ.items() if k != "HGB_LOG_LEVEL"} | environment,
+        capture_output=True,
+        text=True,
+        timeout=100,
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stderr
+
+
+def test_the_log_level_of_the_environment_holds_without_enable():
+    assert "fallback function=" in stderr_of(FALLS_BACK)
+    assert "gfxgraph WARNING fallback" in stderr_of(FALLS_BACK, HGB_LOG_LEVEL="warn")
+    assert stderr_of(FALLS_BACK, HGB_LOG_LEVEL="error") == ""
+    replays = "import torch, gfxgraph; gfxgraph.graphed(torch.sin)(torch.ones(2))"
+    assert stderr_of(replays) == ""
+    assert "gfxgraph DEBUG capture_begin" in stderr_of(replays, HGB_LOG_LEVEL="debug")
+
+
+def test_what_the_program_sets_up_later_gets_the_log_once():
+    later = "import logging, gfxgraph\nlogging.basicConfig(format='mine %(message)s')\n"
+    log = stderr_of(f"{later}{FALLS_BACK}", HGB_LOG_LEVEL="warn")
+    assert log.count("fallback function=") == 1 and log.startswith("mine fallback")
+    enabled = f"import gfxgraph; gfxgraph.enable()\n{later}{FALLS_BACK}"
+    log = stderr_of(enabled, HGB_LOG_LEVEL="warn")
+    assert log.count("fallback function=") == 1 and log.startswith("mine fallback")
+
+
+def test_a_malformed_log_level_is_said_in_the_log():
+    log = stderr_of(FALLS_BACK, HGB_LOG_LEVEL="loud")
+    assert log.count("HGB_LOG_LEVEL='loud': this variable takes") >= 1

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import random
 import sys
+import threading
 from collections import OrderedDict
 from dataclasses import asdict, dataclass
 
@@ -178,7 +179,48 @@ def test_a_call_that_cannot_be_a_graph_is_ok_but_no_graph(device, x):
     report = verify(Counts(), x)
     assert report.ok and report.graph.captured is False
     assert any("steps" in reason for reason in report.graph.fallbacks)
-    assert "It is not a graph" in str(report) and "steps" in str(report)
+    assert report.verdict == "eager" and report.graph.replays == 0 and report.is_graph is False
+    verdict, _, rest = str(report).partition("\nCompared on")
+    verdict = " ".join(verdict.split())
+    assert verdict.startswith("test_") and "runs eagerly, since each call rebinds" in verdict
+    assert "steps" in verdict and "There was no graph to compare" in rest
+
+
+def test_why_it_is_no_graph_comes_first_for_each_kind_of_reason(device, x):
+    def prints(x):
+        print(end="said\n")
+        return x + 1
+
+    def draws(x):
+        return x * random.random()
+
+    def starts_a_thread(x):
+        threading.Thread(target=int).start()
+        return x + 1
+
+    reasons = ((prints, "prints"), (draws, "random"), (starts_a_thread, "another thread"))
+    for fn, reason in reasons:
+        report = verify(fn, x)
+        verdict = " ".join(str(report).partition("\nCompared on")[0].split())
+        assert "runs eagerly, since" in verdict and reason in verdict, str(report)
+        assert reason in report.to_dict()["reason"] and report.to_dict()["is_graph"] is False
+
+
+def test_a_path_for_each_input_is_said_to_hardly_ever_replay(device, x):
+    report = verify(lambda x: x * float(x.sum()), x)
+    assert report.ok and report.is_graph is False
+    verdict = " ".join(str(report).partition("\nCompared on")[0].split())
+    assert "each input takes a path of its own" in verdict and "float(x.sum())" in verdict
+    assert verify(lambda x: x * 2 if x.sum() > 0 else x, x).is_graph
+
+
+def test_all_lines_of_a_report_fit_into_100_columns(device, x):
+    def prints(x):
+        print("a line that is much longer than a terminal is wide " * 3)
+        return x
+
+    for report in (verify(prints, x), verify(nn.Linear(8, 8).to(device), x, candidate=torch.sin)):
+        assert max(map(len, str(report).splitlines())) <= 100, str(report)
 
 
 def test_arguments_that_are_written_are_compared(device, x):
@@ -636,6 +678,10 @@ def wrong(x, mask=None):
 def fails(x):
     raise ValueError("not today")
 
+def eager(x):
+    print("said")
+    return x * 2
+
 class Net(nn.Module):
     def __init__(self):
         super().__init__()
@@ -678,6 +724,18 @@ def test_status_0_is_equal(device, run, args):
     result = run(*args)
     assert result.exit_code == 0, result.output
     assert "The graph equals eager" in result.stdout and "loaded" not in result.stdout
+
+
+def test_status_3_is_no_graph_where_one_is_required(device, run):
+    assert run("double", X, "--require-graph").exit_code == 0
+    result = run("eager", X)
+    assert result.exit_code == 0 and "eager: runs eagerly, since" in result.stdout
+    result = run("eager", X, "--require-graph")
+    assert result.exit_code == 3 and "eager: runs eagerly, since" in result.stdout
+    result = run("wrong", X, "--candidate", "verify_subject:double", "--require-graph")
+    assert result.exit_code == 1
+    result = run("double", X, "--candidate", "verify_subject:double", "--require-graph")
+    assert result.exit_code == 2 and "does not say" in result.output
 
 
 def test_status_1_is_different(device, run):

@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from .call.buckets import PoolStats as PoolStats
     from .call.buckets import ShapeBucketPool as ShapeBucketPool
     from .call.check import check as check
+    from .call.dynamic import BridgedCUDAGraph as BridgedCUDAGraph
+    from .call.dynamic import enable as enable
     from .call.graphed import Graphed as Graphed
     from .call.graphed import GraphedStats as GraphedStats
     from .call.graphed import compile as compile
@@ -37,9 +39,7 @@ if TYPE_CHECKING:
     from .compiling.rng import guard_rng as guard_rng
     from .compiling.vendor import vendor_op as vendor_op
     from .device import DeviceFacts as DeviceFacts
-    from .graph.bridged import BridgedCUDAGraph as BridgedCUDAGraph
     from .graph.enable import disable as disable
-    from .graph.enable import enable as enable
     from .graph.enable import health_check as health_check
     from .graph.enable import is_enabled as is_enabled
     from .measure.verify import verify as verify
@@ -125,7 +125,10 @@ __all__ = [
 
 
 def stats() -> Stats:
-    """Counts of captures, replays, fallbacks and failures in this process."""
+    """Counts of captures, replays, fallbacks and failures in this process.
+
+    Printed, it is a line for each key.
+    """
     return tally.snapshot()
 
 
@@ -158,6 +161,10 @@ def __getattr__(name: str) -> Any:
     value = getattr(import_module(f"{__name__}.{_LAZY[name]}"), name)
     globals()[name] = value
     return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})
 
 
 def _is_command() -> bool:

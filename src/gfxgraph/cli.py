@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import sys
 from collections.abc import Iterable, Mapping
@@ -10,11 +11,13 @@ from dataclasses import asdict
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, NoReturn, TypeAlias
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn, TextIO, TypeAlias
 
 import typer
 
 if TYPE_CHECKING:
+    from typing_extensions import Buffer
+
     from .record.lint_rules import LintRule
     from .record.rules import Rule
     from .record.sarif import Item
@@ -23,7 +26,40 @@ __all__ = ["app"]
 
 # torch, transformers and what imports them are imported inside the commands: --help stays quick.
 
-app = typer.Typer(
+
+class _Pipe(io.FileIO):
+    """Standard output that may be closed: ``gfxgraph ... | head`` has the status of the command."""
+
+    def write(self, data: Buffer) -> int:
+        """Write ``data``, unless nobody reads any more."""
+        try:
+            return super().write(data) or 0
+        except BrokenPipeError:
+            return memoryview(data).nbytes
+
+    @classmethod
+    def instead_of(cls, stream: TextIO) -> TextIO:
+        """``stream``; where it is a file or a pipe, through such an object."""
+        try:
+            number = stream.fileno()
+        except (AttributeError, OSError, ValueError):  # none, or one in memory
+            return stream
+        stream.flush()
+        return io.TextIOWrapper(
+            io.BufferedWriter(cls(number, "w", closefd=False)),
+            stream.encoding,
+            stream.errors,
+            line_buffering=stream.isatty(),
+        )
+
+
+class _App(typer.Typer):
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        sys.stdout, sys.stderr = map(_Pipe.instead_of, (sys.stdout, sys.stderr))
+        return super().__call__(*args, **kwargs)
+
+
+app = _App(
     add_completion=False,
     no_args_is_help=True,
     pretty_exceptions_enable=False,
@@ -52,6 +88,12 @@ _Sarif: TypeAlias = Annotated[
         "printed to standard error.",
     ),
 ]
+
+_RequireGraph: TypeAlias = Annotated[
+    bool,
+    typer.Option("--require-graph", help="Status 3 where calls would not be replays of a graph."),
+]
+_NO_GRAPH = 3
 
 _PlatformFile: TypeAlias = Annotated[
     Path | None,
@@ -154,8 +196,13 @@ def check(
     make: _Make = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the report as JSON.")] = False,
     sarif: _Sarif = None,
+    require_graph: _RequireGraph = False,
 ) -> None:
-    """Say what would become of a function in a graph; needs no GPU. Status 1: it stays eager."""
+    """Say what would become of a function in a graph; needs no GPU.
+
+    Status 0: its calls are replays; 1: it runs eagerly; 2: a wrong argument; 3: --require-graph was
+    given, and it replays only if a floating-point number that it reads comes again.
+    """
     import torch
     from rich.console import Console
 
@@ -182,6 +229,8 @@ def check(
         show(report, Console(stderr=sarif == "-"))
     if sarif:
         _write_sarif(sarif, located(report, fn), RULES)
+    if require_graph and report.verdict != "eager" and not report.is_graph:
+        raise typer.Exit(_NO_GRAPH)
     raise typer.Exit(report.verdict == "eager")
 
 
@@ -214,9 +263,15 @@ def verify(
     views: Annotated[
         bool, typer.Option("--views", help="A result may be overwritten by the next call.")
     ] = False,
+    require_graph: _RequireGraph = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print the report as JSON.")] = False,
 ) -> None:
-    """Compare a function's graph with eager over many inputs. Status 1: it differs, and why."""
+    """Compare a function's graph with eager over many inputs, and say why it differs.
+
+    Status 0: nothing differs, also where it runs eagerly; 1: something differs; 2: a wrong
+    argument, or eager raises; 3: nothing differs, but --require-graph was given and calls are not
+    replays.
+    """
     import torch
 
     from .device import current_device
@@ -252,6 +307,10 @@ def verify(
         where = users_line_of(error)
         _fail(f"{target} raises {type(error).__name__}: {error} {where}", status=2)
     typer.echo(json.dumps(report.to_dict(), indent=2) if as_json else str(report))
+    if report.ok and require_graph and not report.is_graph:
+        if report.is_graph is None:
+            _fail("--require-graph: the candidate does not say whether it is a graph.", status=2)
+        raise typer.Exit(_NO_GRAPH)
     raise typer.Exit(not report.ok)
 
 

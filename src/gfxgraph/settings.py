@@ -4,7 +4,8 @@
 ``GFXGRAPH``                      ``1``, ``debug`` or ``validate``: ``enable()`` on import;
                                   ``0`` or empty: off (the default)
 ``GFXGRAPH_VRAM_CAP``             share of the device's memory that captures may fill,
-                                  0.0 to 1.0, default 0.80
+                                  0.0 to 1.0, default 0.80; captures by hand look at it
+                                  only where it is set
 ``HGB_LOG_LEVEL``                 ``debug``, ``info``, ``warn`` (default) or ``error``
 ``SGLANG_RDNA2_KERNELS``          ``1`` asks for kernels that are safe on RDNA2
 ``SGLANG_DISABLE_GFXGRAPH``       ``1``: ``enable()`` does nothing
@@ -23,7 +24,7 @@ from typing import Literal, TypeVar
 
 from .errors import SettingError
 
-__all__ = ["Mode", "Settings", "from_environment", "mode"]
+__all__ = ["Mode", "Settings", "explicit_vram_cap", "from_environment", "log_level", "mode"]
 
 T = TypeVar("T")
 Mode = Literal["off", "on", "debug", "validate"]
@@ -73,6 +74,25 @@ def mode(environ: Mapping[str, str] = os.environ) -> Mode:
     return _choice(environ, "GFXGRAPH", _MODES)
 
 
+def log_level(environ: Mapping[str, str] = os.environ) -> int:
+    """What ``HGB_LOG_LEVEL`` says, whatever the other variables hold.
+
+    Raises:
+        SettingError: it holds what it does not take.
+    """
+    return _choice(environ, "HGB_LOG_LEVEL", _LEVELS, "warn")
+
+
+def explicit_vram_cap(environ: Mapping[str, str] = os.environ) -> float | None:
+    """What ``GFXGRAPH_VRAM_CAP`` says, ``None`` where it is not set.
+
+    Raises:
+        SettingError: it holds what it does not take.
+    """
+    text = environ.get("GFXGRAPH_VRAM_CAP", "").strip()
+    return _share("GFXGRAPH_VRAM_CAP", text) if text else None
+
+
 def from_environment(environ: Mapping[str, str] = os.environ) -> Settings:
     """Read the settings.
 
@@ -91,7 +111,7 @@ def from_environment(environ: Mapping[str, str] = os.environ) -> Settings:
     return Settings(
         mode=mode(environ),
         vram_cap=_share("GFXGRAPH_VRAM_CAP", environ.get("GFXGRAPH_VRAM_CAP", "0.80")),
-        log_level=_choice(environ, "HGB_LOG_LEVEL", _LEVELS, "warn"),
+        log_level=log_level(environ),
         rdna2_kernels=_choice(environ, "SGLANG_RDNA2_KERNELS", switch),
         disabled=_choice(environ, "SGLANG_DISABLE_GFXGRAPH", switch),
         gfx_override=override or None,

@@ -7,12 +7,15 @@ carries them as ``record.event`` and ``record.fields`` for handlers that want st
 from __future__ import annotations
 
 import logging
+import os
 import sys
 import threading
 from collections import Counter
-from typing import TypedDict
+from typing import Any, TypedDict, cast
 
 from . import settings
+from .errors import SettingError
+from .tables import Printed
 
 __all__ = ["ReplayCounter", "Stats", "Tally", "configure_log", "log", "tally"]
 
@@ -29,12 +32,15 @@ class Stats(TypedDict):
         fallback_count: calls that ran eagerly although a graph was asked for.
         validation_failures: replays that differed from eager execution.
         avg_replay_us: mean host time in microseconds until a replay was launched, over the
-            replays made through ``BridgedCUDAGraph.replay``; 0.0 when there was none.
+            replays made through ``BridgedCUDAGraph.replay``, and of ``graphed`` and the like over
+            the first replay of each graph, which also uploads it: calls are not timed. 0.0 where
+            none was timed (``verify=False``).
         capture_failures: captures that raised.
         compile_failures: graphs made of a function as it is, because compiling it failed, or
             because compiled code could not be captured.
         fallbacks: reason -> how many of ``fallback_count``.
         compiles_in_capture: frames that torch compiled while a stream was captured.
+        thrashing: callable -> why most of its calls are not captured: what differs between them.
     """
 
     enabled_at: float | None
@@ -47,6 +53,7 @@ class Stats(TypedDict):
     compile_failures: int
     fallbacks: dict[str, int]
     compiles_in_capture: int
+    thrashing: dict[str, str]
 
 
 class ReplayCounter:
@@ -68,6 +75,7 @@ class Tally:
         self.enabled_at: float | None = None
         self._counts: Counter[str] = Counter()
         self._fallbacks: Counter[str] = Counter()
+        self._thrashing: dict[str, str] = {}
         self._live: set[ReplayCounter] = set()
         self._retired = ReplayCounter()
 
@@ -84,6 +92,11 @@ class Tally:
             self._fallbacks[key] += calls
         if first:
             log(logging.WARNING, "fallback", function=who, ran="eager", reason=reason)
+
+    def thrashes(self, who: str, reason: str) -> None:
+        """Show that ``who`` has stopped capturing, since its calls differ."""
+        with self._lock:
+            self._thrashing[who] = reason
 
     def replay_counter(self) -> ReplayCounter:
         """A counter for one graph, part of :meth:`snapshot` until and after :meth:`retire`."""
@@ -104,6 +117,7 @@ class Tally:
         with self._lock:
             self._counts.clear()
             self._fallbacks.clear()
+            self._thrashing.clear()
             for counter in (self._retired, *self._live):
                 counter.replays = counter.timed = counter.ns = 0
 
@@ -113,7 +127,7 @@ class Tally:
             total = ReplayCounter()
             for counter in (self._retired, *self._live):
                 _add(total, counter)
-            return Stats(
+            counts = Stats(
                 enabled_at=self.enabled_at,
                 capture_count=self._counts["capture_count"],
                 replay_count=total.replays,
@@ -124,7 +138,9 @@ class Tally:
                 compile_failures=self._counts["compile_failures"],
                 fallbacks=dict(self._fallbacks),
                 compiles_in_capture=self._counts["compiles_in_capture"],
+                thrashing=dict(self._thrashing),
             )
+        return cast(Stats, Printed(counts))
 
 
 def _add(total: ReplayCounter, part: ReplayCounter) -> None:
@@ -138,9 +154,36 @@ tally = Tally()
 
 def log(level: int, event: str, **fields: object) -> None:
     """Log an event with its fields."""
+    if not _Configured.yes:
+        _configure_by_the_environment()
     if logger.isEnabledFor(level):
         text = " ".join(f"{name}={value!r}" for name, value in fields.items())
         logger.log(level, "%s %s", event, text, extra={"event": event, "fields": fields})
+
+
+class _Configured:
+    yes = False
+
+
+class _ToStderr(logging.StreamHandler[Any]):
+    """Prints where the program has set up no logging of its own, also if it does so later."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Print ``record``."""
+        if logger.handlers == [self] and not logging.getLogger().handlers:
+            self.setStream(sys.stderr)
+            super().emit(record)
+
+
+def _configure_by_the_environment() -> None:
+    """What ``HGB_LOG_LEVEL`` asks for, without ``enable()``."""
+    _Configured.yes = True
+    if not os.environ.get("HGB_LOG_LEVEL", "").strip():
+        return
+    try:
+        configure_log()
+    except SettingError as error:  # of any variable; the log is no place to raise it
+        logger.error("%s", error)
 
 
 def configure_log(level: int | None = None) -> None:
@@ -149,9 +192,9 @@ def configure_log(level: int | None = None) -> None:
     Args:
         level: a level of :mod:`logging`; default what ``HGB_LOG_LEVEL`` says.
     """
-    logger.setLevel(settings.from_environment().log_level if level is None else level)
-    if not logger.handlers and not logging.getLogger().handlers:
-        handler = logging.StreamHandler(sys.stderr)
+    _Configured.yes = True
+    logger.setLevel(settings.log_level() if level is None else level)
+    if not logger.handlers:
+        handler = _ToStderr()
         handler.setFormatter(logging.Formatter("%(asctime)s %(name)s %(levelname)s %(message)s"))
         logger.addHandler(handler)
-        logger.propagate = False

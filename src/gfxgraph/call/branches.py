@@ -12,6 +12,7 @@ from ..errors import ArgumentError, CaptureError
 from ..graph.compare import Tolerance
 from ..graph.lane import Lane
 from ..graph.turns import turn_to_capture
+from ..tables import Sections
 from .engine import Engine, GraphedStats, Options, reset_with
 from .signature import MISS
 from .suitable import describe
@@ -194,7 +195,8 @@ class ConditionalGraph:
 
     def stats(self) -> dict[str, GraphedStats]:
         """What each branch has done since it was added or reset, by name."""
-        return {name: engine.stats() for name, (_, engine) in self._branches.items()}
+        branches = self._branches.items()
+        return Sections({name: engine.stats() for name, (_, engine) in branches})
 
     def reset(self) -> None:
         """Release all graphs and forget all reasons and counts; the branches stay.

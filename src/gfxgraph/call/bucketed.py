@@ -18,6 +18,7 @@ from ..errors import ArgumentError, CaptureError
 from ..graph.capture import CapturedGraph, rehearse
 from ..graph.compare import difference
 from ..graph.turns import CAPTURING, busy, turn_to_capture
+from ..tables import fields as fields_of
 from .engine import (
     IN_USE,
     Engine,
@@ -30,6 +31,7 @@ from .engine import (
 from .entry import Attempt, Entry, Refusal, copier
 from .padding import Padding, cut, fills, layout_of, pad_to, piece
 from .signature import MISS, Spec, builder, flatten
+from .thrash import Thrash
 from .traffic import suggest_buckets
 
 __all__ = [
@@ -69,6 +71,11 @@ class PoolStats(GraphedStats):
     asked: int
     computed: int
     dims: tuple[str, ...]
+
+    def _lines(self) -> list[str]:
+        sizes = ", ".join(f"{'x'.join(map(str, s))}: {n}" for s, n in self.traffic.items())
+        of_sizes = (f"calls of {'x'.join(self.dims)}", sizes), ("padding", f"{self.padding:.1%}")
+        return super()._lines() + fields_of(of_sizes)
 
     @property
     def padding(self) -> float:
@@ -348,6 +355,9 @@ class BucketEngine(Engine):
         key = self._key_of(fn, padded.leaves, padded.spec)
         entry, changes = self._known(key)
         if entry is None:
+            reason = self._postponed(key, padded.spec)
+            if reason is not None:
+                return self._run_eagerly(fn, call.args, call.kwargs, reason)
             make = functools.partial(self._make, fn, call, padded.sizes, key, changes)
             return self._first_call(fn, call.args, call.kwargs, key, padded.leaves, make)
         if isinstance(entry, Refusal):
@@ -411,6 +421,10 @@ class BucketEngine(Engine):
             entry = self._keys.get(key)
             if isinstance(entry, Entry) and entry.captured is not None and entry.captured.plain:
                 self._models[_alike(key)] = entry
+
+    def _new_thrash(self) -> Thrash:
+        kinds = _product(map(len, self.buckets.sizes.values()))
+        return Thrash(kinds, limit=self._options.max_graphs, is_padded=True)
 
     def _key_of(self, fn: Callable[..., Any], leaves: list[torch.Tensor], spec: Spec) -> Any:
         # Padded tensors share no memory. Of those that do, a replay sees whether it writes to them.

@@ -22,10 +22,13 @@ from ..record.rules import RULES, Effect
 from ..record.source import LineFinder, Source, users_line, users_line_of
 from ..record.watch import Point
 from .graphed import Graphed
-from .signature import constants, flatten
+from .signature import builder, constants, flatten
 from .suitable import describe, unsuitable
 
 __all__ = ["check"]
+
+# What autograd says in a build without one, where a tensor says that it is on a GPU.
+_NO_ACCELERATOR = "Cannot access accelerator device"
 
 
 def check(fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Report:
@@ -47,7 +50,8 @@ def check(fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Report:
 
     Raises:
         ArgumentError: ``fn`` is not callable.
-        DeviceError: an operator has neither a meta implementation nor data to run on.
+        DeviceError: an operator has neither a meta implementation nor data to run on; or the
+            function uses autograd, and torch is a CPU build.
     """
     if not callable(fn):
         raise ArgumentError(f"check() takes a function, a module or a method, not {fn!r}.")
@@ -74,7 +78,8 @@ class _Check:
     def twice(self) -> None:
         """The first run tells what changes from call to call; the second is reported."""
         try:
-            given, _ = flatten((self._args, self._kwargs))
+            given, spec = flatten((self._args, self._kwargs))
+            builder(spec, given)  # as a graph will
         except ArgumentError as error:
             return self._add("argument", str(error), Source())
         for reason in filter(None, map(unsuitable, given)):
@@ -87,6 +92,10 @@ class _Check:
             self._world = world
             args, kwargs = world.wrap((self._args, self._kwargs))
             as_it_was = PythonState(roots)
+            for name in as_it_was.scripted:
+                self._add("torchscript", name, Source())
+            if as_it_was.scripted:
+                return
             world.adopt(self._fn)
             inputs, _ = flatten((args, kwargs))
             names = as_it_was.names() | {
@@ -111,6 +120,11 @@ class _Check:
                     except DeviceError:
                         raise
                     except Exception as error:
+                        if _NO_ACCELERATOR in str(error):
+                            raise DeviceError(
+                                f"check({self._name}): autograd of a CPU build of torch does not "
+                                "run on the pretended device. Check it with a CUDA or ROCm build."
+                            ) from error
                         what = f"{type(error).__name__}: {str(error).partition(chr(10))[0]}"
                         return self._add("raises", what, users_line_of(error))
                     finally:
@@ -162,6 +176,7 @@ class _Check:
         """The tensors of a result, and the rest."""
         try:
             leaves, spec = flatten(result)
+            builder(spec, leaves)  # as a graph will
         except ArgumentError as error:
             self._add("result", str(error), Source())
             return [], None
@@ -180,7 +195,15 @@ class _Check:
         if self._recorder is None or not self._recorder.quiet:
             self._hazard(rule, what, where, False, RULES[rule].effect)
 
-    def _hazard(self, rule: str, what: str, where: Source, tainted: bool, effect: Effect) -> None:
+    def _hazard(
+        self,
+        rule: str,
+        what: str,
+        where: Source,
+        tainted: bool,
+        effect: Effect,
+        anew: bool = False,
+    ) -> None:
         entry = RULES[rule]
         for known in self.report.hazards:
             # One line may write a cache in each layer.
@@ -193,6 +216,7 @@ class _Check:
             ):
                 known.count += 1
                 known.tainted |= tainted
+                known.decides_anew |= anew
                 return
         severity = {"captures": "note", "eager": "error"}.get(effect, "warning")
         self.report.hazards.append(
@@ -208,6 +232,7 @@ class _Check:
                 tainted,
                 entry.why,
                 entry.remedy,
+                anew,
             )
         )
 
@@ -242,7 +267,8 @@ class _Recorder(Recorder):
     """Tells of what it meets, in the order of the run.
 
     Args:
-        tell: takes the rule, what it is, where, whether it is tainted, and the effect.
+        tell: takes the rule, what it is, where, whether it is tainted, the effect, and whether the
+            host goes on by a number that is new in each call.
         inputs: the tensors among the arguments.
         names: names of tensors, by storage key.
         moving: storage keys of tensors from outside that change from call to call.
@@ -251,7 +277,7 @@ class _Recorder(Recorder):
 
     def __init__(
         self,
-        tell: Callable[[str, str, Source, bool, Effect], None],
+        tell: Callable[..., None],
         inputs: list[torch.Tensor],
         names: dict[int, str],
         moving: set[int],
@@ -274,7 +300,8 @@ class _Recorder(Recorder):
         result = super().event(point, func, args, kwargs)
         event, rule = self.recording.events[-1], RULES[point.rule]
         effect: Effect = "folds" if event.folds else rule.tainted
-        self._tell(rule.id, point.what, event.where, not event.folds, effect)
+        anew = not event.folds and isinstance(result, (float, complex))
+        self._tell(rule.id, point.what, event.where, not event.folds, effect, anew)
         return result
 
     def function(self, func: Any, args: Any, kwargs: Any) -> Any:

@@ -24,11 +24,23 @@ from ..graph.lane import Lane
 from ..graph.turns import CAPTURING, LOCK, being_busy, busy
 from ..record.effects import storage_key
 from ..stats import log, tally
+from ..tables import fields, in_bytes, table
 from .budget import admit, register
 from .compiled import Compile, Compiled
 from .entry import Attempt, Entry, GraphRow, Refusal, bytes_of, make_static, miss, shares_memory
-from .signature import MISS, Condition, Spec, builder, constants, flatten, matcher, tensor_check
+from .signature import (
+    MISS,
+    TOO_DEEP,
+    Condition,
+    Spec,
+    builder,
+    constants,
+    flatten,
+    matcher,
+    tensor_check,
+)
 from .suitable import describe, unsuitable
+from .thrash import WORTH_IT, Thrash, Traits, traits
 
 if TYPE_CHECKING:
     from .bucketed import Buckets
@@ -46,8 +58,6 @@ __all__ = [
 
 # Captures because something that is no tensor was another one, before its key stays eager.
 _MAX_TRIES = 8
-# A graph that was replayed so often was worth its capture, whatever changed since.
-_WORTH_IT = 3
 
 IN_USE = (
     "its graph could not be used: an argument shares memory with what it writes, or another thread "
@@ -72,7 +82,7 @@ _HOT = 8
 
 @dataclass(frozen=True)
 class GraphedStats:
-    """What a graphed callable has done.
+    """What a graphed callable has done. Printed, it is a table.
 
     Attributes:
         captures: graphs captured.
@@ -89,6 +99,8 @@ class GraphedStats:
         compile_s: seconds that runs took in which something was compiled; 0.0 without ``compile=``.
         not_compiled: arguments (as ``key`` of a row) -> why their graph holds no compiled code
             although ``compile=``, or the function itself, asks for it.
+        thrashing: why calls that could be captured are not, since nearly each is of a kind of its
+            own: what differs between them, and what to write.
     """
 
     captures: int
@@ -103,6 +115,24 @@ class GraphedStats:
     input_bytes: int
     compile_s: float
     not_compiled: dict[str, str]
+    thrashing: tuple[str, ...]
+
+    def __str__(self) -> str:
+        return "\n".join(self._lines())
+
+    def _lines(self) -> list[str]:
+        memory = f"{in_bytes(self.pool_bytes)} in pools, {in_bytes(self.input_bytes)} of inputs"
+        counts = ("captures", "replays", "eager_calls", "evictions", "recaptures")
+        rows: list[tuple[str, Any]] = [(name, getattr(self, name)) for name in counts]
+        rows += [("memory", memory), ("thrashing", self.thrashing)]
+        rows += [("fallbacks", [f"{n} calls: {why}" for why, n in self.fallbacks.items()])]
+        rows += [("refused", self.refused)]
+        if self.not_compiled or self.compile_s:
+            rows += [("compile_s", self.compile_s), ("not_compiled", self.not_compiled)]
+        if not self.graphs:
+            return fields(rows)
+        graphs = [(g.key, g.replays, g.paths, in_bytes(g.private_bytes)) for g in self.graphs]
+        return fields(rows) + table(("graph", "replays", "paths", "memory"), graphs)
 
 
 @dataclass(frozen=True)
@@ -179,6 +209,7 @@ class Engine:
         self._counts = _Counts()
         self._told: set[str] = set()
         self._tries: Counter[Any] = Counter()
+        self._thrash = self._new_thrash()
         self._clock = 0
         #: Graphs that were met later than this are not released for room.
         self._keep_after: float = float("inf")
@@ -221,6 +252,7 @@ class Engine:
                 input_bytes=sum({k: b for e in entries for k, b in e.input_storages()}.values()),
                 compile_s=0.0 if self._compiled is None else self._compiled.seconds,
                 not_compiled={e.key: e.not_compiled for e in entries if e.not_compiled},
+                thrashing=tuple(self._thrash.reasons),
             )
 
     def reset(self) -> None:
@@ -233,6 +265,7 @@ class Engine:
             self._set_hot(())
             self._lanes.clear()
             self._tries.clear()
+            self._thrash = self._new_thrash()
             self._counts = _Counts()
             self._compiled = self._new_compiled()
 
@@ -305,6 +338,9 @@ class Engine:
         key = self._key_of(fn, leaves, spec)
         entry, changes = self._known(key)
         if entry is None:
+            reason = self._postponed(key, spec)
+            if reason is not None:
+                return self._run_eagerly(fn, args, kwargs, reason)
             make = functools.partial(self._try_capture, fn, key, leaves, spec, changes=changes)
             return self._first_call(fn, args, kwargs, key, leaves, make)
         if isinstance(entry, Entry):
@@ -324,6 +360,25 @@ class Engine:
         # A compilation for each of many buckets would take its time again and again.
         return None if how is None else Compiled(how, dynamic=self._options.buckets is not None)
 
+    def _new_thrash(self) -> Thrash:
+        return Thrash(kinds=0, limit=self._options.max_graphs, is_padded=False)
+
+    def _postponed(self, key: Any, spec: Spec) -> str | None:
+        """Why a call without a graph is not captured now, but only counted."""
+        with self._lock:
+            self._clock += 1
+            is_full = len(self._keys) >= self._options.max_graphs
+            full = self._keys.values() if is_full else ()
+            reason = self._thrash.postpones(key, spec, self._clock, full)
+        may_run_eagerly = self._options.fallback == "eager"
+        if reason is not None and reason not in self._told:
+            self._told.add(reason)
+            tally.thrashes(self.name, reason)
+            if not may_run_eagerly:
+                log(logging.WARNING, "thrashing", function=self.name, because=reason)
+        # Who asks for a graph or an error gets his graph.
+        return reason if may_run_eagerly else None
+
     def _known(self, key: Any) -> tuple[Entry | Refusal | None, list[str]]:
         """What there is for ``key``; if it is stale, nothing, and what was changed in vain."""
         with self._lock:
@@ -331,7 +386,7 @@ class Engine:
             changes = entry.stale() if isinstance(entry, Entry) else []
             if changes:
                 self._counts.recaptures += 1
-                if self._drop(key) >= _WORTH_IT:
+                if self._drop(key) >= WORTH_IT:
                     changes = []
                 entry = None
             elif entry is not None:
@@ -409,15 +464,21 @@ class Engine:
         fits = self.recogniser(fn, leaves, spec)
         kind = _describe_key(leaves, spec)
         opaque = any(not const.is_value for const in constants(spec))
+        on_trial = tree is None and not changes and (called or result is not MISS)
+        found: Traits = {}
         try:
+            if on_trial:
+                found = traits(fn, leaves, spec)
             with self._lock:
                 self._tries[kind] += bool(changes or opaque)
             if self._tries[kind] > _MAX_TRIES:
-                raise CaptureError(
-                    f"{', '.join(changes[:3]) or 'an argument that is no tensor'} is another one "
-                    "from call to call, and each would need a graph of its own. Keep it out of "
-                    "the object, or pass it as a number or a tensor."
+                reason = (
+                    f"{', '.join(changes[:3]) or 'an argument that is no tensor'} differs between "
+                    "calls, so each would need a graph of its own. Keep it out of the object, or "
+                    "pass it as a number or a tensor."
                 )
+                tally.thrashes(self.name, self._thrash.say(reason))
+                raise CaptureError(reason)
             if self._key_of(fn, leaves, spec) != key:
                 raise CaptureError("argument: the function changes the shape of a tensor in place")
             entry = self._make_entry(fn, leaves, spec, result, tree)
@@ -437,6 +498,8 @@ class Engine:
                     if self._keys.pop(key, None) is not tree:  # released meanwhile
                         entry.release()
                         return None
+                if on_trial:
+                    self._thrash.tried(key, found, entry.counter, "")
                 self._keep(key, entry)
             return None
         except Exception as error:  # the caller has his result: whatever it is, it is no graph
@@ -453,6 +516,8 @@ class Engine:
                         tree.closed = reason
                     return error
                 if not getattr(error, "transient", False) or self._tries[key] > _MAX_TRIES:
+                    if on_trial:
+                        self._thrash.tried(key, found, None, reason)
                     refuse = functools.partial(self._refuse, reason, cls)
                     self._keep(key, Refusal(kind, reason, cls, _refusal_attempt(fits, refuse)))
             return error
@@ -483,17 +548,20 @@ class Engine:
         elif (
             paths >= _PATHS_ON_TRIAL and entry.replays < paths and not entry.captured.root.decides()
         ):
+            how_often = "nearly every" if entry.replays else "every"
             reason = (
-                f"its data hardly ever takes the same path twice ({paths} paths, "
-                f"{entry.replays} replays): {entry.where()}. Keep the value in a tensor, or "
-                "compare it on the device and read the outcome."
+                f"the value read at {entry.where()} differs in {how_often} call ({paths} paths, "
+                f"{entry.replays} replays). Keep the value in a tensor, or compare it on the "
+                "device and read the outcome."
             )
             with self._lock:
+                tally.thrashes(self.name, self._thrash.say(reason))
                 if self._keys.get(key) is entry:
                     self._drop(key)
                     self._keep(key, Refusal(entry.key, reason, CaptureError, miss))
-        if entry.closed is not None:
-            return self._run_eagerly(fn, args, kwargs, entry.closed)
+        closed = entry.closed or self._thrash.stops_growing(paths, entry.replays)
+        if closed is not None:
+            return self._run_eagerly(fn, args, kwargs, closed)
         leaves = list(leaves)
         make = functools.partial(self._try_capture, fn, key, leaves, spec, changes=[], tree=entry)
         return self._first_call(fn, args, kwargs, key, leaves, make, entry)
@@ -713,8 +781,11 @@ class Engine:
     def _keep(self, key: Any, entry: Entry | Refusal) -> None:
         while len(self._keys) >= self._options.max_graphs:
             oldest = min(self._keys, key=lambda key: self._keys[key].used)
-            self._counts.evictions += isinstance(self._keys[oldest], Entry)
-            self._drop(oldest)
+            is_graph = isinstance(self._keys[oldest], Entry)
+            replays = self._drop(oldest)
+            if is_graph:
+                self._counts.evictions += 1
+                self._thrash.released(replays)
         self._keys[key] = entry
         self._promote(entry)
 
@@ -853,7 +924,7 @@ def _replay_us(*entries: Entry) -> list[float]:
 def _refusal_attempt(fits: Any, refuse: Any) -> Any:
     try:
         return fits(refuse)
-    except (RecursionError, SyntaxError):  # a structure too deep for an expression
+    except (RecursionError, ArgumentError):  # a structure too deep for an expression
         return miss
 
 
@@ -861,7 +932,8 @@ def _root_module(fn: Any) -> torch.nn.Module | None:
     while isinstance(fn, functools.partial):
         fn = fn.func
     owner = getattr(fn, "__self__", fn)
-    return owner if isinstance(owner, torch.nn.Module) else None
+    scripted = isinstance(owner, torch.jit.ScriptModule)  # its flag is in C++, or frozen
+    return owner if isinstance(owner, torch.nn.Module) and not scripted else None
 
 
 _SEEN_BY_CHECK = (
@@ -931,7 +1003,8 @@ def taken_apart(
         hash(spec)
         return leaves, spec, _unsuitable(leaves, "argument")
     except (ArgumentError, AttributeError, RecursionError, TypeError) as error:
-        return [], (), f"argument: {error}"
+        too_deep = isinstance(error, RecursionError)
+        return [], (), f"argument: {TOO_DEEP if too_deep else error}"
 
 
 def _unsuitable(leaves: Sequence[torch.Tensor], what: str) -> str | None:

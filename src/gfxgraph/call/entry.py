@@ -129,7 +129,9 @@ class Entry:
         self._lane = lane
         self._twins: weakref.WeakSet[Entry] = weakref.WeakSet()
         self.captured: CapturedGraph | None = captured
-        self._counter = tally.replay_counter()
+        self.counter = tally.replay_counter()
+        if captured.launch_ns:  # calls are not timed
+            self.counter.ns, self.counter.timed = captured.launch_ns, 1
         self._statics = statics
         self._guard = captured.guard
         self._input_bytes = sum(map(bytes_of, statics))
@@ -212,7 +214,7 @@ class Entry:
     def _make_replay(
         self, captured: CapturedGraph, write_back: list[tuple[int, torch.Tensor]]
     ) -> Callable[..., Any]:
-        lane, index, counter = self._lane, self._lane.index, self._counter
+        lane, index, counter = self._lane, self._lane.index, self.counter
         stream_id, is_capturing = lane.device.stream_id, lane.device.is_capturing
         guard = self._guard
         launch, memory_holds = captured.root.launch or _nothing, guard.memory_holds
@@ -277,7 +279,7 @@ class Entry:
     def _make_tree_replay(
         self, captured: CapturedGraph, write_back: list[tuple[int, torch.Tensor]]
     ) -> Callable[..., Any]:
-        lane, counter, guard, root = self._lane, self._counter, self._guard, captured.root
+        lane, counter, guard, root = self._lane, self.counter, self._guard, captured.root
         device, index = lane.device, lane.index
         rewritten, saved = _counted(captured.written), captured.saved
 
@@ -339,7 +341,7 @@ class Entry:
     @property
     def replays(self) -> int:
         """How often it was replayed."""
-        return self._counter.replays
+        return self.counter.replays
 
     def where(self) -> str:
         """The first place at which the host decides how a call goes on."""
@@ -351,7 +353,7 @@ class Entry:
         statics, copied = self._statics, self._copy
         entry = Entry(self.key, captured, self._lane, statics, leaves, spec, self._own_outputs, 0)
         entry._copy = copied
-        entry._counter = self._counter
+        entry.counter = self.counter
         entry.replay = entry._make_tree_replay(captured, entry._write_back)
         entry.on_new_path = self.on_new_path
         entry.not_compiled = self.not_compiled
@@ -409,7 +411,7 @@ class Entry:
             0 if captured is None else captured.pool_bytes,
             self._input_bytes,
             (0 if captured is None else captured.pool_bytes) + self._private_input_bytes,
-            self._counter.replays,
+            self.counter.replays,
             0 if captured is None else captured.root.paths(),
             [] if captured is None else captured.report,
             captured is not None and captured.compiled,
@@ -425,10 +427,10 @@ class Entry:
             if self.captured is not None:
                 self.captured.root.reset()
                 self._lane.release(self._statics)
-                tally.retire(self._counter)
+                tally.retire(self.counter)
             self.captured = None
             self._forget()
-        return self._counter.replays
+        return self.counter.replays
 
     def _forget(self) -> None:
         for twin in self._twins:

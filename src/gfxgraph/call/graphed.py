@@ -24,6 +24,11 @@ from .suitable import describe
 
 __all__ = ["Graphed", "GraphedStats", "compile", "graphed"]
 
+_WITHOUT_RESULT: dict[str, Callable[[Any], bool]] = {
+    "a generator function": inspect.isgeneratorfunction,
+    "an async function": inspect.iscoroutinefunction,
+    "an async generator function": inspect.isasyncgenfunction,
+}
 F = TypeVar("F", bound=Callable[..., Any])
 
 
@@ -213,15 +218,12 @@ class Graphed(Generic[F]):
                 "a class's method, decorate the method."
             )
         target = fn.forward if isinstance(fn, torch.nn.Module) else fn
-        if (
-            inspect.isgeneratorfunction(target)
-            or inspect.iscoroutinefunction(target)
-            or inspect.isasyncgenfunction(target)
-        ):
-            raise ArgumentError(
-                f"graphed() takes a function that returns its result; {describe(fn)} is a "
-                "generator or a coroutine. Decorate the function that does the tensor work."
-            )
+        for kind, is_one in _WITHOUT_RESULT.items():
+            if is_one(target) or is_one(type(fn).__call__):
+                raise ArgumentError(
+                    f"graphed() takes a function that returns its result; {_name(fn)} is "
+                    f"{kind}. Decorate the function that does the tensor work."
+                )
         self._options = options
         self._engine = new_engine(_name(fn), options)
         reset_with(self, self._engine)

@@ -23,6 +23,7 @@ from ..errors import ArgumentError
 
 __all__ = [
     "MISS",
+    "TOO_DEEP",
     "Condition",
     "Const",
     "Spec",
@@ -44,6 +45,8 @@ Condition = tuple["Callable[..., object] | dict[str, Any]", str, object]
 that must be found."""
 
 _TENSOR: Spec = ("tensor",)
+TOO_DEEP = "a structure is nested in more than 100 containers: pass its tensors in fewer."
+"""Why Python's parser, or its stack, does not take a tree."""
 
 _VALUES = (
     type(None),
@@ -105,10 +108,13 @@ def flatten(tree: Any) -> tuple[list[torch.Tensor], Spec]:
 
     Raises:
         ArgumentError: a leaf holds data that can be neither copied nor compared, such as a NumPy
-            array.
+            array; or the tree is nested too deep to be taken apart.
     """
     leaves: list[torch.Tensor] = []
-    return leaves, _flatten(tree, leaves)
+    try:
+        return leaves, _flatten(tree, leaves)
+    except RecursionError as error:
+        raise ArgumentError(TOO_DEEP) from error
 
 
 def _flatten(item: Any, leaves: list[torch.Tensor]) -> Spec:
@@ -254,7 +260,11 @@ class _Source:
             lines += ["    try:", *(f"        {line}" for line in self._lines)]
             lines += ["    except (AttributeError, LookupError):", "        return MISS"]
         text = "\n".join([*lines, f"    return {result}"])
-        exec(_code(text), self._names)
+        try:
+            code = _code(text)
+        except (SyntaxError, MemoryError, RecursionError) as error:  # of Python's parser
+            raise ArgumentError(TOO_DEEP) from error
+        exec(code, self._names)
         # Taken out of its own globals: a function that holds itself waits for the garbage
         # collector, and with it the memory of every tensor that it names.
         return self._names.pop(signature.partition("(")[0])  # type: ignore[no-any-return]

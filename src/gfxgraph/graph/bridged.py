@@ -11,11 +11,12 @@ from typing import TYPE_CHECKING, Any, Literal, cast
 
 import torch
 
+from .. import settings
 from ..compiling.rng import tell_if_compiled
-from ..device import PoolHandle, current_device
+from ..device import Device, PoolHandle, current_device
 from ..device.emulated import EmulatedGraph
 from ..dynamo import frames_compiled
-from ..errors import ArgumentError, CaptureError
+from ..errors import ArgumentError, CaptureError, MemoryCapError
 from ..record.source import users_line
 from ..stats import log, tally
 from .compare import Tolerance
@@ -109,6 +110,9 @@ class BridgedCUDAGraph(_Base):  # type: ignore[misc]
         Raises:
             ArgumentError: ``capture_error_mode`` is none of the three.
             CaptureError: the current stream is capturing already, or the graph holds a capture.
+            MemoryCapError: ``GFXGRAPH_VRAM_CAP`` is set, and the device holds as much already. What
+                the capture itself takes is not known before it ends. Without the variable nothing
+                is refused: who captures by hand often fills the device on purpose.
         """
         if capture_error_mode not in _MODES:
             raise ArgumentError(
@@ -116,6 +120,8 @@ class BridgedCUDAGraph(_Base):  # type: ignore[misc]
             )
         self._check_that_it_may_begin()
         device = current_device()
+        if not busy():  # our own captures have made room before
+            self._check_memory(device)
         # A pool of our own making, where torch would make a private one: its name is needed to
         # release it when the capture fails.
         handle = cast(PoolHandle, getattr(pool, "id", pool)) or device.pool_handle()
@@ -233,6 +239,8 @@ class BridgedCUDAGraph(_Base):  # type: ignore[misc]
             ArgumentError: an argument holds what it does not take, or does not go with the others;
                 with ``dynamic_shapes`` also if the block does not call ``model_fn`` once.
             CaptureError: the current stream is capturing already, or the graph holds a capture.
+            MemoryCapError: see :meth:`capture_begin`; with ``dynamic_shapes`` a bucket for which
+                there is no room runs eagerly instead.
             RuntimeError: the capture failed, and nothing can stand in for it.
         """
         self._check_that_it_may_begin()
@@ -265,6 +273,21 @@ class BridgedCUDAGraph(_Base):  # type: ignore[misc]
         if self._is_captured or self.stand_in is not None:
             raise CaptureError(
                 "this graph already holds a capture: make a new graph, or call reset() first."
+            )
+
+    @staticmethod
+    def _check_memory(device: Device) -> None:
+        cap = settings.explicit_vram_cap()
+        if cap is None:
+            return
+        index = device.index(torch.device(device.type))
+        used, total = device.memory(index)
+        used -= device.cached(index)
+        if used >= cap * total:
+            raise MemoryCapError(
+                f"{used >> 20} MiB of the device's {total >> 20} MiB are in use, and "
+                f"GFXGRAPH_VRAM_CAP={cap:g} allows less: no capture was begun. Free memory, raise "
+                "the variable or unset it."
             )
 
     def replay(self, batch_size: int | None = None, **sizes: int) -> Any:

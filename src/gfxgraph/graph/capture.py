@@ -23,7 +23,9 @@ from ..device import Device
 from ..dynamo import Uncompiled, compiled_code, without_graphs_of_inductor
 from ..errors import CaptureError, GfxGraphError
 from ..record.effects import KnownTensors, UndoLog, Unexpected, nobody_else_holds, storage_key
+from ..record.explain import explain
 from ..record.recorder import Recorder, threads_told
+from ..record.source import Source
 from ..stats import log
 from .compare import Tolerance
 from .first_replay import compare_all, first_replay, rounding, timed_replay, verify
@@ -69,6 +71,7 @@ class CapturedGraph:
         compiled: whether what it holds is compiled code.
         code: compiled code that it uses, kept for as long as it lives.
         not_compiled: why what the function itself has compiled is in there as it is.
+        launch_ns: nanoseconds in which the host launched a replay; 0: not timed.
         time_replay: replays from the state that the capture found, puts that back, and gives the
             seconds until the device was done; ``None`` where that was not asked for.
     """
@@ -89,6 +92,7 @@ class CapturedGraph:
     compiled: bool = False
     code: list[object] = dataclasses.field(default_factory=list)
     not_compiled: str = ""
+    launch_ns: int = 0
     time_replay: Callable[[], float] | None = None
 
     @property
@@ -153,6 +157,8 @@ def capture(
     device, index = lane.device, lane.index
     log = UndoLog()
     python_state = PythonState(roots)
+    if python_state.scripted:
+        raise explain("torchscript", some(python_state.scripted), Source())
     if torch.is_grad_enabled() and python_state.recorded():
         raise CaptureError(
             f"autograd records into {some(python_state.recorded())}; a replay records nothing. "
@@ -183,6 +189,9 @@ def capture(
                     "Draw outside of the function and pass the number.",
                     transient=True,  # it may have been another thread
                 )
+            if python_state.missed():
+                with device.on_stream(lane.stream, index):
+                    _refuse_memos(this)
             if first_outputs is not None and not len(log) and not eager.draws_random_numbers:
                 runs = (eager.first_outputs, first_outputs)
                 compare_all("second run", "first", *runs, tolerance, least=_least(eager, device))
@@ -299,8 +308,29 @@ def capture(
         compiled=compiled,
         code=compiled_code() if holds_compiled else [],
         not_compiled=this.not_compiled,
+        launch_ns=traced.launch_ns,
         time_replay=functools.partial(timed_replay, traced, this) if timed else None,
     )
+
+
+def _refuse_memos(this: Run) -> None:
+    """Raise if a cache of ``functools`` takes equal tensors for new ones.
+
+    It would answer the capture with the result of warming up, and the graph would hold that one.
+    """
+    this.rewind()
+    before, inputs = PythonState(this.roots), list(this.inputs)
+    this.inputs[:] = [torch.empty_like(tensor).copy_(tensor) for tensor in inputs]
+    try:
+        this.function()
+    finally:
+        this.inputs[:] = inputs
+    if before.missed():
+        raise CaptureError(
+            f"{some(before.missed())} keeps results by the very tensors that it is given "
+            "(functools.cache, lru_cache), so a replay would give that of another call. Let it "
+            "take numbers only, or leave the cache out."
+        )
 
 
 def _least(eager: WarmedUp, device: Device) -> float:
@@ -357,6 +387,7 @@ def capture_like(
             pool_bytes=traced.pool_bytes,
             peak_bytes=peak_bytes,
             sample=sample,
+            launch_ns=traced.launch_ns,
         )
     except (Exception, Unexpected) as error:
         # Met again, and explained, on the long way.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from typing import Any, TypedDict
+from typing import Any, TypedDict, cast
 
 import torch
 
@@ -14,6 +14,7 @@ from ..compiling.rng import RngGuard, guard_rng
 from ..device import current_device
 from ..errors import GfxGraphError
 from ..stats import configure_log, log, tally
+from ..tables import Printed
 from .bridged import BridgedCUDAGraph
 
 __all__ = ["HealthCheck", "disable", "enable", "health_check", "is_enabled"]
@@ -119,7 +120,10 @@ class HealthCheck(TypedDict):
 
 
 def health_check() -> HealthCheck:
-    """Capture a small graph, replay it twice with other input, and compare with eager."""
+    """Capture a small graph, replay it twice with other input, and compare with eager.
+
+    Printed, it is a line for each key.
+    """
     device = current_device()
     report = HealthCheck(
         ok=False,
@@ -141,7 +145,7 @@ def health_check() -> HealthCheck:
         report["details"] = wrong or f"captured and replayed on {facts.vendor} {facts.arch}"
     except (RuntimeError, GfxGraphError) as error:
         report["details"] = f"{type(error).__name__}: {error}"
-    return report
+    return cast(HealthCheck, Printed(report))
 
 
 def _try_graph() -> str | None:

@@ -49,7 +49,10 @@ def first_replay(
             for static, value in zip(this.inputs, this.given, strict=True):
                 if static is not value:
                     static.copy_(value)
+        start = time.perf_counter_ns()
         last = run(traced.root)
+        # At a read the host waits for the device.
+        traced.launch_ns = time.perf_counter_ns() - start if traced.root.step is None else 0
         if last is not traced.last:
             raise VerificationError(
                 "the first replay took another path than eager execution", transient=draws

@@ -32,6 +32,8 @@ _SCALARS = (int, float, bool, str, bytes, complex, type(None))
 _LEAVES = (*_SCALARS, torch.dtype, torch.device, torch.Size, types.ModuleType, type)
 _TENSORS = (torch.Tensor, torch.nn.Parameter)
 _MODULE_ATTRIBUTES = frozenset(vars(torch.nn.Module())) - {"training"}
+# Their attributes are in C++.
+_SCRIPTED = (torch.jit.ScriptModule, torch._C.ScriptMethod)
 _HOOKS = ("_forward_hooks", "_forward_pre_hooks")
 _LISTS = (torch.nn.ModuleList, torch.nn.ModuleDict, torch.nn.Sequential)
 # Code of these is not looked into: what it reads is not a program's own state.
@@ -144,6 +146,9 @@ class PythonState:
 
     def __init__(self, roots: dict[str, object]) -> None:
         self.generators: list[torch.Generator] = []
+        #: Where there is TorchScript, whose state cannot be looked at.
+        self.scripted: list[str] = []
+        self._caches: list[tuple[str, Any, int]] = []
         self._containers: list[_Container] = []
         self._tensors: dict[int, tuple[str, torch.Tensor, torch.Tensor]] = {}
         self._open_packages = {
@@ -190,6 +195,10 @@ class PythonState:
         self._containers = [
             c for c in self._containers if any(c.name(key) in names for key in c.changes())
         ]
+
+    def missed(self) -> list[str]:
+        """Names of caches of ``functools`` that have computed something since."""
+        return [f"{path}()" for path, c, misses in self._caches if c.cache_info().misses > misses]
 
     def recorded(self) -> list[str]:
         """Names of tensors into which autograd has recorded an operation."""
@@ -261,6 +270,11 @@ class PythonState:
     def _open(self, path: str, item: Any) -> Iterator[tuple[str, Any]]:
         if isinstance(item, torch.Generator):
             self.generators.append(item)
+        elif isinstance(item, functools._lru_cache_wrapper):
+            self._caches.append((path, item, item.cache_info().misses))
+            yield path, item.__wrapped__
+        elif isinstance(item, _SCRIPTED):
+            self.scripted.append(path)
         elif _package(type(item)) == _OURS:
             # Our own objects change with every call; what matters is the function inside.
             yield path, getattr(item, "__wrapped__", None)
@@ -312,6 +326,9 @@ class PythonState:
                 yield from self._keep(_Container(cls.__qualname__, cls, numbers))
                 for name in ("forward", "__call__"):
                     yield path, vars(cls).get(name)
+                for name, member in vars(cls).items():
+                    if isinstance(member, functools._lru_cache_wrapper):
+                        yield f"{path}.{name}", member
 
     def _open_function(self, path: str, function: Any) -> Iterator[tuple[str, Any]]:
         if _package(function) not in self._open_packages:

@@ -38,12 +38,17 @@ _MAX_FORCED = 8
 
 @dataclass
 class Traced:
-    """A path that was captured, and how to undo it."""
+    """A path that was captured, and how to undo it.
+
+    ``launch_ns`` is what the host took to launch the newest :func:`~.first_replay.first_replay`; 0:
+    it was not timed.
+    """
 
     root: Segment
     last: Segment
     graft: Graft | None
     pool_bytes: int
+    launch_ns: int = 0
 
     def attach(self) -> None:
         """Make it part of the tree."""

@@ -7,7 +7,6 @@ import inspect
 import os
 import re
 import sys
-import textwrap
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import replace
@@ -23,6 +22,7 @@ from ..record.lint import Finding
 from ..record.report import Hazard, Report, Severity, counted, within
 from ..record.rules import Effect
 from ..record.source import users_line_of
+from ..tables import filled
 
 __all__ = ["arguments", "fit", "load", "located", "made", "show", "show_findings"]
 
@@ -150,7 +150,7 @@ def show(report: Report, console: Console) -> None:
         head = f"{hazard.severity} {hazard.rule}: {hazard.what}{count}"
         _print(console, head, len(hazard.severity), _STYLES[hazard.severity])
         if hazard.file:
-            console.print(f"  {within(hazard.file)}:{hazard.line}", **_AS_IT_IS)
+            console.print(f"  {hazard.place}", **_AS_IT_IS)
         _explain(hazard, explained, console)
 
 
@@ -184,15 +184,7 @@ def _explain(one: Hazard | Finding, explained: set[tuple[str, str]], console: Co
 
 def _print(console: Console, text: str, styled: int = 0, style: str = "") -> None:
     """Wrapped between words, with the first ``styled`` characters in a style."""
-    indent = " " * (len(text) - len(text.lstrip()))
-    filled = textwrap.fill(
-        text,
-        min(console.width, 100),
-        subsequent_indent=f"{indent}  ",
-        break_long_words=False,
-        break_on_hyphens=False,
-    )
-    shown = Text(filled)
+    shown = Text(filled(text, min(console.width, 100)))
     shown.stylize(style, 0, styled)
     console.print(shown, **_AS_IT_IS)
 

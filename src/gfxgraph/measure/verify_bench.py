@@ -12,6 +12,7 @@ from typing import Any, TypeAlias
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from ..call.arguments import named
 from ..call.signature import Const, flatten
 from ..device import current_device
 from ..dynamo import Uncompiled
@@ -21,7 +22,7 @@ from ..record.effects import UndoLog, storage_key
 from ..record.recorder import Recorder
 from ..stats import tally
 from .verify_compare import Value, same
-from .verify_inputs import Inputs, named
+from .verify_inputs import Inputs
 from .verify_report import Part
 
 __all__ = ["Bench", "Function", "Key", "Round", "Values"]

@@ -68,10 +68,13 @@ class Candidate:
         error: str | None = None,
     ) -> VerifyResult:
         stats = _stats(self._function)
+        runs = len(self._bench.inputs)
         return VerifyResult(
             self._name,
-            len(self._bench.inputs) * len(rounds),
+            runs * len(rounds),
             captured,
+            stats.replays if stats else None,
+            _why_not(stats, captured, runs) if stats else "",
             stats.fallbacks if stats else {},
             self._rows(rounds),
             tuple(causes),
@@ -249,6 +252,23 @@ class Candidate:
 def _stats(fn: Any) -> GraphedStats | None:
     found = fn.stats() if callable(getattr(type(fn), "stats", None)) else None
     return found if isinstance(found, GraphedStats) else None
+
+
+def _why_not(stats: GraphedStats, captured: bool | None, runs: int) -> str:
+    """Why calls are not answered by replays."""
+    if captured:
+        # Two inputs may differ in the outcome of one comparison.
+        for row in stats.graphs:
+            if row.paths >= max(3, runs):
+                places = [line for line in row.report if line.endswith("between two graphs")]
+                return (
+                    "each input takes a path of its own, so a call replays only if its values "
+                    f"come again: {'; '.join(places)}"
+                )
+        return ""
+    by_calls = sorted(stats.fallbacks, key=lambda reason: -stats.fallbacks[reason])
+    reasons = [*stats.refused.values(), *stats.thrashing, *by_calls]
+    return reasons[0] if reasons else "each call is of a kind that did not come before"
 
 
 def _one_line(error: BaseException) -> str:

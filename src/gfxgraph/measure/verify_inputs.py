@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import inspect
-import json
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 import torch.utils._pytree as pytree
 
+from ..call.arguments import named_arguments
 from ..call.signature import Const, Spec, builder, flatten
 
-__all__ = ["Inputs", "fresh", "named", "on_device"]
+__all__ = ["Inputs", "fresh", "on_device"]
 
 
 @dataclass(frozen=True)
@@ -56,36 +55,7 @@ class Inputs:
 
     def names(self, fn: Callable[..., Any]) -> dict[str, Const | None]:
         """Each tensor (``None``) and each constant by the name of its parameter in ``fn``."""
-        (_, _, _, (args, kwargs)) = self.spec
-        found: dict[str, Const | None] = {}
-        for name, child in zip(_parameters(fn, len(args[3])), args[3], strict=True):
-            found.update(named(child, name))
-        for name, child in zip(kwargs[2], kwargs[3], strict=True):
-            found.update(named(child, name))
-        return found
-
-
-def named(spec: Spec, name: str) -> Iterator[tuple[str, Const | None]]:
-    """Each leaf of ``spec`` by the expression that gives it: ``out["logits"][0]``.
-
-    A tensor has ``None``, what is none its constant. A list and a tuple are named alike, as are the
-    kinds of dict.
-    """
-    kind = spec[0]
-    if kind in ("tensor", "const"):
-        yield name, (spec[1] if kind == "const" else None)
-        return
-    _, cls, keys, children = spec
-    if kind == "namedtuple":
-        parts = [f".{field}" for field in cls._fields]
-    elif kind == "dataclass":
-        parts = [f".{field}" for field in keys]
-    elif kind in ("dict", "mapping", "fields"):
-        parts = [f"[{json.dumps(key)}]" for key in keys]
-    else:
-        parts = [f"[{n}]" for n in range(len(children))]
-    for part, child in zip(parts, children, strict=True):
-        yield from named(child, name + part)
+        return dict(named_arguments(fn, self.spec))
 
 
 def fresh(leaf: torch.Tensor, seed: int) -> torch.Tensor:
@@ -125,20 +95,6 @@ def on_device(item: Any, device: str) -> Any:
     return pytree.tree_map_only(
         torch.Tensor, lambda t: t.to(device) if t.device.type == "cpu" else t, item
     )
-
-
-def _parameters(fn: Callable[..., Any], count: int) -> list[str]:
-    """Names of ``count`` positional arguments."""
-    try:
-        parameters = inspect.signature(
-            fn.forward if isinstance(fn, torch.nn.Module) else fn
-        ).parameters.values()
-    except (TypeError, ValueError):  # a builtin
-        return [f"args[{n}]" for n in range(count)]
-    kinds = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
-    names = [p.name for p in parameters if p.kind in kinds][:count]
-    rest = next((p.name for p in parameters if p.kind is inspect.Parameter.VAR_POSITIONAL), "args")
-    return names + [f"{rest}[{n}]" for n in range(count - len(names))]
 
 
 def _normal(leaf: torch.Tensor, seed: int) -> torch.Tensor:

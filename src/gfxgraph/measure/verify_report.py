@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import textwrap
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
 from ..record.report import counted
+from ..tables import filled, table
 
 __all__ = [
     "Cause",
@@ -14,6 +14,7 @@ __all__ = [
     "Divergence",
     "OutputErrors",
     "Part",
+    "Verdict",
     "VerifyReport",
     "VerifyResult",
 ]
@@ -21,6 +22,9 @@ __all__ = [
 Part = Literal["output", "argument", "state"]
 """What a function gives: its result, an argument that it writes, or what it writes or rebinds
 outside."""
+
+Verdict = Literal["equal", "differs", "eager", "raises"]
+"""``"equal"`` to eager; ``"eager"``: calls ran eagerly, so there was no graph to compare."""
 
 CauseKind = Literal[
     "overwritten",
@@ -138,7 +142,7 @@ class Cause:
 
     def __str__(self) -> str:
         head = f"{self.kind} ({self.what})" if self.what else self.kind
-        return "\n".join([head, _wrapped(f"Why: {self.why}."), _wrapped(f"Remedy: {self.remedy}")])
+        return "\n".join([head, filled(f"  Why: {self.why}."), filled(f"  Remedy: {self.remedy}")])
 
 
 @dataclass(frozen=True)
@@ -203,6 +207,8 @@ class VerifyResult:
         calls: how many calls of it.
         captured: whether the calls of the second round were answered by graphs; ``None`` for a
             candidate that is not of gfxgraph, and does not say.
+        replays: how many calls were answered by graphs, in all; ``None`` as above.
+        reason: why it is no graph, or hardly ever replays; ``""``: it is one.
         fallbacks: reason -> calls that ran eagerly for it.
         outputs: a row for each tensor, in the order of the result.
         causes: why it differs; empty where it does not, or where no experiment explains it.
@@ -213,6 +219,8 @@ class VerifyResult:
     name: str
     calls: int
     captured: bool | None
+    replays: int | None
+    reason: str
     fallbacks: dict[str, int]
     outputs: tuple[OutputErrors, ...]
     causes: tuple[Cause, ...]
@@ -220,8 +228,20 @@ class VerifyResult:
     error: str | None
 
     @property
+    def verdict(self) -> Verdict:
+        """What became of it; ``"eager"`` only where nothing differs."""
+        if self.error is not None:
+            return "raises"
+        if not self.ok:
+            return "differs"
+        return "eager" if self.captured is False else "equal"
+
+    @property
     def ok(self) -> bool:
-        """Whether it gives what eager gives, and its results stay what they were."""
+        """Whether it gives what eager gives, and its results stay what they were.
+
+        Also true where all calls ran eagerly: see :attr:`verdict`.
+        """
         return self.error is None and not self.causes and all(row.ok for row in self.outputs)
 
     @property
@@ -259,19 +279,46 @@ class VerifyReport:
         compiled = self.compiled
         return self.graph.ok and (compiled is None or compiled.error is not None or compiled.ok)
 
+    @property
+    def verdict(self) -> Verdict:
+        """That of the graph, or of the candidate given."""
+        return self.graph.verdict
+
+    @property
+    def is_graph(self) -> bool | None:
+        """Whether calls of such a kind are answered by replays; ``None``: it does not say."""
+        return self.graph.captured and not self.graph.reason
+
     def to_dict(self) -> dict[str, Any]:
         """What ``--json`` prints."""
-        return {"ok": self.ok, **asdict(self)}
+        head = {"verdict": self.verdict, "reason": self.graph.reason, "is_graph": self.is_graph}
+        return {"ok": self.ok, **head, **asdict(self)}
 
     def __str__(self) -> str:
-        lines = [f"{self.name} on {self.device}, torch {self.torch}; seeds from {self.seed}"]
+        lines = [
+            filled(f"{self.name}: {self._in_words()}"),
+            f"Compared on {self.device}, torch {self.torch}; seeds from {self.seed}.",
+        ]
         for result in (self.graph, *([self.compiled] if self.compiled else [])):
             lines += ["", *self._shown(result)]
         return "\n".join(lines)
 
+    def _in_words(self) -> str:
+        graph = self.graph
+        if graph.verdict in ("differs", "raises") or graph.captured is not False:
+            words = {"equal": "is right", "differs": "is wrong", "raises": "raises an error"}
+            kind = f"{graph.name[0].lower()}{graph.name[1:]}" if graph.captured else graph.name
+            but = f", but {graph.reason}" if graph.reason else ""
+            return f"{kind} {words[graph.verdict]}{but}."
+        if graph.replays:
+            return f"only some calls are replays ({graph.replays}), since {graph.reason}"
+        return f"runs eagerly, since {graph.reason}"
+
     def _shown(self, result: VerifyResult) -> list[str]:
         calls = f"{counted(result.calls, 'call')} of {counted(self.runs, 'input')}"
-        if result.ok:
+        if result.verdict == "eager":
+            lines = [f"There was no graph to compare; {calls} gave what eager gives."]
+        elif result.ok:
             lines = [f"{result.name} equals eager in {calls}."]
         elif result.error is not None:
             lines = [f"{result.name} raises {result.error}"]
@@ -288,9 +335,8 @@ class VerifyReport:
                 f"First in {result.first.name}, call {at.call} (input {run}, seed "
                 f"{self.seed + run}): {at.problem}"
             )
-        if result.captured is False:
-            lines.append("It is not a graph: calls ran eagerly.")
-        lines += [f"  {counted(n, 'call')}: {why}" for why, n in result.fallbacks.items()]
+        ran = result.fallbacks.items()
+        lines += [filled(f"  {counted(n, 'call')} ran eagerly: {why}") for why, n in ran]
         lines += _table(result.outputs)
         if result.first is not None and not result.causes and result.error is None:
             lines.append("No experiment shows why.")
@@ -299,28 +345,14 @@ class VerifyReport:
         return lines
 
 
-def _wrapped(text: str) -> str:
-    return textwrap.fill(
-        text,
-        100,
-        initial_indent="  ",
-        subsequent_indent="    ",
-        break_long_words=False,
-        break_on_hyphens=False,
-    )
-
-
 def _table(rows: tuple[OutputErrors, ...]) -> list[str]:
     if not rows:
         return []
-    cells = [("", "dtype", "max error", "mean error", "relative", "allowed", "")]
+    cells = []
     for row in rows:
         numbers = (row.max_error, row.mean_error, row.relative_error, row.threshold)
         name = f"{row.name} ({row.part})" if row.part != "output" else row.name
         mark = "" if row.ok else "differs"
-        cells.append((name, row.dtype, *(f"{number:.3g}" for number in numbers), mark))  # type: ignore[arg-type]
-    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
-    return [
-        "  " + "  ".join(f"{c:<{w}}" for c, w in zip(line, widths, strict=True)).rstrip()
-        for line in cells
-    ]
+        cells.append((f"  {name}", row.dtype, *(f"{number:.3g}" for number in numbers), mark))
+    headings = ("", "dtype", "max error", "mean error", "relative", "allowed", "")
+    return table(headings, cells)

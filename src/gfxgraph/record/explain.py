@@ -19,7 +19,8 @@ def explain(rule: str, what: str, where: Source, more: str = "") -> CaptureError
         more: what else is known.
     """
     entry = RULES[rule]
-    parts = [f"{where}: {entry.title} ({what}).", more, entry.why, f"Instead: {entry.remedy}"]
+    place = f"{where}: " if where.file else ""
+    parts = [f"{place}{entry.title} ({what}).", more, entry.why, f"Instead: {entry.remedy}"]
     error = CaptureError(" ".join(part for part in parts if part))
     error.rule, error.operation, error.remedy = rule, what, entry.remedy
     error.file, error.line = where.file, where.line

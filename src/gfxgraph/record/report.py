@@ -8,12 +8,13 @@ from html import escape
 from pathlib import Path
 from typing import Any, Literal
 
+from ..tables import filled
 from .rules import RULES, Effect
 
 __all__ = ["Hazard", "Report", "Severity", "counted", "within"]
 
 Severity = Literal["error", "warning", "note"]
-"""``"error"``: it stays eager because of this; ``"warning"``: it captures by folding or branching;
+"""``"error"``: it runs eagerly because of this; ``"warning"``: it captures by folding or branching;
 ``"note"``: it captures as it is."""
 
 _ORDER: tuple[Effect, ...] = ("captures", "folds", "branches", "eager")
@@ -21,7 +22,7 @@ _IN_WORDS: dict[Effect, str] = {
     "captures": "captures as it is",
     "folds": "captures by folding constants",
     "branches": "captures as several graphs, with the host in between",
-    "eager": "stays eager",
+    "eager": "runs eagerly",
 }
 # White text on them can be read, and they themselves on a light and on a dark page.
 _COLOURS: dict[Severity, str] = {"error": "#cf222e", "warning": "#9a6700", "note": "#0969da"}
@@ -57,6 +58,8 @@ class Hazard:
             outside that change from call to call.
         why: why it matters in a graph.
         remedy: the code to write instead.
+        decides_anew: the host goes on by a floating-point number that depends on the inputs: a call
+            replays only if that very number came before.
     """
 
     rule: str
@@ -70,6 +73,12 @@ class Hazard:
     tainted: bool
     why: str
     remedy: str
+    decides_anew: bool = False
+
+    @property
+    def place(self) -> str:
+        """File and line; ``""``: it has none."""
+        return f"{within(self.file)}:{self.line}" if self.file else ""
 
 
 @dataclass
@@ -79,7 +88,7 @@ class Report:
     Attributes:
         name: the function.
         verdict: ``"captures"`` as it is, ``"folds"``: by folding constants, ``"branches"``: as
-            several graphs with the host in between, ``"eager"``: it stays eager.
+            several graphs with the host in between, ``"eager"``: it runs eagerly.
         hazards: in the order in which the run met them.
         operations: device operations of the run.
         assumed: operators whose results were made up where they were read, since only the shapes of
@@ -102,10 +111,18 @@ class Report:
 
     @property
     def in_words(self) -> str:
-        """The verdict, and why where it stays eager."""
+        """The verdict, and why where calls run eagerly."""
         reasons = {RULES[h.rule].title: None for h in self.hazards if h.effect == "eager"}
         because = f" because {'; '.join(reasons)}" if reasons else ""
+        if not reasons and not self.is_graph:
+            places = [f"{h.what} at {h.place}" for h in self.hazards if h.decides_anew]
+            because = f", and replays only if a number comes again: {'; '.join(places)}"
         return _IN_WORDS[self.verdict] + because
+
+    @property
+    def is_graph(self) -> bool:
+        """Whether calls are replays: it captures, and no number decides that is new in each."""
+        return self.verdict != "eager" and not any(h.decides_anew for h in self.hazards)
 
     @property
     def basis(self) -> tuple[str, str]:
@@ -118,7 +135,21 @@ class Report:
 
     def to_dict(self) -> dict[str, Any]:
         """What ``--json`` prints."""
-        return {"verdict": self.verdict, **asdict(self)}
+        head = {"verdict": self.verdict, "in_words": self.in_words, "is_graph": self.is_graph}
+        return {**head, **asdict(self)}
+
+    def __str__(self) -> str:
+        lines = [f"{self.name}: {self.in_words}", *self.basis]
+        explained: set[tuple[str, str]] = set()
+        for hazard in self.hazards:
+            count = f", {hazard.count} times" if hazard.count > 1 else ""
+            lines += ["", f"{hazard.severity} {hazard.rule}: {hazard.what}{count}"]
+            lines += [f"  {hazard.place}"] if hazard.file else []
+            lines += [f"    {hazard.source}"] if hazard.source else []
+            if (hazard.why, hazard.remedy) not in explained:
+                explained.add((hazard.why, hazard.remedy))
+                lines += [f"  Why: {hazard.why}", f"  Remedy: {hazard.remedy}"]
+        return "\n".join(map(filled, lines))
 
     def _repr_html_(self) -> str:
         """What a notebook shows."""
@@ -131,11 +162,10 @@ class Report:
 def _cells(hazard: Hazard) -> tuple[str, ...]:
     badge = f"background:{_COLOURS[hazard.severity]};color:#fff;border-radius:3px;padding:1px 6px"
     count = f", {hazard.count} times" if hazard.count > 1 else ""
-    place = f"{within(hazard.file)}:{hazard.line}" if hazard.file else ""
     return (
         f'<span style="{badge}">{hazard.severity}</span>',
         f"<b>{escape(hazard.rule)}</b><br>{escape(hazard.what)}{count}",
-        f"{escape(place)}<br><code>{escape(hazard.source)}</code>",
+        f"{escape(hazard.place)}<br><code>{escape(hazard.source)}</code>",
         f"{escape(hazard.why)}<br><b>Remedy:</b> {escape(hazard.remedy)}",
     )
 

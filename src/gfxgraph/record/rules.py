@@ -395,6 +395,32 @@ def f(x):
 """,
     ),
     Rule(
+        "torchscript",
+        "a module of TorchScript is called",
+        "eager",
+        "eager",
+        "Its attributes are in C++, where it may rebind them in a call, and where nobody sees that "
+        "a caller does: a replay would go on with the old ones.",
+        "Graph the module that it was made from. A scripted or traced function has no attributes, "
+        "and is captured.",
+        bad="""\
+import torch
+
+net = torch.jit.trace(torch.nn.Linear(8, 8), torch.zeros(4, 8))
+
+def f(x):
+    return net(x)
+""",
+        good="""\
+import torch
+
+net = torch.nn.Linear(8, 8)
+
+def f(x):
+    return net(x)
+""",
+    ),
+    Rule(
         "unknown-kernel",
         "a kernel that torch does not know gets the address of a tensor",
         "captures",

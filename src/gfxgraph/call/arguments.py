@@ -1,0 +1,65 @@
+"""The leaves of a tree of arguments by name: ``x``, ``batch["ids"]``, ``past[0][1]``."""
+
+from __future__ import annotations
+
+import inspect
+import json
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+
+from .signature import Const, Spec
+
+__all__ = ["named", "named_arguments"]
+
+
+def named_arguments(fn: Callable[..., Any], spec: Spec) -> Iterator[tuple[str, Const | None]]:
+    """Each leaf of a call in order, by the name of its parameter in ``fn``.
+
+    Args:
+        fn: the function that is called.
+        spec: of ``(args, kwargs)``.
+    """
+    (_, _, _, (args, kwargs)) = spec
+    for name, child in zip(_parameters(fn, len(args[3])), args[3], strict=True):
+        yield from named(child, name)
+    for name, child in zip(kwargs[2], kwargs[3], strict=True):
+        yield from named(child, name)
+
+
+def named(spec: Spec, name: str) -> Iterator[tuple[str, Const | None]]:
+    """Each leaf of ``spec`` by the expression that gives it: ``out["logits"][0]``.
+
+    A tensor has ``None``, what is none its constant. A list and a tuple are named alike, as are the
+    kinds of dict.
+    """
+    kind = spec[0]
+    if kind in ("tensor", "const"):
+        yield name, (spec[1] if kind == "const" else None)
+        return
+    _, cls, keys, children = spec
+    if kind == "namedtuple":
+        parts = [f".{field}" for field in cls._fields]
+    elif kind == "dataclass":
+        parts = [f".{field}" for field in keys]
+    elif kind in ("dict", "mapping", "fields"):
+        parts = [f"[{json.dumps(key)}]" for key in keys]
+    else:
+        parts = [f"[{n}]" for n in range(len(children))]
+    for part, child in zip(parts, children, strict=True):
+        yield from named(child, name + part)
+
+
+def _parameters(fn: Callable[..., Any], count: int) -> list[str]:
+    """Names of ``count`` positional arguments."""
+    try:
+        parameters = inspect.signature(
+            fn.forward if isinstance(fn, torch.nn.Module) else fn
+        ).parameters.values()
+    except (TypeError, ValueError):  # a builtin
+        return [f"args[{n}]" for n in range(count)]
+    kinds = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    names = [p.name for p in parameters if p.kind in kinds][:count]
+    rest = next((p.name for p in parameters if p.kind is inspect.Parameter.VAR_POSITIONAL), "args")
+    return names + [f"{rest}[{n}]" for n in range(count - len(names))]

@@ -1,0 +1,376 @@
+"""Odd callables and odd arguments: either a graph, or a reason that a user understands."""
+
+from __future__ import annotations
+
+import collections
+import functools
+import operator
+import re
+
+import pytest
+import torch
+import torch.nn.functional as F
+import torch.utils._pytree as pytree
+from torch import nn
+
+import gfxgraph
+from gfxgraph.errors import ArgumentError, CaptureError, DeviceError
+
+# What a user cannot do anything with.
+INTERNAL = re.compile(
+    r"KeyError|_parameters|incompatible function arguments|too many nested|SyntaxError|"
+    r"RecursionError|maximum recursion|AttributeError|<gfxgraph>|Traceback"
+)
+
+
+class Slots:
+    __slots__ = ("__weakref__", "weight")
+
+    def __init__(self, weight):
+        self.weight = weight
+
+    def __call__(self, x):
+        return x + self.weight
+
+    def scaled(self, x):
+        return x * self.weight
+
+
+class Named(collections.namedtuple("Named", "weight")):
+    def added(self, x):
+        return x + self.weight
+
+
+class Plain:
+    def __init__(self, weight):
+        self.weight = weight
+
+    def __call__(self, x):
+        return x * self.weight
+
+    @staticmethod
+    def static(x):
+        return x + 1
+
+    @classmethod
+    def of_the_class(cls, x):
+        return x + 2
+
+
+def scripted(x):
+    return x * 2 + 1
+
+
+def linear(x):
+    return nn.Linear(4, 4).to(x.device).eval()
+
+
+def exported(x):
+    return torch.export.export(linear(x), (x,)).module()
+
+
+# Each makes a callable for an argument of shape (3, 4).
+CAPTURED = {
+    "a traced function": lambda x: torch.jit.trace(scripted, x),
+    "a scripted function": lambda x: torch.jit.script(scripted),
+    "a partial of a function of torch": lambda x: functools.partial(torch.add, other=1.0, alpha=2),
+    "a partial of a partial": lambda x: functools.partial(functools.partial(torch.clamp), min=0),
+    "a function of torch": lambda x: torch.sin,
+    "a functional": lambda x: F.gelu,
+    "a functional written in C": lambda x: functools.partial(F.linear, weight=x.new_ones(2, 4)),
+    "a method of Tensor": lambda x: torch.Tensor.sin,
+    "a bound method of a tensor": lambda x: x.add,
+    "an operator": lambda x: torch.ops.aten.sin.default,
+    "an operator with overloads": lambda x: torch.ops.aten.sin,
+    "a builtin": lambda x: abs,
+    "operator.neg": lambda x: operator.neg,
+    "a methodcaller": lambda x: operator.methodcaller("sin"),
+    "an itemgetter": lambda x: operator.itemgetter(0),
+    "an object with slots": lambda x: Slots(x.new_ones(4)),
+    "a method of an object with slots": lambda x: Slots(x.new_ones(4)).scaled,
+    "a method of a namedtuple": lambda x: Named(x.new_ones(4)).added,
+    "an object": lambda x: Plain(x.new_ones(4)),
+    "a static method": lambda x: Plain.static,
+    "a class method": lambda x: Plain.of_the_class,
+    "a compiled function": lambda x: torch.compile(scripted, backend="eager"),
+    "a compiled module": lambda x: torch.compile(linear(x), backend="eager"),
+    "an exported module": exported,
+    "a symbolic trace": lambda x: torch.fx.symbolic_trace(linear(x)),
+    "a lambda without source": lambda x: eval("lambda x: x + 1"),
+    "a lambda without source that branches": lambda x: eval(
+        "lambda x: x + 1 if x.sum() > 0 else x - 1"
+    ),
+    "vmap": lambda x: torch.vmap(torch.sin),
+    "a function under no_grad": lambda x: torch.no_grad()(scripted),
+    "functional_call": lambda x: functools.partial(torch.func.functional_call, linear(x), {}),
+    "a lazy module": lambda x: nn.LazyLinear(4).to(x.device),
+    "a module with weight norm": lambda x: nn.utils.parametrizations.weight_norm(linear(x)),
+}
+
+
+def equal(one, other):
+    pairs = zip(pytree.tree_leaves(one), pytree.tree_leaves(other), strict=True)
+    return all(torch.allclose(a, b) if isinstance(a, torch.Tensor) else a == b for a, b in pairs)
+
+
+@pytest.mark.parametrize("name", CAPTURED)
+@torch.no_grad()
+def test_what_can_be_called_becomes_a_graph(device, name):
+    given = torch.randn(5, 3, 4, device=device)
+    fn = CAPTURED[name](given[0])
+    graph = gfxgraph.graphed(fn)
+    for x in given:
+        assert equal(graph(x), fn(x))
+    stats = graph.stats()
+    assert stats.replays >= 3 and not stats.fallbacks
+
+
+# ---- TorchScript
+
+
+class Counts(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.n = 0
+
+    def forward(self, x):
+        self.n += 1
+        return x * self.n
+
+
+def holding(module):
+    return lambda x: module(x) + 1
+
+
+SCRIPTED = {
+    "a traced module": lambda x: torch.jit.trace(linear(x), x),
+    "a scripted module": lambda x: torch.jit.script(linear(x)),
+    "a frozen module": lambda x: torch.jit.freeze(torch.jit.script(linear(x))),
+    "a method of one": lambda x: torch.jit.script(linear(x)).forward,
+    "a function that calls one": lambda x: holding(torch.jit.trace(linear(x), x)),
+    "a module that has one": lambda x: nn.Sequential(linear(x), torch.jit.script(linear(x))),
+    "a partial with one": lambda x: functools.partial(
+        lambda net, x: net(x), torch.jit.script(linear(x))
+    ),
+}
+
+
+@pytest.mark.parametrize("name", SCRIPTED)
+@torch.no_grad()
+def test_a_module_of_torchscript_runs_eagerly_and_says_so(device, name):
+    given = torch.randn(5, 3, 4, device=device)
+    fn = SCRIPTED[name](given[0])
+    graph = gfxgraph.graphed(fn)
+    for x in given:
+        assert torch.equal(graph(x), fn(x))
+    (reason,) = graph.stats().fallbacks
+    assert "a module of TorchScript is called" in reason and "Graph the module" in reason
+    assert not INTERNAL.search(reason)
+
+
+@torch.no_grad()
+def test_the_state_of_a_scripted_module_advances_as_in_eager(device):
+    x = torch.ones(3, device=device)
+    graph = gfxgraph.graphed(torch.jit.script(Counts()))
+    assert [graph(x)[0].item() for _ in range(5)] == [1, 2, 3, 4, 5]
+    changed = torch.jit.script(linear(torch.ones(3, 4, device=device)))
+    graph, x = gfxgraph.graphed(changed), torch.ones(3, 4, device=device)
+    for _ in range(3):
+        graph(x)
+    changed.bias = nn.Parameter(torch.full((4,), 7.0, device=device))
+    assert torch.equal(graph(x), changed(x))
+
+
+@pytest.mark.parametrize("name", SCRIPTED)
+def test_check_says_the_same_of_torchscript(name):
+    x = torch.randn(3, 4)
+    report = gfxgraph.check(SCRIPTED[name](x), x)
+    assert [hazard.rule for hazard in report.hazards] == ["torchscript"]
+    assert "runs eagerly because a module of TorchScript is called" in str(report)
+
+
+# ---- caches of functools
+
+
+@functools.cache
+def table(n):
+    return torch.arange(float(n))
+
+
+@functools.lru_cache
+def memoized(x):
+    return x * 2
+
+
+class Memoizes:
+    @functools.lru_cache  # noqa: B019
+    def doubled(self, x):
+        return x * 2
+
+    def __call__(self, x):
+        return self.doubled(x) + 1
+
+
+MEMOS = {
+    "the function itself": memoized,
+    "a helper": lambda x: memoized(x) + 1,
+    "a method": Memoizes(),
+    "a cache with a limit": functools.lru_cache(maxsize=2)(lambda x: x * 3),
+}
+
+
+@pytest.mark.parametrize("name", MEMOS)
+@torch.no_grad()
+def test_a_cache_of_tensors_never_gives_the_result_of_another_call(device, name):
+    graph = gfxgraph.graphed(MEMOS[name])
+    for _ in range(5):
+        x = torch.randn(3, 4, device=device)
+        assert torch.equal(graph(x), MEMOS[name](x))
+    (reason,) = graph.stats().fallbacks
+    assert "keeps results by the very tensors" in reason
+
+
+@torch.no_grad()
+def test_a_cache_of_numbers_is_no_reason(device):
+    def fn(x):
+        return x + table(x.shape[-1]).to(x.device)
+
+    table.cache_clear()
+    for graph in (gfxgraph.graphed(fn), gfxgraph.ShapeBucketPool(fn, [2, 4])):
+        for rows in (1, 2, 3, 1, 2, 3):
+            x = torch.randn(rows, 5, device=device)
+            assert torch.equal(graph(x), fn(x))
+        assert graph.stats().replays >= 3 and not graph.stats().fallbacks
+
+
+# ---- structures that are nested deep
+
+
+def nested(item, depth):
+    for _ in range(depth):
+        item = [item]
+    return item
+
+
+def innermost(item):
+    while isinstance(item, list):
+        item = item[0]
+    return item
+
+
+@pytest.mark.parametrize("depth", [90, 250, 1500])
+@pytest.mark.parametrize("what", ["argument", "result"])
+@torch.no_grad()
+def test_what_is_nested_too_deep_is_said_to_be(device, what, depth):
+    x = torch.ones(3, device=device)
+    if what == "argument":
+        fn, given = (lambda tree: innermost(tree) + 1), nested(x, depth)
+    else:
+        fn, given = (lambda x: nested(x + 1, depth)), x
+    graph = gfxgraph.graphed(fn)
+    for _ in range(5):
+        assert torch.equal(innermost(graph(given)), x + 1)
+    stats = graph.stats()
+    if depth < 100:
+        assert stats.replays == 4
+    else:
+        (reason,) = stats.fallbacks
+        assert "nested in more than 100 containers" in reason and not INTERNAL.search(reason)
+    report = gfxgraph.check(fn, nested(torch.ones(3), depth) if what == "argument" else x.cpu())
+    assert (report.verdict == "eager") == (depth > 100)
+
+
+# ---- what gives no result
+
+
+def generator(x):
+    yield x
+
+
+async def coroutine(x):
+    return x
+
+
+async def async_generator(x):
+    yield x
+
+
+class CallsGenerator:
+    def __call__(self, x):
+        yield x
+
+
+class CallsCoroutine:
+    async def __call__(self, x):
+        return x
+
+
+class Forwards(nn.Module):
+    def forward(self, x):
+        yield x
+
+
+@pytest.mark.parametrize(
+    ("fn", "name", "kind"),
+    [
+        (generator, "generator", "a generator function"),
+        (coroutine, "coroutine", "an async function"),
+        (async_generator, "async_generator", "an async generator function"),
+        (functools.partial(generator), "partial", "a generator function"),
+        (functools.partial(coroutine), "partial", "an async function"),
+        (CallsGenerator(), "CallsGenerator", "a generator function"),
+        (CallsCoroutine(), "CallsCoroutine", "an async function"),
+        (Forwards(), "Forwards", "a generator function"),
+        (CallsGenerator().__call__, "CallsGenerator.__call__", "a generator function"),
+    ],
+)
+def test_what_gives_no_result_is_refused_by_its_name(fn, name, kind):
+    with pytest.raises(ArgumentError, match=f"; {name} is {kind}. Decorate the function that"):
+        gfxgraph.graphed(fn)
+
+
+@pytest.mark.parametrize("what", [nn.ReLU, 3, "relu", torch.ones(3)])
+def test_what_cannot_be_called_is_refused(what):
+    with pytest.raises(ArgumentError, match="takes a function, a module or a method, not"):
+        gfxgraph.graphed(what)
+
+
+@torch.no_grad()
+def test_an_exported_program_says_what_eager_says(device):
+    x = torch.ones(3, 4, device=device)
+    program = torch.export.export(linear(x), (x,))
+    with pytest.raises(RuntimeError, match="module\\(\\)"):
+        gfxgraph.graphed(program)(x)
+
+
+RESULTS = {
+    "a generator": (lambda x: (part for part in x), "generator"),
+    "a dict with an object": (lambda x: {"x": x + 1, "other": object()}, "object"),
+    "an iterator": (lambda x: iter([x]), "iterator"),
+    "a NumPy array": (lambda x: x.cpu().numpy(), "ndarray"),
+}
+
+
+@pytest.mark.parametrize("name", RESULTS)
+@torch.no_grad()
+def test_a_result_that_is_no_tensor_is_named(device, name):
+    fn, kind = RESULTS[name]
+    graph = gfxgraph.graphed(fn)
+    for _ in range(3):
+        graph(torch.ones(3, device=device))
+    (reason,) = graph.stats().fallbacks
+    assert "result" in reason and kind in reason and not INTERNAL.search(reason)
+
+
+@torch.no_grad()
+def test_the_reason_is_the_error_where_errors_are_asked_for(device):
+    x = torch.ones(3, 4, device=device)
+    with pytest.raises(CaptureError, match="a module of TorchScript is called") as caught:
+        gfxgraph.graphed(torch.jit.script(linear(x)), fallback="raise")(x)
+    assert caught.value.rule == "torchscript"
+
+
+@pytest.mark.skipif(torch.backends.cuda.is_built(), reason="of a CPU build")
+def test_check_says_where_it_cannot_judge():
+    with pytest.raises(DeviceError, match="autograd of a CPU build"):
+        gfxgraph.check(torch.func.grad(lambda x: x.sin().sum()), torch.ones(3))
