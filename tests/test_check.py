@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import collections
+import dataclasses
 import json
 import sys
+import types
+from typing import NamedTuple
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -189,3 +194,115 @@ def test_values_that_were_made_up_are_named():
     unknown = gfxgraph.check(branch, torch.ones(3, device="meta"))
     assert unknown.verdict == "branches" and unknown.assumed
     assert "Made up" in " ".join(unknown.basis)
+
+
+@dataclasses.dataclass
+class Batch:
+    x: torch.Tensor
+    scale: int = 2
+
+
+@dataclasses.dataclass(frozen=True)
+class Frozen:
+    x: torch.Tensor
+    scale: int = 2
+
+
+@dataclasses.dataclass(slots=True)
+class Slotted:
+    x: torch.Tensor
+    scale: int = 2
+
+
+class Named(NamedTuple):
+    x: torch.Tensor
+    scale: int = 2
+
+
+class Mapping(collections.UserDict):
+    pass
+
+
+class Opaque:
+    def __init__(self, x: torch.Tensor) -> None:
+        self.x = x
+
+
+def scaled(item):
+    return item.x * item.scale
+
+
+def from_key(item):
+    return item["x"] * 2
+
+
+def written(item):
+    item[0].add_(1)
+    return item * 2
+
+
+def appended(item):
+    item.append(1)
+    return item[0] * 2
+
+
+def with_attribute(x):
+    x.scale = 2
+    return x
+
+
+# What it is called with, made of a tensor; and the function.
+ARGUMENTS = {
+    "tensor": (lambda x: x, lambda x: x * 2),
+    "dataclass": (Batch, scaled),
+    "frozen dataclass": (Frozen, scaled),
+    "dataclass with slots": (Slotted, scaled),
+    "namedtuple": (Named, scaled),
+    "namespace": (lambda x: types.SimpleNamespace(x=x, scale=2), scaled),
+    "list of dataclasses": (lambda x: [Batch(x), Frozen(x + 1)], lambda a: a[0].x * a[1].x),
+    "user dict": (lambda x: Mapping(x=x), from_key),
+    "ordered dict": (lambda x: collections.OrderedDict(x=x), from_key),
+    "deque": (lambda x: collections.deque([x]), lambda a: a[0] * 2),
+    "nested": (
+        lambda x: {"a": [Frozen(x)], "b": types.SimpleNamespace(c=Named(x))},
+        lambda a: a["a"][0].x * a["b"].c.x,
+    ),
+    "object": (Opaque, lambda a: a.x * 2),
+    "slice": (lambda x: (x, slice(0, 1)), lambda a: a[0][a[1]] * 2),
+    "the same twice": (lambda x: [x, x], lambda a: a[0] * (2 if a[0] is a[1] else 3)),
+    "expanded": (lambda x: x[:1].expand(4, 3), lambda x: x * 2),
+    "expanded, written": (lambda x: x[:1].expand(4, 3), written),
+    "list that grows": (lambda x: [x], appended),
+    "sparse": (lambda x: x.to_sparse(), lambda x: x.to_dense() * 2),
+    "attribute": (with_attribute, lambda x: x * x.scale),
+    "array": (lambda x: (x, np.ones(3)), lambda a: a[0] * 2),
+    "set": (lambda x: (x, {1}), lambda a: a[0] * 2),
+    "keys": (lambda x: {1.5: x}, lambda a: a[1.5] * 2),
+    "int of a class of its own": (lambda x: (x, type("I", (int,), {})(1)), lambda a: a[0] * 2),
+    "offset": (lambda x: x, lambda x: x * (1 + x.storage_offset())),
+    "stride": (lambda x: x, lambda x: x * x.stride(0)),
+    "conjugate": (lambda x: torch.complex(x, x).conj(), lambda x: x * 2),
+}
+
+
+@pytest.mark.parametrize("name", ARGUMENTS)
+def test_check_and_graphed_agree_on_every_kind_of_argument(device, name):
+    make, fn = ARGUMENTS[name]
+    with torch.no_grad():
+        graph = gfxgraph.graphed(fn)
+        argument = make(torch.rand(2, 3, device=device))
+        for _ in range(2):
+            graph(argument)
+        replayed = bool(graph.stats().replays)
+    report = gfxgraph.check(fn, make(torch.rand(2, 3)))
+    assert replayed == (report.verdict != "eager"), (report.hazards, graph.stats().fallbacks)
+
+
+def test_check_takes_what_transformers_give(device):
+    transformers = pytest.importorskip("transformers")
+    outputs = pytest.importorskip("transformers.modeling_outputs")
+    encoding = transformers.BatchEncoding({"x": torch.rand(2, 3)})
+    assert gfxgraph.check(from_key, encoding).verdict == "captures"
+    assert gfxgraph.check(lambda e: e.x * 2, encoding).verdict == "captures"
+    output = outputs.BaseModelOutput(last_hidden_state=torch.rand(2, 3))
+    assert gfxgraph.check(lambda o: o.last_hidden_state * 2, output).verdict == "captures"

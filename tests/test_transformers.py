@@ -584,3 +584,64 @@ def test_reset_forgets_everything_and_a_copy_of_the_model_is_another(device, lla
     assert generate.stats().calls == generate.stats().captures == 0
     assert generate(ids, mask, max_new_tokens=10).equal(expected)
     assert generator(copy.deepcopy(llama))(ids, mask, max_new_tokens=10).equal(expected)
+
+
+HEADS = {"num_attention_heads": 4, "num_key_value_heads": 2}
+TINY = {"vocab_size": 64, "hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2}
+WITH_ACTIVATIONS = {
+    "Mamba": {"state_size": 8},
+    "Mamba2": {"state_size": 8, "num_heads": 8, "head_dim": 8, "n_groups": 1, "chunk_size": 8},
+    "FalconMamba": {"state_size": 8},
+    "Jamba": {
+        **HEADS,
+        "num_experts": 2,
+        "mamba_d_state": 8,
+        "mamba_dt_rank": 4,
+        "attn_layer_period": 2,
+        "attn_layer_offset": 1,
+        "expert_layer_period": 2,
+        "expert_layer_offset": 1,
+    },
+    "Bamba": {
+        **HEADS,
+        "mamba_n_heads": 8,
+        "mamba_d_head": 8,
+        "mamba_d_state": 8,
+        "mamba_n_groups": 1,
+        "attn_layer_indices": [1],
+        "mamba_chunk_size": 8,
+    },
+    "Lfm2": {**HEADS, "full_attn_idxs": [1]},
+    "Qwen3Next": {
+        **HEADS,
+        "head_dim": 8,
+        "linear_num_key_heads": 2,
+        "linear_num_value_heads": 4,
+        "linear_key_head_dim": 8,
+        "linear_value_head_dim": 8,
+        "num_experts": 4,
+        "num_experts_per_tok": 2,
+        "moe_intermediate_size": 16,
+        "shared_expert_intermediate_size": 16,
+        "layer_types": ["linear_attention", "full_attention"],
+    },
+}
+
+
+@pytest.mark.parametrize("family", WITH_ACTIVATIONS)
+@torch.no_grad()
+def test_the_table_of_activations_is_what_it_was_and_the_results_are_right(device, family):
+    kind = getattr(transformers, f"{family}Config", None)
+    if kind is None:
+        pytest.skip(f"this transformers has no {family}")
+    table = transformers.activations.ACT2FN
+    before = list(dict.items(table))
+    config = kind(**TINY, **WITH_ACTIVATIONS[family])
+    model = transformers.AutoModelForCausalLM.from_config(config).eval().to(device)
+    graph = gfxgraph.graphed(lambda ids: model(input_ids=ids, use_cache=False).logits)
+    for n in range(4):
+        ids = torch.randint(1, 60, (1, 8), device=device)
+        expected = model(input_ids=ids, use_cache=False).logits
+        torch.testing.assert_close(graph(ids), expected, atol=1e-4, rtol=1e-4)
+        assert list(dict.items(table)) == before, n
+    assert isinstance(table["relu"](torch.ones(1)), torch.Tensor)

@@ -21,7 +21,7 @@ def named_arguments(fn: Callable[..., Any], spec: Spec) -> Iterator[tuple[str, C
         fn: the function that is called.
         spec: of ``(args, kwargs)``.
     """
-    (_, _, _, (args, kwargs)) = spec
+    args, kwargs = spec[3]
     for name, child in zip(_parameters(fn, len(args[3])), args[3], strict=True):
         yield from named(child, name)
     for name, child in zip(kwargs[2], kwargs[3], strict=True):
@@ -38,13 +38,13 @@ def named(spec: Spec, name: str) -> Iterator[tuple[str, Const | None]]:
     if kind in ("tensor", "const"):
         yield name, (spec[1] if kind == "const" else None)
         return
-    _, cls, keys, children = spec
+    cls, keys, children = spec[1:4]
     if kind == "namedtuple":
         parts = [f".{field}" for field in cls._fields]
-    elif kind == "dataclass":
+    elif kind in ("dataclass", "namespace", "slice"):
         parts = [f".{field}" for field in keys]
     elif kind in ("dict", "mapping", "fields"):
-        parts = [f"[{json.dumps(key)}]" for key in keys]
+        parts = [f"[{json.dumps(k) if type(k) is str else repr(k)}]" for k in keys]
     else:
         parts = [f"[{n}]" for n in range(len(children))]
     for part, child in zip(parts, children, strict=True):

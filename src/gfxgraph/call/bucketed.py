@@ -216,6 +216,8 @@ class BucketEngine(Engine):
         method: see :class:`Engine`.
     """
 
+    _pads = True
+
     def __init__(self, name: str, options: Options, method: Any = None) -> None:
         assert options.buckets is not None
         self.buckets: Buckets = options.buckets

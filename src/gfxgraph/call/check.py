@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-import random
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
+from operator import is_
 from typing import Any
 
 import torch
 
+from ..device.emulated import EmulatedDevice
 from ..device.emulated_rules import is_move
 from ..errors import ArgumentError, DeviceError
+from ..graph.host_state import HostState
 from ..graph.state import PythonState
 from ..graph.turns import being_busy
 from ..record.effects import UndoLog, storage_key
@@ -21,6 +23,7 @@ from ..record.report import Hazard, Report
 from ..record.rules import RULES, Effect
 from ..record.source import LineFinder, Source, users_line, users_line_of
 from ..record.watch import Point
+from .entry import SHARED, shares_memory
 from .graphed import Graphed
 from .signature import builder, constants, flatten
 from .suitable import describe, unsuitable
@@ -80,23 +83,24 @@ class _Check:
         try:
             given, spec = flatten((self._args, self._kwargs))
             builder(spec, given)  # as a graph will
-        except ArgumentError as error:
+        except (ArgumentError, AttributeError, RecursionError, TypeError) as error:
             return self._add("argument", str(error), Source())
         for reason in filter(None, map(unsuitable, given)):
             self._add("argument", reason, Source())
         if self.report.hazards:
             return
-        numbers = _HostRandom()
-        roots: dict[str, object] = {self._name: self._fn}
+        opaque = [const.value for const in constants(spec) if not const.is_value]
+        roots = {self._name: self._fn} | {f"argument {n}": v for n, v in enumerate(opaque)}
+        numbers = HostState(EmulatedDevice(), 0, PythonState(roots).stateful)
         with Pretend(self._observe) as world, torch.no_grad(), being_busy():
             self._world = world
-            args, kwargs = world.wrap((self._args, self._kwargs))
+            args, kwargs = builder(spec, world.wrap(given))()
             as_it_was = PythonState(roots)
             for name in as_it_was.scripted:
                 self._add("torchscript", name, Source())
             if as_it_was.scripted:
                 return
-            world.adopt(self._fn)
+            world.adopt(self._fn, *opaque)
             inputs, _ = flatten((args, kwargs))
             names = as_it_was.names() | {
                 storage_key(t): f"argument {n}" for n, t in enumerate(inputs)
@@ -130,19 +134,20 @@ class _Check:
                     finally:
                         self.report.operations = recorder.recording.operations
                     moving = {key for key, _ in recorder.recording.writes}
+                    self._look_at_arguments(args, kwargs, inputs, spec, moving)
                     results.append(self._look_at(result))
                 state = before.changes()
                 before.narrow(state)
-                drawn = numbers.drawn()
-                finder = LineFinder(lambda: [*before.changes(), *numbers.drawn()])
+                drawn = numbers.moved()
+                finder = LineFinder(lambda: [*before.changes(), *numbers.moved()])
                 suspects = (*state, *drawn, *(h for h in self.report.hazards if h.rule == "result"))
                 if suspects:
                     before.restore()
-                    numbers.restore()
+                    numbers.rewind()
                     self._once_more(finder, args, kwargs)
             finally:
                 as_it_was.restore()
-                numbers.restore()
+                numbers.rewind()
         for rule, names_found in (("python-state", state), ("python-random", drawn)):
             for name in names_found:
                 self._add(rule, name, finder.found.get(name, Source()))
@@ -171,6 +176,16 @@ class _Check:
         ):
             self._fn(*args, **kwargs)
         self.report = report
+
+    def _look_at_arguments(
+        self, args: Any, kwargs: Any, inputs: list[torch.Tensor], spec: Any, written: set[int]
+    ) -> None:
+        after, spec_after = flatten((args, kwargs))
+        if spec_after != spec or not all(map(is_, after, inputs)):
+            self._add("argument", "the function changes a container that it is given", Source())
+        given = [tensor for tensor in inputs if storage_key(tensor) in written]
+        if given and (shares_memory(inputs) or any(0 in t.stride() for t in given)):
+            self._add("argument", SHARED, Source())
 
     def _look_at(self, result: Any) -> tuple[list[torch.Tensor], Any]:
         """The tensors of a result, and the rest."""
@@ -316,30 +331,6 @@ class _Recorder(Recorder):
         super().met(rule, what, tensors)
         if not self.quiet:
             self._tell(rule, what, users_line(), False, RULES[rule].effect)
-
-
-class _HostRandom:
-    """The states of the random modules of Python and NumPy."""
-
-    def __init__(self) -> None:
-        self._numpy = getattr(sys.modules.get("numpy"), "random", None)
-        self._states = self._now()
-
-    def _now(self) -> list[Any]:
-        numpy = self._numpy.get_state() if self._numpy else None
-        return [random.getstate(), numpy]
-
-    def drawn(self) -> list[str]:
-        """Which have been drawn from."""
-        now = self._now()
-        changed = zip(("random", "numpy.random"), now, self._states, strict=True)
-        return [name for name, new, old in changed if repr(new) != repr(old)]
-
-    def restore(self) -> None:
-        """Put them back."""
-        random.setstate(self._states[0])
-        if self._numpy:
-            self._numpy.set_state(self._states[1])
 
 
 class _Heard:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import logging
 import statistics
+import sys
 import threading
 import weakref
 from collections import Counter, OrderedDict
@@ -15,23 +16,45 @@ from operator import is_
 from typing import TYPE_CHECKING, Any, Literal
 
 import torch
+from torch.autograd import forward_ad
+from torch.utils._device import DeviceContext
 
 from ..device import current_device
 from ..errors import ArgumentError, CaptureError, CompileError, GfxGraphError
-from ..graph.capture import as_of_now, capture, capture_like
+from ..graph import raw
+from ..graph.capture import capture, capture_like
 from ..graph.compare import Tolerance
+from ..graph.first_call import as_of_now
+from ..graph.host_state import default_generators
 from ..graph.lane import Lane
+from ..graph.one_shots import Found
+from ..graph.state import PythonState
 from ..graph.turns import CAPTURING, LOCK, being_busy, busy
+from ..graph.warm_up import Layout, LayoutError
 from ..record.effects import storage_key
+from ..record.journal import Journal
 from ..stats import log, tally
 from ..tables import fields, in_bytes, table
 from .budget import admit, register
 from .compiled import Compile, Compiled
-from .entry import Attempt, Entry, GraphRow, Refusal, bytes_of, make_static, miss, shares_memory
+from .entry import (
+    SHARED,
+    Attempt,
+    Entry,
+    GraphRow,
+    Refusal,
+    bytes_of,
+    contiguous_strides,
+    make_static,
+    miss,
+    overlaps_itself,
+    shares_memory,
+)
 from .signature import (
     MISS,
     TOO_DEEP,
     Condition,
+    Const,
     Spec,
     builder,
     constants,
@@ -190,6 +213,9 @@ class Engine:
         share_inputs: whether graphs of a lane share the memory of their static inputs too.
     """
 
+    #: Whether static inputs are padded arguments, which lie in memory otherwise.
+    _pads = False
+
     def __init__(
         self,
         name: str,
@@ -210,6 +236,8 @@ class Engine:
         self._told: set[str] = set()
         self._tries: Counter[Any] = Counter()
         self._thrash = self._new_thrash()
+        #: Whether the function asks how its arguments lie in memory: that is part of a key then.
+        self._asks_layout = False
         self._clock = 0
         #: Graphs that were met later than this are not released for room.
         self._keep_after: float = float("inf")
@@ -266,6 +294,7 @@ class Engine:
             self._lanes.clear()
             self._tries.clear()
             self._thrash = self._new_thrash()
+            self._asks_layout = False
             self._counts = _Counts()
             self._compiled = self._new_compiled()
 
@@ -353,7 +382,7 @@ class Engine:
         return self._run_eagerly(fn, args, kwargs, entry.reason, entry.kind)
 
     def _key_of(self, fn: Callable[..., Any], leaves: list[torch.Tensor], spec: Spec) -> Any:
-        return key_of(fn, leaves, spec)
+        return key_of(fn, leaves, spec, self._asks_layout)
 
     def _new_compiled(self) -> Compiled | None:
         how = self._options.compile
@@ -407,8 +436,9 @@ class Engine:
 
         No lock of ours is held while the caller's own run goes on, and none is waited for.
         """
-        as_before = self._as_of_now(leaves, tree)
-        with being_busy():
+        as_before, generators = self._as_of_now(fn, args, kwargs, leaves, tree)
+        journal = Journal(generators=generators)
+        with being_busy(), journal.playing():
             result = fn(*args, **kwargs)
         with self._lock:
             self._counts.eager_calls += 1
@@ -418,7 +448,7 @@ class Engine:
             with self._lock:
                 if self._keys.get(key) is not tree:
                     return result
-            with as_before():
+            with as_before(), journal.offered():
                 error = make(result)
         finally:
             CAPTURING.release()
@@ -429,17 +459,28 @@ class Engine:
             error = None  # its traceback holds this frame, and every tensor of the failed capture
         return result
 
-    @staticmethod
     def _as_of_now(
-        leaves: list[torch.Tensor], tree: Entry | None
-    ) -> Callable[[], AbstractContextManager[None]]:
+        self,
+        fn: Callable[..., Any],
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        leaves: list[torch.Tensor],
+        tree: Entry | None,
+    ) -> tuple[Callable[[], AbstractContextManager[None]], list[torch.Generator]]:
         device = current_device()
         where = next((t.device for t in leaves if t.device.type == device.type), None)
+        index = device.index(where or torch.device(device.type))
+        found: Found = []
+        if not any(isinstance(e, Entry) and e.captured and e.captured.plain for e in self._hot):
+            found = PythonState({self.name: fn, "argument": (args, kwargs)}).stateful
         # While another thread captures, its generator is not to be asked.
-        if where is None or not LOCK.acquire(blocking=False):
-            return nullcontext
+        if (where is None and tree is None and not found) or not LOCK.acquire(blocking=False):
+            return nullcontext, []
         try:
-            return as_of_now(device, device.index(where), tree.regions() if tree else ())
+            generators = [g for _, g in found if raw.is_a(g, torch._C.Generator)]
+            generators += default_generators(device, index)
+            regions = tree.regions() if tree else ()
+            return as_of_now(device, index, regions, found), generators
         finally:
             LOCK.release()
 
@@ -481,7 +522,14 @@ class Engine:
                 raise CaptureError(reason)
             if self._key_of(fn, leaves, spec) != key:
                 raise CaptureError("argument: the function changes the shape of a tensor in place")
-            entry = self._make_entry(fn, leaves, spec, result, tree)
+            try:
+                entry = self._make_entry(fn, leaves, spec, result, tree)
+            except LayoutError:
+                if self._pads or tree is not None or self._asks_layout:
+                    raise
+                self._asks_layout = True
+                key = self._key_of(fn, leaves, spec)
+                entry = self._make_entry(fn, leaves, spec, result, tree)
             try:
                 judge(entry)
             except Exception:
@@ -489,6 +537,7 @@ class Engine:
                 raise
             if entry.captured is not None:
                 entry.captured.sample.clear()
+                self._asks_layout |= entry.captured.asks_layout and not self._pads
             entry.attempt = fits(entry.replay)
             entry.on_new_path = functools.partial(self._new_path, key, spec)
             with self._lock:
@@ -527,10 +576,11 @@ class Engine:
         fn: Callable[..., Any], leaves: list[torch.Tensor], spec: Spec
     ) -> Callable[[Callable[..., Any]], Attempt]:
         """Makes of a replay an attempt that takes calls like this one only."""
-        check = tensor_check(leaves) if leaves else None
-        # The check of the tensors sees inference mode, autocast and dispatch modes by itself.
+        same = _first_of_each(leaves)
+        check = tensor_check([leaves[n] for n in dict.fromkeys(same)]) if leaves else None
+        # The check of the tensors sees inference mode, autocast, dispatch modes and transforms.
         conditions = [c for c in _conditions(fn) if check is None or c[0] not in _SEEN_BY_CHECK]
-        return functools.partial(matcher, spec[3][0], spec[3][1], check, conditions)
+        return functools.partial(matcher, spec[3][0], spec[3][1], check, conditions, same)
 
     def entry(self, fn: Callable[..., Any], leaves: list[torch.Tensor], spec: Spec) -> Entry | None:
         """The graph for such arguments, if there is one."""
@@ -675,9 +725,20 @@ class Engine:
         allocated = max(0, device.allocated(index) - sum(map(bytes_of, ours)))
 
         if tree is None:
-            statics = [make_static(leaf, torch_device) for leaf in leaves]
+            # One argument that comes twice is one static input: the function may ask.
+            made: dict[int, torch.Tensor] = {}
+            for leaf in leaves:
+                if id(leaf) not in made:
+                    strides = _strides(leaf, self._asks_layout)
+                    made[id(leaf)] = make_static(leaf, torch_device, strides)
+            statics = [made[id(leaf)] for leaf in leaves]
         else:
             statics = tree.refill(leaves)
+        layout: Layout = "own"
+        if self._pads:
+            layout = "padded"
+        elif any(s.stride() != leaf.stride() for s, leaf in zip(statics, leaves, strict=True)):
+            layout = "rows"
         body = _Body(fn if code is None else code.of(fn), spec, statics, torch_device)
         first_outputs = None if first is None else body.accept(*first)
         opaque = [c.value for c in constants(spec) if not c.is_value]
@@ -718,6 +779,7 @@ class Engine:
                 admit=room_for,
                 compiled=code is not None,
                 timed=timed or (code is not None and code.measure),
+                layout=layout,
             )
         except BaseException:
             lane.renew_pool()
@@ -726,9 +788,10 @@ class Engine:
         lane.learn(captured.peak_bytes)
         if tree is not None:
             return tree.grown(captured, leaves, body.out_spec)
-        if captured.written.keys() & set(map(storage_key, statics)) and shares_memory(leaves):
+        given = [s for s in statics if storage_key(s) in captured.written]
+        if given and (shares_memory(leaves) or any(0 in s.stride() for s in given)):
             captured.root.reset()
-            raise CaptureError("arguments share memory, and the function writes to them")
+            raise CaptureError(SHARED)
         entry = Entry(
             _describe_key(leaves, spec),
             captured,
@@ -846,7 +909,9 @@ class _Body:
         after, spec_after = flatten((static_args, static_kwargs))
         if spec_after != spec or not all(map(is_, after, statics)):
             raise CaptureError("argument: the function changes a container that it is given")
-        if self._shapes != [(static.shape, static.stride()) for static in statics]:
+        with torch._C.DisableTorchFunction():  # it is us who ask
+            shapes = [(static.shape, static.stride()) for static in statics]
+        if self._shapes != shapes:
             raise CaptureError("argument: the function changes the shape of a tensor in place")
         if self.out_spec is None:
             return self.accept(*_taken_apart(returned))
@@ -940,6 +1005,8 @@ _SEEN_BY_CHECK = (
     torch.is_inference_mode_enabled,
     torch.is_autocast_enabled,
     torch._C._len_torch_dispatch_stack,
+    torch._C._functorch.peek_interpreter_stack,
+    vars(forward_ad),  # their copies refuse dual tensors
 )
 
 
@@ -951,10 +1018,14 @@ def _conditions(fn: Any) -> list[Condition]:
         (torch.is_inference_mode_enabled, "", torch.is_inference_mode_enabled()),
         (torch.is_autocast_enabled, device_type, torch.is_autocast_enabled(device_type)),
         (torch._C._len_torch_dispatch_stack, "", 0),
+        (torch._C._functorch.peek_interpreter_stack, "", None),
+        (vars(forward_ad), "_current_level", -1),
         # set_default_device() and the like are function modes
         (torch._C._len_torch_function_stack, "", torch._C._len_torch_function_stack()),
         (torch.get_default_dtype, "", torch.get_default_dtype()),
     ]
+    if torch._C._len_torch_function_stack():
+        found.append((_default_devices, "", _default_devices()))
     if torch.is_autocast_enabled(device_type):
         found.append((torch.get_autocast_dtype, device_type, torch.get_autocast_dtype(device_type)))
     module = _root_module(fn)
@@ -963,26 +1034,61 @@ def _conditions(fn: Any) -> list[Condition]:
     return found
 
 
-def key_of(fn: Any, leaves: Sequence[torch.Tensor], spec: Spec) -> Any:
-    """What calls have in common that one graph can answer."""
+def key_of(fn: Any, leaves: Sequence[torch.Tensor], spec: Spec, asks_layout: bool = False) -> Any:
+    """What calls have in common that one graph can answer.
+
+    With ``asks_layout`` that includes all strides; without, the slices of buffers of any size have
+    one key with contiguous tensors.
+    """
     storages = [storage_key(leaf) if leaf.numel() else None for leaf in leaves]
+    shared = None
+    if shares_memory(leaves):
+        shared = tuple(storages.index(s) for s in storages), _first_of_each(leaves)
     return (
         spec,
         tuple(
-            (leaf.shape, leaf.dtype, leaf.device, _dense_strides(leaf), leaf.requires_grad)
+            (
+                leaf.shape,
+                leaf.dtype,
+                leaf.device,
+                _strides(leaf, asks_layout),
+                overlaps_itself(leaf),
+                leaf.requires_grad,
+                leaf.is_conj(),
+                leaf.is_neg(),
+            )
             for leaf in leaves
         ),
-        tuple(storages.index(s) for s in storages) if shares_memory(leaves) else None,
-        tuple(value for _, _, value in _conditions(fn)),
+        shared,
+        tuple(Const(value) for _, _, value in _conditions(fn)),
     )
 
 
-def _dense_strides(leaf: torch.Tensor) -> tuple[int, ...] | None:
-    """The strides that the static input for ``leaf`` has; ``None``: those of a contiguous one."""
-    if leaf.is_contiguous():
+def _first_of_each(leaves: Sequence[torch.Tensor]) -> tuple[int, ...]:
+    """For each tensor the number of the first one that is the same object."""
+    ids = list(map(id, leaves))
+    return tuple(map(ids.index, ids))
+
+
+def _strides(leaf: torch.Tensor, exactly: bool) -> tuple[int, ...] | None:
+    """The strides that the static input for ``leaf`` has; ``None``: those of a contiguous one.
+
+    What an operator of torch gives for a slice of rows is what it gives for a contiguous tensor.
+    It is not for one that is expanded, or permuted and sliced.
+    """
+    strides, in_rows = leaf.stride(), contiguous_strides(leaf.shape)
+    if strides == in_rows:
         return None
-    static = torch.empty_like(leaf, device="meta")
-    return None if static.is_contiguous() else static.stride()
+    if overlaps_itself(leaf):
+        return torch.empty_like(leaf, device="meta").stride()
+    if exactly:
+        return strides
+    least = 1
+    for size, stride in zip(reversed(leaf.shape), reversed(strides), strict=True):
+        if stride < least:
+            return None if leaf.is_contiguous() else strides
+        least = stride * max(1, size)
+    return None
 
 
 def no_graph_now() -> str | None:
@@ -991,7 +1097,29 @@ def no_graph_now() -> str | None:
         return "called while another graph is captured: its work went into that graph"
     if torch._C._len_torch_dispatch_stack():
         return "called under a TorchDispatchMode, which a replay would pass by"
+    if torch._C._len_torch_function_stack() and _default_devices() is None:
+        return "called under a TorchFunctionMode, which a replay would pass by"
+    if torch._C._functorch.peek_interpreter_stack() is not None:
+        return (
+            "called inside a torch.func transform (vmap, grad, jvp), which a replay would pass by"
+        )
+    if vars(forward_ad)["_current_level"] >= 0:
+        return "called inside forward-mode AD, for which a replay computes nothing"
+    if torch._C._get_tracing_state() is not None:
+        return "called while torch.jit.trace records, which a replay would pass by"
     return None
+
+
+def _default_devices() -> str | None:
+    """The devices that ``with torch.device()`` and ``set_default_device`` ask for.
+
+    The same object for the same devices; ``None`` where another function mode is active.
+    """
+    count = torch._C._len_torch_function_stack()
+    modes = [torch._C._get_function_stack_at(n) for n in range(count)]
+    if any(type(mode) is not DeviceContext for mode in modes):
+        return None
+    return sys.intern(",".join(str(mode.device) for mode in modes))
 
 
 def taken_apart(

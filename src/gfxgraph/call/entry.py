@@ -5,35 +5,45 @@ from __future__ import annotations
 import functools
 import weakref
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import nullcontext
 from copy import copy as copy_object
 from dataclasses import dataclass
 from operator import itemgetter
 from typing import Any
 
 import torch
+from torch.autograd import forward_ad
 from torch.autograd.graph import increment_version
 
-from ..errors import MemoryCapError
+from ..errors import CaptureError, MemoryCapError
 from ..graph.capture import CapturedGraph
 from ..graph.guard import Guard
 from ..graph.lane import Lane
 from ..graph.segments import run
 from ..graph.turns import LOCK
-from ..record.effects import storage_key
+from ..record.effects import overwrite, storage_key
+from ..record.journal import Journal
 from ..stats import tally
 from .signature import MISS, Spec, builder
 
 __all__ = [
+    "SHARED",
     "Attempt",
     "Entry",
     "GraphRow",
     "Refusal",
     "bytes_of",
+    "contiguous_strides",
     "copier",
     "make_static",
     "miss",
+    "overlaps_itself",
     "shares_memory",
 ]
+
+SHARED = (
+    "arguments share memory, or an expanded one does with itself, and the function writes to them"
+)
 
 Attempt = Callable[[Callable[..., Any], tuple[Any, ...], dict[str, Any]], Any]
 """A function of the callable, its positional and its keyword arguments: the result or MISS."""
@@ -46,6 +56,9 @@ _PATIENCE = 5.0
 # From so many inputs on it pays to keep autograd out of the copies: entering its guard costs
 # 0.5 us, and autograd looks at each tensor (measured on an H200 with torch 2.11).
 _MANY = 16
+
+# Bytes between the elements of a static input that lies in memory as its argument does.
+_MAX_GAPS = 256 << 20
 
 
 @dataclass(frozen=True)
@@ -153,11 +166,11 @@ class Entry:
 
         def hand_out(output: torch.Tensor) -> Any:
             if storage_key(output) in inputs:  # the next call's copies would overwrite each other
-                return output.clone
+                return _like(output)
             # What lives outside (a cache that the function returns) is itself in eager, too.
             if not own_outputs or storage_key(output) in captured.outside:
                 return output
-            return output.clone
+            return _like(output)
 
         self._build: Callable[[], Any] | None = builder(
             out_spec, [hand_out(o) for o in captured.outputs]
@@ -222,7 +235,7 @@ class Entry:
         # A replay that changes nothing but its own outputs can be thrown away, so it may be
         # launched before it is known that every weight is still in its place.
         look_first = bool(captured.written) or captured.draws_random_numbers
-        touched = self._touched
+        touched, dual = self._touched, vars(forward_ad)
 
         below_autograd = getattr(torch._C, "_AutoDispatchBelowAutograd", None)  # private to torch
         if len(self._statics) < _MANY:
@@ -235,6 +248,8 @@ class Entry:
             scope = None
             try:
                 if below_autograd is not None:
+                    if dual["_current_level"] >= 0:
+                        return MISS
                     scope = below_autograd()
                     scope.__enter__()
                 build = self._build
@@ -252,7 +267,10 @@ class Entry:
                         write_back and shares_memory(leaves)
                     ):
                         return MISS
-                self._copy(leaves)
+                try:
+                    self._copy(leaves)
+                except NotImplementedError:  # one of them is a dual tensor of forward-mode AD
+                    return MISS
                 # Asked while the device copies: a graph may not be launched onto memory that is
                 # gone. That a weight was replaced by another may be found out after the launch.
                 if memory_holds and not memory_holds():
@@ -282,6 +300,11 @@ class Entry:
         lane, counter, guard, root = self._lane, self.counter, self._guard, captured.root
         device, index = lane.device, lane.index
         rewritten, saved = _counted(captured.written), captured.saved
+        generators = captured.generators if captured.saves_generator else ()
+        calls_user = captured.calls_user
+        drawn_from = (
+            (device.default_generator(index), *generators) if captured.saves_generator else ()
+        )
 
         def replay(fn: Any, args: Any, kwargs: Any, leaves: Sequence[torch.Tensor]) -> Any:
             if not LOCK.acquire(False) and not LOCK.acquire(True, _PATIENCE):
@@ -299,10 +322,19 @@ class Entry:
                 with torch.no_grad():
                     values = [region.clone() for region in saved]
                     random = device.rng_state(index) if captured.saves_generator else None
-                    self._copy(leaves)
+                    states = [g.get_state() for g in generators] if generators else ()
+                    try:
+                        self._copy(leaves)
+                    except NotImplementedError:
+                        return MISS
                     if guard.memory_holds and not guard.memory_holds():
                         return MISS
-                    last = run(root)
+                    if calls_user:  # what that does is done, whatever path the data takes
+                        journal = Journal(copies=False, generators=drawn_from)
+                        with journal.playing():
+                            last = run(root)
+                    else:
+                        last = run(root)
                     if last is not None and last.build is not None:
                         if rewritten:
                             increment_version(rewritten)
@@ -314,9 +346,12 @@ class Entry:
                         region.copy_(value)
                     if random is not None:
                         device.set_rng_state(random, index)
+                    for generator, state in zip(generators, states, strict=True):
+                        generator.set_state(state)
             finally:
                 LOCK.release()
-            return self.on_new_path(fn, args, kwargs, leaves)
+            with journal.resumed() if calls_user else nullcontext():
+                return self.on_new_path(fn, args, kwargs, leaves)
 
         return replay
 
@@ -398,7 +433,7 @@ class Entry:
                 (s, leaf.clone() if storage_key(leaf) in ours else leaf) for s, leaf in others
             ]
             for static, leaf in others:
-                _copy_one(static, leaf)
+                (_copy_expanded if 0 in static.stride() else _copy_one)(static, leaf)
 
         self._copy = copy_others
         return statics
@@ -460,16 +495,81 @@ def bytes_of(tensor: torch.Tensor) -> int:
     return tensor.numel() * tensor.element_size()
 
 
-def make_static(leaf: torch.Tensor, device: torch.device) -> torch.Tensor:
+def make_static(
+    leaf: torch.Tensor, device: torch.device, strides: Sequence[int] | None
+) -> torch.Tensor:
     """A static input for ``leaf``: same shape and dtype, on ``device``, with what it holds now.
 
-    Strides are kept where the tensor fills its memory once (so channels-last stays channels-last);
-    an expanded or sliced tensor becomes dense.
+    Args:
+        leaf: the argument.
+        device: where the graph runs.
+        strides: of the static input; ``None``: it is contiguous.
+
+    Raises:
+        CaptureError: with such strides it takes far more memory than its elements do.
     """
+    if strides is None:
+        strides = contiguous_strides(leaf.shape)
+    span = 1 + sum((n - 1) * step for n, step in zip(leaf.shape, strides, strict=True))
+    if (span - leaf.numel()) * leaf.element_size() > _MAX_GAPS:
+        raise CaptureError(
+            f"argument: a slice of shape {tuple(leaf.shape)} with strides {strides} lies in "
+            f"{span * leaf.element_size() >> 20} MiB, and its static input would too. Pass it "
+            "contiguous()."
+        )
     # Never an inference tensor: it is written in whatever mode the caller is in.
     with torch.inference_mode(False), torch.no_grad():
-        static = torch.empty_like(leaf, device=device, requires_grad=False)
-        return static.copy_(leaf)
+        static = torch.empty_strided(leaf.shape, strides, dtype=leaf.dtype, device=device)
+        if leaf.is_neg():
+            static = torch._neg_view(static)
+        if leaf.is_conj():
+            static = static.conj()
+        overwrite(static, leaf)
+        return static.requires_grad_(leaf.requires_grad)
+
+
+def contiguous_strides(shape: Sequence[int]) -> tuple[int, ...]:
+    """The strides of a contiguous tensor."""
+    strides = [1]
+    for size in reversed(shape[1:]):
+        strides.append(strides[-1] * max(1, size))
+    return tuple(reversed(strides)) if shape else ()
+
+
+def _like(output: torch.Tensor) -> Callable[[], torch.Tensor]:
+    """Makes copies of ``output`` that lie in memory as it does."""
+    if output.is_conj():
+        plain = _like(output.conj())
+        return lambda: plain().conj()
+    if output.stride() == torch.empty_like(output, device="meta").stride() or not output.numel():
+        return output.clone
+    strides = output.stride()
+    if 0 not in strides and not overlaps_itself(output):
+
+        def copy() -> torch.Tensor:
+            return torch.empty_strided(
+                output.shape, strides, dtype=output.dtype, device=output.device
+            ).copy_(output)
+
+        return copy
+    span = 1 + sum((n - 1) * step for n, step in zip(output.shape, strides, strict=True))
+    memory = output.as_strided((span,), (1,))
+    return lambda: memory.clone().as_strided(output.shape, strides)
+
+
+def overlaps_itself(tensor: torch.Tensor) -> bool:
+    """Whether two elements share memory; an expanded dimension alone does not count."""
+    pairs = sorted(
+        (step, size)
+        for size, step in zip(tensor.shape, tensor.stride(), strict=True)
+        if size > 1 and step
+    )
+    reach = 0
+    for step, size in pairs:
+        if step <= reach:
+            return True
+        reach += step * (size - 1)
+    return False
 
 
 def _copy_one(static: torch.Tensor, leaf: torch.Tensor) -> None:
@@ -477,6 +577,11 @@ def _copy_one(static: torch.Tensor, leaf: torch.Tensor) -> None:
     # or not. From pinned memory it has not, so wait, as eager `.to(device)` does.
     with torch.no_grad():
         static.copy_(leaf, non_blocking=not leaf.is_cuda and not leaf.is_pinned())
+
+
+def _copy_expanded(static: torch.Tensor, leaf: torch.Tensor) -> None:
+    with torch.no_grad():
+        overwrite(static, leaf)
 
 
 def _nothing(*leaves: object) -> None:
@@ -498,7 +603,8 @@ def copier(
     for n, (static, leaf) in enumerate(zip(statics, leaves, strict=True)):
         if not leaf.numel():
             continue
-        if leaf.device == static.device and not leaf.requires_grad:
+        lazy = static.is_conj() or static.is_neg() or 0 in static.stride()
+        if leaf.device == static.device and not leaf.requires_grad and not lazy:
             groups.setdefault(static.dtype, []).append(n)
         else:
             alone.append(n)
@@ -516,7 +622,19 @@ def copier(
         for targets, pick in picks:
             # itemgetter gives a tuple from two names on, hence the one too many
             torch._foreach_copy_(targets, pick(sources)[:-1])
-        for n in alone:
-            _copy_one(statics[n], sources[n])
 
-    return copy_groups
+    if not alone:
+        return copy_groups
+    ways = [
+        (_copy_expanded if 0 in statics[n].stride() else _copy_one, statics[n], n) for n in alone
+    ]
+    dual = vars(forward_ad)
+
+    def copy_all(sources: Sequence[torch.Tensor]) -> None:
+        if dual["_current_level"] >= 0:
+            raise NotImplementedError("a copy would leave out the tangent of a dual tensor")
+        copy_groups(sources)
+        for copy, static, n in ways:
+            copy(static, sources[n])
+
+    return copy_all

@@ -91,8 +91,9 @@ def graphed(
     The first call with arguments of a new kind runs ``fn`` as it is and returns what it gives;
     then a graph is warmed up, captured, compared with eager execution, and every trace of that is
     taken back. Later calls of that kind copy the arguments into static inputs and replay. A kind is
-    the structure of the arguments, shape, dtype, device, layout and strides of every tensor, every
-    other argument, grad mode, inference mode, autocast and the module's training flag.
+    the structure of the arguments, shape, dtype and device of every tensor, how it lies in memory
+    where ``fn`` could tell, every other argument, grad mode, inference mode, autocast and the
+    module's training flag.
 
     Where no graph can be made, the call runs eagerly: logged once for each reason and counted in
     :meth:`Graphed.stats`.

@@ -11,9 +11,11 @@ from __future__ import annotations
 import dataclasses
 import enum
 import functools
+import struct
+import sys
 import types
 from collections import OrderedDict, UserDict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import torch
@@ -38,7 +40,7 @@ MISS: Any = object()
 """What an attempt at a call returns when its graph does not fit, or may not be used any more."""
 
 Spec = tuple[Any, ...]
-"""``("tensor",)``, ``("const", Const)`` or ``(kind, class, keys, children)``."""
+"""``("tensor",)``, ``("const", Const)`` or ``(kind, class, keys, children, more)``."""
 
 Condition = tuple["Callable[..., object] | dict[str, Any]", str, object]
 """A function and what to call it with (``""``: nothing), or a dict and a key; then the very object
@@ -48,24 +50,46 @@ _TENSOR: Spec = ("tensor",)
 TOO_DEEP = "a structure is nested in more than 100 containers: pass its tensors in fewer."
 """Why Python's parser, or its stack, does not take a tree."""
 
-_VALUES = (
-    type(None),
-    bool,
-    int,
-    float,
-    complex,
-    str,
-    bytes,
-    slice,
-    range,
-    type(...),
-    enum.Enum,
-    torch.dtype,
-    torch.device,
-    torch.layout,
-    torch.memory_format,
-    torch.Size,
+_VALUES = frozenset(
+    (
+        type(None),
+        bool,
+        int,
+        float,
+        complex,
+        str,
+        bytes,
+        type(...),
+        torch.dtype,
+        torch.device,
+        torch.layout,
+        torch.memory_format,
+        torch.Size,
+    )
 )
+
+_KEYS = (str, int, bool)
+
+
+def _is_value(value: object) -> bool:
+    return type(value) in _VALUES or isinstance(value, enum.Enum) or _is_numpy_scalar(value)
+
+
+def _is_numpy_scalar(value: object) -> bool:
+    if type(value).__module__ != "numpy":
+        return False
+    numpy: Any = sys.modules["numpy"]
+    return isinstance(value, (numpy.number, numpy.bool_))
+
+
+def _bits(value: float | complex) -> bytes:
+    """Tells -0.0 from 0.0, and a nan from others."""
+    return struct.pack("dd", value.real, value.imag)
+
+
+def _whole(value: float | complex) -> bool:
+    """Whether no part of it is zero, whose sign does not show in a comparison."""
+    return bool(value.real and (value.imag or isinstance(value, float)))
 
 
 class Const:
@@ -75,20 +99,20 @@ class Const:
 
     def __init__(self, value: object) -> None:
         self.value = value
-        if isinstance(value, (float, complex)):
-            self._key: Any = (type(value), repr(value))  # tells -0.0 from 0.0, and nan equals nan
-        elif isinstance(value, slice):
-            parts = (value.start, value.stop, value.step)
-            self._key = (slice, tuple(map(Const, parts)))
-        elif isinstance(value, _VALUES):
-            self._key = (type(value), value)
+        cls = type(value)
+        if cls is float or cls is complex:
+            self._key: Any = (cls, _bits(value))  # type: ignore[arg-type]
+        elif cls in _VALUES:
+            self._key = (cls, value)
+        elif _is_numpy_scalar(value):
+            self._key = (cls, value.tobytes())  # type: ignore[attr-defined]
         else:
-            self._key = (type(value), id(value))
+            self._key = (cls, id(value))
 
     @property
     def is_value(self) -> bool:
         """Whether it is compared by value."""
-        return isinstance(self.value, _VALUES)
+        return _is_value(self.value)
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Const) and self._key == other._key
@@ -103,8 +127,9 @@ class Const:
 def flatten(tree: Any) -> tuple[list[torch.Tensor], Spec]:
     """The tensors of ``tree`` and its spec.
 
-    Trees are made of tuples, lists, dicts, NamedTuples, dataclasses, transformers' ``ModelOutput``
-    and ``BatchEncoding``, and whatever is registered with ``torch.utils._pytree``.
+    Trees are made of tuples, lists, dicts, slices, ranges, NamedTuples, dataclasses,
+    ``SimpleNamespace``, transformers' ``ModelOutput`` and ``BatchEncoding``, and whatever is
+    registered with ``torch.utils._pytree``.
 
     Raises:
         ArgumentError: a leaf holds data that can be neither copied nor compared, such as a NumPy
@@ -120,47 +145,128 @@ def flatten(tree: Any) -> tuple[list[torch.Tensor], Spec]:
 def _flatten(item: Any, leaves: list[torch.Tensor]) -> Spec:
     cls = type(item)
 
-    def children(items: Any) -> tuple[Spec, ...]:
-        return tuple(_flatten(i, leaves) for i in items)
+    def children(items: Iterable[Any]) -> tuple[Spec, ...]:
+        return tuple([_flatten(i, leaves) for i in items])
 
     if isinstance(item, torch.Tensor):
         leaves.append(item)
         return _TENSOR
-    if isinstance(item, _VALUES):
+    if _is_value(item):
         return ("const", Const(item))
     if cls is tuple or cls is list:
         return ("sequence", cls, None, children(item))
+    if cls is slice or cls is range:  # ranges are equal that differ in their ends
+        return ("slice", cls, _ENDS, children(getattr(item, end) for end in _ENDS))
     if isinstance(item, tuple) and hasattr(cls, "_fields"):
+        _refuse_attributes(item, ())
         return ("namedtuple", cls, None, children(item))
     if isinstance(item, tuple) and hasattr(cls, "n_sequence_fields"):  # torch.return_types
         return ("structseq", cls, None, children(item))
-    if cls is dict or cls is OrderedDict or isinstance(item, UserDict):
-        if not all(isinstance(key, (str, int)) and type(key) is not bool for key in item):
-            raise ArgumentError(
-                "a dict with keys other than strings and integers: rename its keys."
-            )
-        kind = "mapping" if isinstance(item, UserDict) else "dict"
-        return (kind, cls, tuple(item), children(item.values()))
+    if cls is dict or cls is OrderedDict:
+        _refuse_attributes(item, ())
+        return ("dict", cls, _keys(item), children(item.values()), tuple(map(type, item)))
+    if isinstance(item, UserDict):
+        return _flatten_mapping(item, leaves)
     if dataclasses.is_dataclass(item) and not isinstance(item, type):
+        names = tuple(f.name for f in dataclasses.fields(item) if _is_own(item, f.name))
+        _refuse_attributes(item, names)
         if isinstance(item, dict):  # ModelOutput: a dict of those fields that are not None
-            return ("fields", cls, tuple(item), children(item.values()))
-        names = tuple(f.name for f in dataclasses.fields(item))
-        more = [name for name in getattr(item, "__dict__", ()) if name not in names]
-        if more or not all(hasattr(item, name) for name in names):
+            count = len(vars(item))
+            return ("fields", cls, _keys(item), children(item.values()), count)
+        if not all(hasattr(item, name) for name in names) or isinstance(item, _CONTAINERS):
             raise ArgumentError(
-                f"a {cls.__qualname__} has attributes that are no fields ({more}), or lacks some: "
-                "a static one could not have them. Make them fields."
+                f"a {cls.__qualname__} lacks some of its fields, or holds more than these: "
+                "a static one could not be made of them."
             )
-        return ("dataclass", cls, names, children(getattr(item, n) for n in names))
+        count = len(getattr(item, "__dict__", ()))
+        return ("dataclass", cls, names, children(getattr(item, n) for n in names), count)
+    if cls is types.SimpleNamespace:
+        names = tuple(vars(item))
+        return ("namespace", cls, names, children(vars(item).values()))
     if cls in _pytree.SUPPORTED_NODES:
         parts, context = _pytree.SUPPORTED_NODES[cls].flatten_fn(item)
-        return ("registered", cls, context, children(parts))
+        inside: list[torch.Tensor] = []
+        known = _flatten(context, inside)
+        if inside:
+            raise ArgumentError(
+                f"a {cls.__qualname__} keeps tensors in its context: return them among its "
+                "children where it is registered."
+            )
+        return ("registered", cls, known, children(parts))
+    if isinstance(item, _OF_VALUES):
+        raise ArgumentError(
+            f"a {cls.__module__}.{cls.__qualname__} may hold more than its value: pass a plain "
+            f"{next(known for known in _OF_VALUES if isinstance(item, known)).__name__}."
+        )
+    if isinstance(item, (list, tuple, dict)) and vars(item) is not item:
+        _refuse_attributes(item, ())  # nobody looks whether they change
     if hasattr(item, "__dict__") or callable(item) or isinstance(item, torch.Generator):
         return ("const", Const(item))
     raise ArgumentError(
         f"a {cls.__module__}.{cls.__qualname__} is neither a tensor nor a constant: pass its data "
         "as a tensor."
     )
+
+
+_ENDS = ("start", "stop", "step")
+_CONTAINERS = (list, tuple, dict, set, torch.nn.Module)
+_OF_VALUES = (int, float, complex, str, bytes)
+
+
+def _keys(item: Any) -> tuple[Any, ...]:
+    keys = tuple(item)
+    if not all(type(key) in _KEYS or isinstance(key, enum.Enum) for key in keys):
+        raise ArgumentError(
+            "a dict with keys other than strings, integers and enums: rename its keys."
+        )
+    return keys
+
+
+def _is_own(item: Any, name: str) -> bool:
+    """Whether an object has this attribute itself; a default value is its class's."""
+    return name in getattr(item, "__dict__", ()) or isinstance(
+        getattr(type(item), name, None), types.MemberDescriptorType
+    )
+
+
+def _refuse_attributes(item: Any, known: tuple[str, ...]) -> None:
+    more = [name for name in getattr(item, "__dict__", ()) if name not in known]
+    if more:
+        raise ArgumentError(
+            f"a {type(item).__qualname__} has attributes that are no fields ({more}): a static one "
+            "could not have them. Make them fields."
+        )
+
+
+class _Unequal(int):
+    """A number in which equal specs may differ: a static mapping has fewer attributes."""
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Unequal)
+
+    def __hash__(self) -> int:
+        return 0
+
+
+def _flatten_mapping(item: Any, leaves: list[torch.Tensor]) -> Spec:
+    """A ``UserDict``: its items, and the plain values among its attributes.
+
+    Other attributes, such as what a tokenizer leaves in a ``BatchEncoding``, are none of the static
+    one's: a function that asks for them fails in warm-up.
+    """
+    attributes = vars(item)
+    data = attributes.get("data")
+    if type(data) is not dict:
+        raise ArgumentError(f"a {type(item).__qualname__} does not keep its items in a dict.")
+    more = tuple(
+        (name, Const(value))
+        for name, value in attributes.items()
+        if name != "data" and _is_value(value)
+    )
+    children = tuple([_flatten(value, leaves) for value in data.values()])
+    key_types = tuple(map(type, data))
+    count = _Unequal(len(attributes))
+    return ("mapping", type(item), _keys(data), children, (key_types, more, count))
 
 
 def constants(spec: Spec) -> list[Const]:
@@ -177,6 +283,7 @@ def matcher(
     kwargs: Spec,
     check: Callable[..., bool] | None,
     conditions: Sequence[Condition],
+    same: Sequence[int],
     then: Callable[[Any, tuple[Any, ...], dict[str, Any], Sequence[torch.Tensor]], Any],
 ) -> Callable[[Any, tuple[Any, ...], dict[str, Any]], Any]:
     """A function of ``(fn, args, kwargs)``: :data:`MISS`, or what ``then`` makes of a call.
@@ -187,17 +294,24 @@ def matcher(
         check: says of all tensors whether they fit, see :func:`tensor_check`; ``None`` if there
             are none.
         conditions: what else must hold.
+        same: for each tensor, the number of the first one that is the same object. ``check`` is
+            given each once, and sees by itself that these are different objects.
         then: called with all that and the tensors when they fit.
     """
     source = _Source()
     found: list[str] = []
-    if all(child == _TENSOR for child in args[3]) and not kwargs[3]:
+    once = len(set(same)) == len(same)
+    if once and all(child == _TENSOR for child in args[3]) and not kwargs[3]:
         source.line(f"if len(args) != {len(args[3])} or kwargs: return MISS")
         result = star = "args"
     else:
         source.match("args", args, found)
         source.match("kwargs", kwargs, found)
-        result = star = "(" + "".join(f"{name}, " for name in found) + ")"
+        result = "(" + "".join(f"{name}, " for name in found) + ")"
+        star = "(" + "".join(f"{found[n]}, " for n in dict.fromkeys(same)) + ")"
+        for name, first in zip(found, same, strict=True):
+            if found[first] is not name:
+                source.line(f"if {name} is not {found[first]}: return MISS")
     if check is not None:
         source.line(f"if not {source.name(check)}(*{star}): return MISS")
     for asked, name, expected in conditions:
@@ -277,22 +391,48 @@ class _Source:
         if kind == "const":
             self._match_const(expression, spec[1])
             return
-        _, cls, keys, children = spec
+        _, cls, keys, children, *more = spec
         here = f"n{len(self._lines)}"
         self.line(f"{here} = {expression}")
         self.line(f"if type({here}) is not {self.name(cls)}: return MISS")
         if kind in ("sequence", "namedtuple", "structseq"):
             self.line(f"if len({here}) != {len(children)}: return MISS")
+            if kind == "namedtuple" and cls.__dictoffset__:
+                self.line(f"if {here}.__dict__: return MISS")
             parts = [f"{here}[{n}]" for n in range(len(children))]
-        elif kind in ("dict", "mapping", "fields"):
+        elif kind in ("dict", "mapping"):
+            if cls is OrderedDict:
+                self.line(f"if {here}.__dict__: return MISS")
+            key_types = more[0]
+            if kind == "mapping":
+                key_types, attributes, count = more[0]
+                self.line(f"if len({here}.__dict__) != {count}: return MISS")
+                for name, const in attributes:
+                    self._match_const(f"{here}.{name}", const)
+                self.line(f"{here} = {here}.data")
+                self.line(f"if type({here}) is not {self.name(dict)}: return MISS")
             self.line(f"if tuple({here}) != {self.name(keys)}: return MISS")
+            if expression != "kwargs":  # 1, True and an enum may be equal as keys
+                types_found = f"tuple(map(type, {here}))"
+                self.line(f"if {types_found} != {self.name(key_types)}: return MISS")
+            parts = [f"{here}_{n}" for n in range(len(children))]
+            if parts:
+                self.line(f"{', '.join(parts)}, = {here}.values()")
+        elif kind == "fields":
+            self.line(f"if tuple({here}) != {self.name(keys)}: return MISS")
+            self.line(f"if len({here}.__dict__) != {more[0]}: return MISS")
             parts = [f"{here}[{self.name(key)}]" for key in keys]
-        elif kind == "dataclass":
+        elif kind in ("dataclass", "slice"):
+            if kind == "dataclass" and cls.__dictoffset__:
+                self.line(f"if len({here}.__dict__) != {more[0]}: return MISS")
             parts = [f"{here}.{key}" for key in keys]
+        elif kind == "namespace":
+            self.line(f"if tuple({here}.__dict__) != {self.name(keys)}: return MISS")
+            parts = [f"{here}.__dict__[{self.name(key)}]" for key in keys]
         else:
             flatten_fn = self.name(_pytree.SUPPORTED_NODES[cls].flatten_fn)
-            self.line(f"{here}, context = {flatten_fn}({here})")
-            self.line(f"if context != {self.name(keys)}: return MISS")
+            self.line(f"{here}, {here}_context = {flatten_fn}({here})")
+            self.match(f"{here}_context", keys, found)  # it holds no tensors
             self.line(f"if len({here}) != {len(children)}: return MISS")
             parts = [f"{here}[{n}]" for n in range(len(children))]
         for part, child in zip(parts, children, strict=True):
@@ -305,19 +445,22 @@ class _Source:
 
     def _match_const(self, expression: str, const: Const) -> None:
         here = f"c{len(self._lines)}"
-        value = self.name(const.value)
+        known = const.value
+        value = self.name(known)
+        cls = type(known)
         self.line(f"{here} = {expression}")
-        if not const.is_value or const.value is None or isinstance(const.value, (bool, enum.Enum)):
+        if not const.is_value or known is None or cls is bool or isinstance(known, enum.Enum):
             self.line(f"if {here} is not {value}: return MISS")
-        elif isinstance(const.value, (float, complex)):
-            text = self.name(repr(const.value))  # -0.0 is not 0.0
-            self.line(f"if {here} is not {value} and repr({here}) != {text}: return MISS")
-        else:
-            self.line(
-                f"if {here} is not {value} and "
-                f"(type({here}) is not {self.name(type(const.value))} or {here} != {value}):"
-                " return MISS"
-            )
+            return
+        differs = f"{here} != {value}"
+        if _is_numpy_scalar(known):
+            differs = f"{here}.tobytes() != {self.name(known.tobytes())}"  # type: ignore[attr-defined]
+        elif isinstance(known, (float, complex)) and (known != known or not _whole(known)):
+            differs = f"{self.name(_bits)}({here}) != {self.name(_bits(known))}"
+        self.line(
+            f"if {here} is not {value} and (type({here}) is not {self.name(cls)} or {differs}):"
+            " return MISS"
+        )
 
     def build(self, spec: Spec, leaves: Any) -> str:
         kind = spec[0]
@@ -325,7 +468,7 @@ class _Source:
             return str(next(leaves))
         if kind == "const":
             return self.name(spec[1].value)
-        _, cls, keys, children = spec
+        _, cls, keys, children, *more = spec
         parts = [self.build(child, leaves) for child in children]
         listed = "".join(f"{part}, " for part in parts)
         if kind == "sequence":
@@ -335,22 +478,29 @@ class _Source:
             return f"{make}._make(({listed}))"
         if kind == "structseq":
             return f"{make}(({listed}))"
+        if kind == "slice":
+            return f"{make}({listed})"
         if kind == "registered":
             unflatten = self.name(_pytree.SUPPORTED_NODES[cls].unflatten_fn)
-            return f"{unflatten}([{listed}], {self.name(keys)})"
-        if kind == "dataclass":
-            return f"{self.name(_make_dataclass)}({make}, {self.name(keys)}, ({listed}))"
+            return f"{unflatten}([{listed}], {self.build(keys, leaves)})"
+        if kind in ("dataclass", "namespace"):
+            return f"{self.name(_make_object)}({make}, {self.name(keys)}, ({listed}))"
         pairs = "".join(
             f"{self.name(key)}: {part}, " for key, part in zip(keys, parts, strict=True)
         )
         if kind == "fields":
             return f"{make}(**{{{pairs}}})"
+        if kind == "mapping":
+            names = ("data", *(name for name, _ in more[0][1]))
+            values = "".join(f"{self.name(const.value)}, " for _, const in more[0][1])
+            made = f"{{{pairs}}}, {values}"
+            return f"{self.name(_make_object)}({make}, {self.name(names)}, ({made}))"
         return f"{{{pairs}}}" if cls is dict else f"{make}({{{pairs}}})"
 
 
-def _make_dataclass(cls: type, names: tuple[str, ...], values: tuple[Any, ...]) -> Any:
+def _make_object(cls: type, names: tuple[str, ...], values: tuple[Any, ...]) -> Any:
     """Made without ``__init__``, which may have fields left out or checks that read the data."""
-    made: Any = object.__new__(cls)
+    made: Any = cls.__new__(cls) if cls is types.SimpleNamespace else object.__new__(cls)
     for name, value in zip(names, values, strict=True):
         object.__setattr__(made, name, value)
     return made
@@ -383,12 +533,16 @@ def python_tensor_check(leaves: Sequence[torch.Tensor]) -> Callable[..., bool]:
             tensor.shape,
             tensor.stride(),
             tensor.requires_grad and torch.is_grad_enabled(),
+            tensor.is_conj(),
+            tensor.is_neg(),
         )
 
     def modes() -> Any:
         return (
             torch.is_inference_mode_enabled(),
             torch._C._len_torch_dispatch_stack(),
+            torch._C._functorch.peek_interpreter_stack() is None,
+            torch._C._get_tracing_state() is None,
             *(torch.is_autocast_enabled(kind) for kind in ("cpu", "cuda")),
         )
 
@@ -396,9 +550,14 @@ def python_tensor_check(leaves: Sequence[torch.Tensor]) -> Callable[..., bool]:
     expected = [describe(leaf) for leaf in leaves]
 
     def check(*tensors: Any) -> bool:
-        return modes() == modes_then and all(
-            isinstance(tensor, torch.Tensor) and describe(tensor) == wanted
-            for tensor, wanted in zip(tensors, expected, strict=True)
+        once = len(set(map(id, tensors))) == len(tensors)
+        return (
+            once
+            and modes() == modes_then
+            and all(
+                isinstance(tensor, torch.Tensor) and describe(tensor) == wanted
+                for tensor, wanted in zip(tensors, expected, strict=True)
+            )
         )
 
     return check

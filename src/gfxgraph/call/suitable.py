@@ -22,6 +22,12 @@ def unsuitable(leaf: torch.Tensor, kinds: Iterable[type] = _KINDS) -> str | None
         return "is nested: its shape is data of its own"
     if leaf.is_quantized:
         return f"is quantized ({leaf.dtype})"
+    # Names that begin with an underscore are marks of torch and of other libraries.
+    more = [name for name in getattr(leaf, "__dict__", ()) if not name.startswith("_")]
+    if more and type(leaf) is torch.Tensor:
+        return f"has attributes of its own ({', '.join(more)}), which a static input would lack"
+    if any(getattr(leaf, "names", None) or ()):  # gone in torch 2.13
+        return "has named dimensions"
     if torch._C._functorch.is_functorch_wrapped_tensor(leaf):
         return "is inside a torch.func transform (vmap, grad, jvp)"
     return None

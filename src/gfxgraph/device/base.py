@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol
@@ -147,11 +147,14 @@ class Device(Protocol):
     def set_rng_state(self, state: torch.Tensor, index: int) -> None:
         """Set the state of the default generator."""
 
+    def default_generator(self, index: int) -> torch.Generator:
+        """The default generator itself."""
+
     def clear_library_workspaces(self) -> None:
         """Free the workspaces that math libraries keep a stream, so that each pool has its own."""
 
     def end_allocation(self, pool: PoolHandle, index: int, release: bool) -> None:
         """Let a failed capture no longer allocate from ``pool``; ``release`` what it holds."""
 
-    def recover_generator(self, index: int) -> None:
-        """Make the default generator usable again after a failed capture."""
+    def recover_generator(self, index: int, others: Sequence[torch.Generator] = ()) -> None:
+        """Make the default generator, and ``others`` of the failed capture, usable again."""

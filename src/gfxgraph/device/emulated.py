@@ -14,7 +14,7 @@ import os
 import platform
 import threading
 import warnings
-from collections.abc import Hashable, Iterator
+from collections.abc import Hashable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -310,11 +310,15 @@ class EmulatedDevice:
 
     def rng_state(self, index: int = 0) -> torch.Tensor:
         """The state of the default generator."""
-        return torch.get_rng_state()
+        return torch.default_generator.get_state()
 
     def set_rng_state(self, state: torch.Tensor, index: int = 0) -> None:
         """Set the state of the default generator."""
-        torch.set_rng_state(state)
+        torch.default_generator.set_state(state)
+
+    def default_generator(self, index: int = 0) -> torch.Generator:
+        """The generator of the processor."""
+        return torch.default_generator
 
     def clear_library_workspaces(self) -> None:
         """There are none."""
@@ -322,7 +326,7 @@ class EmulatedDevice:
     def end_allocation(self, pool: PoolHandle, index: int, release: bool) -> None:
         """A failed capture leaves nothing behind here."""
 
-    def recover_generator(self, index: int) -> None:
+    def recover_generator(self, index: int, others: Sequence[torch.Generator] = ()) -> None:
         """A failed capture leaves nothing behind here."""
 
 

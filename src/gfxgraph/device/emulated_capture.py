@@ -11,7 +11,6 @@ import torch
 import torch.utils._pytree as pytree
 from torch import overrides
 from torch._ops import OpOverload
-from torch.overrides import TorchFunctionMode
 from torch.utils import _python_dispatch as dispatch_stack
 from torch.utils._python_dispatch import TorchDispatchMode
 
@@ -29,6 +28,7 @@ from .operators import (
     run_composite,
     written_tensors,
 )
+from .overrides import HiddenFunctionMode, hide_modes, show_modes
 
 __all__ = ["Capture", "Operation", "current_capture", "forget_closed", "generator_id", "run"]
 
@@ -112,6 +112,7 @@ class Capture:
         self.is_open = True
         _thread.capture = self
         _host_calls.enter()
+        hide_modes()
         step_aside()
         _function_stack._push_mode(_FunctionMode(self))
         # Not through __enter__: the flags it sets are of the process, not of the thread.
@@ -126,6 +127,7 @@ class Capture:
         self.is_open = False
         _host_calls.leave()
         step_back()
+        show_modes()
         if threading.get_ident() == self.thread:
             _thread.capture = None
             _remove_modes(lambda capture: capture is self)
@@ -294,7 +296,7 @@ class Capture:
         return tensor.detach() if twin is None else twin
 
 
-class _FunctionMode(TorchFunctionMode):
+class _FunctionMode(HiddenFunctionMode):
     """Sees calls that do not reach the dispatcher on CPU tensors."""
 
     def __init__(self, capture: Capture) -> None:

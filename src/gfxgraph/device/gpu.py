@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from functools import cache
 from pathlib import Path
@@ -171,6 +171,11 @@ class GpuDevice:
         """Set the state of the default generator of GPU ``index``."""
         torch.cuda.set_rng_state(state, index)
 
+    def default_generator(self, index: int) -> torch.Generator:
+        """The default generator of GPU ``index``."""
+        torch.cuda.init()  # there are none before
+        return torch.cuda.default_generators[index]
+
     def clear_library_workspaces(self) -> None:
         """Free the workspaces that cuBLAS or hipBLAS keep a stream.
 
@@ -188,16 +193,18 @@ class GpuDevice:
         if release:
             torch._C._cuda_releasePool(index, pool)
 
-    def recover_generator(self, index: int) -> None:
+    def recover_generator(self, index: int, others: Sequence[torch.Generator] = ()) -> None:
         """Capture a single memset: only a capture that succeeds resets the generator.
 
         After a failed one the default generator still believes that it is captured, and every
         later random operation raises "Offset increment outside graph capture" (seen on torch 2.11
-        with CUDA 13).
+        with CUDA 13). So do ``others``, which the failed graph had registered.
         """
         with torch.cuda.stream(_own_stream(index, "recover")):
             scratch = torch.empty(1, device=torch.device("cuda", index))
             graph = _plain_graph()()
+            for generator in others:
+                graph.register_generator_state(generator)
             graph.capture_begin(pool=self.pool_handle(), capture_error_mode="thread_local")
             try:
                 scratch.zero_()

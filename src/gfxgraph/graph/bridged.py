@@ -76,6 +76,7 @@ class BridgedCUDAGraph(_Base):  # type: ignore[misc]
         self._capture_stream: Any = None
         self._capture_index = 0
         self._capture_pool: PoolHandle | None = None
+        self._registered: list[torch.Generator] = []
         self._compiled_before = 0
         #: Whether a failed capture releases the pool: a pool that nobody uses cannot be used
         #: again, so one that the caller brought stays his.
@@ -89,6 +90,11 @@ class BridgedCUDAGraph(_Base):  # type: ignore[misc]
         #: Set by :meth:`capture`: what a replay of the graph returns.
         self.static_output: Any = None
         self.counter = tally.replay_counter()
+
+    def register_generator_state(self, generator: torch.Generator) -> None:
+        """Let the capture draw from ``generator``, besides the default one of the device."""
+        super().register_generator_state(generator)
+        self._registered.append(generator)
 
     def capture_begin(
         self,
@@ -130,7 +136,7 @@ class BridgedCUDAGraph(_Base):  # type: ignore[misc]
         try:
             super().capture_begin(pool=handle, capture_error_mode=capture_error_mode)
         except RuntimeError:
-            device.recover_generator(index)
+            device.recover_generator(index, self._registered)
             raise
         self._capture_stream, self._capture_index, self._capture_pool = stream, index, handle
         self._compiled_before = frames_compiled()
@@ -165,7 +171,7 @@ class BridgedCUDAGraph(_Base):  # type: ignore[misc]
             device.end_allocation(
                 cast(PoolHandle, self._capture_pool), self._capture_index, self.owns_pool
             )
-            device.recover_generator(self._capture_index)
+            device.recover_generator(self._capture_index, self._registered)
             self._has_failed = True
             raise
         self._is_captured = True

@@ -10,7 +10,6 @@ from __future__ import annotations
 import dataclasses
 import functools
 import logging
-import random
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
@@ -21,25 +20,27 @@ import torch.utils._pytree as pytree
 
 from ..device import Device
 from ..dynamo import Uncompiled, compiled_code, without_graphs_of_inductor
-from ..errors import CaptureError, GfxGraphError
+from ..errors import CaptureError, GfxGraphError, VerificationError
 from ..record.effects import KnownTensors, UndoLog, Unexpected, nobody_else_holds, storage_key
 from ..record.explain import explain
+from ..record.journal import Journal
 from ..record.recorder import Recorder, threads_told
 from ..record.source import Source
 from ..stats import log
-from .compare import Tolerance
+from .compare import Tolerance, difference
+from .first_call import one_shots_before
 from .first_replay import compare_all, first_replay, rounding, timed_replay, verify
 from .guard import Guard
+from .host_state import HostState
 from .lane import Lane
 from .segments import Segment
 from .state import PythonState
 from .trace import Failed, Traced, capture_somehow, trace
 from .turns import LOCK, being_busy
-from .warm_up import Run, WarmedUp, no_printing, one_line, report_line, some, warm_up
+from .warm_up import Layout, Run, WarmedUp, no_printing, one_line, report_line, some, warm_up
 
 __all__ = [
     "CapturedGraph",
-    "as_of_now",
     "capture",
     "capture_like",
     "rehearse",
@@ -60,6 +61,8 @@ class CapturedGraph:
         saved: regions that a call may have written when its data turns out to take a path that
             was not captured.
         saves_generator: whether it may have drawn random numbers by then.
+        generators: the user's own generators that it draws from.
+        calls_user: whether a function of the user's runs between two graphs.
         guard: watches what the graphs rely on.
         pool_bytes: bytes by which the memory pool grew.
         draws_random_numbers: whether a run advances a generator.
@@ -71,6 +74,7 @@ class CapturedGraph:
         compiled: whether what it holds is compiled code.
         code: compiled code that it uses, kept for as long as it lives.
         not_compiled: why what the function itself has compiled is in there as it is.
+        asks_layout: whether what it does depends on how its arguments lie in memory.
         launch_ns: nanoseconds in which the host launched a replay; 0: not timed.
         time_replay: replays from the state that the capture found, puts that back, and gives the
             seconds until the device was done; ``None`` where that was not asked for.
@@ -82,6 +86,8 @@ class CapturedGraph:
     outside: dict[int, torch.Tensor]
     saved: list[torch.Tensor]
     saves_generator: bool
+    generators: tuple[torch.Generator, ...]
+    calls_user: bool
     guard: Guard
     pool_bytes: int
     draws_random_numbers: bool
@@ -94,6 +100,7 @@ class CapturedGraph:
     not_compiled: str = ""
     launch_ns: int = 0
     time_replay: Callable[[], float] | None = None
+    asks_layout: bool = False
 
     @property
     def plain(self) -> bool:
@@ -121,6 +128,7 @@ def capture(
     admit: Callable[[int], None] = lambda peak_bytes: None,
     compiled: bool = False,
     timed: bool = False,
+    layout: Layout = "own",
 ) -> CapturedGraph:
     """Warm up, capture and verify ``function``, then take back what all that did.
 
@@ -147,8 +155,11 @@ def capture(
         compiled: whether ``function`` runs compiled code wherever it is not under our modes; that
             is compared with the recorded run, which is not compiled.
         timed: whether its replays are to be timed.
+        layout: how the static inputs lie in memory.
 
     Raises:
+        LayoutError: the function asks how its arguments lie in memory, which is not how its static
+            inputs do.
         CompileError: the host decides how the call goes on, which compiled code cannot be cut for.
         CaptureError: the function cannot be captured. The text says why, and names the user's
             line where there is one; the error that was met first, if any, is its ``__cause__``.
@@ -164,37 +175,40 @@ def capture(
             f"autograd records into {some(python_state.recorded())}; a replay records nothing. "
             "Call it under torch.no_grad() or torch.inference_mode()."
         )
-    generators = tuple(python_state.generators)
-    states = [(g, g.get_state()) for g in generators]
-    rng_state = device.rng_state(index)
-    python_random = random.getstate()
+    host = HostState(device, index, python_state.stateful)
+    host.check_one_shots(one_shots_before())
 
     def rewind() -> None:
         log.undo()
-        device.set_rng_state(rng_state, index)
-        for generator, state in states:
-            generator.set_state(state)
+        host.rewind()
 
     given = list(inputs)
-    this = Run(function, inputs, given, lane, roots, log, generators, rewind, set(), compiled)
+    this = Run(
+        function, inputs, given, lane, roots, log, python_state, host, rewind, set(), compiled
+    )
+    this.layout = layout
+    this.journal = Journal.of_the_call()
     traced: Traced | None = None
     sample: list[torch.Tensor] = []
     try:
         with being_busy(), without_graphs_of_inductor():
             with device.on_stream(lane.stream, index):
                 eager = warm_up(this, warmup)
-            if random.getstate() != python_random:
-                raise CaptureError(
-                    "each call draws from Python's random module, which a replay would not do. "
-                    "Draw outside of the function and pass the number.",
-                    transient=True,  # it may have been another thread
-                )
+            host.check_still()
+            least = _least(eager, device)
+            if tolerance is not None:
+                this.judge = functools.partial(difference, tolerance=tolerance, least=least)
             if python_state.missed():
                 with device.on_stream(lane.stream, index):
                     _refuse_memos(this)
-            if first_outputs is not None and not len(log) and not eager.draws_random_numbers:
+            if (
+                first_outputs is not None
+                and not len(log)
+                and not eager.draws_random_numbers
+                and not any(event.point.rule == "no-graph" for event in eager.recording.events)
+            ):
                 runs = (eager.first_outputs, first_outputs)
-                compare_all("second run", "first", *runs, tolerance, least=_least(eager, device))
+                compare_all("second run", "first", *runs, tolerance, least=least)
             if eager.uncompiled is not None and tolerance is not None:
                 verify(
                     (eager.outputs, eager.written),
@@ -208,6 +222,8 @@ def capture(
                 for t in eager.recording.outside.values()
                 if t.device.type == device.type and nobody_else_holds(t)
             ]
+            known = {*python_state.names(), *map(storage_key, first_outputs or ())}
+            made += [t for t in eager.recording.unseen if storage_key(t) not in known]
             if made:
                 raise CaptureError(
                     f"the function uses a tensor of shape {tuple(made[0].shape)} that is made in "
@@ -226,13 +242,22 @@ def capture(
             traced = capture_somehow(this, eager, branching, root)
             rewind()
             if tolerance is not None:
-                expected = (eager.outputs, eager.written)
+                expected, states = (eager.outputs, eager.written), eager.states
                 if device.kind == "emulated" and eager.uncompiled is not None:
-                    expected = eager.uncompiled  # that is what such a graph holds
+                    # That is what such a graph holds.
+                    expected, states = eager.uncompiled, eager.uncompiled_states
                 got = first_replay(traced, this, log.regions(), eager.draws_random_numbers)
-                drawn, least = eager.draws_random_numbers, _least(eager, device)
+                drawn = eager.draws_random_numbers
                 verify(got, expected, tolerance, drawn, least=least)
+                elsewhere = host.elsewhere(states)
+                if elsewhere is not None:
+                    raise VerificationError(
+                        f"the first replay leaves {elsewhere} in another state than eager "
+                        "execution does",
+                        transient=drawn,
+                    )
                 sample = got[0]
+            host.check_still()
             changes = python_state.changes()
             if changes:
                 raise CaptureError(
@@ -244,7 +269,6 @@ def capture(
         if traced is not None:
             traced.undo()
         python_state.restore()
-        random.setstate(python_random)
         if isinstance(error, GfxGraphError) or not isinstance(error, Exception):
             raise
         raise CaptureError(
@@ -265,6 +289,7 @@ def capture(
     written = {storage_key(r): originals.get(storage_key(r), r) for r in log.regions()}
     saved = [region for region in log.regions() if storage_key(region) in early]
     saves_generator = recording.draws is not None and bool(recording.breaks())
+    generators = host.used
     holds_compiled = recording.compiles and not this.not_compiled and device.kind != "emulated"
     # Constants of the host are part of compiled code.
     told = [
@@ -278,6 +303,7 @@ def capture(
         outside, written = tree.outside | outside, tree.written | written
         saved = tree.saved + saved
         saves_generator |= tree.saves_generator
+        generators = tuple(dict.fromkeys((*tree.generators, *generators)))
         folded_from |= tree.guard.watched_versions()
         report = list(dict.fromkeys(tree.report + report))
         pool_bytes += tree.pool_bytes
@@ -286,7 +312,7 @@ def capture(
         or any(note.rule != "random" for note in recording.notes)  # attention without dropout
         or len(log)
         or eager.draws_random_numbers
-        or generators
+        or not host.is_plain
         or tree is not None
         or compiled
         or recording.compiles
@@ -298,6 +324,9 @@ def capture(
         outside=outside,
         saved=saved,
         saves_generator=saves_generator,
+        generators=generators,
+        calls_user=any(event.point.rule == "no-graph" for event in recording.events)
+        or (tree is not None and tree.calls_user),
         guard=eager.state.guard(outside, folded_from),
         pool_bytes=pool_bytes,
         draws_random_numbers=eager.draws_random_numbers,
@@ -309,6 +338,7 @@ def capture(
         code=compiled_code() if holds_compiled else [],
         not_compiled=this.not_compiled,
         launch_ns=traced.launch_ns,
+        asks_layout=bool(recording.layout or recording.views),
         time_replay=functools.partial(timed_replay, traced, this) if timed else None,
     )
 
@@ -366,7 +396,9 @@ def capture_like(
         the long way, which finds out what it is.
     """
     device, index, given = lane.device, lane.index, list(inputs)
-    this = Run(function, inputs, given, lane, {}, UndoLog(), (), lambda: None, set())
+    host = HostState(device, index)
+    nothing = PythonState({})
+    this = Run(function, inputs, given, lane, {}, UndoLog(), nothing, host, lambda: None, set())
     traced: Traced | None = None
     captured: CapturedGraph | None = None
     try:
@@ -422,7 +454,7 @@ def _only_computes(
     Raises:
         Unexpected: something is not as it was, or the run did more; that is taken back.
     """
-    state, python_random = model.state, random.getstate()
+    state = model.state
 
     def changed() -> bool:
         return not model.guard.holds() or bool(state and state.changes(registries=False))
@@ -430,7 +462,7 @@ def _only_computes(
     if state is None or changed():
         raise Unexpected("something that the function reaches is another object now")
     mode = KnownTensors((*map(storage_key, inputs), *model.outside))
-    before = device.rng_state(index)
+    host = HostState(device, index)
     more: list[str] = []
     uncompiled = Uncompiled()
     with being_busy(), no_printing() as printed, threads_told(_unexpected_thread), uncompiled:
@@ -441,11 +473,8 @@ def _only_computes(
                 more.append("calls what is to be compiled")
             if printed:
                 more.append("prints")
-            if random.getstate() != python_random:
-                random.setstate(python_random)
-                more.append("draws from Python's random module")
-            if mode.may_draw and not before.equal(device.rng_state(index)):
-                device.set_rng_state(before, index)
+            if host.has_moved():
+                host.rewind()
                 more.append("draws random numbers")
             if changed():
                 state.restore()  # it was the same before
@@ -456,44 +485,6 @@ def _only_computes(
 
 def _unexpected_thread() -> None:
     raise Unexpected("a thread is started")
-
-
-def as_of_now(
-    device: Device, index: int, regions: Sequence[torch.Tensor] = ()
-) -> Callable[[], AbstractContextManager[None]]:
-    """Remember what the path of a call depends on, beside its arguments.
-
-    Entering what is returned puts that back for as long as it is entered: a capture after the call
-    then takes the path that the call took.
-
-    Args:
-        device: the device whose generator it is.
-        index: which one of its kind.
-        regions: memory that the call may write to.
-    """
-
-    def now() -> tuple[list[torch.Tensor], torch.Tensor]:
-        return [region.clone() for region in regions], device.rng_state(index)
-
-    def put(values: list[torch.Tensor], random_state: torch.Tensor) -> None:
-        for region, value in zip(reversed(regions), reversed(values), strict=True):
-            region.copy_(value)
-        device.set_rng_state(random_state, index)
-
-    @contextmanager
-    def put_back() -> Iterator[None]:
-        with torch.no_grad():
-            after = now()
-            put(*before)
-        try:
-            yield
-        finally:
-            with torch.no_grad():
-                put(*after)
-
-    with torch.no_grad():
-        before = now()
-    return put_back
 
 
 def rehearse(
@@ -531,12 +522,11 @@ def rehearse(
             log(logging.DEBUG, "not_alike", because=str(surprise))
     written = UndoLog()
     state = PythonState({"the function": function})
-    recorder = Recorder(device.type, inputs, written, keep_values=True)
-    python_random = random.getstate()
-    with LOCK:
-        back = as_of_now(device, index)
+    host = HostState(device, index, state.stateful)
+    host.check_one_shots(one_shots_before())
+    recorder = Recorder(device.type, inputs, written, keep_values=True, generators=host)
     try:
-        with being_busy(), no_printing(), back(), recorder.watching():
+        with being_busy(), no_printing(), recorder.watching():
             result = function(*args, **kwargs)
             # It may be memory that is put back now.
             result = pytree.tree_map_only(torch.Tensor, torch.clone, result)
@@ -544,4 +534,5 @@ def rehearse(
     finally:
         written.undo()
         state.restore()
-        random.setstate(python_random)
+        with LOCK:
+            host.rewind()

@@ -9,6 +9,7 @@ import torch
 
 from ..device import Device
 from ..errors import VerificationError
+from ..record.effects import overwrite
 from ..stats import tally
 from .compare import BY_DTYPE, Tolerance, difference
 from .segments import run
@@ -48,9 +49,10 @@ def first_replay(
         with torch.no_grad():
             for static, value in zip(this.inputs, this.given, strict=True):
                 if static is not value:
-                    static.copy_(value)
+                    overwrite(static, value)
         start = time.perf_counter_ns()
-        last = run(traced.root)
+        with this.journal.playing(this.judge):
+            last = run(traced.root)
         # At a read the host waits for the device.
         traced.launch_ns = time.perf_counter_ns() - start if traced.root.step is None else 0
         if last is not traced.last:

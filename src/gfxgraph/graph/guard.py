@@ -13,13 +13,13 @@ from torch.utils.hooks import RemovableHandle
 
 from ..errors import DeadTensorError
 from ..record.effects import storage_key
+from . import raw
 
 __all__ = ["Guard"]
 
 REGISTRIES = ("_parameters", "_buffers", "_modules")
 """The attributes of a module that hold its parameters, buffers and children, by name."""
 
-_SCALARS = (int, float, bool, str, bytes, complex)
 _MISSING: Any = object()
 
 
@@ -68,11 +68,15 @@ class _Place:
 
     def read(self) -> object:
         try:
-            if isinstance(self.container, types.CellType):
+            if type(self.container) is types.CellType:
                 return self.container.cell_contents
-            if isinstance(self.container, type):
-                return vars(self.container)[self.key]
-            return self.container[self.key]
+            if raw.is_a(self.container, type):
+                return raw.namespace(self.container)[self.key]
+            get = raw.getter(self.container)
+            if get is None:
+                return self.container[self.key]
+            default = (_MISSING,) if raw.is_a(self.container, dict) else ()
+            return get(self.key, *default)
         except (LookupError, ValueError):
             return _MISSING
 
@@ -128,6 +132,7 @@ class Guard:
         no_hooks: Sequence[_Snapshot],
     ) -> None:
         self._places: list[_Place] = []
+        self._items: list[tuple[str, _Snapshot]] = []
         self._lengths: dict[int, tuple[str, Any, int]] = {}
         self._memory: dict[int, tuple[str, torch.Tensor, int]] = {}
         self._versions: list[tuple[int, str, torch.Tensor, int]] = []
@@ -139,8 +144,12 @@ class Guard:
     def watch(self, path: str, container: Any, key: Any, value: object) -> None:
         """Watch that ``container[key]`` stays ``value``; a cell needs no key."""
         self._places.append(_Place(path, container, key, value))
-        if isinstance(value, torch.Tensor):
-            self.watch_memory(path, value)
+        if raw.is_a(value, torch.Tensor):
+            self.watch_memory(path, value)  # type: ignore[arg-type]
+
+    def watch_items(self, path: str, snapshot: _Snapshot) -> None:
+        """Watch all that a container holds, whose keys are not to be hashed or compared."""
+        self._items.append((path, snapshot))
 
     def watch_length(self, path: str, container: Any) -> None:
         """Watch that nothing is added to ``container`` or taken from it."""
@@ -185,6 +194,8 @@ class Guard:
             now = place.read()
             if now is not place.value and not _equal_scalars(now, place.value):
                 found[place.path] = None
+        for _, snapshot in self._items:
+            found |= dict.fromkeys(map(snapshot.name, snapshot.changes()))
         for path, container, length in self._lengths.values():
             if _length(container) != length:
                 found[path] = None
@@ -221,6 +232,7 @@ class Guard:
             "registrations": _Registrations,
             "hooks": RemovableHandle,
             "equal": _equal_scalars,
+            "missing": _MISSING,
         }
         terms = [
             "(registrations.count == modules.registrations or modules.has_same_children())",
@@ -229,16 +241,30 @@ class Guard:
         for n, place in enumerate(self._places):
             container = place.container
             # Of a class the namespace: its attributes must be read where they are written.
-            names[f"c{n}"] = vars(container) if isinstance(container, type) else container
+            if raw.is_a(container, type):
+                container = raw.namespace(container)
             names[f"k{n}"], names[f"v{n}"] = place.key, place.value
-            read = ".cell_contents" if isinstance(container, types.CellType) else f"[k{n}]"
-            holds = f"c{n}{read} is v{n}"
-            if isinstance(place.value, _SCALARS):
-                holds = f"({holds} or equal(c{n}{read}, v{n}))"
+            if type(container) is types.CellType:
+                names[f"c{n}"], read = container, f"c{n}.cell_contents"
+            elif (get := raw.getter(container)) is not None:
+                default = ", missing" if raw.is_a(container, dict) else ""
+                names[f"c{n}"], read = get, f"c{n}(k{n}{default})"
+            else:
+                names[f"c{n}"], read = container, f"c{n}[k{n}]"
+            holds = f"{read} is v{n}"
+            if raw.is_scalar(place.value):
+                holds = f"({holds} or equal({read}, v{n}))"
             terms.append(holds)
+        for n, (_, snapshot) in enumerate(self._items):
+            names[f"s{n}"] = snapshot.changes
+            terms.append(f"not s{n}()")
         for n, (_, container, _) in enumerate(self._lengths.values()):
+            asked = "len"
+            if type(container) not in (dict, list):
+                asked = f"len{n}"
+                names[asked] = raw.length
             names[f"l{n}"] = container
-            terms.append(f"len(l{n}) == {len(container)}")
+            terms.append(f"{asked}(l{n}) == {raw.length(container)}")
         for n, (_, _, tensor, version) in enumerate(self._versions):
             names[f"t{n}"] = tensor
             terms.append(f"t{n}._version == {version}")
@@ -259,8 +285,12 @@ def _predicate(terms: list[str], names: dict[str, Any]) -> Callable[[], bool]:
 
 def _length(container: Any) -> int:
     """Without the graphs of methods, which come and go in the attributes of their instance."""
-    return sum(not str(key).startswith("__gfxgraph_") for key in container)
+    if raw.is_a(container, list):
+        return raw.length(container)
+    return sum(
+        not (type(key) is str and key.startswith("__gfxgraph_")) for key in dict.__iter__(container)
+    )
 
 
 def _equal_scalars(now: object, before: object) -> bool:
-    return type(now) is type(before) and isinstance(now, _SCALARS) and now == before
+    return type(now) is type(before) and raw.is_scalar(now) and now == before

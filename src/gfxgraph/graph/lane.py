@@ -63,9 +63,13 @@ class Lane:
         A call fills them under the lock of its replay, so no graph finds what is another's. Where
         the first is the largest, the others take no memory of their own.
         """
-        shared = []
+        shared: list[torch.Tensor] = []
         with torch.inference_mode(False), torch.no_grad():
             for n, tensor in enumerate(like):
+                first = next(m for m, other in enumerate(like) if other is tensor)
+                if first < n or not _is_dense(tensor):
+                    shared.append(shared[first] if first < n else tensor)
+                    continue
                 place = (n, tensor.dtype)
                 buffer = self._inputs.get(place)
                 if buffer is None or buffer.numel() < tensor.numel():
@@ -126,6 +130,10 @@ class Lane:
         if self._moved and self.last_stream is not None:
             # They were made on one stream and used on another: not to be used again before that.
             self.device.record_use(statics, self.index, self.last_stream)
+
+
+def _is_dense(tensor: torch.Tensor) -> bool:
+    return _bytes(tensor) == tensor.untyped_storage().nbytes()
 
 
 def _bytes(tensor: torch.Tensor | None) -> int:

@@ -9,6 +9,8 @@ number of steps, a global) makes the graph stale.
 from __future__ import annotations
 
 import argparse
+import dataclasses
+import dis
 import functools
 import sys
 import types
@@ -20,7 +22,10 @@ from typing import Any, Literal
 import torch
 
 from ..record.effects import storage_key
+from . import raw
 from .guard import REGISTRIES, Guard
+from .host_state import is_stateful
+from .one_shots import inner, is_entropy
 
 __all__ = ["PythonState"]
 
@@ -28,8 +33,19 @@ __all__ = ["PythonState"]
 _MAX_OBJECTS = 200_000
 # A longer container is data, not structure: neither walked nor watched.
 _MAX_ITEMS = 4096
-_SCALARS = (int, float, bool, str, bytes, complex, type(None))
-_LEAVES = (*_SCALARS, torch.dtype, torch.device, torch.Size, types.ModuleType, type)
+# A search for generators ends sooner: it looks into classes and modules as well.
+_MAX_SEARCHED = 50_000
+_LEAVES = (
+    int,
+    float,
+    str,
+    bytes,
+    complex,
+    type(None),
+    torch.dtype,
+    torch.device,
+    torch.Size,
+)
 _TENSORS = (torch.Tensor, torch.nn.Parameter)
 _MODULE_ATTRIBUTES = frozenset(vars(torch.nn.Module())) - {"training"}
 # Their attributes are in C++.
@@ -39,13 +55,18 @@ _LISTS = (torch.nn.ModuleList, torch.nn.ModuleDict, torch.nn.Sequential)
 # Code of these is not looked into: what it reads is not a program's own state.
 _CLOSED = frozenset(sys.stdlib_module_names) | {"torch", "numpy", "triton"}
 _OPEN_CLASSES = (torch.nn.Module, types.SimpleNamespace, argparse.Namespace)
+# Modules of Python whose objects are containers in Python.
+_CONTAINERS = frozenset({"collections", "queue", "_thread", "threading"})
+# What becomes of what is met: a graph watches it; it is compared and put back; it is only searched
+# for generators and iterators.
+_WATCHED, _COMPARED, _SEARCHED = range(3)
 _OURS = __name__.partition(".")[0]
 _MISSING: Any = object()
 
 
 @dataclass
 class _Container:
-    """A dict, list, set, deque, closure cell or class, and a shallow copy of what it held.
+    """A dict, list, set, deque, closure cell, class or object with slots, and what it held.
 
     Attributes:
         path: how it is reached.
@@ -54,6 +75,7 @@ class _Container:
         counted: what it holds of a module, if torch tells of additions: a guard looks at it only
             after one.
         shrinks: things are taken out of it as well, which nobody tells of.
+        guarded: whether a graph that relies on it watches it.
     """
 
     path: str
@@ -61,77 +83,111 @@ class _Container:
     names: tuple[str, ...] | None = None
     counted: Literal["children", "hooks"] | None = None
     shrinks: bool = False
-    held: dict[Any, Any] = field(init=False)
+    guarded: bool = True
+    held: raw.Pairs = field(init=False)
 
     def __post_init__(self) -> None:
         self.held = self.read()
 
-    def read(self) -> dict[Any, Any]:
-        """Key -> value, as of now."""
+    def read(self) -> raw.Pairs:
+        """Keys and values, as of now."""
         item: Any = self.item
-        if isinstance(item, types.CellType):
+        if type(item) is types.CellType:
             try:
-                return {0: item.cell_contents}
+                return [(0, item.cell_contents)]
             except ValueError:  # a variable that is not bound yet
-                return {}
-        if isinstance(item, type):
-            item = vars(item)
+                return []
+        if type(item) is _Slots:
+            return item.read()
+        if raw.is_a(item, type):
+            item = raw.namespace(item)
         if self.names is not None:
-            return {name: item[name] for name in self.names if name in item}
-        if isinstance(item, dict):
-            return dict(item)
-        if isinstance(item, (set, frozenset)):
-            return dict.fromkeys(item)
-        return dict(enumerate(item))
+            found = ((name, item.get(name, _MISSING)) for name in self.names)
+            return [(name, value) for name, value in found if value is not _MISSING]
+        return raw.contents(item)
 
     def changes(self) -> list[Any]:
         """Keys whose value is another object by now, or that came or went."""
-        now = self.read()
-        return [
-            key
-            for key in now | self.held
-            if now.get(key, _MISSING) is not self.held.get(key, _MISSING) and not self.is_ours(key)
-        ]
+        held, now = self.held, self.read()
+        # Keys of ours come and go; what stands behind one then has not moved.
+        if len(held) != len(now):
+            held, now = ([p for p in pairs if not self.is_ours(p[0])] for pairs in (held, now))
+        found = raw.differences(held, now, ordered=not raw.is_a(self.item, set))
+        return [key for key in found if not self.is_ours(key)]
 
     @staticmethod
     def is_ours(key: Any) -> bool:
         """Whether it names the graphs of a method, which come and go."""
-        return isinstance(key, str) and key.startswith(f"__{_OURS}_")
+        return type(key) is str and key.startswith(f"__{_OURS}_")
 
     @property
     def has_length(self) -> bool:
         """Whether more or fewer items could matter, and nobody tells of them."""
-        is_one = isinstance(self.item, (dict, list)) and self.path != ""
+        is_one = raw.is_a(self.item, dict, list) and self.path != ""
         return is_one and (self.shrinks or not self.counted)
 
     def restore(self) -> None:
-        """Put back what it held."""
-        if not self.changes():
+        """Put back what is another object by now."""
+        changed = set(map(raw.token, self.changes()))
+        if not changed:
             return
         item: Any = self.item
-        if isinstance(item, types.CellType):
-            item.cell_contents = self.held[0]
-        elif isinstance(item, type):
-            for name, value in self.held.items():
-                setattr(item, name, value)
+        if type(item) is types.CellType:
+            if self.held:
+                item.cell_contents = self.held[0][1]
+            else:
+                del item.cell_contents
+        elif type(item) is _Slots:
+            item.put_back(self.held)
+        elif raw.is_a(item, type):
+            for name, value in self.held:
+                if raw.token(name) in changed:
+                    type.__setattr__(item, name, value)
         elif self.names is not None:
-            item.update(self.held)
-        elif isinstance(item, dict):
-            item.clear()
-            item.update(self.held)
+            for name in self.names:
+                if raw.token(name) in changed:
+                    dict.pop(item, name, None)
+            dict.update(item, {k: v for k, v in self.held if raw.token(k) in changed})
         else:
-            item.clear()
-            (item.update if isinstance(item, set) else item.extend)(
-                self.held if isinstance(item, set) else self.held.values()
-            )
+            ours = [(key, value) for key, value in self.read() if self.is_ours(key)]
+            held = [(key, value) for key, value in self.held if not self.is_ours(key)]
+            raw.put_back(item, [*held, *ours], self.read())
 
     def name(self, key: Any) -> str:
         """How the item at ``key`` is reached."""
-        if isinstance(self.item, types.CellType):
+        if type(self.item) is types.CellType:
             return self.path
         if not self.path:  # a global
             return str(key)
-        return f"{self.path}.{key}" if isinstance(key, str) else f"{self.path}[{key!r}]"
+        if type(key) is str:
+            return f"{self.path}.{key}"
+        return f"{self.path}[{raw.written_as(key)}]"
+
+
+class _Slots:
+    """The attributes of an object that its classes declare in ``__slots__``."""
+
+    def __init__(self, item: Any, found: dict[str, Any]) -> None:
+        self.item, self._found = item, found
+
+    def read(self) -> raw.Pairs:
+        """Names and values of those that are set."""
+        pairs = []
+        for name, slot in self._found.items():
+            try:
+                pairs.append((name, slot.__get__(self.item)))
+            except AttributeError:  # not set yet
+                continue
+        return pairs
+
+    def put_back(self, held: raw.Pairs) -> None:
+        """Let the object have the attributes ``held``, and no others."""
+        before, after = dict(held), dict(self.read())
+        for name, slot in self._found.items():
+            if name in before and before[name] is not after.get(name, _MISSING):
+                slot.__set__(self.item, before[name])
+            elif name in after and name not in before:
+                slot.__delete__(self.item)
 
 
 class PythonState:
@@ -139,29 +195,33 @@ class PythonState:
 
     Args:
         roots: name -> object: the function and the objects among its arguments.
+        search: look for generators and iterators further away than for anything else.
 
     Attributes:
-        generators: the random-number generators that were met.
+        stateful: paths and objects, of what a run may advance without rebinding anything: random
+            generators, iterators, buffers. These are looked for further away than anything else:
+            in classes, in modules, and in what functions of other packages name.
     """
 
-    def __init__(self, roots: dict[str, object]) -> None:
-        self.generators: list[torch.Generator] = []
+    def __init__(self, roots: dict[str, object], search: bool = True) -> None:
+        self.stateful: list[tuple[str, Any]] = []
         #: Where there is TorchScript, whose state cannot be looked at.
         self.scripted: list[str] = []
         self._caches: list[tuple[str, Any, int]] = []
         self._containers: list[_Container] = []
         self._tensors: dict[int, tuple[str, torch.Tensor, torch.Tensor]] = {}
         self._open_packages = {
-            _package(part)
-            for root in roots.values()
-            for part in (
-                root,
-                type(root),
-                getattr(root, "__self__", None),
-                getattr(root, "func", 0),
-            )
+            package for root in roots.values() for package in _packages(root)
         } - _CLOSED
-        self._walk(roots)
+        self._todo: tuple[list[tuple[str, Any]], ...] = (list(roots.items()), [], [])
+        self._names: set[str] = set()
+        self._unnamed: dict[str, list[tuple[int, tuple[str, Any]]]] = {}
+        self._walk(_SEARCHED if search else _COMPARED)
+
+    @property
+    def generators(self) -> list[torch.Generator]:
+        """The random-number generators of torch that were met."""
+        return [item for _, item in self.stateful if raw.is_a(item, torch._C.Generator)]
 
     def changes(self, registries: bool = True) -> list[str]:
         """Names of what was rebound, added, removed or given other memory since.
@@ -179,14 +239,24 @@ class PythonState:
         )
         return found
 
+    def unguarded_now(self) -> PythonState:
+        """What no guard watches, as it is now."""
+        state = PythonState({})
+        state._containers = [
+            dataclasses.replace(container)
+            for container in self._containers
+            if not container.guarded
+        ]
+        return state
+
     def changed(self) -> dict[str, Any]:
         """Name -> value of now, for what was rebound or added since."""
         return {
-            container.name(key): now[key]
+            container.name(key): now[raw.token(key)]
             for container in self._containers
-            for now in (container.read(),)
+            for now in ({raw.token(key): value for key, value in container.read()},)
             for key in container.changes()
-            if key in now
+            if raw.token(key) in now
         }
 
     def narrow(self, names: Container[str]) -> None:
@@ -232,10 +302,13 @@ class PythonState:
         )
         guard = Guard(outside, children, no_hooks)
         for container in self._containers:
-            if isinstance(container.item, (set, frozenset, deque)):
+            if not container.guarded or raw.is_a(container.item, set, deque):
                 continue  # queues and sets of the caller; no graph reads them by key
-            for key, value in container.held.items():
-                if isinstance(value, torch.Tensor):
+            if not raw.has_plain_keys(container.held):
+                guard.watch_items(container.path, container)
+                continue
+            for key, value in container.held:
+                if raw.is_a(value, torch.Tensor):
                     if type(value) in _TENSORS and storage_key(value) in outside:
                         guard.watch(container.name(key), container.item, key, value)
                 elif not container.counted and not container.is_ours(key):
@@ -251,109 +324,219 @@ class PythonState:
         guard.complete()
         return guard
 
-    def _walk(self, roots: dict[str, object]) -> None:
+    def _walk(self, last: int) -> None:
         seen: set[int] = set()
-        todo: list[tuple[str, Any]] = list(roots.items())
-        while todo and len(seen) < _MAX_OBJECTS:
-            path, item = todo.pop()
-            if isinstance(item, torch.Tensor):
-                if type(item) in _TENSORS and item.layout is torch.strided:
+        while len(seen) < _MAX_OBJECTS:
+            level = next((level for level, todo in enumerate(self._todo) if todo), None)
+            if level is None or level > last or (level == _SEARCHED and len(seen) > _MAX_SEARCHED):
+                break
+            path, item = self._todo[level].pop()
+            if raw.is_a(item, torch.Tensor):
+                is_known = type(item) in _TENSORS and item.layout is torch.strided
+                if is_known and level < _SEARCHED:
                     self._tensors.setdefault(id(item), (path, item, item.detach()))
-            elif not isinstance(item, _LEAVES) and id(item) not in seen:
+            elif id(item) not in seen and not raw.is_a(item, *_LEAVES):
                 seen.add(id(item))
-                todo += self._open(path, item)
+                self._todo[level].extend(self._open(path, item, level))
 
-    def _keep(self, container: _Container) -> Iterator[tuple[str, Any]]:
-        self._containers.append(container)
-        yield from ((container.name(key), value) for key, value in container.held.items())
+    def _keep(self, container: _Container, level: int) -> Iterator[tuple[str, Any]]:
+        container.guarded = level == _WATCHED
+        if level < _SEARCHED:
+            self._containers.append(container)
+        yield from ((container.name(key), value) for key, value in container.held)
 
-    def _open(self, path: str, item: Any) -> Iterator[tuple[str, Any]]:
-        if isinstance(item, torch.Generator):
-            self.generators.append(item)
-        elif isinstance(item, functools._lru_cache_wrapper):
+    def _open(self, path: str, item: Any, level: int) -> Iterator[tuple[str, Any]]:
+        kind = type(item)
+        if level < _SEARCHED and raw.is_a(item, functools._lru_cache_wrapper):
             self._caches.append((path, item, item.cache_info().misses))
             yield path, item.__wrapped__
-        elif isinstance(item, _SCRIPTED):
+        elif level < _SEARCHED and raw.is_a(item, *_SCRIPTED):
             self.scripted.append(path)
-        elif _package(type(item)) == _OURS:
+        elif is_stateful(item, near=level < _SEARCHED):
+            self.stateful.append((path, item))
+            yield from ((path, part) for part in inner(item))
+            if _package(kind) not in _CLOSED:
+                self._open_attributes(path, item, max(level, _COMPARED))
+        elif kind is types.ModuleType:
+            if item.__name__.partition(".")[0] not in _CLOSED:
+                self._open_space(path, item.__dict__, _SEARCHED)
+        elif raw.is_a(item, type):
+            if _package(item) not in _CLOSED:
+                near = _package(item) in self._open_packages
+                self._open_space(path, raw.namespace(item), _COMPARED if near else _SEARCHED)
+        elif _package(kind) == _OURS:
             # Our own objects change with every call; what matters is the function inside.
-            yield path, getattr(item, "__wrapped__", None)
-        elif isinstance(item, types.MethodType):
+            yield path, (raw.attributes(item) or {}).get("__wrapped__")
+        elif kind is types.MethodType:
             yield from ((path, item.__func__), (path, item.__self__))
-        elif isinstance(item, functools.partial):
-            yield from ((path, part) for part in (item.func, item.args, item.keywords))
-        elif isinstance(item, types.FunctionType):
+        elif raw.is_a(item, types.BuiltinMethodType, types.MethodWrapperType):
+            yield from ((path, part) for part in inner(item))
+        elif raw.is_a(item, functools.partial):
+            own = raw.namespace(functools.partial)
+            yield from ((path, own[part].__get__(item)) for part in ("func", "args", "keywords"))
+        elif kind is types.FunctionType:
             # What runs in each call may change what it likes.
-            if not hasattr(item, "__gfxgraph_no_graph__"):
-                yield from self._open_function(path, item)
-        elif isinstance(item, (dict, list, deque, set)):
-            if len(item) <= _MAX_ITEMS:
-                yield from self._keep(_Container(path, item))
-        elif isinstance(item, (tuple, frozenset)):
-            if len(item) <= _MAX_ITEMS:
-                yield from ((f"{path}[{n}]", value) for n, value in enumerate(item))
-        elif _package(type(item)) in _CLOSED and not isinstance(item, _OPEN_CLASSES):
-            pass  # a lock, a logger, a stream
-        elif isinstance(getattr(item, "__dict__", None), dict):
-            yield from self._open_object(path, item)
+            if "__gfxgraph_no_graph__" not in item.__dict__:
+                yield from self._open_function(path, item, level)
+        elif kind is staticmethod or kind is classmethod:
+            yield path, item.__func__
+        elif kind is property:
+            yield from ((path, part) for part in (item.fget, item.fset))
+        elif raw.is_a(item, dict, list, deque, set):
+            if raw.length(item) <= _MAX_ITEMS:
+                yield from self._keep(_Container(path, item), level)
+            self._open_attributes(path, item, max(level, _COMPARED))
+        elif raw.is_a(item, tuple, frozenset):
+            base: Any = tuple if raw.is_a(item, tuple) else frozenset
+            if base.__len__(item) <= _MAX_ITEMS:
+                yield from ((f"{path}[{n}]", v) for n, v in enumerate(base.__iter__(item)))
+        elif _package(kind) in _CLOSED and not raw.is_a(item, *_OPEN_CLASSES):
+            # A lock, a logger, a stream; but queues and the like are containers.
+            if raw.module_of(kind) in _CONTAINERS:
+                self._open_attributes(path, item, max(level, _COMPARED))
+            elif any("__next__" in raw.namespace(cls) for cls in raw.classes(item)):
+                self._open_attributes(path, item, _SEARCHED)
+        else:
+            yield from self._open_object(path, item, level)
 
-    def _open_object(self, path: str, item: Any) -> Iterator[tuple[str, Any]]:
-        attributes = vars(item)
-        if isinstance(item, torch.nn.Module):
+    def _open_attributes(self, path: str, item: Any, level: int) -> None:
+        """The attributes of what is no plain object, and is not watched."""
+        attributes = raw.attributes(item)
+        if attributes:
+            self._todo[level].extend(self._keep(_Container(path, attributes), level))
+        slots = raw.slots(item)
+        if slots:
+            self._todo[level].extend(self._keep(_Container(path, _Slots(item, slots)), level))
+
+    def _open_object(self, path: str, item: Any, level: int) -> Iterator[tuple[str, Any]]:
+        attributes = raw.attributes(item)
+        if attributes is not None and raw.is_a(item, torch.nn.Module):
             for registry in REGISTRIES:
-                shrinks = registry == "_modules" and isinstance(item, _LISTS)
+                shrinks = registry == "_modules" and raw.is_a(item, *_LISTS)
                 # model.fc.weight, not model._modules['fc']._parameters['weight']
                 yield from self._keep(
-                    _Container(path, attributes[registry], None, "children", shrinks)
+                    _Container(path, attributes[registry], None, "children", shrinks), level
                 )
             for hooks in _HOOKS:
                 found = attributes[hooks]
                 yield from self._keep(
-                    _Container(f"{path}.{hooks}", found, None, None if found else "hooks")
+                    _Container(f"{path}.{hooks}", found, None, None if found else "hooks"), level
                 )
             own = tuple(name for name in attributes if name not in _MODULE_ATTRIBUTES)
-            yield from self._keep(_Container(path, attributes, own))
-        else:
-            yield from self._keep(_Container(path, attributes))
-        for cls in type(item).__mro__:
+            yield from self._keep(_Container(path, attributes, own), level)
+        elif attributes is not None:
+            yield from self._keep(_Container(path, attributes), level)
+        slots = raw.slots(item)
+        if slots:
+            self._todo[max(level, _COMPARED)].extend(
+                self._keep(_Container(path, _Slots(item, slots)), max(level, _COMPARED))
+            )
+        for cls in raw.classes(item):
+            space = raw.namespace(cls)
             if _package(cls) in self._open_packages:
                 numbers = tuple(
                     name
-                    for name, value in vars(cls).items()
-                    if isinstance(value, (int, float, complex, torch.Tensor))
+                    for name, value in space.items()
+                    if raw.is_a(value, int, float, complex, torch.Tensor)
                     and not name.startswith("__")
                 )
-                yield from self._keep(_Container(cls.__qualname__, cls, numbers))
+                yield from self._keep(_Container(raw.name_of(cls), cls, numbers), level)
                 for name in ("forward", "__call__"):
-                    yield path, vars(cls).get(name)
-                for name, member in vars(cls).items():
-                    if isinstance(member, functools._lru_cache_wrapper):
+                    yield path, space.get(name)
+                for name, member in space.items():
+                    if raw.is_a(member, functools._lru_cache_wrapper):
                         yield f"{path}.{name}", member
+            self._todo[_SEARCHED].append((raw.name_of(cls), cls))
 
-    def _open_function(self, path: str, function: Any) -> Iterator[tuple[str, Any]]:
-        if _package(function) not in self._open_packages:
+    def _open_space(self, path: str, space: Any, level: int) -> None:
+        """Of a class or a module what code names, methods too; its containers at ``level``."""
+        for name, value in space.items():
+            if type(name) is str and not raw.is_a(value, *_LEAVES):
+                own = level if raw.is_a(value, list, dict, set, deque) else _SEARCHED
+                found = (f"{path}.{name}", value)
+                if name in self._names or name in ("forward", "__call__"):
+                    self._todo[own].append(found)
+                else:
+                    self._unnamed.setdefault(name, []).append((own, found))
+
+    def _open_function(self, path: str, function: Any, level: int) -> Iterator[tuple[str, Any]]:
+        package = str(function.__module__).partition(".")[0]
+        if package in _CLOSED:
             return
+        if package not in self._open_packages:
+            level = _SEARCHED
         code = function.__code__
         for name, cell in zip(code.co_freevars, function.__closure__ or (), strict=True):
-            yield from self._keep(_Container(name, cell))
-        space = function.__globals__
-        names = tuple(
+            self._todo[level].extend(self._keep(_Container(name, cell), level))
+        space, names = function.__globals__, _names(code)
+        for name in names - self._names:
+            for near, found in self._unnamed.pop(name, ()):
+                self._todo[near].append(found)
+        self._names |= names
+        for name in names & space.keys():
+            value = space[name]
+            if type(value) is types.ModuleType:
+                self._todo[_SEARCHED].append((name, value))
+                if level < _SEARCHED:
+                    used = (
+                        (f"{name}.{n}", value.__dict__[n]) for n in names & value.__dict__.keys()
+                    )
+                    self.stateful.extend(found for found in used if is_entropy(found[1]))
+            elif raw.is_a(value, type):
+                self._todo[level if is_entropy(value) else _SEARCHED].append((name, value))
+        if level == _SEARCHED:  # but what it binds it changes
+            stored = tuple(name for name in _stored(code) if name in space)
+            if stored:
+                container = _Container(str(function.__module__), space, stored)
+                self._todo[_COMPARED].extend(self._keep(container, _COMPARED))
+        own = tuple(
             name
-            for name in sorted(_names(code))
-            if name in space and not isinstance(space[name], (types.ModuleType, type))
+            for name in sorted(names)
+            if name in space and not raw.is_a(space[name], types.ModuleType, type)
         )
-        if names:
-            yield from self._keep(_Container("", space, names))
-        yield from ((path, part) for part in (function.__defaults__, function.__kwdefaults__))
-        if vars(function):
-            yield path, vars(function)
+        if own:
+            self._todo[level].extend(self._keep(_Container("", space, own), level))
+        parts = (function.__defaults__, function.__kwdefaults__, function.__dict__ or None)
+        self._todo[level].extend((path, part) for part in parts if part)
+        yield from ()
 
 
-def _package(item: Any) -> str:
-    return str(getattr(item, "__module__", None) or "").partition(".")[0]
+def _package(cls: type) -> str:
+    return raw.module_of(cls).partition(".")[0]
 
 
+def _packages(root: Any) -> Iterator[str]:
+    """The packages whose code ``root`` is of."""
+    if type(root) is types.FunctionType:
+        yield str(root.__module__).partition(".")[0]
+    elif type(root) is types.MethodType:
+        yield from (*_packages(root.__func__), *_packages(root.__self__))
+    elif raw.is_a(root, functools.partial):
+        yield from _packages(raw.namespace(functools.partial)["func"].__get__(root))
+    elif raw.is_a(root, type):
+        yield _package(root)
+    else:
+        yield _package(type(root))
+        wrapped = raw.attributes(root) or {}
+        if _package(type(root)) == _OURS and "__wrapped__" in wrapped:
+            yield from _packages(wrapped["__wrapped__"])
+
+
+@functools.lru_cache(maxsize=4096)
+def _stored(code: types.CodeType) -> frozenset[str]:
+    """The global names that a function binds."""
+    if _STORE_GLOBAL not in code.co_code[::2]:
+        return frozenset()
+    return frozenset(
+        str(step.argval) for step in dis.get_instructions(code) if step.opcode == _STORE_GLOBAL
+    )
+
+
+_STORE_GLOBAL = dis.opmap["STORE_GLOBAL"]
+
+
+@functools.lru_cache(maxsize=4096)
 def _names(code: types.CodeType) -> set[str]:
     """The global names that a function and the functions in it look up."""
-    inner = (const for const in code.co_consts if isinstance(const, types.CodeType))
+    inner = (const for const in code.co_consts if type(const) is types.CodeType)
     return set(code.co_names).union(*map(_names, inner))

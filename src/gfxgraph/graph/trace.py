@@ -174,7 +174,7 @@ def trace(
     def begin() -> BridgedCUDAGraph:
         # A graph with nothing in it is gone again, and the pool with it if no other uses that.
         in_use = any(segment.graph for segment in tracer.new.everything())
-        return _begin(device, lane.pool(in_use), this.generators)
+        return _begin(device, lane.pool(in_use), this.host.generators)
 
     with LOCK:
         in_use, _ = device.memory(lane.index)
@@ -199,7 +199,10 @@ def trace(
                 tracer.start()
                 compiled_before = frames_compiled()
                 try:
-                    with nullcontext() if eager is None else tracer.watching():
+                    with (
+                        this.journal.playing(),
+                        nullcontext() if eager is None else tracer.watching(),
+                    ):
                         outputs = this.function()
                 finally:  # it may be why the capture fails
                     tell_if_compiled(compiled_before, lambda: next(iter(this.roots), "a function"))

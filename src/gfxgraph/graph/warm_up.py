@@ -8,24 +8,29 @@ import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
+from copy import copy
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 import torch
 
 from ..device import Device
 from ..errors import CaptureError, CompileError
-from ..record.effects import UndoLog, storage_key
+from ..record.effects import UndoLog, overwrite, storage_key
 from ..record.explain import explain
+from ..record.journal import Journal, Judge
 from ..record.pretend_cuda import listening
 from ..record.recorder import Event, Recorder, Recording, threads_told
 from ..record.rules import RULES
-from ..record.source import users_line
+from ..record.source import users_line, users_line_of
 from .host_reads import HostReads
+from .host_state import HostState
 from .lane import Lane
 from .state import PythonState
 
 __all__ = [
+    "Layout",
+    "LayoutError",
     "Run",
     "Tensors",
     "WarmedUp",
@@ -39,6 +44,15 @@ __all__ = [
     "warm_up",
 ]
 
+Layout: TypeAlias = Literal["own", "rows", "padded"]
+"""How static inputs lie in memory: as the arguments do; without the gaps of a slice; or as padded
+arguments do, for calls of any layout."""
+
+
+class LayoutError(CaptureError):
+    """What the function does depends on how its arguments lie in memory."""
+
+
 Tensors: TypeAlias = tuple[list[torch.Tensor], list[torch.Tensor]]
 """Outputs, and what was written to tensors from outside."""
 
@@ -48,7 +62,7 @@ class WarmedUp:
     """What warming up found; ``outputs`` and ``written`` hold what eager execution gives.
 
     Of compiled code they hold what that gives, ``uncompiled`` what it should, and ``reads`` what it
-    asked the device for.
+    asked the device for. ``states`` is where that left the generators of the device.
     """
 
     first_outputs: list[torch.Tensor]
@@ -60,6 +74,8 @@ class WarmedUp:
     moving: set[int]
     state: PythonState
     draws_random_numbers: bool
+    states: list[torch.Tensor]
+    uncompiled_states: list[torch.Tensor]
 
 
 @dataclass
@@ -76,16 +92,15 @@ class Run:
     lane: Lane
     roots: dict[str, object]
     log: UndoLog
-    generators: tuple[torch.Generator, ...]
+    state: PythonState
+    host: HostState
     rewind: Callable[[], None]
     forced: set[str]
     compiled: bool = False
     not_compiled: str = ""
-
-    def random_state(self) -> list[torch.Tensor]:
-        """The states of all generators."""
-        default = self.lane.device.rng_state(self.lane.index)
-        return [default, *(g.get_state() for g in self.generators)]
+    layout: Layout = "own"
+    journal: Journal = dataclasses.field(default_factory=Journal)
+    judge: Judge | None = None
 
 
 def warm_up(this: Run, warmup: int) -> WarmedUp:
@@ -98,17 +113,19 @@ def warm_up(this: Run, warmup: int) -> WarmedUp:
     with no_printing() as printed:
         # The first run is watched, and nothing in it is compiled. Later ones run as they would
         # without us.
-        before = this.random_state()
-        state = PythonState(this.roots) if warmup == 1 else None
-        recording, outputs = record_run(this, set())
+        state = PythonState(this.roots, search=False) if warmup == 1 else None
+        unguarded = this.state.unguarded_now()
+        with this.host.standing_still():
+            recording, outputs = record_run(this, set())
         first_outputs = outputs
-        draws = not all(map(torch.equal, before, this.random_state()))
+        draws, states = this.host.draws(), this.host.states()
         moving = _changing(this, recording)
         if _matters(recording, moving, this.lane.device):
             # Only now it is known what changes from call to call.
             this.rewind()
-            state = PythonState(this.roots) if warmup == 1 else None
+            state = PythonState(this.roots, search=False) if warmup == 1 else None
             recording, outputs = record_run(this, moving)
+        uncompiled_states = states
         uncompiled: Tensors | None = None
         if this.compiled:
             for event in recording.breaks():
@@ -122,11 +139,14 @@ def warm_up(this: Run, warmup: int) -> WarmedUp:
         for left in range(warmup - 1, 0, -1):
             this.rewind()
             if left == 1:  # what the last run changes, every call would
-                state = PythonState(this.roots)
-            with reads.remembered() if compiles and left == 1 else nullcontext():
+                state = PythonState(this.roots, search=False)
+                unguarded = this.state.unguarded_now()
+            remembered = reads.remembered() if compiles and left == 1 else nullcontext()
+            with this.journal.playing(), remembered:
                 outputs = this.function()
+            states = this.host.states()
         assert state is not None
-        changes = state.changes()
+        changes = list(dict.fromkeys([*state.changes(), *unguarded.changes()]))
     if compiles:  # a compiler may print what it likes
         printed = heard
     if printed:
@@ -149,6 +169,8 @@ def warm_up(this: Run, warmup: int) -> WarmedUp:
         moving=moving,
         state=state,
         draws_random_numbers=draws,
+        states=states,
+        uncompiled_states=uncompiled_states,
     )
     if any(event.folds and not event.is_of_the_host for event in recording.events):
         _confirm(this, warmed_up)
@@ -176,22 +198,49 @@ def record_run(this: Run, moving: set[int]) -> tuple[Recording, list[torch.Tenso
         off_stream=off_stream,
         moving=moving,
         forced=this.forced,
+        generators=this.host,
     )
 
     def refuse_thread() -> None:  # before it runs: what it writes could not be taken back
         recorder.met("thread", "Thread.start()")
         raise explain("thread", "Thread.start()", users_line())
 
+    this.host.begin()
     with (
         threads_told(refuse_thread),
         listening(recorder.heard, answer_capturing=True),
         recorder.watching(),
+        this.journal.playing(),
     ):
-        outputs = this.function()
+        try:
+            outputs = this.function()
+        except Exception as error:
+            _refuse_layout(this, recorder.recording)
+            if not recorder.recording.asks_capturing or isinstance(error, CaptureError):
+                raise
+            raise CaptureError(
+                "the function asks torch.cuda.is_current_stream_capturing() and takes another way "
+                f"in a capture, which fails: {users_line_of(error)}: {one_line(error)}"
+            ) from error
+    this.host.end()
+    recorder.recording.unseen = [t for t in outputs if not recorder.has_seen(t)]
+    inputs = set(map(storage_key, this.inputs))
+    if any(storage_key(output) in inputs for output in outputs):
+        recorder.laid_out("views", "the result")
+    _refuse_layout(this, recorder.recording)
     for note in recorder.recording.notes:
         if RULES[note.rule].effect == "eager":
             raise explain(note.rule, note.what, note.where)
     return recorder.recording, outputs
+
+
+def _refuse_layout(this: Run, recording: Recording) -> None:
+    asked = recording.layout
+    if this.layout == "rows":
+        asked = asked or recording.views
+    if asked is not None and this.layout != "own":
+        why = explain("argument", asked.what, asked.where, "It asks how it lies in memory.")
+        raise LayoutError(str(why))
 
 
 def _changing(this: Run, recording: Recording) -> set[int]:
@@ -228,7 +277,7 @@ def _confirm(this: Run, eager: WarmedUp) -> None:
     this.rewind()
     expected = eager.recording.events
     log = UndoLog()
-    other = dataclasses.replace(this, log=log)
+    other = dataclasses.replace(this, log=log, journal=copy(this.journal))
     try:
         with no_printing(), other_inputs(this):
             try:
@@ -260,14 +309,19 @@ def _confirm(this: Run, eager: WarmedUp) -> None:
 @contextmanager
 def other_inputs(this: Run) -> Iterator[None]:
     """Let the static inputs hold other values than those that were given."""
-    kept = [value.clone() for value in this.given]
+
+    def put(values: list[torch.Tensor]) -> None:
+        with torch.no_grad():
+            for static, value in zip(this.inputs, values, strict=True):
+                overwrite(static, value)
+
+    with torch.no_grad():
+        kept = [value.clone() for value in this.given]
     try:
-        for static, value in zip(this.inputs, kept, strict=True):
-            static.copy_(_other_values(value))
+        put(list(map(_other_values, kept)))
         yield
     finally:
-        for static, value in zip(this.inputs, kept, strict=True):
-            static.copy_(value)
+        put(kept)
 
 
 def _other_values(static: torch.Tensor) -> torch.Tensor:

@@ -16,6 +16,7 @@ from ..call.arguments import named
 from ..call.signature import Const, flatten
 from ..device import current_device
 from ..dynamo import Uncompiled
+from ..graph.host_state import HostState
 from ..graph.state import PythonState
 from ..graph.turns import being_busy, turn_to_capture
 from ..record.effects import UndoLog, storage_key
@@ -167,10 +168,7 @@ class Bench:
     @contextmanager
     def all_put_back(self) -> Iterator[None]:
         """Put back state and random numbers at the end."""
-        numpy = getattr(sys.modules.get("numpy"), "random", None)
-        python_random = random.getstate()
-        numpy_random = numpy.get_state() if numpy else None
-        own = [generator.get_state() for generator in self._generators]
+        host = HostState(current_device(), 0, self._origin.stateful)
         gpus = range(torch.cuda.device_count()) if torch.cuda.is_initialized() else ()
         try:
             with torch.random.fork_rng(devices=gpus):
@@ -178,11 +176,7 @@ class Bench:
         finally:
             self.restart()
             self._origin.restore()
-            random.setstate(python_random)
-            if numpy:
-                numpy.set_state(numpy_random)
-            for generator, state in zip(self._generators, own, strict=True):
-                generator.set_state(state)
+            host.rewind()
 
     def _learn(self) -> None:
         """Run with all inputs, remember what that reads, writes and rebinds, and put it back."""

@@ -26,6 +26,7 @@ __all__ = [
     "UndoLog",
     "Unexpected",
     "nobody_else_holds",
+    "overwrite",
     "storage_key",
     "tensors_in",
 ]
@@ -196,6 +197,14 @@ def nobody_else_holds(tensor: torch.Tensor) -> bool:
     storage = tensor.untyped_storage()
     # Two users: the tensor and the storage object of this function.
     return bool(torch._C._storage_Use_Count(storage._cdata) <= 2)
+
+
+def overwrite(target: torch.Tensor, source: torch.Tensor) -> None:
+    """``target.copy_(source)``, also where ``target`` is expanded: its memory is written once."""
+    for dim, (size, stride) in enumerate(zip(target.shape, target.stride(), strict=True)):
+        if stride == 0 and size > 1:
+            target, source = target.narrow(dim, 0, 1), source.narrow(dim, 0, 1)
+    target.copy_(source)
 
 
 def _without_overlap(tensor: torch.Tensor) -> torch.Tensor:

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Any, TypeVar, cast
 
 from ..errors import ArgumentError
+from .journal import perform
 from .watch import current_watch
 
 __all__ = ["no_graph"]
@@ -18,7 +19,8 @@ def no_graph(fn: F) -> F:
     """Mark a function that has to run eagerly: a host callback, a collective, a foreign kernel.
 
     A :func:`~gfxgraph.graphed` function that calls it becomes several graphs; ``fn`` runs between
-    two of them at each call, with the tensors of that call as arguments. What it returns may be
+    two of them, once in each call, with the tensors of that call as arguments. The runs of a
+    capture repeat what it gave in the first call. What it returns may be
     tensors on any device, plain values (each other value is another path), or nothing. Outside of
     a graphed function it is called as it is.
 
@@ -37,7 +39,9 @@ def no_graph(fn: F) -> F:
     @functools.wraps(fn)
     def call(*args: Any, **kwargs: Any) -> Any:
         watch = current_watch()
-        return fn(*args, **kwargs) if watch is None else watch.user_call(fn, args, kwargs)
+        if watch is not None:
+            return watch.user_call(fn, args, kwargs)
+        return perform(fn, *args, **kwargs)
 
     call.__gfxgraph_no_graph__ = True  # type: ignore[attr-defined]
     return cast(F, call)

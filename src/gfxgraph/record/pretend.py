@@ -24,12 +24,12 @@ import torch.nn.functional as F
 import torch.utils._pytree as pytree
 from torch import overrides
 from torch._ops import OpOverload
-from torch.overrides import TorchFunctionMode
 from torch.utils import _python_dispatch as dispatch_stack
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from ..device.operator_table import Call, refusal
 from ..device.operators import is_view, outside_of_modes, written_tensors
+from ..device.overrides import HiddenFunctionMode
 from ..dynamo import Uncompiled
 from ..errors import DeviceError
 from .effects import storage_key
@@ -749,7 +749,7 @@ class _DispatchMode(TorchDispatchMode):
         return _Call(func, args, kwargs or {}, self._world).run()
 
 
-class _FunctionMode(TorchFunctionMode):
+class _FunctionMode(HiddenFunctionMode):
     """Answers what does not reach the dispatcher."""
 
     def __init__(self, world: Pretend) -> None:

@@ -83,6 +83,9 @@ _HEARD: dict[str, tuple[str, Any]] = {
                 "seed_all",
                 "set_rng_state",
                 "set_rng_state_all",
+                "get_rng_state",
+                "get_rng_state_all",
+                "initial_seed",
             )
         ),
         ("seed", None),
@@ -287,6 +290,7 @@ class _Listener:
     ) -> Any:
         """Do what the call asks for."""
         if self._capturing and path in _IS_CAPTURING:
+            self.observer("capturing", "torch.cuda.is_current_stream_capturing()", ())
             return True
         return original(*args, **kwargs)
 

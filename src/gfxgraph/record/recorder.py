@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 import torch.utils._pytree as pytree
@@ -18,7 +18,7 @@ from torch.utils._python_dispatch import _disable_current_modes
 from ..device.operators import written_tensors
 from .effects import UndoLog, tensors_in
 from .source import Source, users_line
-from .watch import Point, Watch
+from .watch import Dependence, Point, Watch
 
 _DONE_IN_EACH_CALL = ("no-graph", "seed")
 
@@ -106,6 +106,11 @@ class Recording:
         peak_bytes: bytes of the device that what the run made took at most, at one time.
         dtypes: of what it made there.
         compiles: whether it called what is to be compiled; here that ran as it is.
+        layout: the first call that asked how an argument lies in memory (its strides).
+        views: the first call whose effect depends on that: a view that not every layout has, a
+            write, an argument that is given back.
+        asks_capturing: whether it asked for a capture, and may go another way in one.
+        unseen: tensors among what it returned that no operation used or made.
     """
 
     events: list[Event] = field(default_factory=list)
@@ -118,6 +123,10 @@ class Recording:
     peak_bytes: int = 0
     dtypes: set[torch.dtype] = field(default_factory=set)
     compiles: bool = False
+    layout: Note | None = None
+    views: Note | None = None
+    asks_capturing: bool = False
+    unseen: list[torch.Tensor] = field(default_factory=list)
 
     def breaks(self) -> list[Event]:
         """The points at which a graph has to end and the host takes over."""
@@ -138,6 +147,13 @@ class Recording:
         return {key for event in self.events if event.folds for key in event.sources}
 
 
+class Generators(Protocol):
+    """Learns which generators a run draws from."""
+
+    def will_draw(self, generator: torch.Generator | None) -> None: ...
+    def drew(self, repeats: bool) -> None: ...
+
+
 class Recorder(Watch):
     """Runs everything and remembers it.
 
@@ -146,6 +162,7 @@ class Recorder(Watch):
         keep_values: save each region before its first write, so that the run can be undone.
         off_stream: the rule by which work on the current stream is left out of a capture.
         names: names of tensors from outside, by storage key.
+        generators: learns what is drawn from which generator.
         options: see :class:`Watch`.
 
     Attributes:
@@ -160,9 +177,11 @@ class Recorder(Watch):
         keep_values: bool,
         off_stream: Callable[[], str | None] = lambda: None,
         names: Mapping[int, str] = MappingProxyType({}),
+        generators: Generators | None = None,
         **options: Any,
     ) -> None:
         super().__init__(device_type, inputs, **options)
+        self._generators = generators
         self.recording = Recording(outside=self.outside, originals=self.originals)
         self._log = log
         self._keep_values = keep_values
@@ -206,13 +225,44 @@ class Recorder(Watch):
             before = len(self.recording.events)
             result = func(*args, **kwargs)
             del self.recording.events[before:]
-            event.result = _kept(result, given)
+            with self._unseen():  # the host has made it: no operation has seen it yet
+                event.result = _kept(result, given)
         self.recording.events.append(event)
+        if not isinstance(func, OpOverload):
+            self.drew(repeats=True)
         return result
+
+    def heard(self, kind: str, what: str, detail: Any) -> object:
+        """A call of the host's that is no operation."""
+        self.recording.asks_capturing |= kind == "capturing"
+        return super().heard(kind, what, detail)
+    def will_draw(self, generator: torch.Generator | None) -> None:
+        """Pass it on."""
+        if self._generators is not None:
+            with self._unseen():
+                self._generators.will_draw(generator)
+
+    def drew(self, repeats: bool) -> None:
+        """Pass it on."""
+        if self._generators is not None:
+            with self._unseen():
+                self._generators.drew(repeats)
+
+    @contextmanager
+    def _unseen(self) -> Iterator[None]:
+        with self.quietly(), _disable_current_modes(), torch._C.DisableTorchFunction():
+            yield
 
     def called_compiled(self) -> None:
         """Keep it in mind."""
         self.recording.compiles = True
+
+    def laid_out(self, how: Dependence, what: str) -> None:
+        """Keep the first of each kind in mind."""
+        if how == "place":
+            return self.met("argument", what)
+        if getattr(self.recording, how) is None:
+            setattr(self.recording, how, Note("argument", what, users_line()))
 
     def made(self, tensor: torch.Tensor) -> None:
         """Add up what is alive; what died is only looked for when there seems to be a new peak."""
@@ -228,12 +278,19 @@ class Recorder(Watch):
             self._alive_bytes = sum(self._alive.values())
             self.recording.peak_bytes = max(peak, self._alive_bytes)
 
+    def has_seen(self, tensor: torch.Tensor) -> bool:
+        """Whether an operation used or made the memory of ``tensor``."""
+        key = self.name(tensor)
+        return key in self.inside or key in self.outside or key in self.inputs
+
     def wrote(self, tensor: torch.Tensor) -> None:
         """Save what the tensor holds."""
         self._log.add(tensor, self._keep_values)
         key = self.name(tensor)
         self.recording.writes.append((key, len(self.recording.events)))
         is_input = key in self.inputs
+        if is_input:
+            self.laid_out("views", "a write")
         what = f"{self._names.get(key, 'a tensor')} of shape {tuple(tensor.shape)}"
         self.met("input-write" if is_input else "external-write", what)
 

@@ -192,10 +192,10 @@ def f(x):  # the caller times the call
     ),
     Rule(
         "seed",
-        "the state of a generator is set",
+        "the state of a generator is set or read",
         "branches",
         "branches",
-        "Setting the state is work of the host: it is done between two graphs, at each call.",
+        "The state is set and read by the host: that is done between two graphs, at each call.",
         "Seed before the call: torch.manual_seed(seed); out = fn(x).",
         bad="""\
 import torch
@@ -617,6 +617,26 @@ def f(x):
         good="""\
 def f(x):
     return x.clamp(-1, 1) * 0.5
+""",
+    ),
+    Rule(
+        "nested-tensor",
+        "a nested tensor is made",
+        "eager",
+        "eager",
+        "The shape of a nested tensor is data, and the host reads it. nn.TransformerEncoder makes "
+        "one of its input where src_key_padding_mask says that there is padding.",
+        "Keep padded tensors: nn.TransformerEncoder(enable_nested_tensor=False).",
+        bad="""\
+import torch
+
+def f(x):
+    mask = x.abs().sum(-1, keepdim=True).expand(4, 8) >= 0
+    return torch._nested_tensor_from_mask(x.reshape(4, 8, 1), mask).to_padded_tensor(0.0)
+""",
+        good="""\
+def f(x):
+    return x.masked_fill(x.abs() < 0, 0.0)
 """,
     ),
     Rule(

@@ -19,18 +19,19 @@ from typing import Any, Literal, NamedTuple, TypeAlias
 import torch
 from torch import overrides
 from torch._ops import OpOverload
-from torch.overrides import TorchFunctionMode
 from torch.utils import _python_dispatch as dispatch_stack
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from ..device import emulated_rules
 from ..device.operator_table import Call, copies_host_scalar, may_refuse, refusal
 from ..device.operators import is_composite, is_view, may_write, run_composite, written_tensors
+from ..device.overrides import HiddenFunctionMode, hide_modes, show_modes
 from ..dynamo import Uncompiled
 from .effects import StorageNames, tensors_in
+from .journal import perform
 from .pretend_cuda import Answer
 
-__all__ = ["Point", "Roots", "Watch", "current_watch"]
+__all__ = ["Dependence", "Point", "Roots", "Watch", "current_watch"]
 
 Roots: TypeAlias = "frozenset[int] | None"
 """What data depends on: the storage keys of tensors from outside. ``None``: on what may change from
@@ -53,6 +54,7 @@ _ALLOCATIONS = frozenset(
 _OVERWRITES = frozenset({"aten::copy_", "aten::fill_", "aten::zero_"})
 _COPIES = frozenset({"aten::_to_copy", "aten::copy_", "aten::_copy_from"})
 _LIFT = torch.ops.aten.lift_fresh.default
+_AS_STRIDED = torch.ops.aten.as_strided.default
 _INDEXING = frozenset(
     f"aten::{name}"
     for name in (
@@ -70,6 +72,31 @@ _POINTERS: dict[object, str] = {
     torch.Tensor.__cuda_array_interface__.__get__: "Tensor.__cuda_array_interface__",
     torch.Tensor.untyped_storage: "Tensor.untyped_storage()",
     torch.Tensor.storage: "Tensor.storage()",
+}
+
+Dependence: TypeAlias = Literal["layout", "views", "place"]
+"""What of an argument a call depends on: its strides, whether a view of it can be had, or where in
+its storage it begins, which a static input does not have."""
+
+_LAYOUT: dict[object, tuple[Dependence, str]] = {
+    torch.Tensor.stride: ("layout", "Tensor.stride()"),
+    torch.Tensor.is_contiguous: ("layout", "Tensor.is_contiguous()"),
+    torch.Tensor.dim_order: ("layout", "Tensor.dim_order()"),
+    torch.Tensor.data_ptr: ("layout", "Tensor.data_ptr()"),
+    torch.Tensor.untyped_storage: ("place", "Tensor.untyped_storage()"),
+    torch.Tensor.contiguous: ("views", "Tensor.contiguous()"),
+    torch.Tensor.ravel: ("views", "Tensor.ravel()"),
+    torch.ravel: ("views", "torch.ravel()"),
+    torch.Tensor.view: ("views", "Tensor.view()"),
+    torch.Tensor.view_as: ("views", "Tensor.view_as()"),
+    torch.Tensor.unflatten: ("views", "Tensor.unflatten()"),
+    torch.unflatten: ("views", "torch.unflatten()"),
+    torch.view_as_real: ("views", "torch.view_as_real()"),
+    torch.view_as_complex: ("views", "torch.view_as_complex()"),
+    torch.Tensor.storage_offset: ("place", "Tensor.storage_offset()"),
+    torch.Tensor.is_set_to: ("place", "Tensor.is_set_to()"),
+    torch.Tensor._is_view: ("place", "Tensor._is_view()"),
+    vars(torch._C.TensorBase)["_base"].__get__: ("place", "Tensor._base"),
 }
 
 _local = threading.local()
@@ -177,8 +204,17 @@ class Watch:
     def met(self, rule: str, what: str, tensors: Iterable[torch.Tensor] = ()) -> None:
         """Something worth a note happened."""
 
+    def will_draw(self, generator: torch.Generator | None) -> None:
+        """An operation may be about to draw from ``generator``; ``None``: from a default one."""
+
+    def drew(self, repeats: bool) -> None:
+        """It is done; ``repeats``: the host does the same in each replay."""
+
     def called_compiled(self) -> None:
         """Something was called that is to be compiled; it ran as it is."""
+
+    def laid_out(self, how: Dependence, what: str) -> None:
+        """Something depends on how an argument lies in memory."""
 
     def kernel(self) -> None:
         """A kernel that torch does not know is about to be launched."""
@@ -195,6 +231,7 @@ class Watch:
         torch._C._set_only_lift_cpu_tensors(True)
         self._modes = modes = (_FunctionMode(self), _DispatchMode(self))
         uncompiled = Uncompiled()
+        hide_modes()
         try:
             with (
                 uncompiled,
@@ -204,6 +241,7 @@ class Watch:
             ):
                 yield
         finally:
+            show_modes()
             if uncompiled.asked:
                 self.called_compiled()
             self._modes = ()  # they hold us, and we hold tensors
@@ -232,12 +270,17 @@ class Watch:
     def user_call(self, fn: Callable[..., Any], args: Any, kwargs: Any) -> Any:
         """Call a function that is marked to run eagerly."""
         name = getattr(fn, "__qualname__", repr(fn))
-        result = self.event(Point("no-graph", f"{name}()", "call", ()), fn, args, kwargs)
+        once = functools.partial(perform, fn)
+        result = self.event(Point("no-graph", f"{name}()", "call", ()), once, args, kwargs)
+        self._made_by_host((args, kwargs), result)
+        return result
+
+    def _made_by_host(self, given: Any, result: Any) -> None:
+        """The host may have written to ``given``, and has made ``result``."""
         with self.quietly():  # what we ask of a tensor is no call of the function
-            for tensor in tensors_in((args, kwargs, result)):
+            for tensor in tensors_in((given, result)):
                 self._roots[self.name(tensor)] = None
             self.inside.update(map(self.name, tensors_in(result)))
-        return result
 
     def heard(self, kind: str, what: str, detail: Any) -> object:
         """A call of the host's that is no operation; an :data:`Observer`."""
@@ -247,7 +290,9 @@ class Watch:
             self.met(kind, what)
             return True
         if kind == "seed":
-            return Answer(self.event(Point(kind, what, "call", ()), _named(what), detail, {}))
+            result = self.event(Point(kind, what, "call", ()), _named(what), detail, {})
+            self._made_by_host((), result)
+            return Answer(result)
         return None
 
     def called(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -272,6 +317,9 @@ class Watch:
                 return self._constant_call(copy, func, args, kwargs)
             return func(*args, **kwargs)
         tensor = args[0]
+        depends = _LAYOUT.get(func)
+        if depends is not None and not self.handling and self.name(tensor) in self.inputs:
+            self.laid_out(*depends)
         pointer = _POINTERS.get(func)
         # While an operation is in our hands it is us who ask for its storages.
         if pointer is not None and not (self.handling and func is torch.Tensor.untyped_storage):
@@ -313,7 +361,14 @@ class Watch:
                     self.wrote(tensor)
             # By position: in `t.copy_(t)` the tensor that is written is also the one that is read.
             sources = self._joined(keys[1:] if op and op.overwrites else keys)
+            if op and op.asks_layout:
+                self._ask_layout(func, args, kwargs, tensors)
+        if op and op.nested and not self.quiet:
+            self.met("nested-tensor", str(func))
         host = [t for t in tensors if not self.on_device(t)]
+        draws = op is None or op.may_draw
+        if draws:
+            self.will_draw(kwargs.get("generator"))
         point = None
         # Of most operators only where their tensors are decides whether a capture can hold them.
         if op and not self.quiet and (not op.plain or host or func._name in self.forced):
@@ -335,6 +390,8 @@ class Watch:
                 result = self.operation(func, args, kwargs)
         else:
             result = self.event(point, func, args, kwargs)
+        if draws:
+            self.drew(bool(self.quiet) or (point is not None and point.kind == "call"))
         if func is _LIFT and not self.quiet and args[0].dim() == 0:
             self._keep_on_host(result)
         if self._follows:
@@ -354,6 +411,25 @@ class Watch:
             self._exposed.add(key)
             self._roots[key] = None
         self.kernel()
+
+    def _ask_layout(
+        self,
+        func: OpOverload,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        tensors: list[torch.Tensor],
+    ) -> None:
+        """Operators that see more of an argument than its elements."""
+        given = [t for t in tensors if self.name(t) in self.inputs]
+        if not given or self.quiet:
+            return
+        how: Dependence = "layout"
+        if func is _AS_STRIDED:
+            offset = args[3] if len(args) > 3 else kwargs.get("storage_offset")
+            # What lies between its elements is not copied to a static input.
+            if offset is not None or not given[0].is_contiguous():
+                how = "place"
+        self.laid_out(how, str(func))
 
     # What is where, and what depends on what.
 
@@ -569,7 +645,7 @@ _STACKS: tuple[tuple[Any, Any, Any], ...] = tuple(
 _RAISE_ON_DEVICE = (torch.Tensor.numpy, torch.Tensor.__array__)
 
 
-class _FunctionMode(TorchFunctionMode):
+class _FunctionMode(HiddenFunctionMode):
     def __init__(self, watch: Watch) -> None:
         super().__init__()
         self._watch = watch
@@ -618,12 +694,31 @@ def _named(call: str) -> Callable[..., Any]:
 class _Operator:
     """What is asked of an operator in each call."""
 
-    __slots__ = ("allocates", "draws", "overwrites", "plain", "writes")
+    __slots__ = (
+        "allocates",
+        "asks_layout",
+        "draws",
+        "may_draw",
+        "nested",
+        "overwrites",
+        "plain",
+        "writes",
+    )
 
     def __init__(self, func: OpOverload) -> None:
         name, view = func._schema.name, is_view(func) or torch.Tag.inplace_view in func.tags
         self.allocates = name in _ALLOCATIONS
+        self.nested = name.startswith("aten::_nested_") and not name.endswith("_left_aligned")
+        # Code of others may take strides and addresses for what it likes.
+        self.asks_layout = func is _AS_STRIDED or func.namespace not in ("aten", "prims")
         self.draws = torch.Tag.nondeterministic_seeded in func.tags
+        #: Also what does not say so: with a generator, or of another library.
+        self.may_draw = (
+            self.draws
+            or not name.startswith(("aten::", "prim"))
+            or "dropout" in name
+            or any("Generator" in str(argument.type) for argument in func._schema.arguments)
+        )
         self.overwrites = name in _OVERWRITES
         self.writes = may_write(func)
         #: A capture can hold it wherever all its tensors are on the device.

@@ -1,0 +1,76 @@
+"""The state that a first call found, for the capture that follows it."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
+
+import torch
+
+from ..device import Device
+from . import raw
+from .host_state import default_generators
+from .one_shots import Found, OneShots
+
+__all__ = ["as_of_now", "one_shots_before"]
+
+
+def as_of_now(
+    device: Device,
+    index: int,
+    regions: Sequence[torch.Tensor] = (),
+    found: Found = (),
+) -> Callable[[], AbstractContextManager[None]]:
+    """Remember what the path of a call depends on, beside its arguments.
+
+    Entering what is returned puts that back for as long as it is entered: a capture after the call
+    then takes the path that the call took, and knows which iterators the call has advanced.
+
+    Args:
+        device: the device whose generator it is.
+        index: which one of its kind.
+        regions: memory that the call may write to.
+        found: generators and iterators that it may advance.
+    """
+    one_shots = OneShots(found)
+    own = [item for _, item in found if raw.is_a(item, torch._C.Generator)]
+    generators = [*own, *default_generators(device, index)]
+
+    def now() -> tuple[list[torch.Tensor], list[torch.Tensor]]:
+        return [region.clone() for region in regions], [g.get_state() for g in generators]
+
+    def put(values: list[torch.Tensor], states: list[torch.Tensor]) -> None:
+        for region, value in zip(reversed(regions), reversed(values), strict=True):
+            region.copy_(value)
+        for generator, state in zip(generators, states, strict=True):
+            generator.set_state(state)
+
+    @contextmanager
+    def put_back() -> Iterator[None]:
+        with torch.no_grad():
+            after = now()
+            put(*before)
+        outer, _of_the_call.one_shots = _of_the_call.one_shots, one_shots
+        try:
+            yield
+        finally:
+            _of_the_call.one_shots = outer
+            with torch.no_grad():
+                put(*after)
+
+    with torch.no_grad():
+        before = now()
+    return put_back
+
+
+class _OfTheCall(threading.local):
+    one_shots: OneShots | None = None
+
+
+_of_the_call = _OfTheCall()
+
+
+def one_shots_before() -> OneShots | None:
+    """The iterators as they were before the caller's own run; ``None``: there was none."""
+    return _of_the_call.one_shots

@@ -1,0 +1,229 @@
+"""Reads and writes of the user's objects that run no code of the user's.
+
+A class may override how its instances are read (``__getitem__``, ``keys``, ``__getattr__``), how
+they look (``__class__``, ``__repr__``, ``__len__``) and how they compare. Asking through such
+methods changes the process that we only want to look at, so every question goes to the base class
+in C.
+"""
+
+from __future__ import annotations
+
+import threading
+import types
+from collections import OrderedDict, deque
+from collections.abc import Callable, Iterator
+from itertools import repeat
+from typing import Any, TypeAlias
+
+__all__ = [
+    "Pairs",
+    "attributes",
+    "classes",
+    "contents",
+    "differences",
+    "getter",
+    "has_plain_keys",
+    "is_a",
+    "is_scalar",
+    "length",
+    "module_of",
+    "name_of",
+    "namespace",
+    "put_back",
+    "slots",
+    "token",
+    "written_as",
+]
+
+Pairs: TypeAlias = list[tuple[Any, Any]]
+"""Keys and values in order; of a list its positions, of a set each item twice."""
+
+_MISSING: Any = object()
+# None of these asks a metaclass, which may override how its classes compare and what they hold.
+_derives: Any = type.__subclasscheck__
+_bases: Callable[[type], tuple[type, ...]] = type.__dict__["__mro__"].__get__
+_space: Callable[[type], Any] = type.__dict__["__dict__"].__get__
+_module: Any = type.__dict__["__module__"]
+_name: Any = type.__dict__["__qualname__"]
+_flags: Any = type.__dict__["__flags__"]
+
+
+def classes(item: object) -> tuple[type, ...]:
+    """The class of ``item`` and its bases, whatever ``item.__class__`` says."""
+    return _bases(type(item))
+
+
+def is_a(item: object, *kinds: type) -> bool:
+    """Whether the class of ``item`` is, or derives from, one of ``kinds``."""
+    return any(map(_derives, kinds, repeat(type(item))))
+
+
+def is_scalar(item: object) -> bool:
+    """Whether ``item`` can be compared and shown; an instance of a subclass may override that."""
+    kind = type(item)
+    return (
+        kind is str
+        or kind is int
+        or kind is float
+        or kind is bool
+        or item is None
+        or kind is bytes
+        or kind is complex
+    )
+
+
+def name_of(cls: type) -> str:
+    """The qualified name of a class."""
+    return str(_name.__get__(cls))
+
+
+def namespace(cls: type) -> Any:
+    """The attributes of a class itself, without those of its bases."""
+    return _space(cls)
+
+
+def module_of(cls: type) -> str:
+    """The name of the module in which a class was made; ``""`` where that is no string."""
+    try:
+        name = _module.__get__(cls)
+    except AttributeError:
+        return ""
+    return name if type(name) is str else ""
+
+
+def attributes(item: object) -> dict[str, Any] | None:
+    """The ``__dict__`` of ``item``; ``None``: it has none, or hides it."""
+    if type(item) is threading.local:  # that of this thread
+        return threading.local.__getattribute__(item, "__dict__")  # type: ignore[no-any-return]
+    for cls in _bases(type(item)):
+        slot = _space(cls).get("__dict__")
+        if type(slot) in (types.GetSetDescriptorType, types.MemberDescriptorType):
+            found = slot.__get__(item)
+            return found if type(found) is dict else None
+    return None
+
+
+def slots(item: object) -> dict[str, Any]:
+    """Name -> descriptor, for each ``__slots__`` attribute that the classes of ``item`` declare."""
+    found: dict[str, Any] = {}
+    for cls in _bases(type(item)):
+        if _flags.__get__(cls) & _HEAP:
+            for name, slot in _space(cls).items():
+                if type(slot) is types.MemberDescriptorType and slot.__objclass__ is cls:
+                    found.setdefault(f"{name_of(cls)}.{name}" if name in found else name, slot)
+    return found
+
+
+_HEAP = 1 << 9  # made by a class statement, not in C
+
+
+def contents(item: Any) -> Pairs:
+    """What a dict, list, deque or set holds."""
+    if is_a(item, OrderedDict):
+        return [(key, dict.get(item, key)) for key in OrderedDict.__iter__(item)]
+    if is_a(item, dict):
+        return list(dict.items(item))
+    if is_a(item, set):
+        return [(value, value) for value in set.__iter__(item)]
+    if is_a(item, list):
+        return list(enumerate(list.__iter__(item)))
+    return list(enumerate(deque.__iter__(item)))
+
+
+def token(key: Any) -> Any:
+    """What identifies a key that is alive: its value if it is a plain one, else the object."""
+    return (type(key), key) if is_scalar(key) else id(key)
+
+
+def has_plain_keys(pairs: Pairs) -> bool:
+    """Whether looking up the keys runs no code of a class."""
+    return all(is_scalar(key) for key, _ in pairs)
+
+
+def written_as(key: Any) -> str:
+    """``key`` for a message."""
+    return repr(key) if is_scalar(key) else f"<{name_of(type(key))}>"
+
+
+def length(item: Any) -> int:
+    """How many items a dict, list, deque or set holds."""
+    base: Any = next(kind for kind in (dict, list, deque, set) if is_a(item, kind))
+    return base.__len__(item)  # type: ignore[no-any-return]
+
+
+def getter(item: Any) -> Callable[..., Any] | None:
+    """Looks a key up in a dict or list whose class may override that; ``None``: it does not.
+
+    Of a dict it takes what to give for a key that is not there, as ``dict.get`` does.
+    """
+    for cls in _bases(type(item)):
+        if cls is dict or cls is list or cls is OrderedDict or cls is types.MappingProxyType:
+            return None
+        if "__getitem__" in _space(cls) or "__missing__" in _space(cls):
+            break
+    if is_a(item, dict):
+        return dict.get.__get__(item)  # type: ignore[no-any-return]
+    return list.__getitem__.__get__(item)  # type: ignore[no-any-return]
+
+
+def put_back(item: Any, held: Pairs, now: Pairs) -> None:
+    """Let ``item``, which holds ``now``, hold ``held``; what is the same is not touched."""
+    if is_a(item, dict):
+        _put_back_dict(item, held, now)
+    elif is_a(item, set):
+        before, after = ({token(value): value for value, _ in pairs} for pairs in (held, now))
+        for value in _only(after, before):
+            set.discard(item, value)
+        for value in _only(before, after):
+            set.add(item, value)
+    else:
+        base: Any = list if is_a(item, list) else deque
+        if len(held) == len(now):
+            for (position, value), (_, other) in zip(held, now, strict=True):
+                if value is not other:
+                    base.__setitem__(item, position, value)
+        else:
+            base.clear(item)
+            base.extend(item, [value for _, value in held])
+
+
+def _only(some: dict[Any, Any], others: dict[Any, Any]) -> Iterator[Any]:
+    return (value for key, value in some.items() if key not in others)
+
+
+def _put_back_dict(item: Any, held: Pairs, now: Pairs) -> None:
+    base: Any = OrderedDict if is_a(item, OrderedDict) else dict
+    before, after = ({token(key): (key, value) for key, value in pairs} for pairs in (held, now))
+    for key, _ in _only(after, before):
+        base.__delitem__(item, key)
+    for key, value in held:
+        if after.get(token(key), _NOTHING)[1] is not value:
+            base.__setitem__(item, key, value)
+    kept = [token(key) for key, _ in now if token(key) in before]
+    kept += [name for name in before if name not in after]
+    if kept != list(before):
+        for key, value in held:
+            base.__delitem__(item, key)
+            base.__setitem__(item, key, value)
+
+
+_NOTHING = (None, _MISSING)
+
+
+def differences(held: Pairs, now: Pairs, ordered: bool = True) -> list[Any]:
+    """The keys whose value is another object, or that came or went, or stand elsewhere."""
+    if len(held) == len(now) and all(
+        key is other and value is another
+        for (key, value), (other, another) in zip(held, now, strict=True)
+    ):
+        return []
+    before, after = ({token(key): (key, value) for key, value in pairs} for pairs in (held, now))
+    found = [
+        (after.get(name) or before[name])[0]
+        for name in after | before
+        if before.get(name, _NOTHING)[1] is not after.get(name, _NOTHING)[1]
+    ]
+    if not found and ordered:
+        places = zip(before, after, strict=True)
+        found = [after[name][0] for old, name in places if old != name]
+    return found

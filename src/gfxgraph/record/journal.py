@@ -1,0 +1,246 @@
+"""What ``no_graph`` functions gave in a run, so that further runs need not call them again.
+
+Such a function may count, send or write, so it runs once in each call of the user's: in the
+caller's own run, and in each replay. Warm-up, capture and the first replay repeat what it gave.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.utils._pytree as pytree
+from torch.utils._python_dispatch import _disable_current_modes
+
+from ..errors import CaptureError
+from .effects import tensors_in
+
+__all__ = ["Journal", "Judge", "perform"]
+
+Judge = Callable[[torch.Tensor, torch.Tensor], "str | None"]
+"""Says how one tensor differs from another that it should equal."""
+
+
+@dataclass(frozen=True)
+class _Given:
+    """Stands for a result that is an argument itself: the n-th tensor of the call."""
+
+    position: int
+
+
+@dataclass
+class _Call:
+    """One call: its tensors before, those that it may have written, and what it gave.
+
+    ``own`` are the tensors themselves; a result that is one of them is that of the next call.
+    ``states`` are where it left the generators.
+    """
+
+    fn: Callable[..., Any]
+    given: list[torch.Tensor]
+    written: dict[int, torch.Tensor]
+    result: Any
+    own: list[torch.Tensor]
+    states: list[tuple[torch.Generator, torch.Tensor]]
+
+    def give(self, given: list[torch.Tensor]) -> Any:
+        """Do to ``given`` and to the generators what the call did, and give what it gave."""
+        for generator, state in self.states:
+            generator.set_state(state)
+        for position, value in self.written.items():
+            with _unseen():
+                same = bool(self.given) and torch.equal(self.given[position], value)
+            if not same:
+                with torch.no_grad():
+                    given[position].copy_(value)
+
+        def hand_out(value: Any) -> Any:
+            if isinstance(value, _Given):
+                return given[value.position]
+            if not isinstance(value, torch.Tensor):
+                return value
+            same = next((n for n, tensor in enumerate(self.own) if tensor is value), None)
+            return value.clone() if same is None else given[same]
+
+        return pytree.tree_map(hand_out, self.result)
+
+
+class _Local(threading.local):
+    journal: Journal | None = None
+    offered: Journal | None = None
+    done: deque[_Call] | None = None
+    inside = False
+
+
+_local = _Local()
+
+
+class Journal:
+    """The calls of one run, in order.
+
+    Args:
+        copies: keep what the calls were given, to compare it when they are repeated.
+        generators: those from which both the calls and the rest of the run may draw.
+    """
+
+    def __init__(self, copies: bool = True, generators: Sequence[torch.Generator] = ()) -> None:
+        self._copies = copies
+        self._generators = tuple(generators)
+        self._calls: list[_Call] = []
+        self._left: deque[_Call] | None = None
+        self._last_given: list[list[torch.Tensor]] = []
+        self._expected: list[list[torch.Tensor]] = []
+        self._is_complete = False
+        self._judge: Judge | None = None
+
+    @classmethod
+    def of_the_call(cls) -> Journal:
+        """The journal of the caller's own run; an empty one where there was none."""
+        return _local.offered or cls()
+
+    @contextmanager
+    def offered(self) -> Iterator[None]:
+        """What is captured in here repeats the calls."""
+        before, _local.offered = _local.offered, self
+        try:
+            yield
+        finally:
+            _local.offered = before
+
+    @contextmanager
+    def playing(self, judge: Judge | None = None) -> Iterator[None]:
+        """Remember the calls of the first run in here; repeat them in all further ones.
+
+        Args:
+            judge: compares what a repeated call is given with what it was given in the run before;
+                ``None``: nobody does.
+
+        Raises:
+            CaptureError: other functions are called, or with other tensors.
+        """
+        before, _local.journal = _local.journal, self
+        self._left = deque(self._calls) if self._is_complete else None
+        self._judge = judge
+        if self._last_given:  # a capture calls nothing
+            self._expected, self._last_given = self._last_given, []
+        try:
+            yield
+            self._is_complete = True
+        finally:
+            _local.journal = before
+            self._judge = None
+
+    @contextmanager
+    def resumed(self) -> Iterator[None]:
+        """The run in here begins with the calls that were made already: they are not made again."""
+        before, _local.done = _local.done, deque(self._calls)
+        try:
+            yield
+        finally:
+            _local.done = before
+
+    def repeated(self, fn: Callable[..., Any], given: list[torch.Tensor]) -> Any:
+        """What ``fn`` gave in the first run."""
+        assert self._left is not None
+        name = getattr(fn, "__qualname__", "a no_graph function")
+        if not self._left or self._left[0].fn is not fn:
+            raise CaptureError(
+                f"{name}(), which is marked no_graph, is called in another order than in the "
+                "call before, and may run only once in each call.",
+                transient=True,
+            )
+        call = self._left.popleft()
+        number = len(self._last_given)
+        expected = self._expected[number] if number < len(self._expected) else call.given
+        with _unseen():
+            for tensor, before in zip(given, expected, strict=False):
+                how: str | None = None
+                if tensor.shape != before.shape or tensor.dtype != before.dtype:
+                    how = f"its shape is {tuple(tensor.shape)}, it was {tuple(before.shape)}"
+                elif self._judge is not None:
+                    how = self._judge(tensor, before)
+                if how is not None or len(given) != len(expected):
+                    raise CaptureError(
+                        f"{name}(), which is marked no_graph, is given another tensor than in the "
+                        f"run before ({how}), and may run only once in each call.",
+                        transient=True,
+                    )
+            self._last_given.append([_copy(tensor) for tensor in given])
+        return call.give(given)
+
+    def ran(self, fn: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+        """Run ``fn``, and remember what that gave and what it may have written."""
+        given = list(tensors_in((args, kwargs)))
+        if not self._copies:  # in a replay: as little as possible
+            versions = [_version(tensor) for tensor in given]
+            result = _run(fn, args, kwargs, given)
+            changed = {
+                position: _copy(tensor)
+                for position, tensor in enumerate(given)
+                if versions[position] is None or _version(tensor) != versions[position]
+            }
+            self._calls.append(_Call(fn, [], changed, result, given, self._states()))
+            return result
+        with _unseen():
+            before = list(map(_copy, given))
+        result = _run(fn, args, kwargs, given)
+
+        def keep(value: Any) -> Any:
+            if not isinstance(value, torch.Tensor):
+                return value
+            same = next((n for n, tensor in enumerate(given) if tensor is value), None)
+            return _copy(value) if same is None else _Given(same)
+
+        with _unseen():
+            after = dict(enumerate(map(_copy, given)))
+            self._last_given.append(before)
+            kept = pytree.tree_map(keep, result)
+            self._calls.append(_Call(fn, before, after, kept, [], self._states()))
+        return result
+
+    def _states(self) -> list[tuple[torch.Generator, torch.Tensor]]:
+        return [(generator, generator.get_state()) for generator in self._generators]
+
+
+def perform(fn: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    """Call a ``no_graph`` function, or give what it gave if this run repeats another one."""
+    journal = _local.journal
+    if _local.inside or (journal is None and not _local.done):
+        return fn(*args, **kwargs)
+    if journal is None:
+        return _run(fn, args, kwargs, list(tensors_in((args, kwargs))))
+    if journal._left is not None:
+        return journal.repeated(fn, list(tensors_in((args, kwargs))))
+    return journal.ran(fn, args, kwargs)
+
+
+def _run(fn: Callable[..., Any], args: Any, kwargs: Any, given: list[torch.Tensor]) -> Any:
+    if _local.done:
+        if _local.done[0].fn is fn:
+            return _local.done.popleft().give(given)
+        _local.done.clear()
+    _local.inside = True
+    try:
+        return fn(*args, **kwargs)
+    finally:
+        _local.inside = False
+
+
+@contextmanager
+def _unseen() -> Iterator[None]:
+    """What we ask of tensors is no work of the function."""
+    with _disable_current_modes(), torch._C.DisableTorchFunction(), torch.no_grad():
+        yield
+
+
+def _copy(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor.detach().clone()
+
+
+def _version(tensor: torch.Tensor) -> int | None:
+    return None if tensor.is_inference() else tensor._version
