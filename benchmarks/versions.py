@@ -55,7 +55,7 @@ the tests in it; with `CORE=1` the core alone, with `RECORD=1` it adds a row her
 `PYTHON=python3.12` takes another Python. Where pip finds no CPU build of that version it takes a
 CUDA build: about 3 GB to fetch, 7 GB unpacked. `make test-long` runs the core with the oldest one.
 
-Python 3.14 has not been run; torch has wheels for it from 2.9 on.
+Python 3.14 has not been run; torch 2.13.0 has a wheel for it.
 """
 COLUMNS = ("torch", "python", "tests", "passed", "failed", "skipped", "seconds", "date", "commit")
 

@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
 from conftest import LACKS_DRIVER
 
 ROOT = Path(__file__).parents[1]
@@ -23,11 +24,18 @@ def test_there_are_many_more_cases_than_the_facts_list():
     assert len(MEASURED) > 150 and set(MEASURED) == set(cases.CASES)
 
 
+# Measured with torch 2.11. From this version on torch does it without a copy or a read.
+CAPTURES_FROM = {"assign_scalar_element": "2.15", "combinations": "2.14"}
+
+
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("name", cases.CASES)
 def test_verdict_and_line_are_as_measured(name):
     if name == "scripted" and LACKS_DRIVER:
         pytest.skip("torch.jit would load the driver to compile it")
     report = cases.check_case(name)
+    if name in CAPTURES_FROM and torch.__version__ >= CAPTURES_FROM[name]:
+        assert report["verdict"] == "captures"
+        return
     verdict, line = cases.agreement(cases.CASES[name], MEASURED[name], report)
     assert verdict in ("yes", "stricter") and line != "NOT NAMED", report

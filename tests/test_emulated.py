@@ -568,7 +568,12 @@ HOST_COPIES: dict[str, Callable[[], Any]] = {
     "scalar moved": lambda: torch.tensor(1.0).to(VECTOR.device),
     "scalar copied": lambda: VECTOR[0].copy_(torch.tensor(1.0)),
     "scalar in where": lambda: torch.where(VECTOR > 1, VECTOR, torch.tensor(0.0)),
-    "scalar to one element": lambda: VECTOR.clone().__setitem__(0, 4.0),
+    # From 2.15 on torch passes the number to a kernel that fills.
+    **(
+        {"scalar to one element": lambda: VECTOR.clone().__setitem__(0, 4.0)}
+        if torch.__version__ < "2.15"
+        else {}
+    ),
     "host vector": lambda: VECTOR + torch.tensor(1.0).expand(3),
     "as_tensor": lambda: torch.as_tensor([1.0], device="cpu"),
     "asarray": lambda: torch.asarray([1.0]),

@@ -10,7 +10,7 @@ import logging
 import os
 import sys
 from collections import Counter
-from typing import Any, TypedDict, cast
+from typing import TypedDict, cast
 
 from . import settings
 from .errors import SettingError
@@ -165,7 +165,7 @@ class _Configured:
     yes = False
 
 
-class _ToStderr(logging.StreamHandler[Any]):
+class _ToStderr(logging.StreamHandler):  # type: ignore[type-arg]  # Python 3.10 takes no argument
     """Prints where the program has set up no logging of its own, also if it does so later."""
 
     def emit(self, record: logging.LogRecord) -> None:
