@@ -1,0 +1,109 @@
+"""Functions that nobody would call easy: graphed, each gives what eager gives, call by call."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from containers import CONTAINERS, KEYS
+from flow import PURE
+from flow import STATEFUL as FLOW_STATEFUL
+from memory import ARRANGEMENTS, FUNCTIONS, LAYOUT_CALLS, LAYOUTS, Caches
+from pools import ROWS, rows
+from pools import STATEFUL as POOL_STATEFUL
+from randoms import STATEFUL as RANDOM
+from side_by_side import one, silent_differences, t, two
+
+import gfxgraph
+
+pytestmark = pytest.mark.filterwarnings("ignore")
+
+
+def pure(fn: Any) -> Any:
+    return lambda: (fn, None)
+
+
+def agree(make: Any, arguments: Any, **options: Any) -> None:
+    found = silent_differences(make, arguments, **options)
+    assert not found, "\n".join(found)
+
+
+@pytest.mark.parametrize("arrangement", ARRANGEMENTS)
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_memory_that_arguments_share_is_written_as_in_eager(device, name, arrangement):
+    agree(pure(FUNCTIONS[name]), ARRANGEMENTS[arrangement])
+
+
+@pytest.mark.parametrize("calls", LAYOUT_CALLS)
+@pytest.mark.parametrize("name", LAYOUTS)
+def test_a_function_that_looks_at_layouts_sees_those_of_its_arguments(device, name, calls):
+    agree(pure(LAYOUTS[name]), LAYOUT_CALLS[calls], calls=7)
+
+
+CACHES = {n: getattr(Caches, n) for n in vars(Caches) if not n.startswith("__")}
+
+
+@pytest.mark.parametrize("name", CACHES)
+def test_a_cache_is_kept_as_in_eager(device, name):
+    agree(CACHES[name], one, calls=7)
+
+
+@pytest.mark.parametrize("verify", [True, False])
+@pytest.mark.parametrize("name", RANDOM)
+def test_random_numbers_are_those_of_eager(device, name, verify):
+    agree(
+        RANDOM[name],
+        lambda n: (t(n, 3),) if name != "multinomial" else (t(n, 4, 3),),
+        wrap=lambda fn: gfxgraph.graphed(fn, verify=verify),
+        calls=7,
+    )
+
+
+@pytest.mark.parametrize("branching", ["auto", "off"])
+@pytest.mark.parametrize("name", PURE)
+def test_the_course_of_a_function_follows_its_data(device, name, branching):
+    agree(pure(PURE[name]), one, wrap=lambda fn: gfxgraph.graphed(fn, branching=branching), calls=9)
+
+
+@pytest.mark.parametrize("name", FLOW_STATEFUL)
+def test_a_function_that_raises_or_branches_leaves_the_state_of_eager(device, name):
+    agree(FLOW_STATEFUL[name], one, calls=9)
+
+
+@pytest.mark.parametrize("name", KEYS)
+def test_arguments_that_nearly_are_equal_are_told_apart(device, name):
+    fn, arguments = KEYS[name]
+    agree(pure(fn), arguments, calls=8)
+
+
+@pytest.mark.parametrize("name", CONTAINERS)
+def test_arguments_and_results_are_containers_of_any_kind(device, name):
+    fn, arguments = CONTAINERS[name]
+    agree(pure(fn), arguments)
+
+
+POOLS: dict[str, Any] = {
+    "a pool": lambda fn: gfxgraph.ShapeBucketPool(fn, buckets=[2, 4, 8]),
+    "buckets": lambda fn: gfxgraph.graphed(fn, buckets=[4, 8]),
+    "a pool that splits": lambda fn: gfxgraph.ShapeBucketPool(fn, buckets=[2, 4], larger="split"),
+    "a pool padded with zeros": lambda fn: gfxgraph.ShapeBucketPool(fn, buckets=[4, 8], pad="zero"),
+}
+
+
+@pytest.mark.parametrize("pool", POOLS)
+@pytest.mark.parametrize("name", ROWS)
+def test_padding_never_reaches_a_row_that_was_asked_for(device, name, pool):
+    agree(pure(ROWS[name]), rows, wrap=POOLS[pool], calls=10)
+
+
+@pytest.mark.parametrize("pool", POOLS)
+@pytest.mark.parametrize("name", POOL_STATEFUL)
+def test_padding_never_reaches_the_state(device, name, pool):
+    agree(POOL_STATEFUL[name], rows, wrap=POOLS[pool], calls=10)
+
+
+@pytest.mark.parametrize("mode", [torch.inference_mode, torch.enable_grad])
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_other_grad_modes_give_what_eager_gives(device, name, mode):
+    agree(pure(FUNCTIONS[name]), two, mode=mode)
