@@ -340,7 +340,9 @@ def _func_grad(x: Any) -> Any:
 PURE: dict[str, Any] = {
     name.lstrip("_").replace("_", " "): value
     for name, value in list(globals().items())
-    if name.startswith("_") and not name.startswith("__") and callable(value)
+    if name.startswith("_")
+    and not name.startswith("__")
+    and callable(value)
     and getattr(value, "__module__", "") == __name__
 }
 

@@ -17,19 +17,28 @@ FUNCTIONS: dict[str, Any] = {
     "reads the second before it writes the first": lambda x, y: (y + 0, x.mul_(2))[0],
     "swaps the two": lambda x, y: (x.copy_(y), y.copy_(x)),
     "writes a row": lambda x, y: x[0].copy_(y[1]),
-    "writes a column by index": lambda x, y: x.index_fill_(1, torch.tensor([0], device=DEVICE), 2.0),
+    "writes a column by index": lambda x, y: x.index_fill_(
+        1, torch.tensor([0], device=DEVICE), 2.0
+    ),
     "writes through a view": lambda x, y: (x.view_as(x)[1:].mul_(3), x + y)[1],
     "writes through a transposed view": lambda x, y: (x.t()[0].fill_(7), x * y)[1],
     "writes through a diagonal": lambda x, y: (x[:3].diagonal().add_(1), x + y)[1],
-    "writes through unbind": lambda x, y: ([row.add_(i) for i, row in enumerate(x.unbind())], x + y)[1],
+    "writes through unbind": lambda x, y: (
+        [row.add_(i) for i, row in enumerate(x.unbind())],
+        x + y,
+    )[1],
     "writes through chunk": lambda x, y: (x.chunk(2)[1].zero_(), x - y)[1],
     "writes through split of a copy": lambda x, y: (x.clone().split(2)[0].zero_(), x + y)[1],
     "writes with a mask": lambda x, y: x.masked_fill_(y > 0, 1.5),
     "writes where a mask of itself holds": lambda x, y: (x.__setitem__(x > 0, 0.0), x + y)[1],
     "writes by masked_scatter": lambda x, y: x.masked_scatter_(x > 0, y.clone()),
-    "writes by put": lambda x, y: x.put_(torch.tensor([0, 2], device=DEVICE), y.flatten()[:2].clone()),
+    "writes by put": lambda x, y: x.put_(
+        torch.tensor([0, 2], device=DEVICE), y.flatten()[:2].clone()
+    ),
     "writes by scatter": lambda x, y: x.scatter_(1, (y > 0).long(), 9.0),
-    "accumulates by index": lambda x, y: x.index_add_(0, torch.tensor([1, 1], device=DEVICE), y[:2].clone()),
+    "accumulates by index": lambda x, y: x.index_add_(
+        0, torch.tensor([1, 1], device=DEVICE), y[:2].clone()
+    ),
     "uses out= on a new tensor": lambda x, y: torch.add(x, y, out=torch.empty_like(x)),
     "uses out= on the first": lambda x, y: torch.mul(x.clone(), y, out=x),
     "copies onto itself": lambda x, y: (x.copy_(x), x + y)[1],
@@ -129,7 +138,9 @@ LAYOUTS: dict[str, Any] = {
     "the size of the storage": lambda x: x + x.untyped_storage().nbytes(),
     "as_strided": lambda x: x.as_strided((2, 2), (1, 1)).clone(),
     "view, else reshape": lambda x: _view_or(x),
-    "contiguity in channels-last": lambda x: x + float(x.is_contiguous(memory_format=torch.preserve_format)) if False else x + 1,
+    "contiguity in channels-last": lambda x: (
+        x + float(x.is_contiguous(memory_format=torch.preserve_format)) if False else x + 1
+    ),
     "strides of a result": lambda x: torch.empty_like(x).stride()[0] + x,
     "strides of zeros_like": lambda x: x + torch.zeros_like(x).stride(-1),
     "strides of a sum": lambda x: x + (x + 1).stride(0),
@@ -173,7 +184,10 @@ class Caches:
 
     @staticmethod
     def a_ring_buffer() -> Any:
-        s = SimpleNamespace(ring=torch.zeros(3, 3, device=DEVICE), at=torch.zeros(1, dtype=torch.long, device=DEVICE))
+        s = SimpleNamespace(
+            ring=torch.zeros(3, 3, device=DEVICE),
+            at=torch.zeros(1, dtype=torch.long, device=DEVICE),
+        )
 
         def fn(x: Any) -> Any:
             s.ring.index_copy_(0, s.at, x[:1])

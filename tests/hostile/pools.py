@@ -59,7 +59,9 @@ ROWS: dict[str, Any] = {
     "the size as a tensor": lambda x: torch.full((1,), float(x.shape[0]), device=DEVICE),
     "positions": lambda x: x + torch.arange(x.shape[0], device=DEVICE)[:, None],
     "positions from the end": lambda x: x + torch.arange(x.shape[0], 0, -1, device=DEVICE)[:, None],
-    "a mask of positions": lambda x: x * (torch.arange(len(x), device=DEVICE) < len(x) - 1)[:, None],
+    "a mask of positions": lambda x: (
+        x * (torch.arange(len(x), device=DEVICE) < len(x) - 1)[:, None]
+    ),
     "the argmax of a column": lambda x: x[:, 0].argmax(),
     "the top rows": lambda x: x[:, 0].topk(1).indices,
     "a histogram": lambda x: torch.histc(x, 4, -2, 2),

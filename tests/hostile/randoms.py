@@ -98,14 +98,16 @@ def _class_attribute() -> Any:
     class Holder:
         g = _generator(8)
 
-    return (lambda x: x + torch.rand(3, generator=Holder.g, device=DEVICE)), SimpleNamespace(g=Holder.g)
+    return (lambda x: x + torch.rand(3, generator=Holder.g, device=DEVICE)), SimpleNamespace(
+        g=Holder.g
+    )
 
 
 def _slots() -> Any:
     holder = _Slots()
-    return (
-        lambda x: x + torch.rand(3, generator=holder.g, device=DEVICE)
-    ), SimpleNamespace(g=holder.g)
+    return (lambda x: x + torch.rand(3, generator=holder.g, device=DEVICE)), SimpleNamespace(
+        g=holder.g
+    )
 
 
 def _default() -> Any:
@@ -165,17 +167,24 @@ STATEFUL: dict[str, Any] = {
     "an own generator": _of(_g, lambda s, x: x + torch.rand(3, generator=s.g, device=DEVICE)),
     "an own generator twice": _of(
         _g,
-        lambda s, x: torch.rand(3, generator=s.g, device=DEVICE)
-        - torch.rand(3, generator=s.g, device=DEVICE) + x,
+        lambda s, x: (
+            torch.rand(3, generator=s.g, device=DEVICE)
+            - torch.rand(3, generator=s.g, device=DEVICE)
+            + x
+        ),
     ),
     "an own generator in place": _of(_g, lambda s, x: x.uniform_(generator=s.g)),
     "an own and the default generator": _of(
-        _g, lambda s, x: torch.rand(3, device=DEVICE) + torch.rand(3, generator=s.g, device=DEVICE) + x
+        _g,
+        lambda s, x: torch.rand(3, device=DEVICE) + torch.rand(3, generator=s.g, device=DEVICE) + x,
     ),
     "two own generators": _of(
         lambda: SimpleNamespace(a=_generator(1), b=_generator(2)),
-        lambda s, x: torch.rand(3, generator=s.a, device=DEVICE)
-        - torch.rand(3, generator=s.b, device=DEVICE) + x,
+        lambda s, x: (
+            torch.rand(3, generator=s.a, device=DEVICE)
+            - torch.rand(3, generator=s.b, device=DEVICE)
+            + x
+        ),
     ),
     "an own generator and a branch": _of(_g, _branch),
     "an own generator behind a branch": _of(_g, _branch_after),

@@ -95,13 +95,11 @@ def differs(a: Any, b: Any) -> bool:
             return not torch.allclose(a, b, 1e-4, 1e-4, equal_nan=True)
         return not torch.equal(a, b)
     if isinstance(a, (tuple, list)):
-        return (
-            not isinstance(b, (tuple, list))
-            or len(a) != len(b)
-            or any(map(differs, a, b))
-        )
+        return not isinstance(b, (tuple, list)) or len(a) != len(b) or any(map(differs, a, b))
     if isinstance(a, dict):
-        return not isinstance(b, dict) or a.keys() != b.keys() or any(differs(a[k], b[k]) for k in a)
+        return (
+            not isinstance(b, dict) or a.keys() != b.keys() or any(differs(a[k], b[k]) for k in a)
+        )
     if isinstance(a, float) and isinstance(b, float) and math.isnan(a) and math.isnan(b):
         return False
     return bool(a != b)
