@@ -65,7 +65,7 @@ FUNCTIONS: dict[str, Any] = {
     "returns data": lambda x, y: x.data,
     "writes data": lambda x, y: (x.data.add_(1), x + y)[1],
     "resizes a local": lambda x, y: (x + y).resize_(2, 3),
-    "sets a local": lambda x, y: torch.empty(0, device=DEVICE).set_((x + y)),
+    "sets a local": lambda x, y: torch.empty(0, device=DEVICE).set_(x + y),
     "squeezes a local in place": lambda x, y: (x + y)[:1].clone().squeeze_(0),
     "transposes a local in place": lambda x, y: (x + y).t_(),
     "makes an as_strided view": lambda x, y: (x + y).as_strided((2, 2), (3, 1), 1),
@@ -138,9 +138,6 @@ LAYOUTS: dict[str, Any] = {
     "the size of the storage": lambda x: x + x.untyped_storage().nbytes(),
     "as_strided": lambda x: x.as_strided((2, 2), (1, 1)).clone(),
     "view, else reshape": lambda x: _view_or(x),
-    "contiguity in channels-last": lambda x: (
-        x + float(x.is_contiguous(memory_format=torch.preserve_format)) if False else x + 1
-    ),
     "strides of a result": lambda x: torch.empty_like(x).stride()[0] + x,
     "strides of zeros_like": lambda x: x + torch.zeros_like(x).stride(-1),
     "strides of a sum": lambda x: x + (x + 1).stride(0),

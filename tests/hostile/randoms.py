@@ -238,7 +238,7 @@ STATEFUL: dict[str, Any] = {
     "a cycle": _iterator(lambda: itertools.cycle([1, 2, 3])),
     "a list iterator": _iterator(lambda: iter(list(range(100)))),
     "a dict iterator": _iterator(lambda: iter(dict.fromkeys(range(100)))),
-    "a zip": _iterator(lambda: map(sum, zip(range(100), range(100)))),
+    "a zip": _iterator(lambda: map(sum, zip(range(100), range(100), strict=False))),
     "an enumerate": _iterator(lambda: map(sum, enumerate(range(100)))),
     "a chain": _iterator(lambda: itertools.chain([1], range(100))),
     "a reversed list": _iterator(lambda: reversed(list(range(100)))),

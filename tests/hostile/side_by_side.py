@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import random
+import sys
 import types
 from collections.abc import Callable
 from dataclasses import fields, is_dataclass
@@ -39,7 +40,8 @@ def two(n: int) -> tuple[Any, ...]:
 
 def generators() -> list[Any]:
     """The states of all default generators."""
-    states: list[Any] = [random.getstate(), torch.get_rng_state()]
+    numpy = getattr(sys.modules.get("numpy"), "random", None)
+    states: list[Any] = [random.getstate(), numpy and numpy.get_state(), torch.get_rng_state()]
     if DEVICE == "cuda":
         states.append(torch.cuda.get_rng_state())
     return states
@@ -48,9 +50,11 @@ def generators() -> list[Any]:
 def set_generators(states: list[Any]) -> None:
     """Put them back."""
     random.setstate(states[0])
-    torch.set_rng_state(states[1])
-    if len(states) > 2:
-        torch.cuda.set_rng_state(states[2])
+    if states[1]:
+        sys.modules["numpy"].random.set_state(states[1])
+    torch.set_rng_state(states[2])
+    if len(states) > 3:
+        torch.cuda.set_rng_state(states[3])
 
 
 def seen(value: Any) -> Any:
@@ -88,6 +92,8 @@ def seen(value: Any) -> Any:
 
 def differs(a: Any, b: Any) -> bool:
     """Whether two views differ; floats by more than rounding."""
+    if type(a).__module__ == "numpy" and hasattr(a, "tolist"):  # the state of NumPy's generator
+        return bool(a.tolist() != b.tolist())
     if isinstance(a, torch.Tensor):
         if not isinstance(b, torch.Tensor) or a.shape != b.shape or a.dtype != b.dtype:
             return True

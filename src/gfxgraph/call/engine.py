@@ -1232,6 +1232,7 @@ def key_of(fn: Any, leaves: Sequence[torch.Tensor], spec: Spec, asks_layout: boo
                 leaf.requires_grad,
                 leaf.is_conj(),
                 leaf.is_neg(),
+                type(leaf),
             )
             for leaf in leaves
         ),

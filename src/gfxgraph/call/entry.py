@@ -576,6 +576,8 @@ def make_static(
         if leaf.is_conj():
             static = static.conj()
         overwrite(static, leaf)
+        if type(leaf) is torch.nn.Parameter:  # the function may ask
+            return torch.nn.Parameter(static, leaf.requires_grad)
         return static.requires_grad_(leaf.requires_grad)
 
 

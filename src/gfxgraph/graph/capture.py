@@ -320,7 +320,9 @@ def capture(
         key: tensor for key, ref in recording.originals.items() if (tensor := ref()) is not None
     }
     folded_from = {k: t for k, t in originals.items() if k in recording.sources_of_folds()}
-    outside = {key: t for key, t in recording.outside.items() if key not in static}
+    # What is only returned is used as well: replays give the very memory of then.
+    given_back = {storage_key(t): t.detach() for t in recording.unseen}
+    outside = {k: t for k, t in (given_back | recording.outside).items() if k not in static}
     written = {storage_key(t): originals.get(storage_key(t), t) for t in this.written}
     saved = [region for region in log.regions() if storage_key(region) in early]
     rewritten = [region for region in log.regions() if storage_key(region) not in static]

@@ -95,6 +95,8 @@ _LAYOUT: dict[object, tuple[Dependence, str]] = {
     torch.view_as_real: ("views", "torch.view_as_real()"),
     torch.view_as_complex: ("views", "torch.view_as_complex()"),
     torch.Tensor.storage_offset: ("place", "Tensor.storage_offset()"),
+    torch.Tensor.is_inference: ("place", "Tensor.is_inference()"),
+    torch.is_inference: ("place", "torch.is_inference()"),
     torch.Tensor.is_set_to: ("place", "Tensor.is_set_to()"),
     torch.Tensor._is_view: ("place", "Tensor._is_view()"),
     vars(torch._C.TensorBase)["_base"].__get__: ("place", "Tensor._base"),
