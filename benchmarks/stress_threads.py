@@ -82,6 +82,13 @@ def same(got: Any, expected: Any) -> str | None:
     return f"{got.flatten()[:4].tolist()} instead of {expected.flatten()[:4].tolist()}"
 
 
+def replays(graph: Any) -> int:
+    """How often the graphs of a callable were replayed so far."""
+    stats = graph.stats()
+    rows = stats.values() if isinstance(stats, dict) else [stats]
+    return sum(row.replays for row in rows)
+
+
 def of_function(
     name: str, fn: Callable[..., Any], shapes: list[tuple[int, ...]], **options: Any
 ) -> Case:
@@ -434,6 +441,7 @@ class Run:
             "by case": {
                 case.name: {
                     "calls": self.by_case[case.name],
+                    "replays": sum(map(replays, case.graphs())),
                     "wrong": self.found[f"wrong of {case.name}"],
                     "errors": self.found[f"errors of {case.name}"],
                 }

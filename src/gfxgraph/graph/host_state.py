@@ -232,7 +232,7 @@ class HostState:
         self._used: dict[int, torch.Generator] = {}
         self._states_met: list[torch.Tensor] = []
         self._is_copy = False
-        self._reason: str | None = None
+        self._reason: CaptureError | None = None
         own, *others = default_generators(device, index)
         self._defaults = frozenset({own._cdata, torch.default_generator._cdata})  # type: ignore[attr-defined]
         self._add("the default generator", own)
@@ -367,9 +367,10 @@ class HostState:
             self._add("a torch.Generator that it uses", generator)
             self._used[generator._cdata] = generator  # type: ignore[attr-defined]
         for key, source in self._moved():
-            self._reason = self._reason or (
+            self._reason = self._reason or CaptureError(
                 f"each call sets the state of {source.path} (manual_seed or set_state), which a "
-                "replay would not do. Set it outside of the function, or pass a generator."
+                "replay would not do. Set it outside of the function, or pass a generator.",
+                transient=key in self._defaults,  # another thread may have drawn from it
             )
             self._after[key] = source.now()
 
@@ -381,7 +382,9 @@ class HostState:
         """
         for key, source in self._moved():
             if not repeats and key in self._of_host:
-                self._reason = self._reason or _does(source)
+                self._reason = self._reason or CaptureError(
+                    _does(source), transient=key in self._defaults
+                )
             self._after[key] = state = source.now()
             self._states_met.append(state)
 
@@ -394,7 +397,7 @@ class HostState:
         self.will_draw()
         self._after, self._states_met = {}, []
         if self._reason is not None:
-            raise CaptureError(self._reason)
+            raise self._reason
         if self._is_copy:
             raise CaptureError(
                 "it draws from a generator at the state of another one, as a copy that is made in "

@@ -184,7 +184,9 @@ def _position(item: Any, depth: int = 0) -> Any:
     if kind in _SEQUENCES:
         return _reduced(item, depth)
     if kind is itertools.count:
-        if any(type(part) not in (int, float) for part in gc.get_referents(item)):
+        # From Python 3.12 on it refers to its class too.
+        known = (int, float, type)
+        if any(type(part) not in known for part in gc.get_referents(item)):
             raise _Invisible
         return repr(item)
     if kind is _READER:
