@@ -12,9 +12,9 @@ from typing import Any
 import torch
 
 from ..device import current_device
-from ..errors import ArgumentError, CaptureError
+from ..errors import ArgumentError, CaptureError, GfxGraphError
 from ..graph.capture import CapturedGraph, rehearse
-from ..graph.turns import CAPTURING, busy, turn_to_capture
+from ..graph.turns import CAPTURING, being_busy, busy, turn_to_capture
 from ..record.effects import UndoLog, storage_key
 from ..record.recorder import Recording
 from ..tables import fields as fields_of
@@ -242,23 +242,20 @@ class BucketEngine(Engine):
             return self._first_call(fn, call.args, call.kwargs, key, padded.leaves, make)
         if isinstance(entry, Refusal):
             return self._run_eagerly(fn, call.args, call.kwargs, entry.reason, entry.kind)
-        is_met, result = self._is_met(key, call.sizes), MISS
+        is_met = self._is_met(key, call.sizes)
         if not is_met and CAPTURING.acquire(blocking=False):  # else one of the next calls
             try:
-                is_met, result = self._meet(fn, call, padded, key, entry)
+                return self._meet(fn, call, padded, key, entry)
             finally:
                 CAPTURING.release()
-            if not is_met:
-                return self._answer(fn, call, shapes)
-        if result is MISS:
-            replay = functools.partial(entry.replay, fn, padded.args, padded.kwargs, padded.leaves)
-            if validation.due(entry) and not self._draws_other_numbers(entry, call, padded):
-                finished = functools.partial(self._cut, entry, call, padded, replay)
-                run = functools.partial(fn, *call.args, **call.kwargs)
-                result = self._compared(key, entry, call.leaves, finished, run)
-                if result is not MISS:
-                    return result
-            result = replay()
+        replay = functools.partial(entry.replay, fn, padded.args, padded.kwargs, padded.leaves)
+        if validation.due(entry) and not self._draws_other_numbers(entry, call, padded):
+            finished = functools.partial(self._cut, entry, call, padded, replay)
+            run = functools.partial(fn, *call.args, **call.kwargs)
+            result = self._compared(key, entry, call.leaves, finished, run)
+            if result is not MISS:
+                return result
+        result = replay()
         if result is MISS:
             if self._keys.get(key) is not entry:  # released by another thread meanwhile
                 return self._answer(fn, call, shapes)
@@ -284,37 +281,40 @@ class BucketEngine(Engine):
 
     def _meet(
         self, fn: Callable[..., Any], call: Call, padded: Call, key: Any, entry: Entry
-    ) -> tuple[bool, Any]:
-        """Compare the first call of a size with eager execution; the caller holds CAPTURING.
+    ) -> Any:
+        """Run the first call of a size for its caller, and compare the bucket with that.
 
         What a function does for one size only, none of the inputs made for its judgement shows.
-
-        Returns:
-            Whether they are equal (if not, the bucket is refused from now on), and what a replay
-            gave, if there was one.
+        Where they differ the bucket is refused from now on. The caller holds CAPTURING.
         """
         captured, verify = entry.captured, self._options.verify
-        if captured is None:  # released meanwhile
-            return False, MISS
-        run, result = self._runner(captured), MISS
-        expected = run(fn, call)  # what this raises, the call raises in eager execution
-        if captured.plain:
+        run, got, different = self._runner(captured), None, None
+        try:
+            if captured is not None and not captured.plain:  # before the state is that of later
+                got, expected = run(fn, padded), run(fn, call)
+        except GfxGraphError as error:
+            different = str(error)
+        with being_busy():
+            answer = fn(*call.args, **call.kwargs)
+        with self._lock:
+            self._counts.eager_calls += 1
+        if captured is not None and captured.plain:
             result = entry.replay(fn, padded.args, padded.kwargs, padded.leaves)
-            if result is MISS:  # and so it will be again
-                return True, MISS
-            got = Ran(*flatten(result), expected.writes)
-        else:
-            got = run(fn, padded)
-        judge = Judge(fn, call, padded.sizes, self.buckets, entry.carried, run, verify)
-        different = judge.difference(expected, got, call.sizes)
+            if result is not MISS:
+                entry.uncount()
+                expected, got = Ran(*flatten(answer), []), Ran(*flatten(result), [])
+        if got is not None:
+            judge = Judge(fn, call, padded.sizes, self.buckets, entry.carried, run, verify)
+            different = judge.difference(expected, got, call.sizes)
         with self._lock:
             if different is None:
-                self._met.setdefault(_alike(key), set()).update(call.sizes.items())
+                if got is not None:
+                    self._met.setdefault(_alike(key), set()).update(call.sizes.items())
             elif self._keys.get(key) is entry:
                 self._drop(key)
                 self._keep(key, Refusal(entry.key, different, CaptureError, miss))
         self._release_dropped()
-        return different is None, result
+        return answer
 
     @staticmethod
     def _draws_other_numbers(entry: Entry, call: Call, padded: Call) -> bool:

@@ -4,7 +4,9 @@ Two kinds of evidence. *Sizes*: the function runs on inputs of several sizes, al
 rows in the place of the padding, and has to give the same. *Reach*: a run is followed operation by
 operation (:mod:`~gfxgraph.record.reach`), and data of the padding must not reach an element that is
 kept. The second finds what a comparison may not see (a mean that counts above a threshold only),
-the first what is no question of data (a function that asks for its size).
+the first what is no question of data (a function that asks for its size). *Numbers*: two sizes that
+take the same operators have to give them the same numbers, so a size that only counts above a
+threshold is found as well.
 """
 
 from __future__ import annotations
@@ -18,6 +20,7 @@ import torch
 from ..device.operators import outside_of_modes
 from ..errors import CaptureError
 from ..graph.compare import Tolerance, difference
+from ..record.numbers import Numbers
 from ..record.reach import Reach
 from .made import Kind, made_like, poisoned, probes
 from .padding import as_indices, cut, is_mask, layout_of, padding_value
@@ -99,7 +102,7 @@ class Judge:
         by_size, evidence = self._by_sizes_of(self.small)
         if not evidence and self.small != self.bucket:  # they may be too small for it
             by_size, evidence = self._by_sizes_of(self.bucket)
-        by_reach = self._by_reach()
+        by_reach = self._by_reach() or self._by_number()
         if by_size or by_reach:
             where = f" ({by_reach})" if by_size and by_reach else by_reach or ""
             raise CaptureError(f"{by_size or 'rows influence each other: '}{where}. {_ASK}")
@@ -223,6 +226,31 @@ class Judge:
                 if found:
                     return found
         return None
+
+    def _by_number(self) -> str | None:
+        """Where the function computes with a number that depends on the size."""
+        whole = self._numbers(self.small)
+        for name, size in self.small.items():
+            for other in {1, size - 1} - {0, size}:
+                part = self._numbers({**self.small, name: other})
+                found = whole and part and whole.difference(part)
+                if found:
+                    return f"a number that depends on the size of {name!r} goes into {found}"
+        return None
+
+    def _numbers(self, sizes: dict[str, int]) -> Numbers | None:
+        fn, mode = self.fn, Numbers()
+
+        def noted(*args: Any, **kwargs: Any) -> None:
+            with mode:
+                fn(*args, **kwargs)
+
+        try:
+            self.run(noted, made_like(self.call, sizes, self.buckets))
+        except Exception as error:  # made inputs may be none that it takes
+            self._last_error = f"{type(error).__name__}: {str(error).partition(chr(10))[0]}"
+            return None
+        return mode
 
     def _followed(self, bucket: dict[str, int], name: str, count: int) -> str | None:
         ending, kept = count > 0, {**bucket, name: count % bucket[name]}

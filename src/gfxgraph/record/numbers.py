@@ -1,0 +1,74 @@
+"""Which plain numbers a run computes with; one that follows the size of an argument changes rows."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch._ops import OpOverload
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from ..device.operators import is_composite, run_composite
+from .source import Source, users_line
+
+__all__ = ["Numbers"]
+
+# Numbers that say how long a result is, and no more. What it holds depends on its position alone.
+_LENGTHS = frozenset({"aten::arange"})
+# A constant of the host with more elements is a table, which a size may well cut.
+_MAX_CONSTANT = 16
+
+
+class Numbers(TorchDispatchMode):
+    """Notes the numbers that operators are given, but for sizes, dimensions and indices.
+
+    Attributes:
+        found: for each operator that ran: which, its numbers, and the user's line.
+    """
+
+    supports_higher_order_operators = True
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.found: list[tuple[Any, tuple[Any, ...], Source]] = []
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        return False
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        if isinstance(func, OpOverload) and is_composite(func):
+            with self:
+                return run_composite(func, args, kwargs)
+        self.found.append((func, tuple(_numbers(func, args, kwargs)), users_line()))
+        return func(*args, **kwargs)
+
+    def difference(self, other: Numbers) -> str | None:
+        """Where another run of the same operators was given other numbers.
+
+        ``None``: nowhere, or it ran other operators, which no comparison of numbers can judge.
+        """
+        if [func for func, *_ in self.found] != [func for func, *_ in other.found]:
+            return None
+        for (func, ours, where), (_, theirs, _) in zip(self.found, other.found, strict=True):
+            if ours != theirs:
+                return f"{func} at {where}"
+        return None
+
+
+def _numbers(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Iterator[Any]:
+    if not isinstance(func, OpOverload) or func._schema.name in _LENGTHS:
+        return
+    if func is torch.ops.aten.lift_fresh.default and args[0].numel() <= _MAX_CONSTANT:
+        yield tuple(args[0].shape), repr(args[0].tolist())
+        return
+    arguments = func._schema.arguments
+    given = [*zip(arguments, args, strict=False)]
+    given += [
+        (argument, kwargs[argument.name]) for argument in arguments if argument.name in kwargs
+    ]
+    for argument, value in given:
+        if type(value) in (int, float, complex) and "int" not in str(argument.type).lower():
+            yield argument.name, repr(value)
