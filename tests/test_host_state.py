@@ -415,10 +415,10 @@ def test_an_iterator_moves_once_in_each_call(device, kind):
 
 def test_an_iterator_that_stands_still_costs_no_graph(device):
     def make(device):
-        iterator, limit = iter([1, 2, 3]), itertools.count(4)
+        iterator, limit, always = iter([1, 2, 3]), itertools.count(4), itertools.repeat(2.0)
 
         def fn(x):
-            return x * 2 if iterator is not limit else x
+            return x * next(always) if iterator is not limit else x
 
         return fn, lambda: [repr(limit), iterator.__length_hint__()]
 

@@ -180,7 +180,11 @@ def _position(item: Any, depth: int = 0) -> Any:
     if depth > _DEPTH:
         raise _Invisible
     if kind in _ITERATORS_WITH_LENGTH:
-        return item.__length_hint__(), list(map(_Object, gc.get_referents(item)))
+        try:
+            left = item.__length_hint__()
+        except TypeError:  # itertools.repeat without an end, which stands still
+            left = None
+        return left, list(map(_Object, gc.get_referents(item)))
     if kind in _SEQUENCES:
         return _reduced(item, depth)
     if kind is itertools.count:
@@ -217,6 +221,8 @@ def _position(item: Any, depth: int = 0) -> Any:
 def _part(part: Any, depth: int) -> Any:
     if type(part) in (list, dict, set):
         return _Object(part), len(part)
+    if type(part) is tuple:  # map() and zip() keep their iterators in one
+        return [_part(p, depth + 1) for p in part] if depth < _DEPTH else None
     if is_one_shot(part):
         return _Object(part), _position(part, depth + 1)
     return _Object(part)
