@@ -413,12 +413,25 @@ def test_an_iterator_moves_once_in_each_call(device, kind):
         assert stats.replays == 0 and stats.fallbacks
 
 
+def test_a_file_is_read_once_in_each_call_whatever_files_were_met_before(device, tmp_path):
+    (tmp_path / "numbers").write_text("1\n2\n3\n4\n5\n6\n7\n")
+    with (tmp_path / "log").open("w") as log, (tmp_path / "numbers").open() as numbers:
+        for file in (log, numbers):
+
+            def fn(x, file=file):
+                return x * float(next(file)) if file.readable() else x
+
+            graph = gfxgraph.graphed(fn)
+            results = [graph(torch.ones(1, device=device)).item() for _ in range(5)]
+        assert results == [1, 2, 3, 4, 5]
+
+
 def test_an_iterator_that_stands_still_costs_no_graph(device):
     def make(device):
-        iterator, limit = iter([1, 2, 3]), itertools.count(4)
+        iterator, limit, always = iter([1, 2, 3]), itertools.count(4), itertools.repeat(2.0)
 
         def fn(x):
-            return x * 2 if iterator is not limit else x
+            return x * next(always) if iterator is not limit else x
 
         return fn, lambda: [repr(limit), iterator.__length_hint__()]
 

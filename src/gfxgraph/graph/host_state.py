@@ -29,6 +29,7 @@ from ..device import Device, generator_state
 from ..errors import CaptureError
 from . import raw
 from .one_shots import (
+    STREAM,
     Found,
     OneShots,
     bits_of,
@@ -167,7 +168,9 @@ def is_stateful(item: Any, near: bool = True) -> bool:
     known = _by_class.get(id(cls))
     if known is None or known[0]() is not cls:
         buffer = _is_buffer(cls)
-        stateful = buffer or is_one_shot(item) or _kind(item) is not None
+        # Of files, one can be read and the next cannot.
+        stateful = buffer or raw.is_a(item, STREAM) or is_one_shot(item)
+        stateful = stateful or _kind(item) is not None
         known = _by_class[id(cls)] = weakref.ref(cls), stateful, buffer
     if not known[1] or (known[2] and not near):
         return False

@@ -25,6 +25,7 @@ from ..errors import CaptureError
 from . import raw
 
 __all__ = [
+    "STREAM",
     "Found",
     "OneShots",
     "bits_of",
@@ -81,7 +82,7 @@ _COMPOSITES = (
 _BOUND = (types.BuiltinMethodType, types.MethodWrapperType)
 _FRAMES = (types.GeneratorType, types.CoroutineType, types.AsyncGeneratorType)
 _READER = type(csv.reader(()))
-_STREAM: type = _io._IOBase  # of all files, also those in C
+STREAM: type = _io._IOBase  # of all files, also those in C
 
 _ENTROPY: dict[int, str] = {
     id(function): name
@@ -121,7 +122,7 @@ def is_one_shot(item: Any) -> bool:
         if method is not None:
             if type(method) is types.FunctionType:
                 return False  # what it advances are its attributes
-            return not raw.is_a(item, _STREAM) or _can_be_read(item)
+            return not raw.is_a(item, STREAM) or _can_be_read(item)
     return type(item) is types.CoroutineType
 
 
@@ -180,7 +181,11 @@ def _position(item: Any, depth: int = 0) -> Any:
     if depth > _DEPTH:
         raise _Invisible
     if kind in _ITERATORS_WITH_LENGTH:
-        return item.__length_hint__(), list(map(_Object, gc.get_referents(item)))
+        try:
+            left = item.__length_hint__()
+        except TypeError:  # itertools.repeat without an end, which stands still
+            left = None
+        return left, list(map(_Object, gc.get_referents(item)))
     if kind in _SEQUENCES:
         return _reduced(item, depth)
     if kind is itertools.count:
@@ -203,7 +208,7 @@ def _position(item: Any, depth: int = 0) -> Any:
                 if not is_one_shot(part.__self__):
                     raise _Invisible  # such as the matches of a regular expression
                 own = _position(part.__self__, depth + 1)
-    elif raw.module_of(kind) == "_io" and raw.is_a(item, _STREAM):
+    elif raw.module_of(kind) == "_io" and raw.is_a(item, STREAM):
         try:
             return None if item.closed else item.tell()
         except (OSError, ValueError):
@@ -217,6 +222,8 @@ def _position(item: Any, depth: int = 0) -> Any:
 def _part(part: Any, depth: int) -> Any:
     if type(part) in (list, dict, set):
         return _Object(part), len(part)
+    if type(part) is tuple:  # map() and zip() keep their iterators in one
+        return [_part(p, depth + 1) for p in part] if depth < _DEPTH else None
     if is_one_shot(part):
         return _Object(part), _position(part, depth + 1)
     return _Object(part)

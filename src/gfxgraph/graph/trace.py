@@ -77,6 +77,7 @@ def capture_somehow(this: Run, eager: WarmedUp, branching: bool, root: Segment |
                 raise failed.explained from failed.__cause__
             this.rewind()
             this.not_compiled = str(failed.explained)
+    first: Failed | None = None
     for _ in range(_MAX_FORCED):
         breaks = eager.recording.breaks()
         if breaks and not branching:
@@ -96,8 +97,10 @@ def capture_somehow(this: Run, eager: WarmedUp, branching: bool, root: Segment |
             return trace(this, eager, root)
         except Failed as failed:
             this.lane.renew_pool()
+            # What is cut at one operator more goes another way than the tree so far: no reason.
+            first = failed if first is None or root is None else first
             if failed.operator is None or not branching or failed.operator in this.forced:
-                raise failed.explained from failed.__cause__
+                raise first.explained from first.__cause__
             this.forced.add(failed.operator)
         this.rewind()
         this.inputs[:] = this.given
