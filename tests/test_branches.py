@@ -654,3 +654,16 @@ def test_branches_of_modules_run_without_autograd_unless_an_argument_asks_for_it
     with torch.no_grad():
         torch.testing.assert_close(graph.run("draft", x), draft(x))
     assert graph.stats()["draft"].captures == 1
+
+
+@torch.no_grad()
+def test_a_cond_of_torch_decides_anew_in_each_call(device):
+    def fn(x):
+        return torch.cond(x.sum() > 0, lambda a: a.sin(), lambda a: a.cos(), (x,)) + 1
+
+    graph = gfxgraph.graphed(fn)
+    for sign in (1.0, -1.0, 1.0, -1.0):
+        x = torch.full((3,), sign, device=device)
+        assert torch.equal(graph(x), fn(x))
+    (row,) = graph.stats().graphs
+    assert any("torch.cond()" in line for line in row.report)

@@ -329,6 +329,7 @@ class Engine:
                     why = "a process group is shut down whose collective it holds"
                     log(logging.INFO, "graph_released", function=self.name, because=why)
                     self._drop(key)
+        self._release_dropped()
 
     def release_unused(self, all_or_none: bool) -> int:
         """Release the graphs that were never replayed.
@@ -459,6 +460,7 @@ class Engine:
                     self._keep(key, Refusal(entry.key, reason, VerificationError, miss))
             first = "validation" not in self._told
             self._told.add("validation")
+        self._release_dropped()
         what = "captured again" if again else "runs eagerly from now on"
         level = logging.WARNING if first else logging.INFO
         log(level, "validation_failed", function=self.name, key=entry.key, because=reason, so=what)

@@ -37,13 +37,16 @@ class Lane:
         Args:
             in_use: whether graphs use it that are not counted yet.
         """
-        if not self.graphs and not in_use:
+        if self.graphs <= self._elsewhere and not in_use:
             self.renew_pool()
         return self._pool
 
     def renew_pool(self) -> None:
         """Capture into another pool: torch can no longer use one in which a capture failed."""
         self._pool = self.device.pool_handle()
+        #: How many graphs there were then: theirs is an older pool. Where they go first, a pool
+        #: is taken for unused that is not, which costs its memory no more than being shared.
+        self._elsewhere = self.graphs
         #: Address and bytes of what the pool holds, as far as it was measured.
         self._segments: list[tuple[int, int]] = []
 

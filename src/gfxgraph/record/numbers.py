@@ -1,4 +1,4 @@
-"""Which plain numbers a run computes with; one that follows the size of an argument changes rows."""
+"""Which plain numbers a run computes with; one that follows the size of an argument is a danger."""
 
 from __future__ import annotations
 

@@ -11,7 +11,7 @@ from typing import Any, Protocol
 
 import torch
 import torch.utils._pytree as pytree
-from torch._ops import OpOverload
+from torch._ops import HigherOrderOperator, OpOverload
 from torch.utils._python_dispatch import _disable_current_modes
 
 from ..device.operators import written_tensors
@@ -207,11 +207,12 @@ class Recorder(Watch):
             writes = any(True for _ in written_tensors(func, args, kwargs))
         else:
             writes = point.rule == "no-graph"
-        roots = self.roots(point.depends)
+        is_higher = isinstance(func, HigherOrderOperator)
+        roots = None if is_higher else self.roots(point.depends)
         event = Event(
             point._replace(depends=()),  # not to keep the tensors of the run alive
             users_line(),
-            moving=point.rule in _DONE_IN_EACH_CALL or roots is None,
+            moving=point.rule in _DONE_IN_EACH_CALL or roots is None or is_higher,
             writes=writes,
             result=None,
             given=None,

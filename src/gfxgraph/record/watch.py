@@ -17,7 +17,7 @@ from typing import Any, Literal, NamedTuple, TypeAlias
 
 import torch
 from torch import overrides
-from torch._ops import OpOverload
+from torch._ops import HigherOrderOperator, OpOverload
 from torch.utils import _python_dispatch as dispatch_stack
 from torch.utils._python_dispatch import TorchDispatchMode
 
@@ -55,6 +55,7 @@ _ALLOCATIONS = frozenset(
 _OVERWRITES = frozenset({"aten::copy_", "aten::fill_", "aten::zero_"})
 _COPIES = frozenset({"aten::_to_copy", "aten::copy_", "aten::_copy_from"})
 _LIFT = torch.ops.aten.lift_fresh.default
+_DECISIONS = frozenset({"cond", "while_loop", "while_loop_stack_output"})
 _AS_STRIDED = torch.ops.aten.as_strided.default
 _INDEXING = frozenset(
     f"aten::{name}"
@@ -369,6 +370,9 @@ class Watch:
         if draws:
             self.will_draw(kwargs.get("generator"))
         point = None
+        if not op and not self.quiet and _decides_on_host(func):
+            # What its branches reach beside their arguments nobody sees.
+            point, sources = Point("host-read", f"torch.{func.name()}()", "call", (*tensors,)), None
         # Of most operators only where their tensors are decides whether a capture can hold them.
         if op and not self.quiet and (not op.plain or host or func._name in self.forced):
             point = self._point(func, args, kwargs, tensors, host, written)
@@ -688,6 +692,11 @@ def _named(call: str) -> Callable[..., Any]:
         return getattr(functools.reduce(getattr, path, torch), name)(*args)
 
     return function
+
+
+def _decides_on_host(func: Any) -> bool:
+    """Whether a higher-order operator reads data to choose what it runs, unseen by any mode."""
+    return isinstance(func, HigherOrderOperator) and func.name() in _DECISIONS
 
 
 class _Operator:
