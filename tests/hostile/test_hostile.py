@@ -6,14 +6,14 @@ from typing import Any
 
 import pytest
 import torch
-from containers import CONTAINERS, KEYS
-from flow import PURE
-from flow import STATEFUL as FLOW_STATEFUL
-from memory import ARRANGEMENTS, FUNCTIONS, LAYOUT_CALLS, LAYOUTS, Caches
-from pools import ROWS, rows
-from pools import STATEFUL as POOL_STATEFUL
-from randoms import STATEFUL as RANDOM
-from side_by_side import one, silent_differences, t, two
+from hostile_containers import CONTAINERS, KEYS
+from hostile_flow import PURE
+from hostile_flow import STATEFUL as FLOW_STATEFUL
+from hostile_memory import ARRANGEMENTS, FUNCTIONS, LAYOUT_CALLS, LAYOUTS, Caches
+from hostile_pools import ROWS, rows
+from hostile_pools import STATEFUL as POOL_STATEFUL
+from hostile_randoms import STATEFUL as RANDOM
+from hostile_twins import one, silent_differences, t, two
 
 import gfxgraph
 

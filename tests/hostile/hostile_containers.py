@@ -9,7 +9,7 @@ import types
 from typing import Any, NamedTuple
 
 import torch
-from side_by_side import DEVICE, t
+from hostile_twins import DEVICE, t
 
 
 class Pair(NamedTuple):

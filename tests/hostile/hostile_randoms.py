@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
-from side_by_side import DEVICE
+from hostile_twins import DEVICE
 
 try:
     import numpy

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import torch
-from side_by_side import DEVICE
+from hostile_twins import DEVICE
 
 
 def _while(x: Any) -> Any:

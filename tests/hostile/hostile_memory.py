@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
-from side_by_side import DEVICE, t
+from hostile_twins import DEVICE, t
 
 # Functions of two matrices of one shape; each runs with every arrangement below.
 FUNCTIONS: dict[str, Any] = {
