@@ -16,6 +16,7 @@ import sys
 import types
 from collections import deque
 from collections.abc import Container, Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -54,7 +55,21 @@ _HOOKS = ("_forward_hooks", "_forward_pre_hooks")
 _LISTS = (torch.nn.ModuleList, torch.nn.ModuleDict, torch.nn.Sequential)
 # Code of these is not looked into: what it reads is not a program's own state.
 _CLOSED = frozenset(sys.stdlib_module_names) | {"torch", "numpy", "triton"}
-_OPEN_CLASSES = (torch.nn.Module, types.SimpleNamespace, argparse.Namespace)
+_OPEN_CLASSES = (
+    torch.nn.Module,
+    torch.quasirandom.SobolEngine,  # counts what it has drawn
+    types.SimpleNamespace,
+    argparse.Namespace,
+)
+# What stands in a class and is no state of it.
+_MEMBERS = (
+    types.FunctionType,
+    types.GetSetDescriptorType,
+    types.MemberDescriptorType,
+    classmethod,
+    staticmethod,
+    property,
+)
 # Modules of Python whose objects are containers in Python.
 _CONTAINERS = frozenset({"collections", "queue", "_thread", "threading"})
 # What becomes of what is met: a graph watches it; it is compared and put back; it is only searched
@@ -184,10 +199,12 @@ class _Slots:
         """Let the object have the attributes ``held``, and no others."""
         before, after = dict(held), dict(self.read())
         for name, slot in self._found.items():
-            if name in before and before[name] is not after.get(name, _MISSING):
-                slot.__set__(self.item, before[name])
-            elif name in after and name not in before:
-                slot.__delete__(self.item)
+            # One that is read-only in C may give another object each time; none can be put there.
+            with suppress(AttributeError):
+                if name in before and before[name] is not after.get(name, _MISSING):
+                    slot.__set__(self.item, before[name])
+                elif name in after and name not in before:
+                    slot.__delete__(self.item)
 
 
 class PythonState:
@@ -362,8 +379,16 @@ class PythonState:
                 self._open_space(path, item.__dict__, _SEARCHED)
         elif raw.is_a(item, type):
             if _package(item) not in _CLOSED:
-                near = _package(item) in self._open_packages
-                self._open_space(path, raw.namespace(item), _COMPARED if near else _SEARCHED)
+                near, space = _package(item) in self._open_packages, raw.namespace(item)
+                self._open_space(path, space, _COMPARED if near else _SEARCHED)
+                if near:  # what a call binds there
+                    own = tuple(
+                        name
+                        for name, value in space.items()
+                        if not name.startswith("__") and not raw.is_a(value, *_MEMBERS)
+                    )
+                    held = _Container(raw.name_of(item), item, own)
+                    self._todo[_COMPARED].extend(self._keep(held, _COMPARED))
         elif _package(kind) == _OURS:
             # Our own objects change with every call; what matters is the function inside.
             yield path, (raw.attributes(item) or {}).get("__wrapped__")

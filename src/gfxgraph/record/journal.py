@@ -19,7 +19,7 @@ from torch.utils._python_dispatch import _disable_current_modes
 
 from ..device import generator_state
 from ..errors import CaptureError
-from .effects import tensors_in
+from .effects import storage_key, tensors_in
 
 __all__ = ["Journal", "Judge", "perform"]
 
@@ -39,7 +39,7 @@ class _Call:
     """One call: its tensors before, those that it may have written, and what it gave.
 
     ``own`` are the tensors themselves; a result that is one of them is that of the next call.
-    ``states`` are where it left the generators.
+    ``states`` are where it left the generators. ``gives_views``: it gave a view of an argument.
     """
 
     fn: Callable[..., Any]
@@ -48,6 +48,7 @@ class _Call:
     result: Any
     own: list[torch.Tensor]
     states: list[tuple[torch.Generator, torch.Tensor]]
+    gives_views: bool = False
 
     def give(self, given: list[torch.Tensor]) -> Any:
         """Do to ``given`` and to the generators what the call did, and give what it gave."""
@@ -156,6 +157,11 @@ class Journal:
                 transient=True,
             )
         call = self._left.popleft()
+        if call.gives_views:
+            raise CaptureError(
+                f"{name}(), which is marked no_graph, returns a view of its argument; a write to "
+                "it would be lost. Let it return the argument itself, or a copy."
+            )
         number = len(self._last_given)
         expected = self._expected[number] if number < len(self._expected) else call.given
         with _unseen():
@@ -178,13 +184,23 @@ class Journal:
         """Run ``fn``, and remember what that gave and what it may have written."""
         given = list(tensors_in((args, kwargs)))
         if not self._copies:  # in a replay: as little as possible
-            versions = [_version(tensor) for tensor in given]
-            result = _run(fn, args, kwargs, given)
+            if len(set(map(storage_key, given))) == len(given):
+                # The function may keep what it is given, and the next replay writes there again.
+                own = list(map(_copy, given))
+                args, kwargs = _exchanged((args, kwargs), given, own)
+            else:
+                own = given
+            versions = [_version(tensor) for tensor in own]
+            result = _exchanged(_run(fn, args, kwargs, own), own, given)
             changed = {
                 position: _copy(tensor)
-                for position, tensor in enumerate(given)
+                for position, tensor in enumerate(own)
                 if versions[position] is None or _version(tensor) != versions[position]
             }
+            with torch.no_grad():
+                for position, value in changed.items():
+                    if own is not given:
+                        given[position].copy_(value)
             self._calls.append(_Call(fn, [], changed, result, given, self._states()))
             return result
         with _unseen():
@@ -201,11 +217,20 @@ class Journal:
             after = dict(enumerate(map(_copy, given)))
             self._last_given.append(before)
             kept = pytree.tree_map(keep, result)
-            self._calls.append(_Call(fn, before, after, kept, [], self._states()))
+            views = not {*map(storage_key, given)}.isdisjoint(
+                storage_key(t) for t in tensors_in(result) if not any(t is g for g in given)
+            )
+            self._calls.append(_Call(fn, before, after, kept, [], self._states(), views))
         return result
 
     def _states(self) -> list[tuple[torch.Generator, torch.Tensor]]:
         return [(generator, generator_state(generator)) for generator in self._generators]
+
+
+def _exchanged(tree: Any, these: list[torch.Tensor], those: list[torch.Tensor]) -> Any:
+    """``tree`` with each tensor of one list replaced by that of the other."""
+    others = {id(one): other for one, other in zip(these, those, strict=True)}
+    return pytree.tree_map_only(torch.Tensor, lambda t: others.get(id(t), t), tree)
 
 
 def perform(fn: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:

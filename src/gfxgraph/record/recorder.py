@@ -16,6 +16,7 @@ from torch.utils._python_dispatch import _disable_current_modes
 
 from ..device.operators import written_tensors
 from .effects import UndoLog, tensors_in
+from .explain import explain
 from .source import Source, users_line
 from .watch import Dependence, Point, Watch
 
@@ -231,6 +232,10 @@ class Recorder(Watch):
         if not isinstance(func, OpOverload):
             self.drew(repeats=True)
         return result
+
+    def rebinds(self, what: str) -> None:
+        """Refuse, before it is done: no replay would do it."""
+        raise explain("side-effect", what, users_line())
 
     def heard(self, kind: str, what: str, detail: Any) -> object:
         """A call of the host's that is no operation."""

@@ -117,6 +117,7 @@ _METHODS: dict[str, dict[str, str]] = {
     "mmap": {"mmap": "flush move read read_byte readline resize seek write write_byte"},
     "_csv": {"Writer": "writerow writerows"},
     "_pickle": {"Pickler": "dump", "Unpickler": "load"},
+    "torch._C": {"Generator": "initial_seed seed"},
     "numpy": {"ndarray": "dump tofile"},
     "select": {"epoll": "modify poll register unregister", "poll": "poll"},
 }

@@ -80,6 +80,7 @@ Dependence: TypeAlias = Literal["layout", "views", "place"]
 """What of an argument a call depends on: its strides, whether a view of it can be had, or where in
 its storage it begins, which a static input does not have."""
 
+_GRAD: Any = vars(torch._C.TensorBase)["grad"]
 _LAYOUT: dict[object, tuple[Dependence, str]] = {
     torch.Tensor.stride: ("layout", "Tensor.stride()"),
     torch.Tensor.is_contiguous: ("layout", "Tensor.is_contiguous()"),
@@ -101,6 +102,7 @@ _LAYOUT: dict[object, tuple[Dependence, str]] = {
     torch.Tensor.is_set_to: ("place", "Tensor.is_set_to()"),
     torch.Tensor._is_view: ("place", "Tensor._is_view()"),
     vars(torch._C.TensorBase)["_base"].__get__: ("place", "Tensor._base"),
+    _GRAD.__get__: ("place", "Tensor.grad"),
 }
 
 _local = threading.local()
@@ -217,6 +219,9 @@ class Watch:
     def called_compiled(self) -> None:
         """Something was called that is to be compiled; it ran as it is."""
 
+    def rebinds(self, what: str) -> None:
+        """An attribute of a tensor from outside is about to be given another object."""
+
     def laid_out(self, how: Dependence, what: str) -> None:
         """Something depends on how an argument lies in memory."""
 
@@ -320,6 +325,8 @@ class Watch:
         depends = _LAYOUT.get(func)
         if depends is not None and not self.handling and self.name(tensor) in self.inputs:
             self.laid_out(*depends)
+        if func == _GRAD.__set__ and self.name(tensor) not in self.inside:
+            self.rebinds("Tensor.grad = ...")
         pointer = _POINTERS.get(func)
         # While an operation is in our hands it is us who ask for its storages.
         if pointer is not None and not (self.handling and func is torch.Tensor.untyped_storage):
