@@ -534,6 +534,7 @@ class Engine:
         No lock of ours is held while the caller's own run goes on, and none is waited for.
         """
         as_before, generators = self._as_of_now(fn, args, kwargs, leaves, tree)
+        versions = list(map(_version, leaves))
         journal = Journal(generators=generators)
         with being_busy(), collectives.noticed() as issued, journal.playing():
             result = fn(*args, **kwargs)
@@ -545,7 +546,8 @@ class Engine:
             with self._lock:
                 if self._keys.get(key) is not tree:
                     return result
-            with as_before(), collectives.known(issued), journal.offered():
+            wrote = None in versions or versions != list(map(_version, leaves))
+            with as_before(wrote), collectives.known(issued), journal.offered():
                 error = make(result)
         finally:
             CAPTURING.release()
@@ -563,7 +565,7 @@ class Engine:
         kwargs: dict[str, Any],
         leaves: list[torch.Tensor],
         tree: Entry | None,
-    ) -> tuple[Callable[[], AbstractContextManager[None]], list[torch.Generator]]:
+    ) -> tuple[Callable[[bool], AbstractContextManager[Any]], list[torch.Generator]]:
         device = current_device()
         where = next((t.device for t in leaves if t.device.type == device.type), None)
         index = device.index(where or torch.device(device.type))
@@ -1144,6 +1146,11 @@ def _reset(engine: weakref.ref[Engine]) -> None:
     if alive is not None:
         for entry in alive.empty():
             when_free(entry.release, patience=0.0)
+
+
+def _version(tensor: torch.Tensor) -> int | None:
+    """How often it was written to; ``None``: nobody counts."""
+    return None if tensor.is_inference() else tensor._version
 
 
 def _replay_us(*entries: Entry) -> list[float]:

@@ -21,11 +21,12 @@ def as_of_now(
     index: int,
     regions: Sequence[torch.Tensor] = (),
     found: Found = (),
-) -> Callable[[], AbstractContextManager[None]]:
+) -> Callable[[bool], AbstractContextManager[None]]:
     """Remember what the path of a call depends on, beside its arguments.
 
     Entering what is returned puts that back for as long as it is entered: a capture after the call
-    then takes the path that the call took, and knows which iterators the call has advanced.
+    then takes the path that the call took, and knows which iterators the call has advanced. It
+    takes whether the call wrote to its arguments, which is not put back.
 
     Args:
         device: the device whose generator it is.
@@ -47,7 +48,8 @@ def as_of_now(
             generator.set_state(state)
 
     @contextmanager
-    def put_back() -> Iterator[None]:
+    def put_back(wrote_arguments: bool = False) -> Iterator[None]:
+        one_shots.in_doubt = wrote_arguments
         with torch.no_grad():
             after = now()
             put(*before)

@@ -284,6 +284,10 @@ class HostState:
             and not len(self._one_shots)
         )
 
+    def refuse_one_shots(self, why: str) -> None:
+        """Raise if there is anything that cannot be put back."""
+        self._one_shots.refuse(why)
+
     def check_one_shots(self, before: OneShots | None) -> None:
         """See :meth:`OneShots.check`."""
         self._one_shots.check(before)

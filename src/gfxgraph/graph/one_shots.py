@@ -252,9 +252,14 @@ def _reduced(item: Any, depth: int) -> Any:
 
 
 class OneShots:
-    """Iterators and other things that can be advanced and not be put back, as they are now."""
+    """Iterators and other things that can be advanced and not be put back, as they are now.
+
+    Attributes:
+        in_doubt: whether the run after which they are compared cannot be made again as it was.
+    """
 
     def __init__(self, found: Found) -> None:
+        self.in_doubt = False
         self._items: dict[int, tuple[str, Any, Any]] = {}
         for path, item in found:
             if is_one_shot(item):
@@ -262,6 +267,18 @@ class OneShots:
 
     def __len__(self) -> int:
         return len(self._items)
+
+    def refuse(self, why: str) -> None:
+        """Raise if there is any.
+
+        Raises:
+            CaptureError: there is; ``why`` says what may advance it.
+        """
+        for path, item, _ in self._items.values():
+            raise CaptureError(
+                f"it reaches {path}, a {_class(item)}, {why}, which may advance it. Read it "
+                "outside of the function and pass what it gives."
+            )
 
     def check(self, before: OneShots | None) -> None:
         """Raise unless all of it stood still in a run of the caller's own.
@@ -289,6 +306,12 @@ class OneShots:
                 raise CaptureError(
                     f"it is not known yet whether a call advances {path}, a {_class(item)}",
                     transient=True,
+                )
+            if before.in_doubt:
+                raise CaptureError(
+                    f"it reaches {path}, a {_class(item)}, and writes to its arguments: nobody can "
+                    "see whether a further run would advance it. Read it outside of the function "
+                    "and pass what it gives."
                 )
             if before._items[key][2] != position:
                 # Perhaps in the first call only; it has not run again.

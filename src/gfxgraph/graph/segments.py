@@ -10,7 +10,7 @@ from __future__ import annotations
 import functools
 import warnings
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -424,7 +424,10 @@ class Tracer(Watch):
                 child = self._child(event)
                 self._segment.children[key] = child
         self._segment = child
-        self._graph = self._begin()
+        # On a GPU torch fills in the generator's state, which is no operation of the function's;
+        # the emulated device puts modes of its own.
+        with nullcontext() if self.emulated else dispatch_stack._disable_current_modes():
+            self._graph = self._begin()
         self.to_top()
         return _handed_out(child.result, given)
 

@@ -180,6 +180,7 @@ def warm_up(this: Run, warmup: int) -> WarmedUp:
         uncompiled_states=uncompiled_states,
     )
     if any(event.folds and not event.is_of_the_host for event in recording.events):
+        this.host.refuse_one_shots("and what it reads has to be confirmed with other inputs")
         _confirm(this, warmed_up)
     return warmed_up
 
