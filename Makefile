@@ -3,7 +3,7 @@
 #
 # test-torch tests with another PyTorch, in an environment of its own (see docs/versions.md):
 #   make test-torch TORCH=2.9.1 [PYTHON=python3.12] [CORE=1] [RECORD=1]
-# test-long is what takes longer than test: the oldest PyTorch.
+# test-long is what takes longer than test: random programs, and the oldest PyTorch.
 
 PYTHON ?= python3
 VENV ?= .venv
@@ -31,7 +31,8 @@ test-torch:
 test-torch-in: $(READY)
 	@$(BIN)/python benchmarks/versions.py $(if $(CORE),--core) $(if $(RECORD),--record) --commit "$(COMMIT)"
 
-test-long:
+test-long: $(READY)
+	@PYTHONPATH=src $(BIN)/python tests/fuzz/programs.py --count 2500 --seconds 120 --processes 2
 	@$(MAKE) --no-print-directory test-torch TORCH=$(OLDEST_TORCH) CORE=1
 
 lint: $(READY)

@@ -667,3 +667,23 @@ def test_a_cond_of_torch_decides_anew_in_each_call(device):
         assert torch.equal(graph(x), fn(x))
     (row,) = graph.stats().graphs
     assert any("torch.cond()" in line for line in row.report)
+
+
+@torch.no_grad()
+def test_a_path_that_writes_to_an_expanded_argument_runs_eagerly(device):
+    def fn(x, y):
+        if y.sum() > 0:
+            x.zero_()
+        return y * 2
+
+    graph = gfxgraph.graphed(fn)
+    for sign in (-1.0, -1.0, 1.0, 1.0, -1.0):
+        x = torch.ones(1, 3, device=device).expand(2, 3)
+        y = torch.full((3,), sign, device=device)
+        try:
+            expected = fn(torch.ones(1, 3, device=device).expand(2, 3), y)
+        except RuntimeError:
+            with pytest.raises(RuntimeError):
+                graph(x, y)
+        else:
+            assert torch.equal(graph(x, y), expected)

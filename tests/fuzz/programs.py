@@ -347,8 +347,11 @@ def generate(seed: int, pools: bool = True) -> Program:
     )
     writer.block(0, chance.randint(2, 9))
     body = "\n".join(writer.lines)
+    prelude = _PRELUDE
+    if "state.numbers" not in body:  # what reaches an iterator is not run on other inputs
+        prelude = prelude.replace("iter(range(10**9))", "range(3)")
     source = (
-        f"{_PRELUDE}    def fn(x, y):\n{body}\n        return {writer.result()}\n\n"
+        f"{prelude}    def fn(x, y):\n{body}\n        return {writer.result()}\n\n"
         "    return fn, state, own\n"
     )
     way = chance.choice(_POOLS if pools and chance.random() < 0.15 else _WAYS)

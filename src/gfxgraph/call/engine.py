@@ -937,12 +937,12 @@ class Engine:
             raise
         assert body.out_spec is not None  # it ran
         lane.learn(captured.peak_bytes)
-        if tree is not None:
-            return tree.grown(captured, statics, leaves, body.out_spec)
         given = [s for s in statics if storage_key(s) in captured.written]
         if given and (shares_memory(leaves) or any(0 in s.stride() for s in given)):
-            captured.root.reset()
+            (captured.root if captured.graft is None else captured.graft.child).reset()
             raise CaptureError(SHARED)
+        if tree is not None:
+            return tree.grown(captured, statics, leaves, body.out_spec)
         entry = Entry(
             _describe_key(leaves, spec),
             captured,
