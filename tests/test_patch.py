@@ -357,8 +357,12 @@ def noisy(x):
     return x + 1
 
 
+def in_use() -> dict[str, int]:
+    return {f"{p.owner!r}.{p.name}": len(p.users) for p in patch._places.values() if p.users}
+
+
 def test_everything_in_eight_threads_leaves_every_attribute_as_it_was(inventory, capsys):
-    flag = torch._C._only_lift_cpu_tensors()
+    flag, before = torch._C._only_lift_cpu_tensors(), in_use()
     model = torch.nn.Linear(4, 4)
     errors = []
 
@@ -411,7 +415,7 @@ def test_everything_in_eight_threads_leaves_every_attribute_as_it_was(inventory,
     assert torch._C._only_lift_cpu_tensors() == flag
     assert sys.getprofile() is None and sys.gettrace() is None
     gc.collect()  # captures that other tests have dropped in the middle
-    assert not any(place.users for place in patch._places.values())
+    assert {name: users for name, users in in_use().items() if users > before.get(name, 0)} == {}
 
 
 def test_prints_of_other_threads_are_neither_swallowed_nor_counted(capsys):
