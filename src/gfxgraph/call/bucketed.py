@@ -590,7 +590,7 @@ class BucketEngine(Engine):
         ]
 
     def _runner(self, captured: CapturedGraph | None) -> Runner:
-        """What runs calls that nobody made, and takes back what they do outside."""
+        """A runner for made calls: it runs them and rolls back what they do outside."""
         device = current_device()
 
         def run(fn: Callable[..., Any], call: Call) -> Ran:

@@ -268,7 +268,7 @@ def _why(error: RuntimeError) -> str:
 
 
 def _give_up(calls: ObservedCalls, modes: _Modes, reason: str) -> _CallAgain:
-    """What makes the call of the block eagerly from now on."""
+    """A stand-in that runs the call of the block eagerly from now on."""
     return _CallAgain(calls, _eagerly(calls.fn, reason, fails_now=False), modes)
 
 

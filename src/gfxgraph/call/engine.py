@@ -1220,7 +1220,7 @@ def _conditions(fn: Any) -> list[Condition]:
 
 
 def key_of(fn: Any, leaves: Sequence[torch.Tensor], spec: Spec, asks_layout: bool = False) -> Any:
-    """What calls have in common that one graph can answer.
+    """The key of a call: calls with equal keys can share one graph.
 
     With ``asks_layout`` that includes all strides; without, the slices of buffers of any size have
     one key with contiguous tensors.
