@@ -14,6 +14,7 @@ TORCH ?=
 OLDEST_TORCH := $(shell sed -n 's/.*"torch>=\([0-9.]*\)".*/\1.0/p' pyproject.toml)
 TORCH_VENV = .venv-torch-$(TORCH)$(if $(filter-out python3,$(PYTHON)),-$(notdir $(PYTHON)))
 COMMIT ?= $(shell git rev-parse --short HEAD 2>/dev/null)
+PROCESSES ?= 2
 QUERY := a cat that slowly vanishes and leaves only its grin
 
 .PHONY: demo test test-torch test-torch-in test-long lint test-gpu bench clean
@@ -22,14 +23,14 @@ demo: $(READY)
 	@$(BIN)/gfxgraph demo --query "$(QUERY)"
 
 test: $(READY)
-	@$(BIN)/python -m pytest -m "not gpu"
+	@$(BIN)/python -m pytest -m "not gpu" -n $(PROCESSES)
 
 test-torch:
 	@test -n "$(TORCH)" || { echo "make test-torch TORCH=$(OLDEST_TORCH) ..." >&2; exit 1; }
 	@$(MAKE) --no-print-directory test-torch-in VENV=$(TORCH_VENV) TORCH=$(TORCH)
 
 test-torch-in: $(READY)
-	@$(BIN)/python benchmarks/versions.py $(if $(CORE),--core) $(if $(RECORD),--record) --commit "$(COMMIT)"
+	@$(BIN)/python benchmarks/versions.py $(if $(CORE),--core) $(if $(RECORD),--record) --commit "$(COMMIT)" -n $(PROCESSES)
 
 test-long: $(READY)
 	@PYTHONPATH=src $(BIN)/python tests/fuzz/programs.py --count 2500 --seconds 120 --processes 2

@@ -102,7 +102,7 @@ CASES = [
 ]
 
 
-@pytest.mark.parametrize(("fn", "verdict", "rule", "offset"), CASES, ids=lambda c: str(c)[:30])
+@pytest.mark.parametrize(("fn", "verdict", "rule", "offset"), CASES)
 def test_the_verdict_and_the_line_are_right(fn, verdict, rule, offset):
     report = gfxgraph.check(fn, x())
     assert report.verdict == verdict, report

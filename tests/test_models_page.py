@@ -140,7 +140,9 @@ def test_what_was_not_compiled_says_why(tmp_path):
     assert "| mlp | torch.compile max-autotune |  |  |  |  | failed: `RuntimeError: x` |" in page
 
 
-@pytest.mark.parametrize("text", [models_table.PAGE, *RESULTS.glob("*.json")], ids=lambda p: p.name)
+@pytest.mark.parametrize(
+    "text", [models_table.PAGE, *sorted(RESULTS.glob("*.json"))], ids=lambda p: p.name
+)
 def test_nothing_of_the_machine_is_told(text):
     assert not re.search(r"site-packages|/home/|/opt/|/tmp/|/usr/|/root/", text.read_text())
 
