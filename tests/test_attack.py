@@ -127,3 +127,46 @@ def test_a_number_that_follows_the_size_is_found_whatever_the_first_data(device,
     for n in (1, 1, 2, 3, 1, 4):
         x = -torch.ones(n, 3, device=device) * n
         assert torch.equal(graph(x), fn(x))
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("catches", [True, False])
+def test_an_error_of_a_no_graph_function_is_raised_where_it_is_called(device, catches):
+    def make() -> Any:
+        state = {"calls": 0, "caught": 0}
+        total = torch.zeros(2, device=device)
+
+        @gfxgraph.no_graph
+        def risky(y):
+            state["calls"] += 1
+            if state["calls"] % 3 == 0:
+                raise ValueError("no")
+            y.mul_(2)
+
+        def fn(x):
+            y = x + 1
+            total.add_(1)
+            try:
+                risky(y)
+            except ValueError:
+                if not catches:
+                    raise
+                state["caught"] += 1
+                y = y - 5
+            return y + total
+
+        return fn, state, total
+
+    (eager, *theirs), (plain, *ours) = make(), make()
+    graph = gfxgraph.graphed(plain)
+    for n in range(9):
+        results: list[Any] = []
+        for fn in (eager, graph):
+            try:
+                results.append(fn(torch.full((2,), float(n), device=device)).tolist())
+            except ValueError as error:
+                results.append(str(error))
+        assert results[0] == results[1]
+        assert theirs[0] == ours[0]
+        assert torch.equal(theirs[1], ours[1])
+    assert graph.stats().replays > 0

@@ -538,3 +538,32 @@ def test_what_is_built_from_a_spec_has_that_spec(args):
         *spec[3], tensor_check(leaves), [], range(len(leaves)), lambda fn, a, k, leaves: leaves
     )
     assert all(a is b for a, b in zip(found(None, args, {}), leaves, strict=True))
+
+
+@torch.no_grad()
+def test_random_numbers_for_arguments_anywhere_in_memory_are_those_of_eager(device):
+    def fn(x):
+        return nn.functional.dropout(x, 0.5) + 1
+
+    buffer = torch.arange(64.0, device=device)
+    calls = [buffer[at : at + 17] for at in (0, 0, 1, 1, 8, 3, 1, 16)]
+    calls += [buffer.view(8, 8)[:, :3]] * 2
+    graph = gfxgraph.graphed(fn)
+    for seed, x in enumerate(calls):
+        results = []
+        for run in (fn, graph):
+            torch.manual_seed(seed)
+            results.append(run(x))
+        assert torch.equal(*results)
+    # at 0, 8 and 16; at 1; at 3; of rows
+    assert (graph.stats().captures, graph.stats().fallbacks) == (4, {})
+    assert graph.stats().replays == 6
+
+
+@torch.no_grad()
+def test_how_arguments_lie_in_memory_is_no_key_where_nothing_is_drawn(device):
+    buffer = torch.arange(64.0, device=device)
+    graph = gfxgraph.graphed(lambda x: x * 2 + 1)
+    for at in (0, 1, 2, 3, 8):
+        assert torch.equal(graph(buffer[at : at + 17]), buffer[at : at + 17] * 2 + 1)
+    assert graph.stats().captures == 1

@@ -22,6 +22,21 @@ from gfxgraph.stats import tally
 pytestmark = pytest.mark.usefixtures("no_grad")
 
 
+class Hidden:
+    """A number behind a pointer of C."""
+
+    def __init__(self, value):
+        self._memory = ctypes.pointer(ctypes.c_double(value))
+
+    @property
+    def value(self):
+        return self._memory.contents.value
+
+    @value.setter
+    def value(self, value):
+        self._memory.contents.value = value
+
+
 @pytest.fixture
 def no_grad():
     with torch.no_grad():
@@ -31,7 +46,7 @@ def no_grad():
 @pytest.fixture
 def factor():
     """A number that no guard sees."""
-    return ctypes.c_double(2.0)
+    return Hidden(2.0)
 
 
 def failures():
@@ -359,7 +374,7 @@ def test_a_compared_call_does_what_the_call_does_once(device, factor):
 def test_a_method_is_compared_for_each_instance(device):
     class Scaled:
         def __init__(self, factor):
-            self.factor = ctypes.c_double(factor)
+            self.factor = Hidden(factor)
 
         @gfxgraph.graphed
         def __call__(self, x):

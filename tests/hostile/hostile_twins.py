@@ -7,7 +7,7 @@ import random
 import sys
 import types
 from collections.abc import Callable
-from dataclasses import fields, is_dataclass
+from dataclasses import dataclass, fields, is_dataclass
 from typing import Any
 
 import torch
@@ -19,6 +19,13 @@ CALLS = 5
 
 Made = tuple[Callable[..., Any], Any]
 """The function, and its state (any tree of objects) for the comparison."""
+
+
+@dataclass
+class Shown:
+    """A state that a function shows."""
+
+    show: Callable[[], Any]
 
 
 def t(n: int, *shape: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
@@ -63,6 +70,8 @@ def seen(value: Any) -> Any:
         if value.layout is not torch.strided:
             return "sparse", seen(value.to_dense())
         return value.dtype, tuple(value.shape), str(value.device.type), value.detach().clone()
+    if isinstance(value, Shown):
+        return seen(value.show())
     if isinstance(value, torch.Generator):
         return value.get_state()
     if isinstance(value, random.Random):

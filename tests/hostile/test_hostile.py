@@ -13,7 +13,8 @@ from hostile_memory import ARRANGEMENTS, FUNCTIONS, LAYOUT_CALLS, LAYOUTS, Cache
 from hostile_pools import ROWS, rows
 from hostile_pools import STATEFUL as POOL_STATEFUL
 from hostile_randoms import STATEFUL as RANDOM
-from hostile_twins import one, silent_differences, t, two
+from hostile_twins import Shown, differs, one, seen, silent_differences, t, two
+from hostile_written import SETTINGS, WRITTEN, settings_kept
 
 import gfxgraph
 
@@ -69,6 +70,34 @@ def test_the_course_of_a_function_follows_its_data(device, name, branching):
 @pytest.mark.parametrize("name", FLOW_STATEFUL)
 def test_a_function_that_raises_or_branches_leaves_the_state_of_eager(device, name):
     agree(FLOW_STATEFUL[name], one, calls=9)
+
+
+@pytest.mark.parametrize("warmup", [1, 3])
+@pytest.mark.parametrize("name", WRITTEN)
+def test_what_a_call_writes_is_written_once_wherever_it_is(device, name, warmup):
+    def make() -> Any:
+        fn, show = WRITTEN[name]()
+        return fn, Shown(show)
+
+    agree(
+        make,
+        lambda n: (t(n, 3),),
+        wrap=lambda fn: gfxgraph.graphed(fn, warmup=warmup),
+        calls=6,
+    )
+
+
+@pytest.mark.parametrize("warmup", [1, 3])
+@pytest.mark.parametrize("name", SETTINGS)
+@torch.no_grad()
+def test_a_setting_of_the_process_changes_as_often_as_in_eager(device, name, warmup):
+    views = []
+    for wrap in (lambda fn: fn, lambda fn: gfxgraph.graphed(fn, warmup=warmup)):
+        with settings_kept():
+            fn, show = SETTINGS[name]()
+            fn = wrap(fn)
+            views.append([(seen(fn(t(n, 3))), seen(show())) for n in range(6)])
+    assert not differs(*views), views
 
 
 @pytest.mark.parametrize("name", KEYS)

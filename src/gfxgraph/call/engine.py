@@ -30,6 +30,7 @@ from ..forking import new_lock
 from ..graph import raw
 from ..graph.capture import capture, capture_like
 from ..graph.compare import Tolerance
+from ..graph.executed import Executed
 from ..graph.first_call import as_of_now
 from ..graph.host_state import default_generators
 from ..graph.lane import Lane
@@ -51,6 +52,7 @@ from .entry import (
     Entry,
     GraphRow,
     Refusal,
+    alignment,
     bytes_of,
     contiguous_strides,
     make_static,
@@ -251,8 +253,13 @@ class Engine:
         #: Graphs that are no longer kept, and are not released yet.
         self._dropped: deque[Entry] = deque()
         self._thrash = self._new_thrash()
+        #: What first calls have run.
+        self._executed = Executed()
         #: Whether the function asks how its arguments lie in memory: that is part of a key then.
         self._asks_layout = False
+        #: Whether it draws random numbers on the device. Kernels that do so for whole vectors draw
+        #: in another order for tensors that are not aligned, so that is part of a key then.
+        self._draws = False
         #: Keys whose graph differed from eager execution in a later replay.
         self._differed: set[str] = set()
         self._clock = 0
@@ -315,7 +322,7 @@ class Engine:
             self._lanes.clear()
             self._tries.clear()
             self._thrash = self._new_thrash()
-            self._asks_layout = False
+            self._asks_layout = self._draws = False
             self._differed.clear()
             self._counts = _Counts()
             self._compiled = self._new_compiled()
@@ -474,7 +481,7 @@ class Engine:
             self._set_hot(self._hot)
 
     def _key_of(self, fn: Callable[..., Any], leaves: list[torch.Tensor], spec: Spec) -> Any:
-        return key_of(fn, leaves, spec, self._asks_layout)
+        return key_of(fn, leaves, spec, self._asks_layout, self._draws)
 
     def _new_compiled(self) -> Compiled | None:
         how = self._options.compile
@@ -536,8 +543,15 @@ class Engine:
         as_before, generators = self._as_of_now(fn, args, kwargs, leaves, tree)
         versions = list(map(_version, leaves))
         journal = Journal(generators=generators)
-        with being_busy(), collectives.noticed() as issued, journal.playing():
+        executed = Executed()
+        with (
+            being_busy(),
+            collectives.noticed() as issued,
+            journal.playing(),
+            executed.listening(),
+        ):
             result = fn(*args, **kwargs)
+        self._executed.learn(executed)
         with self._lock:
             self._counts.eager_calls += 1
         if not CAPTURING.acquire(blocking=False):
@@ -547,7 +561,7 @@ class Engine:
                 if self._keys.get(key) is not tree:
                     return result
             wrote = None in versions or versions != list(map(_version, leaves))
-            with as_before(wrote), collectives.known(issued), journal.offered():
+            with as_before(wrote), collectives.known(issued), journal.offered(), executed.known():
                 error = make(result)
         finally:
             CAPTURING.release()
@@ -571,7 +585,8 @@ class Engine:
         index = device.index(where or torch.device(device.type))
         found: Found = []
         if not any(isinstance(e, Entry) and e.captured and e.captured.plain for e in self._hot):
-            found = PythonState({self.name: fn, "argument": (args, kwargs)}).stateful
+            with self._executed.known():
+                found = PythonState({self.name: fn, "argument": (args, kwargs)}).stateful
         # While another thread captures, its generator is not to be asked; replays are soon over.
         if (where is None and tree is None and not found) or not CAPTURING.acquire(blocking=False):
             return nullcontext, []
@@ -626,10 +641,12 @@ class Engine:
                 raise CaptureError("argument: the function changes the shape of a tensor in place")
             try:
                 entry = self._make_entry(fn, leaves, spec, result, tree)
-            except LayoutError:
-                if self._pads or tree is not None or self._asks_layout:
+            except LayoutError as error:
+                known = self._asks_layout and (self._draws or not error.draws)
+                if self._pads or tree is not None or known:
                     raise
                 self._asks_layout = True
+                self._draws |= error.draws
                 key = self._key_of(fn, leaves, spec)
                 entry = self._make_entry(fn, leaves, spec, result, tree)
             try:
@@ -639,7 +656,11 @@ class Engine:
                 raise
             if entry.captured is not None:
                 entry.captured.sample.clear()
-                self._asks_layout |= entry.captured.asks_layout and not self._pads
+                if not self._pads:
+                    self._asks_layout |= entry.captured.asks_layout
+                    if entry.captured.draws_random_numbers and not self._draws:
+                        self._asks_layout = self._draws = True
+                        fits = self.recogniser(fn, leaves, spec)
             entry.attempt = fits(entry.replay)
             entry.on_new_path = functools.partial(self._new_path, key, spec)
             if entry.captured is not None and entry.captured.groups:
@@ -723,13 +744,15 @@ class Engine:
                     self._drop(key)
         self._release_dropped()
 
-    @staticmethod
     def recogniser(
-        fn: Callable[..., Any], leaves: list[torch.Tensor], spec: Spec
+        self, fn: Callable[..., Any], leaves: list[torch.Tensor], spec: Spec
     ) -> Callable[[Callable[..., Any]], Attempt]:
         """Makes of a replay an attempt that takes calls like this one only."""
         same = _first_of_each(leaves)
-        check = tensor_check([leaves[n] for n in dict.fromkeys(same)]) if leaves else None
+        tensors = [leaves[n] for n in dict.fromkeys(same)]
+        check = tensor_check(tensors) if leaves else None
+        if check is not None and self._draws:
+            check = _aligned_check(check, tensors)
         # The check of the tensors sees inference mode, autocast, dispatch modes and transforms.
         conditions = [c for c in _conditions(fn) if check is None or c[0] not in _SEEN_BY_CHECK]
         return functools.partial(matcher, spec[3][0], spec[3][1], check, conditions, same)
@@ -882,13 +905,16 @@ class Engine:
         for leaf in leaves:
             if id(leaf) not in made:
                 strides = _strides(leaf, self._asks_layout)
-                made[id(leaf)] = make_static(leaf, torch_device, strides)
+                behind = alignment(leaf) if self._draws else 0
+                made[id(leaf)] = make_static(leaf, torch_device, strides, behind)
         statics = [made[id(leaf)] for leaf in leaves]
         layout: Layout = "own"
         if self._pads:
             layout = "padded"
         elif any(s.stride() != leaf.stride() for s, leaf in zip(statics, leaves, strict=True)):
             layout = "rows"
+        elif list(map(alignment, statics)) != list(map(alignment, leaves)):
+            layout = "aligned"
         body = _Body(fn if code is None else code.of(fn), spec, statics, torch_device)
         first_outputs = None if first is None else body.accept(*first)
         opaque = [c.value for c in constants(spec) if not c.is_value]
@@ -1219,11 +1245,25 @@ def _conditions(fn: Any) -> list[Condition]:
     return found
 
 
-def key_of(fn: Any, leaves: Sequence[torch.Tensor], spec: Spec, asks_layout: bool = False) -> Any:
+def _aligned_check(
+    check: Callable[..., bool], tensors: Sequence[torch.Tensor]
+) -> Callable[..., bool]:
+    """``check``, and whether tensors are aligned as these are."""
+    wanted = list(map(alignment, tensors))
+    return lambda *found: check(*found) and list(map(alignment, found)) == wanted
+
+
+def key_of(
+    fn: Any,
+    leaves: Sequence[torch.Tensor],
+    spec: Spec,
+    asks_layout: bool = False,
+    draws: bool = False,
+) -> Any:
     """The key of a call: calls with equal keys can share one graph.
 
     With ``asks_layout`` that includes all strides; without, the slices of buffers of any size have
-    one key with contiguous tensors.
+    one key with contiguous tensors. With ``draws`` it includes how tensors are aligned.
     """
     storages = [storage_key(leaf) if leaf.numel() else None for leaf in leaves]
     shared = None
@@ -1237,6 +1277,7 @@ def key_of(fn: Any, leaves: Sequence[torch.Tensor], spec: Spec, asks_layout: boo
                 leaf.dtype,
                 leaf.device,
                 _strides(leaf, asks_layout),
+                alignment(leaf) if draws else 0,
                 overlaps_itself(leaf),
                 leaf.requires_grad,
                 leaf.is_conj(),

@@ -33,6 +33,7 @@ __all__ = [
     "Entry",
     "GraphRow",
     "Refusal",
+    "alignment",
     "bytes_of",
     "contiguous_strides",
     "copier",
@@ -56,6 +57,9 @@ _MANY = 16
 
 # Bytes between the elements of a static input that lies in memory as its argument does.
 _MAX_GAPS = 256 << 20
+
+# Bytes of the widest load of a kernel that works on vectors: four doubles.
+_LOADED_AT_ONCE = 32
 
 
 @dataclass(frozen=True)
@@ -376,7 +380,12 @@ class Entry:
                     if calls_user:  # what that does is done, whatever path the data takes
                         journal = Journal(copies=False, generators=drawn_from)
                         with journal.playing():
-                            last = run(root)
+                            try:
+                                last = run(root)
+                            except Exception:
+                                if not journal.raised:
+                                    raise
+                                last = None  # the function may catch it
                     else:
                         last = run(root)
                     if last is not None and last.build is not None:
@@ -546,8 +555,13 @@ def bytes_of(tensor: torch.Tensor) -> int:
     return tensor.numel() * tensor.element_size()
 
 
+def alignment(leaf: torch.Tensor) -> int:
+    """Bytes by which ``leaf`` lies behind a multiple of what kernels load at once."""
+    return leaf.data_ptr() % _LOADED_AT_ONCE if leaf.numel() else 0
+
+
 def make_static(
-    leaf: torch.Tensor, device: torch.device, strides: Sequence[int] | None
+    leaf: torch.Tensor, device: torch.device, strides: Sequence[int] | None, behind: int = 0
 ) -> torch.Tensor:
     """A static input for ``leaf``: same shape and dtype, on ``device``, with what it holds now.
 
@@ -555,6 +569,7 @@ def make_static(
         leaf: the argument.
         device: where the graph runs.
         strides: of the static input; ``None``: it is contiguous.
+        behind: its :func:`alignment`, in bytes.
 
     Raises:
         CaptureError: with such strides it takes far more memory than its elements do.
@@ -570,7 +585,12 @@ def make_static(
         )
     # Never an inference tensor: it is written in whatever mode the caller is in.
     with torch.inference_mode(False), torch.no_grad():
-        static = torch.empty_strided(leaf.shape, strides, dtype=leaf.dtype, device=device)
+        if behind:
+            offset = behind // leaf.element_size()
+            memory = torch.empty(offset + span, dtype=leaf.dtype, device=device)
+            static = memory.as_strided(leaf.shape, strides, offset)
+        else:
+            static = torch.empty_strided(leaf.shape, strides, dtype=leaf.dtype, device=device)
         if leaf.is_neg():
             static = torch._neg_view(static)
         if leaf.is_conj():

@@ -30,7 +30,7 @@ from ..record.side_effects import side_effects
 from ..record.source import Source
 from ..stats import log
 from .compare import Tolerance, difference
-from .first_call import one_shots_before
+from .first_call import one_shots_before, raise_if_moved
 from .first_replay import compare_all, first_replay, rounding, timed_replay, verify
 from .guard import Guard
 from .host_state import HostState
@@ -195,7 +195,10 @@ def capture(
             f"autograd records into {some(python_state.recorded())}; a replay records nothing. "
             "Call it under torch.no_grad() or torch.inference_mode()."
         )
+    raise_if_moved()
     host = HostState(device, index, python_state.stateful)
+    if layout == "padded":
+        host.refuse_one_shots("and runs with padded arguments")
     host.check_one_shots(one_shots_before())
 
     def rewind() -> None:
@@ -572,7 +575,7 @@ def rehearse(
     written = UndoLog()
     state = PythonState({"the function": function})
     host = HostState(device, index, state.stateful)
-    host.check_one_shots(one_shots_before())
+    host.refuse_one_shots("and is tried with arguments that nobody called it with")
     recorder = Recorder(device.type, inputs, written, keep_values=True, generators=host)
     try:
         with being_busy(), no_side_effects(), refused(), recorder.watching():

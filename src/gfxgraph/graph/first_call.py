@@ -9,11 +9,12 @@ from contextlib import AbstractContextManager, contextmanager
 import torch
 
 from ..device import Device, generator_state
+from ..errors import CaptureError
 from . import raw
-from .host_state import default_generators
+from .host_state import Stood, default_generators
 from .one_shots import Found, OneShots
 
-__all__ = ["as_of_now", "one_shots_before"]
+__all__ = ["as_of_now", "one_shots_before", "raise_if_moved"]
 
 
 def as_of_now(
@@ -34,7 +35,7 @@ def as_of_now(
         regions: memory that the call may write to.
         found: generators and iterators that it may advance.
     """
-    one_shots = OneShots(found)
+    one_shots, stood = OneShots(found), Stood(found)
     own = [item for _, item in found if raw.is_a(item, torch._C.Generator)]
     generators = [*own, *default_generators(device, index)]
 
@@ -49,15 +50,16 @@ def as_of_now(
 
     @contextmanager
     def put_back(wrote_arguments: bool = False) -> Iterator[None]:
-        one_shots.in_doubt = wrote_arguments
+        one_shots.in_doubt, error = wrote_arguments, stood.error()
         with torch.no_grad():
             after = now()
             put(*before)
-        outer, _of_the_call.one_shots = _of_the_call.one_shots, one_shots
+        outer = _of_the_call.one_shots, _of_the_call.error
+        _of_the_call.one_shots, _of_the_call.error = one_shots, error
         try:
             yield
         finally:
-            _of_the_call.one_shots = outer
+            _of_the_call.one_shots, _of_the_call.error = outer
             with torch.no_grad():
                 put(*after)
 
@@ -68,6 +70,7 @@ def as_of_now(
 
 class _OfTheCall(threading.local):
     one_shots: OneShots | None = None
+    error: CaptureError | None = None
 
 
 _of_the_call = _OfTheCall()
@@ -76,3 +79,13 @@ _of_the_call = _OfTheCall()
 def one_shots_before() -> OneShots | None:
     """The iterators as they were before the caller's own run; ``None``: there was none."""
     return _of_the_call.one_shots
+
+
+def raise_if_moved() -> None:
+    """Raise if the caller's own run advanced what no replay does; it is not run again then.
+
+    Raises:
+        CaptureError: it did.
+    """
+    if _of_the_call.error is not None:
+        raise _of_the_call.error

@@ -15,6 +15,7 @@ from __future__ import annotations
 import _random
 import array
 import contextvars
+import ctypes
 import pickle
 import random
 import sys
@@ -38,6 +39,7 @@ from .one_shots import (
     is_one_shot,
     numpy_random,
 )
+from .torch_settings import SETTINGS
 
 __all__ = ["HostState", "default_generators", "is_stateful"]
 
@@ -89,6 +91,21 @@ def _write_python_array(item: Any, state: bytes) -> None:
     item.frombytes(state)
 
 
+def _write_view(item: memoryview, state: bytes) -> None:
+    item.cast("B")[:] = state
+
+
+def _write_c_data(item: Any, state: bytes) -> None:
+    ctypes.memmove(ctypes.addressof(item), state, len(state))
+
+
+# What holds its data itself; a pointer is data of its owner.
+_C_DATA: tuple[type, ...] = (
+    ctypes.Array,
+    ctypes.Structure,
+    ctypes.Union,
+    ctypes._SimpleCData,
+)
 _TORCH = _Kind("torch.Generator", generator_state, lambda item, state: item.set_state(state))
 _RANDOM = _Kind("random.Random", _read_random, _write_random)
 
@@ -112,6 +129,7 @@ def _write_variable(variable: Any, state: _Value) -> None:
     variable.set(None if state.value is _UNSET else state.value)
 
 
+_SETTING = _Kind("setting", lambda s: s.read(), lambda s, value: s.write(value))
 _VARIABLE = _Kind("contextvars.ContextVar", lambda v: _Value(v.get(_UNSET)), _write_variable)
 
 
@@ -124,6 +142,12 @@ def _kind(item: Any) -> _Kind | None:
         return _RANDOM
     if cls is contextvars.ContextVar:
         return _VARIABLE
+    if cls is memoryview:
+        small = not item.readonly and item.c_contiguous and item.nbytes <= _MAX_BYTES
+        return _Kind("memoryview", bytes, _write_view) if small else None
+    if raw.is_a(item, *_C_DATA):
+        small = ctypes.sizeof(item) <= _MAX_BYTES
+        return _Kind("ctypes object", bytes, _write_c_data) if small else None
     if cls is bytearray:
         return _Kind("bytearray", bytes, _write_bytearray) if len(item) <= _MAX_BYTES else None
     if cls is array.array:
@@ -183,7 +207,9 @@ _by_class: dict[int, tuple[weakref.ref[type], bool, bool]] = {}
 
 def _is_buffer(cls: type) -> bool:
     numpy = sys.modules.get("numpy")
-    return cls is bytearray or cls is array.array or (numpy is not None and cls is numpy.ndarray)
+    if cls is bytearray or cls is array.array or cls is memoryview:
+        return True
+    return issubclass(cls, _C_DATA) or (numpy is not None and cls is numpy.ndarray)
 
 
 # ---- the snapshot
@@ -210,6 +236,44 @@ class _Source:
             self.kind.write(self.item, self.saved)
 
 
+def still_sources(found: Found = ()) -> tuple[tuple[_Source, ...], tuple[_Source, ...]]:
+    """What no replay advances: what belongs to the whole process, and what is in ``found``."""
+    sources = [_Source(setting.name, setting, _SETTING) for setting in SETTINGS]
+    hidden = getattr(random.getstate, "__self__", None)
+    if type(hidden) is random.Random:
+        sources.append(_Source("Python's random module", hidden, _RANDOM))
+    numpy = numpy_random()
+    if numpy is not None:
+        everybodys = getattr(numpy.get_state, "__self__", None)
+        kind = _kind(everybodys)
+        if kind is not None:
+            sources.append(_Source("NumPy's global generator", everybodys, kind))
+    known = {id(source.item) for source in sources}
+    own = []
+    for path, item in found:
+        if id(item) not in known and not raw.is_a(item, _Generator):
+            known.add(id(item))
+            kind = _kind(item)
+            if kind is not None:
+                own.append(_Source(path, item, kind))
+    return tuple(sources), tuple(own)
+
+
+class Stood:
+    """What no replay advances, as it is now, to see later what a run has advanced."""
+
+    def __init__(self, found: Found = ()) -> None:
+        self._everybodys, self._own = still_sources(found)
+
+    def error(self) -> CaptureError | None:
+        """Why a function that has run meanwhile cannot be captured; ``None``: nothing moved."""
+        for source in (*self._own, *self._everybodys):
+            if not source.is_at(source.saved):
+                # Another thread may have drawn from what belongs to nobody.
+                return CaptureError(_does(source), transient=source in self._everybodys)
+        return None
+
+
 def default_generators(device: Device, index: int) -> list[torch.Generator]:
     """The default generator of the device, and that of the host where it is another."""
     own = device.default_generator(index)
@@ -229,37 +293,22 @@ class HostState:
         self._device = device
         self._drawn: dict[int, _Source] = {}  # a replay advances them, too
         self._of_host: dict[int, _Source] = {}  # torch's, of which no replay draws
-        self._still: list[_Source] = []  # a replay does not know them
         self._one_shots = OneShots(found)
         self._after: dict[int, torch.Tensor] = {}
         self._used: dict[int, torch.Generator] = {}
         self._states_met: list[torch.Tensor] = []
         self._is_copy = False
         self._reason: CaptureError | None = None
+        self._everybodys, own_sources = still_sources(found)
+        self._still = [*self._everybodys, *own_sources]
         own, *others = default_generators(device, index)
         self._defaults = frozenset({own._cdata, torch.default_generator._cdata})  # type: ignore[attr-defined]
         self._add("the default generator", own)
         for generator in others:
             self._add("the default generator of the CPU", generator)
-        hidden = getattr(random.getstate, "__self__", None)
-        if type(hidden) is random.Random:
-            self._still.append(_Source("Python's random module", hidden, _RANDOM))
-        numpy = numpy_random()
-        if numpy is not None:
-            everybodys = getattr(numpy.get_state, "__self__", None)
-            kind = _kind(everybodys)
-            if kind is not None:
-                self._still.append(_Source("NumPy's global generator", everybodys, kind))
-        self._everybodys = tuple(self._still)
-        known = {id(source.item) for source in self._still}
         for path, item in found:
             if raw.is_a(item, _Generator):
                 self._add(path, item)
-            elif id(item) not in known:
-                known.add(id(item))
-                kind = _kind(item)
-                if kind is not None:
-                    self._still.append(_Source(path, item, kind))
 
     @property
     def generators(self) -> tuple[torch.Generator, ...]:
@@ -439,6 +488,11 @@ class HostState:
 def _does(source: _Source) -> str:
     draws = "Generator" in source.kind.what or "andom" in source.kind.what
     path = source.path
+    if source.kind is _SETTING:
+        return (
+            f"each call changes {path}, which holds for the whole process and which a replay "
+            "would not change. Set it outside of the function."
+        )
     if path[0].islower():
         path = f"{path}, a {source.kind.what}"
     return (

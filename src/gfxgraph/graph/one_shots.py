@@ -10,6 +10,7 @@ from __future__ import annotations
 import _io
 import csv
 import gc
+import hashlib
 import itertools
 import os
 import random
@@ -82,6 +83,7 @@ _COMPOSITES = (
 _BOUND = (types.BuiltinMethodType, types.MethodWrapperType)
 _FRAMES = (types.GeneratorType, types.CoroutineType, types.AsyncGeneratorType)
 _READER = type(csv.reader(()))
+_HASHES = tuple({type(hashlib.new(name)) for name in hashlib.algorithms_guaranteed})
 STREAM: type = _io._IOBase  # of all files, also those in C
 
 _ENTROPY: dict[int, str] = {
@@ -111,6 +113,8 @@ def is_one_shot(item: Any) -> bool:
         return True
     if raw.is_a(item, type):
         return False
+    if any(type(item) is kind for kind in _HASHES):
+        return True
     numpy = numpy_random()
     if numpy is not None:
         if raw.is_a(item, numpy.BitGenerator) and not is_of_numpy(item):
@@ -194,6 +198,8 @@ def _position(item: Any, depth: int = 0) -> Any:
         if any(type(part) not in known for part in gc.get_referents(item)):
             raise _Invisible
         return repr(item)
+    if kind in _HASHES:
+        return item.digest() if item.digest_size else item.hexdigest(32)
     if kind is _READER:
         own: Any = item.line_num
     elif kind in _FRAMES:

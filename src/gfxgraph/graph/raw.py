@@ -118,13 +118,13 @@ _HEAP = 1 << 9  # made by a class statement, not in C
 
 
 def contents(item: Any) -> Pairs:
-    """What a dict, list, deque or set holds."""
+    """What a dict, list, deque or set holds; taken at once, since other threads may change it."""
     if is_a(item, OrderedDict):
-        return [(key, dict.get(item, key)) for key in OrderedDict.__iter__(item)]
+        return [(key, dict.get(item, key)) for key in list(OrderedDict.__iter__(item))]
     if is_a(item, dict):
         return list(dict.items(item))
     if is_a(item, set):
-        return [(value, value) for value in set.__iter__(item)]
+        return [(value, value) for value in list(set.__iter__(item))]
     if is_a(item, list):
         return list(enumerate(list.__iter__(item)))
     return list(enumerate(deque.__iter__(item)))

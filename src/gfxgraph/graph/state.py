@@ -12,8 +12,8 @@ import argparse
 import dataclasses
 import dis
 import functools
-import sys
 import types
+import weakref
 from collections import deque
 from collections.abc import Container, Iterator
 from contextlib import suppress
@@ -24,9 +24,10 @@ import torch
 
 from ..record.effects import storage_key
 from . import raw
+from .executed import CLOSED, executed_now
 from .guard import REGISTRIES, Guard
 from .host_state import is_stateful
-from .one_shots import inner, is_entropy
+from .one_shots import STREAM, inner, is_entropy
 
 __all__ = ["PythonState"]
 
@@ -53,8 +54,6 @@ _MODULE_ATTRIBUTES = frozenset(vars(torch.nn.Module())) - {"training"}
 _SCRIPTED = (torch.jit.ScriptModule, torch._C.ScriptMethod)
 _HOOKS = ("_forward_hooks", "_forward_pre_hooks")
 _LISTS = (torch.nn.ModuleList, torch.nn.ModuleDict, torch.nn.Sequential)
-# Code of these is not looked into: what it reads is not a program's own state.
-_CLOSED = frozenset(sys.stdlib_module_names) | {"torch", "numpy", "triton"}
 _OPEN_CLASSES = (
     torch.nn.Module,
     torch.quasirandom.SobolEngine,  # counts what it has drawn
@@ -71,10 +70,10 @@ _MEMBERS = (
     property,
 )
 # Modules of Python whose objects are containers in Python.
-_CONTAINERS = frozenset({"collections", "queue", "_thread", "threading"})
-# What becomes of what is met: a graph watches it; it is compared and put back; it is only searched
-# for generators and iterators.
-_WATCHED, _COMPARED, _SEARCHED = range(3)
+_CONTAINERS = frozenset({"collections", "queue", "_thread", "threading", "weakref"})
+# What becomes of what is met: a graph watches it; it is compared and put back; so is what only the
+# code that ran leads to; it is only searched for generators and iterators.
+_WATCHED, _COMPARED, _EXECUTED, _SEARCHED = range(4)
 _OURS = __name__.partition(".")[0]
 _MISSING: Any = object()
 
@@ -211,7 +210,9 @@ class PythonState:
     """The containers that ``roots`` reach, each with a shallow copy of what it holds now.
 
     Args:
-        roots: name -> object: the function and the objects among its arguments.
+        roots: name -> object: the function and the objects among its arguments. What the caller's
+            own run has executed beside that (:func:`~gfxgraph.graph.executed.executed_now`) is
+            compared and put back as well.
         search: look for generators and iterators further away than for anything else.
 
     Attributes:
@@ -227,13 +228,23 @@ class PythonState:
         self._caches: list[tuple[str, Any, int]] = []
         self._containers: list[_Container] = []
         self._tensors: dict[int, tuple[str, torch.Tensor, torch.Tensor]] = {}
+        self._flags: dict[int, bool] = {}
         self._open_packages = {
             package for root in roots.values() for package in _packages(root)
-        } - _CLOSED
-        self._todo: tuple[list[tuple[str, Any]], ...] = (list(roots.items()), [], [])
+        } - CLOSED
+        executed = executed_now()
+        self._executed = executed.spaces if executed else {}
+        self._executed_packages = executed.packages if executed else ()
+        self._executed_names = set().union(*map(_names, list(self._executed)))
+        run = executed.roots() if executed and roots else []
+        self._todo: tuple[list[tuple[str, Any]], ...] = (list(roots.items()), [], run, [])
+        self._seen: set[int] = set()
         self._names: set[str] = set()
         self._unnamed: dict[str, list[tuple[int, tuple[str, Any]]]] = {}
-        self._walk(_SEARCHED if search else _COMPARED)
+        if roots:
+            for code, space in list(self._executed.items()):
+                self._open_code(code, space, _EXECUTED)
+        self._walk(_SEARCHED if search else _EXECUTED)
 
     @property
     def generators(self) -> list[torch.Generator]:
@@ -249,11 +260,11 @@ class PythonState:
         """
         containers = [c for c in self._containers if registries or not c.counted]
         found = [c.name(key) for c in containers for key in c.changes()]
-        found += (
-            f"{path}.data"
-            for path, tensor, alias in self._tensors.values()
-            if tensor.data_ptr() != alias.data_ptr() or tensor.shape != alias.shape
-        )
+        for key, (path, tensor, alias) in self._tensors.items():
+            if tensor.data_ptr() != alias.data_ptr() or tensor.shape != alias.shape:
+                found.append(f"{path}.data")
+            if tensor.requires_grad != self._flags[key]:
+                found.append(f"{path}.requires_grad")
         return found
 
     def unguarded_now(self) -> PythonState:
@@ -303,9 +314,11 @@ class PythonState:
         """Put everything back to what it was."""
         for container in self._containers:
             container.restore()
-        for _, tensor, alias in self._tensors.values():
+        for key, (_, tensor, alias) in self._tensors.items():
             if tensor.data_ptr() != alias.data_ptr() or tensor.shape != alias.shape:
                 tensor.data = alias
+            if tensor.requires_grad != self._flags[key] and tensor.is_leaf:
+                tensor.requires_grad_(self._flags[key])
 
     def guard(self, outside: dict[int, torch.Tensor], folded: dict[int, torch.Tensor]) -> Guard:
         """What must not change as long as a graph is replayed.
@@ -342,7 +355,7 @@ class PythonState:
         return guard
 
     def _walk(self, last: int) -> None:
-        seen: set[int] = set()
+        seen = self._seen
         while len(seen) < _MAX_OBJECTS:
             level = next((level for level, todo in enumerate(self._todo) if todo), None)
             if level is None or level > last or (level == _SEARCHED and len(seen) > _MAX_SEARCHED):
@@ -350,8 +363,12 @@ class PythonState:
             path, item = self._todo[level].pop()
             if raw.is_a(item, torch.Tensor):
                 is_known = type(item) in _TENSORS and item.layout is torch.strided
-                if is_known and level < _SEARCHED:
-                    self._tensors.setdefault(id(item), (path, item, item.detach()))
+                if is_known and level < _SEARCHED and id(item) not in self._tensors:
+                    self._tensors[id(item)] = path, item, item.detach()
+                    self._flags[id(item)] = item.requires_grad
+                    own = raw.attributes(item)
+                    if own:
+                        self._todo[_COMPARED].extend(self._keep(_Container(path, own), _COMPARED))
             elif id(item) not in seen and not raw.is_a(item, *_LEAVES):
                 seen.add(id(item))
                 self._todo[level].extend(self._open(path, item, level))
@@ -369,18 +386,27 @@ class PythonState:
             yield path, item.__wrapped__
         elif level < _SEARCHED and raw.is_a(item, *_SCRIPTED):
             self.scripted.append(path)
+        elif level == _EXECUTED and raw.is_a(item, STREAM):
+            self._seen.discard(id(item))  # of a logger or a progress bar, most likely
         elif is_stateful(item, near=level < _SEARCHED):
             self.stateful.append((path, item))
             yield from ((path, part) for part in inner(item))
-            if _package(kind) not in _CLOSED:
+            if _package(kind) not in CLOSED:
                 self._open_attributes(path, item, max(level, _COMPARED))
         elif kind is types.ModuleType:
-            if item.__name__.partition(".")[0] not in _CLOSED:
+            if item.__name__.partition(".")[0] not in CLOSED:
+                if level < _SEARCHED and self._executed:
+                    self._open_members(path, item)
                 self._open_space(path, item.__dict__, _SEARCHED)
         elif raw.is_a(item, type):
-            if _package(item) not in _CLOSED:
-                near, space = _package(item) in self._open_packages, raw.namespace(item)
+            if _package(item) not in CLOSED:
+                package, space = _package(item), raw.namespace(item)
+                near = package in self._open_packages or package in self._executed_packages
                 self._open_space(path, space, _COMPARED if near else _SEARCHED)
+                for name, member in list(space.items()):
+                    function = _function(member)
+                    if function is not None and function.__code__ in self._executed:
+                        self._todo[_EXECUTED].append((f"{path}.{name}", function))
                 if near:  # what a call binds there
                     own = tuple(
                         name
@@ -392,6 +418,8 @@ class PythonState:
         elif _package(kind) == _OURS:
             # Our own objects change with every call; what matters is the function inside.
             yield path, (raw.attributes(item) or {}).get("__wrapped__")
+        elif kind is weakref.ref:
+            yield path, item()
         elif kind is types.MethodType:
             yield from ((path, item.__func__), (path, item.__self__))
         elif raw.is_a(item, types.BuiltinMethodType, types.MethodWrapperType):
@@ -415,7 +443,7 @@ class PythonState:
             base: Any = tuple if raw.is_a(item, tuple) else frozenset
             if base.__len__(item) <= _MAX_ITEMS:
                 yield from ((f"{path}[{n}]", v) for n, v in enumerate(base.__iter__(item)))
-        elif _package(kind) in _CLOSED and not raw.is_a(item, *_OPEN_CLASSES):
+        elif _package(kind) in CLOSED and not raw.is_a(item, *_OPEN_CLASSES):
             # A lock, a logger, a stream; but queues and the like are containers.
             if raw.module_of(kind) in _CONTAINERS:
                 self._open_attributes(path, item, max(level, _COMPARED))
@@ -471,11 +499,12 @@ class PythonState:
                 for name, member in space.items():
                     if raw.is_a(member, functools._lru_cache_wrapper):
                         yield f"{path}.{name}", member
-            self._todo[_SEARCHED].append((raw.name_of(cls), cls))
+            near = _package(cls) in self._executed_packages
+            self._todo[_EXECUTED if near else _SEARCHED].append((raw.name_of(cls), cls))
 
     def _open_space(self, path: str, space: Any, level: int) -> None:
         """Of a class or a module what code names, methods too; its containers at ``level``."""
-        for name, value in space.items():
+        for name, value in list(space.items()):
             if type(name) is str and not raw.is_a(value, *_LEAVES):
                 own = level if raw.is_a(value, list, dict, set, deque) else _SEARCHED
                 found = (f"{path}.{name}", value)
@@ -484,35 +513,54 @@ class PythonState:
                 else:
                     self._unnamed.setdefault(name, []).append((own, found))
 
+    def _open_members(self, path: str, module: types.ModuleType) -> None:
+        """What code that has run may have bound in a module, or written into it."""
+        own = tuple(
+            name
+            for name, value in list(module.__dict__.items())
+            if name in self._executed_names
+            and not raw.is_a(value, types.ModuleType, type, *_MEMBERS)
+        )
+        held = _Container(path, module.__dict__, own)
+        self._todo[_COMPARED].extend(self._keep(held, _COMPARED))
+
     def _open_function(self, path: str, function: Any, level: int) -> Iterator[tuple[str, Any]]:
-        package = str(function.__module__).partition(".")[0]
-        if package in _CLOSED:
+        package, code = str(function.__module__).partition(".")[0], function.__code__
+        has_run = code in self._executed
+        if package in CLOSED and not has_run:
             return
-        if package not in self._open_packages:
-            level = _SEARCHED
-        code = function.__code__
+        if package not in self._open_packages or package in CLOSED:
+            level = max(level, _EXECUTED) if has_run else _SEARCHED
         for name, cell in zip(code.co_freevars, function.__closure__ or (), strict=True):
             self._todo[level].extend(self._keep(_Container(name, cell), level))
-        space, names = function.__globals__, _names(code)
+        self._open_code(code, function.__globals__, level)
+        parts = (function.__defaults__, function.__kwdefaults__, function.__dict__ or None)
+        self._todo[level].extend((path, part) for part in parts if part)
+        yield from ()
+
+    def _open_code(self, code: types.CodeType, space: dict[str, Any], level: int) -> None:
+        """The global variables that code names."""
+        names, has_run = _names(code), code in self._executed
         for name in names - self._names:
             for near, found in self._unnamed.pop(name, ()):
                 self._todo[near].append(found)
         self._names |= names
+        further = _EXECUTED if has_run else _SEARCHED
         for name in names & space.keys():
             value = space[name]
             if type(value) is types.ModuleType:
-                self._todo[_SEARCHED].append((name, value))
+                self._todo[further].append((name, value))
                 if level < _SEARCHED:
                     used = (
                         (f"{name}.{n}", value.__dict__[n]) for n in names & value.__dict__.keys()
                     )
                     self.stateful.extend(found for found in used if is_entropy(found[1]))
             elif raw.is_a(value, type):
-                self._todo[level if is_entropy(value) else _SEARCHED].append((name, value))
+                self._todo[level if is_entropy(value) else further].append((name, value))
         if level == _SEARCHED:  # but what it binds it changes
             stored = tuple(name for name in _stored(code) if name in space)
             if stored:
-                container = _Container(str(function.__module__), space, stored)
+                container = _Container(str(space.get("__name__")), space, stored)
                 self._todo[_COMPARED].extend(self._keep(container, _COMPARED))
         own = tuple(
             name
@@ -521,9 +569,15 @@ class PythonState:
         )
         if own:
             self._todo[level].extend(self._keep(_Container("", space, own), level))
-        parts = (function.__defaults__, function.__kwdefaults__, function.__dict__ or None)
-        self._todo[level].extend((path, part) for part in parts if part)
-        yield from ()
+
+
+def _function(member: Any) -> types.FunctionType | None:
+    """The function behind what stands in a class."""
+    if type(member) is property:
+        member = member.fget
+    elif type(member) is staticmethod or type(member) is classmethod:
+        member = member.__func__
+    return member if type(member) is types.FunctionType else None
 
 
 def _package(cls: type) -> str:

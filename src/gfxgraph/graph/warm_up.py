@@ -45,13 +45,18 @@ __all__ = [
     "warm_up",
 ]
 
-Layout: TypeAlias = Literal["own", "rows", "padded"]
-"""How static inputs lie in memory: as the arguments do; without the gaps of a slice; or as padded
-arguments do, for calls of any layout."""
+Layout: TypeAlias = Literal["own", "aligned", "rows", "padded"]
+"""How static inputs lie in memory: as the arguments do; at the beginning of memory of their own;
+there and without the gaps of a slice; or as padded arguments do, for calls of any layout."""
 
 
 class LayoutError(CaptureError):
-    """What the function does depends on how its arguments lie in memory."""
+    """What the function does depends on how its arguments lie in memory.
+
+    ``draws``: since it draws random numbers, in an order that depends on that.
+    """
+
+    draws = False
 
 
 Tensors: TypeAlias = tuple[list[torch.Tensor], list[torch.Tensor]]
@@ -239,10 +244,14 @@ def record_run(this: Run, moving: set[int]) -> tuple[Recording, list[torch.Tenso
 
 
 def _refuse_layout(this: Run, recording: Recording) -> None:
+    if this.layout in ("rows", "aligned") and this.host.draws():
+        error = LayoutError("argument: it draws random numbers in an order that depends on memory")
+        error.draws = True
+        raise error
     asked = recording.layout
     if this.layout == "rows":
         asked = asked or recording.views
-    if asked is not None and this.layout != "own":
+    if asked is not None and this.layout in ("rows", "padded"):
         why = explain("argument", asked.what, asked.where, "It asks how it lies in memory.")
         raise LayoutError(str(why))
 

@@ -21,7 +21,7 @@ from ..device import generator_state
 from ..errors import CaptureError
 from .effects import storage_key, tensors_in
 
-__all__ = ["Journal", "Judge", "perform"]
+__all__ = ["Journal", "Judge", "inside_no_graph", "perform"]
 
 Judge = Callable[[torch.Tensor, torch.Tensor], "str | None"]
 """Says how one tensor differs from another that it should equal."""
@@ -40,6 +40,7 @@ class _Call:
 
     ``own`` are the tensors themselves; a result that is one of them is that of the next call.
     ``states`` are where it left the generators. ``gives_views``: it gave a view of an argument.
+    ``error`` is what it raised in place of giving anything.
     """
 
     fn: Callable[..., Any]
@@ -49,6 +50,7 @@ class _Call:
     own: list[torch.Tensor]
     states: list[tuple[torch.Generator, torch.Tensor]]
     gives_views: bool = False
+    error: Exception | None = None
 
     def give(self, given: list[torch.Tensor]) -> Any:
         """Do to ``given`` and to the generators what the call did, and give what it gave."""
@@ -60,6 +62,8 @@ class _Call:
             if not same:
                 with torch.no_grad():
                     given[position].copy_(value)
+        if self.error is not None:
+            raise self.error
 
         def hand_out(value: Any) -> Any:
             if isinstance(value, _Given):
@@ -104,6 +108,11 @@ class Journal:
     def of_the_call(cls) -> Journal:
         """The journal of the caller's own run; an empty one where there was none."""
         return _local.offered or cls()
+
+    @property
+    def raised(self) -> bool:
+        """Whether the last call raised an error."""
+        return bool(self._calls) and self._calls[-1].error is not None
 
     @contextmanager
     def offered(self) -> Iterator[None]:
@@ -191,7 +200,8 @@ class Journal:
             else:
                 own = given
             versions = [_version(tensor) for tensor in own]
-            result = _exchanged(_run(fn, args, kwargs, own), own, given)
+            error, result = _outcome(fn, args, kwargs, own)
+            result = _exchanged(result, own, given)
             changed = {
                 position: _copy(tensor)
                 for position, tensor in enumerate(own)
@@ -201,11 +211,14 @@ class Journal:
                 for position, value in changed.items():
                     if own is not given:
                         given[position].copy_(value)
-            self._calls.append(_Call(fn, [], changed, result, given, self._states()))
+            states = self._states()
+            self._calls.append(_Call(fn, [], changed, result, given, states, error=error))
+            if error is not None:
+                raise error
             return result
         with _unseen():
             before = list(map(_copy, given))
-        result = _run(fn, args, kwargs, given)
+        error, result = _outcome(fn, args, kwargs, given)
 
         def keep(value: Any) -> Any:
             if not isinstance(value, torch.Tensor):
@@ -220,7 +233,9 @@ class Journal:
             views = not {*map(storage_key, given)}.isdisjoint(
                 storage_key(t) for t in tensors_in(result) if not any(t is g for g in given)
             )
-            self._calls.append(_Call(fn, before, after, kept, [], self._states(), views))
+            self._calls.append(_Call(fn, before, after, kept, [], self._states(), views, error))
+        if error is not None:
+            raise error
         return result
 
     def _states(self) -> list[tuple[torch.Generator, torch.Tensor]]:
@@ -233,6 +248,11 @@ def _exchanged(tree: Any, these: list[torch.Tensor], those: list[torch.Tensor]) 
     return pytree.tree_map_only(torch.Tensor, lambda t: others.get(id(t), t), tree)
 
 
+def inside_no_graph() -> bool:
+    """Whether this thread runs a ``no_graph`` function."""
+    return _local.inside
+
+
 def perform(fn: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
     """Call a ``no_graph`` function, or give what it gave if this run repeats another one."""
     journal = _local.journal
@@ -243,6 +263,16 @@ def perform(fn: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
     if journal._left is not None:
         return journal.repeated(fn, list(tensors_in((args, kwargs))))
     return journal.ran(fn, args, kwargs)
+
+
+def _outcome(
+    fn: Callable[..., Any], args: Any, kwargs: Any, given: list[torch.Tensor]
+) -> tuple[Exception | None, Any]:
+    """The error that ``fn`` raised, or ``None``; and what it gave."""
+    try:
+        return None, _run(fn, args, kwargs, given)
+    except Exception as error:  # raised again, by whoever asked
+        return error, None
 
 
 def _run(fn: Callable[..., Any], args: Any, kwargs: Any, given: list[torch.Tensor]) -> Any:

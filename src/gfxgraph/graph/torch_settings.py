@@ -1,0 +1,99 @@
+"""Settings of torch that hold for the whole process, and that a function may change.
+
+A replay changes none of them, so a function that leaves one at another value than it found cannot
+be a graph.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any, NamedTuple
+
+import torch
+
+__all__ = ["SETTINGS", "Setting"]
+
+
+class Setting(NamedTuple):
+    """How a setting is read and written; ``read`` gives None where torch refuses to tell."""
+
+    name: str
+    read: Callable[[], Any]
+    write: Callable[[Any], None]
+
+
+def _of_c(name: str, get: str, put: str, *args: str) -> Setting | None:
+    getter: Any = getattr(torch._C, get, None)
+    setter: Any = getattr(torch._C, put, None)
+    if getter is None or setter is None:
+        return None
+
+    def read() -> Any:
+        try:
+            return getter(*args)
+        except RuntimeError:  # the older way to ask, after the newer one was used to set
+            return None
+
+    def write(value: Any) -> None:
+        if value is not None:
+            # What is set to two values is refused where the older way is asked for the newer one.
+            with suppress(RuntimeError):
+                setter(*args, *(value if type(value) is tuple else (value,)))
+
+    return Setting(name, read, write)
+
+
+def _deterministic() -> tuple[bool, bool]:
+    return (
+        torch.are_deterministic_algorithms_enabled(),
+        torch.is_deterministic_algorithms_warn_only_enabled(),
+    )
+
+
+def _set_deterministic(value: tuple[bool, bool]) -> None:
+    torch.use_deterministic_algorithms(value[0], warn_only=value[1])
+
+
+def _sdp(kind: str) -> Setting | None:
+    name = f"torch.backends.cuda.enable_{kind}_sdp"
+    return _of_c(name, f"_get_{kind}_sdp_enabled", f"_set_sdp_use_{kind}")
+
+
+def _precision(backend: str, operation: str) -> Setting | None:
+    name = f"the fp32_precision of {backend} for {operation}"
+    getter, setter = "_get_fp32_precision_getter", "_set_fp32_precision_setter"
+    return _of_c(name, getter, setter, backend, operation)
+
+
+_CUBLAS = "torch.backends.cuda.matmul.allow_"
+_REDUCED = "_reduced_precision_reduction"
+_FOUND = (
+    Setting("the default dtype", torch.get_default_dtype, torch.set_default_dtype),
+    Setting("torch.use_deterministic_algorithms", _deterministic, _set_deterministic),
+    Setting("the number of threads of torch", torch.get_num_threads, torch.set_num_threads),
+    # First what torch 2.9 has in place of allow_tf32, then the older flags, which set that too.
+    _precision("cuda", "matmul"),
+    _precision("cuda", "conv"),
+    _precision("cuda", "rnn"),
+    _of_c(f"{_CUBLAS}tf32", "_get_cublas_allow_tf32", "_set_cublas_allow_tf32"),
+    _of_c(
+        "torch.set_float32_matmul_precision",
+        "_get_float32_matmul_precision",
+        "_set_float32_matmul_precision",
+    ),
+    *(
+        _of_c(
+            f"{_CUBLAS}{dtype}{_REDUCED}",
+            f"_get_cublas_allow_{dtype}{_REDUCED}",
+            f"_set_cublas_allow_{dtype}{_REDUCED}",
+        )
+        for dtype in ("fp16", "bf16")
+    ),
+    *(
+        _of_c(f"torch.backends.cudnn.{name}", f"_get_cudnn_{name}", f"_set_cudnn_{name}")
+        for name in ("allow_tf32", "benchmark", "deterministic", "enabled")
+    ),
+    *map(_sdp, ("flash", "mem_efficient", "math", "cudnn")),
+)
+SETTINGS = [setting for setting in _FOUND if setting is not None]
