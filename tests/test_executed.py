@@ -6,6 +6,7 @@ import gc
 import sys
 import threading
 import weakref
+from contextlib import suppress
 from typing import Any
 
 import pytest
@@ -13,6 +14,7 @@ import torch
 
 import gfxgraph
 from gfxgraph.graph.executed import Executed, executed_now
+from gfxgraph.interpose.listen import Listening
 
 
 def helper(x):
@@ -123,6 +125,19 @@ def test_what_the_garbage_collector_calls_is_not_known():
     assert not names(executed) & {"callback", "further", "helper"}
 
 
+def test_what_an_import_runs_is_not_known(tmp_path, monkeypatch):
+    (tmp_path / "imported_late.py").write_text(
+        "def decorate(f):\n    return f\n@decorate\ndef later():\n    return 1\n", encoding="utf-8"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    executed = Executed()
+    with executed.listening():
+        import imported_late
+
+        imported_late.later()
+    assert names(executed) == {"later"}
+
+
 def test_an_outer_listener_learns_what_an_inner_one_does():
     outer, inner = Executed(), Executed()
     with outer.listening(), inner.listening():
@@ -181,3 +196,22 @@ def test_a_variable_of_an_outer_function_is_put_back(device):
     results = [graph(torch.ones(1, device=device)).item() for _ in range(5)]
     assert results == [1, 2, 3, 4, 5] and count() == 5 and others_count() == 0
     assert other.run(torch.ones(1)).item() == 1
+
+
+def test_a_frame_that_began_while_we_listened_sets_no_hook_later():
+    def waits():
+        with suppress(ValueError):
+            yield 1
+        yield 2
+
+    listening = Listening(lambda frame, event, value: None)
+    with listening:
+        listening.go_on_after_errors(sys._getframe(), sys._getframe().f_back)
+        generator = waits()
+        next(generator)
+    sys.settrace(lambda frame, event, arg: None)
+    try:
+        generator.throw(ValueError())
+    finally:
+        sys.settrace(None)
+    assert sys.getprofile() is None

@@ -332,3 +332,28 @@ def test_threads_with_streams_of_their_own_follow_one_another(device):
         graph(torch.ones(4 + n, device=device) - n)
     assert followed and all(followed)
     assert lane.last_stream == current_device().stream_id(0)
+
+
+@torch.no_grad()
+def test_no_write_of_another_thread_is_lost_while_a_function_is_captured(device):
+    total = torch.zeros(1, device=device)
+
+    def fn(x):
+        total.add_(1)
+        return x * 2
+
+    graph = gfxgraph.graphed(fn)
+
+    def work(size: int) -> None:
+        with torch.no_grad():
+            for _ in range(40):
+                for n in (size, size + 1):
+                    graph(torch.ones(n, device=device))
+
+    threads = [threading.Thread(target=work, args=(size,)) for size in (1, 1, 3, 3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert total.item() == 4 * 80
+    assert graph.stats().captures >= 1 and graph.stats().replays > 0

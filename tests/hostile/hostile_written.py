@@ -765,6 +765,39 @@ def an_array_of_c_counts() -> Made:
 
 
 @written
+def a_record_of_c_counts() -> Made:
+    class Header(ctypes.Structure):
+        _fields_ = (("count", ctypes.c_int), ("sizes", ctypes.c_short * 3))
+
+    header = Header()
+
+    def fn(x):
+        header.count += 1
+        header.sizes[1] += 2
+        return x * header.count
+
+    return fn, lambda: bytes(header)
+
+
+@written
+def an_object_of_c_is_replaced() -> Made:
+    kept = ctypes.py_object([])
+
+    def fn(x):
+        kept.value = [*kept.value, 1]
+        return x * 2
+
+    return fn, lambda: len(kept.value) > 0
+
+
+@written
+def a_released_view_is_in_reach() -> Made:
+    view = memoryview(bytearray(2))
+    view.release()
+    return (lambda x: x * (2 if view else 3)), lambda: None
+
+
+@written
 def a_number_of_c_counts() -> Made:
     number = ctypes.c_int(0)
 
@@ -773,6 +806,186 @@ def a_number_of_c_counts() -> Made:
         return x * number.value
 
     return fn, lambda: number.value
+
+
+# ---- tensors that only another way through the function writes to
+
+
+@written
+def a_list_decides_which_tensor_is_written() -> Made:
+    calls: list[int] = []
+    totals = [torch.zeros(3) for _ in range(4)]
+
+    def fn(x):
+        calls.append(1)
+        totals[len(calls) % 4].add_(1)
+        return x * 2
+
+    return fn, lambda: totals
+
+
+@written
+def a_number_decides_whether_a_tensor_is_written() -> Made:
+    state = types.SimpleNamespace(calls=0, total=torch.zeros(3))
+
+    def fn(x):
+        state.calls += 1
+        if state.calls % 3 == 0:
+            state.total.add_(x.cpu().sum())
+        return x * 2
+
+    return fn, lambda: state
+
+
+@written
+def an_attribute_of_a_function_beside_counts() -> Made:
+    space: dict[str, Any] = {"__name__": "elsewhere.part"}
+    source = """
+def make():
+    def other(): pass
+    other.n = 0
+    def count(): other.n += 1
+    return count, lambda: other.n
+"""
+    exec(source, space)  # a module of another package
+    count, look = space["make"]()
+
+    def fn(x):
+        count()
+        return x * 2
+
+    return fn, look
+
+
+@written
+def methods_of_a_class_change_places() -> Made:
+    class Two:
+        def a(self) -> float:
+            return 1.0
+
+        def b(self) -> float:
+            return 2.0
+
+    two = Two()
+
+    def fn(x):
+        y = x * 3
+        Two.a, Two.b = Two.b, Two.a  # type: ignore[method-assign]
+        return y
+
+    return fn, lambda: (two.a(), two.b())
+
+
+@written
+def an_array_that_somebody_looks_at_counts() -> Made:
+    numbers = array.array("d", [0.0])
+    view = memoryview(numbers)
+
+    def fn(x):
+        view[0] = numbers[0] + 1
+        return x * 2
+
+    return fn, lambda: numbers[0]
+
+
+@written
+def a_square_matrix_is_transposed() -> Made:
+    matrix = torch.arange(16.0).view(4, 4)
+
+    def fn(x):
+        y = x * 2
+        matrix.t_()
+        return y
+
+    return fn, lambda: (matrix, matrix.stride())
+
+
+# ---- the same value in each run of one kind, and another one in calls of another kind
+
+
+@written
+def an_attribute_says_which_way_the_data_took() -> Made:
+    class Model(nn.Module):
+        last: Any = None
+
+        def forward(self, x):
+            if x.sum() > 0:
+                self.last = "positive"
+                return x * 2
+            self.last = "negative"
+            return x - 1
+
+    model = Model()
+    return model, lambda: model.last
+
+
+@written
+def one_way_writes_what_another_reads() -> Made:
+    class Model(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.scale = 1.0
+
+        def forward(self, x):
+            total = x.sum()
+            if total > 0.5:
+                self.scale = 2.0
+                return x + 1
+            if total < -0.5:
+                self.scale = 3.0
+                return x - 1
+            return x * self.scale
+
+    model = Model()
+    return model, lambda: model.scale
+
+
+@written
+def a_number_that_was_read_is_kept() -> Made:
+    class Model(nn.Module):
+        token: Any = None
+
+        def forward(self, x):
+            self.token = int(x.argmax())
+            return x * 2
+
+    model = Model()
+    return model, lambda: model.token
+
+
+@written
+def a_slot_says_which_way_the_data_took() -> Made:
+    class State:
+        __slots__ = ("way",)
+
+    state = State()
+    state.way = 0
+
+    def fn(x):
+        state.way = 1 if x.sum() > 0 else 2
+        return x * state.way
+
+    return fn, lambda: state.way
+
+
+@written
+def a_helper_keeps_which_way_the_data_took() -> Made:
+    kept: dict[str, Any] = {"way": None}
+
+    class Helper:
+        def note(self, way: str) -> None:
+            kept["way"] = way
+
+    helper = Helper()
+
+    def fn(x):
+        if x.sum() > 0:
+            helper.note("positive")
+            return x * 2
+        helper.note("negative")
+        return x - 1
+
+    return fn, lambda: kept
 
 
 # ---- settings, of which the process has but one

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 from typing import Any
 
 import pytest
@@ -83,8 +84,58 @@ def test_what_a_call_writes_is_written_once_wherever_it_is(device, name, warmup)
         make,
         lambda n: (t(n, 3),),
         wrap=lambda fn: gfxgraph.graphed(fn, warmup=warmup),
-        calls=6,
+        calls=12,
     )
+
+
+KEPT: dict[str, Any] = {
+    "a set": (set, lambda kept, n: (kept.clear(), kept.add(n))),
+    "a deque": (lambda: collections.deque(maxlen=1), lambda kept, n: kept.append(n)),
+    "an order": (
+        lambda: collections.OrderedDict({1: 0, 2: 0, 3: 0, 4: 0}),
+        lambda kept, n: kept.move_to_end(n),
+    ),
+    "a dict": (dict, lambda kept, n: kept.update(size=n)),
+    "a flag": (lambda: torch.zeros(2), lambda kept, n: kept.requires_grad_(n == 2)),
+    "an attribute": (lambda: torch.zeros(2), lambda kept, n: setattr(kept, "size", n)),
+}
+
+
+@pytest.mark.parametrize("name", KEPT)
+def test_calls_of_two_sizes_leave_the_state_of_the_last(device, name):
+    new, keep = KEPT[name]
+
+    def make() -> Any:
+        kept = new()
+
+        def fn(x):
+            keep(kept, x.shape[0])
+            return x + 1
+
+        return fn, Shown(lambda: (kept, getattr(kept, "requires_grad", 0), vars_of(kept)))
+
+    def vars_of(kept: Any) -> Any:
+        return dict(getattr(kept, "__dict__", {}))
+
+    agree(make, lambda n: (t(n, (2, 2, 3, 2, 3, 3, 2, 2)[n]),), calls=8)
+
+
+@pytest.mark.parametrize("wrap", ["graphed", "pool"])
+def test_the_size_of_a_call_is_kept_as_in_eager(device, wrap):
+    def make() -> Any:
+        kept = {"rows": 0}
+
+        def fn(x):
+            kept["rows"] = x.shape[0]
+            return x * 2
+
+        return fn, kept
+
+    def arguments(n: int) -> Any:
+        return (t(n, (4, 3, 4, 2, 2, 1, 4, 3)[n], 3),)
+
+    pool: Any = lambda fn: gfxgraph.ShapeBucketPool(fn, buckets=[4])  # noqa: E731
+    agree(make, arguments, wrap=gfxgraph.graphed if wrap == "graphed" else pool, calls=8)
 
 
 @pytest.mark.parametrize("warmup", [1, 3])

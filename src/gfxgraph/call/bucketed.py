@@ -15,6 +15,7 @@ from ..device import current_device
 from ..errors import ArgumentError, CaptureError, GfxGraphError
 from ..graph.capture import CapturedGraph, rehearse
 from ..graph.turns import CAPTURING, being_busy, busy, turn_to_capture
+from ..graph.warm_up import some
 from ..record.effects import UndoLog, storage_key
 from ..record.recorder import Recording
 from ..tables import fields as fields_of
@@ -118,7 +119,7 @@ class BucketEngine(Engine):
 
     def _set_hot(self, entries: Any) -> None:
         super()._set_hot(entries)
-        self.front = miss if validation.every() else self._quick_way
+        self.front = miss if validation.every() or self._pauses else self._quick_way
 
     def call(self, fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Answer a call that no quick way did.
@@ -294,11 +295,18 @@ class BucketEngine(Engine):
                 got, expected = run(fn, padded), run(fn, call)
         except GfxGraphError as error:
             different = str(error)
+        state = self._state_before(fn, call.args, call.kwargs)
         with being_busy():
             answer = fn(*call.args, **call.kwargs)
         with self._lock:
             self._counts.eager_calls += 1
-        if captured is not None and captured.plain:
+        rebound = state.replaced()
+        if rebound:
+            different = (
+                f"calls of another size rebind {some(rebound)} to something else, which a replay "
+                "would not do."
+            )
+        elif captured is not None and captured.plain:
             result = entry.replay(fn, padded.args, padded.kwargs, padded.leaves)
             if result is not MISS:
                 entry.uncount()

@@ -6,10 +6,11 @@ import functools
 import logging
 import statistics
 import sys
+import time
 import weakref
 from collections import Counter, OrderedDict, deque
-from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from operator import is_
 from typing import TYPE_CHECKING, Any, Literal
@@ -36,8 +37,8 @@ from ..graph.host_state import default_generators
 from ..graph.lane import Lane
 from ..graph.one_shots import Found
 from ..graph.state import PythonState
-from ..graph.turns import CAPTURING, LOCK, being_busy, busy, when_free
-from ..graph.warm_up import Layout, LayoutError
+from ..graph.turns import CAPTURING, LOCK, Gate, being_busy, busy, when_free
+from ..graph.warm_up import Layout, LayoutError, some
 from ..record import collectives
 from ..record.effects import storage_key
 from ..record.journal import Journal
@@ -92,6 +93,8 @@ __all__ = [
 
 # Captures because something that is no tensor was another one, before its key stays eager.
 _MAX_TRIES = 8
+# A cache may have to be filled for another kind of calls, and for one more.
+_MAX_REBINDS = 2
 # So many counts of tries are remembered.
 _MAX_COUNTED = 1024
 
@@ -253,6 +256,11 @@ class Engine:
         #: Graphs that are no longer kept, and are not released yet.
         self._dropped: deque[Entry] = deque()
         self._thrash = self._new_thrash()
+        #: Whether it writes to tensors of its own; then no call goes on beside a capture.
+        self._writes = self._pauses = False
+        self._gate = Gate()
+        #: Why nothing of it can be captured.
+        self._closed = ""
         #: What first calls have run.
         self._executed = Executed()
         #: Whether the function asks how its arguments lie in memory: that is part of a key then.
@@ -323,6 +331,7 @@ class Engine:
             self._tries.clear()
             self._thrash = self._new_thrash()
             self._asks_layout = self._draws = False
+            self._closed = ""
             self._differed.clear()
             self._counts = _Counts()
             self._compiled = self._new_compiled()
@@ -420,7 +429,8 @@ class Engine:
                 run = functools.partial(fn, *args, **kwargs)
                 result = self._compared(key, entry, leaves, replay, run)
             if result is MISS:
-                result = entry.replay(fn, args, kwargs, leaves)
+                with self._gate.passing() if self._writes else nullcontext():
+                    result = entry.replay(fn, args, kwargs, leaves)
             if result is not MISS:
                 return result
             if self._keys.get(key) is not entry:  # released by another thread meanwhile
@@ -493,6 +503,8 @@ class Engine:
 
     def _postponed(self, key: Any, spec: Spec) -> str | None:
         """Why a call without a graph is not captured now, but only counted."""
+        if self._closed:
+            return self._closed
         with self._lock:
             self._clock += 1
             is_full = len(self._keys) >= self._options.max_graphs
@@ -538,13 +550,17 @@ class Engine:
     ) -> Any:
         """Run ``fn`` for the caller, then ``make`` a graph for the next call of this key.
 
-        No lock of ours is held while the caller's own run goes on, and none is waited for.
+        No lock of ours is held while the caller's own run goes on, and none is waited for; but a
+        function that writes to tensors of its own is captured while no other call of it goes on.
         """
-        as_before, generators = self._as_of_now(fn, args, kwargs, leaves, tree)
+        state = self._state_before(fn, args, kwargs)
+        outside = [(weakref.ref(t), _version(t)) for t in state.tensors().values()]
+        as_before, generators = self._as_of_now(leaves, state.stateful, tree)
         versions = list(map(_version, leaves))
         journal = Journal(generators=generators)
         executed = Executed()
         with (
+            self._gate.passing(),
             being_busy(),
             collectives.noticed() as issued,
             journal.playing(),
@@ -552,6 +568,18 @@ class Engine:
         ):
             result = fn(*args, **kwargs)
         self._executed.learn(executed)
+        if not self._writes:
+            self._writes = any(
+                (tensor := reference()) is not None and _version(tensor) != version
+                for reference, version in outside
+            )
+        with self._lock:
+            is_first = not any(isinstance(entry, Entry) for entry in self._keys.values())
+        rebound = [] if is_first else state.replaced(guarded=tree is not None)
+        del outside, state
+        if rebound:
+            self._give_up_what_rebinds(key, tree, rebound)
+            return result
         with self._lock:
             self._counts.eager_calls += 1
         if not CAPTURING.acquire(blocking=False):
@@ -561,7 +589,15 @@ class Engine:
                 if self._keys.get(key) is not tree:
                     return result
             wrote = None in versions or versions != list(map(_version, leaves))
-            with as_before(wrote), collectives.known(issued), journal.offered(), executed.known():
+            with (
+                self._alone() as is_alone,
+                as_before(wrote),
+                collectives.known(issued),
+                journal.offered(),
+                executed.known(),
+            ):
+                if not is_alone:
+                    return result  # another call takes long; one of the next calls will
                 error = make(result)
         finally:
             CAPTURING.release()
@@ -572,21 +608,66 @@ class Engine:
             error = None  # its traceback holds this frame, and every tensor of the failed capture
         return result
 
+    @contextmanager
+    def _alone(self) -> Iterator[bool]:
+        """No other thread calls the function, where it writes to tensors of its own."""
+        if not self._writes:
+            yield True
+            return
+        try:
+            with self._gate.alone() as is_free:
+                with self._lock:
+                    self._pauses = True
+                    self._set_hot(self._hot)
+                time.sleep(2 * sys.getswitchinterval())  # who is about to replay gets there
+                with LOCK:  # and is done
+                    pass
+                yield is_free
+        finally:
+            with self._lock:
+                self._pauses = False
+                self._set_hot(self._hot)
+
+    def _state_before(
+        self, fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> PythonState:
+        """What the function reaches, as it is now."""
+        for entry in self._hot:
+            if isinstance(entry, Entry) and entry.captured and entry.captured.state:
+                state = entry.captured.state
+                if not state.changes(registries=False):
+                    return state
+        with self._executed.known():
+            return PythonState({self.name: fn, "argument": (args, kwargs)})
+
+    def _give_up_what_rebinds(self, key: Any, tree: Entry | None, names: list[str]) -> None:
+        """Release graphs, since a call of another kind than theirs has rebound ``names``.
+
+        Each run of one kind may bind the same value there, so that none differs from the one
+        before. A replay binds nothing, and what the other kind has left there stays.
+        """
+        with self._lock:
+            # Where it is no other way of a tree, it is something that no guard sees.
+            for known in [key] if tree is not None else list(self._keys):
+                if isinstance(self._keys.get(known), Entry):
+                    self._counts.recaptures += 1
+                    self._drop(known)
+            if self._try("rebinds") > _MAX_REBINDS:
+                self._closed = (
+                    f"calls of another kind, or whose data takes another way, rebind {some(names)} "
+                    "to something else, which a replay would not do. Keep such state in a tensor "
+                    "that is written in place (copy_, add_), or outside."
+                )
+                for known in list(self._keys):
+                    self._drop(known)
+        self._release_dropped()
+
     def _as_of_now(
-        self,
-        fn: Callable[..., Any],
-        args: tuple[Any, ...],
-        kwargs: dict[str, Any],
-        leaves: list[torch.Tensor],
-        tree: Entry | None,
+        self, leaves: list[torch.Tensor], found: Found, tree: Entry | None
     ) -> tuple[Callable[[bool], AbstractContextManager[Any]], list[torch.Generator]]:
         device = current_device()
         where = next((t.device for t in leaves if t.device.type == device.type), None)
         index = device.index(where or torch.device(device.type))
-        found: Found = []
-        if not any(isinstance(e, Entry) and e.captured and e.captured.plain for e in self._hot):
-            with self._executed.known():
-                found = PythonState({self.name: fn, "argument": (args, kwargs)}).stateful
         # While another thread captures, its generator is not to be asked; replays are soon over.
         if (where is None and tree is None and not found) or not CAPTURING.acquire(blocking=False):
             return nullcontext, []
@@ -1018,7 +1099,10 @@ class Engine:
             raise kind(f"{self.name}: {reason}")
         with self._lock:
             self._counts.eager_calls += 1
-        return fn(*args, **kwargs)
+        if not self._writes:
+            return fn(*args, **kwargs)
+        with self._gate.passing():
+            return fn(*args, **kwargs)
 
     def _count_fallback(self, reason: str, calls: int = 1) -> None:
         with self._lock:
@@ -1045,6 +1129,8 @@ class Engine:
 
     def _set_hot(self, entries: tuple[Entry | Refusal, ...]) -> None:
         self._hot = entries
+        if self._pauses:
+            entries = ()
         self.front = validation.front(entries[0]) if entries else miss
         #: Asked when the front does not answer; not while a call may be one to compare.
         self._others = () if validation.every() else entries[1:]

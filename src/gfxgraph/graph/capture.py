@@ -561,7 +561,8 @@ def rehearse(
         The result, and whether random numbers of the device were drawn.
 
     Raises:
-        CaptureError: it does something outside of torch; the run ended before that.
+        CaptureError: it does something outside of torch, and the run ended before that; or it
+            rebinds something in Python.
     """
     where = next((t.device for t in inputs if t.device.type == device.type), None)
     index = device.index(where or torch.device(device.type))
@@ -582,6 +583,13 @@ def rehearse(
             result = function(*args, **kwargs)
             # It may be memory that is put back now.
             result = pytree.tree_map_only(torch.Tensor, torch.clone, result)
+            rebound = state.replaced()
+            if rebound:
+                raise CaptureError(
+                    f"calls with other arguments rebind {some(rebound)} to something else, which a "
+                    "replay would not do. Keep such state in a tensor that is written in place "
+                    "(copy_, add_), or outside."
+                )
             look(written, recorder.recording)
         return result, recorder.recording.draws is not None
     finally:

@@ -34,7 +34,8 @@ CLOSED = frozenset(sys.stdlib_module_names) | {"torch", "numpy", "triton"}
 """Packages whose code is not looked into: what it reads is not a program's own state."""
 
 _OURS = __name__.partition(".")[0]
-_DEPTH_OF_CALLBACKS = 16
+_DEPTH_OF_CALLBACKS = 24
+_IMPORT = "importlib._bootstrap"
 
 
 class Executed:
@@ -81,7 +82,8 @@ class Executed:
                 yield
         finally:
             if frames_compiled() != compiled:  # then most of it was the compiler
-                self.__init__()  # type: ignore[misc]
+                for part in (self.packages, self.spaces, self._owners, self._held, self._frames):
+                    part.clear()
             if outer is None:
                 _listeners.pop(ident, None)
             else:
@@ -116,11 +118,11 @@ class Executed:
     def met(self, frame: types.FrameType) -> None:
         """``frame`` begins to run."""
         code = frame.f_code
-        # Not what an import runs; and what a no_graph function does is its own.
+        # Not the body of a module; and what a no_graph function does is its own.
         if not code.co_flags & inspect.CO_OPTIMIZED or inside_no_graph():
             return
         if code not in self.spaces:
-            if gc.callbacks and _is_of_a_collection(frame):
+            if _is_no_doing(frame):
                 return
             self.spaces[code] = frame.f_globals
             self.packages.add(_package(frame))
@@ -145,8 +147,8 @@ class Executed:
                     self._held[id(first)] = raw.name_of(type(first)), first
 
 
-def _is_of_a_collection(frame: types.FrameType) -> bool:
-    """Whether the garbage collector has called it, or what calls it: no doing of the function."""
+def _is_no_doing(frame: types.FrameType) -> bool:
+    """Whether an import or the garbage collector has called it, or what calls it."""
     callbacks = [
         callback.__func__ if type(callback) is types.MethodType else callback
         for callback in list(gc.callbacks)
@@ -154,10 +156,12 @@ def _is_of_a_collection(frame: types.FrameType) -> bool:
     codes = {item.__code__ for item in callbacks if type(item) is types.FunctionType}
     caller: types.FrameType | None = frame
     for _ in range(_DEPTH_OF_CALLBACKS):
-        if caller is None or caller.f_code in codes:
+        if caller is None:
             break
+        if caller.f_code in codes or caller.f_globals.get("__name__") == _IMPORT:
+            return True
         caller = caller.f_back
-    return caller is not None and caller.f_code in codes
+    return False
 
 
 @functools.lru_cache(maxsize=4096)

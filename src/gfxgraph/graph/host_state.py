@@ -87,6 +87,10 @@ def _write_bytearray(item: Any, state: bytes) -> None:
 
 
 def _write_python_array(item: Any, state: bytes) -> None:
+    if len(item) * item.itemsize == len(state):
+        with memoryview(item) as view:  # also where others look at it
+            view.cast("B")[:] = state
+        return
     del item[:]
     item.frombytes(state)
 
@@ -99,13 +103,25 @@ def _write_c_data(item: Any, state: bytes) -> None:
     ctypes.memmove(ctypes.addressof(item), state, len(state))
 
 
-# What holds its data itself; a pointer is data of its owner.
 _C_DATA: tuple[type, ...] = (
     ctypes.Array,
     ctypes.Structure,
     ctypes.Union,
     ctypes._SimpleCData,
 )
+
+
+def _is_number_of_c(cls: Any) -> bool:
+    """Whether objects of ``cls`` hold numbers alone: a pointer has an owner that is not seen."""
+    if issubclass(cls, ctypes._SimpleCData):
+        return cls._type_ in "?cbBhHiIlLqQfdgu"
+    if issubclass(cls, ctypes.Array):
+        return _is_number_of_c(cls._type_)
+    is_record = issubclass(cls, (ctypes.Structure, ctypes.Union))
+    fields = [field for base in cls.__mro__ for field in vars(base).get("_fields_", ())]
+    return is_record and all(_is_number_of_c(field[1]) for field in fields)
+
+
 _TORCH = _Kind("torch.Generator", generator_state, lambda item, state: item.set_state(state))
 _RANDOM = _Kind("random.Random", _read_random, _write_random)
 
@@ -143,11 +159,14 @@ def _kind(item: Any) -> _Kind | None:
     if cls is contextvars.ContextVar:
         return _VARIABLE
     if cls is memoryview:
-        small = not item.readonly and item.c_contiguous and item.nbytes <= _MAX_BYTES
+        try:
+            small = not item.readonly and item.c_contiguous and item.nbytes <= _MAX_BYTES
+        except ValueError:  # it was released
+            return None
         return _Kind("memoryview", bytes, _write_view) if small else None
     if raw.is_a(item, *_C_DATA):
-        small = ctypes.sizeof(item) <= _MAX_BYTES
-        return _Kind("ctypes object", bytes, _write_c_data) if small else None
+        known = ctypes.sizeof(item) <= _MAX_BYTES and _is_number_of_c(cls)
+        return _Kind("ctypes object", bytes, _write_c_data) if known else None
     if cls is bytearray:
         return _Kind("bytearray", bytes, _write_bytearray) if len(item) <= _MAX_BYTES else None
     if cls is array.array:

@@ -20,6 +20,7 @@ import types
 import uuid
 import warnings
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Any, TypeAlias
 
 from ..errors import CaptureError
@@ -37,8 +38,18 @@ __all__ = [
     "numpy_random",
 ]
 
+
 Found: TypeAlias = Sequence[tuple[str, Any]]
 """Paths and objects, as :class:`~gfxgraph.graph.state.PythonState` has met them."""
+
+
+def _classes_of_hashes() -> set[type]:
+    found = set()
+    for name in hashlib.algorithms_guaranteed:
+        with suppress(ValueError):  # not every OpenSSL has each of them
+            found.add(type(hashlib.new(name, usedforsecurity=False)))
+    return found
+
 
 _DEPTH = 32
 
@@ -83,7 +94,7 @@ _COMPOSITES = (
 _BOUND = (types.BuiltinMethodType, types.MethodWrapperType)
 _FRAMES = (types.GeneratorType, types.CoroutineType, types.AsyncGeneratorType)
 _READER = type(csv.reader(()))
-_HASHES = tuple({type(hashlib.new(name)) for name in hashlib.algorithms_guaranteed})
+_HASHES = tuple(_classes_of_hashes())
 STREAM: type = _io._IOBase  # of all files, also those in C
 
 _ENTROPY: dict[int, str] = {

@@ -12,9 +12,10 @@ import argparse
 import dataclasses
 import dis
 import functools
+import sys
 import types
 import weakref
-from collections import deque
+from collections import OrderedDict, deque
 from collections.abc import Container, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -260,12 +261,30 @@ class PythonState:
         """
         containers = [c for c in self._containers if registries or not c.counted]
         found = [c.name(key) for c in containers for key in c.changes()]
+        return [*found, *self._changed_tensors()]
+
+    def _changed_tensors(self) -> Iterator[str]:
         for key, (path, tensor, alias) in self._tensors.items():
-            if tensor.data_ptr() != alias.data_ptr() or tensor.shape != alias.shape:
-                found.append(f"{path}.data")
+            if _lies_elsewhere(tensor, alias):
+                yield f"{path}.data"
             if tensor.requires_grad != self._flags[key]:
-                found.append(f"{path}.requires_grad")
-        return found
+                yield f"{path}.requires_grad"
+
+    def replaced(self, guarded: bool = True) -> list[str]:
+        """Names of what holds something else since, or went; not of what came, which a cache does.
+
+        Args:
+            guarded: also where a guard of a graph would notice.
+        """
+        found = []
+        for container in self._containers:
+            # A guard looks up keys; of these it sees no content, or no order.
+            is_guarded = container.guarded and not raw.is_a(container.item, set, deque, OrderedDict)
+            if guarded or not is_guarded:
+                changes = container.changes() if not container.counted else []
+                held = {raw.token(key) for key, _ in container.held} if changes else ()
+                found += [container.name(key) for key in changes if raw.token(key) in held]
+        return [*found, *self._changed_tensors()]
 
     def unguarded_now(self) -> PythonState:
         """What no guard watches, as it is now."""
@@ -315,7 +334,7 @@ class PythonState:
         for container in self._containers:
             container.restore()
         for key, (_, tensor, alias) in self._tensors.items():
-            if tensor.data_ptr() != alias.data_ptr() or tensor.shape != alias.shape:
+            if _lies_elsewhere(tensor, alias):
                 tensor.data = alias
             if tensor.requires_grad != self._flags[key] and tensor.is_leaf:
                 tensor.requires_grad_(self._flags[key])
@@ -415,6 +434,10 @@ class PythonState:
                     )
                     held = _Container(raw.name_of(item), item, own)
                     self._todo[_COMPARED].extend(self._keep(held, _COMPARED))
+                    members = tuple(n for n in space if n not in own and not n.startswith("__"))
+                    if level < _SEARCHED and members:  # a method may be bound anew
+                        methods = _Container(raw.name_of(item), item, members, guarded=False)
+                        self._containers.append(methods)
         elif _package(kind) == _OURS:
             # Our own objects change with every call; what matters is the function inside.
             yield path, (raw.attributes(item) or {}).get("__wrapped__")
@@ -529,12 +552,14 @@ class PythonState:
         has_run = code in self._executed
         if package in CLOSED and not has_run:
             return
+        if level < _SEARCHED and function.__dict__:
+            self._todo[level].append((path, function.__dict__))
         if package not in self._open_packages or package in CLOSED:
             level = max(level, _EXECUTED) if has_run else _SEARCHED
         for name, cell in zip(code.co_freevars, function.__closure__ or (), strict=True):
             self._todo[level].extend(self._keep(_Container(name, cell), level))
         self._open_code(code, function.__globals__, level)
-        parts = (function.__defaults__, function.__kwdefaults__, function.__dict__ or None)
+        parts = (function.__defaults__, function.__kwdefaults__)
         self._todo[level].extend((path, part) for part in parts if part)
         yield from ()
 
@@ -546,6 +571,9 @@ class PythonState:
                 self._todo[near].append(found)
         self._names |= names
         further = _EXECUTED if has_run else _SEARCHED
+        if has_run:  # what it imports itself
+            imported = ((name, sys.modules.get(name)) for name in code.co_names)
+            self._todo[_EXECUTED].extend((n, m) for n, m in imported if type(m) is types.ModuleType)
         for name in names & space.keys():
             value = space[name]
             if type(value) is types.ModuleType:
@@ -569,6 +597,14 @@ class PythonState:
         )
         if own:
             self._todo[level].extend(self._keep(_Container("", space, own), level))
+
+
+def _lies_elsewhere(tensor: torch.Tensor, before: torch.Tensor) -> bool:
+    return (
+        tensor.data_ptr() != before.data_ptr()
+        or tensor.shape != before.shape
+        or tensor.stride() != before.stride()
+    )
 
 
 def _function(member: Any) -> types.FunctionType | None:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import gc
 import threading
-from collections import deque
+import weakref
+from collections import Counter, deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
@@ -15,6 +16,7 @@ __all__ = [
     "CAPTURING",
     "LOCK",
     "PATIENCE",
+    "Gate",
     "being_busy",
     "busy",
     "no_garbage_collection",
@@ -69,6 +71,61 @@ _waiting: deque[Callable[[], object]] = deque()
 
 # Seconds to wait for another thread's capture. Never for ever: what is captured may wait for us.
 PATIENCE = 5.0
+
+
+class Gate:
+    """Calls of one function pass side by side, but not beside a capture of it that is alone.
+
+    A capture of a function that writes to tensors of its own puts back what its runs have written;
+    what other calls wrote meanwhile would be lost. Nobody waits for longer than :data:`PATIENCE`.
+    """
+
+    def __init__(self) -> None:
+        self._changed = threading.Condition(new_lock())
+        self._passing: Counter[int] = Counter()
+        self._alone = 0
+        _gates.add(self)
+
+    @contextmanager
+    def passing(self) -> Iterator[None]:
+        """A call of this thread goes on inside."""
+        me = threading.get_ident()
+        with self._changed:
+            self._changed.wait_for(lambda: self._alone in (0, me), PATIENCE)
+            self._passing[me] += 1
+        try:
+            yield
+        finally:
+            with self._changed:
+                self._passing[me] -= 1
+                if not self._passing[me]:
+                    del self._passing[me]
+                self._changed.notify_all()
+
+    @contextmanager
+    def alone(self) -> Iterator[bool]:
+        """No call of another thread goes on inside; gives whether that is so.
+
+        The caller holds :data:`CAPTURING`.
+        """
+        me = threading.get_ident()
+        with self._changed:
+            self._alone = me
+            is_free = self._changed.wait_for(lambda: self._passing.keys() <= {me}, PATIENCE)
+        try:
+            yield is_free
+        finally:
+            with self._changed:
+                self._alone = 0
+                self._changed.notify_all()
+
+    def open(self) -> None:
+        """Nobody is inside."""
+        self._passing.clear()
+        self._alone = 0
+
+
+_gates: weakref.WeakSet[Gate] = weakref.WeakSet()
 
 
 def when_free(release: Callable[[], object], patience: float = PATIENCE) -> None:
@@ -136,6 +193,8 @@ def _forget() -> None:
     _paused = 0
     _local.busy = False
     _waiting.clear()
+    for gate in list(_gates):
+        gate.open()
 
 
 in_child(_forget)

@@ -131,6 +131,12 @@ def warm_up(this: Run, warmup: int) -> WarmedUp:
     unguarded = this.state.unguarded_now()
     with this.host.standing_still():
         recording, outputs = record_run(this, set())
+    if this.state.changes():
+        # It may take another way now: that is watched as well, before anything runs unwatched.
+        this.rewind()
+        state, unguarded = PythonState(this.roots, search=False), this.state.unguarded_now()
+        recording, outputs = record_run(this, set())
+        _refuse_changes(state, unguarded)
     first_outputs = outputs
     draws, states = this.host.draws(), this.host.states()
     moving = _changing(this, recording)
@@ -165,12 +171,7 @@ def warm_up(this: Run, warmup: int) -> WarmedUp:
             outputs = this.function()
         states = this.host.states()
     assert state is not None
-    changes = list(dict.fromkeys([*state.changes(), *unguarded.changes()]))
-    if changes:
-        raise CaptureError(
-            f"each call rebinds {some(changes)} in Python, which a replay would not do. Keep "
-            "such state in a tensor that is written in place (copy_, add_), or outside."
-        )
+    _refuse_changes(state, unguarded)
     warmed_up = WarmedUp(
         first_outputs=first_outputs,
         uncompiled=uncompiled,
@@ -188,6 +189,15 @@ def warm_up(this: Run, warmup: int) -> WarmedUp:
         this.host.refuse_one_shots("and what it reads has to be confirmed with other inputs")
         _confirm(this, warmed_up)
     return warmed_up
+
+
+def _refuse_changes(*states: PythonState) -> None:
+    changes = list(dict.fromkeys(name for state in states for name in state.changes()))
+    if changes:
+        raise CaptureError(
+            f"each call rebinds {some(changes)} in Python, which a replay would not do. Keep "
+            "such state in a tensor that is written in place (copy_, add_), or outside."
+        )
 
 
 def record_run(this: Run, moving: set[int]) -> tuple[Recording, list[torch.Tensor]]:

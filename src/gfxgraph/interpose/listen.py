@@ -70,6 +70,8 @@ class Listening:
         sys.settrace(self._go_on)
 
     def _go_on(self, frame: FrameType, event: str, value: Any) -> Any:
+        if self._hook is _nothing:  # a frame that began meanwhile, and whoever traces now
+            return None
         if event == "exception" and sys.getprofile() is None:
             sys.setprofile(self._hook)
         return self._go_on
