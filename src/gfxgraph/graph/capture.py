@@ -583,14 +583,14 @@ def rehearse(
             result = function(*args, **kwargs)
             # It may be memory that is put back now.
             result = pytree.tree_map_only(torch.Tensor, torch.clone, result)
-            rebound = state.replaced()
-            if rebound:
-                raise CaptureError(
-                    f"calls with other arguments rebind {some(rebound)} to something else, which a "
-                    "replay would not do. Keep such state in a tensor that is written in place "
-                    "(copy_, add_), or outside."
-                )
             look(written, recorder.recording)
+        rebound = state.replaced()
+        if rebound:
+            raise CaptureError(
+                f"calls with other arguments rebind {some(rebound)} to something else, which a "
+                "replay would not do. Keep such state in a tensor that is written in place "
+                "(copy_, add_), or outside."
+            )
         return result, recorder.recording.draws is not None
     finally:
         written.undo()
