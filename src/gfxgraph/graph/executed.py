@@ -14,6 +14,7 @@ import dis
 import functools
 import gc
 import inspect
+import logging
 import sys
 import threading
 import types
@@ -26,6 +27,7 @@ import torch
 
 from ..dynamo import frames_compiled, opaque
 from ..record.journal import inside_no_graph
+from ..stats import log
 from . import raw
 
 __all__ = ["CLOSED", "Executed", "executed_now"]
@@ -229,6 +231,8 @@ if sys.version_info >= (3, 12):
                     monitoring.register_callback(_tool, monitoring.events.PY_START, _on_start)
             if _tool is not None:
                 monitoring.set_events(_tool, monitoring.events.PY_START)
+            else:
+                log(logging.DEBUG, "not_listening", because="no tool of sys.monitoring is free")
         try:
             yield
         finally:
@@ -249,6 +253,7 @@ else:
     def _started() -> Iterator[None]:
         before = sys.gettrace()
         if before is not None and before is not _on_call:
+            log(logging.DEBUG, "not_listening", because="sys.settrace is in use")
             yield
             return
         sys.settrace(_on_call)
