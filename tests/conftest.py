@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -40,6 +41,18 @@ def fresh_counters() -> Iterator[None]:
     torch.manual_seed(0)
     yield
     gfxgraph.disable()
+
+
+@pytest.fixture(autouse=True, scope="module")
+def fresh_dynamo() -> Iterator[None]:
+    """Dynamo forgets what the tests of a file have compiled.
+
+    It stops to compile code that it has compiled too often in the process, such as that which
+    stands for every module of torch.nn (``torch._dynamo.config.accumulated_recompile_limit``).
+    """
+    yield
+    if "torch._dynamo" in sys.modules:
+        torch._dynamo.reset()
 
 
 @contextmanager

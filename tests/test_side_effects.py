@@ -8,7 +8,6 @@ import cProfile
 import csv
 import datetime
 import io
-import itertools
 import json
 import logging
 import os
@@ -46,7 +45,6 @@ class World:
 
     def __post_init__(self) -> None:
         self.files = contextlib.ExitStack()
-        self.numbers = itertools.count()
         self.text = self._open("text", "w+", buffering=1)
         self.binary = self._open("binary", "wb+", buffering=0)
         self.lines = self._open("lines", "w+")
@@ -87,6 +85,10 @@ def world(tmp_path):
     made = World(tmp_path)
     yield made
     made.close()
+
+
+def saved(world):
+    return len(list(world.folder.glob("saved*")))
 
 
 def append(path, text):
@@ -147,8 +149,8 @@ EFFECTS: dict[str, tuple[Callable[[World], object], Callable[[World], int], int]
     "pickle": (lambda w: pickle.dump(1, w.bytes), lambda w: w.bytes.tell(), len(pickle.dumps(1))),
     "json": (lambda w: json.dump([], w.string), lambda w: w.string.tell(), 2),
     "torch.save": (
-        lambda w: torch.save(1, w.folder / f"saved{next(w.numbers)}"),
-        lambda w: len(list(w.folder.glob("saved*"))),
+        lambda w: torch.save(1, w.folder / f"saved{saved(w)}"),
+        saved,
         1,
     ),
     "queue": (lambda w: w.queue.put(1), lambda w: w.queue.qsize(), 1),

@@ -567,6 +567,7 @@ class Engine:
             executed.listening(),
         ):
             result = fn(*args, **kwargs)
+        ran_anew = executed.spaces.keys() - self._executed.spaces.keys()
         self._executed.learn(executed)
         if not self._writes:
             self._writes = any(
@@ -576,6 +577,8 @@ class Engine:
         with self._lock:
             is_first = not any(isinstance(entry, Entry) for entry in self._keys.values())
         rebound = [] if is_first else state.replaced(guarded=tree is not None)
+        # Without the places in containers: one name for what grows with each call.
+        changed = {name.partition("[")[0] for name in state.changes()} if state.stateful else set()
         del outside, state
         if rebound:
             self._give_up_what_rebinds(key, tree, rebound)
@@ -588,10 +591,14 @@ class Engine:
             with self._lock:
                 if self._keys.get(key) is not tree:
                     return result
-            wrote = None in versions or versions != list(map(_version, leaves))
+            doubts = [f"changes {some(sorted(changed))} in Python"] if changed else []
+            if ran_anew:
+                doubts.append("runs code for the first time")
+            if None in versions or versions != list(map(_version, leaves)):
+                doubts.append("writes to its arguments")
             with (
                 self._alone() as is_alone,
-                as_before(wrote),
+                as_before(" and ".join(doubts)),
                 collectives.known(issued),
                 journal.offered(),
                 executed.known(),
@@ -664,7 +671,7 @@ class Engine:
 
     def _as_of_now(
         self, leaves: list[torch.Tensor], found: Found, tree: Entry | None
-    ) -> tuple[Callable[[bool], AbstractContextManager[Any]], list[torch.Generator]]:
+    ) -> tuple[Callable[[str], AbstractContextManager[Any]], list[torch.Generator]]:
         device = current_device()
         where = next((t.device for t in leaves if t.device.type == device.type), None)
         index = device.index(where or torch.device(device.type))

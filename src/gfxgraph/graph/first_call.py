@@ -22,12 +22,12 @@ def as_of_now(
     index: int,
     regions: Sequence[torch.Tensor] = (),
     found: Found = (),
-) -> Callable[[bool], AbstractContextManager[None]]:
+) -> Callable[[str], AbstractContextManager[None]]:
     """Remember what the path of a call depends on, beside its arguments.
 
     Entering what is returned puts that back for as long as it is entered: a capture after the call
     then takes the path that the call took, and knows which iterators the call has advanced. It
-    takes whether the call wrote to its arguments, which is not put back.
+    takes what the call did that is not put back, such as "writes to its arguments".
 
     Args:
         device: the device whose generator it is.
@@ -49,8 +49,8 @@ def as_of_now(
             generator.set_state(state)
 
     @contextmanager
-    def put_back(wrote_arguments: bool = False) -> Iterator[None]:
-        one_shots.in_doubt, error = wrote_arguments, stood.error()
+    def put_back(doubt: str = "") -> Iterator[None]:
+        one_shots.doubt, error = doubt, stood.error()
         with torch.no_grad():
             after = now()
             put(*before)

@@ -366,6 +366,7 @@ class HostState:
             source.rewind()
         for _, source in self._of_torch():
             source.rewind()
+        self._one_shots.rewind()
 
     def draws(self) -> bool:
         """Whether a generator of the device was advanced since."""

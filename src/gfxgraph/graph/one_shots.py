@@ -272,11 +272,12 @@ class OneShots:
     """Iterators and other things that can be advanced and not be put back, as they are now.
 
     Attributes:
-        in_doubt: whether the run after which they are compared cannot be made again as it was.
+        doubt: what the run after which they are compared has changed, so that another run may not
+            go the same way; "" if nothing.
     """
 
     def __init__(self, found: Found) -> None:
-        self.in_doubt = False
+        self.doubt = ""
         self._items: dict[int, tuple[str, Any, Any]] = {}
         for path, item in found:
             if is_one_shot(item):
@@ -324,15 +325,24 @@ class OneShots:
                     f"it is not known yet whether a call advances {path}, a {_class(item)}",
                     transient=True,
                 )
-            if before.in_doubt:
-                raise CaptureError(
-                    f"it reaches {path}, a {_class(item)}, and writes to its arguments: nobody can "
-                    "see whether a further run would advance it. Read it outside of the function "
-                    "and pass what it gives."
-                )
             if before._items[key][2] != position:
                 # Perhaps in the first call only; it has not run again.
                 raise CaptureError(_advances(path, item), transient=True)
+            if before.doubt and not raw.is_a(item, STREAM):
+                # Perhaps in the first call only, such as what is kept for later calls.
+                raise CaptureError(
+                    f"it reaches {path}, a {_class(item)}, and {before.doubt}: nobody can see "
+                    "whether a further run would advance it. Read it outside of the function and "
+                    "pass what it gives.",
+                    transient=True,
+                )
+
+    def rewind(self) -> None:
+        """Put files back to their places, which is all that can be put back."""
+        for _, item, position in self._items.values():
+            can_be = raw.is_a(item, STREAM) and position not in (None, _Invisible)
+            if can_be and _place(item) != position:
+                item.seek(position)
 
     def check_unmoved(self) -> None:
         """Raise if any of it is elsewhere than it was.
