@@ -67,7 +67,7 @@ def transformer() -> Made:
 def minilm() -> Made:
     """The sentence encoder all-MiniLM-L6-v2, 8 texts of 64 tokens, float32."""
     rows, tokens = (8, 64) if ON_GPU else (1, 8)
-    from gfxgraph.measure.encoder import SentenceEncoder
+    from gfxgraph.demo.encoder import SentenceEncoder
 
     model = SentenceEncoder().to(DEVICE)
 

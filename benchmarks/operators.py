@@ -174,8 +174,8 @@ class Bench:
 
     def __init__(self, device: str) -> None:
         from gfxgraph.device import current_device
-        from gfxgraph.graph.bridged import BridgedCUDAGraph
         from gfxgraph.graph.compare import difference
+        from gfxgraph.graph.native import BridgedCUDAGraph
 
         self.type = device
         self.difference = difference

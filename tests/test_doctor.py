@@ -16,10 +16,10 @@ from typer.testing import CliRunner
 from gfxgraph.cli import app
 from gfxgraph.device import current_device
 from gfxgraph.device.platform import Platform, this_platform
-from gfxgraph.measure.doctor import diagnose
-from gfxgraph.measure.doctor_checks import CHECKS
-from gfxgraph.measure.doctor_probe import Probe, probe
-from gfxgraph.measure.doctor_view import show
+from gfxgraph.doctor.checks import CHECKS
+from gfxgraph.doctor.doctor import diagnose
+from gfxgraph.doctor.probe import Probe, probe
+from gfxgraph.doctor.view import show
 
 GIB = 2**30
 AMD = Platform(

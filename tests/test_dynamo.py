@@ -16,8 +16,8 @@ from torch import nn
 
 import gfxgraph
 from gfxgraph.device import current_device
-from gfxgraph.dynamo import Uncompiled, compiled_code, without_graphs_of_inductor
 from gfxgraph.graph.liveness import InputLiveness
+from gfxgraph.interpose.dynamo import Uncompiled, compiled_code, without_graphs_of_inductor
 
 
 @pytest.fixture(autouse=True)

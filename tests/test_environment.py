@@ -14,9 +14,9 @@ from typer.testing import CliRunner
 from gfxgraph.cli import app
 from gfxgraph.device import platform as platforms
 from gfxgraph.device.platform import Platform, read_platform, this_platform
+from gfxgraph.doctor import environment
+from gfxgraph.doctor.environment import Variable, recommended, remarks, script
 from gfxgraph.errors import ArgumentError
-from gfxgraph.measure import environment
-from gfxgraph.measure.environment import Variable, recommended, remarks, script
 
 MI355 = Platform("amd", arch="gfx950", rocm="7.2.4", torch="2.10.0")
 RX6700 = Platform(

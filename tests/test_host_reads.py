@@ -9,7 +9,7 @@ import torch
 
 import gfxgraph
 from gfxgraph.errors import CaptureError
-from gfxgraph.graph.host_reads import HostReads
+from gfxgraph.interpose.host_reads import HostReads
 
 
 @pytest.fixture

@@ -16,10 +16,10 @@ from typer.testing import CliRunner
 import gfxgraph
 from gfxgraph.cli import app
 from gfxgraph.device.platform import Platform
+from gfxgraph.doctor import launch
+from gfxgraph.doctor.environment import recommended
+from gfxgraph.doctor.launch import environment_of, prepared, start
 from gfxgraph.errors import DeviceError
-from gfxgraph.measure import launch
-from gfxgraph.measure.environment import recommended
-from gfxgraph.measure.launch import environment_of, prepared, start
 
 SEGMENTS = "DEBUG_HIP_GRAPH_SEGMENT_SCHEDULING"
 MI355 = Platform("amd", arch="gfx950", rocm="7.2.4")

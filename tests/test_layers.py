@@ -12,17 +12,20 @@ SOURCE = Path(__file__).parents[1] / "src" / "gfxgraph"
 
 # From the top down. The picture and the reasons: docs/architecture.md.
 LAYERS = [
-    {"__main__", "cli", "integrations", "measure"},
+    {"__main__", "cli"},
+    {"demo", "doctor", "integrations", "verifying"},
+    {"analyze"},
+    {"bridge"},
     {"call"},
     {"graph"},
+    {"simulate"},
     {"record"},
-    {"compiling", "distributed"},
+    {"compiling"},
     {"device"},
-    {"dynamo", "errors", "forking", "interpose", "settings", "stats", "tables"},
+    {"errors", "forking", "interpose", "settings", "stats", "tables"},
 ]
 HEIGHT = {room: -depth for depth, layer in enumerate(LAYERS) for room in layer}
 TOP = HEIGHT["cli"]
-TYPE_CHECKING = {"TYPE_CHECKING", "typing.TYPE_CHECKING"}
 FACE = "__init__"  # gfxgraph/__init__.py: may import everything, is imported only by the top
 
 
@@ -47,9 +50,9 @@ def violations(source: Path) -> list[str]:
 
 
 def imports(source: Path, path: Path) -> Iterator[tuple[int, str]]:
-    """The line and the room of every import from gfxgraph, inside functions too."""
+    """The line and the room of every import from gfxgraph, also in functions and for types."""
     package = ("gfxgraph", *path.relative_to(source).parent.parts)
-    for node in _running_nodes(ast.parse(path.read_text(encoding="utf-8"))):
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
         match node:
             case ast.Import(names=names):
                 targets = [tuple(alias.name.split(".")) for alias in names]
@@ -64,16 +67,6 @@ def imports(source: Path, path: Path) -> Iterator[tuple[int, str]]:
         for target in targets:
             if target[0] == "gfxgraph":
                 yield node.lineno, _room_of_import(source, target)
-
-
-def _running_nodes(tree: ast.AST) -> Iterator[ast.AST]:
-    """All nodes but those under ``if TYPE_CHECKING:``, which never run."""
-    children = ast.iter_child_nodes(tree)
-    if isinstance(tree, ast.If) and ast.unparse(tree.test) in TYPE_CHECKING:
-        children = iter(tree.orelse)
-    for child in children:
-        yield child
-        yield from _running_nodes(child)
 
 
 def _imports(function: ast.expr) -> bool:
@@ -122,7 +115,7 @@ def test_layers():
         ),
         (
             "record/late.py",
-            "import importlib\nimportlib.import_module('gfxgraph.graph.bridged')\n",
+            "import importlib\nimportlib.import_module('gfxgraph.graph.native')\n",
             "gfxgraph/record/late.py:2: 'record' must not import 'graph': it is above it.",
         ),
         (
@@ -132,8 +125,8 @@ def test_layers():
         ),
         (
             "graph/two.py",
-            "if TYPE_CHECKING:\n    from ..call import A\nelse:\n    from ..call import B\n",
-            "gfxgraph/graph/two.py:4: 'graph' must not import 'call': it is above it.",
+            "if TYPE_CHECKING:\n    from ..call import A\n",
+            "gfxgraph/graph/two.py:2: 'graph' must not import 'call': it is above it.",
         ),
         (
             "helpers/text.py",
@@ -150,13 +143,9 @@ def test_an_import_upwards_is_named(tmp_path, file, text, sentence):
     ("file", "text"),
     [
         ("__init__.py", "from .call import graphed\nfrom .cli import app\n"),
-        ("cli.py", "from . import __version__\nfrom .measure.demo import run\n"),
+        ("cli.py", "from . import __version__\nfrom .demo.demo import run\n"),
         ("call/many.py", "from ..graph import one\nfrom . import key\nfrom .key import Key\n"),
         ("compiling/fix.py", "from ..device import current_device\nfrom ..errors import Error\n"),
-        (
-            "graph/one.py",
-            "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    from ..call import Call\n",
-        ),
         ("errors.py", "import torch\nfrom gfxgraphics.call import name\n"),
     ],
 )

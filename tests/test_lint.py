@@ -7,9 +7,9 @@ import json
 import pytest
 from typer.testing import CliRunner
 
+from gfxgraph.analyze.lint import LINT_RULES, lint
 from gfxgraph.cli import app
 from gfxgraph.errors import ArgumentError
-from gfxgraph.record.lint import LINT_RULES, lint
 
 EXAMPLES = [rule for rule in LINT_RULES.values() if rule.bad]
 

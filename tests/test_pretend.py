@@ -21,8 +21,10 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from gfxgraph.errors import DeviceError
+from gfxgraph.interpose.cuda_calls import listening
 from gfxgraph.record.effects import storage_key
-from gfxgraph.record.pretend import Pretend, PretendTensor, listening
+from gfxgraph.simulate.tensor import PretendTensor
+from gfxgraph.simulate.world import Pretend
 
 MODES = {
     "grad": nullcontext,
@@ -1003,7 +1005,7 @@ def test_another_thread_is_on_the_machine_as_it_is():
 def test_the_first_to_pretend_may_be_a_thread_that_ends():
     code = """
 import threading, torch
-from gfxgraph.record.pretend import Pretend
+from gfxgraph.simulate.world import Pretend
 
 def pretend():
     with Pretend():

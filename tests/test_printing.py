@@ -15,7 +15,7 @@ import torch
 from torch import nn
 
 import gfxgraph
-from gfxgraph.cli import _Pipe
+from gfxgraph.cli.common import _Pipe
 from gfxgraph.tables import fields, table
 
 LONG = "a reason that is longer than any line of a terminal is wide, word after word, " * 4

@@ -224,7 +224,7 @@ def first_call_in_a_capture(guarded):
 def test_enable_guards_on_rocm_alone_until_disable(monkeypatch, hip):
     # No AMD GPU: what torch says of itself is pretended.
     monkeypatch.setattr(torch.version, "hip", hip)
-    monkeypatch.setattr("gfxgraph.graph.enable.current_device", GpuDevice)
+    monkeypatch.setattr("gfxgraph.bridge.enable.current_device", GpuDevice)
     original = torch.cuda.get_rng_state
     for _ in range(2):
         gfxgraph.enable()

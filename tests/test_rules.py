@@ -10,9 +10,9 @@ import pytest
 import torch
 
 import gfxgraph
+from gfxgraph.analyze.lint_rules import LINT_RULES
+from gfxgraph.analyze.rules_page import page
 from gfxgraph.errors import CaptureError
-from gfxgraph.measure.rules_page import page
-from gfxgraph.record.lint_rules import LINT_RULES
 from gfxgraph.record.rules import RULES
 
 # They are about the call as a whole.
@@ -67,5 +67,5 @@ def test_the_page_is_what_the_catalogues_make():
     assert not RULES.keys() & LINT_RULES.keys()  # an id is one place on the page
     written = Path(__file__).parents[1] / "docs" / "rules.md"
     assert written.read_text(encoding="utf-8") == f"{page()}\n", (
-        "run python -m gfxgraph.measure.rules_page"
+        "run python -m gfxgraph.analyze.rules_page"
     )

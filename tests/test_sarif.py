@@ -8,11 +8,11 @@ import sys
 import pytest
 from typer.testing import CliRunner
 
+from gfxgraph.analyze.lint import LINT_RULES, lint
+from gfxgraph.analyze.report import Hazard
+from gfxgraph.analyze.sarif import to_sarif
 from gfxgraph.cli import app
-from gfxgraph.record.lint import LINT_RULES, lint
-from gfxgraph.record.report import Hazard
 from gfxgraph.record.rules import RULES
-from gfxgraph.record.sarif import to_sarif
 
 FUNCTIONS = """\
 import torch

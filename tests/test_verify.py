@@ -20,7 +20,7 @@ import gfxgraph
 from gfxgraph import BridgedCUDAGraph, verify
 from gfxgraph.cli import app
 from gfxgraph.errors import ArgumentError
-from gfxgraph.measure.verify_inputs import fresh
+from gfxgraph.verifying.inputs import fresh
 
 
 def by_hand(fn, *example, forgets=(), views=False, replays=True, generators=()):

@@ -19,17 +19,22 @@ from . import errors, settings
 from .stats import Stats, tally
 
 if TYPE_CHECKING:
+    from .analyze.check import check as check
+    from .analyze.report import Hazard as Hazard
+    from .analyze.report import Report as Report
+    from .bridge.enable import disable as disable
+    from .bridge.enable import enable as enable
+    from .bridge.enable import health_check as health_check
+    from .bridge.enable import is_enabled as is_enabled
+    from .bridge.graph import BridgedCUDAGraph as BridgedCUDAGraph
     from .call.branches import ConditionalGraph as ConditionalGraph
-    from .call.buckets import PoolStats as PoolStats
-    from .call.buckets import ShapeBucketPool as ShapeBucketPool
-    from .call.check import check as check
-    from .call.dynamic import BridgedCUDAGraph as BridgedCUDAGraph
-    from .call.dynamic import enable as enable
+    from .call.buckets.pool import PoolStats as PoolStats
+    from .call.buckets.pool import ShapeBucketPool as ShapeBucketPool
+    from .call.buckets.traffic import suggest_buckets as suggest_buckets
     from .call.graphed import Graphed as Graphed
     from .call.graphed import GraphedStats as GraphedStats
     from .call.graphed import compile as compile
     from .call.graphed import graphed as graphed
-    from .call.traffic import suggest_buckets as suggest_buckets
     from .compiling.breaks import BreakReport as BreakReport
     from .compiling.breaks import graph_breaks as graph_breaks
     from .compiling.inductor import InductorSettings as InductorSettings
@@ -39,14 +44,9 @@ if TYPE_CHECKING:
     from .compiling.rng import guard_rng as guard_rng
     from .compiling.vendor import vendor_op as vendor_op
     from .device import DeviceFacts as DeviceFacts
-    from .graph.enable import disable as disable
-    from .graph.enable import health_check as health_check
-    from .graph.enable import is_enabled as is_enabled
-    from .measure.verify import verify as verify
-    from .measure.verify_report import VerifyReport as VerifyReport
     from .record.no_graph import no_graph as no_graph
-    from .record.report import Hazard as Hazard
-    from .record.report import Report as Report
+    from .verifying.report import VerifyReport as VerifyReport
+    from .verifying.verify import verify as verify
 
 __version__ = "0.1.0"
 
@@ -56,33 +56,33 @@ _OLDEST_TORCH = "2.8"  # as in pyproject.toml
 # asking for the device starts the driver, which importing a library should not do.
 _LAZY = {
     "BreakReport": "compiling.breaks",
-    "BridgedCUDAGraph": "call.dynamic",
+    "BridgedCUDAGraph": "bridge.graph",
     "CompileLog": "compiling.log",
     "ConditionalGraph": "call.branches",
     "DeviceFacts": "device",
     "Graphed": "call.graphed",
     "GraphedStats": "call.graphed",
-    "Hazard": "record.report",
+    "Hazard": "analyze.report",
     "InductorSettings": "compiling.inductor",
-    "PoolStats": "call.buckets",
-    "Report": "record.report",
-    "ShapeBucketPool": "call.buckets",
-    "VerifyReport": "measure.verify_report",
-    "check": "call.check",
+    "PoolStats": "call.buckets.pool",
+    "Report": "analyze.report",
+    "ShapeBucketPool": "call.buckets.pool",
+    "VerifyReport": "verifying.report",
+    "check": "analyze.check",
     "compile": "call.graphed",
     "compile_log": "compiling.log",
-    "disable": "graph.enable",
-    "enable": "call.dynamic",
+    "disable": "bridge.enable",
+    "enable": "bridge.enable",
     "graph_breaks": "compiling.breaks",
     "graphed": "call.graphed",
     "guard_rng": "compiling.rng",
-    "health_check": "graph.enable",
+    "health_check": "bridge.enable",
     "inductor_settings": "compiling.inductor",
-    "is_enabled": "graph.enable",
+    "is_enabled": "bridge.enable",
     "no_graph": "record.no_graph",
-    "suggest_buckets": "call.traffic",
+    "suggest_buckets": "call.buckets.traffic",
     "vendor_op": "compiling.vendor",
-    "verify": "measure.verify",
+    "verify": "verifying.verify",
 }
 
 __all__ = [
@@ -193,7 +193,7 @@ _setting_error: errors.SettingError | None = None
 try:
     _mode = settings.mode()  # the other variables are read where they are used
     if _mode != "off":
-        from .call.dynamic import enable
+        from .bridge.enable import enable
 
         enable(debug=_mode == "debug", validate=_mode == "validate")
 except errors.SettingError as _error:

@@ -78,7 +78,7 @@ from .suitable import describe, unsuitable
 from .thrash import WORTH_IT, Thrash, Traits, traits
 
 if TYPE_CHECKING:
-    from .sizes import Buckets
+    from .buckets.sizes import Buckets
 
 __all__ = [
     "IN_USE",

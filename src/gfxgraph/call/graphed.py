@@ -12,15 +12,15 @@ from typing import Any, Generic, Literal, TypeVar, overload
 
 import torch
 
-from ..dynamo import opaque
 from ..errors import ArgumentError
 from ..graph.compare import Tolerance
-from .bucketed import new_engine
+from ..interpose.dynamo import opaque
+from .buckets.engine import new_engine
+from .buckets.padding import Padding
+from .buckets.sizes import Buckets, Dims, Larger, OutDims, Rows
 from .compiled import Compile
 from .engine import Engine, GraphedStats, Options, reset_with
-from .padding import Padding
 from .signature import MISS
-from .sizes import Buckets, Dims, Larger, OutDims, Rows
 from .suitable import describe
 
 __all__ = ["Graphed", "GraphedStats", "compile", "graphed"]

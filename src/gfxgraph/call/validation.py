@@ -19,7 +19,6 @@ import torch
 
 from ..device import generator_state
 from ..errors import ArgumentError
-from ..graph import enable
 from ..graph.compare import Tolerance, difference
 from ..graph.turns import CAPTURING, LOCK, being_busy
 from .entry import Attempt, Entry, Refusal
@@ -29,6 +28,7 @@ __all__ = [
     "Comparison",
     "Holder",
     "compare",
+    "compare_every",
     "differs",
     "due",
     "every",
@@ -65,16 +65,14 @@ def register(holder: Holder) -> None:
         _holders.add(holder)
 
 
-def _set_every(number: int) -> None:
+def compare_every(number: int) -> None:
+    """Compare the first replay of each graph and every one of ``number``; 0: none."""
     global _every
     with _lock:
         changed, _every = bool(_every) != bool(number), number
         holders = list(_holders) if changed else []
     for holder in holders:
         holder.validation_changed()
-
-
-enable.on_validate.append(_set_every)
 
 
 def due(entry: Entry) -> bool:

@@ -29,7 +29,7 @@ from typing import Any
 import torch
 from torch._guards import CompileContext
 
-from ..dynamo import frames_compiled
+from ..interpose.dynamo import frames_compiled
 from ..interpose.patch import intercept
 from ..stats import log, tally
 

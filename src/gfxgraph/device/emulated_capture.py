@@ -14,9 +14,9 @@ from torch._ops import OpOverload
 from torch.utils import _python_dispatch as dispatch_stack
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from ..dynamo import step_aside, step_back
 from ..errors import CaptureError, CaptureForbidden
 from ..forking import in_child, new_lock
+from ..interpose.dynamo import step_aside, step_back
 from . import emulated_rules as rules
 from .emulated_memory import MemoryPool
 from .emulated_shapes import Rehearsal

@@ -13,8 +13,8 @@ from typing import Any, Literal
 
 import torch
 
+from ..device import current_device
 from ..errors import ArgumentError
-from . import current_device
 
 __all__ = ["VARIABLES", "Platform", "read_platform", "this_platform"]
 

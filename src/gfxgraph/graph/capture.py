@@ -19,15 +19,15 @@ import torch
 import torch.utils._pytree as pytree
 
 from ..device import Device
-from ..dynamo import Uncompiled, compiled_code, without_graphs_of_inductor
 from ..errors import CaptureError, GfxGraphError, VerificationError
+from ..interpose.dynamo import Uncompiled, compiled_code, without_graphs_of_inductor
+from ..interpose.source import Source
 from ..record.collectives import refused
 from ..record.effects import KnownTensors, UndoLog, Unexpected, nobody_else_holds, storage_key
 from ..record.explain import explain
 from ..record.journal import Journal
 from ..record.recorder import Recorder, Recording
 from ..record.side_effects import side_effects
-from ..record.source import Source
 from ..stats import log
 from .compare import Tolerance, difference
 from .first_call import one_shots_before, raise_if_moved

@@ -25,7 +25,7 @@ from typing import Any
 
 import torch
 
-from ..dynamo import frames_compiled, opaque
+from ..interpose.dynamo import frames_compiled, opaque
 from ..record.journal import inside_no_graph
 from ..stats import log
 from . import raw

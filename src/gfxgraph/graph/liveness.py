@@ -6,8 +6,8 @@ from collections.abc import Callable
 
 from torch.multiprocessing.reductions import StorageWeakRef
 
-from ..dynamo import step_aside, step_back
 from ..errors import DeadTensorError
+from ..interpose.dynamo import step_aside, step_back
 from ..record.effects import OutsideTensors
 
 __all__ = ["InputLiveness"]

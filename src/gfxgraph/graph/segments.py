@@ -22,11 +22,11 @@ from torch.utils import _python_dispatch as dispatch_stack
 
 from ..device.operators import is_view
 from ..errors import CaptureError
+from ..interpose.source import Source, users_line
 from ..record.effects import tensors_in
 from ..record.recorder import Event, Same
-from ..record.source import Source, users_line
 from ..record.watch import Point, Watch
-from .bridged import BridgedCUDAGraph
+from .native import NativeGraph
 
 __all__ = ["Segment", "Step", "Tracer", "run"]
 
@@ -47,7 +47,7 @@ class Segment:
     """
 
     def __init__(self, bound: list[torch.Tensor | None], result: Any) -> None:
-        self.graph: BridgedCUDAGraph | None = None
+        self.graph: NativeGraph | None = None
         self.launch: Callable[[], None] | None = None
         self.step: Step | None = None
         self.children: dict[Any, Segment] = {}
@@ -87,7 +87,7 @@ class Segment:
             segment.graph = segment.launch = segment.step = segment.build = None
             segment.children = {}
 
-    def register(self, graph: BridgedCUDAGraph) -> None:
+    def register(self, graph: NativeGraph) -> None:
         """Take ``graph``, whose capture has ended."""
         self.graph, self.launch = graph, graph.launch
 
@@ -287,7 +287,7 @@ class Tracer(Watch):
         device_type: str,
         inputs: Iterable[torch.Tensor],
         events: list[Event],
-        begin: Callable[[], BridgedCUDAGraph],
+        begin: Callable[[], NativeGraph],
         root: Segment | None = None,
         **options: Any,
     ) -> None:
@@ -297,7 +297,7 @@ class Tracer(Watch):
         self._events = events
         self._next = 0
         self._begin = begin
-        self._graph: BridgedCUDAGraph | None = None
+        self._graph: NativeGraph | None = None
         self._shared = root  # the segment that is gone through again
         self._position = self._folds = 0
         self._segment = root or Segment([], None)
@@ -512,7 +512,7 @@ def _ambient(point: Point) -> Callable[[], Any] | None:
     return enter
 
 
-def _ends_empty(graph: BridgedCUDAGraph) -> bool:
+def _ends_empty(graph: NativeGraph) -> bool:
     """End the capture; whether there was nothing in it, which torch says in a warning."""
     with warnings.catch_warnings(record=True) as heard:
         warnings.simplefilter("always")

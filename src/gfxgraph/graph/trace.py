@@ -12,15 +12,15 @@ import torch
 
 from ..compiling.rng import tell_if_compiled
 from ..device import Device, PoolHandle
-from ..dynamo import frames_compiled
 from ..errors import CaptureError
+from ..interpose.cuda_calls import listening
+from ..interpose.dynamo import frames_compiled
+from ..interpose.source import users_line_of
 from ..record.explain import explain
-from ..record.pretend_cuda import listening
 from ..record.recorder import Recording
 from ..record.rules import RULES
-from ..record.source import users_line_of
 from ..stats import log
-from .bridged import BridgedCUDAGraph
+from .native import NativeGraph
 from .segments import Failure, Graft, Segment, Tracer
 from .turns import LOCK, no_garbage_collection, release_waiting
 from .warm_up import Run, WarmedUp, one_line, other_inputs, record_run, report_line
@@ -166,7 +166,7 @@ def trace(
     # that no operation of torch shows brings other constants than before.
     confirms = events and all(e.folds for e in events) and any(e.is_of_the_host for e in events)
 
-    def begin() -> BridgedCUDAGraph:
+    def begin() -> NativeGraph:
         # A graph with nothing in it is gone again, and the pool with it if no other uses that.
         in_use = any(segment.graph for segment in tracer.new.everything())
         return _begin(device, lane.pool(in_use), this.host.generators)
@@ -219,8 +219,8 @@ def trace(
 
 def _begin(
     device: Device, pool: PoolHandle, generators: tuple[torch.Generator, ...]
-) -> BridgedCUDAGraph:
-    graph = BridgedCUDAGraph()
+) -> NativeGraph:
+    graph = NativeGraph()
     for generator in generators:
         if generator.device.type == device.type:
             graph.register_generator_state(generator)

@@ -15,16 +15,16 @@ import torch
 
 from ..device import Device
 from ..errors import CaptureError, CompileError
+from ..interpose.cuda_calls import listening
+from ..interpose.host_reads import HostReads
 from ..interpose.patch import substitute
+from ..interpose.source import Source, users_line, users_line_of
 from ..record.effects import UndoLog, Unexpected, overwrite, storage_key
 from ..record.explain import explain
 from ..record.journal import Journal, Judge
-from ..record.pretend_cuda import listening
 from ..record.recorder import Event, Recorder, Recording
 from ..record.rules import RULES
 from ..record.side_effects import side_effects
-from ..record.source import Source, users_line, users_line_of
-from .host_reads import HostReads
 from .host_state import HostState
 from .lane import Lane
 from .state import PythonState

@@ -25,8 +25,8 @@ import torch
 from torch import distributed as dist
 
 from ..errors import CaptureError
+from ..interpose.source import Source, users_line
 from .explain import explain
-from .source import Source, users_line
 
 __all__ = [
     "Collective",

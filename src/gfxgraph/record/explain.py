@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from ..errors import CaptureError
+from ..interpose.source import Source
 from .rules import RULES
-from .source import Source
 
 __all__ = ["explain"]
 

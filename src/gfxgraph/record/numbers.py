@@ -10,7 +10,7 @@ from torch._ops import OpOverload
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from ..device.operators import is_composite, run_composite
-from .source import Source, users_line
+from ..interpose.source import Source, users_line
 
 __all__ = ["Numbers"]
 

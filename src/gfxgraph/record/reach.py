@@ -19,8 +19,8 @@ from ..device.operators import (
     run_composite,
     written_tensors,
 )
+from ..interpose.source import users_line
 from .effects import StorageNames, tensors_in
-from .source import users_line
 
 __all__ = ["Reach"]
 

@@ -15,9 +15,9 @@ from torch._ops import HigherOrderOperator, OpOverload
 from torch.utils._python_dispatch import _disable_current_modes
 
 from ..device.operators import written_tensors
+from ..interpose.source import Source, users_line
 from .effects import UndoLog, tensors_in
 from .explain import explain
-from .source import Source, users_line
 from .watch import Dependence, Point, Watch
 
 _DONE_IN_EACH_CALL = ("no-graph", "seed")

@@ -43,8 +43,8 @@ import torch
 
 from ..interpose.listen import Listening
 from ..interpose.patch import intercept, substitute
+from ..interpose.source import is_the_users
 from .effects import Unexpected
-from .source import is_the_users
 
 __all__ = ["side_effects"]
 

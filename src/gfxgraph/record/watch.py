@@ -25,12 +25,12 @@ from ..device import emulated_rules
 from ..device.operator_table import Call, copies_host_scalar, may_refuse, refusal
 from ..device.operators import is_composite, is_view, may_write, run_composite, written_tensors
 from ..device.overrides import HiddenFunctionMode, hidden_modes
-from ..dynamo import Uncompiled
 from ..forking import in_child
+from ..interpose.cuda_calls import Answer
+from ..interpose.dynamo import Uncompiled
 from ..interpose.patch import Claim, find, intercept, override
 from .effects import StorageNames, tensors_in
 from .journal import perform
-from .pretend_cuda import Answer
 
 __all__ = ["Dependence", "Point", "Roots", "Watch", "current_watch", "lifting_of_host_data"]
 

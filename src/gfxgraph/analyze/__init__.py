@@ -1,0 +1,1 @@
+"""Looks for what a graph cannot hold, without making one: check, lint, and their reports."""

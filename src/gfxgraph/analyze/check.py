@@ -1,0 +1,327 @@
+"""``check``: what would become of a function in a graph, found out without a GPU."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+from operator import is_
+from typing import Any
+
+import torch
+
+from ..call.entry import SHARED, shares_memory
+from ..call.graphed import Graphed
+from ..call.signature import builder, constants, flatten
+from ..call.suitable import describe, unsuitable
+from ..device.emulated import EmulatedDevice
+from ..device.emulated_rules import is_move
+from ..errors import ArgumentError, CaptureError, DeviceError
+from ..graph.host_state import HostState
+from ..graph.state import PythonState
+from ..graph.turns import being_busy
+from ..graph.warm_up import one_line
+from ..interpose.source import LineFinder, Source, users_line, users_line_of
+from ..record.collectives import refused
+from ..record.effects import UndoLog, Unexpected, storage_key
+from ..record.recorder import Recorder
+from ..record.rules import RULES, Effect
+from ..record.side_effects import side_effects
+from ..record.watch import Point
+from ..simulate.tensor import PretendTensor
+from ..simulate.world import Pretend
+from .report import Hazard, Report
+
+__all__ = ["check"]
+
+# What autograd says in a build without one, where a tensor says that it is on a GPU.
+_NO_ACCELERATOR = "Cannot access accelerator device"
+
+
+def check(fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Report:
+    """Run ``fn`` as on a GPU, without one, and report what a graph would make of it.
+
+    Tensors among the arguments, and parameters and buffers that ``fn`` reaches, are taken to be on
+    a pretended ``cuda:0`` whose work the CPU does; on the meta device there is no work at all, and
+    values that are read are made up. ``fn`` is run twice, under ``torch.no_grad()``, as
+    :func:`~gfxgraph.graphed` runs it: what it writes and rebinds is taken back.
+
+    Args:
+        fn: the function, module or method. It may say ``device="cuda"``, ``.cuda()`` and
+            ``torch.cuda.synchronize()``.
+        *args: its arguments; tensors may be on the CPU, on meta or on a GPU.
+        **kwargs: its keyword arguments.
+
+    Returns:
+        The report: ``report.verdict`` and ``report.hazards``.
+
+    Raises:
+        ArgumentError: ``fn`` is not callable.
+        DeviceError: an operator has neither a meta implementation nor data to run on; or the
+            function uses autograd, and torch is a CPU build.
+    """
+    if not callable(fn):
+        raise ArgumentError(f"check() takes a function, a module or a method, not {fn!r}.")
+    run = _Check(fn, args, kwargs)
+    run.twice()
+    return run.report
+
+
+class _Check:
+    def __init__(self, fn: Callable[..., Any], args: Any, kwargs: Any) -> None:
+        self._name = getattr(fn, "__qualname__", type(fn).__qualname__)
+        while type(fn).__module__ == Graphed.__module__:
+            fn = fn.__wrapped__  # type: ignore[attr-defined]
+        self._fn, self._args, self._kwargs = fn, args, kwargs
+        self._again()
+
+    def _again(self) -> None:
+        self.report = Report(
+            self._name, device="cuda (pretended, computed on the CPU)", torch=torch.__version__
+        )
+        self._recorder: _Recorder | None = None
+        self._forked: dict[Any, Source] = {}
+
+    def twice(self) -> None:
+        """The first run tells what changes from call to call; the second is reported."""
+        try:
+            given, spec = flatten((self._args, self._kwargs))
+            builder(spec, given)  # as a graph will
+        except (ArgumentError, AttributeError, RecursionError, TypeError) as error:
+            return self._add("argument", str(error), Source())
+        for reason in filter(None, map(unsuitable, given)):
+            self._add("argument", reason, Source())
+        if self.report.hazards:
+            return
+        opaque = [const.value for const in constants(spec) if not const.is_value]
+        roots = {self._name: self._fn} | {f"argument {n}": v for n, v in enumerate(opaque)}
+        numbers = HostState(EmulatedDevice(), 0, PythonState(roots).stateful)
+        with Pretend(self._observe) as world, torch.no_grad(), being_busy():
+            self._world = world
+            args, kwargs = builder(spec, world.wrap(given))()
+            as_it_was = PythonState(roots)
+            for name in as_it_was.scripted:
+                self._add("torchscript", name, Source())
+            if as_it_was.scripted:
+                return
+            world.adopt(self._fn, *opaque)
+            inputs, _ = flatten((args, kwargs))
+            names = as_it_was.names() | {
+                storage_key(t): f"argument {n}" for n, t in enumerate(inputs)
+            }
+            try:
+                moving: set[int] = set()
+                results = []
+                for _ in range(2):
+                    self._again()
+                    before = PythonState(roots)
+                    recorder = self._recorder = _Recorder(
+                        self._hazard, inputs, names, moving, world
+                    )
+                    try:
+                        with side_effects(self._effect), refused(), recorder.watching():
+                            result = self._fn(*args, **kwargs)
+                    except DeviceError:
+                        raise
+                    except Unexpected:
+                        return None  # what comes after it is not looked at
+                    except Exception as error:
+                        if isinstance(error, CaptureError) and error.rule == "collective":
+                            where = Source(error.file, error.line)
+                            return self._add("collective", error.operation or "", where)
+                        if "process group has not been initialized" in str(error):
+                            return self._add("collective", one_line(error), users_line_of(error))
+                        if _NO_ACCELERATOR in str(error):
+                            raise DeviceError(
+                                f"check({self._name}): autograd of a CPU build of torch does not "
+                                "run on the pretended device. Check it with a CUDA or ROCm build."
+                            ) from error
+                        what = f"{type(error).__name__}: {str(error).partition(chr(10))[0]}"
+                        return self._add("raises", what, users_line_of(error))
+                    finally:
+                        self.report.operations = recorder.recording.operations
+                    moving = {key for key, _ in recorder.recording.writes}
+                    self._look_at_arguments(args, kwargs, inputs, spec, moving)
+                    results.append(self._look_at(result))
+                state = before.changes()
+                before.narrow(state)
+                drawn = numbers.moved()
+                finder = LineFinder(lambda: [*before.changes(), *numbers.moved()])
+                suspects = (*state, *drawn, *(h for h in self.report.hazards if h.rule == "result"))
+                if suspects:
+                    before.restore()
+                    numbers.rewind()
+                    self._once_more(finder, args, kwargs)
+            finally:
+                as_it_was.restore()
+                numbers.rewind()
+        for rule, names_found in (("python-state", state), ("python-random", drawn)):
+            for name in names_found:
+                self._add(rule, name, finder.found.get(name, Source()))
+        for hazard in self.report.hazards:
+            if hazard.rule == "result":
+                where = finder.returned
+                hazard.file, hazard.line, hazard.source = where.file, where.line, where.text
+        (_, spec_before), (leaves, spec) = results
+        known = any(hazard.rule == "result" for hazard in self.report.hazards)
+        if spec != spec_before and not known and not recorder.recording.breaks():
+            self._add("result", "a value of Python that is another one in each call", Source())
+        if not any(isinstance(t, PretendTensor) for t in (*inputs, *leaves)):
+            self._add("argument", "no tensor among arguments and results is on cuda", Source())
+        for where in self._forked.values():
+            self._add("side-stream", "a stream that is not joined", where)
+
+    def _once_more(self, finder: LineFinder, args: Any, kwargs: Any) -> None:
+        """Look after each line of a run; what is met there was met before."""
+        report, self.report = self.report, Report(self._name)
+        # Where it raises now that it has run before, the lines up to there are found.
+        with suppress(Exception, Unexpected), side_effects(self._effect), finder.looking():
+            self._fn(*args, **kwargs)
+        self.report = report
+
+    def _look_at_arguments(
+        self, args: Any, kwargs: Any, inputs: list[torch.Tensor], spec: Any, written: set[int]
+    ) -> None:
+        after, spec_after = flatten((args, kwargs))
+        if spec_after != spec or not all(map(is_, after, inputs)):
+            self._add("argument", "the function changes a container that it is given", Source())
+        given = [tensor for tensor in inputs if storage_key(tensor) in written]
+        if given and (shares_memory(inputs) or any(0 in t.stride() for t in given)):
+            self._add("argument", SHARED, Source())
+
+    def _look_at(self, result: Any) -> tuple[list[torch.Tensor], Any]:
+        """The tensors of a result, and the rest."""
+        try:
+            leaves, spec = flatten(result)
+            builder(spec, leaves)  # as a graph will
+        except ArgumentError as error:
+            self._add("result", str(error), Source())
+            return [], None
+        for leaf in leaves:
+            reason = unsuitable(leaf, (torch.Tensor, torch.nn.Parameter, PretendTensor))
+            if reason is not None:
+                self._add("result", reason, Source())
+            if leaf.requires_grad:
+                self._add("autograd", "the result requires grad", Source())
+        for const in constants(spec):
+            if not const.is_value:
+                self._add("result", f"holds a {describe(const.value)}", Source())
+        return leaves, spec
+
+    def _add(self, rule: str, what: str, where: Source) -> None:
+        if self._recorder is None or not self._recorder.quiet:
+            self._hazard(rule, what, where, False, RULES[rule].effect)
+
+    def _hazard(
+        self,
+        rule: str,
+        what: str,
+        where: Source,
+        tainted: bool,
+        effect: Effect,
+        anew: bool = False,
+    ) -> None:
+        entry = RULES[rule]
+        for known in self.report.hazards:
+            # One line may write a cache in each layer.
+            same = known.what == what or rule.endswith("-write")
+            if same and (known.rule, known.file, known.line, known.effect) == (
+                rule,
+                where.file,
+                where.line,
+                effect,
+            ):
+                known.count += 1
+                known.tainted |= tainted
+                known.decides_anew |= anew
+                return
+        severity = {"captures": "note", "eager": "error"}.get(effect, "warning")
+        self.report.hazards.append(
+            Hazard(
+                rule,
+                severity,  # type: ignore[arg-type]
+                effect,
+                what,
+                where.file,
+                where.line,
+                where.text,
+                1,
+                tainted,
+                entry.why,
+                entry.remedy,
+                anew,
+            )
+        )
+
+    def _observe(self, kind: str, what: str, detail: Any) -> None:
+        if kind == "fork":
+            self._forked[detail[0]] = users_line()
+        elif kind == "join":
+            self._forked.pop(detail[1], None)
+        elif kind == "assumed":
+            if what not in self.report.assumed:
+                self.report.assumed.append(what)
+        elif kind == "hidden-sync":
+            if self._recorder is not None and not self._recorder.quiet:
+                self._hazard(kind, what, users_line(), True, RULES[kind].tainted)
+        elif kind in RULES and kind != "default-stream":  # that is told of the work put there
+            self._add(kind, what, users_line())
+
+    def _effect(self, rule: str, what: str) -> bool:
+        """Something outside of torch is about to happen."""
+        self._add(rule, what, users_line())
+        return True
+
+
+class _Recorder(Recorder):
+    """Tells of what it meets, in the order of the run.
+
+    Args:
+        tell: takes the rule, what it is, where, whether it is tainted, the effect, and whether the
+            host goes on by a number that is new in each call.
+        inputs: the tensors among the arguments.
+        names: names of tensors, by storage key.
+        moving: storage keys of tensors from outside that change from call to call.
+        world: where it runs.
+    """
+
+    def __init__(
+        self,
+        tell: Callable[..., None],
+        inputs: list[torch.Tensor],
+        names: dict[int, str],
+        moving: set[int],
+        world: Pretend,
+    ) -> None:
+        super().__init__(
+            "cuda",
+            inputs,
+            UndoLog(),
+            keep_values=False,
+            off_stream=world.off_stream,
+            names=names,
+            moving=moving,
+        )
+        self._tell = tell
+        self._world = world
+
+    def event(self, point: Point, func: Any, args: Any, kwargs: Any) -> Any:
+        """Run it, and tell what becomes of it."""
+        result = super().event(point, func, args, kwargs)
+        event, rule = self.recording.events[-1], RULES[point.rule]
+        effect: Effect = "folds" if event.folds else rule.tainted
+        anew = not event.folds and isinstance(result, (float, complex))
+        self._tell(rule.id, point.what, event.where, not event.folds, effect, anew)
+        return result
+
+    def function(self, func: Any, args: Any, kwargs: Any) -> Any:
+        """A function that moves a tensor to the device has it on the host."""
+        if not self.quiet and is_move(func, args, kwargs) and self._world.is_assumed(args[0]):
+            what = f"Tensor.{func.__name__}() of a tensor from outside"
+            self._tell("host-constant", what, users_line(), False, "folds")
+        return super().function(func, args, kwargs)
+
+    def met(self, rule: str, what: str, tensors: Iterable[torch.Tensor] = ()) -> None:
+        """Tell of it."""
+        super().met(rule, what, tensors)
+        if not self.quiet:
+            self._tell(rule, what, users_line(), False, RULES[rule].effect)

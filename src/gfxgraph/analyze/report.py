@@ -1,0 +1,176 @@
+"""What ``check`` found in a function: hazards in the order of the run, and a verdict."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from dataclasses import asdict, dataclass, field
+from html import escape
+from pathlib import Path
+from typing import Any, Literal
+
+from ..record.rules import RULES, Effect
+from ..tables import filled
+
+__all__ = ["Hazard", "Report", "Severity", "counted", "within"]
+
+Severity = Literal["error", "warning", "note"]
+"""``"error"``: it runs eagerly because of this; ``"warning"``: it captures by folding or branching;
+``"note"``: it captures as it is."""
+
+_ORDER: tuple[Effect, ...] = ("captures", "folds", "branches", "eager")
+_IN_WORDS: dict[Effect, str] = {
+    "captures": "captures as it is",
+    "folds": "captures by folding constants",
+    "branches": "captures as several graphs, with the host in between",
+    "eager": "runs eagerly",
+}
+# White text on them can be read, and they themselves on a light and on a dark page.
+_COLOURS: dict[Severity, str] = {"error": "#cf222e", "warning": "#9a6700", "note": "#0969da"}
+_HEADINGS = ("Severity", "Rule", "Where", "Why and remedy")
+
+
+def within(file: str) -> str:
+    """``file``, relative to the current directory where it is inside."""
+    with suppress(ValueError):
+        return str(Path(file).relative_to(Path.cwd()))
+    return file
+
+
+def counted(count: int, what: str) -> str:
+    """``"1 hazard"``, ``"2 hazards"``."""
+    return f"{count} {what}{'' if count == 1 else 's'}"
+
+
+@dataclass
+class Hazard:
+    """One thing that a function does and that matters in a graph, at one place in the source.
+
+    Attributes:
+        rule: id of the rule in the catalogue (:data:`gfxgraph.record.rules.RULES`).
+        severity: how bad it is, see :data:`Severity`.
+        effect: what it makes of the function.
+        what: what was called, such as ``"Tensor.item()"`` or ``"aten.nonzero.default"``.
+        file: file of the user's line; ``None`` where it has none (``<stdin>``).
+        line: its number, from 1; 0 where there is none.
+        source: its text.
+        count: how often it happened in the run.
+        tainted: whether the data depends on the inputs, on random numbers, or on tensors from
+            outside that change from call to call.
+        why: why it matters in a graph.
+        remedy: the code to write instead.
+        decides_anew: the host goes on by a floating-point number that depends on the inputs: a call
+            replays only if that very number came before.
+    """
+
+    rule: str
+    severity: Severity
+    effect: Effect
+    what: str
+    file: str | None
+    line: int
+    source: str
+    count: int
+    tainted: bool
+    why: str
+    remedy: str
+    decides_anew: bool = False
+
+    @property
+    def place(self) -> str:
+        """File and line; ``""``: it has none."""
+        return f"{within(self.file)}:{self.line}" if self.file else ""
+
+
+@dataclass
+class Report:
+    """What :func:`gfxgraph.check` returns. Notebooks show it as a table.
+
+    Attributes:
+        name: the function.
+        verdict: ``"captures"`` as it is, ``"folds"``: by folding constants, ``"branches"``: as
+            several graphs with the host in between, ``"eager"``: it runs eagerly.
+        hazards: in the order in which the run met them.
+        operations: device operations of the run.
+        assumed: operators whose results were made up where they were read, since only the shapes of
+            their arguments are known: tensors on the meta device, kernels that only a GPU has.
+        device: what it was checked on: ``"cuda (pretended, computed on the CPU)"``.
+        torch: version of torch.
+    """
+
+    name: str
+    hazards: list[Hazard] = field(default_factory=list)
+    operations: int = 0
+    assumed: list[str] = field(default_factory=list)
+    device: str = ""
+    torch: str = ""
+
+    @property
+    def verdict(self) -> Effect:
+        """The worst effect of a hazard."""
+        return max((h.effect for h in self.hazards), key=_ORDER.index, default="captures")
+
+    @property
+    def in_words(self) -> str:
+        """The verdict, and why where calls run eagerly."""
+        reasons = {RULES[h.rule].title: None for h in self.hazards if h.effect == "eager"}
+        because = f" because {'; '.join(reasons)}" if reasons else ""
+        if not reasons and not self.is_graph:
+            places = [f"{h.what} at {h.place}" for h in self.hazards if h.decides_anew]
+            because = f", and replays only if a number comes again: {'; '.join(places)}"
+        return _IN_WORDS[self.verdict] + because
+
+    @property
+    def is_graph(self) -> bool:
+        """Whether calls are replays: it captures, and no number decides that is new in each."""
+        return self.verdict != "eager" and not any(h.decides_anew for h in self.hazards)
+
+    @property
+    def basis(self) -> tuple[str, str]:
+        """How much was found in how much, and what it was checked on."""
+        found = counted(len(self.hazards), "hazard") if self.hazards else "No hazards"
+        operations = counted(self.operations, "operation")
+        made_up = f" Made up, as only shapes are known: {', '.join(self.assumed)}."
+        checked = f"Checked on {self.device}, torch {self.torch}."
+        return f"{found} in {operations}.", checked + (made_up if self.assumed else "")
+
+    def to_dict(self) -> dict[str, Any]:
+        """What ``--json`` prints."""
+        head = {"verdict": self.verdict, "in_words": self.in_words, "is_graph": self.is_graph}
+        return {**head, **asdict(self)}
+
+    def __str__(self) -> str:
+        lines = [f"{self.name}: {self.in_words}", *self.basis]
+        explained: set[tuple[str, str]] = set()
+        for hazard in self.hazards:
+            count = f", {hazard.count} times" if hazard.count > 1 else ""
+            lines += ["", f"{hazard.severity} {hazard.rule}: {hazard.what}{count}"]
+            lines += [f"  {hazard.place}"] if hazard.file else []
+            lines += [f"    {hazard.source}"] if hazard.source else []
+            if (hazard.why, hazard.remedy) not in explained:
+                explained.add((hazard.why, hazard.remedy))
+                lines += [f"  Why: {hazard.why}", f"  Remedy: {hazard.remedy}"]
+        return "\n".join(map(filled, lines))
+
+    def _repr_html_(self) -> str:
+        """What a notebook shows."""
+        head = f"<b><code>{escape(self.name)}</code>:</b> {escape(self.in_words)}"
+        rows = [_row("th", _HEADINGS), *(_row("td", _cells(hazard)) for hazard in self.hazards)]
+        table = f"<table>{''.join(rows)}</table>" if self.hazards else ""
+        return f"<div><div>{head}</div><div>{escape(' '.join(self.basis))}</div>{table}</div>"
+
+
+def _cells(hazard: Hazard) -> tuple[str, ...]:
+    badge = f"background:{_COLOURS[hazard.severity]};color:#fff;border-radius:3px;padding:1px 6px"
+    count = f", {hazard.count} times" if hazard.count > 1 else ""
+    return (
+        f'<span style="{badge}">{hazard.severity}</span>',
+        f"<b>{escape(hazard.rule)}</b><br>{escape(hazard.what)}{count}",
+        f"{escape(hazard.place)}<br><code>{escape(hazard.source)}</code>",
+        f"{escape(hazard.why)}<br><b>Remedy:</b> {escape(hazard.remedy)}",
+    )
+
+
+def _row(tag: str, cells: tuple[str, ...]) -> str:
+    style = "text-align:left;vertical-align:top;padding:4px 6px;border-top:1px solid #8888"
+    inside = "".join(f'<{tag} style="{style}">{cell}</{tag}>' for cell in cells)
+    return f"<tr>{inside}</tr>"

@@ -1,0 +1,238 @@
+"""What the commands ``check`` and ``lint`` take and show."""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import os
+import re
+import sys
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import replace
+from typing import Any, TypeAlias
+
+import torch
+from rich.console import Console
+from rich.syntax import Syntax
+from rich.text import Text
+
+from ..errors import ArgumentError
+from ..interpose.source import users_line_of
+from ..record.rules import Effect
+from ..tables import filled
+from .lint import Finding
+from .report import Hazard, Report, Severity, counted, within
+
+__all__ = ["arguments", "fit", "load", "located", "made", "show", "show_findings"]
+
+Arguments: TypeAlias = tuple[tuple[Any, ...], dict[str, Any]]
+
+_WORDS = {"true": True, "false": False, "none": None}
+_STYLES: dict[Severity, str] = {"error": "bold red", "warning": "bold yellow", "note": "bold cyan"}
+_VERDICTS: dict[Effect, str] = {
+    "captures": "bold green",
+    "folds": "bold green",
+    "branches": "bold yellow",
+    "eager": "bold red",
+}
+_TENSOR = re.compile(r"(?P<dtype>\w+)\[(?P<shape>|\d+(,\d+)*)\](:(?P<how>meta|\d+))?")
+_PYTHON = Syntax("", "python", theme="ansi_dark")
+_AS_IT_IS: dict[str, Any] = {"soft_wrap": True, "markup": False, "highlight": False}
+
+
+def load(target: str) -> Any:
+    """The callable that ``module:callable`` names, also from the current directory.
+
+    With ``()`` at its end, what calling that returns.
+
+    Raises:
+        ArgumentError: there is no such thing, it is not callable, it is a class, or it fails.
+    """
+    module, colon, path = target.partition(":")
+    if not module or not colon or not path:
+        raise ArgumentError(f"{target!r}: expected module:callable, such as my_policy:model.")
+    if os.getcwd() not in sys.path:
+        sys.path.insert(0, os.getcwd())
+    with _explaining(f"{target!r} cannot be loaded"):
+        found: Any = importlib.import_module(module)
+        for name in path.removesuffix("()").split("."):
+            found = getattr(found, name)
+    if path.endswith("()"):
+        with _explaining(f"{target!r} failed"):
+            found = found()
+    elif inspect.isclass(found):
+        raise ArgumentError(
+            f"{target!r} is a class: name an object of it, a function, or '{target}()' to make one."
+        )
+    if not callable(found):
+        raise ArgumentError(f"{target!r} is not callable: its type is {type(found).__name__}.")
+    return found
+
+
+def made(target: str) -> Arguments:
+    """The arguments that the function ``module:function`` returns.
+
+    Either a tuple of them, or ``(args, kwargs)``, a tuple and a dict.
+
+    Raises:
+        ArgumentError: the function is not there, fails, or returns something else.
+    """
+    function = load(target)
+    with _explaining(f"{target!r} failed"):
+        found = function()
+    match found:
+        case (tuple() as args, dict() as kwargs):
+            return args, kwargs
+        case tuple() as args:
+            return args, {}
+    raise ArgumentError(
+        f"{target!r} returned {type(found).__name__}, expected a tuple of arguments or "
+        "(args, kwargs)."
+    )
+
+
+def arguments(specs: Iterable[str]) -> Arguments:
+    """Arguments for specs such as ``float32[4,8]``, ``3`` or ``mask=bool[4,8]``.
+
+    Raises:
+        ArgumentError: a spec is malformed.
+    """
+    args: list[Any] = []
+    kwargs: dict[str, Any] = {}
+    for spec in specs:
+        name, equals, value = spec.partition("=")
+        if not equals:
+            args.append(_value(spec))
+        elif not name.isidentifier() or name in kwargs:
+            raise ArgumentError(f"{spec!r}: expected one name=spec, such as mask=bool[4,8].")
+        else:
+            kwargs[name] = _value(value)
+    return tuple(args), kwargs
+
+
+def fit(fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    """Refuse arguments that ``fn`` does not take.
+
+    Raises:
+        ArgumentError: they are too many, too few, or named otherwise.
+    """
+    try:
+        signature = inspect.signature(fn.forward if isinstance(fn, torch.nn.Module) else fn)
+    except (TypeError, ValueError):  # a builtin
+        return
+    try:
+        signature.bind(*args, **kwargs)
+    except TypeError as error:
+        raise ArgumentError(f"The function takes {signature}: {error}.") from error
+
+
+def located(report: Report, fn: Callable[..., Any]) -> list[Hazard]:
+    """The hazards; those without a line are where ``fn`` is defined."""
+    for one in (inspect.unwrap(fn), getattr(fn, "forward", None), type(fn).__call__):
+        code = getattr(one, "__code__", None)
+        if code is not None:
+            file, line = code.co_filename, code.co_firstlineno
+            return [h if h.file else replace(h, file=file, line=line) for h in report.hazards]
+    return report.hazards
+
+
+def show(report: Report, console: Console) -> None:
+    """Print the verdict and the hazards, in the order of the run."""
+    verdict = f"{report.name}: {report.in_words}"
+    _print(console, verdict, len(verdict), _VERDICTS[report.verdict])
+    for line in report.basis:
+        _print(console, line)
+    explained: set[tuple[str, str]] = set()
+    for hazard in report.hazards:
+        count = f", {hazard.count} times" if hazard.count > 1 else ""
+        console.print()
+        head = f"{hazard.severity} {hazard.rule}: {hazard.what}{count}"
+        _print(console, head, len(hazard.severity), _STYLES[hazard.severity])
+        if hazard.file:
+            console.print(f"  {hazard.place}", **_AS_IT_IS)
+        _explain(hazard, explained, console)
+
+
+def show_findings(findings: list[Finding], console: Console) -> None:
+    """Print what ``lint`` found, in the order of the files."""
+    explained: set[tuple[str, str]] = set()
+    for one in findings:
+        cell = f":cell {one.cell}" if one.cell is not None else ""
+        line = "".join(f":{number}" for number in (one.line, one.column) if number)
+        text = Text(f"{within(one.file)}{cell}{line}: ")
+        text.append(one.severity, _STYLES[one.severity]).append(f": {one.rule}: {one.what}")
+        console.print(text, **_AS_IT_IS)
+        _explain(one, explained, console)
+        console.print()
+    console.print(counted(len(findings), "finding") if findings else "Nothing found.", **_AS_IT_IS)
+
+
+def _explain(one: Hazard | Finding, explained: set[tuple[str, str]], console: Console) -> None:
+    """The line of source, and what the rule says of it unless it said so before."""
+    if one.source:
+        source = _PYTHON.highlight(one.source)
+        source.rstrip()
+        console.print(Text("    ").append_text(source), **_AS_IT_IS)
+    if (one.why, one.remedy) in explained:
+        _print(console, f"  Why, remedy: as for {one.rule} above.")
+    else:
+        explained.add((one.why, one.remedy))
+        _print(console, f"  Why: {one.why}")
+        _print(console, f"  Remedy: {one.remedy}")
+
+
+def _print(console: Console, text: str, styled: int = 0, style: str = "") -> None:
+    """Wrapped between words, with the first ``styled`` characters in a style."""
+    shown = Text(filled(text, min(console.width, 100)))
+    shown.stylize(style, 0, styled)
+    console.print(shown, **_AS_IT_IS)
+
+
+def _value(spec: str) -> Any:
+    if spec.lower() in _WORDS:
+        return _WORDS[spec.lower()]
+    for number in (int, float):
+        with suppress(ValueError):
+            return number(spec)
+    match = _TENSOR.fullmatch(spec.replace(" ", ""))
+    if match is None:
+        raise ArgumentError(
+            f"{spec!r}: expected a tensor such as float32[4,8], a number, true, false or none."
+        )
+    dtype = getattr(torch, match["dtype"], None)
+    if not isinstance(dtype, torch.dtype):
+        raise ArgumentError(f"{spec!r}: torch has no dtype {match['dtype']!r}.")
+    shape = [int(size) for size in match["shape"].split(",") if size]
+    try:
+        return _tensor(dtype, shape, match["how"] or "")
+    except (RuntimeError, TypeError, ValueError) as error:
+        problem = str(error).partition("\n")[0]
+        raise ArgumentError(f"{spec!r} cannot be made: {problem}") from error
+
+
+def _tensor(dtype: torch.dtype, shape: list[int], how: str) -> torch.Tensor:
+    if how == "meta":
+        return torch.empty(shape, dtype=dtype, device="meta")
+    numbers = dtype.is_floating_point or dtype.is_complex
+    if how and (numbers or dtype == torch.bool):
+        raise ValueError(f"only integers take a range, not {dtype}.")
+    if numbers:
+        return torch.randn(shape).to(dtype)
+    high = int(how or 2)
+    most = torch.iinfo(dtype).max + 1 if how else 2
+    if not 0 < high <= most:
+        raise ValueError(f"a range of {dtype} goes from 1 to {most}.")
+    return torch.randint(high, shape).to(dtype)
+
+
+@contextmanager
+def _explaining(problem: str) -> Iterator[None]:
+    """Whatever the user's code raises becomes an :class:`ArgumentError` with its line."""
+    try:
+        yield
+    except (Exception, SystemExit) as error:
+        where = users_line_of(error)
+        ours = where.file in (None, __file__, importlib.__file__)
+        place = "" if ours else f" ({within(str(where.file))}:{where.line})"
+        raise ArgumentError(f"{problem}: {type(error).__name__}: {error}{place}") from error

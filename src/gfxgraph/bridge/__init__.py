@@ -1,0 +1,1 @@
+"""``BridgedCUDAGraph`` and ``enable()``: the library's face for code that captures by hand."""

@@ -1,0 +1,184 @@
+"""``enable()``: code that uses torch's graph classes gets ours, and ``stats()`` and health."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from typing import Any, TypedDict, cast
+
+import torch
+
+from .. import settings
+from ..call import validation
+from ..compiling.rng import RngGuard, guard_rng
+from ..device import current_device
+from ..errors import ArgumentError, GfxGraphError
+from ..graph.native import NativeGraph
+from ..interpose.patch import Claim, override
+from ..stats import configure_log, log, tally
+from ..tables import Printed
+from .graph import BridgedCUDAGraph
+
+__all__ = ["HealthCheck", "disable", "enable", "health_check", "is_enabled"]
+
+_lock = threading.Lock()
+_claims: list[Claim | RngGuard] = []
+
+
+def enable(debug: bool = False, validate: bool = False, validate_every: int | None = None) -> None:
+    """Give code that uses ``torch.cuda.CUDAGraph`` our class from now on.
+
+    ``torch.cuda.graph``, ``torch.cuda.make_graphed_callables`` and
+    ``torch.compile(mode="reduce-overhead")`` work as before and are counted in
+    :func:`gfxgraph.stats`. What was imported by name before (``from torch.cuda import CUDAGraph``)
+    stays torch's own, so call this first. May be called again to change the options. On ROCm
+    :func:`gfxgraph.guard_rng` holds as well (run under a pretended platform; no AMD GPU was used).
+
+    Args:
+        debug: log every capture, and wait for the device after every replay, so that an error
+            names the replay that made it. Default ``False``.
+        validate: compare replays with eager execution where the function is known:
+            :func:`gfxgraph.graphed`, :class:`gfxgraph.ShapeBucketPool`,
+            :class:`gfxgraph.ConditionalGraph`, ``BridgedCUDAGraph.capture(model_fn=)``. A replay
+            that differs is counted (``validation_failures``) and logged, and the call returns what
+            eager execution gives; ``fallback="raise"`` raises :class:`VerificationError`. The
+            graph is dropped and captured again; when that one differs too, such calls run eagerly
+            from then on. Graphs that exist already are compared as well. Of a
+            ``capture_begin()`` the function is not known: such a graph is refused once a tensor
+            that it reads is gone, as with ``capture_begin(check_input_liveness=True)``, and
+            nothing is compared. Default ``False``.
+        validate_every: with ``validate``, compare the first replay of each graph and every one of
+            this number, at least 1. Default: what ``GFXGRAPH_VALIDATE_EVERY`` says, else 100.
+
+    With ``SGLANG_DISABLE_GFXGRAPH=1`` in the environment it does nothing.
+
+    Raises:
+        ArgumentError: ``validate_every`` is no whole number from 1.
+        SettingError: a variable in the environment is malformed.
+    """
+    environment = settings.from_environment()
+    every = environment.validate_every if validate_every is None else validate_every
+    if not isinstance(every, int) or isinstance(every, bool) or every < 1:
+        raise ArgumentError(f"enable(validate_every={every!r}): expected a whole number from 1.")
+    configure_log(logging.DEBUG if debug else environment.log_level)
+    if environment.disabled:
+        log(logging.WARNING, "not_enabled", because="SGLANG_DISABLE_GFXGRAPH=1")
+        return
+    with _lock:
+        NativeGraph.synchronize_replays = debug
+        NativeGraph.check_liveness = validate
+        if not _claims:
+            classes = {"CUDAGraph": BridgedCUDAGraph, "graph": _graph_context()}
+            for place in (torch.cuda, torch.cuda.graphs):
+                for name, ours in classes.items():
+                    _claims.append(override(place, name, ours))
+            tally.enabled_at = time.time()
+            if current_device().kind == "hip":
+                _claims.append(guard_rng())
+        validation.compare_every(every if validate else 0)
+    log(logging.INFO, "enabled", device=current_device().kind, debug=debug, validate=validate)
+
+
+def disable() -> None:
+    """Put torch's own classes back. Does nothing when not enabled; graphs that exist live on."""
+    with _lock:
+        while _claims:
+            _claims.pop().undo()
+        NativeGraph.synchronize_replays = NativeGraph.check_liveness = False
+        validation.compare_every(0)
+        tally.enabled_at = None
+
+
+def is_enabled() -> bool:
+    """Whether :func:`enable` is in force."""
+    return bool(_claims)
+
+
+def _graph_context() -> Any:
+    original: Any = torch.cuda.graph
+
+    class graph(original):  # type: ignore[misc]
+        """``torch.cuda.graph`` that leaves the capture stream also when the capture fails."""
+
+        def __exit__(self, *args: Any) -> None:
+            try:
+                super().__exit__(*args)
+            except BaseException:
+                self.stream_ctx.__exit__(*args)
+                raise
+
+    graph.__qualname__, graph.__module__ = original.__qualname__, original.__module__
+    return graph
+
+
+class HealthCheck(TypedDict):
+    """What :func:`health_check` returns.
+
+    Attributes:
+        ok: a graph was captured and its replay gave the right result.
+        gpu: name of the device.
+        rocm: version of ROCm that torch was built for, or ``None``.
+        native_bridge: graphs are the driver's own, not emulated.
+        vram_total_mb: memory of the device in MiB (of the host when emulated).
+        vram_free_mb: of which free.
+        details: what was found, or what went wrong.
+    """
+
+    ok: bool
+    gpu: str
+    rocm: str | None
+    native_bridge: bool
+    vram_total_mb: int
+    vram_free_mb: int
+    details: str
+
+
+def health_check() -> HealthCheck:
+    """Capture a small graph, replay it twice with other input, and compare with eager.
+
+    Printed, it is a line for each key.
+    """
+    device = current_device()
+    report = HealthCheck(
+        ok=False,
+        gpu="",
+        rocm=torch.version.hip,
+        native_bridge=device.kind != "emulated",
+        vram_total_mb=0,
+        vram_free_mb=0,
+        details="",
+    )
+    try:
+        facts = device.facts()
+        report["gpu"] = facts.name
+        report["vram_total_mb"] = facts.memory_total >> 20
+        report["vram_free_mb"] = facts.memory_free >> 20
+        with torch.inference_mode(False), torch.no_grad():
+            wrong = _try_graph()
+        report["ok"] = wrong is None
+        report["details"] = wrong or f"captured and replayed on {facts.vendor} {facts.arch}"
+    except (RuntimeError, GfxGraphError) as error:
+        report["details"] = f"{type(error).__name__}: {error}"
+    return cast(HealthCheck, Printed(report))
+
+
+def _try_graph() -> str | None:
+    device = current_device()
+    static = torch.arange(256, dtype=torch.float32, device=device.type)
+    stream = device.new_stream(0)
+    graph = BridgedCUDAGraph()
+    with device.on_stream(stream, 0):
+        graph.capture_begin(capture_error_mode="thread_local")
+        try:
+            output = static * 2 + 1
+        finally:
+            graph.capture_end()
+    for scale in (1.0, 3.0):
+        fresh = torch.arange(256, dtype=torch.float32, device=device.type) * scale
+        static.copy_(fresh)
+        graph.replay()
+        device.synchronize(0)
+        if not torch.equal(output, fresh * 2 + 1):
+            return "a replay gave a wrong result"
+    return None

@@ -1,0 +1,1 @@
+"""Any size from the graphs of a few."""

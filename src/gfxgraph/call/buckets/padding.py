@@ -1,0 +1,145 @@
+"""Tensors made larger up to a bucket, and cut to what was asked for."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, Literal, TypeAlias
+
+import torch
+
+from ...errors import ArgumentError
+
+__all__ = [
+    "Padding",
+    "as_indices",
+    "cut",
+    "fills",
+    "is_mask",
+    "layout_of",
+    "pad_to",
+    "padding_value",
+    "piece",
+]
+
+Padding: TypeAlias = (
+    float | Literal["auto", "zero", "last"] | Callable[[torch.Tensor, int, int], Any]
+)
+"""What to pad with: a number, ``"zero"``, ``"last"`` (the last row again), or a function of
+(tensor, dim, size) that gives the padded tensor. ``"auto"``: the last row in dimension 0, since a
+row of zeros may be none that the model can compute (all of it masked), and zeros in the others, by
+which an attention mask leaves the padding out."""
+
+
+def cut(leaf: torch.Tensor, dims: Mapping[int, str], sizes: Mapping[str, int]) -> torch.Tensor:
+    """The first rows of ``leaf``, of each dynamic dimension as many as ``sizes`` says."""
+    for dim, name in dims.items():
+        if leaf.shape[dim] != sizes[name]:
+            leaf = leaf.narrow(dim, 0, sizes[name])
+    return leaf
+
+
+def piece(
+    leaf: torch.Tensor, dims: Mapping[int, str], name: str, start: int, length: int
+) -> torch.Tensor:
+    """Some rows of ``leaf``, along the dimensions of that name."""
+    for dim, of_dim in dims.items():
+        if of_dim == name:
+            leaf = leaf.narrow(dim, start, length)
+    return leaf
+
+
+def is_mask(label: str, leaf: torch.Tensor) -> bool:
+    """Whether an argument says which elements count, and is no data itself."""
+    return leaf.dtype is torch.bool or "mask" in label.lower()
+
+
+def as_indices(
+    given: torch.Tensor,
+    made: torch.Tensor,
+    given_sizes: Mapping[str, int],
+    sizes: Mapping[str, int],
+) -> torch.Tensor:
+    """``made``, with nothing beyond these sizes where the given values may be places or lengths."""
+    is_whole = not (made.is_floating_point() or made.is_complex() or made.dtype is torch.bool)
+    if not is_whole or not given.numel():
+        return made
+    largest = int(given.amax())
+    limit = largest
+    for name, size in given_sizes.items():
+        if largest <= size and sizes[name] < size:  # a length may be the size itself
+            limit = min(limit, sizes[name] - (largest < size))
+    return made if limit == largest else made.clamp(max=limit)
+
+
+def layout_of(leaf: torch.Tensor) -> torch.memory_format:
+    """Channels-last where ``leaf`` is, else contiguous."""
+    last = {4: torch.channels_last, 5: torch.channels_last_3d}.get(leaf.dim())
+    if last is None or leaf.is_contiguous() or not leaf.is_contiguous(memory_format=last):
+        return torch.contiguous_format
+    return last
+
+
+def pad_to(leaf: torch.Tensor, dim: int, size: int, pad: Padding) -> torch.Tensor:
+    """``leaf`` with one dimension as large as ``size``.
+
+    Raises:
+        ArgumentError: ``pad`` is nothing to pad with, or gave another shape.
+    """
+    missing = size - leaf.shape[dim]
+    if missing <= 0:
+        return leaf
+    if callable(pad):
+        padded: Any = pad(leaf, dim, size)
+        wanted = [*leaf.shape]
+        wanted[dim] = size
+        if not isinstance(padded, torch.Tensor) or [*padded.shape] != wanted:
+            raise ArgumentError(
+                f"pad= gave {getattr(padded, 'shape', padded)!r} for dimension {dim}; expected a "
+                f"tensor of shape {wanted}."
+            )
+        return padded
+    if pad == "auto":
+        pad = "zero" if dim else "last"
+    if pad == "last":
+        return torch.cat([leaf, leaf.narrow(dim, -1, 1).expand(_with(leaf, dim, missing))], dim)
+    if pad != "zero" and (isinstance(pad, bool) or not isinstance(pad, (int, float))):
+        raise ArgumentError(
+            f"pad={pad!r}: expected a number, 'auto', 'zero', 'last', or a function of (tensor, "
+            "dim, size)."
+        )
+    value = 0 if pad == "zero" else pad
+    return torch.cat([leaf, leaf.new_full(_with(leaf, dim, missing), value)], dim)
+
+
+def padding_value(pad: Padding, dim: int) -> float | None:
+    """The number that a dimension is padded with; ``None``: it is padded with something else."""
+    kind = ("zero" if dim else "last") if pad == "auto" else pad
+    return None if callable(kind) or kind == "last" else 0 if kind == "zero" else kind
+
+
+def fills(
+    static: torch.Tensor, dims: Mapping[int, str], sizes: Mapping[str, int], pad: Padding
+) -> Iterator[Callable[[], object]]:
+    """What pads a static input around what a call has copied there, as :func:`pad_to` does."""
+    later = dict(dims)
+    for dim, name in dims.items():
+        del later[dim]
+        size, missing = sizes[name], static.shape[dim] - sizes[name]
+        if missing <= 0:
+            continue
+        reached = cut(static, later, sizes)  # the dimensions that are padded after this one
+        rest = reached.narrow(dim, size, missing)
+        kind = ("zero" if dim else "last") if pad == "auto" else pad
+        if kind == "last":
+            last = reached.narrow(dim, size - 1, 1).expand(rest.shape)
+            yield functools.partial(rest.copy_, last)
+        else:
+            value: Any = 0 if kind == "zero" else kind
+            yield functools.partial(rest.fill_, value)
+
+
+def _with(leaf: torch.Tensor, dim: int, size: int) -> list[int]:
+    shape = list(leaf.shape)
+    shape[dim] = size
+    return shape

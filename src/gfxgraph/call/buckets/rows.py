@@ -1,0 +1,388 @@
+"""Whether padding leaves alone the rows that are kept: judged by inputs made for that purpose.
+
+Two kinds of evidence. *Sizes*: the function runs on inputs of several sizes, alone and with other
+rows in the place of the padding, and has to give the same. *Reach*: a run is followed operation by
+operation (:mod:`~gfxgraph.record.reach`), and data of the padding must not reach an element that is
+kept. The second finds what a comparison may not see (a mean that counts above a threshold only),
+the first what is no question of data (a function that asks for its size). *Numbers*: two sizes that
+take the same operators have to give them the same numbers, so a size that only counts above a
+threshold is found as well.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, TypeAlias
+
+import torch
+
+from ...device.operators import outside_of_modes
+from ...errors import CaptureError
+from ...graph.compare import Tolerance, difference
+from ...record.numbers import Numbers
+from ...record.reach import Reach
+from ..signature import Spec, flatten
+from .made import Kind, made_like, poisoned, probes
+from .padding import as_indices, cut, is_mask, layout_of, padding_value
+from .sizes import Buckets, Call
+
+__all__ = ["Carried", "Judge", "Ran", "Runner", "carried_by", "pieces_differ", "tells_apart"]
+
+Carried: TypeAlias = Sequence[Mapping[int, str]]
+"""For each tensor of the result, which dimension carries which size."""
+
+# The bucket that is judged, where that is enough for the function.
+_JUDGED = 8
+_ASK = 'If padding does no harm all the same, say so with rows="independent".'
+
+
+@dataclass
+class Ran:
+    """What a run gave that is taken back.
+
+    Attributes:
+        tensors: of its result.
+        spec: the rest of its result.
+        writes: what it left in memory from outside.
+        draws: whether it drew random numbers.
+    """
+
+    tensors: list[torch.Tensor]
+    spec: Spec
+    writes: list[torch.Tensor]
+    draws: bool = False
+
+
+Runner: TypeAlias = Callable[[Callable[..., Any], Call], Ran]
+"""Runs a function on a call, and takes back what that did outside."""
+
+
+@dataclass
+class Judge:
+    """Finds out whether padding can reach what calls keep, for all sizes up to a bucket.
+
+    Args:
+        fn: the function.
+        call: a call of any size: what its arguments are like.
+        bucket: the sizes to pad to.
+        buckets: what to pad with.
+        carried: which dimensions of the result carry which size.
+        run: see :data:`Runner`.
+        tolerance: how far two runs may be apart.
+    """
+
+    fn: Callable[..., Any]
+    call: Call
+    bucket: dict[str, int]
+    buckets: Buckets
+    carried: Carried
+    run: Runner
+    tolerance: Tolerance
+    _compared: set[tuple[str, int]] = field(default_factory=set, init=False)
+    _last_error: str = field(default="no made input gives a number", init=False)
+
+    @property
+    def small(self) -> dict[str, int]:
+        """The sizes that are judged: what a function does with rows is no question of many."""
+        return {name: min(size, _JUDGED) for name, size in self.bucket.items()}
+
+    def __call__(self) -> set[tuple[str, int]]:
+        """Judge.
+
+        Returns:
+            The sizes that it was run with, with their names.
+
+        Raises:
+            CaptureError: padding can reach what is kept, or nobody can say. The text names the
+                operation and the line where rows meet.
+        """
+        if all(size == 1 for size in self.bucket.values()):  # nothing is ever padded
+            return set()
+        by_size, evidence = self._by_sizes_of(self.small)
+        if not evidence and self.small != self.bucket:  # they may be too small for it
+            by_size, evidence = self._by_sizes_of(self.bucket)
+        by_reach = self._by_reach() or self._by_number()
+        if by_size or by_reach:
+            where = f" ({by_reach})" if by_size and by_reach else by_reach or ""
+            raise CaptureError(f"{by_size or 'rows influence each other: '}{where}. {_ASK}")
+        if not evidence:
+            raise CaptureError(
+                f"whether rows influence each other cannot be judged: {self._last_error}. {_ASK}"
+            )
+        return self._compared
+
+    # By size.
+
+    def _by_sizes_of(self, bucket: dict[str, int]) -> tuple[str | None, bool]:
+        kinds: tuple[Kind, ...] = ("signed", "positive", "given")
+        for kind in kinds:  # a logarithm has nothing to say of negative numbers
+            judge = replace(self, bucket=bucket)
+            judge._compared = self._compared
+            by_size, evidence = judge._by_size(kind)
+            self._last_error = judge._last_error
+            if by_size or evidence:
+                break
+        return by_size, evidence
+
+    def _by_size(self, kind: Kind) -> tuple[str | None, bool]:
+        """What is different with padding, and whether anything could be compared."""
+        full = made_like(self.call, self.bucket, self.buckets, kind)
+        of_full, evidence, is_poisoned = None, False, False
+        for sizes in probes(self.bucket):
+            part, filled = self._around(full, sizes, kind)
+            expected = self._try(part)
+            if expected is None:
+                continue
+            is_full = all(a is b for a, b in zip(filled.leaves, full.leaves, strict=True))
+            got = of_full if is_full and of_full is not None else self._try(filled)
+            of_full = got if is_full else of_full
+            others = [got]
+            if not is_poisoned and max(sizes.values()) > 1:
+                others.append(self._try(poisoned(filled, sizes)))
+                is_poisoned = True
+            for other in others:
+                if other is None:
+                    return f"padding from {sizes} to {self.bucket} raises {self._last_error}", True
+                found = self.difference(expected, other, sizes)
+                if found:
+                    return found, True
+            if _says_something(expected.tensors):
+                evidence = True
+                self._compared.update(sizes.items())
+        return None, evidence
+
+    def _try(self, call: Call) -> Ran | None:
+        try:
+            return self.run(self.fn, call)
+        except Exception as error:  # made inputs may be none that it takes
+            self._last_error = f"{type(error).__name__}: {str(error).partition(chr(10))[0]}"
+            return None
+
+    def _around(self, full: Call, sizes: dict[str, int], kind: Kind) -> tuple[Call, Call]:
+        """A call of these sizes, and one that has other rows in the place of padding.
+
+        Masks are padded as calls are: what they say of the padding is the choice of ``pad``.
+        """
+        part = made_like(self.call, sizes, self.buckets, kind, sum(sizes.values()) % 2 == 1)
+        padded = part.resized(self.bucket, self.buckets) if self._has_masks() else part
+        parts, filled = list(part.leaves), list(padded.leaves)
+        for n, (leaf, dims) in enumerate(zip(full.leaves, full.plan, strict=True)):
+            if is_mask(full.labels[n], leaf):
+                continue
+            corner = cut(leaf, dims, sizes)
+            fits = as_indices(self.call.leaves[n], corner, self.call.sizes, sizes)
+            parts[n] = fits.contiguous(memory_format=layout_of(leaf)) if dims else fits
+            filled[n] = leaf
+            if fits is not corner:
+                filled[n] = leaf.clone()
+                cut(filled[n], dims, sizes).copy_(fits)
+        return full.with_tensors(parts, sizes), full.with_tensors(filled, self.bucket)
+
+    def difference(self, expected: Ran, got: Ran, sizes: dict[str, int]) -> str | None:
+        """What is different between a run and a padded run, cut to ``sizes``."""
+        if expected.spec != got.spec:
+            return "the structure or a plain value of the result depends on the size"
+        if expected.draws != got.draws:
+            return "whether it draws random numbers depends on the size"
+        if [t.shape for t in expected.writes] != [t.shape for t in got.writes]:
+            return f"where it writes outside depends on the size ({sizes}, {self.bucket})"
+        for a, b in zip(expected.writes, got.writes, strict=True):
+            different = difference(b, a, self.tolerance)
+            if different:
+                return (
+                    f"padding from {sizes} to {self.bucket} changes what it writes outside: "
+                    "rows influence each other"
+                )
+        for n, (a, b, dims) in enumerate(
+            zip(expected.tensors, got.tensors, self.carried, strict=True)
+        ):
+            if b.dim() != a.dim() or any(b.shape[d] != self.bucket[x] for d, x in dims.items()):
+                return f"the shape of output {n} does not follow the size"
+            different = difference(cut(b, dims, sizes), a, self.tolerance)
+            if different:
+                return (
+                    f"padding from {sizes} to {self.bucket} changes the rows asked for (output "
+                    f"{n}: {different}): rows influence each other, or pad= has to be another value"
+                )
+        return None
+
+    # By reach.
+
+    def _by_reach(self) -> str | None:
+        """Where data of the padding reaches what is kept."""
+        for name, size in self.bucket.items():
+            if size == 1:
+                continue
+            # One row that is kept meets all others, and one row of padding too.
+            for kept in (1, -1):
+                try:
+                    try:
+                        found = self._followed(self.small, name, kept)
+                    except Exception:
+                        found = self._followed(self.bucket, name, kept)
+                except Exception as error:  # made inputs may be none that it takes
+                    return f"cannot be followed: {type(error).__name__}: {error}"
+                if found:
+                    return found
+        return None
+
+    def _by_number(self) -> str | None:
+        """Where the function computes with a number that depends on the size."""
+        whole = self._numbers(self.small)
+        for name, size in self.small.items():
+            for other in {1, size - 1} - {0, size}:
+                part = self._numbers({**self.small, name: other})
+                found = whole and part and whole.difference(part)
+                if found:
+                    return f"a number that depends on the size of {name!r} goes into {found}"
+        return None
+
+    def _numbers(self, sizes: dict[str, int]) -> Numbers | None:
+        fn, mode = self.fn, Numbers()
+
+        def noted(*args: Any, **kwargs: Any) -> None:
+            with mode:
+                fn(*args, **kwargs)
+
+        try:
+            self.run(noted, made_like(self.call, sizes, self.buckets))
+        except Exception as error:  # made inputs may be none that it takes
+            self._last_error = f"{type(error).__name__}: {str(error).partition(chr(10))[0]}"
+            return None
+        return mode
+
+    def _followed(self, bucket: dict[str, int], name: str, count: int) -> str | None:
+        ending, kept = count > 0, {**bucket, name: count % bucket[name]}
+        call = made_like(self.call, bucket, self.buckets)
+        part = made_like(self.call, kept, self.buckets, ending=ending)
+        masks = part.resized(bucket, self.buckets).leaves if self._has_masks() else call.leaves
+        leaves = [
+            mask if is_mask(label, leaf) else self._within(n, leaf, kept)
+            for n, (label, leaf, mask) in enumerate(
+                zip(call.labels, call.leaves, masks, strict=True)
+            )
+        ]
+        plan, labels, carried, masked = call.plan, call.labels, self.carried, self._is_masked(name)
+        fn = self.fn
+
+        def followed(*args: Any, **kwargs: Any) -> str | None:
+            mode = Reach()
+            given, _ = flatten((args, kwargs))
+            with outside_of_modes():
+                for leaf, dims, label in zip(given, plan, labels, strict=True):
+                    if is_mask(label, leaf):
+                        continue
+                    around = torch.ones(leaf.shape, dtype=torch.bool, device=leaf.device)
+                    cut(around, dims, kept).fill_(False)
+                    mode.mark(leaf, around if name in dims.values() else None)
+            with mode:
+                result = fn(*args, **kwargs)
+            with outside_of_modes():
+                if mode.written_outside:
+                    return f"data of the padding is written outside by {mode.written_outside}"
+                for n, (out, dims) in enumerate(zip(flatten(result)[0], carried, strict=True)):
+                    mask = mode.reached(out)
+                    if mask is None or masked or not bool(cut(mask, dims, kept).any()):
+                        continue
+                    return (
+                        f"data of the padding along {name!r} reaches output {n} by "
+                        f"{mode.place(out)}"
+                    )
+            return None
+
+        ran = self.run(followed, call.with_tensors(leaves, bucket))
+        found: str | None = ran.spec[1].value
+        return found
+
+    def _within(self, n: int, leaf: torch.Tensor, kept: dict[str, int]) -> torch.Tensor:
+        """Places and lengths that lie in what is kept; a length of at least one stays so."""
+        given = self.call.leaves[n]
+        fits = as_indices(given, leaf, self.call.sizes, kept)
+        if fits is leaf:
+            return leaf
+        return fits.clamp(min=min(int(given.amin()), *kept.values()))
+
+    def _has_masks(self) -> bool:
+        return any(map(is_mask, self.call.labels, self.call.leaves))
+
+    def _is_masked(self, name: str) -> bool:
+        """Whether a mask says of the padding along a dimension that it does not count."""
+        call = self.call
+        for argument, label, leaf, dims in zip(
+            call.names, call.labels, call.leaves, call.plan, strict=True
+        ):
+            if not is_mask(label, leaf):
+                continue
+            pad = self.buckets.pad_of(argument)
+            if any(n == name and padding_value(pad, dim) is not None for dim, n in dims.items()):
+                return True
+        return False
+
+
+def pieces_differ(
+    fn: Callable[..., Any],
+    whole: Call,
+    name: str,
+    step: int,
+    carried: Carried,
+    run: Runner,
+    tolerance: Tolerance,
+) -> str | None:
+    """Why a call is not answered in pieces of ``step`` rows; ``None``: it can be."""
+    expected, size = run(fn, whole), whole.sizes[name]
+    if expected.writes:
+        return "the function writes to memory from outside, once for each piece"
+    parts = [run(fn, whole.piece(name, at, min(step, size - at))) for at in range(0, size, step)]
+    if any(part.spec != expected.spec for part in parts):
+        return "the structure or a plain value of the result depends on the size"
+    for n, (tensor, dims) in enumerate(zip(expected.tensors, carried, strict=True)):
+        dim = next((d for d, of_dim in dims.items() if of_dim == name), None)
+        tensors = [part.tensors[n] for part in parts]
+        for got in tensors if dim is None else [torch.cat(tensors, dim)]:
+            different = difference(got, tensor, tolerance)
+            if different:
+                return f"output {n} in pieces is not that of the whole: {different}"
+    return None
+
+
+def carried_by(
+    position: int,
+    shape: Sequence[int],
+    sizes: Mapping[str, int],
+    shape_of_bucket: Sequence[int],
+    bucket: Mapping[str, int],
+) -> dict[int, str]:
+    """Which dimensions of an output carry which size, seen in two shapes of it.
+
+    Raises:
+        CaptureError: one that differs carries none.
+    """
+    carried: dict[int, str] = {}
+    if len(shape) != len(shape_of_bucket):
+        raise CaptureError(
+            f"output {position} has {len(shape)} dimensions for {dict(sizes)} and "
+            f"{len(shape_of_bucket)} for {dict(bucket)}"
+        )
+    for dim, (size, larger) in enumerate(zip(shape, shape_of_bucket, strict=True)):
+        names = [n for n, s in sizes.items() if (s, bucket[n]) == (size, larger)]
+        if size != larger and not names:
+            raise CaptureError(
+                f"dimension {dim} of output {position} is {size} for {dict(sizes)} and {larger} "
+                f"for {dict(bucket)}: it is no dynamic dimension"
+            )
+        if size != larger:
+            carried[dim] = names[0]
+    return carried
+
+
+def tells_apart(sizes: Mapping[str, int], bucket: Mapping[str, int]) -> bool:
+    """Whether a dimension that differs between the two shows which one it is."""
+    pairs = [(size, bucket[name]) for name, size in sizes.items()]
+    return len(set(pairs)) == len(pairs) and all(a != b for a, b in pairs)
+
+
+def _says_something(tensors: Sequence[torch.Tensor]) -> bool:
+    """Whether there is a number to compare; NaN everywhere is none."""
+    floats = [t for t in tensors if t.is_floating_point() or t.is_complex()]
+    return not floats or any(bool(t.isfinite().any()) for t in floats)

@@ -1,0 +1,263 @@
+"""Which sizes there are graphs for, and a call cut or padded to one of them."""
+
+from __future__ import annotations
+
+import inspect
+import itertools
+from bisect import bisect_left
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Literal, TypeAlias
+
+import torch
+
+from ...errors import ArgumentError
+from ..signature import Spec, builder
+from .padding import Padding, as_indices, cut, is_mask, layout_of, pad_to, piece
+
+__all__ = [
+    "Buckets",
+    "Call",
+    "Dims",
+    "Larger",
+    "OutDims",
+    "Rows",
+    "argument_names",
+    "labels",
+    "product",
+]
+
+Dims: TypeAlias = Mapping[str, Mapping[int, str]]
+OutDims: TypeAlias = Sequence[Mapping[int, str]]
+Larger: TypeAlias = Literal["eager", "split", "error"]
+Rows: TypeAlias = Literal["judge", "independent"]
+
+_BATCH = "batch"
+# Each bucket is a graph, and a combination of buckets too.
+_MAX_BUCKETS = 4096
+
+
+class Buckets:
+    """Which sizes there are graphs for, and how a call gets to one of them.
+
+    Args:
+        sizes: sizes in ascending order; or a mapping from the name of a dimension to its sizes.
+        dims: argument name -> dimension -> name of the size; ``None``: dimension 0 of each tensor
+            that has one is ``"batch"``.
+        pad: what to pad with.
+        larger: what becomes of a call above the largest bucket.
+        out_dims: for each tensor of the result, dimension -> name; ``None``: seen by comparing.
+        rows: ``"judge"``, or ``"independent"``: padding is known to do no harm.
+
+    Raises:
+        ArgumentError: one of them holds what it does not take.
+    """
+
+    def __init__(
+        self,
+        sizes: Sequence[int] | Mapping[str, Sequence[int]],
+        dims: Dims | None = None,
+        pad: Padding | Mapping[str, Padding] = "auto",
+        larger: Larger = "eager",
+        out_dims: OutDims | None = None,
+        rows: Rows = "judge",
+    ) -> None:
+        if rows not in ("judge", "independent"):
+            raise ArgumentError(f"rows={rows!r}: expected 'judge' or 'independent'.")
+        self.rows = rows
+        if larger not in ("eager", "split", "error"):
+            raise ArgumentError(f"larger={larger!r}: expected 'eager', 'split' or 'error'.")
+        self.sizes = _checked_buckets(sizes)
+        self.dims = None if dims is None else _checked_dims(dims, self.sizes)
+        if dims is None and tuple(self.sizes) != (_BATCH,):
+            raise ArgumentError(
+                f"buckets for {', '.join(map(repr, self.sizes))}: say which dimensions of the "
+                'arguments these are, such as dims={"input_ids": {0: "batch", 1: "seq"}}.'
+            )
+        self.pad = pad
+        self.larger = larger
+        self.out_dims = None if out_dims is None else [dict(dims) for dims in out_dims]
+        unknown = {n for dims in self.out_dims or () for n in dims.values()} - self.sizes.keys()
+        if unknown:
+            raise ArgumentError(
+                f"out_dims name {sorted(unknown)}, but buckets are for {sorted(self.sizes)}."
+            )
+
+    def pad_of(self, argument: str) -> Padding:
+        """What to pad this argument with."""
+        return self.pad.get(argument, "auto") if isinstance(self.pad, Mapping) else self.pad
+
+    def plan(self, leaves: Sequence[torch.Tensor], names: Sequence[str]) -> list[Mapping[int, str]]:
+        """For each tensor, in the argument of that name, its dynamic dimensions."""
+        if self.dims is None:
+            return [{0: _BATCH} if leaf.dim() else {} for leaf in leaves]
+        return [self.dims.get(name, {}) for name in names]
+
+    def fitting(self, name: str, size: int) -> int | None:
+        """The smallest bucket for such a size."""
+        sizes = self.sizes[name]
+        position = bisect_left(sizes, size)
+        return sizes[position] if position < len(sizes) else None
+
+    def of(self, sizes: Mapping[str, int]) -> dict[str, int]:
+        """The smallest buckets for such sizes; where there is none, the size."""
+        return {name: self.fitting(name, size) or size for name, size in sizes.items()}
+
+    def choices(self, names: Iterable[str]) -> list[dict[str, int]]:
+        """All combinations, the largest first."""
+        names = list(names)
+        found = sorted(itertools.product(*map(self.sizes.__getitem__, names)), reverse=True)
+        found.sort(key=product, reverse=True)
+        return [dict(zip(names, sizes, strict=True)) for sizes in found]
+
+    def computed(self, name: str, size: int) -> int:
+        """What a size becomes by padding."""
+        largest = self.sizes[name][-1]
+        if size <= largest:
+            return self.fitting(name, size) or size
+        if self.larger != "split":
+            return size
+        whole, rest = divmod(size, largest)
+        return whole * largest + (self.fitting(name, rest) or 0 if rest else 0)
+
+
+@dataclass
+class Call:
+    """A call, taken to pieces.
+
+    Attributes:
+        args: its arguments.
+        kwargs: its keyword arguments.
+        leaves: the tensors among them.
+        spec: the rest of them.
+        names: for each tensor the name of its argument.
+        labels: for each tensor its key in the argument, or the name of that.
+        plan: for each tensor its dynamic dimensions.
+        sizes: of these, by name.
+    """
+
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+    leaves: list[torch.Tensor]
+    spec: Spec
+    names: list[str]
+    labels: list[str]
+    plan: list[Mapping[int, str]]
+    sizes: dict[str, int]
+
+    def with_tensors(self, leaves: list[torch.Tensor], sizes: dict[str, int]) -> Call:
+        """The same call with other tensors."""
+        args, kwargs = builder(self.spec, leaves)()
+        return replace(self, args=args, kwargs=kwargs, leaves=leaves, sizes=sizes)
+
+    def piece(self, name: str, start: int, length: int) -> Call:
+        """Some of its rows, along the dimensions of that name."""
+        pairs = zip(self.leaves, self.plan, strict=True)
+        leaves = [piece(leaf, dims, name, start, length) for leaf, dims in pairs]
+        return self.with_tensors(leaves, {**self.sizes, name: length})
+
+    def resized(self, sizes: dict[str, int], buckets: Buckets) -> Call:
+        """The same call with as many rows, cut or padded."""
+        leaves, is_cut = [], any(sizes[n] < size for n, size in self.sizes.items())
+        for n, (dims, leaf) in enumerate(zip(self.plan, self.leaves, strict=True)):
+            fitted = cut(leaf, dims, {n: min(s, self.sizes[n]) for n, s in sizes.items()})
+            for dim, name in dims.items():
+                fitted = pad_to(fitted, dim, sizes[name], buckets.pad_of(self.names[n]))
+            if is_cut and not is_mask(self.labels[n], leaf):
+                fitted = as_indices(leaf, fitted, self.sizes, sizes)
+            # All sizes get the same layout, or they would be calls of different kinds.
+            leaves.append(fitted.contiguous(memory_format=layout_of(leaf)))
+        return self.with_tensors(leaves, sizes)
+
+
+def _checked_buckets(
+    buckets: Sequence[int] | Mapping[str, Sequence[int]],
+) -> dict[str, list[int]]:
+    by_name = dict(buckets) if isinstance(buckets, Mapping) else {_BATCH: buckets}
+    if not by_name:
+        raise ArgumentError("buckets={}: expected sizes for at least one dimension.")
+    for name, sizes in by_name.items():
+        if isinstance(sizes, (str, bytes)) or not isinstance(sizes, Iterable):
+            raise ArgumentError(f"buckets of {name!r}: expected a list of sizes, not {sizes!r}.")
+        sizes = by_name[name] = list(sizes)
+        if not sizes:
+            raise ArgumentError(f"buckets of {name!r}: the list is empty; expected sizes.")
+        for size in sizes:
+            if not isinstance(size, int) or isinstance(size, bool) or not 1 <= size < 2**31:
+                raise ArgumentError(
+                    f"buckets of {name!r}: {size!r} is no size; expected whole numbers from 1."
+                )
+        if sizes != sorted(set(sizes)):
+            raise ArgumentError(
+                f"buckets of {name!r}: {sizes} is not in ascending order without repetitions; "
+                f"expected {sorted(set(sizes))}."
+            )
+    count = product(map(len, by_name.values()))
+    if count > _MAX_BUCKETS:
+        raise ArgumentError(
+            f"{count} combinations of buckets, at most {_MAX_BUCKETS} are taken: each is a graph."
+        )
+    return {name: list(sizes) for name, sizes in by_name.items()}
+
+
+def _checked_dims(dims: Dims, buckets: Mapping[str, Sequence[int]]) -> Dims:
+    named = {name for of_argument in dims.values() for name in of_argument.values()}
+    if named != set(buckets):
+        raise ArgumentError(
+            f"dims name {sorted(named)}, buckets {sorted(buckets)}: expected the same names."
+        )
+    return dims
+
+
+def argument_names(fn: Any, spec: Spec) -> Iterator[str]:
+    """For each tensor the name of the argument that it is in."""
+    for name, child in _arguments(fn, spec):
+        yield from itertools.repeat(name, len(list(_labels(child, name))))
+
+
+def labels(fn: Any, spec: Spec) -> Iterator[str]:
+    """For each tensor its key in the innermost dict, or the name of its argument."""
+    for name, child in _arguments(fn, spec):
+        yield from _labels(child, name)
+
+
+def _arguments(fn: Any, spec: Spec) -> Iterator[tuple[str, Spec]]:
+    known = _parameters(fn)
+    args, kwargs = spec[3]
+    for position, child in enumerate(args[3]):
+        yield (known[min(position, len(known) - 1)] if known else str(position)), child
+    for name, child in zip(kwargs[2], kwargs[3], strict=True):
+        yield str(name), child
+
+
+def _parameters(fn: Any) -> list[str]:
+    target = fn.forward if isinstance(fn, torch.nn.Module) else fn
+    try:
+        parameters = inspect.signature(target).parameters.values()
+    except (TypeError, ValueError):  # written in C: its arguments have no names
+        return []
+    positional = (
+        inspect.Parameter.POSITIONAL_ONLY,
+        inspect.Parameter.POSITIONAL_OR_KEYWORD,
+        inspect.Parameter.VAR_POSITIONAL,
+    )
+    return [p.name for p in parameters if p.kind in positional]
+
+
+def _labels(spec: Spec, name: str) -> Iterator[str]:
+    if spec[0] == "tensor":
+        yield name
+    elif spec[0] != "const":
+        children = spec[3]
+        keys = spec[2] if isinstance(spec[2], tuple) and len(spec[2]) == len(children) else ()
+        for n, child in enumerate(children):
+            key = keys[n] if keys else None
+            yield from _labels(child, key if isinstance(key, str) else name)
+
+
+def product(numbers: Iterable[int]) -> int:
+    """All of them multiplied."""
+    result = 1
+    for number in numbers:
+        result *= number
+    return result

@@ -1,0 +1,63 @@
+"""The command ``gfxgraph``: a file for each of its commands.
+
+torch, transformers and what imports them are imported inside the commands: ``--help`` stays quick.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from .check import check
+from .common import App, fail
+from .demo import demo
+from .doctor import doctor
+from .env import env
+from .lint import lint
+from .run import run
+from .verify import verify
+
+__all__ = ["app"]
+
+app = App(
+    add_completion=False,
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+)
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        from .. import __version__
+
+        typer.echo(f"gfxgraph {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def main(
+    context: typer.Context,
+    version: Annotated[
+        bool,
+        typer.Option("--version", callback=_version, is_eager=True, help="Show the version."),
+    ] = False,
+) -> None:
+    """Run any PyTorch inference function as a CUDA or HIP graph."""
+    from .. import _setting_error
+
+    if _setting_error is not None and context.invoked_subcommand != "doctor":
+        fail(str(_setting_error), status=2)
+
+
+app.command()(demo)
+app.command()(check)
+app.command()(verify)
+app.command()(lint)
+app.command()(doctor)
+app.command()(env)
+app.command(
+    context_settings={"allow_interspersed_args": False},
+    options_metavar="[-m]",
+)(run)

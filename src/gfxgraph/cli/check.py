@@ -1,0 +1,65 @@
+"""``gfxgraph check``."""
+
+from __future__ import annotations
+
+import json
+import sys
+from contextlib import redirect_stdout
+from typing import Annotated
+
+import typer
+
+from .common import NO_GRAPH, Make, RequireGraph, Sarif, Target, fail, one_document, write_sarif
+
+__all__ = ["check"]
+
+
+def check(
+    target: Target,
+    specs: Annotated[
+        list[str] | None,
+        typer.Argument(
+            help="Its arguments: a tensor 'float32[4,8]', 'int64[1,16]:32000' (0 <= n < 32000; "
+            "else integers are 0 and 1) or 'float16[4,8]:meta' (a shape without data); a number, "
+            "true, false or none; by name 'mask=bool[4,8]'. -- before a negative number.",
+        ),
+    ] = None,
+    make: Make = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the report as JSON.")] = False,
+    sarif: Sarif = None,
+    require_graph: RequireGraph = False,
+) -> None:
+    """Say what would become of a function in a graph; needs no GPU.
+
+    Status 0: its calls are replays; 1: it runs eagerly; 2: a wrong argument; 3: --require-graph was
+    given, and it replays only if a floating-point number that it reads comes again.
+    """
+    import torch
+    from rich.console import Console
+
+    from ..analyze.check import check
+    from ..analyze.view import arguments, fit, load, located, made, show
+    from ..errors import GfxGraphError
+    from ..record.rules import RULES
+
+    one_document(as_json, sarif)
+    if make and specs:
+        fail("Give the arguments or --make, not both.", status=2)
+    torch.manual_seed(0)  # the same report each time
+    try:
+        with redirect_stdout(sys.stderr):  # what modules print when they are loaded
+            fn = load(target)
+            args, kwargs = made(make) if make else arguments(specs or [])
+            fit(fn, args, kwargs)
+            report = check(fn, *args, **kwargs)
+    except GfxGraphError as error:
+        fail(str(error), status=2)
+    if as_json:
+        typer.echo(json.dumps(report.to_dict(), indent=2))
+    else:
+        show(report, Console(stderr=sarif == "-"))
+    if sarif:
+        write_sarif(sarif, located(report, fn), RULES)
+    if require_graph and report.verdict != "eager" and not report.is_graph:
+        raise typer.Exit(NO_GRAPH)
+    raise typer.Exit(report.verdict == "eager")

@@ -1,0 +1,134 @@
+"""What the commands share: options, output that may be closed, errors."""
+
+from __future__ import annotations
+
+import io
+import json
+import sys
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn, TextIO, TypeAlias
+
+import typer
+
+if TYPE_CHECKING:
+    from typing_extensions import Buffer
+
+    from ..analyze.lint_rules import LintRule
+    from ..analyze.sarif import Item
+    from ..record.rules import Rule
+
+__all__ = [
+    "NO_GRAPH",
+    "App",
+    "Make",
+    "PlatformFile",
+    "RequireGraph",
+    "Sarif",
+    "Target",
+    "fail",
+    "one_document",
+    "write_sarif",
+]
+
+
+class _Pipe(io.FileIO):
+    """Standard output that may be closed: ``gfxgraph ... | head`` has the status of the command."""
+
+    def write(self, data: Buffer) -> int:
+        """Write ``data``, unless nobody reads any more."""
+        try:
+            return super().write(data) or 0
+        except BrokenPipeError:
+            return memoryview(data).nbytes
+
+    @classmethod
+    def instead_of(cls, stream: TextIO) -> TextIO:
+        """``stream``; where it is a file or a pipe, through such an object."""
+        try:
+            number = stream.fileno()
+        except (AttributeError, OSError, ValueError):  # none, or one in memory
+            return stream
+        stream.flush()
+        return io.TextIOWrapper(
+            io.BufferedWriter(cls(number, "w", closefd=False)),
+            stream.encoding,
+            stream.errors,
+            line_buffering=stream.isatty(),
+        )
+
+
+class App(typer.Typer):
+    """A command line whose output may be closed by who reads it."""
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Run the command of ``sys.argv``."""
+        sys.stdout, sys.stderr = map(_Pipe.instead_of, (sys.stdout, sys.stderr))
+        return super().__call__(*args, **kwargs)
+
+
+Target: TypeAlias = Annotated[
+    str,
+    typer.Argument(
+        help="module:callable, such as my_policy:act; 'my_policy:make_model()' for what a "
+        "function or a class makes without arguments.",
+    ),
+]
+Make: TypeAlias = Annotated[
+    str | None,
+    typer.Option(
+        help="module:function that returns the arguments instead: a tuple of them, or "
+        "(args, kwargs), a tuple and a dict.",
+    ),
+]
+Sarif: TypeAlias = Annotated[
+    str | None,
+    typer.Option(
+        metavar="FILE",
+        help="Also write SARIF 2.1.0, for code review; '-': to standard output, and what is "
+        "printed to standard error.",
+    ),
+]
+
+RequireGraph: TypeAlias = Annotated[
+    bool,
+    typer.Option("--require-graph", help="Status 3 where calls would not be replays of a graph."),
+]
+NO_GRAPH = 3
+
+PlatformFile: TypeAlias = Annotated[
+    Path | None,
+    typer.Option(
+        "--platform",
+        metavar="FILE",
+        help="Ask about another machine: a JSON file with vendor, arch, rocm, torch ..., or what "
+        "doctor --json wrote there.",
+    ),
+]
+
+
+def one_document(as_json: bool, sarif: str | None) -> None:
+    """Exit where two documents would be on standard output."""
+    if as_json and sarif == "-":
+        fail("--json and --sarif - would both be on standard output.", status=2)
+
+
+def write_sarif(file: str, items: Iterable[Item], rules: Mapping[str, Rule | LintRule]) -> None:
+    """Write findings as SARIF to ``file``, or to standard output (``"-"``)."""
+    from .. import __version__
+    from ..analyze.sarif import to_sarif
+
+    text = json.dumps(to_sarif(items, rules, __version__), indent=2)
+    if file == "-":
+        typer.echo(text)
+        return
+    try:
+        Path(file).write_text(text + "\n", encoding="utf-8")
+    except OSError as error:
+        fail(f"--sarif: {error}", status=2)
+
+
+def fail(message: str, status: int = 1) -> NoReturn:
+    """Print an error and exit."""
+    typer.echo(f"Error: {message}", err=True)
+    raise typer.Exit(status)

@@ -1,0 +1,93 @@
+"""``gfxgraph verify``."""
+
+from __future__ import annotations
+
+import json
+import sys
+from contextlib import redirect_stdout
+from typing import Annotated
+
+import typer
+
+from .common import NO_GRAPH, Make, RequireGraph, Target, fail
+
+__all__ = ["verify"]
+
+
+def verify(
+    target: Target,
+    specs: Annotated[
+        list[str] | None,
+        typer.Argument(help="Its arguments, as for check, but none on meta."),
+    ] = None,
+    make: Make = None,
+    candidate: Annotated[
+        str | None,
+        typer.Option(
+            help="module:callable to compare with eager instead of a graph of ours, such as a "
+            "wrapper around a graph of your own.",
+        ),
+    ] = None,
+    runs: Annotated[int, typer.Option(min=1, help="Inputs, each with a seed of its own.")] = 4,
+    threshold: Annotated[
+        float | None,
+        typer.Option(
+            min=0, help="Relative error allowed; without it by dtype: 0.01 for 16 bits, less above."
+        ),
+    ] = None,
+    seed: Annotated[int, typer.Option(min=0, help="Of the first run.")] = 0,
+    compiled: Annotated[
+        bool, typer.Option("--compiled", help="Compare torch.compile with eager too.")
+    ] = False,
+    views: Annotated[
+        bool, typer.Option("--views", help="A result may be overwritten by the next call.")
+    ] = False,
+    require_graph: RequireGraph = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the report as JSON.")] = False,
+) -> None:
+    """Compare a function's graph with eager over many inputs, and say why it differs.
+
+    Status 0: nothing differs, also where it runs eagerly; 1: something differs; 2: a wrong
+    argument, or eager raises; 3: nothing differs, but --require-graph was given and calls are not
+    replays.
+    """
+    import torch
+
+    from ..analyze.view import arguments, fit, load, made
+    from ..device import current_device
+    from ..errors import GfxGraphError
+    from ..interpose.source import users_line_of
+    from ..verifying.inputs import on_device
+    from ..verifying.verify import verify
+
+    if make and specs:
+        fail("Give the arguments or --make, not both.", status=2)
+    torch.manual_seed(seed)  # the same report each time
+    device = current_device().type
+    try:
+        with redirect_stdout(sys.stderr):  # what modules print when they are loaded
+            fn = on_device(load(target), device)
+            args, kwargs = on_device(made(make) if make else arguments(specs or []), device)
+            fit(fn, args, kwargs)
+            report = verify(
+                fn,
+                *args,
+                candidate=load(candidate) if candidate else None,
+                runs=runs,
+                threshold=threshold,
+                compiled=compiled,
+                views=views,
+                seed=seed,
+                kwargs=kwargs,
+            )
+    except GfxGraphError as error:
+        fail(str(error), status=2)
+    except Exception as error:  # eager's own
+        where = users_line_of(error)
+        fail(f"{target} raises {type(error).__name__}: {error} {where}", status=2)
+    typer.echo(json.dumps(report.to_dict(), indent=2) if as_json else str(report))
+    if report.ok and require_graph and not report.is_graph:
+        if report.is_graph is None:
+            fail("--require-graph: the candidate does not say whether it is a graph.", status=2)
+        raise typer.Exit(NO_GRAPH)
+    raise typer.Exit(not report.ok)

@@ -1,0 +1,1 @@
+"""The demo: search by meaning, with and without graphs."""

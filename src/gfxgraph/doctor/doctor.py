@@ -1,0 +1,137 @@
+"""``gfxgraph doctor``: what a machine is, whether a graph works, what is known to go wrong."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from ..device.platform import Platform
+from ..errors import ArgumentError
+from .checks import CHECKS, Finding, Level
+from .probe import Probe
+
+__all__ = ["Diagnosis", "diagnose", "saved_health"]
+
+SCHEMA = 1
+_ORDER: dict[Level, int] = {"ok": 0, "info": 0, "warning": 1, "error": 2}
+
+Check = Callable[[Platform], Iterable[Finding]]
+
+
+@dataclass(frozen=True)
+class Diagnosis:
+    """What :func:`diagnose` finds.
+
+    Attributes:
+        platform: the machine; ``None`` where it could not be asked.
+        here: whether it is this machine.
+        findings: what was found, the worst first.
+        health: what :func:`gfxgraph.health_check` said; ``None``: it was not asked or did not end.
+    """
+
+    platform: Platform | None
+    here: bool
+    findings: tuple[Finding, ...]
+    health: Mapping[str, Any] | None
+
+    @property
+    def status(self) -> int:
+        """Exit status: 0 nothing above info, 1 warnings, 2 errors."""
+        return max((_ORDER[one.level] for one in self.findings), default=0)
+
+    def to_dict(self) -> dict[str, Any]:
+        """What ``--json`` prints."""
+        return {
+            "schema": SCHEMA,
+            "status": ("ok", "warning", "error")[self.status],
+            "here": self.here,
+            "platform": self.platform.to_dict() if self.platform else None,
+            "health": dict(self.health) if self.health else None,
+            "findings": [asdict(one) | {"sources": list(one.sources)} for one in self.findings],
+        }
+
+
+def diagnose(
+    platform: Platform | None,
+    probe: Probe | None = None,
+    checks: Mapping[str, Check] = CHECKS,
+    saved: Iterable[Finding] = (),
+) -> Diagnosis:
+    """Run all checks; one that raises becomes a finding.
+
+    Args:
+        platform: the machine to ask about; ``None``: that of ``probe``.
+        probe: what this machine answered; ``None``: another machine is asked about, and only what
+            can be said without running anything there is.
+        checks: name -> check, default all.
+        saved: what was found on the other machine, as :func:`saved_health` gives it.
+    """
+    findings = list(saved)
+    if probe is not None:
+        platform = platform or probe.platform
+        findings += _health(probe)
+    for name, check in checks.items() if platform else ():
+        assert platform is not None
+        try:
+            findings += check(platform)
+        except Exception as error:
+            findings.append(
+                Finding(
+                    name,
+                    "warning",
+                    f"This check failed: {type(error).__name__}: {error}",
+                    "Its subject was not looked at. Please report it, with the output of "
+                    "gfxgraph doctor --json.",
+                )
+            )
+    findings.sort(key=lambda one: -_ORDER[one.level])
+    health = probe.health if probe else None
+    return Diagnosis(platform, probe is not None, tuple(findings), health)
+
+
+def saved_health(path: Path) -> list[Finding]:
+    """What ``gfxgraph doctor --json`` wrote of a small graph on its machine; else nothing.
+
+    Raises:
+        ArgumentError: it is not as doctor writes it.
+    """
+    findings = json.loads(path.read_text(encoding="utf-8")).get("findings", [])
+    try:
+        saved = [one for one in findings if one["check"] == "health"]
+        found = [Finding(**one | {"sources": tuple(one["sources"])}) for one in saved]
+        if all(one.level in _ORDER and isinstance(one.text, str) for one in found):
+            return found
+    except (KeyError, TypeError):
+        pass
+    raise ArgumentError(f"{path}: its findings are not as gfxgraph doctor --json writes them.")
+
+
+def _health(probe: Probe) -> list[Finding]:
+    if probe.problem is not None:
+        return [
+            Finding(
+                "health",
+                "error",
+                probe.problem,
+                "See whether a plain torch.cuda.CUDAGraph works in a new process; the driver's log "
+                "(dmesg) may say more.",
+            )
+        ]
+    health = probe.health
+    assert health is not None
+    if not health["ok"]:
+        return [
+            Finding(
+                "health",
+                "error",
+                f"A small graph does not work: {health['details']}",
+                "Until it does, gfxgraph runs everything eagerly.",
+            )
+        ]
+    if not health["native_bridge"]:
+        text = "A small graph was captured and replayed on the emulated device, not on a GPU."
+        return [Finding("health", "ok", text)]
+    return [Finding("health", "ok", f"A small graph was {health['details']}.")]

@@ -1,0 +1,241 @@
+"""``gfxgraph run``: a program in a process of its own, with the variables set before it starts.
+
+The process is replaced by a fresh Python, in which :func:`main` imports gfxgraph, which enables
+itself (``GFXGRAPH=1``), and then runs the program as ``python`` would: ``__main__``, ``sys.argv``,
+``sys.path``, exit status, signals and standard streams are the program's own.
+"""
+
+from __future__ import annotations
+
+import builtins
+import importlib.util
+import io
+import os
+import re
+import runpy
+import subprocess
+import sys
+import types
+from collections.abc import Mapping, Sequence
+from importlib.machinery import ModuleSpec, SourceFileLoader
+from pathlib import Path
+from types import TracebackType
+from typing import NoReturn
+
+from .. import settings
+from ..device.platform import this_platform
+from ..errors import ArgumentError, DeviceError
+from .environment import Variable, recommended, remarks, slowing
+
+__all__ = ["environment_of", "main", "prepared", "refuse", "start"]
+
+# Python puts '' first for -c: a folder torch/ in the current directory is not to be imported here.
+_BOOTSTRAP = """\
+import sys
+sys.path[:1] = [one for one in sys.path[:1] if one]
+root = sys.argv.pop(1)
+if root not in sys.path: sys.path.append(root)
+from gfxgraph.doctor.launch import main
+main()
+"""
+_FLAG = re.compile(r"-[bBdEiIOPqRsSuv]+|-[XW].+")
+
+
+def refuse(target: str, module: bool) -> None:
+    """Refuse a script that cannot be run, before anything is started.
+
+    Raises:
+        ArgumentError: there is no such file, or it is a folder without ``__main__.py``.
+    """
+    path = Path(target)
+    if module:
+        return  # its parents would have to be imported; main says it
+    if not path.exists():
+        dotted = not target.endswith(".py") and all(map(str.isidentifier, target.split(".")))
+        hint = f" For a module: gfxgraph run -m {target}" if dotted else ""
+        raise ArgumentError(f"There is no file {target!r}.{hint}")
+    if path.is_dir() and not (path / "__main__.py").is_file():
+        raise ArgumentError(
+            f"{target!r} is a directory without a __main__.py: name the file to run."
+        )
+    if not os.access(path, os.R_OK):
+        raise ArgumentError(f"{target!r} cannot be read: see its permissions.")
+
+
+def environment_of(variables: Sequence[Variable], environ: Mapping[str, str]) -> dict[str, str]:
+    """``environ`` with what it lacks of ``variables``, and with ``GFXGRAPH=1``.
+
+    What is set stays as it is, also where it is set to nothing.
+    """
+    return {"GFXGRAPH": "1"} | {one.name: one.value for one in variables} | dict(environ)
+
+
+def prepared(environ: Mapping[str, str] = os.environ) -> dict[str, str]:
+    """``environ`` with what this machine needs.
+
+    What is set here, what is left at another value, and what is set to no effect is said on
+    standard error.
+
+    A device that does not answer needs nothing: the program itself will say why it cannot run.
+
+    Raises:
+        SettingError: a variable holds what gfxgraph could not be enabled with.
+    """
+    try:
+        platform = this_platform(environ)
+    except DeviceError as error:
+        variables, said = [], [str(error)]
+    else:
+        variables, said = recommended(platform), []
+        for one in variables:
+            if one.set_to is None:
+                said.append(f"{one.name}={one.value} ({one.source})")
+            elif one.set_to != one.value:
+                now = f"{one.name} is set to {one.set_to!r}"
+                said.append(f"{now}; recommended is {one.value} ({one.source})")
+        for remark in (*remarks(platform), *slowing(platform)):
+            said.append(f"{remark.name} is set to {remark.value!r}. {remark.text}")
+    for line in said:
+        print(f"gfxgraph run: {line}", file=sys.stderr)
+    found = environment_of(variables, environ)
+    if settings.mode(found) != "off":
+        settings.from_environment(found)
+    return found
+
+
+def start(
+    target: str,
+    args: Sequence[str],
+    environ: Mapping[str, str],
+    *,
+    module: bool = False,
+    replace: bool = os.name == "posix",
+) -> NoReturn:
+    """Run a program and do not come back.
+
+    Args:
+        target: a script, or a module.
+        args: its arguments.
+        environ: its environment.
+        module: whether ``target`` is a module.
+        replace: replace this process; else start another one, and exit with its status. Default:
+            replace it where the system can (Windows cannot).
+    """
+    root = str(Path(__file__).parents[2])
+    kind = "module" if module else "script"
+    command = [sys.executable, *_own_flags(), "-c", _BOOTSTRAP, root, kind, target, *args]
+    sys.stdout.flush()
+    sys.stderr.flush()
+    if replace:
+        os.execve(sys.executable, command, dict(environ))
+    raise SystemExit(subprocess.call(command, env=dict(environ)))
+
+
+def main() -> None:
+    """Run what ``sys.argv`` names: ``script`` or ``module``, its name, its arguments."""
+    _, kind, target, *args = sys.argv
+    sys.argv = [target, *args]
+    try:
+        if kind == "module":
+            _prepend(os.getcwd())
+            _run_module(target)
+        elif Path(target).is_file() and not _is_zip(target):
+            # As Python does: the folder in which the file really is, not that of a link to it.
+            _prepend(os.path.dirname(os.path.realpath(target)))
+            _run_script(target)
+        else:
+            runpy.run_path(target, run_name="__main__")  # a folder or an archive
+    except SystemExit:
+        raise
+    except BaseException as error:
+        _begin_in_the_program(error)
+        raise
+
+
+def _run_script(target: str) -> None:
+    # Not runpy.run_path: it would change sys.argv[0], and drop __main__ at the end of the script,
+    # before threads and exit handlers are done with it.
+    path = os.path.abspath(target)
+    module = types.ModuleType("__main__")
+    vars(module).update(
+        __file__=path,
+        __builtins__=builtins,
+        __loader__=SourceFileLoader("__main__", path),
+        __cached__=None,
+    )
+    sys.modules["__main__"] = module
+    with io.open_code(path) as file:
+        code = compile(file.read(), path, "exec", dont_inherit=True)
+    exec(code, vars(module))
+
+
+def _run_module(name: str) -> None:
+    found = _found(name)
+    if found.submodule_search_locations is not None:
+        _found(f"{name}.__main__")  # what is run of a package
+    runpy.run_module(name, run_name="__main__", alter_sys=True)
+
+
+def _found(name: str) -> ModuleSpec:
+    """The module, once its parents are imported; what they raise is the program's own."""
+    parent = "" if name.startswith(".") else name.rpartition(".")[0]
+    try:
+        if parent:
+            __import__(parent)
+    except ModuleNotFoundError as error:
+        if error.name is None or not f"{parent}.".startswith(f"{error.name}."):
+            raise
+        _no_module(str(error))
+    try:
+        found = importlib.util.find_spec(name)
+    except (ImportError, ValueError) as error:
+        _no_module(str(error))
+    return found or _no_module(f"No module named {name!r}")
+
+
+def _no_module(problem: str) -> NoReturn:
+    print(f"Error: {problem}.", file=sys.stderr)
+    sys.exit(2)
+
+
+def _begin_in_the_program(error: BaseException) -> None:
+    """Have the traceback of ``error`` shown without what called the program.
+
+    It has to be raised all the same: Python ends a process by SIGINT for a KeyboardInterrupt that
+    nothing catches, and every frame that it passes is added to its traceback.
+    """
+    trace, hook = error.__traceback__, sys.excepthook
+    while trace and trace.tb_frame.f_globals.get("__name__") in (__name__, "runpy"):
+        trace = trace.tb_next
+
+    def show(kind: type[BaseException], value: BaseException, whole: TracebackType | None) -> None:
+        if value is error:
+            value, whole = value.with_traceback(trace), trace
+        hook(kind, value, whole)
+
+    sys.excepthook = show
+
+
+def _prepend(folder: str) -> None:
+    """Put ``folder`` first, as Python does unless -P or -I forbid it."""
+    if not (getattr(sys.flags, "safe_path", False) or sys.flags.isolated):
+        sys.path.insert(0, folder)
+
+
+def _is_zip(target: str) -> bool:
+    with open(target, "rb") as file:
+        return file.read(4) == b"PK\x03\x04"
+
+
+def _own_flags() -> list[str]:
+    """The options of Python that this process was started with: ``-O``, ``-u``, ``-X dev``."""
+    flags = []
+    rest = iter(sys.orig_argv[1:])
+    for one in rest:
+        if one in ("-X", "-W"):
+            flags += [one, next(rest, "")]
+        elif _FLAG.fullmatch(one):
+            flags.append(one)
+        else:
+            break
+    return flags

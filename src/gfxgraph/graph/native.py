@@ -1,0 +1,321 @@
+"""``NativeGraph``: torch's graph class with safe clean-up, counting and a log."""
+
+from __future__ import annotations
+
+import logging
+import sys
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, cast
+
+import torch
+
+from .. import settings
+from ..compiling.rng import tell_if_compiled
+from ..device import Device, PoolHandle, current_device
+from ..device.emulated import EmulatedGraph
+from ..errors import ArgumentError, CaptureError, MemoryCapError
+from ..interpose.dynamo import frames_compiled
+from ..interpose.source import users_line
+from ..record import collectives
+from ..stats import log, tally
+from .liveness import InputLiveness
+from .turns import busy
+
+__all__ = ["NO_SIZES", "NativeGraph"]
+
+if TYPE_CHECKING:
+    _Base: Any = object
+elif current_device().type == "cuda":
+    _Base = torch.cuda.CUDAGraph
+elif torch.version.cuda or torch.version.hip:
+    # A GPU build with no GPU: torch's class cannot even be constructed there.
+    _Base = EmulatedGraph
+else:
+    # In a CPU build torch's class is a placeholder; keep isinstance() true all the same.
+    _Base = type("_Emulated", (EmulatedGraph, torch.cuda.CUDAGraph), {})
+
+_MODES = ("global", "thread_local", "relaxed")
+
+NO_SIZES = (
+    "replay() takes sizes only after capture(dynamic_shapes=True, buckets=..., model_fn=...); this "
+    "graph has one size."
+)
+
+# Graphs that nobody uses any more and whose capture failed, kept to the end: torch's allocator of
+# pinned memory still holds a filter that points into them (seen on torch 2.11), and nothing in
+# Python can take it back.
+_failed: list[NativeGraph] = []
+
+
+class NativeGraph(_Base):  # type: ignore[misc]
+    """A CUDA or HIP graph; on a machine without a GPU, an emulated one.
+
+    A subclass of :class:`torch.cuda.CUDAGraph` with the same methods and the same errors, and with
+    three additions: a failed capture leaves the process able to capture and to draw random numbers
+    again; a graph that is dropped in the middle of its capture ends the capture first (on HIP the
+    process would abort); and captures and replays are counted in :func:`gfxgraph.stats`.
+    ``BridgedCUDAGraph``, which users get, also captures in one ``with`` block.
+
+    Args:
+        keep_graph: see ``BridgedCUDAGraph``. Default ``False``.
+    """
+
+    # Set by enable(): wait for the device after each replay, so that an error names the replay
+    # that made it; and check the liveness of inputs also where the caller did not ask for it.
+    synchronize_replays = False
+    check_liveness = False
+
+    def __init__(self, keep_graph: bool = False) -> None:
+        # torch before 2.7 has no keep_graph.
+        super().__init__(*((True,) if keep_graph else ()))
+        self._capture_stream: Any = None
+        self._capture_index = 0
+        self._capture_pool: PoolHandle | None = None
+        self._registered: list[torch.Generator] = []
+        self._compiled_before = 0
+        #: Whether a failed capture releases the pool: a pool that nobody uses cannot be used
+        #: again, so one that the caller brought stays his.
+        self.owns_pool = False
+        self._liveness: InputLiveness | None = None
+        self._is_captured = False
+        self._has_failed = False
+        #: What the capture under way issued, and what ends looking at that.
+        self._issued = collectives.Watched()
+        self._look_away: Callable[[], None] = _nothing
+        # The next three are for BridgedCUDAGraph.capture().
+        #: What answers a replay in place of the graph, given ``batch_size`` and the other sizes.
+        self.stand_in: Callable[[int | None, dict[str, int]], Any] | None = None
+        #: What a replay of the graph returns.
+        self.static_output: Any = None
+        #: Compares replays with eager execution, where that is asked for.
+        self.block: Any = None
+        self.counter = tally.replay_counter()
+
+    def register_generator_state(self, generator: torch.Generator) -> None:
+        """Let the capture draw from ``generator``, besides the default one of the device."""
+        super().register_generator_state(generator)
+        self._registered.append(generator)
+
+    def capture_begin(
+        self,
+        pool: PoolHandle | None = None,
+        capture_error_mode: str = "global",
+        check_input_liveness: bool = False,
+    ) -> None:
+        """Begin to capture the work of the current stream, which may not be the default stream.
+
+        Args:
+            pool: memory pool to share, from ``torch.cuda.graph_pool_handle()`` or another graph's
+                :meth:`pool`. Default: a pool of its own.
+            capture_error_mode: ``"global"`` (default) refuses unsafe calls in every thread,
+                ``"thread_local"`` in this one, ``"relaxed"`` in none.
+            check_input_liveness: remember the tensors from outside that the capture uses, without
+                keeping them alive, and refuse to replay once one of them is gone. Default
+                ``False``. Works on every torch, also where torch itself has no such argument.
+
+        Raises:
+            ArgumentError: ``capture_error_mode`` is none of the three.
+            CaptureError: the current stream is capturing already, or the graph holds a capture.
+            MemoryCapError: ``GFXGRAPH_VRAM_CAP`` is set, and the device holds as much already. What
+                the capture itself takes is not known before it ends. Without the variable nothing
+                is refused: who captures by hand often fills the device on purpose.
+        """
+        if capture_error_mode not in _MODES:
+            raise ArgumentError(
+                f"capture_error_mode={capture_error_mode!r}: expected one of {', '.join(_MODES)}."
+            )
+        self.check_that_it_may_begin()
+        device = current_device()
+        if not busy():  # our own captures have made room before
+            self._check_memory(device)
+        # A pool of our own making, where torch would make a private one: its name is needed to
+        # release it when the capture fails.
+        handle = cast(PoolHandle, getattr(pool, "id", pool)) or device.pool_handle()
+        index = device.index(torch.device(device.type))
+        stream = device.current_stream(index)
+        try:
+            super().capture_begin(pool=handle, capture_error_mode=capture_error_mode)
+        except RuntimeError:
+            device.recover_generator(index, self._registered)
+            raise
+        self._capture_stream, self._capture_index, self._capture_pool = stream, index, handle
+        self._compiled_before = frames_compiled()
+        # On the emulated device a replay would send nothing.
+        self._issued = collectives.Watched(lambda: device.kind == "emulated")
+        self._look_away = collectives.watch(self._issued)
+        self.owns_pool = pool is None
+        self._liveness = None
+        # Our own captures keep alive what they read.
+        if check_input_liveness or (self.check_liveness and not busy()):
+            self._liveness = InputLiveness()
+            self._liveness.start()
+        log(logging.DEBUG, "capture_begin", pool=handle, mode=capture_error_mode)
+
+    def capture_end(self) -> None:
+        """End the capture, on the stream on which it began.
+
+        Raises:
+            RuntimeError: as torch raises it: the capture was invalidated, or has unjoined work.
+                The allocator, the generator and the streams are as before the capture then.
+        """
+        stream, device = self._capture_stream, current_device()
+        if stream is None or device.current_stream(self._capture_index) != stream:
+            super().capture_end()  # raises, and leaves a capture on the other stream as it is
+            return
+        if self._liveness is not None:
+            self._liveness.stop(lambda a: device.in_pool(cast(PoolHandle, self._capture_pool), a))
+        self._capture_stream = None
+        self._look_away()
+        self._look_away = _nothing
+        if not busy():  # our own captures know what they capture
+            tell_if_compiled(self._compiled_before, lambda: str(users_line()))
+        try:
+            super().capture_end()
+            if self._issued.stopped is not None:  # the block went on without it
+                super().reset()
+                raise self._issued.stopped.error()
+        except BaseException as error:
+            tally.add("capture_failures")
+            log(logging.INFO, "capture_failed", error=str(error).partition("\n")[0])
+            device.end_allocation(
+                cast(PoolHandle, self._capture_pool), self._capture_index, self.owns_pool
+            )
+            device.recover_generator(self._capture_index, self._registered)
+            self._has_failed = True
+            raise
+        self._is_captured = True
+        if self._issued.groups and not busy():
+            collectives.release_with_groups(self._release_with_group, self._issued.groups)
+        tally.add("capture_count")
+        log(logging.DEBUG, "capture_end", pool=self._capture_pool)
+
+    def check_that_it_may_begin(self) -> None:
+        """Raise where no capture may begin.
+
+        Raises:
+            CaptureError: the current stream is capturing already, or the graph holds a capture.
+        """
+        if current_device().is_capturing():
+            # torch finds out only after it has begun to redirect the allocator.
+            raise CaptureError(
+                "a capture cannot begin while the current stream is already capturing: end that "
+                "capture first, or run the function without its own graph inside it."
+            )
+        if self._is_captured or self.stand_in is not None:
+            raise CaptureError(
+                "this graph already holds a capture: make a new graph, or call reset() first."
+            )
+
+    @staticmethod
+    def _check_memory(device: Device) -> None:
+        cap = settings.explicit_vram_cap()
+        if cap is None:
+            return
+        index = device.index(torch.device(device.type))
+        used, total = device.memory(index)
+        used -= device.cached(index)
+        if used >= cap * total:
+            raise MemoryCapError(
+                f"{used >> 20} MiB of the device's {total >> 20} MiB are in use, and "
+                f"GFXGRAPH_VRAM_CAP={cap:g} allows less: no capture was begun. Free memory, raise "
+                "the variable or unset it."
+            )
+
+    def replay(self, batch_size: int | None = None, **sizes: int) -> Any:
+        """Launch the captured work on the current stream.
+
+        Args:
+            batch_size: after ``capture(dynamic_shapes=True)``: how many rows of the static inputs
+                to take, those at the beginning. Default: all, and what comes out is also copied
+                into the static output.
+            **sizes: the same for other dynamic dimensions, by the names that ``dims`` gives them.
+
+        Returns:
+            ``None`` after :meth:`capture_begin` or a :meth:`capture` without ``model_fn``. After
+            one with ``model_fn`` what ``model_fn`` gives: the static output itself, which the next
+            replay overwrites; with ``dynamic_shapes``, and where it runs eagerly because the
+            capture failed, tensors of their own.
+
+        Raises:
+            ArgumentError: a size is no whole number from 0 to that of the static inputs, or there
+                is no such dynamic dimension.
+            CaptureError: the static output cannot hold what came out.
+            DeadTensorError: a tensor that the graph reads is gone; only after
+                ``capture_begin(check_input_liveness=True)``.
+            RuntimeError: as torch raises it: nothing was captured, or a capture is under way.
+        """
+        if self.stand_in is not None or batch_size is not None or sizes:
+            return self._replay_instead(batch_size, sizes)
+        if self._liveness is not None:
+            self._liveness.check()
+        start = time.perf_counter_ns()
+        super().replay()
+        counter = self.counter
+        counter.ns += time.perf_counter_ns() - start
+        counter.timed += 1
+        counter.replays += 1
+        if self.synchronize_replays:
+            current_device().synchronize(self._capture_index)
+        return self.static_output
+
+    def _replay_instead(self, batch_size: int | None, sizes: dict[str, int]) -> Any:
+        if self.stand_in is None:
+            raise ArgumentError(NO_SIZES)
+        return self.stand_in(batch_size, sizes)
+
+    def holds(self, tensor: torch.Tensor) -> bool:
+        """Whether ``tensor`` lives in the graph's memory pool."""
+        if self._capture_pool is None:
+            return False
+        address, segments = tensor.data_ptr(), current_device().pool_segments(self._capture_pool)
+        return any(start <= address < start + size for start, size in segments)
+
+    @property
+    def launch(self) -> Callable[[], None]:
+        """:meth:`replay` without its counting and checks, for a caller that does its own."""
+        native = getattr(torch._C, "_CUDAGraph", None)
+        if isinstance(native, type) and isinstance(self, native) and hasattr(native, "replay"):
+            return cast(Callable[[], None], native.replay.__get__(self))
+        return cast(Callable[[], None], super().replay)
+
+    def reset(self) -> None:
+        """Drop the graph; a capture that is under way is ended first."""
+        self._abandon()
+        self._is_captured = False
+        self.stand_in = self.static_output = self.block = self._liveness = None
+        super().reset()
+
+    def _release_with_group(self) -> None:
+        """A group whose collectives it holds is destroyed."""
+        why = "a process group is shut down whose collective it holds"
+        log(logging.WARNING, "graph_released", because=why)
+        self.reset()
+
+    def _abandon(self) -> None:
+        """End a capture whose graph nobody wants any more."""
+        if self._capture_stream is None:
+            return
+        log(logging.INFO, "capture_abandoned", pool=self._capture_pool)
+        with current_device().set_stream(self._capture_stream):
+            try:
+                self.capture_end()
+            except RuntimeError as error:  # capture_end() has cleaned up
+                log(logging.DEBUG, "abandoned_capture_was_invalid", error=str(error))
+
+    def __del__(self) -> None:
+        if getattr(self, "counter", None) is None:  # the constructor raised
+            return
+        if not sys.is_finalizing() or self._capture_stream is not None:
+            self._abandon()
+            tally.retire(self.counter)
+        if self._has_failed and not sys.is_finalizing():
+            NativeGraph.reset(self)
+            _failed.append(self)
+        finalizer = getattr(super(), "__del__", None)
+        if finalizer is not None:
+            finalizer()
+
+
+def _nothing() -> None:
+    pass

@@ -1,0 +1,137 @@
+"""Where in the user's code something happens."""
+
+from __future__ import annotations
+
+import linecache
+import sys
+import sysconfig
+import traceback
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from types import CodeType, FrameType
+from typing import Any
+
+import torch
+import typing_extensions
+
+__all__ = ["LineFinder", "Source", "is_the_users", "users_line", "users_line_of"]
+
+_NOT_THE_USERS = tuple(
+    f"{path}{end}"
+    for path, end in (
+        (Path(torch.__file__).parent, "/"),
+        (Path(typing_extensions.__file__), ""),  # around what torch calls deprecated
+        (Path(__file__).parents[1], "/"),
+        ("<gfxgraph>", ""),
+        ("<frozen", ""),
+        ("<string>", ""),
+    )
+)
+_STDLIB = sysconfig.get_path("stdlib") + "/"
+_SITE = (sysconfig.get_path("purelib") + "/", sysconfig.get_path("platlib") + "/")
+# Part of us, and yet the code that is looked at.
+_THE_USERS = (str(Path(__file__).parents[1] / "demo"),)
+
+
+@dataclass(frozen=True)
+class Source:
+    """A line of the user's code.
+
+    Attributes:
+        file: its path; ``None`` where there is no Python line of the user.
+        line: its number, from 1.
+        function: the function that it is in.
+    """
+
+    file: str | None = None
+    line: int = 0
+    function: str = ""
+
+    @property
+    def text(self) -> str:
+        """The line itself, without indentation."""
+        return linecache.getline(self.file, self.line).strip() if self.file else ""
+
+    def __str__(self) -> str:
+        if self.file is None:
+            return "(no line of Python)"
+        text = f": {self.text}" if self.text else ""
+        return f"{self.file}:{self.line}, in {self.function}{text}"
+
+
+def users_line() -> Source:
+    """The innermost line of the calling stack that is neither torch's nor ours."""
+    return _line_of(sys._getframe(1))
+
+
+def _line_of(frame: FrameType | None) -> Source:
+    """The innermost line of this stack that is neither torch's nor ours."""
+    while frame is not None:
+        if is_the_users(frame.f_code):
+            return Source(frame.f_code.co_filename, frame.f_lineno, frame.f_code.co_name)
+        frame = frame.f_back
+    return Source()
+
+
+def users_line_of(error: BaseException) -> Source:
+    """The innermost line that is neither torch's nor ours of those that ``error`` passed."""
+    found = Source()
+    for frame, line in traceback.walk_tb(error.__traceback__):
+        if is_the_users(frame.f_code):
+            found = Source(frame.f_code.co_filename, line, frame.f_code.co_name)
+    return found
+
+
+class LineFinder:
+    """Finds the user's line that changes something, by looking after each line.
+
+    Args:
+        changed: names of what has changed by now.
+
+    Attributes:
+        found: name -> the first line after which it had changed.
+        returned: the line at which the outermost function of the user's returned.
+    """
+
+    def __init__(self, changed: Callable[[], Iterable[str]]) -> None:
+        self._changed = changed
+        self._last = Source()
+        self._depth = 0
+        self.found: dict[str, Source] = {}
+        self.returned = Source()
+
+    @contextmanager
+    def looking(self) -> Iterator[None]:
+        """Look at what this thread does; a debugger is left out meanwhile."""
+        before = sys.gettrace()
+        sys.settrace(self._call)
+        try:
+            yield
+        finally:
+            sys.settrace(before)
+
+    def _call(self, frame: FrameType, event: str, arg: object) -> Any:
+        if not is_the_users(frame.f_code):
+            return None
+        self._depth += 1
+        return self._line
+
+    def _line(self, frame: FrameType, event: str, arg: object) -> Any:
+        for name in self._changed():
+            self.found.setdefault(name, self._last)
+        if event == "return":
+            self._depth -= 1
+            if self._depth == 0:
+                self.returned = self._last
+        self._last = _line_of(frame.f_back if event == "return" else frame)
+        return self._line
+
+
+def is_the_users(code: CodeType) -> bool:
+    """Whether it is neither torch's nor ours nor Python's own."""
+    file = code.co_filename
+    if file.startswith(_NOT_THE_USERS):
+        return file.startswith(_THE_USERS)
+    return not file.startswith(_STDLIB) or file.startswith(_SITE)

@@ -1,1 +1,0 @@
-"""Benches, reports and the demo: what a graph gains on this machine."""

@@ -1,0 +1,86 @@
+"""What kernels that only CUDA has compute, made of operators that the CPU has too."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+__all__ = ["KERNELS", "attention"]
+
+
+def attention(
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    attn_mask: torch.Tensor | None = None,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,
+    *,
+    scale: float | None = None,
+    enable_gqa: bool = False,
+) -> torch.Tensor:
+    """``scaled_dot_product_attention``, but for its choice among fused kernels.
+
+    In a CUDA build the choice asks the device; what this calls is made of simple operators.
+    """
+    if attn_mask is not None and attn_mask.dtype is torch.bool:
+        added = torch.zeros_like(attn_mask, dtype=query.dtype)
+        attn_mask = added.masked_fill_(attn_mask.logical_not(), float("-inf"))
+    result: torch.Tensor = torch.ops.aten._scaled_dot_product_attention_math(
+        query,
+        key,
+        value,
+        attn_mask,
+        dropout_p,
+        is_causal,
+        scale=scale,
+        enable_gqa=enable_gqa,
+    )[0]
+    return result
+
+
+def _lstm_cell(
+    input_gates: torch.Tensor,
+    hidden_gates: torch.Tensor,
+    cell: torch.Tensor,
+    input_bias: torch.Tensor | None = None,
+    hidden_bias: torch.Tensor | None = None,
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    gates = input_gates + hidden_gates
+    for bias in (input_bias, hidden_bias):
+        gates = gates if bias is None else gates + bias
+    keep, forget, new, out = gates.chunk(4, 1)
+    keep, forget, new, out = keep.sigmoid(), forget.sigmoid(), new.tanh(), out.sigmoid()
+    cell = forget * cell + keep * new
+    return out * cell.tanh(), cell, torch.cat([keep, forget, new, out], 1)
+
+
+def _gru_cell(
+    input_gates: torch.Tensor,
+    hidden_gates: torch.Tensor,
+    hidden: torch.Tensor,
+    input_bias: torch.Tensor | None = None,
+    hidden_bias: torch.Tensor | None = None,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    given = input_gates if input_bias is None else input_gates + input_bias
+    kept = hidden_gates if hidden_bias is None else hidden_gates + hidden_bias
+    (r, z, n), (r_kept, z_kept, n_kept) = given.chunk(3, 1), kept.chunk(3, 1)
+    r, z = (r + r_kept).sigmoid(), (z + z_kept).sigmoid()
+    n = (n + r * n_kept).tanh()
+    return n + z * (hidden - n), torch.cat([r, z, n, hidden, n_kept], 1)
+
+
+def _cudnn_grid_sampler(image: torch.Tensor, grid: torch.Tensor) -> torch.Tensor:
+    return torch.grid_sampler_2d(image, grid, 0, 0, True)
+
+
+KERNELS: dict[str, Callable[..., Any]] = {
+    "aten::_use_cudnn_ctc_loss": lambda *args: False,
+    "aten::_use_miopen_ctc_loss": lambda *args: False,
+    "aten::_thnn_fused_lstm_cell": _lstm_cell,
+    "aten::_thnn_fused_gru_cell": _gru_cell,
+    "aten::cudnn_grid_sampler": _cudnn_grid_sampler,
+}
+"""Name of an operator -> what computes it on the CPU, which has no kernel for it."""

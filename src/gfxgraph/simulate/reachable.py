@@ -1,0 +1,224 @@
+"""Which tensors a function reaches, and the places that hold them, where others can be put."""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import sys
+import types
+from collections import OrderedDict, deque
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+
+from .tensor import PretendTensor
+
+__all__ = ["Place", "places", "swapped", "tensors_of"]
+
+# Enough for a model of thousands of modules.
+_MAX_OBJECTS = 200_000
+# A longer container is data, not structure.
+_MAX_ITEMS = 4096
+# How far tensors are looked for in objects that are no modules.
+_MAX_DEPTH = 4
+_LEAVES = (int, float, bool, str, bytes, complex, type(None), torch.Tensor, torch.dtype, type)
+# Objects and functions of these packages hold nothing of the function's own.
+_CLOSED = frozenset(sys.stdlib_module_names) | {"torch", "numpy", "triton"}
+_HOOKS = ("_forward_hooks", "_forward_pre_hooks")
+_MISSING: Any = object()
+
+
+class Place:
+    """Something that holds objects, and what it held at first.
+
+    Args:
+        item: a dict, list, deque, closure cell or ``functools.partial``, or any object where
+            ``names`` are its attributes.
+        names: those that count; ``None``: all.
+        is_state: it holds parameters or buffers.
+    """
+
+    def __init__(
+        self, item: Any, names: tuple[str, ...] | None = None, *, is_state: bool = False
+    ) -> None:
+        self.item = item
+        self.names = names
+        self.is_state = is_state
+        self.held = self._read()
+        # Methods of the base class: a subclass may refuse them.
+        self._dict: Any = OrderedDict if isinstance(item, OrderedDict) else dict
+
+    def items(self) -> list[tuple[Any, Any]]:
+        """Pairs of a key and what was held there at first."""
+        return list(self.held.items())
+
+    def values(self) -> list[Any]:
+        """What was held at first."""
+        return list(self.held.values())
+
+    def put(self, key: Any, value: Any) -> None:
+        """Hold ``value`` at ``key``."""
+        if isinstance(self.item, types.CellType):
+            self.item.cell_contents = value
+        elif isinstance(self.item, dict):
+            self._dict.__setitem__(self.item, key, value)
+        elif isinstance(self.item, functools.partial):
+            partial: Any = self.item
+            partial.__setstate__((partial.func, value, partial.keywords, vars(partial)))
+        elif self.names is not None:
+            setattr(self.item, key, value)
+        else:
+            self.item[key] = value
+
+    def restore(self) -> None:
+        """Hold what was held at first."""
+        now = self._read()
+        if list(now) != list(self.held) and self.names is None:
+            if isinstance(self.item, types.CellType):
+                del self.item.cell_contents
+            elif isinstance(self.item, dict):
+                self._dict.clear(self.item)
+                self._dict.update(self.item, self.held)
+            else:
+                self.item.clear()
+                self.item.extend(self.held.values())
+            return
+        for key, value in self.held.items():
+            if now.get(key, _MISSING) is not value:
+                self.put(key, value)
+
+    def _read(self) -> dict[Any, Any]:
+        item = self.item
+        if isinstance(item, types.CellType):
+            try:
+                return {0: item.cell_contents}
+            except ValueError:  # a variable that is not bound yet
+                return {}
+        if isinstance(item, functools.partial):
+            return {"args": item.args}
+        if isinstance(item, dict):
+            return {k: item[k] for k in (item if self.names is None else self.names) if k in item}
+        if self.names is not None:
+            return {name: getattr(item, name) for name in self.names if hasattr(item, name)}
+        return dict(enumerate(item))
+
+
+def places(objects: tuple[Any, ...]) -> Iterator[Place]:
+    """All that holds tensors, and that ``objects`` reach."""
+    packages = {_package(part) for item in objects for part in (item, *_parts_of_root(item))}
+    walk = _Walk(packages - _CLOSED)
+    todo = deque((item, 0) for item in objects)
+    seen: dict[int, Any] = {}
+    placed: dict[int, Place] = {}
+    while todo and len(seen) < _MAX_OBJECTS:
+        item, depth = todo.popleft()
+        if isinstance(item, _LEAVES) or id(item) in seen or depth > _MAX_DEPTH:
+            continue
+        seen[id(item)] = item
+        deeper = 0 if isinstance(item, torch.nn.Module) else depth + 1
+        for found in walk.open(item):
+            if not isinstance(found, Place):
+                todo.append((found, deeper))
+            elif found.names is not None or placed.setdefault(id(found.item), found) is found:
+                yield found
+                todo.extend((value, deeper) for value in found.values())
+
+
+def _parts_of_root(item: Any) -> tuple[Any, ...]:
+    owner = getattr(item, "__self__", None)
+    return type(item), owner, type(owner), getattr(item, "func", None)
+
+
+class _Walk:
+    def __init__(self, packages: set[str]) -> None:
+        self._packages = packages
+
+    def open(self, item: Any) -> Iterator[Any]:
+        """The places in ``item``, and objects to go on with that are in none."""
+        if isinstance(item, types.MethodType):
+            yield from (item.__func__, item.__self__)
+        elif isinstance(item, functools.partial):
+            yield from (item.func, Place(item), Place(item.keywords))
+        elif isinstance(item, types.FunctionType):
+            yield from self._open_function(item)
+        elif isinstance(item, torch.nn.Module):
+            yield from self._open_module(item)
+        elif isinstance(item, (dict, list, deque, tuple)):
+            yield from self._open_container(item)
+        elif _package(type(item)) not in _CLOSED or type(item) is types.SimpleNamespace:
+            yield from self._open_object(item)
+
+    def _open_container(self, item: Any) -> Iterator[Any]:
+        if len(item) > _MAX_ITEMS:
+            return
+        if isinstance(item, tuple):
+            yield from item
+        else:
+            yield Place(item)
+        if isinstance(getattr(item, "__dict__", None), dict):  # of a subclass
+            yield Place(vars(item))
+
+    def _open_function(self, function: Any) -> Iterator[Any]:
+        if _package(function) not in self._packages:
+            return
+        yield Place(function, ("__defaults__",))
+        yield from (function.__kwdefaults__, vars(function))
+        yield from (Place(cell) for cell in function.__closure__ or ())
+        space = function.__globals__
+        names = (name for name in sorted(_names(function.__code__)) if name in space)
+        yield Place(
+            space,
+            tuple(name for name in names if not isinstance(space[name], (types.ModuleType, type))),
+        )
+
+    def _open_module(self, module: torch.nn.Module) -> Iterator[Any]:
+        attributes = vars(module)
+        for name in ("_parameters", "_buffers"):
+            yield Place(attributes.get(name, {}), is_state=True)
+        yield Place(attributes.get("_modules", {}))
+        yield from (hook for name in _HOOKS for hook in attributes.get(name, {}).values())
+        yield from self._open_object(module)
+
+    def _open_object(self, item: Any) -> Iterator[Any]:
+        attributes = getattr(item, "__dict__", None)
+        if isinstance(attributes, dict):
+            yield Place(attributes)
+        for cls in type(item).__mro__:
+            slots = cls.__dict__.get("__slots__", ())
+            slots = (slots,) if isinstance(slots, str) else tuple(slots)
+            if slots and _package(cls) not in _CLOSED:
+                yield Place(item, tuple(name for name in slots if not name.startswith("__")))
+            if _package(cls) in self._packages:
+                tensors = [n for n, v in vars(cls).items() if isinstance(v, torch.Tensor)]
+                yield Place(cls, tuple(tensors))
+                yield from (vars(cls).get(name) for name in ("forward", "__call__"))
+
+
+def _names(code: types.CodeType) -> set[str]:
+    """The global names that a function and the functions in it look up."""
+    inner = (const for const in code.co_consts if isinstance(const, types.CodeType))
+    return set(code.co_names).union(*map(_names, inner))
+
+
+def _package(item: Any) -> str:
+    return str(getattr(item, "__module__", None) or "").partition(".")[0]
+
+
+def tensors_of(value: Any) -> Iterator[torch.Tensor]:
+    """The tensor that ``value`` is, or those of a tuple, which is not changed in place."""
+    if isinstance(value, torch.Tensor):
+        if not isinstance(value, PretendTensor):
+            yield value
+    elif isinstance(value, tuple) and len(value) <= _MAX_ITEMS:
+        yield from itertools.chain.from_iterable(map(tensors_of, value))
+
+
+def swapped(value: Any, swap: Callable[[torch.Tensor], torch.Tensor]) -> Any:
+    """``value`` with what ``swap`` gives for each of its tensors."""
+    if isinstance(value, torch.Tensor):
+        return swap(value)
+    if not any(True for _ in tensors_of(value)):
+        return value
+    items = (swapped(item, swap) for item in value)
+    return type(value)(*items) if hasattr(value, "_fields") else type(value)(items)

@@ -1,0 +1,478 @@
+"""``torch.cuda`` with no device behind it: one GPU, streams, events, graphs and generators."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from ..device.base import generator_state
+from ..interpose.cuda_calls import (
+    CLASSES,
+    DEFAULT,
+    HEARD,
+    IS_CAPTURING,
+    Listener,
+    Observer,
+    observe,
+)
+from .cuda_kernels import attention
+
+__all__ = [
+    "DeviceProperties",
+    "FakeDevice",
+    "PretendEvent",
+    "PretendGenerator",
+    "PretendGraph",
+    "PretendStream",
+]
+
+_FIRST = 1  # id of the first stream that is not the default one
+
+
+# What is answered where there is no device.
+
+
+@dataclass(frozen=True)
+class DeviceProperties:
+    """The properties of the device that is not there, as of an H100."""
+
+    name: str = "pretended CUDA device"
+    major: int = 9
+    minor: int = 0
+    total_memory: int = 80 << 30
+    multi_processor_count: int = 132
+    warp_size: int = 32
+    max_threads_per_multi_processor: int = 2048
+    regs_per_multiprocessor: int = 65536
+    shared_memory_per_block: int = 48 << 10
+    shared_memory_per_block_optin: int = 227 << 10
+    shared_memory_per_multiprocessor: int = 228 << 10
+    L2_cache_size: int = 50 << 20
+    is_integrated: bool = False
+    is_multi_gpu_board: bool = False
+
+
+class PretendStream:
+    """A stream with no device behind it; for ``isinstance`` a ``torch.cuda.Stream``.
+
+    What it does goes through the methods of ``torch.cuda.Stream``, where it is heard.
+    """
+
+    device = torch.device("cuda", 0)
+    device_index = 0
+    device_type = 1
+
+    def __init__(self, stream_id: int, priority: int = 0) -> None:
+        self.stream_id = self.cuda_stream = self.native_handle = stream_id
+        self.priority = priority
+        self._before: list[Any] = []
+
+    @property  # type: ignore[misc]
+    def __class__(self) -> Any:
+        return torch.cuda.Stream
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, torch.cuda.Stream) and self.stream_id == other.stream_id
+
+    def __hash__(self) -> int:
+        return hash(self.stream_id)
+
+    def __repr__(self) -> str:
+        return f"<torch.cuda.Stream device=cuda:0 cuda_stream={self.stream_id:#x} (pretended)>"
+
+    def __enter__(self) -> Any:
+        self._before.append(torch.cuda.current_stream())
+        torch.cuda.set_stream(self)  # type: ignore[arg-type]
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        torch.cuda.set_stream(self._before.pop())
+
+    def wait_stream(self, stream: Any) -> None:
+        """All further work on this stream waits for ``stream``."""
+        _Stream.wait_stream(self, stream)
+
+    def wait_event(self, event: Any) -> None:
+        """All further work on this stream waits for ``event``."""
+        _Stream.wait_event(self, event)
+
+    def record_event(self, event: Any = None) -> Any:
+        """Record ``event``, or a new one, and give it."""
+        return _Stream.record_event(self, event)
+
+    def synchronize(self) -> None:
+        """Wait until the work is done."""
+        _Stream.synchronize(self)
+
+    def query(self) -> bool:
+        """Whether the work is done."""
+        return bool(_Stream.query(self))
+
+    @staticmethod
+    def priority_range() -> tuple[int, int]:
+        """The lowest and the highest priority."""
+        return 0, -5
+
+
+class PretendEvent:
+    """An event with no device behind it; for ``isinstance`` a ``torch.cuda.Event``."""
+
+    device = torch.device("cuda", 0)
+    cuda_event = event_id = 1
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        pass
+
+    @property  # type: ignore[misc]
+    def __class__(self) -> Any:
+        return torch.cuda.Event
+
+    def record(self, stream: Any = None) -> None:
+        """Record it on ``stream``, by default the current one."""
+        _Event.record(self, stream)
+
+    def wait(self, stream: Any = None) -> None:
+        """All further work on ``stream``, by default the current one, waits for it."""
+        _Event.wait(self, stream)
+
+    def synchronize(self) -> None:
+        """Wait for it."""
+        _Event.synchronize(self)
+
+    def query(self) -> bool:
+        """Whether the work before it is done."""
+        return bool(_Event.query(self))
+
+    def elapsed_time(self, end_event: Any) -> float:
+        """Milliseconds until ``end_event``."""
+        return float(_Event.elapsed_time(self, end_event))
+
+
+class PretendGraph:
+    """A graph that captures nothing: what is done while it captures is done at once."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        pass
+
+    @property  # type: ignore[misc]
+    def __class__(self) -> Any:
+        return torch.cuda.CUDAGraph
+
+    def capture_begin(self, *args: Any, **kwargs: Any) -> None:
+        """A capture begins."""
+        _Graph.capture_begin(self, *args, **kwargs)
+
+    def replay(self) -> None:
+        """Nothing was captured, so nothing happens."""
+        _Graph.replay(self)
+
+    def _nothing(self, *args: Any, **kwargs: Any) -> None:
+        """There is nothing to do."""
+
+    capture_end = reset = instantiate = enable_debug_mode = debug_dump = _nothing
+    register_generator_state = _nothing
+
+    def pool(self) -> tuple[int, int]:
+        """The id of its memory pool."""
+        return 0, 1
+
+
+class PretendGenerator(torch.Generator):
+    """A generator of the CPU that says it is one of the device."""
+
+    @property
+    def device(self) -> torch.device:  # type: ignore[override]
+        """Where it pretends to be."""
+        return torch.device("cuda", 0)
+
+    def manual_seed(self, seed: int) -> PretendGenerator:
+        """Set the seed."""
+        observe("seed", "torch.Generator.manual_seed()", (self, seed))
+        super().manual_seed(seed)
+        return self
+
+    def seed(self) -> int:
+        """Take a seed from the system."""
+        observe("seed", "torch.Generator.seed()", (self,))
+        return super().seed()
+
+    def set_state(self, state: torch.Tensor) -> PretendGenerator:
+        """Set the state."""
+        observe("seed", "torch.Generator.set_state()", (self, state))
+        super().set_state(state)
+        return self
+
+
+# Their methods take objects of ours while they are replaced.
+_Stream: Any = torch.cuda.Stream
+_Event: Any = torch.cuda.Event
+_Graph: Any = torch.cuda.CUDAGraph
+
+
+def _always(value: Any) -> Callable[..., Any]:
+    return lambda *args, **kwargs: value
+
+
+def _left_aligned(*args: Any, **kwargs: Any) -> bool:
+    """Reads the mask; the answer here is the one that needs no nested tensor."""
+    observe("hidden-sync", "torch._nested_tensor_from_mask_left_aligned()", None)
+    return False
+
+
+_PROPERTIES = DeviceProperties()
+_NOTHING = _always(None)
+
+_CONSTANT_ANSWERS: dict[str, Callable[..., Any]] = {
+    "torch.cuda.is_available": _always(True),
+    "torch.cuda.is_initialized": _always(True),
+    "torch.cuda.init": _NOTHING,
+    "torch.cuda._lazy_init": _NOTHING,
+    "torch.cuda.device_count": _always(1),
+    "torch.cuda.current_device": _always(0),
+    "torch.cuda.set_device": _NOTHING,
+    "torch.cuda._exchange_device": _always(0),
+    "torch.cuda._maybe_exchange_device": _always(0),
+    "torch.cuda.get_device_name": _always(_PROPERTIES.name),
+    "torch.cuda.get_device_capability": _always((_PROPERTIES.major, _PROPERTIES.minor)),
+    "torch.cuda.get_device_properties": _always(_PROPERTIES),
+    "torch.cuda.get_arch_list": _always([f"sm_{_PROPERTIES.major}{_PROPERTIES.minor}"]),
+    "torch.cuda.can_device_access_peer": _always(False),
+    "torch.cuda.is_bf16_supported": _always(True),
+    "torch.cuda.is_tf32_supported": _always(True),
+    "torch.cuda.get_sync_debug_mode": _always(0),
+    "torch.cuda.set_sync_debug_mode": _NOTHING,
+    "torch.cuda.graph_pool_handle": _always((0, 1)),
+    "torch.cuda.ipc_collect": _NOTHING,
+    "torch.cuda.graph.__exit__": _NOTHING,
+    "torch.cuda.nvtx.range_push": _always(0),
+    "torch.cuda.nvtx.range_pop": _always(0),
+    "torch.cuda.nvtx.range_start": _always(0),
+    "torch.cuda.nvtx.range_end": _NOTHING,
+    "torch.cuda.nvtx.mark": _NOTHING,
+    # Called by other functions of torch that way, where a function mode does not see it.
+    "torch.nn.functional.scaled_dot_product_attention": attention,
+    # TransformerEncoder asks before it makes a nested tensor of what is not padded.
+    "torch._nested_tensor_from_mask_left_aligned": _left_aligned,
+    "torch.overrides.has_torch_function": _always(False),  # by which it gives up its fast path
+    "torch.accelerator.is_available": _always(True),
+    "torch.accelerator.current_accelerator": _always(torch.device("cuda")),
+    "torch.accelerator.device_count": _always(1),
+    "torch.accelerator.current_device_index": _always(0),
+    "torch.accelerator.current_device_idx": _always(0),
+    "torch.accelerator.set_device_index": _NOTHING,
+    "torch.accelerator.set_device_idx": _NOTHING,
+    "torch._C._accelerator_exchangeDevice": _always(0),
+    "torch._C._accelerator_maybeExchangeDevice": _always(0),
+    "torch._C._cuda_getDevice": _always(0),
+    "torch._C._cuda_setDevice": _NOTHING,
+    "torch._C._cuda_emptyCache": _NOTHING,
+    "torch._C._cuda_getDefaultStream": _always((DEFAULT, 0, 1)),
+    **{
+        f"torch.{module}.{name}": _always(answer)
+        for module in ("cuda", "cuda.memory", "accelerator", "accelerator.memory")
+        for name, answer in {
+            "mem_get_info": (_PROPERTIES.total_memory, _PROPERTIES.total_memory),
+            "get_memory_info": (_PROPERTIES.total_memory, _PROPERTIES.total_memory),
+            "memory_stats": {},
+            "memory_allocated": 0,
+            "max_memory_allocated": 0,
+            "memory_reserved": 0,
+            "max_memory_reserved": 0,
+            "memory_summary": "",
+            "memory_snapshot": [],
+            "empty_cache": None,
+            "reset_peak_memory_stats": None,
+            "reset_accumulated_memory_stats": None,
+            "reset_max_memory_allocated": None,
+            "set_per_process_memory_fraction": None,
+        }.items()
+    },
+}
+
+
+class FakeDevice(Listener):
+    """Answers the calls of one thread as a machine with one GPU would, and reports them.
+
+    Args:
+        observer: who is told.
+        capturing: what ``torch.cuda.is_current_stream_capturing()`` says.
+
+    Attributes:
+        current_stream: the stream that is current.
+        generators: the generators of the device, by what identifies them in C++.
+    """
+
+    def __init__(self, observer: Observer, capturing: bool) -> None:
+        # The first stream stands for that of a capture, which is never the default one.
+        self._streams = {n: PretendStream(n) for n in (DEFAULT, _FIRST)}
+        self.current_stream: Any = self._streams[_FIRST]
+        super().__init__(observer, self.current_stream, capturing)
+        self.generators: dict[int, torch.Generator] = {}
+        self._new_id = itertools.count(_FIRST + 1)
+        self._answers = {path: getattr(self, name) for path, name in _ANSWERS.items()}
+
+    @property
+    def heard(self) -> dict[str, tuple[str, Any]]:
+        """The calls that are reported."""
+        return _HEARD_WITHOUT_DEVICE
+
+    def perform(
+        self, path: str, original: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Any:
+        """Answer."""
+        if path in IS_CAPTURING:
+            return self._capturing
+        if path in CLASSES:
+            return self._construct(path, original, args, kwargs)
+        answer = self._answers.get(path) or _CONSTANT_ANSWERS.get(path)
+        if answer is not None:
+            return answer(*args, **kwargs)
+        if path.startswith(("torch.cuda.", "torch._C.", "torch.accelerator.")):
+            return self.heard[path][1]
+        return original(*args, **kwargs)
+
+    def _construct(
+        self, path: str, original: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Any:
+        device = kwargs.get("device", args[0] if args else None)
+        if path == "torch.Generator":
+            if device is None or torch.device(device).type != "cuda":
+                return original(*args, **kwargs)
+            return self._new_generator()
+        if device is not None and torch.device(device).type != "cuda":
+            return original(*args, **kwargs)
+        return PretendEvent() if path == "torch.Event" else self._new_stream(None)
+
+    def off_stream(self) -> str | None:
+        """The rule by which work on the current stream is left out of a capture, if it is."""
+        stream = self.current_stream.stream_id
+        if stream in self._members:
+            return None
+        return "default-stream" if stream == DEFAULT else "side-stream"
+
+    def _new_generator(self) -> torch.Generator:
+        observe("generator", "torch.Generator()", None)
+        generator = PretendGenerator()
+        self.generators[generator._cdata] = generator  # type: ignore[attr-defined]
+        return generator
+
+    def on_cpu(self, generator: torch.Generator) -> torch.Generator:
+        """The generator of the CPU that stands for one of a real device."""
+        key: int = generator._cdata  # type: ignore[attr-defined]
+        if key not in self.generators:
+            self.generators[key] = torch.Generator().manual_seed(generator.initial_seed())
+        return self.generators[key]
+
+    def _new_stream(self, cls: Any, device: Any = None, priority: int = 0, **kwargs: Any) -> Any:
+        stream_id = kwargs.get("stream_id")  # of one that is there
+        if stream_id is None:
+            stream_id = next(self._new_id)
+        return self._streams.setdefault(stream_id, PretendStream(stream_id, priority))
+
+    def _new_event(self, cls: Any, *args: Any, **kwargs: Any) -> Any:
+        return PretendEvent()
+
+    def _new_graph(self, cls: Any, *args: Any, **kwargs: Any) -> Any:
+        return PretendGraph()
+
+    def _current(self, device: Any = None) -> Any:
+        return self.current_stream
+
+    def _default(self, device: Any = None) -> Any:
+        return self._streams[DEFAULT]
+
+    def _set(self, stream: Any) -> None:
+        self.current_stream = stream
+
+    def _set_by_id(self, stream_id: int, **kwargs: Any) -> None:
+        self.current_stream = self._streams[stream_id]
+
+    def _current_by_id(self, device: Any = None) -> tuple[int, int, int]:
+        return self.current_stream.stream_id, 0, 1
+
+    def _enter_real(self, stream: Any) -> Any:
+        self._before = self.current_stream
+        self.current_stream = stream
+        return stream
+
+    def _exit_real(self, *exc_info: Any) -> None:
+        self.current_stream = self._before
+
+    def _record_event(self, stream: Any, event: Any = None) -> Any:
+        return PretendEvent() if event is None else event
+
+    def _graph_init(self, graph: Any, cuda_graph: Any, *args: Any, **kwargs: Any) -> None:
+        graph.cuda_graph = cuda_graph
+
+    def _graphed(self, callables: Any, *args: Any, **kwargs: Any) -> Any:
+        return callables
+
+    def _seed_all(self, seed: int) -> None:
+        torch.default_generator.manual_seed(int(seed))
+
+    def _seed_anew(self) -> None:
+        torch.default_generator.seed()
+
+    def _seed_of_start(self) -> int:
+        return torch.default_generator.initial_seed()
+
+    def _rng_state(self, device: Any = None) -> torch.Tensor:
+        return generator_state(torch.default_generator)
+
+    def _rng_states(self) -> list[torch.Tensor]:
+        return [generator_state(torch.default_generator)]
+
+    def _set_rng_state(self, state: torch.Tensor, device: Any = None) -> None:
+        torch.default_generator.set_state(state)
+
+    def _set_rng_states(self, states: Iterable[torch.Tensor]) -> None:
+        for state in states:
+            torch.default_generator.set_state(state)
+
+
+_ANSWERS: dict[str, str] = {
+    "torch.cuda.current_stream": "_current",
+    "torch.cuda.default_stream": "_default",
+    "torch.cuda.set_stream": "_set",
+    "torch.accelerator.current_stream": "_current",
+    "torch.accelerator.set_stream": "_set",
+    "torch._C._cuda_setStream": "_set_by_id",
+    "torch._C._cuda_getCurrentStream": "_current_by_id",
+    "torch.cuda.Stream.__new__": "_new_stream",
+    "torch.cuda.Event.__new__": "_new_event",
+    "torch.cuda.CUDAGraph.__new__": "_new_graph",
+    "torch.cuda.Stream.__enter__": "_enter_real",
+    "torch.cuda.Stream.__exit__": "_exit_real",
+    "torch.cuda.Stream.record_event": "_record_event",
+    "torch.cuda.graph.__init__": "_graph_init",
+    "torch.cuda.make_graphed_callables": "_graphed",
+    **{
+        f"torch.{module}.{name}": answer
+        for module in ("cuda", "cuda.random")
+        for name, answer in {
+            "manual_seed": "_seed_all",
+            "manual_seed_all": "_seed_all",
+            "seed": "_seed_anew",
+            "seed_all": "_seed_anew",
+            "initial_seed": "_seed_of_start",
+            "get_rng_state": "_rng_state",
+            "get_rng_state_all": "_rng_states",
+            "set_rng_state": "_set_rng_state",
+            "set_rng_state_all": "_set_rng_states",
+        }.items()
+    },
+}
+
+_HEARD_WITHOUT_DEVICE = {
+    **{path: heard for path, heard in HEARD.items() if not path.startswith("torch.cpu.")},
+    "torch.cuda.graph.__enter__": ("capture", None),
+    "torch.cuda.make_graphed_callables": ("capture", None),
+}
+
+FakeDevice.more = frozenset(
+    {*IS_CAPTURING, *CLASSES, *_CONSTANT_ANSWERS, *_ANSWERS, *_HEARD_WITHOUT_DEVICE} - {*HEARD}
+)

@@ -1,0 +1,333 @@
+"""A machine with one GPU where there is none, or where it is not to be touched.
+
+While :class:`Pretend` is entered, code that says ``device="cuda"`` runs, on tensors that say that
+they are there. What is on the host and what is on the device is as on a machine with a GPU.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+from collections.abc import Callable, Iterable
+from typing import Any, Literal
+
+import torch
+import torch.nn.functional as F
+import torch.utils._pytree as pytree
+from torch._ops import OpOverload
+from torch.utils import _python_dispatch as dispatch_stack
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from ..device.base import generator_state
+from ..device.operators import outside_of_modes
+from ..device.overrides import HiddenFunctionMode
+from ..errors import DeviceError
+from ..interpose.cuda_calls import Observer, attached
+from ..interpose.dynamo import Uncompiled
+from ..record.effects import storage_key
+from ..record.watch import lifting_of_host_data
+from .cuda_kernels import attention
+from .device_guard import lend_device_guard
+from .reachable import places, swapped, tensors_of
+from .tensor import DEVICE, Call, PretendTensor, inside, local, set_data, text_of
+from .torch_cuda import FakeDevice
+
+__all__ = ["Pretend"]
+
+
+class Pretend:
+    """While it is entered, the calling thread is on a machine with one GPU.
+
+    Results are ordinary where they are on the host, and :class:`PretendTensor` where they would be
+    on the device. On exit everything is as before: torch's functions, the generators, what
+    :meth:`adopt` has replaced, and the data of tensors from outside that were written.
+
+    Args:
+        observer: told of the calls that matter to a capture, and of values that were made up.
+        capturing: what ``torch.cuda.is_current_stream_capturing()`` says.
+        host_tensors: where tensors on the CPU belong that :meth:`adopt` finds and that are no
+            parameters or buffers: ``"host"``, or ``"device"``. ``None``: on the host if a
+            parameter or an argument is on a device (or meta), which shows that the program tells
+            them apart; else on the device.
+
+    Raises:
+        DeviceError: it is entered inside another one.
+    """
+
+    def __init__(
+        self,
+        observer: Observer | None = None,
+        *,
+        capturing: bool = True,
+        host_tensors: Literal["host", "device"] | None = None,
+    ) -> None:
+        self._observer = observer if observer is not None else lambda kind, what, detail: None
+        self._capturing = capturing
+        self._host_tensors = host_tensors
+        self._exit = contextlib.ExitStack()
+
+    @property
+    def current_stream(self) -> Any:
+        """The stream that is current. The first one stands for that of a capture."""
+        return self.device.current_stream
+
+    def is_assumed(self, tensor: torch.Tensor) -> bool:
+        """Whether :meth:`adopt` put it on the device without being told so."""
+        return storage_key(tensor) in self._assumed
+
+    def off_stream(self) -> str | None:
+        """The rule by which work on the current stream is left out of a capture, if it is."""
+        return self.device.off_stream()
+
+    def __enter__(self) -> Pretend:
+        if local.world is not None:
+            raise DeviceError("Pretend is entered inside another one on the same thread.")
+        self.device = FakeDevice(self._observer, self._capturing)
+        self._wrapped: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
+        self._copies: dict[int, tuple[torch.UntypedStorage, torch.UntypedStorage]] = {}
+        self._borrowed: dict[int, torch.UntypedStorage] = {}
+        self._saved: dict[int, torch.UntypedStorage] = {}
+        self._pinned: dict[int, torch.UntypedStorage] = {}
+        self._unknown: dict[int, torch.UntypedStorage] = {}
+        self._assumed: set[int] = set()
+        self._told_apart = False
+        with contextlib.ExitStack() as stack:
+            lend_device_guard()
+            stack.callback(
+                torch.default_generator.set_state, generator_state(torch.default_generator)
+            )
+            stack.callback(self._put_data_back)
+            stack.enter_context(lifting_of_host_data())
+            stack.enter_context(attached(self.device))
+            stack.enter_context(Uncompiled())
+            stack.enter_context(_FunctionMode(self))
+            self.mode = stack.enter_context(_DispatchMode(self))
+            stack.callback(setattr, local, "world", None)
+            local.world = self
+            self._exit = stack.pop_all()
+        return self
+
+    def __exit__(self, *exc_info: Any) -> None:
+        self._exit.__exit__(*exc_info)
+
+    def wrap(self, tree: Any) -> Any:
+        """``tree`` with its tensors on the pretended device.
+
+        Tensors on the CPU are not copied; tensors of a real device are. One object gives one
+        object, and tensors that share memory still do.
+        """
+        with outside_of_modes():
+            return pytree.tree_map_only(torch.Tensor, self._wrap, tree)
+
+    def adopt(self, *objects: Any) -> None:
+        """Put what ``objects`` reach on the pretended device, until exit.
+
+        That is: parameters and buffers of modules; other tensors in closures, globals, defaults,
+        attributes, lists and dicts, by ``host_tensors``. Arguments that are containers of tensors
+        are better given to :meth:`wrap`, before.
+        """
+        found = list(places(objects))
+        tensors = [(t, p.is_state) for p in found for v in p.values() for t in tensors_of(v)]
+        self._told_apart |= any(own and t.device.type != "cpu" for t, own in tensors)
+        by_default = "host" if self._told_apart else "device"
+        on_host = (self._host_tensors or by_default) == "host"
+
+        def swap(is_state: bool, tensor: torch.Tensor) -> torch.Tensor:
+            if tensor.device.type == "cpu" and on_host and not is_state:
+                self._borrow(tensor)
+                return tensor
+            if tensor.device.type == "cpu" and not is_state:
+                self._assumed.add(storage_key(tensor))
+            return self._wrap(tensor)
+
+        with outside_of_modes():
+            for place in found:
+                self._exit.callback(place.restore)
+                for key, value in place.items():
+                    if any(True for _ in tensors_of(value)):
+                        place.put(key, swapped(value, functools.partial(swap, place.is_state)))
+
+    # What operations ask for.
+
+    def is_pinned(self, tensor: torch.Tensor) -> bool:
+        """Whether ``tensor`` is in memory of the host that was asked to be pinned."""
+        return storage_key(tensor) in self._pinned
+
+    def pin(self, tensor: torch.Tensor) -> torch.Tensor:
+        """Say that the memory of ``tensor`` is pinned."""
+        self._pinned[storage_key(tensor)] = tensor.untyped_storage()
+        return tensor
+
+    def is_unknown(self, tensor: torch.Tensor) -> bool:
+        """Whether something of which only the shape is known was written into ``tensor``."""
+        return bool(self._unknown) and storage_key(tensor) in self._unknown
+
+    def note_writes(self, tensors: Iterable[torch.Tensor], unknown: bool) -> None:
+        """``tensors`` are about to be written; keep the data of those from outside.
+
+        Args:
+            tensors: some that have data.
+            unknown: only the shape is known of what is written.
+        """
+        for tensor in tensors:
+            key, storage = storage_key(tensor), tensor.untyped_storage()
+            if unknown:
+                self._unknown[key] = storage
+            elif key in self._borrowed and key not in self._saved:
+                self._saved[key] = storage.clone()
+
+    def assume(self, what: object, value: Any) -> None:
+        """Report a value that was made up."""
+        self._observer("assumed", str(what), value)
+
+    def _wrap(self, tensor: torch.Tensor) -> torch.Tensor:
+        if isinstance(tensor, PretendTensor):
+            return tensor
+        known = self._wrapped.get(id(tensor))
+        if known is None:
+            known = self._wrapped[id(tensor)] = tensor, self._wrap_new(tensor)
+        return known[1]
+
+    def _wrap_new(self, tensor: torch.Tensor) -> torch.Tensor:
+        self._told_apart |= tensor.device.type != "cpu"
+        if dispatch_stack.is_traceable_wrapper_subclass(tensor):
+            return dispatch_stack.transform_subclass(tensor, lambda name, part: self._wrap(part))
+        if tensor.layout is not torch.strided:
+            return tensor
+        self._borrow(tensor)
+        with torch.inference_mode(tensor.is_inference()):
+            inner = self._on_cpu(tensor.detach())
+            wrapper = PretendTensor(inner, tensor.requires_grad)
+        wrapper.__dict__.update(vars(tensor))
+        if isinstance(tensor, torch.nn.Parameter):
+            wrapper._is_param = True
+        return wrapper
+
+    def _on_cpu(self, tensor: torch.Tensor) -> torch.Tensor:
+        if tensor.device.type in ("cpu", "meta"):
+            return tensor
+        storage = tensor.untyped_storage()
+        key = storage._cdata
+        if key not in self._copies:
+            self._copies[key] = storage, storage.cpu()
+        copy = torch.empty(0, dtype=tensor.dtype)
+        return copy.set_(
+            self._copies[key][1], tensor.storage_offset(), tensor.size(), tensor.stride()
+        )
+
+    def _borrow(self, tensor: torch.Tensor) -> None:
+        if tensor.layout is torch.strided and tensor.device.type == "cpu":
+            self._borrowed.setdefault(storage_key(tensor), tensor.untyped_storage())
+
+    def _put_data_back(self) -> None:
+        for key, saved in self._saved.items():
+            storage = self._borrowed[key]
+            if storage.nbytes() != saved.nbytes():
+                storage.resize_(saved.nbytes())
+            storage.copy_(saved)
+
+
+class _DispatchMode(TorchDispatchMode):
+    """Below all other modes, whenever they are entered; C++ takes it for that of fake tensors.
+
+    Therefore C++ does not start CUDA where it meets ``device="cuda"``.
+    """
+
+    supports_higher_order_operators = True
+
+    def __init__(self, world: Pretend) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self._mode_key = torch._C._TorchDispatchModeKey.FAKE
+        self._world = world
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        return Call(func, args, kwargs or {}, self._world).run()
+
+
+class _FunctionMode(HiddenFunctionMode):
+    """Answers what does not reach the dispatcher."""
+
+    def __init__(self, world: Pretend) -> None:
+        super().__init__()
+        self._world = world
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        kwargs = kwargs or {}
+        if type(kwargs.get("device")) is int:
+            kwargs["device"] = torch.device("cuda", kwargs["device"])
+        if func in _TAKES_INDEX and len(args) > 1 and type(args[1]) is int:
+            args = (args[0], torch.device("cuda", args[1]), *args[2:])
+        ours = _FUNCTIONS.get(func)
+        if ours is None or (func in _OF_OURS and not isinstance(args[0], PretendTensor)):
+            return func(*args, **kwargs)
+        return ours(*args, **kwargs)
+
+
+def _format(tensor: torch.Tensor, spec: str) -> str:
+    return object.__format__(tensor, spec) if tensor.dim() else format(tensor.item(), spec)
+
+
+def _no_numpy(tensor: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
+    raise TypeError(
+        f"can't convert {DEVICE} device type tensor to numpy. Use Tensor.cpu() to copy the tensor "
+        "to host memory first."
+    )
+
+
+def _address(tensor: torch.Tensor) -> int:
+    """That of the data; what has none gets one that is only its own."""
+    inner = inside(tensor)
+    if inner.is_meta and inner.numel():
+        return storage_key(inner) + int(inner.storage_offset()) * inner.element_size()
+    return inner.data_ptr()
+
+
+def _change_data(tensor: Any, data: torch.Tensor) -> None:
+    """``tensor.data = data``: torch changes what its C++ object holds, and we what is inside."""
+    if isinstance(data, PretendTensor):
+        if isinstance(tensor, torch.nn.Parameter):  # Module.cuda() moves it
+            tensor._is_param = True
+        tensor.__class__ = PretendTensor
+        tensor.inside = data.inside
+    set_data(tensor, data)
+
+
+def _recurrent(packet: Any, *args: Any) -> Any:
+    """cuDNN looks at the addresses of the weights; the decomposition does not."""
+    packed = isinstance(args[1], torch.Tensor) and isinstance(args[3], (list, tuple))
+    overload: OpOverload = packet.data if packed else packet.input
+    result = overload.decompose(*args)
+    if packet is not torch.ops.aten.lstm:
+        return result
+    # In torch 2.11 the decomposition leaves a dimension of 1 in them.
+    states = zip(result[1:], args[2 if packed else 1], strict=True)
+    return (result[0], *(state.reshape(given.shape) for state, given in states))
+
+
+_OF_OURS: dict[Any, Callable[..., Any]] = {
+    torch.Tensor.__repr__: text_of,
+    torch.Tensor.__format__: _format,
+    torch.Tensor.__array__: _no_numpy,
+    torch.Tensor.numpy: _no_numpy,
+    torch.Tensor.tolist: lambda tensor: tensor.cpu().tolist(),
+    torch.Tensor.data_ptr: _address,
+    torch.Tensor.untyped_storage: lambda tensor: inside(tensor).untyped_storage(),
+}
+"""Functions of a :class:`PretendTensor`."""
+
+_FUNCTIONS: dict[Any, Callable[..., Any]] = {
+    **_OF_OURS,
+    set_data: _change_data,
+    F.scaled_dot_product_attention: attention,
+    torch.lstm: functools.partial(_recurrent, torch.ops.aten.lstm),
+    torch.gru: functools.partial(_recurrent, torch.ops.aten.gru),
+    torch.rnn_tanh: functools.partial(_recurrent, torch.ops.aten.rnn_tanh),
+    torch.rnn_relu: functools.partial(_recurrent, torch.ops.aten.rnn_relu),
+}
+
+# An index alone means a device of the accelerator that torch was built for, if it was for one.
+_TAKES_INDEX = frozenset({torch.Tensor.to, torch.Tensor.cuda})

@@ -1,0 +1,1 @@
+"""Compares what a candidate gives with eager execution, and times both."""

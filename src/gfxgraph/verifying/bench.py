@@ -1,0 +1,283 @@
+"""Calls of eager and of candidates from the same state, inputs and seeds."""
+
+from __future__ import annotations
+
+import random
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from ..call.arguments import named
+from ..call.signature import Const, flatten
+from ..device import current_device
+from ..graph.host_state import HostState
+from ..graph.state import PythonState
+from ..graph.turns import being_busy, turn_to_capture
+from ..interpose.dynamo import Uncompiled
+from ..record.effects import UndoLog, storage_key
+from ..record.recorder import Recorder
+from ..stats import tally
+from .compare import Value, same
+from .inputs import Inputs
+from .report import Part
+
+__all__ = ["Bench", "Function", "Key", "Round", "Values"]
+
+Function: TypeAlias = Callable[..., Any]
+Key: TypeAlias = tuple[Part, str]
+Values: TypeAlias = dict[Key, Value]
+
+
+@dataclass
+class _Call:
+    """What one call gave.
+
+    Attributes:
+        values: part and name -> copies of what came out.
+        raw: the tensors of the result themselves, by name.
+    """
+
+    values: Values
+    raw: dict[str, torch.Tensor]
+
+
+@dataclass
+class Round:
+    """One call for each of the inputs, from the start.
+
+    Attributes:
+        calls: what each gave.
+        state: what it writes and rebinds outside, as it was at the end.
+        rebound: which of it was rebound.
+        overwritten: names of results that a later call changed.
+    """
+
+    calls: list[_Call]
+    state: Values
+    rebound: list[Key]
+    overwritten: list[str]
+
+
+class Bench:
+    """Calls functions from the same state, inputs and seeds.
+
+    Args:
+        fn: the eager function.
+        name: what it is called.
+        inputs: of each run.
+        seed: of the first run.
+        threshold: see :func:`verify`.
+    """
+
+    def __init__(
+        self, fn: Function, name: str, inputs: list[Inputs], seed: int, threshold: float | None
+    ) -> None:
+        self.fn, self.name, self.inputs, self.seed = fn, name, inputs, seed
+        self.threshold = threshold
+        self.arguments = inputs[0].names(fn)
+        objects = {
+            path: const.value
+            for path, const in self.arguments.items()
+            if const is not None and not const.is_value
+        }
+        self._roots: dict[str, object] = {name: fn, **objects}
+        self._python = self._origin = PythonState(self._roots)
+        self._generators = self._python.generators
+        self._written: dict[str, torch.Tensor] = {}
+        self._kept: list[tuple[torch.Tensor, torch.Tensor]] = []
+        self._written_arguments: set[int] = set()
+        self._calls_graphs = False
+        #: Floating-point tensors that the function reads from outside, and does not rebind.
+        self.outside: dict[str, torch.Tensor] = {}
+
+    def prepare(self) -> None:
+        """Learn what the function changes; make the round that all others are compared with."""
+        self._learn()
+        replays = tally.snapshot()["replay_count"]
+        self.expected = self.round(self.eager)
+        if tally.snapshot()["replay_count"] > replays:  # of a graphed function inside
+            self._calls_graphs = True
+            self.expected = self.round(self.eager)
+
+    def eager(self, *args: Any, **kwargs: Any) -> Any:
+        """The function, without graphs of what it calls."""
+        with being_busy(), _no_replays() if self._calls_graphs else nullcontext():
+            return self.fn(*args, **kwargs)
+
+    def round(self, function: Function) -> Round:
+        """A call for each of the inputs, one after the other, from the start."""
+        self.restart()
+        calls = [self._call(function, given, run) for run, given in enumerate(self.inputs)]
+        state: Values = {("state", path): memory.clone() for path, memory in self._written.items()}
+        rebound: Values = {
+            ("state", path): value.clone() if isinstance(value, torch.Tensor) else Const(value)
+            for path, value in self._python.changed().items()
+        }
+        overwritten = [
+            name
+            for name in calls[0].raw
+            if any(
+                name in call.raw and not _is_still(call.raw[name], call.values["output", name])
+                for call in calls
+            )
+        ]
+        for call in calls:
+            call.raw.clear()
+        self.restart()
+        return Round(calls, state | rebound, list(rebound), overwritten)
+
+    def once(
+        self,
+        function: Function,
+        given: Inputs | None = None,
+        run: int = 0,
+        before: Callable[[], object] = lambda: None,
+        times: int = 1,
+    ) -> list[Values]:
+        """From the start, after ``before``: ``times`` calls, and what each of them gave.
+
+        Args:
+            function: what to call.
+            given: the inputs. Default: those of the first run.
+            run: whose seed.
+            before: changes something.
+            times: how many calls in a row, each with the same seed.
+        """
+        self.restart()
+        before()
+        found = []
+        for _ in range(times):
+            values = self._call(function, given or self.inputs[0], run).values
+            for path, memory in self._written.items():
+                values["state", path] = memory.clone()
+            found.append(values)
+        self.restart()
+        return found
+
+    def restart(self) -> None:
+        """Put back what calls have changed outside."""
+        for memory, value in self._kept:
+            memory.copy_(value)
+        self._python.restore()
+
+    @contextmanager
+    def all_put_back(self) -> Iterator[None]:
+        """Put back state and random numbers at the end."""
+        host = HostState(current_device(), 0, self._origin.stateful)
+        gpus = range(torch.cuda.device_count()) if torch.cuda.is_initialized() else ()
+        try:
+            with torch.random.fork_rng(devices=gpus):
+                yield
+        finally:
+            self.restart()
+            self._origin.restore()
+            host.rewind()
+
+    def _learn(self) -> None:
+        """Run with all inputs, remember what that reads, writes and rebinds, and put it back."""
+        undo = UndoLog()
+        device = current_device()
+        names = self._python.names()
+        unnamed: set[int] = set()
+        read: set[int] = set()
+        try:
+            for run, given in enumerate(self.inputs):
+                args, kwargs, copies = given.make()
+                recorder = Recorder(device.type, copies, undo, keep_values=True)
+                self._set_seed(run)
+                with turn_to_capture(), being_busy(), recorder.watching():
+                    self.fn(*args, **kwargs)
+                written = {key for key, _ in recorder.recording.writes}
+                own = {storage_key(copy): n for n, copy in enumerate(copies)}
+                self._written_arguments |= {own[key] for key in written & own.keys()}
+                read |= recorder.recording.outside.keys()
+                if run == 0:  # later, what the first run made is outside too
+                    unnamed = written - own.keys() - names.keys()
+        finally:
+            undo.undo()
+            rebound = self._python.changed()
+            self._python.restore()
+        # A capture by hand leaves there a static output, which each replay overwrites.
+        for path, tensor in self._python.tensors().items():
+            if path in rebound:
+                self._keep(tensor)
+        self._python = PythonState(self._roots)  # with attributes that a first call adds
+        for region in undo.regions():
+            key = storage_key(region)
+            path = names.get(key) or (f"a tensor ({len(self._written)})" if key in unnamed else "")
+            if path and path not in self._written:
+                self._written[path] = self._keep(region)
+                unnamed.discard(key)
+        self.outside = {
+            path: tensor
+            for path, tensor in self._python.tensors().items()
+            if tensor.is_floating_point()
+            and tensor.numel()
+            and not tensor.is_inference()
+            and storage_key(tensor) in read
+            and path not in rebound
+        }
+
+    def _keep(self, tensor: torch.Tensor) -> torch.Tensor:
+        """Put back the memory of ``tensor`` at each restart; all of it."""
+        empty = torch.empty(0, dtype=tensor.dtype, device=tensor.device)
+        memory = empty.set_(tensor.untyped_storage())
+        self._kept.append((memory, memory.clone()))
+        return memory
+
+    def _set_seed(self, run: int) -> None:
+        seed = self.seed + run
+        torch.manual_seed(seed)
+        random.seed(seed)
+        numpy = getattr(sys.modules.get("numpy"), "random", None)
+        if numpy:
+            numpy.seed(seed % 2**32)
+        for generator in self._generators:
+            generator.manual_seed(seed)
+
+    def _call(self, function: Function, given: Inputs, run: int) -> _Call:
+        args, kwargs, copies = given.make()
+        self._set_seed(run)
+        result = function(*args, **kwargs)
+        leaves, spec = flatten(result)
+        found = iter(leaves)
+        values: Values = {}
+        raw: dict[str, torch.Tensor] = {}
+        for name, const in named(spec, "out"):
+            if const is None:
+                raw[name] = next(found)
+            values["output", name] = const or raw[name].detach().clone()
+        if self._written_arguments:
+            tensors = [name for name, const in given.names(self.fn).items() if const is None]
+            for n in self._written_arguments.intersection(range(len(copies))):
+                values["argument", tensors[n]] = copies[n]
+        return _Call(values, raw)
+
+
+class _NoReplays(TorchDispatchMode):
+    # No graph is made for calls under a mode like this one, so none answers them.
+    supports_higher_order_operators = True
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        return func(*args, **(kwargs or {}))
+
+
+@contextmanager
+def _no_replays() -> Iterator[None]:
+    with Uncompiled(), _NoReplays():
+        yield
+
+
+def _is_still(tensor: torch.Tensor, value: Value) -> bool:
+    try:
+        return same(tensor.detach(), value)
+    except RuntimeError:  # CUDA graph trees refuse to read a result that was overwritten
+        return False

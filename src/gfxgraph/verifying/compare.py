@@ -1,0 +1,149 @@
+"""Errors of one tensor over many calls."""
+
+from __future__ import annotations
+
+import torch
+
+from ..call.signature import Const
+from ..graph.compare import BY_DTYPE
+from .report import Divergence, OutputErrors, Part
+
+__all__ = ["Errors", "Value", "same", "within"]
+
+Value = torch.Tensor | Const
+"""A tensor of a result, or what is no tensor in it."""
+
+#: What users know as the default; tighter where the dtype allows.
+DEFAULT = 0.01
+
+
+class Errors:
+    """Adds up how far one tensor is from eager's.
+
+    Args:
+        part: see :class:`~gfxgraph.verifying.report.OutputErrors`.
+        name: see there.
+        threshold: the relative error that is allowed for floating-point tensors; ``None``: by
+            dtype.
+
+    Attributes:
+        holds_tensors: whether one of those added was a tensor.
+    """
+
+    def __init__(self, part: Part, name: str, threshold: float | None) -> None:
+        self._name, self._part, self._given = name, part, threshold
+        self._dtype, self._threshold = "", 0.0
+        self._max = self._sum = self._relative = 0.0
+        self._count = 0
+        self._first: Divergence | None = None
+        self.holds_tensors = False
+
+    def add(self, call: int, got: Value | None, expected: Value | None) -> None:
+        """One call more; ``None``: there is no such thing in that result."""
+        self.holds_tensors |= isinstance(got, torch.Tensor) or isinstance(expected, torch.Tensor)
+        self._dtype = self._dtype or _kind(got if expected is None else expected)
+        if isinstance(got, torch.Tensor) and isinstance(expected, torch.Tensor):
+            what = _other_kind(got, expected)
+            if what is None:
+                self._add(call, got, expected)
+                return
+        elif _equal(got, expected):
+            return
+        else:
+            what = f"it is {_told(got)}, eager gives {_told(expected)}"
+        self._diverges(Divergence(call, (), None, None, what))
+
+    def row(self) -> OutputErrors:
+        """All that was added."""
+        return OutputErrors(
+            self._name,
+            self._part,
+            self._dtype,
+            self._threshold,
+            self._max,
+            self._sum / max(1, self._count),
+            self._relative,
+            self._first,
+        )
+
+    def _diverges(self, where: Divergence) -> None:
+        if self._first is None:
+            self._first = where
+
+    def _add(self, call: int, got: torch.Tensor, expected: torch.Tensor) -> None:
+        self._count += expected.numel()
+        self._threshold = _threshold(expected.dtype, self._given)
+        if not expected.numel() or torch.equal(got, expected):
+            return
+        a, b = _wide(got), _wide(expected)
+        finite = a.isfinite() & b.isfinite()
+        placed = finite | (a == b) | (a.isnan() & b.isnan())
+        error = torch.where(finite, (a - b).abs(), 0)
+        scale = float(torch.where(b.isfinite(), b.abs(), 0).amax()) or 1.0
+        self._max = max(self._max, float(error.amax()))
+        self._sum += float(error.sum())
+        self._relative = max(self._relative, float(error.amax()) / scale)
+        inexact = expected.is_floating_point() or expected.is_complex()
+        wrong = ~placed | (error > self._threshold * scale) if inexact else got != expected
+        if wrong.any():
+            flat = int(wrong.flatten().int().argmax())
+            here, there = a.flatten()[flat], b.flatten()[flat]
+            element = tuple(int(n) for n in torch.unravel_index(torch.tensor(flat), wrong.shape))
+            place = f"element {list(element)}" if element else "its value"
+            what = f"{place} is {here.item():.6g}, eager gives {there.item():.6g}"
+            self._diverges(Divergence(call, element, _number(here), _number(there), what))
+
+
+def same(a: Value | None, b: Value | None) -> bool:
+    """Whether two values are equal to the last bit; NaN equals NaN."""
+    return within(a, b, 0.0)
+
+
+def within(a: Value | None, b: Value | None, threshold: float | None) -> bool:
+    """Whether ``a`` is as near to ``b`` as ``verify`` demands."""
+    errors = Errors("output", "", threshold)
+    errors.add(1, a, b)
+    return errors.row().ok
+
+
+def _threshold(dtype: torch.dtype, given: float | None) -> float:
+    if not (dtype.is_floating_point or dtype.is_complex):
+        return 0.0
+    return min(DEFAULT, BY_DTYPE.get(dtype, DEFAULT)) if given is None else given
+
+
+def _wide(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor.to(torch.complex128 if tensor.is_complex() else torch.float64)
+
+
+def _number(value: torch.Tensor) -> float | None:
+    return float(value.abs() if value.is_complex() else value) if value.isfinite() else None
+
+
+def _kind(value: Value | None) -> str:
+    if isinstance(value, torch.Tensor):
+        return str(value.dtype).removeprefix("torch.")
+    return type(value.value).__name__ if value is not None else ""
+
+
+def _other_kind(got: torch.Tensor, expected: torch.Tensor) -> str | None:
+    for what in ("shape", "dtype", "device"):
+        a, b = getattr(got, what), getattr(expected, what)
+        if a != b:
+            a, b = (tuple(a), tuple(b)) if what == "shape" else (a, b)
+            return f"its {what} is {a}, eager's is {b}"
+    return None
+
+
+def _equal(got: Value | None, expected: Value | None) -> bool:
+    if not isinstance(got, Const) or not isinstance(expected, Const):
+        return False
+    if got.is_value and expected.is_value:
+        return got == expected
+    return type(got.value) is type(expected.value)  # objects: no two are equal
+
+
+def _told(value: Value | None) -> str:
+    if value is None:
+        return "not there"
+    return "a tensor" if isinstance(value, torch.Tensor) else f"{value!r}"

@@ -1,0 +1,358 @@
+"""What ``verify`` found: errors of each output, where they begin, and why."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import Any, Literal
+
+from ..analyze.report import counted
+from ..tables import filled, table
+
+__all__ = [
+    "Cause",
+    "CauseKind",
+    "Divergence",
+    "OutputErrors",
+    "Part",
+    "Verdict",
+    "VerifyReport",
+    "VerifyResult",
+]
+
+Part = Literal["output", "argument", "state"]
+"""What a function gives: its result, an argument that it writes, or what it writes or rebinds
+outside."""
+
+Verdict = Literal["equal", "differs", "eager", "raises"]
+"""``"equal"`` to eager; ``"eager"``: calls ran eagerly, so there was no graph to compare."""
+
+CauseKind = Literal[
+    "overwritten",
+    "input",
+    "constant",
+    "external",
+    "random-baked",
+    "random-unregistered",
+    "random-other",
+    "python-state",
+    "state",
+    "capture",
+    "not-replayed",
+    "side-effect",
+    "not-reproducible",
+    "changed-later",
+    "moved-later",
+    "experiment",
+]
+
+_WHY: dict[CauseKind, tuple[str, str]] = {
+    "overwritten": (
+        "a later call overwrites the result of an earlier one",
+        "Return a clone of the static output; where each result is used before the next call, "
+        "verify(views=True).",
+    ),
+    "input": (
+        "the result does not react to this argument, as eager's does: it is not copied into its "
+        "static input",
+        "static_input.copy_(argument) before each replay.",
+    ),
+    "constant": (
+        "the result does not react to this value, as eager's does: it was baked in at capture",
+        "Capture once for each value, or pass it as a tensor on the device.",
+    ),
+    "external": (
+        "the result does not react to this tensor, as eager's does: the graph reads other memory, "
+        "since it was rebound, moved or copied",
+        "Change tensors in place (copy_), or capture again after they were replaced.",
+    ),
+    "random-baked": (
+        "each seed gives the same random numbers: they were drawn once, outside of the graph or "
+        "at capture",
+        "Draw them on the device, inside of what is captured.",
+    ),
+    "random-unregistered": (
+        "the same seed gives other random numbers in each call: they come from a generator that "
+        "the seed does not reach",
+        "Draw from the default generator, or from one that the function reaches and the graph "
+        "knows: graph.register_generator_state(generator).",
+    ),
+    "random-other": (
+        "the same seed gives other random numbers than in eager: more, fewer, or in another order",
+        "Draw the same numbers in the same order as eager does.",
+    ),
+    "python-state": (
+        "eager rebinds it in a call; in a replay no Python code runs",
+        "Keep it in a tensor on the device and change that in place.",
+    ),
+    "state": (
+        "eager's result changes from call to call, by what it writes, and this one's does not",
+        "Let the graph write to the very tensors that eager writes to.",
+    ),
+    "capture": (
+        "only the first calls differ: making the graph drew random numbers, changed state, or gave "
+        "a static output before the first replay",
+        "Put back what warm-up changes, and replay once after the capture.",
+    ),
+    "not-replayed": (
+        "the result reacts to nothing that eager's reacts to",
+        "Replay the graph in each call, after the inputs are copied.",
+    ),
+    "side-effect": (
+        "its calls change a tensor that eager reads and does not write: eager gives something else "
+        "after them",
+        "Let what is captured write to tensors of its own, or only where eager writes.",
+    ),
+    "not-reproducible": (
+        "eager differs from itself, from the same state, inputs and seeds",
+        "Take out what depends on time, on the order of atomic additions or on other threads.",
+    ),
+    "changed-later": (
+        "where weights are changed in place later, results will stay as they are",
+        "Capture again then.",
+    ),
+    "moved-later": (
+        "where weights get other memory later (module.to(), load_state_dict(assign=True)), results "
+        "will stay as they are",
+        "Capture again then.",
+    ),
+    "experiment": ("an experiment raised", "What comes after it was not looked at."),
+}
+
+
+@dataclass(frozen=True)
+class Cause:
+    """Why a candidate differs, as an experiment showed; or what it would not follow.
+
+    Attributes:
+        kind: which experiment showed it.
+        what: the arguments, tensors or attributes that it is about; ``""``: none.
+        why: what was seen.
+        remedy: what to do.
+    """
+
+    kind: CauseKind
+    what: str
+    why: str
+    remedy: str
+
+    @classmethod
+    def of(cls, kind: CauseKind, what: str = "") -> Cause:
+        """With the words for its kind."""
+        return cls(kind, what, *_WHY[kind])
+
+    def __str__(self) -> str:
+        head = f"{self.kind} ({self.what})" if self.what else self.kind
+        return "\n".join([head, filled(f"  Why: {self.why}."), filled(f"  Remedy: {self.remedy}")])
+
+
+@dataclass(frozen=True)
+class Divergence:
+    """Where a tensor first differs by more than is allowed.
+
+    Attributes:
+        call: which call, from 1; call ``n`` has the inputs and the seed of run ``(n - 1) % runs``.
+        element: index of the first such element; empty where ``problem`` is of the whole tensor.
+        got: the candidate's value there, of a complex one the magnitude; ``None`` where it is not
+            finite, which JSON cannot say.
+        expected: eager's.
+        problem: what is wrong, in words.
+    """
+
+    call: int
+    element: tuple[int, ...]
+    got: float | None
+    expected: float | None
+    problem: str
+
+
+@dataclass(frozen=True)
+class OutputErrors:
+    """How far one tensor is from eager's, over all calls.
+
+    Attributes:
+        name: the expression that gives it: ``out["logits"][0]``; of a tensor that the function
+            writes, the name of the argument or of the tensor.
+        part: ``"output"``, ``"argument"`` that is written, or ``"state"``: a tensor from outside
+            that is written, or a Python value that is rebound.
+        dtype: such as ``"float32"``; of a value that is no tensor its class.
+        threshold: the relative error that is allowed; 0 for what has to be equal.
+        max_error: the largest ``|candidate - eager|``.
+        mean_error: its mean over all elements and calls.
+        relative_error: the largest, over the calls, of ``max |candidate - eager| / max |eager|``
+            (or ``/ 1`` where eager is all 0).
+        first: where it first differs by more than is allowed; ``None``: nowhere.
+    """
+
+    name: str
+    part: Part
+    dtype: str
+    threshold: float
+    max_error: float
+    mean_error: float
+    relative_error: float
+    first: Divergence | None
+
+    @property
+    def ok(self) -> bool:
+        """Whether it is within the threshold in all calls."""
+        return self.first is None
+
+
+@dataclass(frozen=True)
+class VerifyResult:
+    """One candidate against eager.
+
+    Attributes:
+        name: what was compared.
+        calls: how many calls of it.
+        captured: whether the calls of the second round were answered by graphs; ``None`` for a
+            candidate that is not of gfxgraph, and does not say.
+        replays: how many calls were answered by graphs, in all; ``None`` as above.
+        reason: why it is no graph, or hardly ever replays; ``""``: it is one.
+        fallbacks: reason -> calls that ran eagerly for it.
+        outputs: a row for each tensor, in the order of the result.
+        causes: why it differs; empty where it does not, or where no experiment explains it.
+        cautions: what makes no difference now: changes that it would not follow.
+        error: what it raised; ``None``: nothing.
+    """
+
+    name: str
+    calls: int
+    captured: bool | None
+    replays: int | None
+    reason: str
+    fallbacks: dict[str, int]
+    outputs: tuple[OutputErrors, ...]
+    causes: tuple[Cause, ...]
+    cautions: tuple[Cause, ...]
+    error: str | None
+
+    @property
+    def verdict(self) -> Verdict:
+        """What became of it; ``"eager"`` only where nothing differs."""
+        if self.error is not None:
+            return "raises"
+        if not self.ok:
+            return "differs"
+        return "eager" if self.captured is False else "equal"
+
+    @property
+    def ok(self) -> bool:
+        """Whether it gives what eager gives, and its results stay what they were.
+
+        Also true where all calls ran eagerly: see :attr:`verdict`.
+        """
+        return self.error is None and not self.causes and all(row.ok for row in self.outputs)
+
+    @property
+    def first(self) -> OutputErrors | None:
+        """The first output that diverges: of the earliest call, and there in their order."""
+        diverging = [row for row in self.outputs if row.first is not None]
+        return min(diverging, key=lambda row: row.first.call, default=None)  # type: ignore[union-attr]
+
+
+@dataclass(frozen=True)
+class VerifyReport:
+    """What :func:`gfxgraph.verify` returns.
+
+    Attributes:
+        name: the function.
+        device: what it ran on.
+        torch: version of torch.
+        runs: how many inputs, each with a seed of its own.
+        seed: seed of the first run.
+        graph: the graph, or the candidate given, against eager.
+        compiled: ``torch.compile`` against eager; ``None``: not asked for.
+    """
+
+    name: str
+    device: str
+    torch: str
+    runs: int
+    seed: int
+    graph: VerifyResult
+    compiled: VerifyResult | None = None
+
+    @property
+    def ok(self) -> bool:
+        """Whether nothing that ran differs from eager. What does not compile does not differ."""
+        compiled = self.compiled
+        return self.graph.ok and (compiled is None or compiled.error is not None or compiled.ok)
+
+    @property
+    def verdict(self) -> Verdict:
+        """That of the graph, or of the candidate given."""
+        return self.graph.verdict
+
+    @property
+    def is_graph(self) -> bool | None:
+        """Whether calls of such a kind are answered by replays; ``None``: it does not say."""
+        return self.graph.captured and not self.graph.reason
+
+    def to_dict(self) -> dict[str, Any]:
+        """What ``--json`` prints."""
+        head = {"verdict": self.verdict, "reason": self.graph.reason, "is_graph": self.is_graph}
+        return {"ok": self.ok, **head, **asdict(self)}
+
+    def __str__(self) -> str:
+        lines = [
+            filled(f"{self.name}: {self._in_words()}"),
+            f"Compared on {self.device}, torch {self.torch}; seeds from {self.seed}.",
+        ]
+        for result in (self.graph, *([self.compiled] if self.compiled else [])):
+            lines += ["", *self._shown(result)]
+        return "\n".join(lines)
+
+    def _in_words(self) -> str:
+        graph = self.graph
+        if graph.verdict in ("differs", "raises") or graph.captured is not False:
+            words = {"equal": "is right", "differs": "is wrong", "raises": "raises an error"}
+            kind = f"{graph.name[0].lower()}{graph.name[1:]}" if graph.captured else graph.name
+            but = f", but {graph.reason}" if graph.reason else ""
+            return f"{kind} {words[graph.verdict]}{but}."
+        if graph.replays:
+            return f"only some calls are replays ({graph.replays}), since {graph.reason}"
+        return f"runs eagerly, since {graph.reason}"
+
+    def _shown(self, result: VerifyResult) -> list[str]:
+        calls = f"{counted(result.calls, 'call')} of {counted(self.runs, 'input')}"
+        if result.verdict == "eager":
+            lines = [f"There was no graph to compare; {calls} gave what eager gives."]
+        elif result.ok:
+            lines = [f"{result.name} equals eager in {calls}."]
+        elif result.error is not None:
+            lines = [f"{result.name} raises {result.error}"]
+        elif result.first is None:
+            lines = [
+                f"{result.name} gives in {calls} what eager gives, but its results do not last."
+            ]
+        else:
+            lines = [f"{result.name} differs from eager in {calls}."]
+        if result.first is not None and result.first.first is not None:
+            at = result.first.first
+            run = (at.call - 1) % self.runs
+            lines.append(
+                f"First in {result.first.name}, call {at.call} (input {run}, seed "
+                f"{self.seed + run}): {at.problem}"
+            )
+        ran = result.fallbacks.items()
+        lines += [filled(f"  {counted(n, 'call')} ran eagerly: {why}") for why, n in ran]
+        lines += _table(result.outputs)
+        if result.first is not None and not result.causes and result.error is None:
+            lines.append("No experiment shows why.")
+        for title, causes in (("Likely cause", result.causes), ("Caution", result.cautions)):
+            lines += [f"{title}: {cause}" for cause in causes]
+        return lines
+
+
+def _table(rows: tuple[OutputErrors, ...]) -> list[str]:
+    if not rows:
+        return []
+    cells = []
+    for row in rows:
+        numbers = (row.max_error, row.mean_error, row.relative_error, row.threshold)
+        name = f"{row.name} ({row.part})" if row.part != "output" else row.name
+        mark = "" if row.ok else "differs"
+        cells.append((f"  {name}", row.dtype, *(f"{number:.3g}" for number in numbers), mark))
+    headings = ("", "dtype", "max error", "mean error", "relative", "allowed", "")
+    return table(headings, cells)

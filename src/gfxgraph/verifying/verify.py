@@ -1,0 +1,174 @@
+"""``verify``: a graph against eager over many inputs, seeds and replays, and why it differs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from functools import cache
+from typing import Any
+
+import torch
+
+from ..call.graphed import Graphed, graphed
+from ..call.suitable import describe
+from ..device import current_device
+from ..errors import ArgumentError
+from ..record.collectives import refused
+from .bench import Bench, Function
+from .candidate import Candidate
+from .inputs import Inputs
+from .report import VerifyReport, VerifyResult
+
+__all__ = ["verify"]
+
+
+def verify(
+    fn: Function,
+    /,
+    *args: Any,
+    candidate: Function | None = None,
+    inputs: Iterable[tuple[Any, ...]] | None = None,
+    runs: int | None = None,
+    threshold: float | None = None,
+    compiled: bool = False,
+    views: bool = False,
+    seed: int = 0,
+    kwargs: Mapping[str, Any] | None = None,
+) -> VerifyReport:
+    """Compare a graph of ``fn`` with eager execution, and find out why it differs.
+
+    Both are called with the arguments given and with fresh values of the same kind, each under a
+    seed of its own, in two rounds: in the first a candidate may capture, in the second it replays.
+    Compared are results, arguments that ``fn`` writes, and tensors and Python values that it
+    changes outside. Where something differs, experiments look for the reason: they change one
+    argument, one weight or the seed, and see whether the candidate reacts as eager does. Where
+    nothing does, they see whether it would follow a weight that is changed later.
+
+    It all runs under ``torch.no_grad()``. Afterwards random numbers, tensors and Python state that
+    ``fn`` reaches are what they were; attributes that a first call adds to a module stay.
+
+    Args:
+        fn: the function, module or method; of a graphed one, the function inside is eager.
+        *args: its arguments, with at least one tensor (here or in ``kwargs``).
+        candidate: what to compare with eager: any callable that takes the same arguments, such as
+            a wrapper around a graph of your own. Default: ``fn`` if it is graphed, else
+            ``gfxgraph.graphed(fn)``.
+        inputs: more positional arguments, a tuple for each further run. Default: made from
+            ``args``: noise with the mean, the deviation and the range of each floating-point
+            tensor, rolled integers and booleans.
+        runs: how many inputs, the ones given included. Default 4, or as many as there are. With 1
+            it is not seen whether a later call overwrites a result.
+        threshold: the relative error allowed for all floating-point dtypes. Default: 0.01 for
+            16-bit ones, 1e-4 for float32, 1e-9 for float64. Everything else has to be equal.
+        compiled: compare ``torch.compile(fn)`` with eager too. Default ``False``.
+        views: whether a result may be overwritten by the next call. Default ``False``, but for a
+            graphed function what it was made with.
+        seed: of the first run; each run adds 1. Default 0.
+        kwargs: keyword arguments of ``fn``, the same in all runs.
+
+    Returns:
+        The report: ``report.ok``, ``report.graph.first``, ``report.graph.causes``; printed, it is
+        a text.
+
+    Raises:
+        ArgumentError: an argument is not of the kind that is taken.
+        CaptureError: ``fn`` issues a collective in a group of several ranks; nothing was sent.
+        Exception: whatever ``fn`` itself raises. What the candidate raises is reported.
+    """
+    _check_callable("fn", fn)
+    if candidate is not None:
+        _check_callable("candidate", candidate)
+    _check_numbers(runs, threshold, seed)
+    if inputs is not None and runs is not None:
+        raise ArgumentError("verify(inputs=, runs=): give the inputs or how many to make.")
+    made = None
+    if candidate is None:
+        candidate = fn if _is_graphed(fn) else (made := graphed(fn))
+    views = views or _gives_views(candidate)
+    eager = fn
+    while _is_graphed(eager):
+        eager = eager.__wrapped__  # type: ignore[attr-defined]
+    name = getattr(eager, "__qualname__", type(eager).__qualname__)
+    first = Inputs.of(args, kwargs or {})
+    if not first.leaves:
+        raise ArgumentError(
+            f"verify({name}): there is no tensor among the arguments; give those of a usual call."
+        )
+    if any(leaf.is_meta for leaf in first.leaves):
+        raise ArgumentError(f"verify({name}): tensors on the meta device have no values.")
+    if inputs is None:
+        rest = [first.fresh(seed + n) for n in range(1, 4 if runs is None else runs)]
+    else:
+        rest = [Inputs.of(_tuple(more), kwargs or {}) for more in inputs]
+    with torch.no_grad():
+        bench = Bench(eager, name, [first, *rest], seed, threshold)
+        # Nobody knows whether the other ranks verify the same, and call as often.
+        with bench.all_put_back(), refused():
+            bench.prepare()
+            of_graph = Candidate(bench, candidate, _called(candidate), views).result()
+            if made is not None:
+                made.reset()
+            of_compiled = _compiled(bench, eager) if compiled else None
+    device = str(first.leaves[0].device)
+    if current_device().kind == "emulated":
+        device += " (emulated graphs)"
+    return VerifyReport(name, device, torch.__version__, len(rest) + 1, seed, of_graph, of_compiled)
+
+
+def _check_callable(name: str, value: Any) -> None:
+    if not callable(value):
+        raise ArgumentError(
+            f"verify({name}): expected a function, a module or a method, not {describe(value)}."
+        )
+
+
+def _check_numbers(runs: Any, threshold: Any, seed: Any) -> None:
+    def whole(value: Any) -> bool:
+        return isinstance(value, int) and not isinstance(value, bool)
+
+    number = isinstance(threshold, (int, float)) and not isinstance(threshold, bool)
+    for name, value, fits, takes in (
+        ("runs", runs, runs is None or (whole(runs) and runs >= 1), "a whole number from 1"),
+        (
+            "threshold",
+            threshold,
+            threshold is None or (number and 0 <= threshold < float("inf")),
+            "a number from 0",
+        ),
+        ("seed", seed, whole(seed) and seed >= 0, "a whole number from 0"),
+    ):
+        if not fits:
+            raise ArgumentError(f"verify({name}={value!r}): expected {takes}.")
+
+
+def _tuple(given: Any) -> tuple[Any, ...]:
+    if not isinstance(given, tuple):
+        raise ArgumentError(
+            f"verify(inputs=): expected a tuple of arguments for each run, not {describe(given)}."
+        )
+    return given
+
+
+def _compiled(bench: Bench, fn: Function) -> VerifyResult:
+    @cache
+    def function() -> Function:
+        # As eager draws them: Inductor's own random numbers are others.
+        return torch.compile(fn, options={"fallback_random": True})
+
+    def call(*args: Any, **kwargs: Any) -> Any:  # so that a failure to compile is that of a call
+        return function()(*args, **kwargs)
+
+    return Candidate(bench, call, "torch.compile", views=True).result()
+
+
+def _is_graphed(fn: Any) -> bool:
+    return type(fn).__module__ == Graphed.__module__
+
+
+def _gives_views(fn: Any) -> bool:
+    return isinstance(fn, Graphed) and fn._options.outputs == "view"
+
+
+def _called(fn: Any) -> str:
+    if _is_graphed(fn):
+        return "The graph"
+    return str(getattr(fn, "__qualname__", type(fn).__qualname__))
