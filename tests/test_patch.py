@@ -17,6 +17,7 @@ import torch
 
 import gfxgraph
 from gfxgraph.interpose import patch
+from gfxgraph.interpose.modules import import_whole, loaded
 from gfxgraph.interpose.patch import find, intercept, override, substitute
 
 
@@ -477,3 +478,45 @@ def test_stand_ins_look_like_what_they_stand_for(module):
     with intercept(module, "function", ours):
         assert module.function.__doc__ == "Documented."
         assert module.function.__wrapped__ is documented
+
+
+# ---- modules that another thread imports
+
+
+@pytest.fixture
+def slow_package(tmp_path, monkeypatch):
+    """A package whose import goes on until it is told to end, in a thread of its own."""
+    folder = tmp_path / "slow_package"
+    folder.mkdir()
+    (folder / "__init__.py").write_text(
+        "import sys\nfrom . import part\ngate = sys.modules['gate_of_test']\n"
+        "gate.begun.set()\ngate.end.wait(60)\ndone = True\n"
+    )
+    (folder / "part.py").write_text("value = 1\n")
+    (folder / "other.py").write_text("import slow_package\nwhole = slow_package.done\n")
+    gate = types.SimpleNamespace(begun=threading.Event(), end=threading.Event())
+    monkeypatch.setitem(sys.modules, "gate_of_test", gate)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    thread = threading.Thread(target=__import__, args=("slow_package",))
+    thread.start()
+    assert gate.begun.wait(60)
+    yield gate
+    gate.end.set()
+    thread.join()
+    for name in [name for name in sys.modules if name.partition(".")[0] == "slow_package"]:
+        del sys.modules[name]
+
+
+def test_a_module_counts_as_loaded_when_its_import_has_ended(slow_package):
+    assert loaded("slow_package") is None and "slow_package" in sys.modules
+    assert find("slow_package:part") is None
+    assert loaded("slow_package.part").value == 1
+    slow_package.end.set()
+    assert import_whole("slow_package").done
+    assert loaded("slow_package") is sys.modules["slow_package"]
+    assert loaded("slow_package.no_such_part") is None
+
+
+def test_a_part_is_imported_after_its_package(slow_package):
+    threading.Timer(0.2, slow_package.end.set).start()
+    assert import_whole("slow_package.other").whole

@@ -357,3 +357,46 @@ def test_no_write_of_another_thread_is_lost_while_a_function_is_captured(device)
         thread.join()
     assert total.item() == 4 * 80
     assert graph.stats().captures >= 1 and graph.stats().replays > 0
+
+
+FIRST_CALLS = """
+import threading, traceback
+import torch, gfxgraph
+
+def reads(x):
+    return (x[x > 0].sum() + x).relu()
+
+def prints(x):
+    print("x")
+    return x + 1
+
+def listens(x):
+    with gfxgraph.compile_log():
+        gfxgraph.graphed(reads)(x)
+
+uses = [
+    listens,
+    lambda x: gfxgraph.verify(gfxgraph.graphed(reads), x),
+    lambda x: gfxgraph.check(prints, x),
+    lambda x: gfxgraph.graphed(reads)(x),
+]
+
+def work(n):
+    try:
+        uses[n % 4](torch.ones(2, 4))
+    except BaseException as error:
+        failed.append(error)
+        traceback.print_exc()
+
+failed = []
+threads = [threading.Thread(target=work, args=(n,)) for n in range(8)]
+for thread in threads: thread.start()
+for thread in threads: thread.join()
+print("failed", len(failed))
+"""
+
+
+def test_modules_that_another_thread_is_importing_are_not_used_half_made():
+    """torch._dynamo and numpy.random are imported by the first thread that needs them."""
+    done = run("-c", FIRST_CALLS)
+    assert "failed 0" in done.stdout, done.stderr[-3000:]

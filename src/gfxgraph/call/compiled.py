@@ -16,6 +16,7 @@ import torch
 from ..compiling.inductor import inductor_settings
 from ..device import current_device
 from ..errors import ArgumentError, CompileError
+from ..interpose.modules import import_whole
 from ..record.watch import current_watch
 
 __all__ = ["Compile", "Compiled"]
@@ -71,18 +72,18 @@ class Compile:
 
     def backend(self) -> Callable[..., Any]:
         """What makes code of an FX graph and its example inputs."""
-        from torch._dynamo import lookup_backend
-
         arguments = self.arguments
         name = arguments.get("backend") or "inductor"
-        make: Callable[..., Any] = lookup_backend(name)
+        make: Callable[..., Any] = import_whole("torch._dynamo").lookup_backend(name)
         if name != "inductor":
             extra = {k: arguments[k] for k in ("mode", "options") if arguments.get(k)}
             return functools.partial(make, **extra)
-        from torch._inductor import list_mode_options
-
         mode = arguments.get("mode")
-        of_mode = list_mode_options(mode, arguments.get("dynamic")) if mode else {}
+        of_mode = (
+            import_whole("torch._inductor").list_mode_options(mode, arguments.get("dynamic"))
+            if mode
+            else {}
+        )
         # Random numbers as in eager execution, or nobody could compare the two.
         patches = {"fallback_random": True, **of_mode, **(self._options() or {})}
         # Our graph is captured around the compiled code: it may hold none of Inductor's.

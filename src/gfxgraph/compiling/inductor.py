@@ -16,6 +16,7 @@ import torch
 from rich.table import Table
 
 from ..errors import ArgumentError
+from ..interpose.modules import import_whole
 from ..interpose.patch import override
 from ..stats import log
 from .log import as_text
@@ -257,13 +258,7 @@ def inductor_settings(**overrides: Any) -> InductorSettings:
 
 def _config(part: Part) -> Any:
     # Importing these takes seconds, which somebody who does not compile need not wait for.
-    if part == "inductor":
-        import torch._inductor.config as inductor_config
-
-        return inductor_config
-    import torch._dynamo.config as dynamo_config
-
-    return dynamo_config
+    return import_whole(f"torch._{part}.config")
 
 
 def _check_type(name: str, value: object, example: object) -> None:

@@ -30,6 +30,7 @@ from rich.console import Console
 from rich.table import Table
 from torch._guards import CompileContext, TracingContext
 
+from ..interpose.modules import import_whole
 from ..interpose.patch import Claim, find, intercept
 
 __all__ = ["Compilation", "CompileLog", "as_text", "compile_log", "listening"]
@@ -185,7 +186,7 @@ def listening(listener: Listener) -> Iterator[None]:
 
 
 def _listen(listener: Listener) -> None:
-    import torch._dynamo.output_graph  # noqa: F401 - so that there is something to replace
+    import_whole("torch._dynamo.output_graph")  # so that there is something to replace
 
     with _lock:
         _listeners.append(listener)
@@ -238,7 +239,7 @@ def _call_user_compiler(
         _described[context] = described
     inductor = described["backend"] == "inductor"
     if inductor:
-        import torch._inductor.compile_fx  # noqa: F401 - replace in it what could not be before
+        import_whole("torch._inductor.compile_fx")  # replace in it what could not be before
 
         _intercept_what_is_loaded()
     outer, made = _local.under_way, _Made()
@@ -380,8 +381,7 @@ def _operations(module: torch.fx.GraphModule) -> dict[str, int]:
 
 
 def _cache_hits() -> int:
-    from torch._dynamo.utils import counters
-
+    counters = import_whole("torch._dynamo.utils").counters
     return int(
         counters["inductor"]["fxgraph_cache_hit"] + counters["aot_autograd"]["autograd_cache_hit"]
     )

@@ -28,6 +28,7 @@ import torch
 
 from ..device import Device, generator_state
 from ..errors import CaptureError
+from ..interpose.modules import loaded
 from . import raw
 from .one_shots import (
     STREAM,
@@ -172,7 +173,7 @@ def _kind(item: Any) -> _Kind | None:
     if cls is array.array:
         small = len(item) * item.itemsize <= _MAX_BYTES
         return _Kind("array.array", lambda a: a.tobytes(), _write_python_array) if small else None
-    numpy = sys.modules.get("numpy")
+    numpy = loaded("numpy")
     if numpy is None:
         return None
     if cls is numpy.ndarray:
@@ -225,7 +226,7 @@ _by_class: dict[int, tuple[weakref.ref[type], bool, bool]] = {}
 
 
 def _is_buffer(cls: type) -> bool:
-    numpy = sys.modules.get("numpy")
+    numpy = loaded("numpy")
     if cls is bytearray or cls is array.array or cls is memoryview:
         return True
     return issubclass(cls, _C_DATA) or (numpy is not None and cls is numpy.ndarray)

@@ -15,7 +15,6 @@ import itertools
 import os
 import random
 import secrets
-import sys
 import types
 import uuid
 import warnings
@@ -24,6 +23,7 @@ from contextlib import suppress
 from typing import Any, TypeAlias
 
 from ..errors import CaptureError
+from ..interpose.modules import loaded
 from . import raw
 
 __all__ = [
@@ -376,7 +376,7 @@ def _class(item: Any) -> str:
 
 def numpy_random() -> Any:
     """NumPy's module of random numbers, if it is loaded."""
-    return sys.modules.get("numpy.random")
+    return loaded("numpy.random")
 
 
 def bits_of(item: Any) -> Any:

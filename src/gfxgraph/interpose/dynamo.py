@@ -15,7 +15,6 @@ Both replace one attribute of torch while somebody is inside, read in torch 2.8 
 
 from __future__ import annotations
 
-import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
@@ -23,6 +22,7 @@ from typing import Any
 
 import torch
 
+from .modules import loaded
 from .opaque import opaque
 from .patch import Claim, find, intercept, substitute
 
@@ -109,7 +109,7 @@ class Uncompiled:
         self._outer, _local.inside = _local.inside, self
         step_aside()
         # The frames of a caller that is being compiled itself would be looked at.
-        self._looking = "torch._dynamo.eval_frame" in sys.modules
+        self._looking = loaded("torch._dynamo.eval_frame") is not None
         if self._looking:
             self._callback = torch._C._dynamo.eval_frame.set_eval_frame(None)
         return self
@@ -137,7 +137,7 @@ def without_graphs_of_inductor() -> Iterator[None]:
 
 def frames_compiled() -> int:
     """How many frames Dynamo has looked at in this process."""
-    dynamo = sys.modules.get("torch._dynamo.utils")
+    dynamo = loaded("torch._dynamo.utils")
     return 0 if dynamo is None else int(sum(dynamo.counters["frames"].values()))
 
 
@@ -146,6 +146,6 @@ def compiled_code() -> list[object]:
 
     Otherwise ``torch.compiler.reset()`` frees what a graph uses.
     """
-    dynamo = sys.modules.get("torch._dynamo.convert_frame")
+    dynamo = loaded("torch._dynamo.convert_frame")
     alive = [] if dynamo is None else [code() for code in dynamo.output_codes.seen]
     return [code for code in alive if code is not None]

@@ -13,13 +13,13 @@ from __future__ import annotations
 
 import functools
 import os
-import sys
 import threading
 from collections import deque
 from collections.abc import Callable
 from types import BuiltinFunctionType, ClassMethodDescriptorType, TracebackType
 from typing import Any
 
+from .modules import loaded
 from .opaque import opaque
 
 __all__ = ["Claim", "find", "intercept", "override", "substitute"]
@@ -83,7 +83,7 @@ def find(path: str) -> tuple[Any, str] | None:
     """
     module, _, rest = path.partition(":")
     *parents, name = rest.split(".")
-    owner: Any = sys.modules.get(module)
+    owner: Any = loaded(module)
     for parent in parents:
         owner = getattr(owner, parent, None)
     return None if owner is None else (owner, name)

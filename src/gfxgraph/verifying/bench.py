@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
@@ -19,6 +18,7 @@ from ..graph.host_state import HostState
 from ..graph.state import PythonState
 from ..graph.turns import being_busy, turn_to_capture
 from ..interpose.dynamo import Uncompiled
+from ..interpose.modules import loaded
 from ..record.effects import UndoLog, storage_key
 from ..record.recorder import Recorder
 from ..stats import tally
@@ -234,8 +234,8 @@ class Bench:
         seed = self.seed + run
         torch.manual_seed(seed)
         random.seed(seed)
-        numpy = getattr(sys.modules.get("numpy"), "random", None)
-        if numpy:
+        numpy = loaded("numpy.random")
+        if numpy is not None:
             numpy.seed(seed % 2**32)
         for generator in self._generators:
             generator.manual_seed(seed)
