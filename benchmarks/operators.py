@@ -218,7 +218,7 @@ class Bench:
             gc.enable()
         return graph, results
 
-    def attempt(
+    def fast_path(
         self, call: Callable[[], Any], watch: AbstractContextManager[Any] | None = None
     ) -> str | None:
         """Why ``call`` cannot be captured; ``None`` if it can."""
@@ -308,7 +308,7 @@ def measure(
     found: dict[str, Any] = {}
     inputs = Inputs(tensors)
     if cold:
-        found["cold"] = bench.attempt(call) or "captures"
+        found["cold"] = bench.fast_path(call) or "captures"
         inputs.restore()
     state = bench.device.rng_state(0)
     trace = Trace(bench.type)
@@ -339,7 +339,7 @@ def measure(
     del eager
     inputs.restore()
     blame = Trace(bench.type, bench.broken)
-    found["again"] = bench.attempt(call, blame)
+    found["again"] = bench.fast_path(call, blame)
     found["blame"] = blame.raised
     inputs.restore()
     found["sync"] = bench.synchronizing_operator(call)
@@ -902,11 +902,11 @@ def cold_case(connection: Connection, name: str, device: str) -> None:
             call = families(device)[name]()
             bench.synchronize()
             blame = Trace(device, bench.broken)
-            found["cold"] = bench.attempt(call, blame) or "captures"
+            found["cold"] = bench.fast_path(call, blame) or "captures"
             found["blame"] = blame.raised
             call()
             bench.synchronize()
-            found["warm"] = bench.attempt(call) or "captures"
+            found["warm"] = bench.fast_path(call) or "captures"
     except Exception as error:
         found["error"] = one_line(error)
     connection.send(found)

@@ -28,8 +28,8 @@ import torch.utils._pytree as pytree
 import gfxgraph
 from gfxgraph.device import operator_table as table
 from gfxgraph.errors import DeviceError
-from gfxgraph.simulate.tensor import PretendTensor
-from gfxgraph.simulate.world import Pretend
+from gfxgraph.simulate.tensor import SimulatedTensor
+from gfxgraph.simulate.world import SimulatedCuda
 
 ROOT = Path(__file__).parents[1]
 DATA = ROOT / "src/gfxgraph/device/operators.json"
@@ -239,7 +239,7 @@ class Checked:
         return report.verdict == "captures"
 
     def _made_samples(self, name: str, dtype: str) -> dict[int, Sample]:
-        with Pretend(), torch.no_grad():
+        with SimulatedCuda(), torch.no_grad():
             try:
                 op = self._operators[name]
                 made = operators.samples(op, operators.DTYPES[dtype], "cuda", seed=0)
@@ -272,8 +272,8 @@ class Sample:
     def of(cls, sample: Any) -> Sample:
         """``sample``, which is on the pretended device."""
         leaves, spec = pytree.tree_flatten((sample.input, sample.args, sample.kwargs))
-        device = [leaf.inside for leaf in leaves if isinstance(leaf, PretendTensor)]
-        fixed = [PLACE if isinstance(leaf, PretendTensor) else leaf for leaf in leaves]
+        device = [leaf.inside for leaf in leaves if isinstance(leaf, SimulatedTensor)]
+        fixed = [PLACE if isinstance(leaf, SimulatedTensor) else leaf for leaf in leaves]
         return cls(operators.sample_text(sample, "cuda"), spec, device, fixed)
 
     def leaves(self, device: list[Any]) -> list[Any]:

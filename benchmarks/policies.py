@@ -187,15 +187,15 @@ def written_by_hand(graphs: Any, captured: Any) -> Callable[..., torch.Tensor]:
     (output,) = captured.last.outputs
 
     def call(*args: Any, **kwargs: Any) -> torch.Tensor:
-        if not statics:
-            statics.extend(pytree.tree_leaves(graphs.static_inputs(*args, **kwargs)))
-        for static, value in zip(statics, pytree.tree_leaves((args, kwargs)), strict=True):
+        if not static_inputs:
+            static_inputs.extend(pytree.tree_leaves(graphs.static_inputs(*args, **kwargs)))
+        for static, value in zip(static_inputs, pytree.tree_leaves((args, kwargs)), strict=True):
             if isinstance(value, torch.Tensor):
                 static.copy_(value)
         captured.root.launch()
         return output.clone()
 
-    statics: list[Any] = []
+    static_inputs: list[Any] = []
     return call
 
 

@@ -18,7 +18,7 @@ from torch import nn
 import gfxgraph
 import hipgraph_bridge
 from gfxgraph.errors import ArgumentError, CaptureError
-from gfxgraph.graph.turns import CAPTURING
+from gfxgraph.graph.locks import CAPTURING
 
 
 def rows(device, seed=0, count=3):

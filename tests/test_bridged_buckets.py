@@ -689,7 +689,7 @@ def test_a_graph_that_goes_releases_its_graphs_and_its_model(device):
 
 def test_enabled_torchs_own_name_is_the_same_class_and_captures_by_size(device):
     gfxgraph.enable()
-    assert torch.cuda.CUDAGraph is BridgedCUDAGraph is gfxgraph.graph.native.BridgedCUDAGraph
+    assert torch.cuda.CUDAGraph is BridgedCUDAGraph is gfxgraph.bridge.graph.BridgedCUDAGraph
 
     class Own(torch.cuda.CUDAGraph):
         def capture(self, x):
@@ -722,10 +722,19 @@ print(graph.replay(batch_size=3).tolist())
     assert done.stdout.strip() == "[2.0, 2.0, 2.0]", done.stderr
 
 
-def test_the_class_of_the_layer_below_alone_says_where_to_import_it_from():
-    code = "from gfxgraph.graph.native import *\nBridgedCUDAGraph().capture()"
+def test_the_class_from_its_own_module_captures_a_block():
+    code = """
+import torch
+from gfxgraph.bridge.graph import BridgedCUDAGraph
+import gfxgraph
+x = torch.ones(4, device=gfxgraph.device_type())
+graph, f = BridgedCUDAGraph(), lambda x: x * 2
+with graph.capture(model_fn=f):
+    f(x)
+print(graph.replay().tolist())
+"""
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
-    assert "import BridgedCUDAGraph from gfxgraph, not" in done.stderr
+    assert done.stdout.strip() == "[2.0, 2.0, 2.0, 2.0]", done.stderr
 
 
 def test_a_block_is_judged_by_made_inputs_not_by_its_static_input_of_zeros(device):

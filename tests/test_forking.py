@@ -20,7 +20,7 @@ on_the_emulated_device = pytest.mark.skipif(HAS_GPU, reason="a child cannot use 
 _BEGINNING = """
     import faulthandler, gc, os, sys, threading, time, torch, gfxgraph
     from gfxgraph.device import current_device
-    from gfxgraph.graph.turns import CAPTURING, LOCK, busy
+    from gfxgraph.graph.locks import CAPTURING, LOCK, busy
 
     torch.set_num_threads(1)
     device = gfxgraph.device_type()

@@ -930,7 +930,7 @@ def test_a_dispatch_mode_of_the_caller_sees_the_operations(device):
 
     seen = []
 
-    class Watch(TorchDispatchMode):
+    class Interceptor(TorchDispatchMode):
         def __torch_dispatch__(self, func, types, args=(), kwargs=None):
             seen.append(func)
             return func(*args, **(kwargs or {}))
@@ -938,7 +938,7 @@ def test_a_dispatch_mode_of_the_caller_sees_the_operations(device):
     graph = gfxgraph.graphed(lambda x: x * 2)
     x = torch.ones(2, device=device)
     graph(x), graph(x)
-    with Watch():
+    with Interceptor():
         graph(x)
     assert torch.ops.aten.mul.Tensor in seen and "TorchDispatchMode" in only_reason(graph)
 

@@ -23,8 +23,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from gfxgraph.errors import DeviceError
 from gfxgraph.interpose.cuda_calls import listening
 from gfxgraph.record.effects import storage_key
-from gfxgraph.simulate.tensor import PretendTensor
-from gfxgraph.simulate.world import Pretend
+from gfxgraph.simulate.tensor import SimulatedTensor
+from gfxgraph.simulate.world import SimulatedCuda
 
 MODES = {
     "grad": nullcontext,
@@ -78,13 +78,13 @@ def mode(request):
 
 @pytest.fixture
 def world():
-    with Pretend() as world:
+    with SimulatedCuda() as world:
         yield world
 
 
 def assert_same(actual: Any, expected: Any, tolerance: float = 1e-5) -> None:
     def plain(value: Any) -> Any:
-        return value.inside if isinstance(value, PretendTensor) else value
+        return value.inside if isinstance(value, SimulatedTensor) else value
 
     actual, expected = torch.utils._pytree.tree_map(plain, (actual, expected))
     torch.testing.assert_close(actual, expected, rtol=tolerance, atol=tolerance)
@@ -92,7 +92,7 @@ def assert_same(actual: Any, expected: Any, tolerance: float = 1e-5) -> None:
 
 def in_step(tensor: torch.Tensor) -> bool:
     """Whether a tensor says of itself what is true of its data."""
-    assert isinstance(tensor, PretendTensor)
+    assert isinstance(tensor, SimulatedTensor)
     return all(
         getattr(tensor, name)() == getattr(tensor.inside, name)()
         for name in ("size", "stride", "storage_offset")
@@ -124,7 +124,7 @@ def in_step(tensor: torch.Tensor) -> bool:
 def test_what_is_made_on_the_device_says_so(world, mode, make):
     with mode():
         x = make()
-    assert type(x) is PretendTensor
+    assert type(x) is SimulatedTensor
     assert x.is_cuda and x.device == torch.device("cuda:0") and x.get_device() == 0
     assert x.type() == "torch.cuda.FloatTensor"
     assert x.cpu().tolist() == [0, 0, 0]
@@ -205,7 +205,7 @@ def test_printing_shows_the_values_and_reaches_a_function_mode_above(world, mode
 
 
 def test_it_can_be_printed_outside_too():
-    with Pretend():
+    with SimulatedCuda():
         x = torch.ones(2, device="cuda")
     assert repr(x) == "tensor([1., 1.], device='cuda:0')"
 
@@ -387,7 +387,7 @@ def test_modules_compute_what_they_compute_on_the_cpu(mode, name, training):
     with mode():
         torch.manual_seed(1)
         expected = copy.deepcopy(module)(x)
-        with Pretend() as world:
+        with SimulatedCuda() as world:
             world.adopt(module)
             torch.manual_seed(1)
             assert_same(module(world.wrap(x)), expected)
@@ -447,7 +447,7 @@ def test_a_kernel_that_only_cuda_has_gives_zeros_of_its_shape():
         library.define("only_cuda(Tensor x) -> (Tensor, Tensor)")
         library.impl("only_cuda", lambda x: (x + 1, x), "CUDA")
         seen = Seen()
-        with Pretend(seen):
+        with SimulatedCuda(seen):
             x = torch.ones(2, 3, device="cuda")
             with pytest.raises(DeviceError, match=r"only_cuda.* has no kernel for the CPU"):
                 torch.ops.gfxgraph_pretend.only_cuda(x)
@@ -485,7 +485,7 @@ def test_random_numbers_come_from_the_generator_of_the_cpu_which_is_put_back(mod
         expected = (torch.rand(2), torch.randn(2), F.dropout(torch.ones(8)), torch.randperm(4))
         torch.manual_seed(3)
         before = torch.get_rng_state()
-        with Pretend():
+        with SimulatedCuda():
             assert_same(torch.rand(2, device="cuda"), expected[0])
             assert_same(torch.randn(2, device="cuda"), expected[1])
             assert F.dropout(torch.ones(8, device="cuda")).is_cuda
@@ -500,7 +500,7 @@ def test_random_numbers_come_from_the_generator_of_the_cpu_which_is_put_back(mod
 
 def test_a_generator_of_the_device_is_usable_there_and_only_there():
     seen = Seen()
-    with Pretend(seen):
+    with SimulatedCuda(seen):
         generator = torch.Generator(device="cuda")
         assert generator.device.type == "cuda" and isinstance(generator, torch.Generator)
         assert generator.manual_seed(1) is generator
@@ -541,7 +541,7 @@ def test_torch_cuda_answers_as_with_one_gpu(world):
 
 @pytest.mark.parametrize("capturing", [True, False])
 def test_it_says_whether_it_captures(capturing):
-    with Pretend(capturing=capturing):
+    with SimulatedCuda(capturing=capturing):
         assert torch.cuda.is_current_stream_capturing() is capturing
         assert is_current_stream_capturing() is capturing  # imported by name
 
@@ -565,7 +565,7 @@ def test_names_that_were_imported_earlier_work(world):
 )
 def test_waiting_for_the_device_and_asking_it_are_told(kind, call):
     seen = Seen()
-    with Pretend(seen):
+    with SimulatedCuda(seen):
         call()
     assert seen.kinds == [kind]
 
@@ -585,14 +585,14 @@ def test_waiting_for_the_device_and_asking_it_are_told(kind, call):
 )
 def test_seeding_is_told(seed):
     seen = Seen()
-    with Pretend(seen):
+    with SimulatedCuda(seen):
         seed()
     assert set(seen.kinds) == {"seed"}  # reading the state is told, too
 
 
 def test_streams_that_fork_and_join_are_told():
     seen = Seen()
-    with Pretend(seen) as world:
+    with SimulatedCuda(seen) as world:
         first = world.current_stream
         assert first == torch.cuda.current_stream() != torch.cuda.default_stream()
         side = torch.cuda.Stream()
@@ -623,7 +623,7 @@ def test_streams_that_fork_and_join_are_told():
 
 def test_entering_the_default_stream_is_told_and_leaving_it_is_not():
     seen = Seen()
-    with Pretend(seen) as world, torch.cuda.stream(torch.cuda.default_stream()):
+    with SimulatedCuda(seen) as world, torch.cuda.stream(torch.cuda.default_stream()):
         assert world.current_stream == torch.cuda.default_stream()
         assert world.current_stream.cuda_stream == 0
     assert seen.kinds == ["default-stream", "stream", "stream"]
@@ -631,7 +631,7 @@ def test_entering_the_default_stream_is_told_and_leaving_it_is_not():
 
 def test_a_function_that_captures_itself_is_told_and_runs_eagerly():
     seen = Seen()
-    with Pretend(seen):
+    with SimulatedCuda(seen):
         x = torch.zeros(2, device="cuda")
         graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(graph):
@@ -648,7 +648,7 @@ def test_a_function_that_captures_itself_is_told_and_runs_eagerly():
 def test_wrapping_keeps_containers_objects_and_memory():
     base = torch.arange(6.0)
     tree = {"a": base, "b": [base[2:4], 3, base], "c": (torch.ones(1, requires_grad=True), None)}
-    with Pretend() as world:
+    with SimulatedCuda() as world:
         wrapped = world.wrap(tree)
         assert list(wrapped) == ["a", "b", "c"] and type(wrapped["c"]) is tuple
         assert wrapped["b"][2] is wrapped["a"] is world.wrap(base) is world.wrap(wrapped["a"])
@@ -689,7 +689,11 @@ def test_a_module_is_as_before_also_after_an_error(mode, fails):
     held = {id(m): {**vars(m)} for m in module.modules()}
     state = dict(module.state_dict(keep_vars=True))
     caches = list(module.caches)
-    with pytest.raises(ZeroDivisionError) if fails else nullcontext(), Pretend() as world, mode():
+    with (
+        pytest.raises(ZeroDivisionError) if fails else nullcontext(),
+        SimulatedCuda() as world,
+        mode(),
+    ):
         world.adopt(module.forward)
         assert_same(module(world.wrap(torch.tensor([1, 2]))), expected)
         assert module.steps.item() == 1
@@ -738,7 +742,7 @@ def test_tensors_in_closures_globals_defaults_and_objects_are_found():
     partial = functools.partial(function, first)
     defaults = function.__defaults__
     arguments = partial.args
-    with Pretend() as world:
+    with SimulatedCuda() as world:
         world.adopt(partial, slots)
         assert partial(world.wrap(torch.zeros(3))).tolist() == [8, 9, 10]
     assert partial.args is arguments and arguments[0] is first and type(first) is torch.Tensor
@@ -754,7 +758,7 @@ def on_host(option: Any, weight: torch.Tensor, argument: torch.Tensor) -> bool:
     module = nn.Module()
     module.weight = nn.Parameter(weight, requires_grad=False)
     module.table = torch.ones(2)
-    with Pretend(host_tensors=option) as world:
+    with SimulatedCuda(host_tensors=option) as world:
         world.wrap(argument)
         world.adopt(module)
         assert module.weight.is_cuda
@@ -773,10 +777,10 @@ def test_plain_host_tensors_are_moved_where_nothing_else_is_said_to_be_on_a_devi
 def test_subclasses_made_of_tensors_are_wrapped_part_by_part():
     from torch.testing._internal.two_tensor import TwoTensor
 
-    with Pretend() as world:
+    with SimulatedCuda() as world:
         pair = world.wrap(TwoTensor(torch.ones(2), torch.zeros(2)))
         assert type(pair) is TwoTensor and pair.is_cuda
-        assert type((pair + 1).b) is PretendTensor
+        assert type((pair + 1).b) is SimulatedTensor
 
 
 # Weights without values
@@ -785,7 +789,7 @@ def test_subclasses_made_of_tensors_are_wrapped_part_by_part():
 def test_meta_weights_give_shapes_and_made_up_values_are_told(mode):
     seen = Seen()
     module = nn.Sequential(nn.Linear(4, 6), nn.LayerNorm(6), nn.GELU()).to("meta")
-    with Pretend(seen) as world, mode():
+    with SimulatedCuda(seen) as world, mode():
         world.adopt(module)
         x = world.wrap(torch.randn(3, 4))
         out = module(x)
@@ -816,7 +820,7 @@ def test_meta_weights_give_shapes_and_made_up_values_are_told(mode):
 )
 def test_shapes_that_depend_on_unknown_data_are_made_up(mode, function, shape):
     seen = Seen()
-    with Pretend(seen) as world, mode():
+    with SimulatedCuda(seen) as world, mode():
         x = world.wrap(torch.empty(4, 6, device="meta"))
         if shape is None:
             out = function(x.long())
@@ -829,7 +833,7 @@ def test_shapes_that_depend_on_unknown_data_are_made_up(mode, function, shape):
 
 def test_what_unknown_data_is_written_to_is_unknown(mode):
     seen = Seen()
-    with Pretend(seen) as world, mode():
+    with SimulatedCuda(seen) as world, mode():
         unknown = world.wrap(torch.empty(3, device="meta"))
         flags = torch.zeros(2, 3, device="cuda")
         row = flags[1]
@@ -843,7 +847,7 @@ def test_an_operator_without_a_meta_kernel_gives_its_shape():
     with torch.library._scoped_library("gfxgraph_pretend", "FRAGMENT") as library:
         library.define("only_cpu(Tensor x) -> Tensor")
         library.impl("only_cpu", lambda x: x.t() + 1, "CPU")
-        with Pretend() as world:
+        with SimulatedCuda() as world:
             out = torch.ops.gfxgraph_pretend.only_cpu(world.wrap(torch.empty(2, 3, device="meta")))
             assert out.shape == (3, 2) and out.inside.is_meta
             with pytest.raises(DeviceError, match="too large to be made up"):
@@ -900,7 +904,7 @@ def test_models_give_what_they_give_on_the_cpu(mode, which):
         model, inputs = llama(which.split()[1]), {"input_ids": torch.randint(0, 99, (2, 7))}
     with mode():
         expected = model(**inputs)[0]
-        with Pretend() as world:
+        with SimulatedCuda() as world:
             world.adopt(model)
             actual = model(**world.wrap(inputs))[0]
     assert actual.is_cuda
@@ -911,7 +915,7 @@ def test_text_is_generated_as_on_the_cpu():
     torch.manual_seed(0)
     model, ids = llama(), torch.randint(0, 99, (1, 5))
     expected = model.generate(ids, max_new_tokens=4, do_sample=False)
-    with Pretend() as world:
+    with SimulatedCuda() as world:
         world.adopt(model.generate)
         actual = model.generate(world.wrap(ids), max_new_tokens=4, do_sample=False)
     assert_same(actual, expected)
@@ -930,7 +934,7 @@ def test_a_large_model_without_weights_runs_in_little_memory_and_time():
             vocab_size=128256,
         )
     assert sum(p.numel() for p in model.parameters()) > 3.5e9
-    with Pretend() as world, torch.inference_mode():
+    with SimulatedCuda() as world, torch.inference_mode():
         world.adopt(model)
         logits = model(world.wrap(torch.arange(16)[None])).logits
     assert logits.shape == (1, 16, 128256) and logits.is_cuda
@@ -973,7 +977,7 @@ def global_state() -> dict[Any, Any]:
 @pytest.mark.parametrize("fails", [False, True])
 def test_no_global_state_is_left_behind(fails):
     before = global_state()
-    with pytest.raises(ZeroDivisionError) if fails else nullcontext(), Pretend():
+    with pytest.raises(ZeroDivisionError) if fails else nullcontext(), SimulatedCuda():
         assert global_state() != before
         torch.cuda.Stream().synchronize()
         with torch.cuda.graph(torch.cuda.CUDAGraph()):
@@ -994,7 +998,7 @@ def test_another_thread_is_on_the_machine_as_it_is():
         torch.manual_seed(0)
 
     before, seen = torch.cuda.is_available(), Seen()
-    with Pretend(seen):
+    with SimulatedCuda(seen):
         thread = threading.Thread(target=other)
         thread.start()
         thread.join()
@@ -1029,7 +1033,7 @@ def test_two_threads_can_pretend_at_the_same_time():
     before, barrier, results = global_state(), threading.Barrier(2, timeout=30), []
 
     def pretend(value: float) -> None:
-        with Pretend() as world:
+        with SimulatedCuda() as world:
             barrier.wait()
             side = torch.cuda.Stream()
             with torch.cuda.stream(side):
@@ -1047,20 +1051,20 @@ def test_two_threads_can_pretend_at_the_same_time():
 
 
 def test_pretending_twice_on_one_thread_is_refused(world):
-    with pytest.raises(DeviceError, match="entered inside another one"), Pretend():
+    with pytest.raises(DeviceError, match="entered inside another one"), SimulatedCuda():
         pass
     assert torch.zeros(1, device="cuda").is_cuda
 
 
 def test_it_can_be_entered_again():
-    world = Pretend()
+    world = SimulatedCuda()
     for _ in range(2):
         with world:
             assert torch.zeros(1, device="cuda").is_cuda
 
 
 def test_modes_entered_earlier_or_later_see_the_operations():
-    with Operations() as outer, Pretend(), Operations() as inner:
+    with Operations() as outer, SimulatedCuda(), Operations() as inner:
         torch.zeros(2, device="cuda").add_(1)
     assert outer.names == inner.names == ["zeros", "add_"]
 

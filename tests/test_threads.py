@@ -17,7 +17,7 @@ import torch
 
 import gfxgraph
 from gfxgraph.device import current_device, generator_state
-from gfxgraph.graph.turns import CAPTURING, LOCK
+from gfxgraph.graph.locks import CAPTURING, LOCK
 
 ROOT = Path(__file__).parents[1]
 
@@ -156,12 +156,12 @@ def test_a_tree_that_is_released_while_a_path_is_added_is_no_reason_to_run_eager
     graph = gfxgraph.graphed(fn)
     x = torch.ones(3, device=device)
     graph(x), graph(x)
-    lane = next(iter(graph._engine._lanes.values()))
+    graph_pool = next(iter(graph._engine._graph_pools.values()))
     for _ in range(run):
         runs.put(None)
     assert graph(-x).tolist() == [1.0] * 3
     assert runs.empty() and not graph.stats().fallbacks
-    assert lane.graphs == 0  # counted once, whatever was released meanwhile
+    assert graph_pool.graphs == 0  # counted once, whatever was released meanwhile
     for _ in range(2):
         assert graph(x).tolist() == [2.0] * 3 and graph(-x).tolist() == [1.0] * 3
     assert graph.stats().replays == 2 and not graph.stats().fallbacks
@@ -293,7 +293,7 @@ def test_an_engine_is_asked_for_its_counts_while_another_thread_waits_to_release
 def test_a_callable_that_goes_while_another_thread_captures_waits_for_nothing(device):
     graph = gfxgraph.graphed(masked)
     graph(torch.ones(3, device=device)), graph(torch.ones(3, device=device))
-    lane = next(iter(graph._engine._lanes.values()))
+    graph_pool = next(iter(graph._engine._graph_pools.values()))
     held, done = threading.Event(), threading.Event()
 
     def hold() -> None:
@@ -305,33 +305,33 @@ def test_a_callable_that_goes_while_another_thread_captures_waits_for_nothing(de
     thread.start()
     held.wait()
     del graph  # in a thread that may hold what the other one needs
-    assert lane.graphs == 1
+    assert graph_pool.graphs == 1
     done.set()
     thread.join()
     other = gfxgraph.graphed(lambda x: x + 1)
     other(torch.ones(3, device=device))  # a capture releases what had to wait
-    assert lane.graphs == 0
+    assert graph_pool.graphs == 0
 
 
 @torch.no_grad()
 def test_threads_with_streams_of_their_own_follow_one_another(device):
-    """A capture does not make the lane forget the stream of a replay that is still under way."""
+    """A capture does not make the pool forget the stream of a replay that is still under way."""
     graph = gfxgraph.graphed(masked)
     x = torch.ones(3, device=device)
     graph(x), graph(x)
-    lane = next(iter(graph._engine._lanes.values()))
+    graph_pool = next(iter(graph._engine._graph_pools.values()))
     followed: list[bool] = []
-    follow = lane.follow
+    follow = graph_pool.follow
 
     def seen(stream: int) -> None:
         followed.append(LOCK._is_owned())
         follow(stream)
 
-    lane.follow = seen
+    graph_pool.follow = seen
     for n in range(3):
         graph(torch.ones(4 + n, device=device) - n)
     assert followed and all(followed)
-    assert lane.last_stream == current_device().stream_id(0)
+    assert graph_pool.last_stream == current_device().stream_id(0)
 
 
 @torch.no_grad()

@@ -146,7 +146,7 @@ def test_enable_and_disable_take_effect_on_graphs_that_exist(device, factor):
     for _ in range(5):
         scaled(x)
     (entry,) = scaled._engine._keys.values()
-    assert scaled._engine.front is entry.attempt  # nothing stands in the way of a call
+    assert scaled._engine.front is entry.fast_path  # nothing stands in the way of a call
     factor.value = 3.0
     assert scaled(x)[0].item() == 2.0  # nobody looks
     gfxgraph.enable(validate=True, validate_every=1)
@@ -155,12 +155,12 @@ def test_enable_and_disable_take_effect_on_graphs_that_exist(device, factor):
     for _ in range(2):
         assert scaled(x)[0].item() == 3.0
     (entry,) = scaled._engine._keys.values()
-    assert scaled._engine.front is entry.attempt
+    assert scaled._engine.front is entry.fast_path
     factor.value = 4.0
     assert scaled(x)[0].item() == 3.0
     gfxgraph.enable(validate=True)
     gfxgraph.disable()
-    assert scaled._engine.front is entry.attempt
+    assert scaled._engine.front is entry.fast_path
     assert failures() == 1
 
 

@@ -20,6 +20,7 @@ from .stats import Stats, tally
 
 if TYPE_CHECKING:
     from .analyze.check import check as check
+    from .analyze.report import CheckReport as CheckReport
     from .analyze.report import Hazard as Hazard
     from .analyze.report import Report as Report
     from .bridge.enable import disable as disable
@@ -66,6 +67,7 @@ _LAZY = {
     "InductorSettings": "compiling.inductor",
     "PoolStats": "call.buckets.pool",
     "Report": "analyze.report",
+    "CheckReport": "analyze.report",
     "ShapeBucketPool": "call.buckets.pool",
     "VerifyReport": "verifying.report",
     "check": "analyze.check",
@@ -88,6 +90,8 @@ _LAZY = {
 __all__ = [
     "BreakReport",
     "BridgedCUDAGraph",
+    "CheckReport",
+    "CheckReport",
     "CompileLog",
     "ConditionalGraph",
     "DeviceFacts",
@@ -164,7 +168,7 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+    return sorted(__all__)
 
 
 def _is_command() -> bool:

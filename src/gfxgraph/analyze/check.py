@@ -17,19 +17,19 @@ from ..device.emulated import EmulatedDevice
 from ..device.emulated_rules import is_move
 from ..errors import ArgumentError, CaptureError, DeviceError
 from ..graph.host_state import HostState
+from ..graph.locks import inside_gfxgraph
 from ..graph.state import PythonState
-from ..graph.turns import being_busy
 from ..graph.warm_up import one_line
 from ..interpose.source import LineFinder, Source, users_line, users_line_of
 from ..record.collectives import refused
 from ..record.effects import UndoLog, Unexpected, storage_key
+from ..record.interceptor import Point
 from ..record.recorder import Recorder
 from ..record.rules import RULES, Effect
 from ..record.side_effects import side_effects
-from ..record.watch import Point
-from ..simulate.tensor import PretendTensor
-from ..simulate.world import Pretend
-from .report import Hazard, Report
+from ..simulate.tensor import SimulatedTensor
+from ..simulate.world import SimulatedCuda
+from .report import CheckReport, Hazard
 
 __all__ = ["check"]
 
@@ -37,7 +37,7 @@ __all__ = ["check"]
 _NO_ACCELERATOR = "Cannot access accelerator device"
 
 
-def check(fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Report:
+def check(fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> CheckReport:
     """Run ``fn`` as on a GPU, without one, and report what a graph would make of it.
 
     Tensors among the arguments, and parameters and buffers that ``fn`` reaches, are taken to be on
@@ -75,7 +75,7 @@ class _Check:
         self._again()
 
     def _again(self) -> None:
-        self.report = Report(
+        self.report = CheckReport(
             self._name, device="cuda (pretended, computed on the CPU)", torch=torch.__version__
         )
         self._recorder: _Recorder | None = None
@@ -95,7 +95,7 @@ class _Check:
         opaque = [const.value for const in constants(spec) if not const.is_value]
         roots = {self._name: self._fn} | {f"argument {n}": v for n, v in enumerate(opaque)}
         numbers = HostState(EmulatedDevice(), 0, PythonState(roots).stateful)
-        with Pretend(self._observe) as world, torch.no_grad(), being_busy():
+        with SimulatedCuda(self._observe) as world, torch.no_grad(), inside_gfxgraph():
             self._world = world
             args, kwargs = builder(spec, world.wrap(given))()
             as_it_was = PythonState(roots)
@@ -109,13 +109,13 @@ class _Check:
                 storage_key(t): f"argument {n}" for n, t in enumerate(inputs)
             }
             try:
-                moving: set[int] = set()
+                varying: set[int] = set()
                 results = []
                 for _ in range(2):
                     self._again()
                     before = PythonState(roots)
                     recorder = self._recorder = _Recorder(
-                        self._hazard, inputs, names, moving, world
+                        self._hazard, inputs, names, varying, world
                     )
                     try:
                         with side_effects(self._effect), refused(), recorder.watching():
@@ -139,8 +139,8 @@ class _Check:
                         return self._add("raises", what, users_line_of(error))
                     finally:
                         self.report.operations = recorder.recording.operations
-                    moving = {key for key, _ in recorder.recording.writes}
-                    self._look_at_arguments(args, kwargs, inputs, spec, moving)
+                    varying = {key for key, _ in recorder.recording.writes}
+                    self._look_at_arguments(args, kwargs, inputs, spec, varying)
                     results.append(self._look_at(result))
                 state = before.changes()
                 before.narrow(state)
@@ -165,14 +165,14 @@ class _Check:
         known = any(hazard.rule == "result" for hazard in self.report.hazards)
         if spec != spec_before and not known and not recorder.recording.breaks():
             self._add("result", "a value of Python that is another one in each call", Source())
-        if not any(isinstance(t, PretendTensor) for t in (*inputs, *leaves)):
+        if not any(isinstance(t, SimulatedTensor) for t in (*inputs, *leaves)):
             self._add("argument", "no tensor among arguments and results is on cuda", Source())
         for where in self._forked.values():
             self._add("side-stream", "a stream that is not joined", where)
 
     def _once_more(self, finder: LineFinder, args: Any, kwargs: Any) -> None:
         """Look after each line of a run; what is met there was met before."""
-        report, self.report = self.report, Report(self._name)
+        report, self.report = self.report, CheckReport(self._name)
         # Where it raises now that it has run before, the lines up to there are found.
         with suppress(Exception, Unexpected), side_effects(self._effect), finder.looking():
             self._fn(*args, **kwargs)
@@ -197,7 +197,7 @@ class _Check:
             self._add("result", str(error), Source())
             return [], None
         for leaf in leaves:
-            reason = unsuitable(leaf, (torch.Tensor, torch.nn.Parameter, PretendTensor))
+            reason = unsuitable(leaf, (torch.Tensor, torch.nn.Parameter, SimulatedTensor))
             if reason is not None:
                 self._add("result", reason, Source())
             if leaf.requires_grad:
@@ -289,8 +289,8 @@ class _Recorder(Recorder):
         tell: Callable[..., None],
         inputs: list[torch.Tensor],
         names: dict[int, str],
-        moving: set[int],
-        world: Pretend,
+        varying: set[int],
+        world: SimulatedCuda,
     ) -> None:
         super().__init__(
             "cuda",
@@ -299,7 +299,7 @@ class _Recorder(Recorder):
             keep_values=False,
             off_stream=world.off_stream,
             names=names,
-            moving=moving,
+            varying=varying,
         )
         self._tell = tell
         self._world = world

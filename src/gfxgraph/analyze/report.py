@@ -11,7 +11,7 @@ from typing import Any, Literal
 from ..record.rules import RULES, Effect
 from ..tables import filled
 
-__all__ = ["Hazard", "Report", "Severity", "counted", "within"]
+__all__ = ["CheckReport", "Hazard", "Report", "Severity", "counted", "within"]
 
 Severity = Literal["error", "warning", "note"]
 """``"error"``: it runs eagerly because of this; ``"warning"``: it captures by folding or branching;
@@ -82,7 +82,7 @@ class Hazard:
 
 
 @dataclass
-class Report:
+class CheckReport:
     """What :func:`gfxgraph.check` returns. Notebooks show it as a table.
 
     Attributes:
@@ -174,3 +174,7 @@ def _row(tag: str, cells: tuple[str, ...]) -> str:
     style = "text-align:left;vertical-align:top;padding:4px 6px;border-top:1px solid #8888"
     inside = "".join(f'<{tag} style="{style}">{cell}</{tag}>' for cell in cells)
     return f"<tr>{inside}</tr>"
+
+
+Report = CheckReport
+"""The name that :class:`CheckReport` had first."""

@@ -22,7 +22,7 @@ from ..interpose.source import users_line_of
 from ..record.rules import Effect
 from ..tables import filled
 from .lint import Finding
-from .report import Hazard, Report, Severity, counted, within
+from .report import CheckReport, Hazard, Severity, counted, within
 
 __all__ = ["arguments", "fit", "load", "located", "made", "show", "show_findings"]
 
@@ -127,7 +127,7 @@ def fit(fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -
         raise ArgumentError(f"The function takes {signature}: {error}.") from error
 
 
-def located(report: Report, fn: Callable[..., Any]) -> list[Hazard]:
+def located(report: CheckReport, fn: Callable[..., Any]) -> list[Hazard]:
     """The hazards; those without a line are where ``fn`` is defined."""
     for one in (inspect.unwrap(fn), getattr(fn, "forward", None), type(fn).__call__):
         code = getattr(one, "__code__", None)
@@ -137,7 +137,7 @@ def located(report: Report, fn: Callable[..., Any]) -> list[Hazard]:
     return report.hazards
 
 
-def show(report: Report, console: Console) -> None:
+def show(report: CheckReport, console: Console) -> None:
     """Print the verdict and the hazards, in the order of the run."""
     verdict = f"{report.name}: {report.in_words}"
     _print(console, verdict, len(verdict), _VERDICTS[report.verdict])

@@ -17,9 +17,9 @@ from ..call.buckets.sizes import Buckets, Dims, argument_names
 from ..call.signature import Spec, builder, flatten
 from ..device import current_device
 from ..errors import ArgumentError, CaptureError
-from ..graph.capture import rehearse
+from ..graph.capture import run_and_roll_back
+from ..graph.locks import CAPTURING, LOCK, no_garbage_collection
 from ..graph.native import NativeGraph
-from ..graph.turns import CAPTURING, LOCK, no_garbage_collection
 from ..interpose.dynamo import opaque
 from ..interpose.source import Source, users_line, users_line_of
 from ..record.collectives import refused
@@ -88,7 +88,7 @@ def as_one_graph(
         inputs = list(tensors_in((calls.args, calls.kwargs)))
         try:
             with CAPTURING, modes():
-                rehearse(calls.fn, calls.args, calls.kwargs, inputs, device)
+                run_and_roll_back(calls.fn, calls.args, calls.kwargs, inputs, device)
         except CaptureError as found:  # all else is the caller's own error, not the capture's
             if found.rule == "collective":
                 why = _why(found)

@@ -18,11 +18,11 @@ from ..call import validation
 from ..call.signature import flatten
 from ..device import current_device
 from ..errors import ArgumentError, CaptureError
-from ..graph.capture import rehearse
+from ..graph.capture import run_and_roll_back
 from ..graph.compare import difference
 from ..graph.first_replay import rounding
+from ..graph.locks import CAPTURING, LOCK
 from ..graph.native import NO_SIZES, NativeGraph
-from ..graph.turns import CAPTURING, LOCK
 from ..record.effects import UndoLog, tensors_in
 from ..record.recorder import Recording
 from ..stats import log, tally
@@ -121,7 +121,7 @@ class ValidatedBlock:
 
         try:
             with self._modes():
-                result, draws = rehearse(
+                result, draws = run_and_roll_back(
                     self._fn, self._args, self._kwargs, inputs, device, look=look
                 )
         except CaptureError as error:

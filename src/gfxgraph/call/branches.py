@@ -10,11 +10,11 @@ import torch
 
 from ..errors import ArgumentError, CaptureError
 from ..graph.compare import Tolerance
-from ..graph.lane import Lane
-from ..graph.turns import turn_to_capture
+from ..graph.locks import turn_to_capture
+from ..graph.pool import GraphPool
 from ..tables import Sections
 from .engine import Engine, GraphedStats, Options, reset_with
-from .signature import MISS
+from .signature import NO_MATCH
 from .suitable import describe, inference
 
 __all__ = ["ConditionalGraph"]
@@ -57,7 +57,7 @@ class ConditionalGraph:
 
     def __setstate__(self, state: tuple[Options, dict[str, Callable[..., Any]]]) -> None:
         self._options, functions = state
-        self._lanes: dict[int, Lane] = {}
+        self._graph_pools: dict[int, GraphPool] = {}
         self._branches: dict[str, tuple[Callable[..., Any], Engine]] = {}
         #: What kept capture() from capturing a branch.
         self._reasons: dict[str, str] = {}
@@ -100,7 +100,7 @@ class ConditionalGraph:
                 f"add_branch({name!r}): there is a branch of this name. Expected another than "
                 f"{self._known()}."
             )
-        engine = Engine(name, self._options, lanes=self._lanes, share_inputs=True)
+        engine = Engine(name, self._options, graph_pools=self._graph_pools, share_inputs=True)
         reset_with(self, engine)
         self._branches[name] = fn, engine
         return self
@@ -175,13 +175,13 @@ class ConditionalGraph:
         except (KeyError, TypeError):
             fn, engine = self._branches[self._name(which)]
         result = engine.front(fn, args, kwargs)
-        if result is not MISS:
+        if result is not NO_MATCH:
             return result
         if not torch.is_grad_enabled():
             return engine.call(fn, args, kwargs)
         with inference(args, kwargs):
             result = engine.front(fn, args, kwargs)
-            return engine.call(fn, args, kwargs) if result is MISS else result
+            return engine.call(fn, args, kwargs) if result is NO_MATCH else result
 
     @property
     def branches(self) -> tuple[str, ...]:

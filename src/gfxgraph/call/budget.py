@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Protocol
 
 from ..errors import MemoryCapError
-from ..graph.lane import Lane
+from ..graph.pool import GraphPool
 from ..settings import from_environment
 from ..stats import log
 
@@ -32,12 +32,15 @@ def register(holder: _Holder) -> None:
 
 
 def admit(
-    lane: Lane, bytes_needed: Callable[[bool], int], allocated_before: int, holder: _Holder
+    graph_pool: GraphPool,
+    bytes_needed: Callable[[bool], int],
+    allocated_before: int,
+    holder: _Holder,
 ) -> None:
     """Make sure that another graph stays within the cap; unused graphs make room.
 
     Args:
-        lane: where the next graph is captured.
+        graph pool: where the next graph is captured.
         bytes_needed: what the device would hold more: at most, or exactly.
         allocated_before: what tensors held before the preparations, which will be gone again.
         holder: whose graph it is; its own unused graphs go first.
@@ -46,7 +49,7 @@ def admit(
         MemoryCapError: there is no room.
     """
     cap = from_environment().vram_cap
-    device, index = lane.device, lane.index
+    device, index = graph_pool.device, graph_pool.index
 
     def in_use() -> int:
         temporary = max(0, device.allocated(index) - allocated_before)

@@ -17,7 +17,7 @@ from ..compiling.inductor import inductor_settings
 from ..device import current_device
 from ..errors import ArgumentError, CompileError
 from ..interpose.modules import import_whole
-from ..record.watch import current_watch
+from ..record.interceptor import current_interceptor
 
 __all__ = ["Compile", "Compiled"]
 
@@ -153,7 +153,7 @@ class Compiled:
             if not torch._C._len_torch_dispatch_stack():
                 return self._call(fn, args, kwargs)
             # A run that is recorded is told that it captures.
-            captures = device.is_capturing() and current_watch() is None
+            captures = device.is_capturing() and current_interceptor() is None
             if captures and device.kind != "emulated":
                 raise CompileError(
                     "the capture runs under a TorchDispatchMode (GFXGRAPH=validate is one), and "

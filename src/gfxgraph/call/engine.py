@@ -34,10 +34,10 @@ from ..graph.compare import Tolerance
 from ..graph.executed import Executed
 from ..graph.first_call import as_of_now
 from ..graph.host_state import default_generators
-from ..graph.lane import Lane
+from ..graph.locks import CAPTURING, LOCK, Gate, inside_gfxgraph, is_inside_gfxgraph, when_free
 from ..graph.one_shots import Found
+from ..graph.pool import GraphPool
 from ..graph.state import PythonState
-from ..graph.turns import CAPTURING, LOCK, Gate, being_busy, busy, when_free
 from ..graph.warm_up import Layout, LayoutError, some
 from ..record import collectives
 from ..record.effects import storage_key
@@ -49,8 +49,8 @@ from .budget import admit, register
 from .compiled import Compile, Compiled
 from .entry import (
     SHARED,
-    Attempt,
     Entry,
+    FastPath,
     GraphRow,
     Refusal,
     alignment,
@@ -62,7 +62,7 @@ from .entry import (
     shares_memory,
 )
 from .signature import (
-    MISS,
+    NO_MATCH,
     TOO_DEEP,
     Condition,
     Const,
@@ -224,9 +224,9 @@ class Engine:
         name: what reasons and reports call it.
         options: see there.
         method: the graphed method that it belongs to.
-        lanes: device index -> the lane to capture into; given to several engines, their graphs
-            share memory.
-        share_inputs: whether graphs of a lane share the memory of their static inputs too.
+        graph_pools: device index -> the pool to capture into; given to several engines, their
+            graphs share memory.
+        share_inputs: whether graphs of a graph pool share the memory of their static inputs too.
     """
 
     #: Whether static inputs are padded arguments, which lie in memory otherwise.
@@ -237,7 +237,7 @@ class Engine:
         name: str,
         options: Options,
         method: Any = None,
-        lanes: dict[int, Lane] | None = None,
+        graph_pools: dict[int, GraphPool] | None = None,
         share_inputs: bool = False,
     ) -> None:
         self.name = name
@@ -247,7 +247,7 @@ class Engine:
         self._share_inputs = share_inputs
         self._lock = new_lock()
         self._keys: OrderedDict[Any, Entry | Refusal] = OrderedDict()
-        self._lanes: dict[int, Lane] = {} if lanes is None else lanes
+        self._graph_pools: dict[int, GraphPool] = {} if graph_pools is None else graph_pools
         self._counts = _Counts()
         self._told: set[str] = set()
         self._tries: Counter[int | str] = Counter()
@@ -287,8 +287,8 @@ class Engine:
     def call(self, fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Answer a call that the attempt at the front did not."""
         for entry in self._others:
-            result = entry.attempt(fn, args, kwargs)
-            if result is not MISS:
+            result = entry.fast_path(fn, args, kwargs)
+            if result is not NO_MATCH:
                 self._promote(entry)
                 return result
         return self._call_by_key(fn, args, kwargs)
@@ -309,7 +309,9 @@ class Engine:
                 recaptures=counts.recaptures,
                 graphs=rows,
                 refused={e.key: e.reason for e in found if isinstance(e, Refusal)},
-                pool_bytes=sum(lane.pool_bytes() for lane in list(self._lanes.values())),
+                pool_bytes=sum(
+                    graph_pool.pool_bytes() for graph_pool in list(self._graph_pools.values())
+                ),
                 input_bytes=sum({k: b for e in entries for k, b in e.input_storages()}.values()),
                 compile_s=0.0 if self._compiled is None else self._compiled.seconds,
                 not_compiled={e.key: e.not_compiled for e in entries if e.not_compiled},
@@ -327,7 +329,7 @@ class Engine:
             graphs = [entry for entry in self._keys.values() if isinstance(entry, Entry)]
             self._keys.clear()
             self._set_hot(())
-            self._lanes.clear()
+            self._graph_pools.clear()
             self._tries.clear()
             self._thrash = self._new_thrash()
             self._asks_layout = self._draws = False
@@ -402,12 +404,12 @@ class Engine:
             return entry.kind(entry.reason)
         if isinstance(entry, Entry):
             return None
-        return self._try_capture(fn, key, leaves, spec, MISS, changes)
+        return self._try_capture(fn, key, leaves, spec, NO_MATCH, changes)
 
     def _call_by_key(
         self, fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> Any:
-        if busy():  # inside the graph of a caller: its graph includes our work
+        if is_inside_gfxgraph():  # inside the graph of a caller: its graph includes our work
             return fn(*args, **kwargs)
         reason = no_graph_now()
         if reason is None:
@@ -423,15 +425,15 @@ class Engine:
             make = functools.partial(self._try_capture, fn, key, leaves, spec, changes=changes)
             return self._first_call(fn, args, kwargs, key, leaves, make)
         if isinstance(entry, Entry):
-            result = MISS
+            result = NO_MATCH
             if validation.due(entry):
                 replay = functools.partial(entry.trial(), fn, args, kwargs, leaves)
                 run = functools.partial(fn, *args, **kwargs)
                 result = self._compared(key, entry, leaves, replay, run)
-            if result is MISS:
+            if result is NO_MATCH:
                 with self._gate.passing() if self._writes else nullcontext():
                     result = entry.replay(fn, args, kwargs, leaves)
-            if result is not MISS:
+            if result is not NO_MATCH:
                 return result
             if self._keys.get(key) is not entry:  # released by another thread meanwhile
                 return self._call_by_key(fn, args, kwargs)
@@ -449,14 +451,14 @@ class Engine:
         """Answer a call by a replay that is compared with eager execution.
 
         Returns:
-            The result; MISS: it was not compared, and nothing was done.
+            The result; NO_MATCH: it was not compared, and nothing was done.
 
         Raises:
             VerificationError: the replay differs, and ``fallback="raise"``.
         """
         found = validation.compare(entry, leaves, self._options.verify, replay, run)
         if found is None:
-            return MISS
+            return NO_MATCH
         if found.difference is None:
             return found.result
         tally.add("validation_failures")
@@ -561,7 +563,7 @@ class Engine:
         executed = Executed()
         with (
             self._gate.passing(),
-            being_busy(),
+            inside_gfxgraph(),
             collectives.noticed() as issued,
             journal.playing(),
             executed.listening(),
@@ -708,7 +710,7 @@ class Engine:
         fits = self.recogniser(fn, leaves, spec)
         kind = _describe_key(leaves, spec)
         opaque = any(not const.is_value for const in constants(spec))
-        on_trial = tree is None and not changes and (called or result is not MISS)
+        on_trial = tree is None and not changes and (called or result is not NO_MATCH)
         found: Traits = {}
         try:
             collectives.raise_if_known()
@@ -749,7 +751,7 @@ class Engine:
                     if entry.captured.draws_random_numbers and not self._draws:
                         self._asks_layout = self._draws = True
                         fits = self.recogniser(fn, leaves, spec)
-            entry.attempt = fits(entry.replay)
+            entry.fast_path = fits(entry.replay)
             entry.on_new_path = functools.partial(self._new_path, key, spec)
             if entry.captured is not None and entry.captured.groups:
                 collectives.release_with_groups(self._release_groups, entry.captured.groups)
@@ -775,7 +777,7 @@ class Engine:
             if tree is not None and tree.captured is None:
                 return None  # released by another thread meanwhile: nothing is wrong with this path
             reason, cls = str(error), type(error)
-            self._count_fallback(reason, calls=int(result is not MISS or called))
+            self._count_fallback(reason, calls=int(result is not NO_MATCH or called))
             # Numbers and texts only: no object of the caller's may live on because of it.
             tries = self._tries[kind] if opaque and tree is None else self._try(hash(key))
             with self._lock:
@@ -788,10 +790,10 @@ class Engine:
                         self._thrash.tried(key, found, None, reason)
                     refuse = functools.partial(self._refuse, reason, cls)
 
-                    def attempt(spec: Spec) -> Attempt:
+                    def fast_path(spec: Spec) -> FastPath:
                         return _refusal_attempt(self.recogniser(fn, leaves, spec), refuse)
 
-                    self._keep_refusal(key, spec, Refusal(kind, reason, cls, miss), attempt)
+                    self._keep_refusal(key, spec, Refusal(kind, reason, cls, miss), fast_path)
             self._release_dropped()
             return error
 
@@ -804,7 +806,7 @@ class Engine:
             return self._tries[what]
 
     def _keep_refusal(
-        self, key: Any, spec: Spec, refusal: Refusal, attempt: Callable[[Spec], Attempt]
+        self, key: Any, spec: Spec, refusal: Refusal, fast_path: Callable[[Spec], FastPath]
     ) -> None:
         """Keep it as long as the objects among the arguments live, which it does not hold.
 
@@ -821,7 +823,7 @@ class Engine:
             key = weak
         except TypeError:  # a class without weak references; not more than graphs are kept
             pass
-        refusal.attempt = attempt(spec)
+        refusal.fast_path = fast_path(spec)
         self._keep(key, refusal)
 
     def _drop_unused(self, kind: str) -> None:
@@ -834,7 +836,7 @@ class Engine:
 
     def recogniser(
         self, fn: Callable[..., Any], leaves: list[torch.Tensor], spec: Spec
-    ) -> Callable[[Callable[..., Any]], Attempt]:
+    ) -> Callable[[Callable[..., Any]], FastPath]:
         """Makes of a replay an attempt that takes calls like this one only."""
         same = _first_of_each(leaves)
         tensors = [leaves[n] for n in dict.fromkeys(same)]
@@ -885,7 +887,11 @@ class Engine:
         self, reason: str, kind: type[Exception], fn: Any, args: Any, kwargs: Any, leaves: Any
     ) -> Any:
         """Answer a call whose key was refused."""
-        return fn(*args, **kwargs) if busy() else self._run_eagerly(fn, args, kwargs, reason, kind)
+        return (
+            fn(*args, **kwargs)
+            if is_inside_gfxgraph()
+            else self._run_eagerly(fn, args, kwargs, reason, kind)
+        )
 
     def _make_entry(
         self,
@@ -974,18 +980,18 @@ class Engine:
         timed: bool = False,
     ) -> Entry:
         device = current_device()
-        first = None if result is MISS else _taken_apart(result)
+        first = None if result is NO_MATCH else _taken_apart(result)
         known = [*leaves, *(first[0] if first else ())]
         on_device = [t for t in known if t.device.type == device.type]
         if not on_device and known:
             raise CaptureError(f"no tensor among arguments and results is on {device.type}")
         index = device.index(on_device[0].device if on_device else torch.device(device.type))
         torch_device = torch.device("cuda", index) if device.type == "cuda" else torch.device("cpu")
-        # Another thread may release the tree, and its lane with it, whenever we do not hold LOCK.
+        # Another thread may release the tree, and its pool with it, whenever we do not hold LOCK.
         grown_from, tree_statics = (None, None) if tree is None else tree.now()
-        lane = self._lane_on(index) if tree is None else tree.lane
+        graph_pool = self._lane_on(index) if tree is None else tree.graph_pool
         # Arguments that nobody called with were made for this, and go with it.
-        ours = leaves if result is MISS else ()
+        ours = leaves if result is NO_MATCH else ()
         allocated = max(0, device.allocated(index) - sum(map(bytes_of, ours)))
 
         # One argument that comes twice is one tensor: the function may ask.
@@ -995,43 +1001,50 @@ class Engine:
                 strides = _strides(leaf, self._asks_layout)
                 behind = alignment(leaf) if self._draws else 0
                 made[id(leaf)] = make_static(leaf, torch_device, strides, behind)
-        statics = [made[id(leaf)] for leaf in leaves]
+        static_inputs = [made[id(leaf)] for leaf in leaves]
         layout: Layout = "own"
         if self._pads:
             layout = "padded"
-        elif any(s.stride() != leaf.stride() for s, leaf in zip(statics, leaves, strict=True)):
+        elif any(
+            s.stride() != leaf.stride() for s, leaf in zip(static_inputs, leaves, strict=True)
+        ):
             layout = "rows"
-        elif list(map(alignment, statics)) != list(map(alignment, leaves)):
+        elif list(map(alignment, static_inputs)) != list(map(alignment, leaves)):
             layout = "aligned"
-        body = _Body(fn if code is None else code.of(fn), spec, statics, torch_device)
+        body = _Body(fn if code is None else code.of(fn), spec, static_inputs, torch_device)
         first_outputs = None if first is None else body.accept(*first)
         opaque = [c.value for c in constants(spec) if not c.is_value]
         tolerance = None if self._options.verify is False else self._options.verify
-        own_statics, input_bytes = list(statics), lane.input_bytes
+        own_statics, input_bytes = list(static_inputs), graph_pool.input_bytes
 
         def room_for(peak_bytes: int) -> None:
-            shared = statics if self._share_inputs else ()
-            admit(lane, functools.partial(lane.bytes_for, peak_bytes, shared), allocated, self)
+            shared = static_inputs if self._share_inputs else ()
+            admit(
+                graph_pool,
+                functools.partial(graph_pool.bytes_for, peak_bytes, shared),
+                allocated,
+                self,
+            )
 
         try:
             captured = None
             # What is timed has to know the way back to the state of now.
             model = None if tree or code or timed else self._model(fn, leaves, spec)
             if model is not None and model.captured is not None:
-                peak_bytes = model.peak_bytes_for(statics)
+                peak_bytes = model.peak_bytes_for(static_inputs)
                 room_for(peak_bytes)
                 captured = capture_like(
                     model.captured,
                     body,
-                    statics,
-                    lane=lane,
+                    static_inputs,
+                    graph_pool=graph_pool,
                     tolerance=tolerance,
                     peak_bytes=peak_bytes,
                 )
             captured = captured or capture(
                 body,
-                statics,
-                lane=lane,
+                static_inputs,
+                graph_pool=graph_pool,
                 # One run is recorded, one compiles, and one is as all others will be.
                 warmup=self._options.warmup if code is None else max(3, self._options.warmup),
                 roots={self.name: fn} | {f"argument {n}": value for n, value in enumerate(opaque)},
@@ -1039,7 +1052,7 @@ class Engine:
                 branching=self._options.branching == "auto",
                 first_outputs=first_outputs,
                 tree=grown_from,
-                statics=tree_statics,
+                static_inputs=tree_statics,
                 share_inputs=self._share_inputs,
                 admit=room_for,
                 compiled=code is not None,
@@ -1047,27 +1060,29 @@ class Engine:
                 layout=layout,
             )
         except BaseException:
-            lane.renew_pool()
+            graph_pool.renew_pool()
             raise
         assert body.out_spec is not None  # it ran
-        lane.learn(captured.peak_bytes)
-        given = [s for s in statics if storage_key(s) in captured.written]
+        graph_pool.learn(captured.peak_bytes)
+        given = [s for s in static_inputs if storage_key(s) in captured.written]
         if given and (shares_memory(leaves) or any(0 in s.stride() for s in given)):
             (captured.root if captured.graft is None else captured.graft.child).reset()
             raise CaptureError(SHARED)
         if tree is not None:
-            return tree.grown(captured, statics, leaves, body.out_spec)
+            return tree.grown(captured, static_inputs, leaves, body.out_spec)
         entry = Entry(
             _describe_key(leaves, spec),
             captured,
-            lane,
-            statics,
+            graph_pool,
+            static_inputs,
             leaves,
             body.out_spec,
             self._options.outputs == "own",
-            lane.input_bytes
+            graph_pool.input_bytes
             - input_bytes
-            + sum(bytes_of(s) for s, own in zip(statics, own_statics, strict=True) if s is own),
+            + sum(
+                bytes_of(s) for s, own in zip(static_inputs, own_statics, strict=True) if s is own
+            ),
         )
         try:
             if entry.overlaps(leaves):
@@ -1080,12 +1095,12 @@ class Engine:
             self._not_compiled(entry, captured.not_compiled)
         return entry
 
-    def _lane_on(self, index: int) -> Lane:
+    def _lane_on(self, index: int) -> GraphPool:
         with self._lock:
-            lane = self._lanes.get(index)
-            if lane is None:
-                lane = self._lanes[index] = Lane(current_device(), index)
-            return lane
+            graph_pool = self._graph_pools.get(index)
+            if graph_pool is None:
+                graph_pool = self._graph_pools[index] = GraphPool(current_device(), index)
+            return graph_pool
 
     def _model(
         self, fn: Callable[..., Any], leaves: list[torch.Tensor], spec: Spec
@@ -1176,7 +1191,7 @@ class _Body:
     Args:
         fn: the function.
         spec: of its arguments.
-        statics: their tensors; the list may be given others.
+        static_inputs: their tensors; the list may be given others.
         device: where the graph runs.
 
     Attributes:
@@ -1187,16 +1202,16 @@ class _Body:
         self,
         fn: Callable[..., Any],
         spec: Spec,
-        statics: list[torch.Tensor],
+        static_inputs: list[torch.Tensor],
         device: torch.device,
     ) -> None:
         self.out_spec: Spec | None = None
-        self._fn, self._spec, self._statics, self._device = fn, spec, statics, device
-        self._shapes = [(static.shape, static.stride()) for static in statics]
+        self._fn, self._spec, self._statics, self._device = fn, spec, static_inputs, device
+        self._shapes = [(static.shape, static.stride()) for static in static_inputs]
 
     def __call__(self) -> list[torch.Tensor]:
-        statics, spec = self._statics, self._spec
-        static_args, static_kwargs = builder(spec, statics)()
+        static_inputs, spec = self._statics, self._spec
+        static_args, static_kwargs = builder(spec, static_inputs)()
         # Autocast keeps casts of weights, which would hide later changes of the weights.
         cached = torch.is_autocast_cache_enabled()
         torch.set_autocast_cache_enabled(False)
@@ -1205,10 +1220,10 @@ class _Body:
         finally:
             torch.set_autocast_cache_enabled(cached)
         after, spec_after = flatten((static_args, static_kwargs))
-        if spec_after != spec or not all(map(is_, after, statics)):
+        if spec_after != spec or not all(map(is_, after, static_inputs)):
             raise CaptureError("argument: the function changes a container that it is given")
         with torch._C.DisableTorchFunction():  # it is us who ask
-            shapes = [(static.shape, static.stride()) for static in statics]
+            shapes = [(static.shape, static.stride()) for static in static_inputs]
         if self._shapes != shapes:
             raise CaptureError("argument: the function changes the shape of a tensor in place")
         if self.out_spec is None:
@@ -1290,7 +1305,7 @@ def _replay_us(*entries: Entry) -> list[float]:
     return [1e6 * statistics.median(seconds) for seconds in zip(*rounds, strict=True)]
 
 
-def _refusal_attempt(fits: Callable[[Any], Attempt], refuse: Any) -> Attempt:
+def _refusal_attempt(fits: Callable[[Any], FastPath], refuse: Any) -> FastPath:
     try:
         return fits(refuse)
     except (RecursionError, ArgumentError):  # a structure too deep for an expression

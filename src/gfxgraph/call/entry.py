@@ -19,18 +19,18 @@ from ..device import Device, generator_state
 from ..errors import CaptureError, MemoryCapError
 from ..graph.capture import CapturedGraph
 from ..graph.guard import Guard
-from ..graph.lane import Lane
+from ..graph.locks import LOCK, PATIENCE
+from ..graph.pool import GraphPool
 from ..graph.segments import run
-from ..graph.turns import LOCK, PATIENCE
 from ..record.effects import overwrite, storage_key
 from ..record.journal import Journal
 from ..stats import tally
-from .signature import MISS, Spec, builder
+from .signature import NO_MATCH, Spec, builder
 
 __all__ = [
     "SHARED",
-    "Attempt",
     "Entry",
+    "FastPath",
     "GraphRow",
     "Refusal",
     "alignment",
@@ -47,8 +47,8 @@ SHARED = (
     "arguments share memory, or an expanded one does with itself, and the function writes to them"
 )
 
-Attempt = Callable[[Callable[..., Any], tuple[Any, ...], dict[str, Any]], Any]
-"""A function of the callable, its positional and its keyword arguments: the result or MISS."""
+FastPath = Callable[[Callable[..., Any], tuple[Any, ...], dict[str, Any]], Any]
+"""A function of the callable, its positional and its keyword arguments: the result or NO_MATCH."""
 
 
 # From so many inputs on it pays to keep autograd out of the copies: entering its guard costs
@@ -101,11 +101,11 @@ class Refusal:
         objects: the arguments that are compared by identity.
     """
 
-    def __init__(self, key: str, reason: str, kind: type[Exception], attempt: Attempt) -> None:
+    def __init__(self, key: str, reason: str, kind: type[Exception], fast_path: FastPath) -> None:
         self.key = key
         self.reason = reason
         self.kind = kind
-        self.attempt = attempt
+        self.fast_path = fast_path
         self.used = 0
         self.objects: list[weakref.ref[Any]] = []
 
@@ -126,8 +126,8 @@ class Entry:
         self,
         key: str,
         captured: CapturedGraph,
-        lane: Lane,
-        statics: list[torch.Tensor],
+        graph_pool: GraphPool,
+        static_inputs: list[torch.Tensor],
         leaves: Sequence[torch.Tensor],
         out_spec: Spec,
         own_outputs: bool,
@@ -146,26 +146,26 @@ class Entry:
         self.keeps: object = None
         self.key = key
         self.out_spec = out_spec
-        self.lane = lane
+        self.graph_pool = graph_pool
         self._twins: weakref.WeakSet[Entry] = weakref.WeakSet()
         self.captured: CapturedGraph | None = captured
         self.counter = tally.replay_counter()
         if captured.launch_ns:  # calls are not timed
             self.counter.ns, self.counter.timed = captured.launch_ns, 1
-        self._statics = statics
+        self._statics = static_inputs
         self._guard = captured.guard
-        self._input_bytes = sum(map(bytes_of, statics))
+        self._input_bytes = sum(map(bytes_of, static_inputs))
         #: Of a function for several sizes: of each output, which dimensions carry which size.
         self.carried: list[dict[int, str]] = []
         self._private_input_bytes = private_input_bytes
-        self._copy = copier(statics, leaves)
+        self._copy = copier(static_inputs, leaves)
         with LOCK:
-            lane.graphs += 1
+            graph_pool.graphs += 1
             # Each call copies them before another graph runs, which may use their memory then.
             if own_outputs and captured.root.step is None:
-                captured.last.outputs = lane.disown(captured.outputs)
+                captured.last.outputs = graph_pool.disown(captured.outputs)
 
-        inputs = set(map(storage_key, statics))
+        inputs = set(map(storage_key, static_inputs))
         # Memory that a call's arguments may not share, because the graph writes to one of the two.
         self._touched = captured.written.keys() - inputs
         if captured.written.keys() & inputs:
@@ -186,7 +186,7 @@ class Entry:
         self._own_outputs = own_outputs
         self._write_back = write_back = [
             (n, static)
-            for n, static in enumerate(statics)
+            for n, static in enumerate(static_inputs)
             if storage_key(static) in captured.written
         ]
         #: Replays for tensors that fit. A closure, since it is the path of every call and looks
@@ -200,7 +200,7 @@ class Entry:
         #: sets it, where there are such calls.
         self.on_new_path: Callable[..., Any] = miss
         #: Recognises a call and replays; whoever keeps this entry sets it.
-        self.attempt: Attempt = miss
+        self.fast_path: FastPath = miss
 
     def replay_with(
         self, copy: Callable[[Sequence[torch.Tensor]], None], build: Callable[[], Any]
@@ -223,7 +223,7 @@ class Entry:
         return twin._make_replay(captured, [])
 
     def trial(self) -> Callable[..., Any]:
-        """A replay that gives MISS where the data takes a path that was not captured."""
+        """A replay that gives NO_MATCH where the data takes a path that was not captured."""
         captured = self.captured
         if captured is None or captured.root.step is None:
             return self.replay
@@ -245,15 +245,15 @@ class Entry:
     @property
     def device(self) -> Device:
         """Where it runs."""
-        return self.lane.device
+        return self.graph_pool.device
 
     @property
     def index(self) -> int:
         """Which one of its kind."""
-        return self.lane.index
+        return self.graph_pool.index
 
     @property
-    def statics(self) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
+    def static_tensors(self) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
         """The static inputs and outputs."""
         return self._statics, [] if self.captured is None else self.captured.outputs
 
@@ -275,8 +275,8 @@ class Entry:
     def _make_replay(
         self, captured: CapturedGraph, write_back: list[tuple[int, torch.Tensor]]
     ) -> Callable[..., Any]:
-        lane, index, counter = self.lane, self.lane.index, self.counter
-        stream_id, is_capturing = lane.device.stream_id, lane.device.is_capturing
+        graph_pool, index, counter = self.graph_pool, self.graph_pool.index, self.counter
+        stream_id, is_capturing = graph_pool.device.stream_id, graph_pool.device.is_capturing
         guard = self._guard
         launch, memory_holds = captured.root.launch or _nothing, guard.memory_holds
         rewritten = _counted(captured.written)
@@ -292,37 +292,37 @@ class Entry:
         def replay(fn: Any, args: Any, kwargs: Any, leaves: Sequence[torch.Tensor]) -> Any:
             # Never for ever: the thread that captures may wait for this one.
             if not LOCK.acquire(False) and not LOCK.acquire(True, PATIENCE):
-                return MISS
+                return NO_MATCH
             scope = None
             try:
                 if below_autograd is not None:
                     if dual["_current_level"] >= 0:
-                        return MISS
+                        return NO_MATCH
                     scope = below_autograd()
                     scope.__enter__()
                 build = self._build
                 if build is None:  # released meanwhile
-                    return MISS
+                    return NO_MATCH
                 stream = stream_id(index)
                 if stream and is_capturing():
-                    return MISS
-                if stream != lane.last_stream:
-                    lane.follow(stream)
+                    return NO_MATCH
+                if stream != graph_pool.last_stream:
+                    graph_pool.follow(stream)
                 if look_first:
                     if not guard.places_hold() and guard.changes():
-                        return MISS
+                        return NO_MATCH
                     if (touched and self.overlaps(leaves)) or (
                         write_back and shares_memory(leaves)
                     ):
-                        return MISS
+                        return NO_MATCH
                 try:
                     self._copy(leaves)
                 except NotImplementedError:  # one of them is a dual tensor of forward-mode AD
-                    return MISS
+                    return NO_MATCH
                 # Asked while the device copies: a graph may not be launched onto memory that is
                 # gone. That a weight was replaced by another may be found out after the launch.
                 if memory_holds and not memory_holds():
-                    return MISS
+                    return NO_MATCH
                 launch()
                 if rewritten:
                     increment_version(rewritten)
@@ -332,7 +332,7 @@ class Entry:
                             leaves[n].copy_(static)
                 # Asked while the device replays.
                 if not look_first and not guard.places_hold() and guard.changes():
-                    return MISS
+                    return NO_MATCH
                 counter.replays += 1
                 return build()
             finally:
@@ -345,8 +345,8 @@ class Entry:
     def _make_tree_replay(
         self, captured: CapturedGraph, write_back: list[tuple[int, torch.Tensor]]
     ) -> Callable[..., Any]:
-        lane, counter, guard, root = self.lane, self.counter, self._guard, captured.root
-        device, index = lane.device, lane.index
+        graph_pool, counter, guard, root = self.graph_pool, self.counter, self._guard, captured.root
+        device, index = graph_pool.device, graph_pool.index
         rewritten, saved = _counted(captured.written), captured.saved
         generators = captured.generators if captured.saves_generator else ()
         calls_user = captured.calls_user
@@ -356,17 +356,17 @@ class Entry:
 
         def replay(fn: Any, args: Any, kwargs: Any, leaves: Sequence[torch.Tensor]) -> Any:
             if not LOCK.acquire(False) and not LOCK.acquire(True, PATIENCE):
-                return MISS
+                return NO_MATCH
             try:
                 if self._build is None or device.is_capturing():
-                    return MISS
+                    return NO_MATCH
                 stream = device.stream_id(index)
-                if stream != lane.last_stream:
-                    lane.follow(stream)
+                if stream != graph_pool.last_stream:
+                    graph_pool.follow(stream)
                 if not guard.places_hold() and guard.changes():
-                    return MISS
+                    return NO_MATCH
                 if self.overlaps(leaves) or (write_back and shares_memory(leaves)):
-                    return MISS
+                    return NO_MATCH
                 with torch.no_grad():
                     values = [region.clone() for region in saved]
                     random = device.rng_state(index) if captured.saves_generator else None
@@ -374,9 +374,9 @@ class Entry:
                     try:
                         self._copy(leaves)
                     except NotImplementedError:
-                        return MISS
+                        return NO_MATCH
                     if guard.memory_holds and not guard.memory_holds():
-                        return MISS
+                        return NO_MATCH
                     if calls_user:  # what that does is done, whatever path the data takes
                         journal = Journal(copies=False, generators=drawn_from)
                         with journal.playing():
@@ -416,11 +416,15 @@ class Entry:
         written = captured.written.items()
         return [*captured.saved, *(tensor for key, tensor in written if key not in inputs)]
 
-    def peak_bytes_for(self, statics: Sequence[torch.Tensor]) -> int:
+    def peak_bytes_for(self, static_inputs: Sequence[torch.Tensor]) -> int:
         """What eager execution takes for other inputs, if it grows as they do."""
         if self.captured is None:
             return 0
-        return self.captured.peak_bytes * sum(map(bytes_of, statics)) // max(1, self._input_bytes)
+        return (
+            self.captured.peak_bytes
+            * sum(map(bytes_of, static_inputs))
+            // max(1, self._input_bytes)
+        )
 
     def input_storages(self) -> Iterator[tuple[int, int]]:
         """Storage key and bytes of each static input."""
@@ -439,12 +443,14 @@ class Entry:
     def grown(
         self,
         captured: CapturedGraph,
-        statics: list[torch.Tensor],
+        static_inputs: list[torch.Tensor],
         leaves: Sequence[torch.Tensor],
         spec: Spec,
     ) -> Entry:
         """An entry with another path, which answers calls from :meth:`take_over` on."""
-        entry = Entry(self.key, captured, self.lane, statics, leaves, spec, self._own_outputs, 0)
+        entry = Entry(
+            self.key, captured, self.graph_pool, static_inputs, leaves, spec, self._own_outputs, 0
+        )
         entry._copy = self._copy
         tally.retire(entry.counter)
         entry.counter = self.counter
@@ -458,7 +464,7 @@ class Entry:
         with LOCK:
             if tree.captured is not None:  # else it was released meanwhile
                 tree.captured = None  # its graphs live on
-                tree.lane.graphs -= 1
+                tree.graph_pool.graphs -= 1
                 tree._forget()
             if self.captured is not None and self.captured.graft is not None:
                 self.captured.graft.attach()
@@ -483,11 +489,13 @@ class Entry:
 
     def static_inputs(self) -> list[torch.Tensor]:
         """The static inputs; from now on a call may pass them, and they are not copied."""
-        statics = self._statics
+        static_inputs = self._statics
 
         def copy_others(leaves: Sequence[torch.Tensor]) -> None:
-            others = [(s, leaf) for s, leaf in zip(statics, leaves, strict=True) if leaf is not s]
-            ours = set(map(storage_key, statics))
+            others = [
+                (s, leaf) for s, leaf in zip(static_inputs, leaves, strict=True) if leaf is not s
+            ]
+            ours = set(map(storage_key, static_inputs))
             # A static input that stands in another's place is read before it is written.
             others = [
                 (s, leaf.clone() if storage_key(leaf) in ours else leaf) for s, leaf in others
@@ -496,7 +504,7 @@ class Entry:
                 (_copy_expanded if 0 in static.stride() else _copy_one)(static, leaf)
 
         self._copy = copy_others
-        return statics
+        return static_inputs
 
     def row(self) -> GraphRow:
         """What ``stats()`` shows of it."""
@@ -521,7 +529,7 @@ class Entry:
         with LOCK:
             if self.captured is not None:
                 self.captured.release()
-                self.lane.release(self._statics)
+                self.graph_pool.release(self._statics)
                 tally.retire(self.counter)
             self.captured = None
             self._forget()
@@ -536,12 +544,12 @@ class Entry:
         self._guard = Guard({}, (), ())
         self.keeps = None
         self._copy = _nothing
-        self.attempt = self.replay = self.on_new_path = miss
+        self.fast_path = self.replay = self.on_new_path = miss
 
 
 def miss(*args: Any) -> Any:
     """The attempt of what cannot answer any call."""
-    return MISS
+    return NO_MATCH
 
 
 def shares_memory(leaves: Sequence[torch.Tensor]) -> bool:
@@ -668,12 +676,12 @@ def _counted(written: dict[int, torch.Tensor]) -> list[torch.Tensor]:
 
 
 def copier(
-    statics: list[torch.Tensor], leaves: Sequence[torch.Tensor]
+    static_inputs: list[torch.Tensor], leaves: Sequence[torch.Tensor]
 ) -> Callable[[Sequence[torch.Tensor]], None]:
-    """A function that copies tensors like ``leaves`` into ``statics``, one launch a dtype."""
+    """A function that copies tensors like ``leaves`` into ``static_inputs``, one launch a dtype."""
     groups: dict[torch.dtype, list[int]] = {}
     alone: list[int] = []
-    for n, (static, leaf) in enumerate(zip(statics, leaves, strict=True)):
+    for n, (static, leaf) in enumerate(zip(static_inputs, leaves, strict=True)):
         if not leaf.numel():
             continue
         lazy = static.is_conj() or static.is_neg() or 0 in static.stride()
@@ -683,11 +691,11 @@ def copier(
             alone.append(n)
     if not groups and not alone:
         return _nothing
-    if not alone and len(groups) == 1 and len(next(iter(groups.values()))) == len(statics):
-        return functools.partial(torch._foreach_copy_, statics)
+    if not alone and len(groups) == 1 and len(next(iter(groups.values()))) == len(static_inputs):
+        return functools.partial(torch._foreach_copy_, static_inputs)
 
     picks = [
-        ([statics[n] for n in members], itemgetter(*members, members[0]))
+        ([static_inputs[n] for n in members], itemgetter(*members, members[0]))
         for members in groups.values()
     ]
 
@@ -699,7 +707,8 @@ def copier(
     if not alone:
         return copy_groups
     ways = [
-        (_copy_expanded if 0 in statics[n].stride() else _copy_one, statics[n], n) for n in alone
+        (_copy_expanded if 0 in static_inputs[n].stride() else _copy_one, static_inputs[n], n)
+        for n in alone
     ]
     dual = vars(forward_ad)
 

@@ -20,7 +20,7 @@ from .buckets.padding import Padding
 from .buckets.sizes import Buckets, Dims, Larger, OutDims, Rows
 from .compiled import Compile
 from .engine import Engine, GraphedStats, Options, reset_with
-from .signature import MISS
+from .signature import NO_MATCH
 from .suitable import describe
 
 __all__ = ["Graphed", "GraphedStats", "compile", "graphed"]
@@ -249,7 +249,7 @@ class Graphed(Generic[F]):
         """Call ``fn``, from a graph if there is one for these arguments."""
         engine = self._engine
         result = engine.front(self.__wrapped__, args, kwargs)
-        if result is not MISS:
+        if result is not NO_MATCH:
             return result
         if args and self._is_method_of(args[0]):  # Parent.method(self, x), or under @property
             return _BoundGraphed(self, args[0])(*args[1:], **kwargs)
@@ -343,7 +343,7 @@ class _BoundGraphed:
     def __call__(self, /, *args: Any, **kwargs: Any) -> Any:
         engine = self._engine
         result = engine.front(self.__wrapped__, args, kwargs)
-        return engine.call(self.__wrapped__, args, kwargs) if result is MISS else result
+        return engine.call(self.__wrapped__, args, kwargs) if result is NO_MATCH else result
 
     def stats(self) -> GraphedStats:
         """See :meth:`Graphed.stats`; of this instance alone."""

@@ -25,7 +25,7 @@ from torch.utils import _pytree
 from ..errors import ArgumentError
 
 __all__ = [
-    "MISS",
+    "NO_MATCH",
     "TOO_DEEP",
     "Condition",
     "Const",
@@ -38,7 +38,7 @@ __all__ = [
     "without_objects",
 ]
 
-MISS: Any = object()
+NO_MATCH: Any = object()
 """What an attempt at a call returns when its graph does not fit, or may not be used any more."""
 
 Spec = tuple[Any, ...]
@@ -310,7 +310,7 @@ def matcher(
     same: Sequence[int],
     then: Callable[[Any, tuple[Any, ...], dict[str, Any], Sequence[torch.Tensor]], Any],
 ) -> Callable[[Any, tuple[Any, ...], dict[str, Any]], Any]:
-    """A function of ``(fn, args, kwargs)``: :data:`MISS`, or what ``then`` makes of a call.
+    """A function of ``(fn, args, kwargs)``: :data:`NO_MATCH`, or what ``then`` makes of a call.
 
     Args:
         args: spec of the tuple of positional arguments.
@@ -326,7 +326,7 @@ def matcher(
     found: list[str] = []
     once = len(set(same)) == len(same)
     if once and all(child == _TENSOR for child in args[3]) and not kwargs[3]:
-        source.line(f"if len(args) != {len(args[3])} or kwargs: return MISS")
+        source.line(f"if len(args) != {len(args[3])} or kwargs: return NO_MATCH")
         result = star = "args"
     else:
         source.match("args", args, found)
@@ -335,9 +335,9 @@ def matcher(
         star = "(" + "".join(f"{found[n]}, " for n in dict.fromkeys(same)) + ")"
         for name, first in zip(found, same, strict=True):
             if found[first] is not name:
-                source.line(f"if {name} is not {found[first]}: return MISS")
+                source.line(f"if {name} is not {found[first]}: return NO_MATCH")
     if check is not None:
-        source.line(f"if not {source.name(check)}(*{star}): return MISS")
+        source.line(f"if not {source.name(check)}(*{star}): return NO_MATCH")
     for asked, name, expected in conditions:
         value = (
             f"{source.name(asked)}[{name!r}]"
@@ -346,7 +346,7 @@ def matcher(
             if name
             else f"{source.name(asked)}()"
         )
-        source.line(f"if {value} is not {source.name(expected)}: return MISS")
+        source.line(f"if {value} is not {source.name(expected)}: return NO_MATCH")
     source.line(f"leaves = {result}")
     return source.compile(
         "match(fn, args, kwargs)", f"{source.name(then)}(fn, args, kwargs, leaves)"
@@ -380,7 +380,7 @@ class _Source:
 
     def __init__(self) -> None:
         self._lines: list[str] = []
-        self._names: dict[str, Any] = {"MISS": MISS}
+        self._names: dict[str, Any] = {"NO_MATCH": NO_MATCH}
 
     def line(self, text: str) -> None:
         self._lines.append(text)
@@ -396,7 +396,7 @@ class _Source:
         if self._lines:
             # An argument that lacks what it had (an attribute, a key) does not fit.
             lines += ["    try:", *(f"        {line}" for line in self._lines)]
-            lines += ["    except (AttributeError, LookupError):", "        return MISS"]
+            lines += ["    except (AttributeError, LookupError):", "        return NO_MATCH"]
         text = "\n".join([*lines, f"    return {result}"])
         try:
             code = _code(text)
@@ -418,46 +418,46 @@ class _Source:
         _, cls, keys, children, *more = spec
         here = f"n{len(self._lines)}"
         self.line(f"{here} = {expression}")
-        self.line(f"if type({here}) is not {self.name(cls)}: return MISS")
+        self.line(f"if type({here}) is not {self.name(cls)}: return NO_MATCH")
         if kind in ("sequence", "namedtuple", "structseq"):
-            self.line(f"if len({here}) != {len(children)}: return MISS")
+            self.line(f"if len({here}) != {len(children)}: return NO_MATCH")
             if kind == "namedtuple" and cls.__dictoffset__:
-                self.line(f"if {here}.__dict__: return MISS")
+                self.line(f"if {here}.__dict__: return NO_MATCH")
             parts = [f"{here}[{n}]" for n in range(len(children))]
         elif kind in ("dict", "mapping"):
             if cls is OrderedDict:
-                self.line(f"if {here}.__dict__: return MISS")
+                self.line(f"if {here}.__dict__: return NO_MATCH")
             key_types = more[0]
             if kind == "mapping":
                 key_types, attributes, count = more[0]
-                self.line(f"if len({here}.__dict__) != {count}: return MISS")
+                self.line(f"if len({here}.__dict__) != {count}: return NO_MATCH")
                 for name, const in attributes:
                     self._match_const(f"{here}.{name}", const)
                 self.line(f"{here} = {here}.data")
-                self.line(f"if type({here}) is not {self.name(dict)}: return MISS")
-            self.line(f"if tuple({here}) != {self.name(keys)}: return MISS")
+                self.line(f"if type({here}) is not {self.name(dict)}: return NO_MATCH")
+            self.line(f"if tuple({here}) != {self.name(keys)}: return NO_MATCH")
             if expression != "kwargs":  # 1, True and an enum may be equal as keys
                 types_found = f"tuple(map(type, {here}))"
-                self.line(f"if {types_found} != {self.name(key_types)}: return MISS")
+                self.line(f"if {types_found} != {self.name(key_types)}: return NO_MATCH")
             parts = [f"{here}_{n}" for n in range(len(children))]
             if parts:
                 self.line(f"{', '.join(parts)}, = {here}.values()")
         elif kind == "fields":
-            self.line(f"if tuple({here}) != {self.name(keys)}: return MISS")
-            self.line(f"if len({here}.__dict__) != {more[0]}: return MISS")
+            self.line(f"if tuple({here}) != {self.name(keys)}: return NO_MATCH")
+            self.line(f"if len({here}.__dict__) != {more[0]}: return NO_MATCH")
             parts = [f"{here}[{self.name(key)}]" for key in keys]
         elif kind in ("dataclass", "slice"):
             if kind == "dataclass" and cls.__dictoffset__:
-                self.line(f"if len({here}.__dict__) != {more[0]}: return MISS")
+                self.line(f"if len({here}.__dict__) != {more[0]}: return NO_MATCH")
             parts = [f"{here}.{key}" for key in keys]
         elif kind == "namespace":
-            self.line(f"if tuple({here}.__dict__) != {self.name(keys)}: return MISS")
+            self.line(f"if tuple({here}.__dict__) != {self.name(keys)}: return NO_MATCH")
             parts = [f"{here}.__dict__[{self.name(key)}]" for key in keys]
         else:
             flatten_fn = self.name(_pytree.SUPPORTED_NODES[cls].flatten_fn)
             self.line(f"{here}, {here}_context = {flatten_fn}({here})")
             self.match(f"{here}_context", keys, found)  # it holds no tensors
-            self.line(f"if len({here}) != {len(children)}: return MISS")
+            self.line(f"if len({here}) != {len(children)}: return NO_MATCH")
             parts = [f"{here}[{n}]" for n in range(len(children))]
         for part, child in zip(parts, children, strict=True):
             if child == _TENSOR:
@@ -474,10 +474,10 @@ class _Source:
         cls = type(known)
         self.line(f"{here} = {expression}")
         if isinstance(const, _Weak):
-            self.line(f"if {here} is not {value}(): return MISS")
+            self.line(f"if {here} is not {value}(): return NO_MATCH")
             return
         if not const.is_value or known is None or cls is bool or isinstance(known, enum.Enum):
-            self.line(f"if {here} is not {value}: return MISS")
+            self.line(f"if {here} is not {value}: return NO_MATCH")
             return
         differs = f"{here} != {value}"
         if _is_numpy_scalar(known):
@@ -486,7 +486,7 @@ class _Source:
             differs = f"{self.name(_bits)}({here}) != {self.name(_bits(known))}"
         self.line(
             f"if {here} is not {value} and (type({here}) is not {self.name(cls)} or {differs}):"
-            " return MISS"
+            " return NO_MATCH"
         )
 
     def build(self, spec: Spec, leaves: Any) -> str:

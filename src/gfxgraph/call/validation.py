@@ -20,9 +20,9 @@ import torch
 from ..device import generator_state
 from ..errors import ArgumentError
 from ..graph.compare import Tolerance, difference
-from ..graph.turns import CAPTURING, LOCK, being_busy
-from .entry import Attempt, Entry, Refusal
-from .signature import MISS, flatten
+from ..graph.locks import CAPTURING, LOCK, inside_gfxgraph
+from .entry import Entry, FastPath, Refusal
+from .signature import NO_MATCH, flatten
 
 __all__ = [
     "Comparison",
@@ -88,15 +88,15 @@ def is_due(replays: int, compared_at: int | None) -> bool:
     return compared_at is None or (replays + 1) // number > compared_at // number
 
 
-def front(entry: Entry | Refusal) -> Attempt:
+def front(entry: Entry | Refusal) -> FastPath:
     """The attempt of ``entry``, but for the calls that are to be compared."""
     if not _every or isinstance(entry, Refusal):
-        return entry.attempt
+        return entry.fast_path
     return functools.partial(_unless_due, entry)
 
 
 def _unless_due(entry: Entry, fn: Any, args: Any, kwargs: Any) -> Any:
-    return MISS if due(entry) else entry.attempt(fn, args, kwargs)
+    return NO_MATCH if due(entry) else entry.fast_path(fn, args, kwargs)
 
 
 @dataclass(frozen=True)
@@ -128,7 +128,7 @@ def compare(
         entry: the graph.
         leaves: the tensors of the call.
         tolerance: see :func:`~gfxgraph.graph.compare.difference`; ``False`` stands for ``True``.
-        replay: gives the result of a replay, or ``MISS`` where that could not be.
+        replay: gives the result of a replay, or ``NO_MATCH`` where that could not be.
         run: calls the function.
 
     Returns:
@@ -149,7 +149,7 @@ def compare(
         given = [leaves[n] for n in entry.written_inputs]
         state = _State(entry, [*captured.regions, *given])
         result = replay()
-        if result is MISS:
+        if result is NO_MATCH:
             return None
         entry.compared_at = entry.replays
         with torch.no_grad():
@@ -159,7 +159,7 @@ def compare(
         state.put_back()
         if not state.is_any:
             alone.close()
-        with being_busy():
+        with inside_gfxgraph():
             expected = run()
         with torch.no_grad():
             allowed = True if tolerance is False else tolerance

@@ -18,7 +18,7 @@ from ..device import DeviceFacts, current_device
 from .encoder import MAX_TOKENS, Batch, SentenceEncoder, Tokens, batches, tokenize
 from .passages import InputError, passages
 
-__all__ = ["Difference", "GraphRow", "Hit", "Padding", "Report", "Timing", "run"]
+__all__ = ["DemoReport", "Difference", "GraphRow", "Hit", "Padding", "Timing", "run"]
 
 # Each combination of the two is a graph.
 _LENGTHS = 4
@@ -97,7 +97,7 @@ class Hit:
 
 
 @dataclass(frozen=True)
-class Report:
+class DemoReport:
     """All that a run of the demo found."""
 
     device: DeviceFacts
@@ -149,7 +149,7 @@ def run(
     top: int = 3,
     limit: int | None = None,
     track: Track = _untracked,
-) -> Report:
+) -> DemoReport:
     """Embed the passages of ``text`` and find those nearest to ``query``.
 
     Args:
@@ -185,7 +185,7 @@ def run(
         timing = _time(eager, pool, todo)
 
     apart = (expected - vectors)[: len(found)].abs()
-    return Report(
+    return DemoReport(
         device=current_device().facts(),
         passages=len(found),
         truncated=sum(tokens.truncated[: len(found)]),

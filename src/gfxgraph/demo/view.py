@@ -9,12 +9,12 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from .demo import Report
+from .demo import DemoReport
 
 __all__ = ["show"]
 
 
-def show(report: Report, console: Console) -> None:
+def show(report: DemoReport, console: Console) -> None:
     """Print ``report`` on ``console``."""
     table = Table.grid(padding=(0, 2))
     table.add_column(style="bold", no_wrap=True)
@@ -32,7 +32,7 @@ def show(report: Report, console: Console) -> None:
         console.print(Text(textwrap.indent(textwrap.fill(hit.text, 76), "  ")))
 
 
-def _lines(report: Report) -> Iterator[tuple[str, Text]]:
+def _lines(report: DemoReport) -> Iterator[tuple[str, Text]]:
     difference, padding, timing = report.difference, report.padding, report.timing
     batch_sizes, lengths = (", ".join(map(str, sizes)) for sizes in report.buckets.values())
     rows, tokens = timing.bucket
@@ -76,7 +76,7 @@ def _lines(report: Report) -> Iterator[tuple[str, Text]]:
     return ((name, Text(value)) for name, value in lines)
 
 
-def _graphs(report: Report) -> Table:
+def _graphs(report: DemoReport) -> Table:
     table = Table(box=None, padding=(0, 2, 0, 0), header_style="")
     table.add_column("graph", no_wrap=True)
     for name in ("replays", "inputs", "adds"):
@@ -87,7 +87,7 @@ def _graphs(report: Report) -> Table:
     return table
 
 
-def _device(report: Report) -> str:
+def _device(report: DemoReport) -> str:
     facts = report.device
     versions = {"driver": facts.driver, "runtime": facts.runtime, "torch": facts.torch}
     known = [f"{name} {version}" for name, version in versions.items() if version]

@@ -19,7 +19,7 @@ from ..forking import in_child, new_lock
 from ..interpose.dynamo import step_aside, step_back
 from . import emulated_rules as rules
 from .emulated_memory import MemoryPool
-from .emulated_shapes import Rehearsal
+from .emulated_shapes import ShapeInference
 from .operator_table import Call, copies_host_scalar, refusal
 from .operators import (
     is_composite,
@@ -103,7 +103,7 @@ class Capture:
         self.is_open = False
         self._generators = generators | {generator_id(torch.default_generator)}
         self._failure: str | None = None
-        self._rehearsal = Rehearsal()
+        self._rehearsal = ShapeInference()
         # Tensors that are on the host also where there is a GPU, by storage.
         self._on_host: dict[int, torch.UntypedStorage] = {}
 

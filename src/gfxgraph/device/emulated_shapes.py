@@ -15,12 +15,12 @@ from ..forking import new_lock
 from . import emulated_rules as rules
 from .base import generator_state
 
-__all__ = ["Rehearsal"]
+__all__ = ["ShapeInference"]
 
 Resized = list[tuple[torch.Tensor, torch.Tensor]]
 
 
-class Rehearsal:
+class ShapeInference:
     """Runs operators on fake tensors; on zeros, where an operator does not know fake ones."""
 
     def __init__(self) -> None:

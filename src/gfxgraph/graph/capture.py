@@ -34,18 +34,18 @@ from .first_call import one_shots_before, raise_if_moved
 from .first_replay import compare_all, first_replay, rounding, timed_replay, verify
 from .guard import Guard
 from .host_state import HostState
-from .lane import Lane
+from .locks import LOCK, inside_gfxgraph
+from .pool import GraphPool
 from .segments import Graft, Segment
 from .state import PythonState
-from .trace import Failed, Traced, capture_somehow, trace
-from .turns import LOCK, being_busy
+from .trace import Failed, Traced, capture_with_fallbacks, trace
 from .warm_up import Layout, Run, WarmedUp, no_side_effects, one_line, report_line, some, warm_up
 
 __all__ = [
     "CapturedGraph",
     "capture",
     "capture_like",
-    "rehearse",
+    "run_and_roll_back",
 ]
 
 
@@ -135,14 +135,14 @@ def capture(
     function: Callable[[], list[torch.Tensor]],
     inputs: list[torch.Tensor],
     *,
-    lane: Lane,
+    graph_pool: GraphPool,
     warmup: int,
     roots: dict[str, object],
     tolerance: Tolerance | None,
     branching: bool = True,
     first_outputs: list[torch.Tensor] | None = None,
     tree: CapturedGraph | None = None,
-    statics: Sequence[torch.Tensor] | None = None,
+    static_inputs: Sequence[torch.Tensor] | None = None,
     share_inputs: bool = False,
     admit: Callable[[int], None] = lambda peak_bytes: None,
     compiled: bool = False,
@@ -158,7 +158,7 @@ def capture(
     Args:
         function: runs on the static inputs and returns the static outputs.
         inputs: the arguments, in memory of their own; holds the static inputs afterwards.
-        lane: the memory pool to capture into, and the stream to warm up and to capture on.
+        graph pool: the memory pool to capture into, and the stream to warm up and to capture on.
         warmup: how many eager runs before the capture, at least 1.
         roots: the Python objects that the function reaches, by name.
         tolerance: how far the first replay may be from eager; ``None``: do not compare.
@@ -168,8 +168,8 @@ def capture(
             static inputs now.
         tree: what was captured of the function for other data. The new path follows on that, and
             is added to it by whoever keeps it.
-        statics: the static inputs of ``tree``. Other threads may go on replaying it.
-        share_inputs: put the static inputs on memory that all graphs of the lane use for theirs,
+        static_inputs: the static inputs of ``tree``. Other threads may go on replaying it.
+        share_inputs: put the static inputs on memory that all graphs of the pool use for theirs,
             where that can be.
         admit: raises if there is no room for what takes so many bytes at its peak.
         compiled: whether ``function`` runs compiled code wherever it is not under our modes; that
@@ -185,7 +185,7 @@ def capture(
             line where there is one; the error that was met first, if any, is its ``__cause__``.
         VerificationError: the first replay differs from eager execution.
     """
-    device, index = lane.device, lane.index
+    device, index = graph_pool.device, graph_pool.index
     log = UndoLog()
     python_state = PythonState(roots)
     if python_state.scripted:
@@ -203,7 +203,7 @@ def capture(
 
     def rewind() -> None:
         # On the stream of the runs, which saved the values: their memory is used again there.
-        with device.on_stream(lane.stream, index):
+        with device.on_stream(graph_pool.stream, index):
             log.undo()
         host.rewind()
 
@@ -213,7 +213,7 @@ def capture(
         inputs,
         given,
         given,
-        lane,
+        graph_pool,
         roots,
         log,
         python_state,
@@ -227,15 +227,15 @@ def capture(
     traced: Traced | None = None
     sample: list[torch.Tensor] = []
     try:
-        with being_busy(), without_graphs_of_inductor(), refused() as issued:
-            with device.on_stream(lane.stream, index):
+        with inside_gfxgraph(), without_graphs_of_inductor(), refused() as issued:
+            with device.on_stream(graph_pool.stream, index):
                 eager = warm_up(this, warmup)
             host.check_still()
             least = _least(eager, device)
             if tolerance is not None:
                 this.judge = functools.partial(difference, tolerance=tolerance, least=least)
             if python_state.missed():
-                with device.on_stream(lane.stream, index):
+                with device.on_stream(graph_pool.stream, index):
                     _refuse_memos(this)
             if (
                 first_outputs is not None
@@ -271,13 +271,13 @@ def capture(
             # What a call writes to them is copied back to its arguments, and a host that reads
             # them between two graphs may take its time: such inputs stay apart.
             regions = set(map(storage_key, log.regions()))
-            if statics is not None:
-                this.statics = list(statics)
+            if static_inputs is not None:
+                this.static_inputs = list(static_inputs)
             elif share_inputs and not (
                 eager.recording.breaks() or regions & set(map(storage_key, inputs))
             ):
-                this.statics = lane.shared_inputs(inputs)
-            traced = capture_somehow(this, eager, branching, root)
+                this.static_inputs = graph_pool.shared_inputs(inputs)
+            traced = capture_with_fallbacks(this, eager, branching, root)
             rewind()
             if tolerance is not None:
                 expected, states = (eager.outputs, eager.written), eager.states
@@ -418,7 +418,7 @@ def capture_like(
     function: Callable[[], list[torch.Tensor]],
     inputs: list[torch.Tensor],
     *,
-    lane: Lane,
+    graph_pool: GraphPool,
     tolerance: Tolerance | None,
     peak_bytes: int,
 ) -> CapturedGraph | None:
@@ -426,13 +426,13 @@ def capture_like(
 
     A single eager run takes the place of warm-up and recording: it has to use the tensors that
     ``model`` uses and no others, write to nothing, draw nothing, and leave Python as it is. Static
-    inputs are shared with the other graphs of the lane.
+    inputs are shared with the other graphs of the graph pool.
 
     Args:
         model: what was captured before; it is plain.
         function: as for :func:`capture`.
         inputs: as for :func:`capture`; holds others afterwards.
-        lane: as for :func:`capture`.
+        graph pool: as for :func:`capture`.
         tolerance: as for :func:`capture`.
         peak_bytes: what it takes in eager execution, as far as can be told.
 
@@ -440,17 +440,19 @@ def capture_like(
         The graph; ``None`` where anything was not as expected, with nothing changed: capture it
         the long way, which finds out what it is.
     """
-    device, index, given = lane.device, lane.index, list(inputs)
+    device, index, given = graph_pool.device, graph_pool.index, list(inputs)
     host = HostState(device, index)
     nothing, undo = PythonState({}), UndoLog()
-    this = Run(function, inputs, given, given, lane, {}, undo, nothing, host, lambda: None, set())
+    this = Run(
+        function, inputs, given, given, graph_pool, {}, undo, nothing, host, lambda: None, set()
+    )
     traced: Traced | None = None
     captured: CapturedGraph | None = None
     try:
         with _only_computes(model, device, index, given) as watching:
-            with device.on_stream(lane.stream, index), watching:
+            with device.on_stream(graph_pool.stream, index), watching:
                 outputs = function()
-            this.statics = lane.shared_inputs(inputs)
+            this.static_inputs = graph_pool.shared_inputs(inputs)
             traced = trace(this, None, listen=False)
         sample: list[torch.Tensor] = []
         if tolerance is not None:
@@ -470,7 +472,7 @@ def capture_like(
         # Met again, and explained, on the long way.
         log(logging.DEBUG, "not_alike", because=one_line(error))
         if isinstance(error, Failed):
-            lane.renew_pool()
+            graph_pool.renew_pool()
     finally:
         if captured is None:
             inputs[:] = given
@@ -515,7 +517,7 @@ def _only_computes(
         more.append(f"does something outside of torch ({what})")
         return True
 
-    with being_busy(), side_effects(effect), uncompiled, refused() as issued:
+    with inside_gfxgraph(), side_effects(effect), uncompiled, refused() as issued:
         try:
             yield mode
         finally:
@@ -533,7 +535,7 @@ def _only_computes(
         raise Unexpected(f"the function {', '.join(more)}")
 
 
-def rehearse(
+def run_and_roll_back(
     function: Callable[..., Any],
     args: tuple[Any, ...],
     kwargs: dict[str, Any],
@@ -579,7 +581,7 @@ def rehearse(
     host.refuse_one_shots("and is tried with arguments that nobody called it with")
     recorder = Recorder(device.type, inputs, written, keep_values=True, generators=host)
     try:
-        with being_busy(), no_side_effects(), refused(), recorder.watching():
+        with inside_gfxgraph(), no_side_effects(), refused(), recorder.watching():
             result = function(*args, **kwargs)
             # It may be memory that is put back now.
             result = pytree.tree_map_only(torch.Tensor, torch.clone, result)

@@ -12,9 +12,9 @@ from ..errors import VerificationError
 from ..record.effects import overwrite
 from ..stats import tally
 from .compare import BY_DTYPE, Tolerance, difference
+from .locks import LOCK
 from .segments import run
 from .trace import Traced
-from .turns import LOCK
 from .warm_up import Run, Tensors, cloned
 
 __all__ = [
@@ -43,9 +43,9 @@ def first_replay(
     Raises:
         VerificationError: it took another path than the capture.
     """
-    lane = this.lane
+    graph_pool = this.graph_pool
     with LOCK:
-        lane.follow(lane.device.stream_id(lane.index))
+        graph_pool.follow(graph_pool.device.stream_id(graph_pool.index))
         with torch.no_grad():
             for static, value in zip(this.inputs, this.given, strict=True):
                 if static is not value:
@@ -65,7 +65,7 @@ def first_replay(
 
 def timed_replay(traced: Traced, this: Run) -> float:
     """Seconds of a replay until the device is done; the state it finds is put back."""
-    device, index = this.lane.device, this.lane.index
+    device, index = this.graph_pool.device, this.graph_pool.index
     this.rewind()
     device.synchronize(index)
     start = time.perf_counter()

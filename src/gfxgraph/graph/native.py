@@ -20,7 +20,7 @@ from ..interpose.source import users_line
 from ..record import collectives
 from ..stats import log, tally
 from .liveness import InputLiveness
-from .turns import busy
+from .locks import is_inside_gfxgraph
 
 __all__ = ["NO_SIZES", "NativeGraph"]
 
@@ -127,7 +127,7 @@ class NativeGraph(_Base):  # type: ignore[misc]
             )
         self.check_that_it_may_begin()
         device = current_device()
-        if not busy():  # our own captures have made room before
+        if not is_inside_gfxgraph():  # our own captures have made room before
             self._check_memory(device)
         # A pool of our own making, where torch would make a private one: its name is needed to
         # release it when the capture fails.
@@ -147,7 +147,7 @@ class NativeGraph(_Base):  # type: ignore[misc]
         self.owns_pool = pool is None
         self._liveness = None
         # Our own captures keep alive what they read.
-        if check_input_liveness or (self.check_liveness and not busy()):
+        if check_input_liveness or (self.check_liveness and not is_inside_gfxgraph()):
             self._liveness = InputLiveness()
             self._liveness.start()
         log(logging.DEBUG, "capture_begin", pool=handle, mode=capture_error_mode)
@@ -168,7 +168,7 @@ class NativeGraph(_Base):  # type: ignore[misc]
         self._capture_stream = None
         self._look_away()
         self._look_away = _nothing
-        if not busy():  # our own captures know what they capture
+        if not is_inside_gfxgraph():  # our own captures know what they capture
             tell_if_compiled(self._compiled_before, lambda: str(users_line()))
         try:
             super().capture_end()
@@ -185,7 +185,7 @@ class NativeGraph(_Base):  # type: ignore[misc]
             self._has_failed = True
             raise
         self._is_captured = True
-        if self._issued.groups and not busy():
+        if self._issued.groups and not is_inside_gfxgraph():
             collectives.release_with_groups(self._release_with_group, self._issued.groups)
         tally.add("capture_count")
         log(logging.DEBUG, "capture_end", pool=self._capture_pool)

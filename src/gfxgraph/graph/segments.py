@@ -24,8 +24,8 @@ from ..device.operators import is_view
 from ..errors import CaptureError
 from ..interpose.source import Source, users_line
 from ..record.effects import tensors_in
+from ..record.interceptor import Interceptor, Point
 from ..record.recorder import Event, Same
-from ..record.watch import Point, Watch
 from .native import NativeGraph
 
 __all__ = ["Segment", "Step", "Tracer", "run"]
@@ -267,14 +267,14 @@ class Graft:
         self.parent.children[self.key] = self.child
 
 
-class Tracer(Watch):
+class Tracer(Interceptor):
     """Captures a function as segments, following a recording of the same call.
 
     Args:
         events: the points of the recording, in order.
         begin: begins a capture.
         root: the tree so far, whose shared part is gone through without running anything.
-        options: see :class:`Watch`.
+        options: see :class:`Interceptor`.
 
     Attributes:
         graft: where the new part belongs; ``None``: it is a tree of its own.

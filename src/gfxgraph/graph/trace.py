@@ -20,15 +20,15 @@ from ..record.explain import explain
 from ..record.recorder import Recording
 from ..record.rules import RULES
 from ..stats import log
+from .locks import LOCK, no_garbage_collection, release_waiting
 from .native import NativeGraph
 from .segments import Failure, Graft, Segment, Tracer
-from .turns import LOCK, no_garbage_collection, release_waiting
 from .warm_up import Run, WarmedUp, one_line, other_inputs, record_run, report_line
 
 __all__ = [
     "Failed",
     "Traced",
-    "capture_somehow",
+    "capture_with_fallbacks",
     "trace",
 ]
 
@@ -55,7 +55,9 @@ class Traced:
         (self.root if self.graft is None else self.graft.child).reset()
 
 
-def capture_somehow(this: Run, eager: WarmedUp, branching: bool, root: Segment | None) -> Traced:
+def capture_with_fallbacks(
+    this: Run, eager: WarmedUp, branching: bool, root: Segment | None
+) -> Traced:
     """Capture as it is, or by folding and branching; an operator that fails becomes a branch.
 
     Args:
@@ -68,11 +70,11 @@ def capture_somehow(this: Run, eager: WarmedUp, branching: bool, root: Segment |
         CaptureError: it cannot be captured.
     """
     # The emulated device captures under modes, where nothing runs compiled.
-    if this.lane.device.kind != "emulated" and (this.compiled or eager.recording.compiles):
+    if this.graph_pool.device.kind != "emulated" and (this.compiled or eager.recording.compiles):
         try:
             return trace_compiled(this, eager)
         except Failed as failed:
-            this.lane.renew_pool()
+            this.graph_pool.renew_pool()
             if this.compiled or isinstance(failed.__cause__, torch.OutOfMemoryError):
                 raise failed.explained from failed.__cause__
             this.rewind()
@@ -92,11 +94,11 @@ def capture_somehow(this: Run, eager: WarmedUp, branching: bool, root: Segment |
                     if failed.cause_is_final and not only:
                         raise
                     log(logging.DEBUG, "captured_again", because=str(failed.explained))
-                    this.lane.renew_pool()
+                    this.graph_pool.renew_pool()
                     this.rewind()
             return trace(this, eager, root)
         except Failed as failed:
-            this.lane.renew_pool()
+            this.graph_pool.renew_pool()
             # What is cut at one operator more goes another way than the tree so far: no reason.
             first = failed if first is None or root is None else first
             if failed.operator is None or not branching or failed.operator in this.forced:
@@ -104,8 +106,8 @@ def capture_somehow(this: Run, eager: WarmedUp, branching: bool, root: Segment |
             this.forced.add(failed.operator)
         this.rewind()
         this.inputs[:] = this.given
-        with this.lane.device.on_stream(this.lane.stream, this.lane.index):
-            eager.recording, _ = record_run(this, eager.moving)
+        with this.graph_pool.device.on_stream(this.graph_pool.stream, this.graph_pool.index):
+            eager.recording, _ = record_run(this, eager.varying)
     raise CaptureError(f"these operators cannot be captured: {', '.join(sorted(this.forced))}")
 
 
@@ -160,7 +162,7 @@ def trace(
         listen: without, calls of the host that no graph can hold are let through, and fail.
     """
     this.rewind()
-    lane, device = this.lane, this.lane.device
+    graph_pool, device = this.graph_pool, this.graph_pool.device
     events = [] if eager is None else eager.recording.events
     # Nothing on the device reads the static inputs now. What found a way from there to the host
     # that no operation of torch shows brings other constants than before.
@@ -169,14 +171,14 @@ def trace(
     def begin() -> NativeGraph:
         # A graph with nothing in it is gone again, and the pool with it if no other uses that.
         in_use = any(segment.graph for segment in tracer.new.everything())
-        return _begin(device, lane.pool(in_use), this.host.generators)
+        return _begin(device, graph_pool.pool(in_use), this.host.generators)
 
     with LOCK:
         release_waiting()
         # What was launched on other streams may still read the static inputs.
-        lane.follow(device.stream_id(lane.index))
-        this.inputs[:] = this.statics
-        in_use, _ = device.memory(lane.index)
+        graph_pool.follow(device.stream_id(graph_pool.index))
+        this.inputs[:] = this.static_inputs
+        in_use, _ = device.memory(graph_pool.index)
         device.clear_library_workspaces()
         tracer = Tracer(
             device.type,
@@ -184,12 +186,12 @@ def trace(
             events,
             begin,
             root,
-            moving=() if eager is None else eager.moving,
+            varying=() if eager is None else eager.varying,
             forced=this.forced,
             only=only,
         )
         with (
-            device.on_stream(lane.stream, lane.index),
+            device.on_stream(graph_pool.stream, graph_pool.index),
             no_garbage_collection(),
             other_inputs(this) if confirms else nullcontext(),
             listening(tracer.heard) if listen else nullcontext(),
@@ -213,7 +215,7 @@ def trace(
                 raise _failed(error, tracer.failure) from error
         device.clear_library_workspaces()
         # Where the device holds no more than before, the pool did not grow.
-        grown = lane.measure() if device.memory(lane.index)[0] != in_use else 0
+        grown = graph_pool.measure() if device.memory(graph_pool.index)[0] != in_use else 0
         return Traced(tracer.root, last, tracer.graft, grown)
 
 

@@ -26,7 +26,7 @@ from ..record.recorder import Event, Recorder, Recording
 from ..record.rules import RULES
 from ..record.side_effects import side_effects
 from .host_state import HostState
-from .lane import Lane
+from .pool import GraphPool
 from .state import PythonState
 
 __all__ = [
@@ -77,7 +77,7 @@ class WarmedUp:
     outputs: list[torch.Tensor]
     written: list[torch.Tensor]
     recording: Recording
-    moving: set[int]
+    varying: set[int]
     state: PythonState
     draws_random_numbers: bool
     states: list[torch.Tensor]
@@ -89,16 +89,16 @@ class Run:
     """What all parts of one capture share; the arguments are those of :func:`capture`.
 
     ``inputs`` is the list that the function takes its arguments from. Runs find ``given`` there,
-    tensors that nobody else uses. A capture finds ``statics``, which may belong to other graphs
-    too: whoever writes to those holds LOCK.
+    tensors that nobody else uses. A capture finds ``static_inputs``, which may belong to other
+    graphs too: whoever writes to those holds LOCK.
     ``not_compiled`` is why what the function itself has compiled is not in the graph.
     """
 
     function: Callable[[], list[torch.Tensor]]
     inputs: list[torch.Tensor]
     given: list[torch.Tensor]
-    statics: list[torch.Tensor]
-    lane: Lane
+    static_inputs: list[torch.Tensor]
+    graph_pool: GraphPool
     roots: dict[str, object]
     log: UndoLog
     state: PythonState
@@ -139,12 +139,12 @@ def warm_up(this: Run, warmup: int) -> WarmedUp:
         _refuse_changes(state, unguarded)
     first_outputs = outputs
     draws, states = this.host.draws(), this.host.states()
-    moving = _changing(this, recording)
-    if _matters(recording, moving, this.lane.device):
+    varying = _changing(this, recording)
+    if _must_record_again(recording, varying, this.graph_pool.device):
         # Only now it is known what changes from call to call.
         this.rewind()
         state = PythonState(this.roots, search=False) if warmup == 1 else None
-        recording, outputs = record_run(this, moving)
+        recording, outputs = record_run(this, varying)
     uncompiled_states = states
     uncompiled: Tensors | None = None
     if this.compiled:
@@ -155,7 +155,7 @@ def warm_up(this: Run, warmup: int) -> WarmedUp:
             )
         uncompiled = cloned(outputs, this.written)
     compiles = this.compiled or recording.compiles
-    reads = HostReads(this.lane.device.type)
+    reads = HostReads(this.graph_pool.device.type)
     takes_over = any(event.point.rule == "no-graph" for event in recording.events)
     for left in range(warmup - 1, 0, -1):
         this.rewind()
@@ -179,7 +179,7 @@ def warm_up(this: Run, warmup: int) -> WarmedUp:
         outputs=[t.clone() for t in outputs],
         written=[tensor.clone() for tensor in this.written],
         recording=recording,
-        moving=moving,
+        varying=varying,
         state=state,
         draws_random_numbers=draws,
         states=states,
@@ -200,13 +200,13 @@ def _refuse_changes(*states: PythonState) -> None:
         )
 
 
-def record_run(this: Run, moving: set[int]) -> tuple[Recording, list[torch.Tensor]]:
-    """Run and record; ``moving`` are storage keys of what changes from call to call.
+def record_run(this: Run, varying: set[int]) -> tuple[Recording, list[torch.Tensor]]:
+    """Run and record; ``varying`` are storage keys of what changes from call to call.
 
     Raises:
         CaptureError: it does what no graph can hold and nothing can take over.
     """
-    device, index = this.lane.device, this.lane.index
+    device, index = this.graph_pool.device, this.graph_pool.index
     stream = device.stream_id(index)
 
     def off_stream() -> str | None:
@@ -219,7 +219,7 @@ def record_run(this: Run, moving: set[int]) -> tuple[Recording, list[torch.Tenso
         this.log,
         keep_values=True,
         off_stream=off_stream,
-        moving=moving,
+        varying=varying,
         forced=this.forced,
         generators=this.host,
     )
@@ -278,7 +278,7 @@ def _changing(this: Run, recording: Recording) -> set[int]:
     }
 
 
-def _matters(recording: Recording, moving: set[int], device: Device) -> bool:
+def _must_record_again(recording: Recording, varying: set[int], device: Device) -> bool:
     """Whether the run would have been recorded otherwise, had it been known what is moving."""
     if not recording.events:
         return False
@@ -288,7 +288,7 @@ def _matters(recording: Recording, moving: set[int], device: Device) -> bool:
         for key, tensor in recording.outside.items()
         if device.kind == "emulated" or tensor.device.type != device.type
     }
-    return not moving.isdisjoint(seen | recording.sources_of_folds())
+    return not varying.isdisjoint(seen | recording.sources_of_folds())
 
 
 def _confirm(this: Run, eager: WarmedUp) -> None:
@@ -304,7 +304,7 @@ def _confirm(this: Run, eager: WarmedUp) -> None:
     try:
         with other_inputs(this):
             try:
-                recording, _ = record_run(other, eager.moving)
+                recording, _ = record_run(other, eager.varying)
             finally:
                 log.undo()
     except Exception as error:

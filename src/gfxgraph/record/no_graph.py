@@ -7,8 +7,8 @@ from collections.abc import Callable
 from typing import Any, TypeVar, cast
 
 from ..errors import ArgumentError
+from .interceptor import current_interceptor
 from .journal import perform
-from .watch import current_watch
 
 __all__ = ["no_graph"]
 
@@ -38,7 +38,7 @@ def no_graph(fn: F) -> F:
 
     @functools.wraps(fn)
     def call(*args: Any, **kwargs: Any) -> Any:
-        watch = current_watch()
+        watch = current_interceptor()
         if watch is not None:
             return watch.user_call(fn, args, kwargs)
         return perform(fn, *args, **kwargs)

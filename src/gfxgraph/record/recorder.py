@@ -18,7 +18,7 @@ from ..device.operators import written_tensors
 from ..interpose.source import Source, users_line
 from .effects import UndoLog, tensors_in
 from .explain import explain
-from .watch import Dependence, Point, Watch
+from .interceptor import Dependence, Interceptor, Point
 
 _DONE_IN_EACH_CALL = ("no-graph", "seed")
 
@@ -43,7 +43,7 @@ class Event:
 
     point: Point
     where: Source
-    moving: bool
+    varying: bool
     writes: bool
     result: Any
     given: Any
@@ -53,7 +53,7 @@ class Event:
     @property
     def folds(self) -> bool:
         """Whether the result can be put in its place."""
-        return not self.moving and not self.writes
+        return not self.varying and not self.writes
 
     @property
     def is_of_the_host(self) -> bool:
@@ -154,7 +154,7 @@ class Generators(Protocol):
     def drew(self, repeats: bool) -> None: ...
 
 
-class Recorder(Watch):
+class Recorder(Interceptor):
     """Runs everything and remembers it.
 
     Args:
@@ -163,7 +163,7 @@ class Recorder(Watch):
         off_stream: the rule by which work on the current stream is left out of a capture.
         names: names of tensors from outside, by storage key.
         generators: learns what is drawn from which generator.
-        options: see :class:`Watch`.
+        options: see :class:`Interceptor`.
 
     Attributes:
         recording: what the run did.
@@ -213,7 +213,7 @@ class Recorder(Watch):
         event = Event(
             point._replace(depends=()),  # not to keep the tensors of the run alive
             users_line(),
-            moving=point.rule in _DONE_IN_EACH_CALL or roots is None or is_higher,
+            varying=point.rule in _DONE_IN_EACH_CALL or roots is None or is_higher,
             writes=writes,
             result=None,
             given=None,

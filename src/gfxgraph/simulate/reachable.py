@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from .tensor import PretendTensor
+from .tensor import SimulatedTensor
 
 __all__ = ["Place", "places", "swapped", "tensors_of"]
 
@@ -208,7 +208,7 @@ def _package(item: Any) -> str:
 def tensors_of(value: Any) -> Iterator[torch.Tensor]:
     """The tensor that ``value`` is, or those of a tuple, which is not changed in place."""
     if isinstance(value, torch.Tensor):
-        if not isinstance(value, PretendTensor):
+        if not isinstance(value, SimulatedTensor):
             yield value
     elif isinstance(value, tuple) and len(value) <= _MAX_ITEMS:
         yield from itertools.chain.from_iterable(map(tensors_of, value))

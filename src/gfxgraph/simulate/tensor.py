@@ -1,6 +1,6 @@
 """Runs code that says ``device="cuda"`` where there is no GPU, or where it is not to be touched.
 
-A :class:`PretendTensor` says that it is on ``cuda:0``, also to autocast, to autograd and to the
+A :class:`SimulatedTensor` says that it is on ``cuda:0``, also to autocast, to autograd and to the
 composite operators of torch, and computes on a CPU tensor inside it; where only shapes are known,
 on a meta tensor. What is on the host and what is on the device is as on a machine with a GPU.
 """
@@ -27,7 +27,7 @@ from ..errors import DeviceError
 from .cuda_kernels import KERNELS, attention
 from .torch_cuda import FakeDevice
 
-__all__ = ["DEVICE", "Call", "PretendTensor", "inside", "local", "set_data", "text_of"]
+__all__ = ["DEVICE", "Call", "SimulatedTensor", "inside", "local", "set_data", "text_of"]
 
 DEVICE = torch.device("cuda", 0)
 _CPU, _META = torch.device("cpu"), torch.device("meta")
@@ -36,10 +36,10 @@ set_data: Any = torch.Tensor.data.__set__  # type: ignore[attr-defined]
 
 def inside(tensor: torch.Tensor) -> torch.Tensor:
     """The tensor that has the data of ``tensor``."""
-    return tensor.inside if isinstance(tensor, PretendTensor) else tensor
+    return tensor.inside if isinstance(tensor, SimulatedTensor) else tensor
 
 
-class PretendTensor(torch.Tensor):
+class SimulatedTensor(torch.Tensor):
     """A tensor that says it is on ``cuda:0``.
 
     Attributes:
@@ -50,14 +50,14 @@ class PretendTensor(torch.Tensor):
     __torch_function__ = torch._C._disabled_torch_function_impl  # type: ignore[assignment]
 
     @staticmethod
-    def __new__(cls: Any, inner: torch.Tensor, requires_grad: bool = False) -> PretendTensor:
+    def __new__(cls: Any, inner: torch.Tensor, requires_grad: bool = False) -> SimulatedTensor:
         """``inner`` in a tensor that says it is on the device."""
         if inner.layout is not torch.strided:
             raise DeviceError(
                 f"A tensor of layout {inner.layout} cannot be pretended to be on a device; dense "
                 "ones can (torch.strided)."
             )
-        tensor: PretendTensor = torch.Tensor._make_wrapper_subclass(
+        tensor: SimulatedTensor = torch.Tensor._make_wrapper_subclass(
             cls,
             inner.size(),
             strides=inner.stride(),
@@ -114,7 +114,7 @@ local = _Local()
 
 
 def text_of(tensor: torch.Tensor, *, tensor_contents: Any = None) -> str:
-    """``repr()`` of a :class:`PretendTensor`."""
+    """``repr()`` of a :class:`SimulatedTensor`."""
     with outside_of_modes():
         text = repr(inside(tensor))
     return f"{text[:-1].replace(', device=' + repr('meta'), '')}, device='{DEVICE}')"
@@ -158,7 +158,7 @@ class Call:
 
     def _compute(self) -> Any:
         leaves, tree = pytree.tree_flatten((self.args, self.kwargs))
-        ours = [v for v in leaves if isinstance(v, PretendTensor)]
+        ours = [v for v in leaves if isinstance(v, SimulatedTensor)]
         asked = next((v for v in leaves if isinstance(v, torch.device)), None)
         on_device = bool(ours) if asked is None else asked.type == "cuda"
         if ours and self.name not in _MIX:
@@ -177,7 +177,7 @@ class Call:
             kwargs["pin_memory"] = False
         result = self._on_meta(args, kwargs) if is_meta else self._on_cpu(args, kwargs)
         for inner, value in zip(inners, leaves, strict=True):
-            if isinstance(value, PretendTensor):
+            if isinstance(value, SimulatedTensor):
                 _follow(value, inner)
 
         # In inference mode a view of an ordinary tensor is an ordinary one.
@@ -186,7 +186,7 @@ class Call:
         def outer(tensor: torch.Tensor) -> torch.Tensor:
             if on_device:
                 with torch.inference_mode(False) if ordinary else contextlib.nullcontext():
-                    return PretendTensor(tensor)
+                    return SimulatedTensor(tensor)
             return self.world.pin(tensor) if pin and self.world is not None else tensor
 
         if self.name in _SECOND_ON_HOST:
@@ -196,8 +196,8 @@ class Call:
     def _inner(self, value: Any, is_meta: bool, on_device: bool) -> Any:
         """What the operator is really given for the argument ``value``."""
         if isinstance(value, torch.Tensor):
-            is_ours = isinstance(value, PretendTensor)
-            tensor = value.inside if isinstance(value, PretendTensor) else value
+            is_ours = isinstance(value, SimulatedTensor)
+            tensor = value.inside if isinstance(value, SimulatedTensor) else value
             convert = is_meta and not tensor.is_meta and (is_ours or self.name not in _READ_ON_HOST)
             return _shape_of(tensor) if convert else tensor
         if isinstance(value, torch.device) and value.type == "cuda":
@@ -213,7 +213,7 @@ class Call:
                 isinstance(value, torch.Tensor)
                 and value.dim()
                 and value.device.type == "cpu"
-                and not isinstance(value, PretendTensor)
+                and not isinstance(value, SimulatedTensor)
             ):
                 raise RuntimeError(
                     "Expected all tensors to be on the same device, but found at least two "
@@ -289,7 +289,7 @@ class Call:
 
     def is_unknown(self, value: Any) -> bool:
         """Whether only the shape of ``value`` is known."""
-        return isinstance(value, PretendTensor) and (
+        return isinstance(value, SimulatedTensor) and (
             value.inside.is_meta or (self.world is not None and self.world.is_unknown(value))
         )
 
@@ -332,7 +332,7 @@ def _translated(
     return pytree.tree_map_only(torch.Tensor, translate, result)
 
 
-def _follow(wrapper: PretendTensor, inner: torch.Tensor) -> None:
+def _follow(wrapper: SimulatedTensor, inner: torch.Tensor) -> None:
     """Give ``wrapper`` the shape that an operation has given to what is inside."""
     now = wrapper.inside
     if inner.is_meta and not now.is_meta and inner.shape != now.shape:
@@ -343,7 +343,7 @@ def _follow(wrapper: PretendTensor, inner: torch.Tensor) -> None:
         or wrapper.storage_offset() != now.storage_offset()
         or wrapper.dtype != now.dtype
     ):
-        set_data(wrapper, PretendTensor(now))
+        set_data(wrapper, SimulatedTensor(now))
 
 
 _MADE_UP_BYTES = 64 << 20
@@ -403,7 +403,7 @@ def _to_copy(call: Call, tensor: torch.Tensor, **kwargs: Any) -> Any:
 
 
 def _copy(call: Call, to: torch.Tensor, source: torch.Tensor, non_blocking: bool = False) -> Any:
-    if isinstance(to, PretendTensor) or not call.is_unknown(source):
+    if isinstance(to, SimulatedTensor) or not call.is_unknown(source):
         return NotImplemented
     if call.world is not None:
         call.world.note_writes([to], False)
@@ -425,14 +425,14 @@ def _index(call: Call, tensor: torch.Tensor, indices: list[Any], *rest: Any) -> 
         if mask.is_meta:
             call.assume(mask)
         for positions in _data_for(mask, True).nonzero().unbind(1):
-            found.append(PretendTensor(_shape_of(positions)))
+            found.append(SimulatedTensor(_shape_of(positions)))
     return Call(call.op, (tensor, found, *rest), {}, call.world).run()
 
 
 def _pin_memory(call: Call, tensor: torch.Tensor, device: Any = None) -> Any:
     if call.world is None:
         return NotImplemented
-    if isinstance(tensor, PretendTensor):
+    if isinstance(tensor, SimulatedTensor):
         raise RuntimeError(f"cannot pin '{tensor.type()}' only dense CPU tensors can be pinned")
     return call.world.pin(tensor.clone())
 
@@ -451,7 +451,7 @@ def _softmax(call: Call, tensor: torch.Tensor, dim: int, half_to_float: bool) ->
 
 def _flatten_weights(call: Call, weights: list[torch.Tensor], *args: Any) -> torch.Tensor:
     """cuDNN likes weights to be one piece of memory; they compute the same as they are."""
-    return PretendTensor(torch.empty(0, dtype=weights[0].dtype))
+    return SimulatedTensor(torch.empty(0, dtype=weights[0].dtype))
 
 
 _SPECIAL: dict[str, Callable[..., Any]] = {

@@ -24,10 +24,10 @@ from .cuda_kernels import attention
 __all__ = [
     "DeviceProperties",
     "FakeDevice",
-    "PretendEvent",
-    "PretendGenerator",
-    "PretendGraph",
-    "PretendStream",
+    "SimulatedEvent",
+    "SimulatedGenerator",
+    "SimulatedGraph",
+    "SimulatedStream",
 ]
 
 _FIRST = 1  # id of the first stream that is not the default one
@@ -56,7 +56,7 @@ class DeviceProperties:
     is_multi_gpu_board: bool = False
 
 
-class PretendStream:
+class SimulatedStream:
     """A stream with no device behind it; for ``isinstance`` a ``torch.cuda.Stream``.
 
     What it does goes through the methods of ``torch.cuda.Stream``, where it is heard.
@@ -118,7 +118,7 @@ class PretendStream:
         return 0, -5
 
 
-class PretendEvent:
+class SimulatedEvent:
     """An event with no device behind it; for ``isinstance`` a ``torch.cuda.Event``."""
 
     device = torch.device("cuda", 0)
@@ -152,7 +152,7 @@ class PretendEvent:
         return float(_Event.elapsed_time(self, end_event))
 
 
-class PretendGraph:
+class SimulatedGraph:
     """A graph that captures nothing: what is done while it captures is done at once."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
@@ -181,7 +181,7 @@ class PretendGraph:
         return 0, 1
 
 
-class PretendGenerator(torch.Generator):
+class SimulatedGenerator(torch.Generator):
     """A generator of the CPU that says it is one of the device."""
 
     @property
@@ -189,7 +189,7 @@ class PretendGenerator(torch.Generator):
         """Where it pretends to be."""
         return torch.device("cuda", 0)
 
-    def manual_seed(self, seed: int) -> PretendGenerator:
+    def manual_seed(self, seed: int) -> SimulatedGenerator:
         """Set the seed."""
         observe("seed", "torch.Generator.manual_seed()", (self, seed))
         super().manual_seed(seed)
@@ -200,7 +200,7 @@ class PretendGenerator(torch.Generator):
         observe("seed", "torch.Generator.seed()", (self,))
         return super().seed()
 
-    def set_state(self, state: torch.Tensor) -> PretendGenerator:
+    def set_state(self, state: torch.Tensor) -> SimulatedGenerator:
         """Set the state."""
         observe("seed", "torch.Generator.set_state()", (self, state))
         super().set_state(state)
@@ -308,7 +308,7 @@ class FakeDevice(Listener):
 
     def __init__(self, observer: Observer, capturing: bool) -> None:
         # The first stream stands for that of a capture, which is never the default one.
-        self._streams = {n: PretendStream(n) for n in (DEFAULT, _FIRST)}
+        self._streams = {n: SimulatedStream(n) for n in (DEFAULT, _FIRST)}
         self.current_stream: Any = self._streams[_FIRST]
         super().__init__(observer, self.current_stream, capturing)
         self.generators: dict[int, torch.Generator] = {}
@@ -345,7 +345,7 @@ class FakeDevice(Listener):
             return self._new_generator()
         if device is not None and torch.device(device).type != "cuda":
             return original(*args, **kwargs)
-        return PretendEvent() if path == "torch.Event" else self._new_stream(None)
+        return SimulatedEvent() if path == "torch.Event" else self._new_stream(None)
 
     def off_stream(self) -> str | None:
         """The rule by which work on the current stream is left out of a capture, if it is."""
@@ -356,7 +356,7 @@ class FakeDevice(Listener):
 
     def _new_generator(self) -> torch.Generator:
         observe("generator", "torch.Generator()", None)
-        generator = PretendGenerator()
+        generator = SimulatedGenerator()
         self.generators[generator._cdata] = generator  # type: ignore[attr-defined]
         return generator
 
@@ -371,13 +371,13 @@ class FakeDevice(Listener):
         stream_id = kwargs.get("stream_id")  # of one that is there
         if stream_id is None:
             stream_id = next(self._new_id)
-        return self._streams.setdefault(stream_id, PretendStream(stream_id, priority))
+        return self._streams.setdefault(stream_id, SimulatedStream(stream_id, priority))
 
     def _new_event(self, cls: Any, *args: Any, **kwargs: Any) -> Any:
-        return PretendEvent()
+        return SimulatedEvent()
 
     def _new_graph(self, cls: Any, *args: Any, **kwargs: Any) -> Any:
-        return PretendGraph()
+        return SimulatedGraph()
 
     def _current(self, device: Any = None) -> Any:
         return self.current_stream
@@ -403,7 +403,7 @@ class FakeDevice(Listener):
         self.current_stream = self._before
 
     def _record_event(self, stream: Any, event: Any = None) -> Any:
-        return PretendEvent() if event is None else event
+        return SimulatedEvent() if event is None else event
 
     def _graph_init(self, graph: Any, cuda_graph: Any, *args: Any, **kwargs: Any) -> None:
         graph.cuda_graph = cuda_graph

@@ -1,7 +1,7 @@
 """A machine with one GPU where there is none, or where it is not to be touched.
 
-While :class:`Pretend` is entered, code that says ``device="cuda"`` runs, on tensors that say that
-they are there. What is on the host and what is on the device is as on a machine with a GPU.
+While :class:`SimulatedCuda` is entered, code that says ``device="cuda"`` runs, on tensors that say
+that they are there. What is on the host and what is on the device is as on a machine with a GPU.
 """
 
 from __future__ import annotations
@@ -25,21 +25,21 @@ from ..errors import DeviceError
 from ..interpose.cuda_calls import Observer, attached
 from ..interpose.dynamo import Uncompiled
 from ..record.effects import storage_key
-from ..record.watch import lifting_of_host_data
+from ..record.interceptor import lifting_of_host_data
 from .cuda_kernels import attention
 from .device_guard import lend_device_guard
 from .reachable import places, swapped, tensors_of
-from .tensor import DEVICE, Call, PretendTensor, inside, local, set_data, text_of
+from .tensor import DEVICE, Call, SimulatedTensor, inside, local, set_data, text_of
 from .torch_cuda import FakeDevice
 
-__all__ = ["Pretend"]
+__all__ = ["SimulatedCuda"]
 
 
-class Pretend:
+class SimulatedCuda:
     """While it is entered, the calling thread is on a machine with one GPU.
 
-    Results are ordinary where they are on the host, and :class:`PretendTensor` where they would be
-    on the device. On exit everything is as before: torch's functions, the generators, what
+    Results are ordinary where they are on the host, and :class:`SimulatedTensor` where they would
+    be on the device. On exit everything is as before: torch's functions, the generators, what
     :meth:`adopt` has replaced, and the data of tensors from outside that were written.
 
     Args:
@@ -79,7 +79,7 @@ class Pretend:
         """The rule by which work on the current stream is left out of a capture, if it is."""
         return self.device.off_stream()
 
-    def __enter__(self) -> Pretend:
+    def __enter__(self) -> SimulatedCuda:
         if local.world is not None:
             raise DeviceError("Pretend is entered inside another one on the same thread.")
         self.device = FakeDevice(self._observer, self._capturing)
@@ -181,7 +181,7 @@ class Pretend:
         self._observer("assumed", str(what), value)
 
     def _wrap(self, tensor: torch.Tensor) -> torch.Tensor:
-        if isinstance(tensor, PretendTensor):
+        if isinstance(tensor, SimulatedTensor):
             return tensor
         known = self._wrapped.get(id(tensor))
         if known is None:
@@ -197,7 +197,7 @@ class Pretend:
         self._borrow(tensor)
         with torch.inference_mode(tensor.is_inference()):
             inner = self._on_cpu(tensor.detach())
-            wrapper = PretendTensor(inner, tensor.requires_grad)
+            wrapper = SimulatedTensor(inner, tensor.requires_grad)
         wrapper.__dict__.update(vars(tensor))
         if isinstance(tensor, torch.nn.Parameter):
             wrapper._is_param = True
@@ -235,7 +235,7 @@ class _DispatchMode(TorchDispatchMode):
 
     supports_higher_order_operators = True
 
-    def __init__(self, world: Pretend) -> None:
+    def __init__(self, world: SimulatedCuda) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self._mode_key = torch._C._TorchDispatchModeKey.FAKE
         self._world = world
@@ -249,7 +249,7 @@ class _DispatchMode(TorchDispatchMode):
 class _FunctionMode(HiddenFunctionMode):
     """Answers what does not reach the dispatcher."""
 
-    def __init__(self, world: Pretend) -> None:
+    def __init__(self, world: SimulatedCuda) -> None:
         super().__init__()
         self._world = world
 
@@ -262,7 +262,7 @@ class _FunctionMode(HiddenFunctionMode):
         if func in _TAKES_INDEX and len(args) > 1 and type(args[1]) is int:
             args = (args[0], torch.device("cuda", args[1]), *args[2:])
         ours = _FUNCTIONS.get(func)
-        if ours is None or (func in _OF_OURS and not isinstance(args[0], PretendTensor)):
+        if ours is None or (func in _OF_OURS and not isinstance(args[0], SimulatedTensor)):
             return func(*args, **kwargs)
         return ours(*args, **kwargs)
 
@@ -288,10 +288,10 @@ def _address(tensor: torch.Tensor) -> int:
 
 def _change_data(tensor: Any, data: torch.Tensor) -> None:
     """``tensor.data = data``: torch changes what its C++ object holds, and we what is inside."""
-    if isinstance(data, PretendTensor):
+    if isinstance(data, SimulatedTensor):
         if isinstance(tensor, torch.nn.Parameter):  # Module.cuda() moves it
             tensor._is_param = True
-        tensor.__class__ = PretendTensor
+        tensor.__class__ = SimulatedTensor
         tensor.inside = data.inside
     set_data(tensor, data)
 
@@ -317,7 +317,7 @@ _OF_OURS: dict[Any, Callable[..., Any]] = {
     torch.Tensor.data_ptr: _address,
     torch.Tensor.untyped_storage: lambda tensor: inside(tensor).untyped_storage(),
 }
-"""Functions of a :class:`PretendTensor`."""
+"""Functions of a :class:`SimulatedTensor`."""
 
 _FUNCTIONS: dict[Any, Callable[..., Any]] = {
     **_OF_OURS,

@@ -15,8 +15,8 @@ from ..call.arguments import named
 from ..call.signature import Const, flatten
 from ..device import current_device
 from ..graph.host_state import HostState
+from ..graph.locks import inside_gfxgraph, turn_to_capture
 from ..graph.state import PythonState
-from ..graph.turns import being_busy, turn_to_capture
 from ..interpose.dynamo import Uncompiled
 from ..interpose.modules import loaded
 from ..record.effects import UndoLog, storage_key
@@ -106,7 +106,7 @@ class Bench:
 
     def eager(self, *args: Any, **kwargs: Any) -> Any:
         """The function, without graphs of what it calls."""
-        with being_busy(), _no_replays() if self._calls_graphs else nullcontext():
+        with inside_gfxgraph(), _no_replays() if self._calls_graphs else nullcontext():
             return self.fn(*args, **kwargs)
 
     def round(self, function: Function) -> Round:
@@ -190,7 +190,7 @@ class Bench:
                 args, kwargs, copies = given.make()
                 recorder = Recorder(device.type, copies, undo, keep_values=True)
                 self._set_seed(run)
-                with turn_to_capture(), being_busy(), recorder.watching():
+                with turn_to_capture(), inside_gfxgraph(), recorder.watching():
                     self.fn(*args, **kwargs)
                 written = {key for key, _ in recorder.recording.writes}
                 own = {storage_key(copy): n for n, copy in enumerate(copies)}

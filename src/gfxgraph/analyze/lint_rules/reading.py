@@ -127,10 +127,10 @@ def _cell(lines: list[str], text: Text) -> list[str]:
     python = lines
     if lines[0].startswith("%%"):
         python = ["", *lines[1:]] if lines[0].startswith(_PYTHON_CELLS) else [""] * len(lines)
-    for attempt in (python, [_without_magic(line) for line in python]):
+    for fast_path in (python, [_without_magic(line) for line in python]):
         try:
-            _parse("\n".join(attempt))
-            return attempt
+            _parse("\n".join(fast_path))
+            return fast_path
         except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
             problem = _problem(error)
     text.problems.append(Problem(len(text.lines) + max(problem.line, 1), problem.what))

@@ -14,15 +14,15 @@ import torch
 from ...call import validation
 from ...device import current_device
 from ...errors import ArgumentError, CaptureError, GfxGraphError
-from ...graph.capture import CapturedGraph, rehearse
-from ...graph.turns import CAPTURING, being_busy, busy, turn_to_capture
+from ...graph.capture import CapturedGraph, run_and_roll_back
+from ...graph.locks import CAPTURING, inside_gfxgraph, is_inside_gfxgraph, turn_to_capture
 from ...graph.warm_up import some
 from ...record.effects import UndoLog, storage_key
 from ...record.recorder import Recording
 from ...tables import fields as fields_of
 from ..engine import IN_USE, Engine, GraphedStats, Options, key_of, no_graph_now, taken_apart
-from ..entry import Attempt, Entry, Refusal, copier, miss
-from ..signature import MISS, Spec, builder, flatten
+from ..entry import Entry, FastPath, Refusal, copier, miss
+from ..signature import NO_MATCH, Spec, builder, flatten
 from ..thrash import Thrash
 from .made import made_like
 from .padding import cut, fills
@@ -80,7 +80,7 @@ class BucketEngine(Engine):
         count = product(map(len, self.buckets.sizes.values()))
         options = replace(options, max_graphs=max(options.max_graphs, 2 * count))
         #: Quick ways of calls, by the shapes of their arguments.
-        self._sized: dict[Any, Attempt] = {}
+        self._sized: dict[Any, FastPath] = {}
         #: What these answered, by size; changed under the lock of all replays only.
         self._quick: Counter[tuple[int, ...]] = Counter()
         self._traffic: Counter[tuple[int, ...]] = Counter()
@@ -101,11 +101,11 @@ class BucketEngine(Engine):
     ) -> Any:
         """Answer a call of a size that was met before."""
         shapes = _shapes(args, kwargs)
-        attempt = self._sized.get(shapes)
-        if attempt is None:
-            return MISS
-        result = attempt(fn, args, kwargs)
-        if result is MISS:
+        fast_path = self._sized.get(shapes)
+        if fast_path is None:
+            return NO_MATCH
+        result = fast_path(fn, args, kwargs)
+        if result is NO_MATCH:
             self._sized.pop(shapes, None)  # its graph may be gone
         return result
 
@@ -121,7 +121,7 @@ class BucketEngine(Engine):
                 large where ``larger="error"``, or of another dtype than all buckets were captured
                 for.
         """
-        if busy():  # inside the graph of a caller: its graph includes our work
+        if is_inside_gfxgraph():  # inside the graph of a caller: its graph includes our work
             return fn(*args, **kwargs)
         reason = no_graph_now()
         if reason is not None:
@@ -246,10 +246,10 @@ class BucketEngine(Engine):
             finished = functools.partial(self._cut, entry, call, padded, replay)
             run = functools.partial(fn, *call.args, **call.kwargs)
             result = self._compared(key, entry, call.leaves, finished, run)
-            if result is not MISS:
+            if result is not NO_MATCH:
                 return result
         result = replay()
-        if result is MISS:
+        if result is NO_MATCH:
             if self._keys.get(key) is not entry:  # released by another thread meanwhile
                 return self._answer(fn, call, shapes)
             return self._run_eagerly(fn, call.args, call.kwargs, IN_USE)
@@ -261,7 +261,7 @@ class BucketEngine(Engine):
     def _cut(entry: Entry, call: Call, padded: Call, replay: Callable[[], Any]) -> Any:
         """The rows asked for of what a replay gives."""
         result = replay()
-        if result is MISS or call.sizes == padded.sizes:
+        if result is NO_MATCH or call.sizes == padded.sizes:
             return result
         results, spec = flatten(result)
         pairs = zip(results, entry.carried, strict=True)
@@ -288,7 +288,7 @@ class BucketEngine(Engine):
         except GfxGraphError as error:
             different = str(error)
         state = self._state_before(fn, call.args, call.kwargs)
-        with being_busy():
+        with inside_gfxgraph():
             answer = fn(*call.args, **call.kwargs)
         with self._lock:
             self._counts.eager_calls += 1
@@ -300,7 +300,7 @@ class BucketEngine(Engine):
             )
         elif captured is not None and captured.plain:
             result = entry.replay(fn, padded.args, padded.kwargs, padded.leaves)
-            if result is not MISS:
+            if result is not NO_MATCH:
                 entry.uncount()
                 expected, got = Ran(*flatten(answer), []), Ran(*flatten(result), [])
         if got is not None:
@@ -339,7 +339,7 @@ class BucketEngine(Engine):
         bucket: dict[str, int],
         key: Any,
         changes: list[str],
-        result: Any = MISS,
+        result: Any = NO_MATCH,
     ) -> Exception | None:
         """Keep a graph for a bucket, or a refusal; the caller holds CAPTURING.
 
@@ -353,9 +353,9 @@ class BucketEngine(Engine):
         """
         if isinstance(self._keys.get(key), Entry):
             return None
-        called = result is not MISS
+        called = result is not NO_MATCH
         # Something has to be padded for a look at what padding does.
-        if result is MISS or any(call.sizes[n] == size > 1 for n, size in bucket.items()):
+        if result is NO_MATCH or any(call.sizes[n] == size > 1 for n, size in bucket.items()):
             sizes = {name: _much_smaller(size) for name, size in bucket.items()}
             # Where there is a graph for another size, made inputs are known to be taken.
             is_known = not called and self._is_judged(fn, call)
@@ -364,12 +364,12 @@ class BucketEngine(Engine):
                 if is_known
                 else call.resized(sizes, self.buckets)
             )
-            call, result = small, MISS
+            call, result = small, NO_MATCH
         padded = call.resized(bucket, self.buckets)
         judge = functools.partial(self._judge, fn, call, padded, result)
         try:
             return self._try_capture(
-                fn, key, padded.leaves, padded.spec, MISS, changes, judge=judge, called=called
+                fn, key, padded.leaves, padded.spec, NO_MATCH, changes, judge=judge, called=called
             )
         finally:
             entry = self._keys.get(key)
@@ -404,14 +404,16 @@ class BucketEngine(Engine):
         pads = list(map(self.buckets.pad_of, call.names))
         if any(map(callable, pads)):
             return
-        statics, outputs = entry.statics
+        static_inputs, outputs = entry.static_tensors
         if any(map(entry.is_outside, outputs)):
             return
-        corners = [cut(s, dims, call.sizes) for s, dims in zip(statics, call.plan, strict=True)]
+        corners = [
+            cut(s, dims, call.sizes) for s, dims in zip(static_inputs, call.plan, strict=True)
+        ]
         copy = copier(corners, call.leaves)
         around = [
             fill
-            for static, dims, pad in zip(statics, call.plan, pads, strict=True)
+            for static, dims, pad in zip(static_inputs, call.plan, pads, strict=True)
             for fill in fills(static, dims, call.sizes, pad)
         ]
         clones: list[Any] = [
@@ -517,7 +519,7 @@ class BucketEngine(Engine):
                 f"{entry.where()}: there the host decides how the call goes on, by data of which "
                 "padding is a part. Keep that out of the function, or graph it without buckets."
             )
-        if captured.written.keys() & set(map(storage_key, entry.statics[0])):
+        if captured.written.keys() & set(map(storage_key, entry.static_tensors[0])):
             raise CaptureError(
                 "the function writes to an argument, of which a padded call passes a copy. Let it "
                 "return what it computes."
@@ -532,10 +534,10 @@ class BucketEngine(Engine):
                 "the function draws random numbers: padded, it draws others than in eager "
                 'execution. If they may be others, say so with rows="independent".'
             )
-        got = Ran(captured.sample or entry.statics[1], entry.out_spec, [])
+        got = Ran(captured.sample or entry.static_tensors[1], entry.out_spec, [])
         if not captured.plain:
             got = run(fn, padded)
-        expected = run(fn, call) if result is MISS else Ran(*flatten(result), got.writes)
+        expected = run(fn, call) if result is NO_MATCH else Ran(*flatten(result), got.writes)
         self._learn_dims(fn, entry, call, padded, expected, got, run)
         if verify is False or captured.draws_random_numbers:
             return
@@ -599,7 +601,7 @@ class BucketEngine(Engine):
             def look(written: UndoLog, recording: Recording) -> None:
                 writes.extend(region.clone() for region in written.regions())
 
-            result, draws = rehearse(
+            result, draws = run_and_roll_back(
                 fn, call.args, call.kwargs, call.leaves, device, captured, look
             )
             return Ran(*flatten(result), writes, draws)

@@ -11,7 +11,7 @@ from ...errors import ArgumentError
 from ...graph.compare import Tolerance
 from ...interpose.dynamo import opaque
 from ..engine import Options
-from ..signature import MISS
+from ..signature import NO_MATCH
 from ..suitable import describe, inference
 from .engine import BucketEngine, PoolStats
 from .padding import Padding
@@ -110,13 +110,13 @@ class ShapeBucketPool:
         """
         engine, fn = self._engine, self.model_fn
         result = engine.front(fn, args, kwargs)
-        if result is not MISS:
+        if result is not NO_MATCH:
             return result
         if not torch.is_grad_enabled():
             return engine.call(fn, args, kwargs)
         with inference(args, kwargs):
             result = engine.front(fn, args, kwargs)
-            return engine.call(fn, args, kwargs) if result is MISS else result
+            return engine.call(fn, args, kwargs) if result is NO_MATCH else result
 
     def capture(
         self,

@@ -1,6 +1,6 @@
 """Sees a function run: every operation, and every point that a capture cannot pass as it is.
 
-A :class:`Watch` is a function mode and a dispatch mode on one thread. It follows *taint* from
+A :class:`Interceptor` is a function mode and a dispatch mode on one thread. It follows *taint* from
 storage to storage: what a tensor's data depends on. Subclasses decide what happens at each point:
 :class:`~gfxgraph.record.recorder.Recorder` runs it and remembers the result, the tracer of a
 capture puts the remembered result in its place.
@@ -32,13 +32,20 @@ from ..interpose.patch import Claim, find, intercept, override
 from .effects import StorageNames, tensors_in
 from .journal import perform
 
-__all__ = ["Dependence", "Point", "Roots", "Watch", "current_watch", "lifting_of_host_data"]
+__all__ = [
+    "Dependence",
+    "Interceptor",
+    "Point",
+    "Provenance",
+    "current_interceptor",
+    "lifting_of_host_data",
+]
 
-Roots: TypeAlias = "frozenset[int] | None"
+Provenance: TypeAlias = "frozenset[int] | None"
 """What data depends on: the storage keys of tensors from outside. ``None``: on what may change from
 call to call, such as an argument, random numbers, or a kernel that torch does not know."""
 
-_NO_ROOTS: Roots = frozenset()
+_NO_ROOTS: Provenance = frozenset()
 
 _READS = {"aten::_local_scalar_dense": "Tensor.item()", "aten::equal": "torch.equal()"}
 _ALLOCATIONS = frozenset(
@@ -108,9 +115,9 @@ _LAYOUT: dict[object, tuple[Dependence, str]] = {
 _local = threading.local()
 
 
-def current_watch() -> Watch | None:
+def current_interceptor() -> Interceptor | None:
     """The watch of this thread, while it sees a function run."""
-    watch: Watch | None = getattr(_local, "watch", None)
+    watch: Interceptor | None = getattr(_local, "watch", None)
     return watch if watch is not None and not watch.quiet else None
 
 
@@ -131,7 +138,7 @@ class Point(NamedTuple):
     depends: tuple[torch.Tensor, ...]
 
 
-class Watch:
+class Interceptor:
     """See the module.
 
     Args:
@@ -151,7 +158,7 @@ class Watch:
         self,
         device_type: str,
         inputs: Iterable[torch.Tensor],
-        moving: Iterable[int] = (),
+        varying: Iterable[int] = (),
         forced: Iterable[str] = (),
         follows: bool = True,
         only: frozenset[int] | None = None,
@@ -172,8 +179,8 @@ class Watch:
         self.name = StorageNames()
         self.inputs = {self.name(t) for t in inputs}
         self.forced = frozenset(forced)
-        self._moving = frozenset(moving)
-        self._roots: dict[int, Roots] = dict.fromkeys(self.inputs)
+        self._moving = frozenset(varying)
+        self._roots: dict[int, Provenance] = dict.fromkeys(self.inputs)
         self._exposed: set[int] = set()
         # On the emulated device: tensors that would be on the host where there is a GPU.
         self._host: dict[int, torch.UntypedStorage] = {}
@@ -449,7 +456,7 @@ class Watch:
             return False
         return not (self._host and self.name(tensor) in self._host)
 
-    def roots(self, tensors: Iterable[torch.Tensor]) -> Roots:
+    def roots(self, tensors: Iterable[torch.Tensor]) -> Provenance:
         """What the data of ``tensors`` depends on."""
         return self._joined(map(self.name, tensors))
 
@@ -457,7 +464,7 @@ class Watch:
         """Whether the data of ``tensors`` may be other data in the next call."""
         return self._follows and self.roots(tensors) is None
 
-    def _joined(self, keys: Iterable[int]) -> Roots:
+    def _joined(self, keys: Iterable[int]) -> Provenance:
         joined = _NO_ROOTS
         for key in keys:
             try:
@@ -472,7 +479,7 @@ class Watch:
                 joined = joined | roots if joined else roots
         return joined
 
-    def _at_first(self, key: int) -> Roots:
+    def _at_first(self, key: int) -> Provenance:
         """What memory from outside depends on before anything was written to it."""
         return None if key in self._moving else frozenset((key,))
 
@@ -486,7 +493,7 @@ class Watch:
         self,
         func: Any,
         op: _Operator | None,
-        roots: Roots,
+        roots: Provenance,
         keys: list[int],
         written: list[torch.Tensor],
         result: Any,
@@ -523,7 +530,7 @@ class Watch:
             for tensor in results:
                 self._roots[self.name(tensor)] = roots
 
-    def _flow_to(self, result: Any, roots: Roots) -> None:
+    def _flow_to(self, result: Any, roots: Provenance) -> None:
         for tensor in tensors_in(result):
             key = self.name(tensor)
             self._roots[key] = roots
@@ -656,7 +663,7 @@ _RAISE_ON_DEVICE = (torch.Tensor.numpy, torch.Tensor.__array__)
 
 
 class _FunctionMode(HiddenFunctionMode):
-    def __init__(self, watch: Watch) -> None:
+    def __init__(self, watch: Interceptor) -> None:
         super().__init__()
         self._watch = watch
 
@@ -673,7 +680,7 @@ class _DispatchMode(TorchDispatchMode):
         # Else torch wraps the method below, and imports Dynamo when it first runs: a second.
         return False
 
-    def __init__(self, watch: Watch) -> None:
+    def __init__(self, watch: Interceptor) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self._watch = watch
 
@@ -762,7 +769,7 @@ def lifting_of_host_data() -> Claim:
     return override(torch._C, "_only_lift_cpu_tensors", True, get=flag, put=put)
 
 
-def _launches_of_triton(watch: Watch) -> AbstractContextManager[Any]:
+def _launches_of_triton(watch: Interceptor) -> AbstractContextManager[Any]:
     """See the tensors that Triton kernels are launched with: torch does not know such kernels."""
     place = find("triton.runtime.jit:JITFunction.run")
     if place is None:  # not loaded: no kernel was launched so far

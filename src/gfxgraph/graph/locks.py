@@ -17,8 +17,8 @@ __all__ = [
     "LOCK",
     "PATIENCE",
     "Gate",
-    "being_busy",
-    "busy",
+    "inside_gfxgraph",
+    "is_inside_gfxgraph",
     "no_garbage_collection",
     "release_waiting",
     "turn_to_capture",
@@ -150,20 +150,20 @@ def release_waiting() -> None:
         _waiting.popleft()()
 
 
-def busy() -> bool:
+def is_inside_gfxgraph() -> bool:
     """Whether this thread is inside a run, a warm-up or a capture that we have started."""
     return getattr(_local, "busy", False)
 
 
 @contextmanager
-def being_busy() -> Iterator[None]:
-    """Mark this thread as :func:`busy`."""
-    before = busy()
-    _local.busy = True
+def inside_gfxgraph() -> Iterator[None]:
+    """Mark this thread as :func:`is_inside_gfxgraph`."""
+    before = is_inside_gfxgraph()
+    _local.is_inside_gfxgraph = True
     try:
         yield
     finally:
-        _local.busy = before
+        _local.is_inside_gfxgraph = before
 
 
 @contextmanager
@@ -191,7 +191,7 @@ def _forget() -> None:
     if _paused:
         gc.enable()
     _paused = 0
-    _local.busy = False
+    _local.is_inside_gfxgraph = False
     _waiting.clear()
     for gate in list(_gates):
         gate.open()

@@ -8,10 +8,10 @@ import torch
 
 from ..device import Device, PoolHandle
 
-__all__ = ["Lane"]
+__all__ = ["GraphPool"]
 
 
-class Lane:
+class GraphPool:
     """The memory pool and the stream that all graphs of one callable on one device share.
 
     Since they share memory, their replays must follow one another: when the caller's stream
@@ -61,7 +61,7 @@ class Lane:
         return sum(size for _, size in self._segments) - before
 
     def shared_inputs(self, like: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-        """Static inputs like these, on memory that all graphs of this lane use for theirs.
+        """Static inputs like these, on memory that all graphs of this graph pool use for theirs.
 
         A call fills them under the lock of its replay, so no graph finds what is another's. Where
         the first is the largest, the others take no memory of their own.
@@ -131,12 +131,12 @@ class Lane:
             self._moved = True
         self.last_stream = stream
 
-    def release(self, statics: list[torch.Tensor]) -> None:
+    def release(self, static_inputs: list[torch.Tensor]) -> None:
         """A graph is gone, and its static inputs with it; the caller holds LOCK."""
         self.graphs -= 1
         if self._moved and self.last_stream is not None:
             # They were made on one stream and used on another: not to be used again before that.
-            self.device.record_use(statics, self.index, self.last_stream)
+            self.device.record_use(static_inputs, self.index, self.last_stream)
         if self.last_stream is not None and not self.device.is_capturing():
             # Nor are the constants of its recording, which were made on ours.
             with self.device.set_stream(self.stream):
