@@ -25,12 +25,11 @@ import torch.utils._pytree as pytree
 from torch import overrides
 from torch._ops import OpOverload
 from torch.utils import _python_dispatch as dispatch_stack
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from ..device.base import generator_state
 from ..device.operator_table import Call, refusal
 from ..device.operators import is_view, outside_of_modes, written_tensors
-from ..device.overrides import HiddenFunctionMode
+from ..device.overrides import HiddenFunctionMode, ThreadDispatchMode
 from ..dynamo import Uncompiled
 from ..errors import DeviceError
 from .effects import storage_key
@@ -480,7 +479,7 @@ class _Call:
             self.world.assume(self.op, value)
 
 
-class _Inside(TorchDispatchMode):
+class _Inside(ThreadDispatchMode):
     """Sees what an operator that is written in Python does inside."""
 
     def __init__(self, op: OpOverload, world: Pretend | None) -> None:
@@ -734,7 +733,7 @@ def _is_composite(op: OpOverload) -> bool:
 # The modes.
 
 
-class _DispatchMode(TorchDispatchMode):
+class _DispatchMode(ThreadDispatchMode):
     """Below all other modes, whenever they are entered; C++ takes it for that of fake tensors.
 
     Therefore C++ does not start CUDA where it meets ``device="cuda"``.
