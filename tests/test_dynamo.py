@@ -6,8 +6,12 @@ import ctypes
 import gc
 import inspect
 import logging
+import os
+import subprocess
+import sys
 import threading
 import weakref
+from pathlib import Path
 
 import pytest
 import torch
@@ -16,6 +20,7 @@ from torch import nn
 
 import gfxgraph
 from gfxgraph.device import current_device
+from gfxgraph.device.overrides import ThreadDispatchMode
 from gfxgraph.graph.liveness import InputLiveness
 from gfxgraph.interpose.dynamo import Uncompiled, compiled_code, without_graphs_of_inductor
 
@@ -285,3 +290,64 @@ def test_what_cannot_be_captured_compiled_is_captured_as_it_is_and_told(
     (reason,) = graph.stats().not_compiled.values()
     assert "capture failed" in reason and reason in caplog.text
     assert graph.stats().replays == 3 and gfxgraph.stats()["compile_failures"] == 1
+
+
+CHECKS_IN_THREADS = """
+import threading
+import torch, torch._dynamo, gfxgraph
+
+def f(x):
+    for _ in range(20):
+        x = x + 1
+    return x
+
+threads = [threading.Thread(target=gfxgraph.check, args=(f, torch.ones(2))) for _ in range(8)]
+for thread in threads: thread.start()
+for thread in threads: thread.join()
+compiled = []
+
+def backend(module, inputs):
+    compiled.append(module)
+    return module.forward
+
+torch.compile(f, backend=backend)(torch.ones(2))
+print("compiled", len(compiled))
+"""
+
+
+def test_threads_that_leave_their_modes_in_any_order_leave_no_flag_behind():
+    """By the flags of torch's own modes nothing would be compiled any more (up to torch 2.10)."""
+    source = str(Path(gfxgraph.__file__).parents[1])
+    done = subprocess.run(
+        [sys.executable, "-c", CHECKS_IN_THREADS],
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+        env={**os.environ, "PYTHONPATH": source},
+    )
+    assert "compiled 1" in done.stdout, done.stderr[-2000:]
+
+
+def test_what_another_thread_compiles_under_a_mode_of_ours_is_compiled(device):
+    """Dynamo would skip it for good (up to torch 2.10)."""
+    compiled, results = [], []
+
+    def backend(module, inputs):
+        compiled.append(module)
+        return module.forward
+
+    theirs = torch.compile(lambda x: x * 3 - 1, backend=backend)
+
+    def in_thread():
+        results.append(theirs(torch.ones(2, device=device)))
+
+    class Mode(ThreadDispatchMode):
+        def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+            return func(*args, **(kwargs or {}))
+
+    with Mode():
+        thread = threading.Thread(target=in_thread)
+        thread.start()
+        thread.join()
+    assert len(compiled) == 1 and results[0].tolist() == [2.0, 2.0]

@@ -7,6 +7,7 @@ import contextlib
 import cProfile
 import csv
 import datetime
+import gc
 import io
 import json
 import logging
@@ -574,8 +575,6 @@ def test_a_profiler_in_c_goes_on(device):
 
 
 def test_what_the_garbage_collector_calls_is_not_the_functions_doing(world, device):
-    import gc
-
     event = world.event
 
     def reads_the_clock(phase, info):
@@ -631,3 +630,23 @@ def test_a_replay_listens_to_nothing(device, monkeypatch):
     monkeypatch.setattr(sys, "setprofile", never)
     monkeypatch.setattr("gfxgraph.record.side_effects._SideEffects.__init__", never)
     assert torch.equal(fast(x), x.sin()) and fast.stats().replays == 1
+
+
+def test_a_collection_while_we_begin_to_listen_is_not_the_functions_doing(device):
+    """With these thresholds one begins at almost every allocation."""
+
+    def reads_the_clock(phase, info):
+        time.perf_counter()
+
+    before = gc.get_threshold()
+    gc.callbacks.append(reads_the_clock)
+    gc.set_threshold(1, 1, 1)
+    try:
+        with torch.no_grad():
+            fast = gfxgraph.graphed(lambda x: x * 2)
+            for _ in range(3):
+                fast(torch.ones(3, device=device))
+    finally:
+        gc.set_threshold(*before)
+        gc.callbacks.remove(reads_the_clock)
+    assert fast.stats().replays == 2 and not fast.stats().fallbacks

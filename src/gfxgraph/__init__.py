@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import re
 import sys
+import threading
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -87,6 +88,9 @@ _LAZY = {
     "verify": "verifying.verify",
 }
 
+# Threads that import modules of one package at once may get a _DeadlockError from Python.
+_importing = threading.RLock()
+
 __all__ = [
     "BreakReport",
     "BridgedCUDAGraph",
@@ -161,7 +165,8 @@ def __getattr__(name: str) -> Any:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     from importlib import import_module
 
-    value = getattr(import_module(f"{__name__}.{_LAZY[name]}"), name)
+    with _importing:
+        value = getattr(import_module(f"{__name__}.{_LAZY[name]}"), name)
     globals()[name] = value
     return value
 

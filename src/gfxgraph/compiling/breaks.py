@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from ..device.operators import is_view
+from ..device.overrides import ThreadDispatchMode
 from ..errors import ArgumentError
 from .log import Compilation, listening
 
@@ -190,7 +190,7 @@ def _is_opaque(model: Any) -> bool:
     return bool(getattr(type(model).__call__, "_torchdynamo_disable", False))
 
 
-class _Launches(TorchDispatchMode):
+class _Launches(ThreadDispatchMode):
     """Counts the operations that launch work."""
 
     def __init__(self) -> None:

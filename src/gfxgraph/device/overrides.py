@@ -1,4 +1,4 @@
-"""Function modes of ours, which eager execution does not have, and hiding them from torch.
+"""Modes of ours, which eager execution does not have, and hiding them from torch.
 
 ``torch.nn`` takes its fast paths (fused encoder layers, nested tensors where there is padding)
 only where ``torch.overrides.has_torch_function`` says that nobody overrides torch's functions. A
@@ -8,15 +8,41 @@ function mode overrides all of them, so a run that we watch would be another pro
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import overrides
 from torch.overrides import TorchFunctionMode
+from torch.utils import _python_dispatch as dispatch_stack
+from torch.utils._python_dispatch import TorchDispatchMode
 
+from ..interpose.dynamo import step_aside, step_back
 from ..interpose.patch import Claim, intercept
 
-__all__ = ["HiddenFunctionMode", "hidden_modes"]
+__all__ = ["HiddenFunctionMode", "ThreadDispatchMode", "hidden_modes"]
+
+
+Mode = TypeVar("Mode", bound="ThreadDispatchMode")
+
+
+class ThreadDispatchMode(TorchDispatchMode):
+    """A dispatch mode that only the thread that enters it notices.
+
+    ``TorchDispatchMode.__enter__`` sets flags of the whole process and ``__exit__`` puts back what
+    it found. So Dynamo (up to torch 2.10) skips what other threads call, for good, and Inductor's
+    code takes another way; and where two threads do not leave in the reverse order in which they
+    entered, a flag stays set, and nothing is compiled any more (read in torch 2.8 to 2.15, seen
+    with 2.8 to 2.10). Here Dynamo is told by the stance instead (:func:`step_aside`).
+    """
+
+    def __enter__(self: Mode) -> Mode:
+        step_aside()
+        dispatch_stack._push_mode(self)
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        dispatch_stack._pop_mode(getattr(self, "_mode_key", None))
+        step_back()
 
 
 class HiddenFunctionMode(TorchFunctionMode):

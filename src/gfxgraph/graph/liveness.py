@@ -7,7 +7,6 @@ from collections.abc import Callable
 from torch.multiprocessing.reductions import StorageWeakRef
 
 from ..errors import DeadTensorError
-from ..interpose.dynamo import step_aside, step_back
 from ..record.effects import OutsideTensors
 
 __all__ = ["InputLiveness"]
@@ -22,8 +21,7 @@ class InputLiveness:
 
     def start(self) -> None:
         """Watch this thread from now on."""
-        step_aside()
-        self._seen.__enter__()  # type: ignore[no-untyped-call]
+        self._seen.__enter__()
 
     def stop(self, in_pool: Callable[[int], bool]) -> None:
         """Watch no longer, and let go of the tensors.
@@ -32,8 +30,7 @@ class InputLiveness:
             in_pool: says of an address whether it belongs to the graph's own memory pool, which
                 holds its memory whether or not a tensor does.
         """
-        self._seen.__exit__(None, None, None)  # type: ignore[no-untyped-call]
-        step_back()
+        self._seen.__exit__(None, None, None)
         for tensor in self._seen.found.values():
             name = f"{tensor.dtype} of shape {tuple(tensor.shape)}"
             storage = tensor.untyped_storage()

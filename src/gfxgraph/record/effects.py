@@ -13,9 +13,9 @@ from typing import Any
 import torch
 from torch._ops import OpOverload
 from torch.multiprocessing.reductions import StorageWeakRef
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from ..device.operators import is_composite, may_write, run_composite, written_tensors
+from ..device.overrides import ThreadDispatchMode
 
 _weak_tensor: Any = torch._C._WeakTensorRef  # type: ignore[attr-defined]
 
@@ -100,7 +100,7 @@ class UndoLog:
         return [where for where, _ in self._regions.values()]
 
 
-class OutsideTensors(TorchDispatchMode):
+class OutsideTensors(ThreadDispatchMode):
     """Sees which tensors from outside the operations on this thread use.
 
     Attributes:
@@ -133,7 +133,7 @@ class Unexpected(BaseException):
     """A run is about to do what it is not expected to do; no handler of the user's takes it."""
 
 
-class KnownTensors(TorchDispatchMode):
+class KnownTensors(ThreadDispatchMode):
     """Lets a run use known tensors from outside, and write to none of them.
 
     Asks less of an operation than a recording does. Where the run is about to do anything else it

@@ -19,12 +19,11 @@ import torch
 from torch import overrides
 from torch._ops import HigherOrderOperator, OpOverload
 from torch.utils import _python_dispatch as dispatch_stack
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from ..device import emulated_rules
 from ..device.operator_table import Call, copies_host_scalar, may_refuse, refusal
 from ..device.operators import is_composite, is_view, may_write, run_composite, written_tensors
-from ..device.overrides import HiddenFunctionMode, hidden_modes
+from ..device.overrides import HiddenFunctionMode, ThreadDispatchMode, hidden_modes
 from ..forking import in_child
 from ..interpose.cuda_calls import Answer
 from ..interpose.dynamo import Uncompiled
@@ -671,7 +670,7 @@ class _FunctionMode(HiddenFunctionMode):
         return self._watch.called(func, args, kwargs or {})
 
 
-class _DispatchMode(TorchDispatchMode):
+class _DispatchMode(ThreadDispatchMode):
     # Operators such as flex_attention run through us as they are.
     supports_higher_order_operators = True
 

@@ -7,9 +7,9 @@ from typing import Any
 
 import torch
 from torch._ops import OpOverload
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from ..device.operators import is_composite, run_composite
+from ..device.overrides import ThreadDispatchMode
 from ..interpose.source import Source, users_line
 
 __all__ = ["Numbers"]
@@ -20,7 +20,7 @@ _LENGTHS = frozenset({"aten::arange"})
 _MAX_CONSTANT = 16
 
 
-class Numbers(TorchDispatchMode):
+class Numbers(ThreadDispatchMode):
     """Notes the numbers that operators are given, but for sizes, dimensions and indices.
 
     Attributes:

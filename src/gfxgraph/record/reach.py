@@ -10,7 +10,6 @@ from typing import Any
 
 import torch
 from torch._ops import OpOverload
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from ..device.operators import (
     is_composite,
@@ -19,6 +18,7 @@ from ..device.operators import (
     run_composite,
     written_tensors,
 )
+from ..device.overrides import ThreadDispatchMode
 from ..interpose.source import users_line
 from .effects import StorageNames, tensors_in
 
@@ -33,7 +33,7 @@ _DATA = frozenset(["self", "other", "input", "tensors", "src", "source", "values
 _NOISE_IN_EPS = {torch.float32: 64, torch.float64: 64, torch.complex64: 64, torch.complex128: 64}
 
 
-class Reach(TorchDispatchMode):
+class Reach(ThreadDispatchMode):
     """Follows which elements depend on data that was marked.
 
     For each storage that such data reached there is a mask with an element for each of its

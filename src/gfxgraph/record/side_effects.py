@@ -198,8 +198,8 @@ def side_effects(tell: Tell, *, perform: bool = False) -> Iterator[None]:
                 stream.original = claim.original
         stack.enter_context(intercept(logging.Logger, "callHandlers", watch.log))
         stack.enter_context(intercept(warnings, "_showwarnmsg_impl", watch.warn))
+        stack.enter_context(watch.collections())  # before anything is heard
         watch.listening = stack.enter_context(Listening(watch.hear))
-        stack.enter_context(watch.collections())
         yield
 
 

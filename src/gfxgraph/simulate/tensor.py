@@ -18,11 +18,11 @@ import torch.utils._pytree as pytree
 from torch import overrides
 from torch._ops import OpOverload
 from torch.utils import _python_dispatch as dispatch_stack
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from ..device.operator_table import Call as TableCall
 from ..device.operator_table import refusal
 from ..device.operators import is_view, outside_of_modes, written_tensors
+from ..device.overrides import ThreadDispatchMode
 from ..errors import DeviceError
 from .cuda_kernels import KERNELS, attention
 from .torch_cuda import FakeDevice
@@ -299,7 +299,7 @@ class Call:
             self.world.assume(self.op, value)
 
 
-class _Inside(TorchDispatchMode):
+class _Inside(ThreadDispatchMode):
     """Sees what an operator that is written in Python does inside."""
 
     def __init__(self, op: OpOverload, world: World | None) -> None:

@@ -16,11 +16,10 @@ import torch.nn.functional as F
 import torch.utils._pytree as pytree
 from torch._ops import OpOverload
 from torch.utils import _python_dispatch as dispatch_stack
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from ..device.base import generator_state
 from ..device.operators import outside_of_modes
-from ..device.overrides import HiddenFunctionMode
+from ..device.overrides import HiddenFunctionMode, ThreadDispatchMode
 from ..errors import DeviceError
 from ..interpose.cuda_calls import Observer, attached
 from ..interpose.dynamo import Uncompiled
@@ -227,7 +226,7 @@ class SimulatedCuda:
             storage.copy_(saved)
 
 
-class _DispatchMode(TorchDispatchMode):
+class _DispatchMode(ThreadDispatchMode):
     """Below all other modes, whenever they are entered; C++ takes it for that of fake tensors.
 
     Therefore C++ does not start CUDA where it meets ``device="cuda"``.

@@ -9,11 +9,11 @@ from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 import torch
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from ..call.arguments import named
 from ..call.signature import Const, flatten
 from ..device import current_device
+from ..device.overrides import ThreadDispatchMode
 from ..graph.host_state import HostState
 from ..graph.locks import inside_gfxgraph, turn_to_capture
 from ..graph.state import PythonState
@@ -259,7 +259,7 @@ class Bench:
         return _Call(values, raw)
 
 
-class _NoReplays(TorchDispatchMode):
+class _NoReplays(ThreadDispatchMode):
     # No graph is made for calls under a mode like this one, so none answers them.
     supports_higher_order_operators = True
 
