@@ -122,7 +122,7 @@ _ADVICE = (
         False,
         "Trees keep memory pools of their own and clear library workspaces that graphs of others "
         "point at.",
-        "torch/_inductor/cudagraph_trees.py; docs/architecture.md of gfxgraph",
+        "torch/_inductor/cudagraph_trees.py; docs/internals/memory.md of gfxgraph",
     ),
     _Advice(
         "inductor",
