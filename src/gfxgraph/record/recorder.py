@@ -32,7 +32,7 @@ class Event:
     Attributes:
         point: what it is.
         where: the user's line.
-        moving: whether what comes out may be something else in the next call.
+        varying: whether what comes out may be something else in the next call.
         writes: whether it writes to a tensor that it was given.
         result: what came out, each tensor copied. A tensor that is one of the arguments is
             ``Same(n)``: the n-th of them.
