@@ -182,7 +182,7 @@ class Recorder(Interceptor):
     ) -> None:
         super().__init__(device_type, inputs, **options)
         self._generators = generators
-        self.recording = Recording(outside=self.outside, originals=self.originals)
+        self.recording = Recording(outside=self.outside, originals=self.provenance.originals)
         self._log = log
         self._keep_values = keep_values
         self._off_stream = off_stream
