@@ -327,7 +327,7 @@ def _can_share_inputs(session: CaptureSession, eager: WarmedUp) -> bool:
 def _captured(
     session: CaptureSession, eager: WarmedUp, extends: CapturedGraph | None
 ) -> CapturedGraph:
-    """What the session has captured, as part of ``extends`` if there is one."""
+    """The captured graphs of ``session``, as a path of ``extends`` if there is one."""
     recording, traced, host = eager.recording, session.traced, session.before.host
     assert traced is not None
     device, compiled = session.pool.device, session.target.compiled

@@ -1,4 +1,4 @@
-"""What a capture gives: a function as one graph, or as a tree of them."""
+"""A captured function: one graph, or a tree of them."""
 
 from __future__ import annotations
 
@@ -36,19 +36,19 @@ class CapturedGraph:
         draws_random_numbers: whether a run advances a generator.
         report: what was folded and where the host takes over, a sentence each.
         peak_bytes: bytes of the device that eager execution took at most for what it makes.
-        sample: what the first replay gave, if it was made; for whoever wants to look at it.
+        sample: the outputs of the first replay, if there was one.
         state: what Python held then, if the function only computes: nothing was folded, written,
             drawn, or worth a note.
         compiled: whether what it holds is compiled code.
         code: compiled code that it uses, kept for as long as it lives.
-        not_compiled: why what the function itself has compiled is in there as it is.
+        not_compiled: why code that the function has compiled is in the graph uncompiled.
         asks_layout: whether what it does depends on how its arguments lie in memory.
         launch_ns: nanoseconds in which the host launched a replay; 0: not timed.
         regions: what replays write outside, but for the static inputs; in the order of the first
             writes, and one may be part of another.
         groups: names of the process groups, each of one rank, whose collectives it holds.
-        slack: what replays may differ by from eager execution, in any dtype: compiled code rounds
-            at other places.
+        slack: by how much replays may differ from eager execution, in any dtype: compiled code
+            rounds at other places.
         time_replay: replays from the state that the capture found, puts that back, and gives the
             seconds until the device was done; ``None`` where that was not asked for.
         graft: where a new path belongs in its tree; put there by whoever keeps it.

@@ -44,7 +44,7 @@ _WIDE = {
 def difference(
     got: torch.Tensor, expected: torch.Tensor, tolerance: Tolerance, least: float = 0.0
 ) -> str | None:
-    """What is different, or ``None``.
+    """Say how a tensor differs from another; ``None``: it does not.
 
     Args:
         got: the tensor to judge.
@@ -112,7 +112,7 @@ def require_equal(
 
 
 def rounding(dtypes: set[torch.dtype], device: Device) -> float:
-    """What compiled code may differ by that computes in ``dtypes``: its results may be wider."""
+    """How far compiled code that computes in ``dtypes`` may be off; its results may be wider."""
     if device.kind != "emulated" and torch.get_float32_matmul_precision() != "highest":
         # TF32 has the mantissa of float16.
         dtypes = {torch.float16 if dtype == torch.float32 else dtype for dtype in dtypes}

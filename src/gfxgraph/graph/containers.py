@@ -1,4 +1,4 @@
-"""Containers of Python: what one held, what is another object in it by now, and the way back."""
+"""Snapshots of Python containers: find the items that were rebound since, and put them back."""
 
 from __future__ import annotations
 

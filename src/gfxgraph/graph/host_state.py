@@ -50,7 +50,7 @@ class _Source:
 
 
 def still_sources(found: Found = ()) -> tuple[tuple[_Source, ...], tuple[_Source, ...]]:
-    """What no replay advances: what belongs to the whole process, and what is in ``found``."""
+    """State that no replay advances: of the whole process, and of the objects in ``found``."""
     sources = [_Source(setting.name, setting, SETTING) for setting in SETTINGS]
     hidden = getattr(random.getstate, "__self__", None)
     if type(hidden) is random.Random:
@@ -73,7 +73,7 @@ def still_sources(found: Found = ()) -> tuple[tuple[_Source, ...], tuple[_Source
 
 
 class Stood:
-    """What no replay advances, as it is now, to see later what a run has advanced."""
+    """A snapshot of the state that no replay advances, to see later whether a run advanced it."""
 
     def __init__(self, found: Found = ()) -> None:
         self._everybodys, self._own = still_sources(found)
@@ -172,7 +172,7 @@ class HostState:
         return not all(source.is_at(source.saved) for source in sources)
 
     def moved(self) -> list[str]:
-        """What was advanced since, and would not be in a replay."""
+        """Names of state that was advanced since, and that no replay advances."""
         still = [source.path for source in self._still if not source.is_at(source.saved)]
         return [*still, *self._one_shots.moved()]
 

@@ -109,7 +109,7 @@ RANDOM = Kind("random.Random", _read_random, _write_random)
 
 
 class _Value:
-    """What a variable holds, compared by identity."""
+    """The value of a variable, compared by identity."""
 
     def __init__(self, value: Any) -> None:
         self.value = value

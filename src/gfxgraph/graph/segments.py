@@ -87,15 +87,15 @@ class Segment:
 
 @dataclass
 class Step:
-    """What the host does between two graphs.
+    """An action of the host between two graphs.
 
     Attributes:
-        point: what it is.
+        point: the kind of action.
         where: the user's line.
-        func: called with
-        args: these, and
-        kwargs: these. Their tensors are the fixed ones of the segments before.
-        ambient: enters what was in force around the call, such as autocast.
+        func: the function to call.
+        args: its arguments. Their tensors are the fixed ones of the segments before.
+        kwargs: its keyword arguments.
+        ambient: enters the modes in which the call was recorded, such as autocast.
     """
 
     point: Point
@@ -106,7 +106,7 @@ class Step:
     ambient: Callable[[], Any] | None
 
     def run(self) -> Any:
-        """What comes out now."""
+        """Do it, and return the result."""
         if self.ambient is None:
             return self.func(*self.args, **self.kwargs)
         with self.ambient():
@@ -142,7 +142,7 @@ def run(segment: Segment, new: Graft | None = None) -> Segment | None:
 
 
 def outcome(result: Any) -> Any:
-    """What tells one outcome of a step from another: values, and shapes of tensors."""
+    """The key of a step's outcome: values, and shapes of tensors."""
     if result is None or type(result) in (bool, int):
         return type(result), result
     leaves, spec = pytree.tree_flatten(result)
@@ -235,7 +235,7 @@ class Done:
         self.leaves = [leaf.found() if isinstance(leaf, _Lost) else leaf for leaf in self.leaves]
 
     def again(self, given: list[torch.Tensor]) -> Any:
-        """What it returned."""
+        """The result of the operation, without running it."""
 
         def restore(leaf: Any) -> Any:
             if isinstance(leaf, Same):

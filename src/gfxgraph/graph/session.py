@@ -50,7 +50,7 @@ there and without the gaps of a slice; or as padded arguments do, for calls of a
 
 
 class LayoutError(CaptureError):
-    """What the function does depends on how its arguments lie in memory.
+    """The function depends on how its arguments lie in memory.
 
     ``draws``: since it draws random numbers, in an order that depends on that.
     """
@@ -157,7 +157,7 @@ class CaptureSession:
 
     @property
     def written(self) -> list[torch.Tensor]:
-        """What runs write to: regions outside, and inputs as a whole, wherever these are now."""
+        """The tensors that runs write to: regions outside, and the static inputs as a whole."""
         places = dict(zip(map(storage_key, self.given), self.inputs, strict=True))
         regions = self.before.memory.regions()
         return [places.get(storage_key(region), region) for region in regions]
@@ -443,7 +443,7 @@ def _other_values(static: torch.Tensor) -> torch.Tensor:
 
 
 def _failed(error: Exception, failure: Failure | None) -> Failed:
-    """What is known about a capture that failed with ``error``."""
+    """The failure of a capture, explained."""
     if isinstance(error, CaptureError):
         return Failed(None, error, final=True)
     where = users_line_of(error) if failure is None else failure.where

@@ -71,8 +71,8 @@ _MEMBERS = (
 )
 # Modules of Python whose objects are containers in Python.
 _CONTAINERS = frozenset({"collections", "queue", "_thread", "threading", "weakref"})
-# What becomes of what is met: a graph watches it; it is compared and put back; so is what only the
-# code that ran leads to; it is only searched for generators and iterators.
+# Four levels of attention: a graph watches the object; it is compared and put back; the same, but
+# only executed code leads to it; it is only searched for generators and iterators.
 _WATCHED, _COMPARED, _EXECUTED, _SEARCHED = range(4)
 _OURS = __name__.partition(".")[0]
 
@@ -87,9 +87,9 @@ class PythonState:
         search: look for generators and iterators further away than for anything else.
 
     Attributes:
-        stateful: paths and objects, of what a run may advance without rebinding anything: random
-            generators, iterators, buffers. These are looked for further away than anything else:
-            in classes, in modules, and in what functions of other packages name.
+        stateful: paths and objects that a run may advance without rebinding anything: random
+            generators, iterators, buffers. The search for these goes further than for anything
+            else: into classes, modules, and globals of functions of other packages.
     """
 
     def __init__(self, roots: dict[str, object], search: bool = True) -> None:
@@ -157,7 +157,7 @@ class PythonState:
         return [*found, *self._changed_tensors()]
 
     def unguarded_now(self) -> PythonState:
-        """What no guard watches, as it is now."""
+        """A new snapshot of the containers that no guard watches."""
         state = PythonState({})
         state._containers = [
             dataclasses.replace(container)
@@ -210,7 +210,7 @@ class PythonState:
                 tensor.requires_grad_(self._flags[key])
 
     def guard(self, outside: dict[int, torch.Tensor], folded: dict[int, torch.Tensor]) -> Guard:
-        """What must not change as long as a graph is replayed.
+        """A guard for a graph: it sees when something changes that the graph relies on.
 
         Args:
             outside: the tensors that the graph reads from outside, by storage.
@@ -416,7 +416,7 @@ class PythonState:
                     self._unnamed.setdefault(name, []).append((own, found))
 
     def _open_members(self, path: str, module: types.ModuleType) -> None:
-        """What code that has run may have bound in a module, or written into it."""
+        """The variables of a module that executed code may have bound or written to."""
         own = tuple(
             name
             for name, value in list(module.__dict__.items())

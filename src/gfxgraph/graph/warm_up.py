@@ -30,7 +30,7 @@ __all__ = ["WarmedUp", "report_line", "warm_up"]
 
 @dataclass
 class WarmedUp:
-    """What warming up found.
+    """The findings of warm-up.
 
     Attributes:
         first_outputs: what the recorded run gave.
@@ -164,7 +164,7 @@ def _varying(session: CaptureSession, recording: Recording) -> set[int]:
 
 
 def _must_record_again(recording: Recording, varying: set[int], device: Device) -> bool:
-    """Whether the recording would be another one, had it been known what varies."""
+    """Whether the recording was made without knowing of a tensor that varies and matters to it."""
     if not recording.events:
         return False
     # What is on the device comes to the host in an event; the emulated one has but one memory.

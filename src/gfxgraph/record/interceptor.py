@@ -1,4 +1,4 @@
-"""Sees a function run: every operation, and every point that a capture cannot pass as it is.
+"""Sees a function run: every operation, and every point that a capture cannot hold.
 
 A :class:`Interceptor` is a function mode and a dispatch mode on one thread. It follows *taint* from
 storage to storage: what a tensor's data depends on. Subclasses decide what happens at each point:
@@ -77,8 +77,8 @@ _POINTERS: dict[object, str] = {
 }
 
 Dependence: TypeAlias = Literal["layout", "views", "place"]
-"""What of an argument a call depends on: its strides, whether a view of it can be had, or where in
-its storage it begins, which a static input does not have."""
+"""The property of an argument that a call depends on: its strides; whether a view of it can be had;
+where in its storage it begins, which a static input does not have."""
 
 _GRAD: Any = vars(torch._C.TensorBase)["grad"]
 _LAYOUT: dict[object, tuple[Dependence, str]] = {
@@ -109,13 +109,13 @@ _local = threading.local()
 
 
 def current_interceptor() -> Interceptor | None:
-    """The watch of this thread, while it sees a function run."""
+    """The interceptor of this thread, while it sees a function run."""
     watch: Interceptor | None = getattr(_local, "watch", None)
     return watch if watch is not None and not watch.quiet else None
 
 
 class Point(NamedTuple):
-    """A point that a capture cannot pass as it is.
+    """A point in a run that a capture cannot hold.
 
     Attributes:
         rule: id in the catalogue.
@@ -212,7 +212,7 @@ class Interceptor:
         """It is done; ``repeats``: the host does the same in each replay."""
 
     def called_compiled(self) -> None:
-        """Something was called that is to be compiled; it ran as it is."""
+        """A function was called that is to be compiled; it ran uncompiled."""
 
     def rebinds(self, what: str) -> None:
         """An attribute of a tensor from outside is about to be given another object."""
@@ -260,7 +260,7 @@ class Interceptor:
 
     @contextmanager
     def quietly(self) -> Iterator[None]:
-        """What happens inside is part of one point."""
+        """Operations inside are part of one point."""
         self.quiet += 1
         try:
             yield
@@ -442,7 +442,7 @@ class Interceptor:
         return not (self._host and self.name(tensor) in self._host)
 
     def roots(self, tensors: Iterable[torch.Tensor]) -> Provenance:
-        """What the data of ``tensors`` depends on."""
+        """The provenance of the data of ``tensors``."""
         return self.provenance.joined(map(self.name, tensors))
 
     def may_vary(self, tensors: Iterable[torch.Tensor]) -> bool:
@@ -471,7 +471,7 @@ class Interceptor:
                 self.made(tensor)
 
     def _flow_on_host(self, tensors: list[torch.Tensor], result: Any) -> None:
-        """What an operator gives on the host without waiting for the device is not of its data."""
+        """A result on the host for which nobody waited does not depend on data of the device."""
         results = [t for t in tensors_in(result) if not self.on_device(t)]
         if results and any(map(self.on_device, tensors)):
             roots = self.roots(t for t in tensors if not self.on_device(t))
@@ -662,7 +662,7 @@ def _decides_on_host(func: Any) -> bool:
 
 
 class _Operator:
-    """What is asked of an operator in each call."""
+    """Facts about an operator, looked up in each call."""
 
     __slots__ = (
         "allocates",

@@ -1,4 +1,4 @@
-"""What the data of a run depends on, followed from storage to storage."""
+"""Provenance of data: what it depends on, followed from storage to storage through a run."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ NO_ROOTS: Provenance = frozenset()
 
 
 class ProvenanceMap:
-    """The memory that a run touches, and what its data depends on.
+    """The memory that a run touches, and the provenance of its data.
 
     Args:
         inputs: the tensors that hold the arguments.
@@ -45,7 +45,7 @@ class ProvenanceMap:
         self._exposed: set[int] = set()
 
     def joined(self, keys: Iterable[int]) -> Provenance:
-        """What the data in any of these depends on."""
+        """The provenance of data that is made of the data in ``keys``."""
         joined = NO_ROOTS
         for key in keys:
             try:
@@ -72,7 +72,7 @@ class ProvenanceMap:
         self._roots[key] = roots
 
     def expose(self, key: int) -> None:
-        """What nobody sees may write to ``key`` from now on."""
+        """A kernel that nobody sees may write to ``key`` from now on."""
         self._exposed.add(key)
         self._roots[key] = None
 
@@ -104,7 +104,7 @@ class ProvenanceMap:
         return True
 
     def _at_first(self, key: int) -> Provenance:
-        """What memory from outside depends on before anything was written to it."""
+        """The provenance of memory from outside before anything was written to it."""
         return None if key in self._varying else frozenset((key,))
 
 

@@ -215,7 +215,7 @@ def _together(masks: Iterable[torch.Tensor], out: torch.Tensor) -> torch.Tensor:
 
 @dataclass
 class _Tried:
-    """What came out with other values in the marked elements.
+    """The results of an operation with other values in the marked elements.
 
     Attributes:
         others: of each trial.
