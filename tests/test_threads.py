@@ -178,7 +178,7 @@ def test_a_failed_path_is_not_left_in_the_tree(device, monkeypatch):
 
     from gfxgraph.graph import capture
 
-    monkeypatch.setattr(capture, "verify", differs)
+    monkeypatch.setattr(capture, "_verify_first_replay", differs)
     assert graph(-x).tolist() == [1.0] * 3
     assert graph.stats().graphs[0].paths == 1
     monkeypatch.undo()
@@ -321,13 +321,13 @@ def test_threads_with_streams_of_their_own_follow_one_another(device):
     graph(x), graph(x)
     graph_pool = next(iter(graph._engine._graph_pools.values()))
     followed: list[bool] = []
-    follow = graph_pool.follow
+    sync_to = graph_pool.sync_to
 
     def seen(stream: int) -> None:
         followed.append(LOCK._is_owned())
-        follow(stream)
+        sync_to(stream)
 
-    graph_pool.follow = seen
+    graph_pool.sync_to = seen
     for n in range(3):
         graph(torch.ones(4 + n, device=device) - n)
     assert followed and all(followed)

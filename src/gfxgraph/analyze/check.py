@@ -19,10 +19,10 @@ from ..errors import ArgumentError, CaptureError, DeviceError
 from ..graph.host_state import HostState
 from ..graph.locks import inside_gfxgraph
 from ..graph.state import PythonState
-from ..graph.warm_up import one_line
 from ..interpose.source import LineFinder, Source, users_line, users_line_of
 from ..record.collectives import refused
 from ..record.effects import UndoLog, Unexpected, storage_key
+from ..record.explain import one_line
 from ..record.interceptor import Point
 from ..record.recorder import Recorder
 from ..record.rules import RULES, Effect
@@ -135,7 +135,7 @@ class _Check:
                                 f"check({self._name}): autograd of a CPU build of torch does not "
                                 "run on the pretended device. Check it with a CUDA or ROCm build."
                             ) from error
-                        what = f"{type(error).__name__}: {str(error).partition(chr(10))[0]}"
+                        what = one_line(error)
                         return self._add("raises", what, users_line_of(error))
                     finally:
                         self.report.operations = recorder.recording.operations

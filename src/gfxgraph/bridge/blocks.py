@@ -17,9 +17,9 @@ from ..call.buckets.sizes import Buckets, Dims, argument_names
 from ..call.signature import Spec, builder, flatten
 from ..device import current_device
 from ..errors import ArgumentError, CaptureError
-from ..graph.capture import run_and_roll_back
 from ..graph.locks import CAPTURING, LOCK, no_garbage_collection
 from ..graph.native import NativeGraph
+from ..graph.rollback import run_and_roll_back
 from ..interpose.dynamo import opaque
 from ..interpose.source import Source, users_line, users_line_of
 from ..record.collectives import refused

@@ -18,11 +18,10 @@ from ..call import validation
 from ..call.signature import flatten
 from ..device import current_device
 from ..errors import ArgumentError, CaptureError
-from ..graph.capture import run_and_roll_back
-from ..graph.compare import difference
-from ..graph.first_replay import rounding
+from ..graph.compare import difference, rounding
 from ..graph.locks import CAPTURING, LOCK
 from ..graph.native import NO_SIZES, NativeGraph
+from ..graph.rollback import run_and_roll_back
 from ..record.effects import UndoLog, tensors_in
 from ..record.recorder import Recording
 from ..stats import log, tally

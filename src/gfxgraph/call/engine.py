@@ -29,7 +29,7 @@ from ..errors import (
 )
 from ..forking import new_lock
 from ..graph import raw
-from ..graph.capture import capture, capture_like
+from ..graph.capture import CaptureOptions, capture, capture_like
 from ..graph.compare import Tolerance
 from ..graph.executed import Executed
 from ..graph.first_call import as_of_now
@@ -37,10 +37,11 @@ from ..graph.host_state import default_generators
 from ..graph.locks import CAPTURING, LOCK, Gate, inside_gfxgraph, is_inside_gfxgraph, when_free
 from ..graph.one_shots import Found
 from ..graph.pool import GraphPool
+from ..graph.session import Layout, LayoutError, Target
 from ..graph.state import PythonState
-from ..graph.warm_up import Layout, LayoutError, some
 from ..record import collectives
 from ..record.effects import storage_key
+from ..record.explain import some
 from ..record.journal import Journal
 from ..stats import log, tally
 from ..tables import fields, in_bytes, table
@@ -988,7 +989,7 @@ class Engine:
         index = device.index(on_device[0].device if on_device else torch.device(device.type))
         torch_device = torch.device("cuda", index) if device.type == "cuda" else torch.device("cpu")
         # Another thread may release the tree, and its pool with it, whenever we do not hold LOCK.
-        grown_from, tree_statics = (None, None) if tree is None else tree.now()
+        extends, tree_statics = (None, None) if tree is None else tree.now()
         graph_pool = self._lane_on(index) if tree is None else tree.graph_pool
         # Arguments that nobody called with were made for this, and go with it.
         ours = leaves if result is NO_MATCH else ()
@@ -1026,6 +1027,23 @@ class Engine:
                 self,
             )
 
+        target = Target(
+            body,
+            static_inputs,
+            roots={self.name: fn} | {f"argument {n}": value for n, value in enumerate(opaque)},
+            layout=layout,
+            compiled=code is not None,
+            first_outputs=first_outputs,
+        )
+        how = CaptureOptions(
+            # One run is recorded, one compiles, and one is as all others will be.
+            warmup=self._options.warmup if code is None else max(3, self._options.warmup),
+            tolerance=tolerance,
+            branching=self._options.branching == "auto",
+            share_inputs=self._share_inputs,
+            admit=room_for,
+            timed=timed or (code is not None and code.measure),
+        )
         try:
             captured = None
             # What is timed has to know the way back to the state of now.
@@ -1034,42 +1052,22 @@ class Engine:
                 peak_bytes = model.peak_bytes_for(static_inputs)
                 room_for(peak_bytes)
                 captured = capture_like(
-                    model.captured,
-                    body,
-                    static_inputs,
-                    graph_pool=graph_pool,
-                    tolerance=tolerance,
-                    peak_bytes=peak_bytes,
+                    model.captured, target, graph_pool, tolerance=tolerance, peak_bytes=peak_bytes
                 )
             captured = captured or capture(
-                body,
-                static_inputs,
-                graph_pool=graph_pool,
-                # One run is recorded, one compiles, and one is as all others will be.
-                warmup=self._options.warmup if code is None else max(3, self._options.warmup),
-                roots={self.name: fn} | {f"argument {n}": value for n, value in enumerate(opaque)},
-                tolerance=tolerance,
-                branching=self._options.branching == "auto",
-                first_outputs=first_outputs,
-                tree=grown_from,
-                static_inputs=tree_statics,
-                share_inputs=self._share_inputs,
-                admit=room_for,
-                compiled=code is not None,
-                timed=timed or (code is not None and code.measure),
-                layout=layout,
+                target, how, graph_pool, extends=extends, static_inputs=tree_statics
             )
         except BaseException:
             graph_pool.renew_pool()
             raise
         assert body.out_spec is not None  # it ran
-        graph_pool.learn(captured.peak_bytes)
+        graph_pool.update_overhead(captured.peak_bytes)
         given = [s for s in static_inputs if storage_key(s) in captured.written]
         if given and (shares_memory(leaves) or any(0 in s.stride() for s in given)):
             (captured.root if captured.graft is None else captured.graft.child).reset()
             raise CaptureError(SHARED)
         if tree is not None:
-            return tree.grown(captured, static_inputs, leaves, body.out_spec)
+            return tree.with_path(captured, static_inputs, leaves, body.out_spec)
         entry = Entry(
             _describe_key(leaves, spec),
             captured,

@@ -17,7 +17,7 @@ from torch.autograd.graph import increment_version
 
 from ..device import Device, generator_state
 from ..errors import CaptureError, MemoryCapError
-from ..graph.capture import CapturedGraph
+from ..graph.captured import CapturedGraph
 from ..graph.guard import Guard
 from ..graph.locks import LOCK, PATIENCE
 from ..graph.pool import GraphPool
@@ -163,7 +163,7 @@ class Entry:
             graph_pool.graphs += 1
             # Each call copies them before another graph runs, which may use their memory then.
             if own_outputs and captured.root.step is None:
-                captured.last.outputs = graph_pool.disown(captured.outputs)
+                captured.last.outputs = graph_pool.release_outputs(captured.outputs)
 
         inputs = set(map(storage_key, static_inputs))
         # Memory that a call's arguments may not share, because the graph writes to one of the two.
@@ -307,7 +307,7 @@ class Entry:
                 if stream and is_capturing():
                     return NO_MATCH
                 if stream != graph_pool.last_stream:
-                    graph_pool.follow(stream)
+                    graph_pool.sync_to(stream)
                 if look_first:
                     if not guard.places_hold() and guard.changes():
                         return NO_MATCH
@@ -362,7 +362,7 @@ class Entry:
                     return NO_MATCH
                 stream = device.stream_id(index)
                 if stream != graph_pool.last_stream:
-                    graph_pool.follow(stream)
+                    graph_pool.sync_to(stream)
                 if not guard.places_hold() and guard.changes():
                     return NO_MATCH
                 if self.overlaps(leaves) or (write_back and shares_memory(leaves)):
@@ -440,7 +440,7 @@ class Entry:
         step = self.captured.root.step if self.captured else None
         return "" if step is None else f"{step.where} ({step.point.what})"
 
-    def grown(
+    def with_path(
         self,
         captured: CapturedGraph,
         static_inputs: list[torch.Tensor],

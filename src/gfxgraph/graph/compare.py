@@ -6,7 +6,15 @@ from typing import TypeAlias
 
 import torch
 
-__all__ = ["Tolerance", "difference"]
+from ..device import Device
+from ..errors import VerificationError
+from ..record.journal import Judge
+from ..stats import tally
+
+__all__ = ["Tensors", "Tolerance", "difference", "require_equal", "rounding"]
+
+Tensors: TypeAlias = tuple[list[torch.Tensor], list[torch.Tensor]]
+"""Outputs, and what was written to tensors from outside."""
 
 Tolerance: TypeAlias = bool | float
 """``True``: by dtype, see :data:`BY_DTYPE`; a number: that, for every floating-point dtype."""
@@ -21,6 +29,8 @@ BY_DTYPE = {
 }
 """The largest error allowed, relative to the largest magnitude of the expected tensor (or 1)."""
 
+# Compiled code rounds at other places than eager execution: what it may differ by, in tolerances.
+_COMPILED_SLACK = 4.0
 
 # What to compare in; any other floating-point dtype in float32.
 _WIDE = {
@@ -34,7 +44,7 @@ _WIDE = {
 def difference(
     got: torch.Tensor, expected: torch.Tensor, tolerance: Tolerance, least: float = 0.0
 ) -> str | None:
-    """What is different, or ``None``.
+    """Say how a tensor differs from another; ``None``: it does not.
 
     Args:
         got: the tensor to judge.
@@ -72,3 +82,38 @@ def difference(
         if error > allowed * scale
         else None
     )
+
+
+def require_equal(
+    got: Tensors,
+    expected: Tensors,
+    judge: Judge,
+    what: str = "first replay differs from eager execution",
+    transient: bool = False,
+) -> None:
+    """Compare outputs and written tensors, one by one.
+
+    Args:
+        got: the tensors to judge.
+        expected: what they should equal.
+        judge: says how a tensor differs from another.
+        what: begins the message.
+        transient: whether another attempt may well succeed. Default ``False``.
+
+    Raises:
+        VerificationError: one differs.
+    """
+    for part, tensors, others in zip(("output", "written tensor"), got, expected, strict=True):
+        for n, pair in enumerate(zip(tensors, others, strict=True)):
+            found = judge(*pair)
+            if found is not None:
+                tally.add("validation_failures")
+                raise VerificationError(f"the {what} in {part} {n}: {found}", transient=transient)
+
+
+def rounding(dtypes: set[torch.dtype], device: Device) -> float:
+    """How far compiled code that computes in ``dtypes`` may be off; its results may be wider."""
+    if device.kind != "emulated" and torch.get_float32_matmul_precision() != "highest":
+        # TF32 has the mantissa of float16.
+        dtypes = {torch.float16 if dtype == torch.float32 else dtype for dtype in dtypes}
+    return _COMPILED_SLACK * max((BY_DTYPE.get(dtype, 0.0) for dtype in dtypes), default=0.0)

@@ -183,7 +183,7 @@ _known = _Known()
 
 
 def executed_now() -> Executed | None:
-    """What the caller's own run has executed; ``None``: there was none, or nobody listened."""
+    """The code that the caller's own run executed; ``None``: no run, or nobody listened."""
     return _known.executed
 
 

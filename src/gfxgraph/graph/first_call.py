@@ -23,10 +23,11 @@ def as_of_now(
     regions: Sequence[torch.Tensor] = (),
     found: Found = (),
 ) -> Callable[[str], AbstractContextManager[None]]:
-    """Remember what the path of a call depends on, beside its arguments.
+    """Save the state that decides which path a call takes, beside its arguments.
 
-    Entering what is returned puts that back for as long as it is entered: a capture after the call
-    then takes the path that the call took, and knows which iterators the call has advanced. It
+    A capture after the call enters the context manager that is returned. Inside, the saved state
+    is back, so that the capture takes the path of the call; afterwards the state is that of after
+    the call again. The capture also knows which iterators the call advanced. The context manager
     takes what the call did that is not put back, such as "writes to its arguments".
 
     Args:
@@ -77,12 +78,14 @@ _of_the_call = _OfTheCall()
 
 
 def one_shots_before() -> OneShots | None:
-    """The iterators as they were before the caller's own run; ``None``: there was none."""
+    """Positions of iterators before the caller's own run; ``None``: there was no such run."""
     return _of_the_call.one_shots
 
 
 def raise_if_moved() -> None:
-    """Raise if the caller's own run advanced what no replay does; it is not run again then.
+    """Raise if the caller's own run advanced state that no replay advances.
+
+    Such a function is not run again.
 
     Raises:
         CaptureError: it did.

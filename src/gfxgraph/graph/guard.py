@@ -1,4 +1,4 @@
-"""What must stay as it was for a graph to be replayed, asked before every replay."""
+"""Conditions under which a graph may be replayed, checked before every replay."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ class _Place:
 
 
 class _Modules:
-    """What modules held; it is looked at only when there is something new in the process."""
+    """The children and hooks of modules, checked only after a registration in the process."""
 
     def __init__(self, children: Sequence[_Snapshot], no_hooks: Sequence[_Snapshot]) -> None:
         self.children, self.no_hooks = children, no_hooks

@@ -5,240 +5,33 @@ still in a replay, so a function that advances it in each call cannot be a graph
 asked for (warm-up, capture, the first replay) have to leave all of it as it was: what can be saved
 is saved and put back; what cannot (an iterator) must not have moved in the caller's own run, or
 the function does not run again.
-
-Only classes of Python, NumPy and torch are asked, through methods in C that run no code of the
-user's.
 """
 
 from __future__ import annotations
 
-import _random
-import array
-import contextvars
-import ctypes
-import pickle
 import random
-import sys
-import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 
-from ..device import Device, generator_state
+from ..device import Device
 from ..errors import CaptureError
-from ..interpose.modules import loaded
 from . import raw
-from .one_shots import (
-    STREAM,
-    Found,
-    OneShots,
-    bits_of,
-    is_entropy,
-    is_of_numpy,
-    is_one_shot,
-    numpy_random,
-)
+from .one_shots import Found, OneShots, numpy_random
+from .saved_state import RANDOM, SETTING, TORCH, Kind, kind_of, perturb
 from .torch_settings import SETTINGS
 
-__all__ = ["HostState", "default_generators", "is_stateful"]
+__all__ = ["HostState", "default_generators"]
 
 _Generator: type = torch._C.Generator
-# A larger buffer is data: it is neither copied nor compared.
-_MAX_BYTES = 1 << 20
-
-
-# ---- what can be saved
-
-
-class _Kind(NamedTuple):
-    what: str
-    read: Callable[[Any], Any]
-    write: Callable[[Any, Any], None]
-
-
-def _read_random(item: Any) -> Any:
-    own = raw.attributes(item) or {}
-    return _random.Random.getstate(item), own.get("gauss_next")
-
-
-def _write_random(item: Any, state: Any) -> None:
-    _random.Random.setstate(item, state[0])
-    own = raw.attributes(item)
-    if own is not None:
-        own["gauss_next"] = state[1]
-
-
-def _read_bits(bits: Any) -> bytes:
-    return pickle.dumps(bits.state)
-
-
-def _write_bits(bits: Any, state: bytes) -> None:
-    bits.state = pickle.loads(state)
-
-
-def _write_array(item: Any, state: bytes) -> None:
-    numpy = sys.modules["numpy"]
-    item[...] = numpy.frombuffer(state, dtype=item.dtype).reshape(item.shape)
-
-
-def _write_bytearray(item: Any, state: bytes) -> None:
-    item[:] = state
-
-
-def _write_python_array(item: Any, state: bytes) -> None:
-    if len(item) * item.itemsize == len(state):
-        with memoryview(item) as view:  # also where others look at it
-            view.cast("B")[:] = state
-        return
-    del item[:]
-    item.frombytes(state)
-
-
-def _write_view(item: memoryview, state: bytes) -> None:
-    item.cast("B")[:] = state
-
-
-def _write_c_data(item: Any, state: bytes) -> None:
-    ctypes.memmove(ctypes.addressof(item), state, len(state))
-
-
-_C_DATA: tuple[type, ...] = (
-    ctypes.Array,
-    ctypes.Structure,
-    ctypes.Union,
-    ctypes._SimpleCData,
-)
-
-
-def _is_number_of_c(cls: Any) -> bool:
-    """Whether objects of ``cls`` hold numbers alone: a pointer has an owner that is not seen."""
-    if issubclass(cls, ctypes._SimpleCData):
-        return cls._type_ in "?cbBhHiIlLqQfdgu"
-    if issubclass(cls, ctypes.Array):
-        return _is_number_of_c(cls._type_)
-    is_record = issubclass(cls, (ctypes.Structure, ctypes.Union))
-    fields = [field for base in cls.__mro__ for field in vars(base).get("_fields_", ())]
-    return is_record and all(_is_number_of_c(field[1]) for field in fields)
-
-
-_TORCH = _Kind("torch.Generator", generator_state, lambda item, state: item.set_state(state))
-_RANDOM = _Kind("random.Random", _read_random, _write_random)
-
-
-class _Value:
-    """What a variable holds, compared by identity."""
-
-    def __init__(self, value: Any) -> None:
-        self.value = value
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, _Value) and other.value is self.value
-
-    __hash__ = None  # type: ignore[assignment]
-
-
-_UNSET = object()
-
-
-def _write_variable(variable: Any, state: _Value) -> None:
-    variable.set(None if state.value is _UNSET else state.value)
-
-
-_SETTING = _Kind("setting", lambda s: s.read(), lambda s, value: s.write(value))
-_VARIABLE = _Kind("contextvars.ContextVar", lambda v: _Value(v.get(_UNSET)), _write_variable)
-
-
-def _kind(item: Any) -> _Kind | None:
-    """How the state of ``item`` is saved; ``None``: it has none that we know."""
-    cls = type(item)
-    if raw.is_a(item, _Generator):
-        return _TORCH
-    if raw.is_a(item, _random.Random) and not raw.is_a(item, random.SystemRandom):
-        return _RANDOM
-    if cls is contextvars.ContextVar:
-        return _VARIABLE
-    if cls is memoryview:
-        try:
-            small = not item.readonly and item.c_contiguous and item.nbytes <= _MAX_BYTES
-        except ValueError:  # it was released
-            return None
-        return _Kind("memoryview", bytes, _write_view) if small else None
-    if raw.is_a(item, *_C_DATA):
-        known = ctypes.sizeof(item) <= _MAX_BYTES and _is_number_of_c(cls)
-        return _Kind("ctypes object", bytes, _write_c_data) if known else None
-    if cls is bytearray:
-        return _Kind("bytearray", bytes, _write_bytearray) if len(item) <= _MAX_BYTES else None
-    if cls is array.array:
-        small = len(item) * item.itemsize <= _MAX_BYTES
-        return _Kind("array.array", lambda a: a.tobytes(), _write_python_array) if small else None
-    numpy = loaded("numpy")
-    if numpy is None:
-        return None
-    if cls is numpy.ndarray:
-        plain = item.dtype.kind in "biufcSU" and item.nbytes <= _MAX_BYTES and item.flags.writeable
-        return _Kind("numpy.ndarray", lambda a: a.tobytes(), _write_array) if plain else None
-    module = numpy_random()
-    if module is None:
-        return None
-    if raw.is_a(item, module.BitGenerator) and is_of_numpy(item):
-        return _Kind("numpy.random.BitGenerator", _read_bits, _write_bits)
-    if raw.is_a(item, module.Generator) and is_of_numpy(bits_of(item)):
-        return _Kind(
-            "numpy.random.Generator",
-            lambda g: _read_bits(bits_of(g)),
-            lambda g, state: _write_bits(bits_of(g), state),
-        )
-    if raw.is_a(item, module.RandomState):
-        return _Kind(
-            "numpy.random.RandomState",
-            lambda r: pickle.dumps(module.RandomState.get_state(r, legacy=False)),
-            lambda r, state: module.RandomState.set_state(r, pickle.loads(state)),
-        )
-    return None
-
-
-def is_stateful(item: Any, near: bool = True) -> bool:
-    """Whether a run may advance ``item`` without rebinding anything.
-
-    Args:
-        item: any object.
-        near: count also buffers, and functions that draw from the operating system.
-    """
-    if is_entropy(item):
-        return near
-    cls = type(item)
-    known = _by_class.get(id(cls))
-    if known is None or known[0]() is not cls:
-        buffer = _is_buffer(cls)
-        # Of files, one can be read and the next cannot.
-        stateful = buffer or raw.is_a(item, STREAM) or is_one_shot(item)
-        stateful = stateful or _kind(item) is not None
-        known = _by_class[id(cls)] = weakref.ref(cls), stateful, buffer
-    if not known[1] or (known[2] and not near):
-        return False
-    return is_one_shot(item) or _kind(item) is not None
-
-
-# By id: a metaclass may override how a class is hashed.
-_by_class: dict[int, tuple[weakref.ref[type], bool, bool]] = {}
-
-
-def _is_buffer(cls: type) -> bool:
-    numpy = loaded("numpy")
-    if cls is bytearray or cls is array.array or cls is memoryview:
-        return True
-    return issubclass(cls, _C_DATA) or (numpy is not None and cls is numpy.ndarray)
-
-
-# ---- the snapshot
 
 
 class _Source:
     """Something with a state, and the state to go back to."""
 
-    def __init__(self, path: str, item: Any, kind: _Kind) -> None:
+    def __init__(self, path: str, item: Any, kind: Kind) -> None:
         self.path, self.item, self.kind = path, item, kind
         self.saved = self.now()
 
@@ -257,15 +50,15 @@ class _Source:
 
 
 def still_sources(found: Found = ()) -> tuple[tuple[_Source, ...], tuple[_Source, ...]]:
-    """What no replay advances: what belongs to the whole process, and what is in ``found``."""
-    sources = [_Source(setting.name, setting, _SETTING) for setting in SETTINGS]
+    """State that no replay advances: of the whole process, and of the objects in ``found``."""
+    sources = [_Source(setting.name, setting, SETTING) for setting in SETTINGS]
     hidden = getattr(random.getstate, "__self__", None)
     if type(hidden) is random.Random:
-        sources.append(_Source("Python's random module", hidden, _RANDOM))
+        sources.append(_Source("Python's random module", hidden, RANDOM))
     numpy = numpy_random()
     if numpy is not None:
         everybodys = getattr(numpy.get_state, "__self__", None)
-        kind = _kind(everybodys)
+        kind = kind_of(everybodys)
         if kind is not None:
             sources.append(_Source("NumPy's global generator", everybodys, kind))
     known = {id(source.item) for source in sources}
@@ -273,14 +66,14 @@ def still_sources(found: Found = ()) -> tuple[tuple[_Source, ...], tuple[_Source
     for path, item in found:
         if id(item) not in known and not raw.is_a(item, _Generator):
             known.add(id(item))
-            kind = _kind(item)
+            kind = kind_of(item)
             if kind is not None:
                 own.append(_Source(path, item, kind))
     return tuple(sources), tuple(own)
 
 
 class Stood:
-    """What no replay advances, as it is now, to see later what a run has advanced."""
+    """A snapshot of the state that no replay advances, to see later whether a run advanced it."""
 
     def __init__(self, found: Found = ()) -> None:
         self._everybodys, self._own = still_sources(found)
@@ -379,7 +172,7 @@ class HostState:
         return not all(source.is_at(source.saved) for source in sources)
 
     def moved(self) -> list[str]:
-        """What was advanced since, and would not be in a replay."""
+        """Names of state that was advanced since, and that no replay advances."""
         still = [source.path for source in self._still if not source.is_at(source.saved)]
         return [*still, *self._one_shots.moved()]
 
@@ -402,7 +195,7 @@ class HostState:
             CaptureError: something was; it is put back where that can be.
         """
         # From another state than the last call left behind: who seeds in each call shows, too.
-        perturbed = [_perturb(source) for source in self._still]
+        perturbed = [perturb(source.item, source.kind) for source in self._still]
         try:
             yield
         finally:
@@ -497,7 +290,7 @@ class HostState:
         key: int = generator._cdata  # type: ignore[attr-defined]
         group = self._drawn if generator.device.type == self._device.type else self._of_host
         if key not in group:
-            group[key] = source = _Source(path, generator, _TORCH)
+            group[key] = source = _Source(path, generator, TORCH)
             if self._after:
                 self._after[key] = source.saved
                 # Made in the call, it would be taken for the same in each; a copy of another one's
@@ -509,7 +302,7 @@ class HostState:
 def _does(source: _Source) -> str:
     draws = "Generator" in source.kind.what or "andom" in source.kind.what
     path = source.path
-    if source.kind is _SETTING:
+    if source.kind is SETTING:
         return (
             f"each call changes {path}, which holds for the whole process and which a replay "
             "would not change. Set it outside of the function."
@@ -521,17 +314,3 @@ def _does(source: _Source) -> str:
         f"{'Draw' if draws else 'Write'} outside of the function and pass the "
         f"{'number' if draws else 'value'}."
     )
-
-
-def _perturb(source: _Source) -> Any:
-    """Leave ``source`` at a state that no call has left behind; gives that state."""
-    item, kind = source.item, source.kind
-    if kind is _RANDOM:
-        _random.Random.random(item)
-    elif kind.what == "numpy.random.RandomState":
-        numpy_random().RandomState.random_sample(item)
-    elif kind.what == "numpy.random.Generator":
-        bits_of(item).random_raw()
-    elif kind.what == "numpy.random.BitGenerator":
-        item.random_raw()
-    return source.now()

@@ -152,7 +152,7 @@ def _can_be_read(stream: Any) -> bool:
 
 
 def inner(item: Any) -> list[Any]:
-    """What an iterator in C refers to: other iterators, the data, the variables of its frame.
+    """The objects that an iterator in C refers to: iterators, data, variables of its frame.
 
     Of a method in C it is the object that it is bound to.
     """

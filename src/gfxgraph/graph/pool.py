@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import AbstractContextManager
+from typing import Any
 
 import torch
 
@@ -30,6 +32,10 @@ class GraphPool:
         self._peak = self._overhead = 0
         self._moved = False
         self.renew_pool()
+
+    def on_stream(self) -> AbstractContextManager[Any]:
+        """Run on the stream of the captures, forked from the current one and joined to it."""
+        return self.device.on_stream(self.stream, self.index)
 
     def pool(self, in_use: bool = False) -> PoolHandle:
         """The pool to capture into, asked under LOCK; one that no graph uses any more is gone.
@@ -82,7 +88,7 @@ class GraphPool:
                 shared.append(buffer.as_strided(tensor.shape, tensor.stride()))
         return shared
 
-    def disown(self, outputs: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+    def release_outputs(self, outputs: Sequence[torch.Tensor]) -> list[torch.Tensor]:
         """The same tensors without a claim on their memory in the pool.
 
         A later graph of the pool may then have it for its own. The caller copies them under the
@@ -114,13 +120,13 @@ class GraphPool:
         ]
         return max(0, peak_bytes + self._overhead - free) + sum(buffers)
 
-    def learn(self, peak_bytes: int) -> None:
+    def update_overhead(self, peak_bytes: int) -> None:
         """A graph was captured that takes so much in eager execution: the rest is workspaces."""
         if peak_bytes > self._peak:
             self._peak = peak_bytes
             self._overhead = max(0, sum(size for _, size in self._segments) - peak_bytes)
 
-    def follow(self, stream: int) -> None:
+    def sync_to(self, stream: int) -> None:
         """Let ``stream``, the current one, wait for the stream that was used before.
 
         The caller holds LOCK until its work is launched: else another stream would wait for this

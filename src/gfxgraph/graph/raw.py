@@ -118,7 +118,7 @@ _HEAP = 1 << 9  # made by a class statement, not in C
 
 
 def contents(item: Any) -> Pairs:
-    """What a dict, list, deque or set holds; taken at once, since other threads may change it."""
+    """The items of a dict, list, deque or set, copied at once: other threads may change it."""
     if is_a(item, OrderedDict):
         return [(key, dict.get(item, key)) for key in list(OrderedDict.__iter__(item))]
     if is_a(item, dict):
@@ -131,7 +131,7 @@ def contents(item: Any) -> Pairs:
 
 
 def token(key: Any) -> Any:
-    """What identifies a key that is alive: its value if it is a plain one, else the object."""
+    """Identifies a key that is alive: by value if it is plain, else by the object."""
     return (type(key), key) if is_scalar(key) else id(key)
 
 

@@ -8,27 +8,20 @@ such points is a tree of one segment.
 from __future__ import annotations
 
 import functools
-import warnings
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import ExitStack, contextmanager, nullcontext
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 import torch.utils._pytree as pytree
-from torch._ops import OpOverload
 from torch.multiprocessing.reductions import StorageWeakRef
-from torch.utils import _python_dispatch as dispatch_stack
 
-from ..device.operators import is_view
-from ..errors import CaptureError
-from ..interpose.source import Source, users_line
-from ..record.effects import tensors_in
-from ..record.interceptor import Interceptor, Point
+from ..interpose.source import Source
+from ..record.interceptor import Point
 from ..record.recorder import Event, Same
 from .native import NativeGraph
 
-__all__ = ["Segment", "Step", "Tracer", "run"]
+__all__ = ["Done", "Graft", "Segment", "Step", "outcome", "run"]
 
 
 class Segment:
@@ -57,7 +50,7 @@ class Segment:
         self.spec: Any = None
         self.build: Callable[[], Any] | None = None
         # What a capture of another path needs to go the same way up to the step.
-        self.done: list[_Done] = []
+        self.done: list[Done] = []
         self.folded: list[Event] = []
 
     def everything(self) -> Iterator[Segment]:
@@ -94,15 +87,15 @@ class Segment:
 
 @dataclass
 class Step:
-    """What the host does between two graphs.
+    """An action of the host between two graphs.
 
     Attributes:
-        point: what it is.
+        point: the kind of action.
         where: the user's line.
-        func: called with
-        args: these, and
-        kwargs: these. Their tensors are the fixed ones of the segments before.
-        ambient: enters what was in force around the call, such as autocast.
+        func: the function to call.
+        args: its arguments. Their tensors are the fixed ones of the segments before.
+        kwargs: its keyword arguments.
+        ambient: enters the modes in which the call was recorded, such as autocast.
     """
 
     point: Point
@@ -113,7 +106,7 @@ class Step:
     ambient: Callable[[], Any] | None
 
     def run(self) -> Any:
-        """What comes out now."""
+        """Do it, and return the result."""
         if self.ambient is None:
             return self.func(*self.args, **self.kwargs)
         with self.ambient():
@@ -149,7 +142,7 @@ def run(segment: Segment, new: Graft | None = None) -> Segment | None:
 
 
 def outcome(result: Any) -> Any:
-    """What tells one outcome of a step from another: values, and shapes of tensors."""
+    """The key of a step's outcome: values, and shapes of tensors."""
     if result is None or type(result) in (bool, int):
         return type(result), result
     leaves, spec = pytree.tree_flatten(result)
@@ -176,6 +169,19 @@ def _bind(bound: list[torch.Tensor | None], result: Any) -> None:
         for fixed, tensor in zip(bound, fresh, strict=True):
             if fixed is not None:
                 fixed.copy_(tensor)
+
+
+@dataclass
+class Graft:
+    """A new branch of a tree, and where it belongs: put there when it is known to be right."""
+
+    parent: Segment
+    key: Any
+    child: Segment
+
+    def attach(self) -> None:
+        """Make it part of the tree; the caller holds LOCK."""
+        self.parent.children[self.key] = self.child
 
 
 class _Lost:
@@ -207,7 +213,7 @@ class _Lost:
 
 
 @dataclass
-class _Done:
+class Done:
     """An operation of a segment: enough to go through it again without running it."""
 
     func: Any
@@ -215,7 +221,7 @@ class _Done:
     leaves: list[Any]
 
     @classmethod
-    def of(cls, func: Any, given: list[torch.Tensor], result: Any) -> _Done:
+    def of(cls, func: Any, given: list[torch.Tensor], result: Any) -> Done:
         """The operation ``func``, which has just been captured."""
         leaves, spec = pytree.tree_flatten(result)
         for n, leaf in enumerate(leaves):
@@ -229,7 +235,7 @@ class _Done:
         self.leaves = [leaf.found() if isinstance(leaf, _Lost) else leaf for leaf in self.leaves]
 
     def again(self, given: list[torch.Tensor]) -> Any:
-        """What it returned."""
+        """The result of the operation, without running it."""
 
         def restore(leaf: Any) -> Any:
             if isinstance(leaf, Same):
@@ -239,290 +245,3 @@ class _Done:
             return leaf.detach() if isinstance(leaf, torch.Tensor) else leaf
 
         return pytree.tree_unflatten(list(map(restore, self.leaves)), self.spec)
-
-
-@dataclass
-class Failure:
-    """The operation at which a capture failed first.
-
-    Attributes:
-        func: the operator.
-        where: the user's line.
-    """
-
-    func: Any
-    where: Source
-
-
-@dataclass
-class Graft:
-    """A new branch of a tree, and where it belongs: put there when it is known to be right."""
-
-    parent: Segment
-    key: Any
-    child: Segment
-
-    def attach(self) -> None:
-        """Make it part of the tree; the caller holds LOCK."""
-        self.parent.children[self.key] = self.child
-
-
-class Tracer(Interceptor):
-    """Captures a function as segments, following a recording of the same call.
-
-    Args:
-        events: the points of the recording, in order.
-        begin: begins a capture.
-        root: the tree so far, whose shared part is gone through without running anything.
-        options: see :class:`Interceptor`.
-
-    Attributes:
-        graft: where the new part belongs; ``None``: it is a tree of its own.
-        first: the first segment that is new.
-        failure: the operation at which the capture failed.
-    """
-
-    def __init__(
-        self,
-        device_type: str,
-        inputs: Iterable[torch.Tensor],
-        events: list[Event],
-        begin: Callable[[], NativeGraph],
-        root: Segment | None = None,
-        **options: Any,
-    ) -> None:
-        # Without a break there is one path: nobody goes through it again, and all is as it was.
-        self._branches = any(not event.folds for event in events)
-        super().__init__(device_type, inputs, follows=self._branches, **options)
-        self._events = events
-        self._next = 0
-        self._begin = begin
-        self._graph: NativeGraph | None = None
-        self._shared = root  # the segment that is gone through again
-        self._position = self._folds = 0
-        self._segment = root or Segment([], None)
-        self.root = self._segment
-        self.graft: Graft | None = None
-        self.failure: Failure | None = None
-
-    @property
-    def new(self) -> Segment:
-        """The first segment that is new."""
-        return self.root if self.graft is None else self.graft.child
-
-    def start(self) -> None:
-        """Begin the capture; before :meth:`watching`, whose modes have to be on top."""
-        if self._shared is None:
-            self._graph = self._begin()
-
-    def finish(self, outputs: list[torch.Tensor]) -> Segment:
-        """End the capture.
-
-        Returns:
-            The last segment.
-        """
-        if self._next < len(self._events):
-            self._diverged(f"it ended before {self._events[self._next].point.what}")
-        if self._shared is not None:
-            raise CaptureError("the path is there already", transient=True)
-        self._end()
-        self._segment.outputs = outputs
-        return self._segment
-
-    def abandon(self) -> None:
-        """Release what was captured."""
-        if self._graph is not None:
-            self._graph.reset()
-        if self._shared is None:
-            self.new.reset()
-
-    def operation(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Capture an operation, or go through it again."""
-        if isinstance(func, OpOverload) and (is_view(func) or torch.Tag.inplace_view in func.tags):
-            return func(*args, **kwargs)
-        given = list(tensors_in((args, kwargs))) if self._branches else []
-        if self._shared is not None:
-            if self._position == len(self._shared.done):
-                self._diverged(f"it went on with {func}")
-            done = self._shared.done[self._position]
-            if done.func is not func:
-                self._diverged(f"it had {func} where {done.func} was")
-            self._position += 1
-            return done.again(given)
-        try:
-            result = func(*args, **kwargs)
-        except Exception:
-            if self.failure is None:
-                self.failure = Failure(func, users_line())
-            raise
-        if self._branches:
-            self._segment.done.append(_Done.of(func, given, result))
-        return result
-
-    def event(
-        self, point: Point, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
-    ) -> Any:
-        """Put in what came out in the recording; where it may be another, end the segment."""
-        if self._next == len(self._events):
-            self._diverged(f"it went on with {point.what}")
-        event = self._events[self._next]
-        if (event.point.rule, event.point.what) != (point.rule, point.what):
-            self._diverged(f"it met {point.what} where {event.point.what} was")
-        self._next += 1
-        if event.folds:
-            if event.is_of_the_host and not event.was_given(args, kwargs):
-                self._diverged(f"another value came to {point.what}")
-            return self._fold(event, point)
-        return self._break(event, func, args, kwargs)
-
-    def _fold(self, event: Event, point: Point) -> Any:
-        folded = self._segment.folded
-        if self._shared is None:
-            folded.append(event)
-        elif self._folds == len(folded) or not folded[self._folds].same_outcome(event):
-            self._diverged(f"{point.what} gave something else")
-        self._folds += 1
-
-        def copy(value: Any) -> Any:
-            # A copy, since the function may write to it: each replay starts from the constant.
-            if isinstance(value, torch.Tensor):
-                if self.handling and value.device.type == self.device_type:
-                    return self.operation(torch.ops.aten.clone.default, (value,), {})
-                return value.clone()  # of the device: through our dispatch mode
-            return value.copy() if type(value).__module__ == "numpy" else value
-
-        return pytree.tree_map(copy, event.result)
-
-    def _break(
-        self, event: Event, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
-    ) -> Any:
-        given = list(tensors_in((args, kwargs)))
-        if event.point.kind == "read" and isinstance(func, OpOverload):
-            func = _READ[func._schema.name]
-
-        def fixed(value: Any) -> Any:
-            return value.detach() if isinstance(value, torch.Tensor) else value
-
-        with dispatch_stack._disable_current_modes():
-            key = _expected(event, given)
-            if self._shared is not None:
-                self._end_shared(event)
-                following = self._shared.children.get(key)
-                if following is not None:
-                    self._shared = self._segment = following
-                    self._position = self._folds = 0
-                    return _handed_out(following.result, given)
-                child = self._child(event)
-                self.graft = Graft(self._shared, key, child)
-                self._shared = None
-            else:
-                self._end()
-                held_args, held_kwargs = pytree.tree_map(fixed, (args, kwargs))
-                self._segment.step = Step(
-                    event.point, event.where, func, held_args, held_kwargs, _ambient(event.point)
-                )
-                child = self._child(event)
-                self._segment.children[key] = child
-        self._segment = child
-        # On a GPU torch fills in the generator's state, which is no operation of the function's;
-        # the emulated device puts modes of its own.
-        with nullcontext() if self.emulated else dispatch_stack._disable_current_modes():
-            self._graph = self._begin()
-        self.to_top()
-        return _handed_out(child.result, given)
-
-    def _child(self, event: Event) -> Segment:
-        leaves = pytree.tree_leaves(event.result)
-        bound = [
-            leaf if isinstance(leaf, torch.Tensor) else None
-            for leaf in leaves
-            if isinstance(leaf, (torch.Tensor, Same))
-        ]
-        return Segment(bound, event.result)
-
-    def _end_shared(self, event: Event) -> None:
-        shared = self._shared
-        assert shared is not None
-        if shared.step is None or self._position < len(shared.done):
-            self._diverged(f"it met {event.point.what} too early")
-        elif shared.step.point.what != event.point.what:
-            self._diverged(f"it met {event.point.what} where {shared.step.point.what} was")
-
-    def _end(self) -> None:
-        graph, self._graph = self._graph, None
-        assert graph is not None
-        segment = self._segment
-        if _ends_empty(graph):
-            graph.reset()
-        else:
-            segment.register(graph)
-        with dispatch_stack._disable_current_modes(), torch._C.DisableTorchFunction():
-            for done in segment.done:
-                done.freeze()
-
-    def _diverged(self, how: str) -> None:
-        raise CaptureError(
-            f"the function took another way in its capture than in the run before: {how} "
-            f"({users_line()}). What it does has to depend on its arguments alone."
-        )
-
-
-def _expected(event: Event, given: list[torch.Tensor]) -> Any:
-    """The outcome of the recorded result."""
-    return outcome(_handed_out(event.result, given))
-
-
-def _handed_out(result: Any, given: list[torch.Tensor]) -> Any:
-    """A result as the function gets it: arguments themselves, and aliases of fixed tensors."""
-
-    def hand_out(value: Any) -> Any:
-        if isinstance(value, Same):
-            return given[value.position]
-        return value.detach() if isinstance(value, torch.Tensor) else value
-
-    return pytree.tree_map(hand_out, result)
-
-
-_READ: dict[str, Callable[..., Any]] = {
-    "aten::_local_scalar_dense": torch.Tensor.item,
-    "aten::equal": torch.equal,
-}
-
-
-def _ambient(point: Point) -> Callable[[], Any] | None:
-    """Enters what is in force now; only a function of the user's cares."""
-    if point.rule != "no-graph":
-        return None
-    grad, inference = torch.is_grad_enabled(), torch.is_inference_mode_enabled()
-    casts = [
-        (kind, torch.get_autocast_dtype(kind), torch.is_autocast_enabled(kind))
-        for kind in ("cpu", "cuda")
-    ]
-
-    @contextmanager
-    def enter() -> Iterator[None]:
-        with ExitStack() as stack:
-            stack.enter_context(torch.inference_mode(inference))
-            stack.enter_context(torch.set_grad_enabled(grad))
-            for kind, dtype, enabled in casts:
-                if enabled != torch.is_autocast_enabled(kind):
-                    stack.enter_context(torch.autocast(kind, dtype=dtype, enabled=enabled))
-            yield
-
-    return enter
-
-
-def _ends_empty(graph: NativeGraph) -> bool:
-    """End the capture; whether there was nothing in it, which torch says in a warning."""
-    with warnings.catch_warnings(record=True) as heard:
-        warnings.simplefilter("always")
-        graph.capture_end()
-    empty = False
-    for warning in heard:
-        if "graph is empty" in str(warning.message).lower():
-            empty = True
-        else:
-            warnings.warn_explicit(
-                warning.message, warning.category, warning.filename, warning.lineno
-            )
-    return empty

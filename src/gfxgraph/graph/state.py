@@ -16,19 +16,18 @@ import sys
 import types
 import weakref
 from collections import OrderedDict, deque
-from collections.abc import Container, Iterator
-from contextlib import suppress
-from dataclasses import dataclass, field
-from typing import Any, Literal
+from collections.abc import Collection, Iterator
+from typing import Any
 
 import torch
 
 from ..record.effects import storage_key
 from . import raw
+from .containers import Container, Slots
 from .executed import CLOSED, executed_now
 from .guard import REGISTRIES, Guard
-from .host_state import is_stateful
 from .one_shots import STREAM, inner, is_entropy
+from .saved_state import is_stateful
 
 __all__ = ["PythonState"]
 
@@ -72,139 +71,10 @@ _MEMBERS = (
 )
 # Modules of Python whose objects are containers in Python.
 _CONTAINERS = frozenset({"collections", "queue", "_thread", "threading", "weakref"})
-# What becomes of what is met: a graph watches it; it is compared and put back; so is what only the
-# code that ran leads to; it is only searched for generators and iterators.
+# Four levels of attention: a graph watches the object; it is compared and put back; the same, but
+# only executed code leads to it; it is only searched for generators and iterators.
 _WATCHED, _COMPARED, _EXECUTED, _SEARCHED = range(4)
 _OURS = __name__.partition(".")[0]
-_MISSING: Any = object()
-
-
-@dataclass
-class _Container:
-    """A dict, list, set, deque, closure cell, class or object with slots, and what it held.
-
-    Attributes:
-        path: how it is reached.
-        item: the container.
-        names: of a namespace the names that count; ``None``: all.
-        counted: what it holds of a module, if torch tells of additions: a guard looks at it only
-            after one.
-        shrinks: things are taken out of it as well, which nobody tells of.
-        guarded: whether a graph that relies on it watches it.
-    """
-
-    path: str
-    item: Any
-    names: tuple[str, ...] | None = None
-    counted: Literal["children", "hooks"] | None = None
-    shrinks: bool = False
-    guarded: bool = True
-    held: raw.Pairs = field(init=False)
-
-    def __post_init__(self) -> None:
-        self.held = self.read()
-
-    def read(self) -> raw.Pairs:
-        """Keys and values, as of now."""
-        item: Any = self.item
-        if type(item) is types.CellType:
-            try:
-                return [(0, item.cell_contents)]
-            except ValueError:  # a variable that is not bound yet
-                return []
-        if type(item) is _Slots:
-            return item.read()
-        if raw.is_a(item, type):
-            item = raw.namespace(item)
-        if self.names is not None:
-            found = ((name, item.get(name, _MISSING)) for name in self.names)
-            return [(name, value) for name, value in found if value is not _MISSING]
-        return raw.contents(item)
-
-    def changes(self) -> list[Any]:
-        """Keys whose value is another object by now, or that came or went."""
-        held, now = self.held, self.read()
-        # Keys of ours come and go; what stands behind one then has not moved.
-        if len(held) != len(now):
-            held, now = ([p for p in pairs if not self.is_ours(p[0])] for pairs in (held, now))
-        found = raw.differences(held, now, ordered=not raw.is_a(self.item, set))
-        return [key for key in found if not self.is_ours(key)]
-
-    @staticmethod
-    def is_ours(key: Any) -> bool:
-        """Whether it names the graphs of a method, which come and go."""
-        return type(key) is str and key.startswith(f"__{_OURS}_")
-
-    @property
-    def has_length(self) -> bool:
-        """Whether more or fewer items could matter, and nobody tells of them."""
-        is_one = raw.is_a(self.item, dict, list) and self.path != ""
-        return is_one and (self.shrinks or not self.counted)
-
-    def restore(self) -> None:
-        """Put back what is another object by now."""
-        changed = set(map(raw.token, self.changes()))
-        if not changed:
-            return
-        item: Any = self.item
-        if type(item) is types.CellType:
-            if self.held:
-                item.cell_contents = self.held[0][1]
-            else:
-                del item.cell_contents
-        elif type(item) is _Slots:
-            item.put_back(self.held)
-        elif raw.is_a(item, type):
-            for name, value in self.held:
-                if raw.token(name) in changed:
-                    type.__setattr__(item, name, value)
-        elif self.names is not None:
-            for name in self.names:
-                if raw.token(name) in changed:
-                    dict.pop(item, name, None)
-            dict.update(item, {k: v for k, v in self.held if raw.token(k) in changed})
-        else:
-            ours = [(key, value) for key, value in self.read() if self.is_ours(key)]
-            held = [(key, value) for key, value in self.held if not self.is_ours(key)]
-            raw.put_back(item, [*held, *ours], self.read())
-
-    def name(self, key: Any) -> str:
-        """How the item at ``key`` is reached."""
-        if type(self.item) is types.CellType:
-            return self.path
-        if not self.path:  # a global
-            return str(key)
-        if type(key) is str:
-            return f"{self.path}.{key}"
-        return f"{self.path}[{raw.written_as(key)}]"
-
-
-class _Slots:
-    """The attributes of an object that its classes declare in ``__slots__``."""
-
-    def __init__(self, item: Any, found: dict[str, Any]) -> None:
-        self.item, self._found = item, found
-
-    def read(self) -> raw.Pairs:
-        """Names and values of those that are set."""
-        pairs = []
-        for name, slot in self._found.items():
-            try:
-                pairs.append((name, slot.__get__(self.item)))
-            except AttributeError:  # not set yet
-                continue
-        return pairs
-
-    def put_back(self, held: raw.Pairs) -> None:
-        """Let the object have the attributes ``held``, and no others."""
-        before, after = dict(held), dict(self.read())
-        for name, slot in self._found.items():
-            # One that is read-only in C may give another object each time; none can be put there.
-            with suppress(AttributeError):
-                if name in before and before[name] is not after.get(name, _MISSING):
-                    slot.__set__(self.item, before[name])
-                elif name in after and name not in before:
-                    slot.__delete__(self.item)
 
 
 class PythonState:
@@ -217,9 +87,9 @@ class PythonState:
         search: look for generators and iterators further away than for anything else.
 
     Attributes:
-        stateful: paths and objects, of what a run may advance without rebinding anything: random
-            generators, iterators, buffers. These are looked for further away than anything else:
-            in classes, in modules, and in what functions of other packages name.
+        stateful: paths and objects that a run may advance without rebinding anything: random
+            generators, iterators, buffers. The search for these goes further than for anything
+            else: into classes, modules, and globals of functions of other packages.
     """
 
     def __init__(self, roots: dict[str, object], search: bool = True) -> None:
@@ -227,7 +97,7 @@ class PythonState:
         #: Where there is TorchScript, whose state cannot be looked at.
         self.scripted: list[str] = []
         self._caches: list[tuple[str, Any, int]] = []
-        self._containers: list[_Container] = []
+        self._containers: list[Container] = []
         self._tensors: dict[int, tuple[str, torch.Tensor, torch.Tensor]] = {}
         self._flags: dict[int, bool] = {}
         self._open_packages = {
@@ -287,7 +157,7 @@ class PythonState:
         return [*found, *self._changed_tensors()]
 
     def unguarded_now(self) -> PythonState:
-        """What no guard watches, as it is now."""
+        """A new snapshot of the containers that no guard watches."""
         state = PythonState({})
         state._containers = [
             dataclasses.replace(container)
@@ -306,7 +176,7 @@ class PythonState:
             if raw.token(key) in now
         }
 
-    def narrow(self, names: Container[str]) -> None:
+    def narrow(self, names: Collection[str]) -> None:
         """Look only at the containers of what has these names."""
         self._tensors.clear()
         self._containers = [
@@ -340,7 +210,7 @@ class PythonState:
                 tensor.requires_grad_(self._flags[key])
 
     def guard(self, outside: dict[int, torch.Tensor], folded: dict[int, torch.Tensor]) -> Guard:
-        """What must not change as long as a graph is replayed.
+        """A guard for a graph: it sees when something changes that the graph relies on.
 
         Args:
             outside: the tensors that the graph reads from outside, by storage.
@@ -387,12 +257,12 @@ class PythonState:
                     self._flags[id(item)] = item.requires_grad
                     own = raw.attributes(item)
                     if own:
-                        self._todo[_COMPARED].extend(self._keep(_Container(path, own), _COMPARED))
+                        self._todo[_COMPARED].extend(self._keep(Container(path, own), _COMPARED))
             elif id(item) not in seen and not raw.is_a(item, *_LEAVES):
                 seen.add(id(item))
                 self._todo[level].extend(self._open(path, item, level))
 
-    def _keep(self, container: _Container, level: int) -> Iterator[tuple[str, Any]]:
+    def _keep(self, container: Container, level: int) -> Iterator[tuple[str, Any]]:
         container.guarded = level == _WATCHED
         if level < _SEARCHED:
             self._containers.append(container)
@@ -413,31 +283,9 @@ class PythonState:
             if _package(kind) not in CLOSED:
                 self._open_attributes(path, item, max(level, _COMPARED))
         elif kind is types.ModuleType:
-            if item.__name__.partition(".")[0] not in CLOSED:
-                if level < _SEARCHED and self._executed:
-                    self._open_members(path, item)
-                self._open_space(path, item.__dict__, _SEARCHED)
+            self._open_module(path, item, level)
         elif raw.is_a(item, type):
-            if _package(item) not in CLOSED:
-                package, space = _package(item), raw.namespace(item)
-                near = package in self._open_packages or package in self._executed_packages
-                self._open_space(path, space, _COMPARED if near else _SEARCHED)
-                for name, member in list(space.items()):
-                    function = _function(member)
-                    if function is not None and function.__code__ in self._executed:
-                        self._todo[_EXECUTED].append((f"{path}.{name}", function))
-                if near:  # what a call binds there
-                    own = tuple(
-                        name
-                        for name, value in space.items()
-                        if not name.startswith("__") and not raw.is_a(value, *_MEMBERS)
-                    )
-                    held = _Container(raw.name_of(item), item, own)
-                    self._todo[_COMPARED].extend(self._keep(held, _COMPARED))
-                    members = tuple(n for n in space if n not in own and not n.startswith("__"))
-                    if level < _SEARCHED and members:  # a method may be bound anew
-                        methods = _Container(raw.name_of(item), item, members, guarded=False)
-                        self._containers.append(methods)
+            self._open_class(path, item, level)
         elif _package(kind) == _OURS:
             # Our own objects change with every call; what matters is the function inside.
             yield path, (raw.attributes(item) or {}).get("__wrapped__")
@@ -460,7 +308,7 @@ class PythonState:
             yield from ((path, part) for part in (item.fget, item.fset))
         elif raw.is_a(item, dict, list, deque, set):
             if raw.length(item) <= _MAX_ITEMS:
-                yield from self._keep(_Container(path, item), level)
+                yield from self._keep(Container(path, item), level)
             self._open_attributes(path, item, max(level, _COMPARED))
         elif raw.is_a(item, tuple, frozenset):
             base: Any = tuple if raw.is_a(item, tuple) else frozenset
@@ -475,14 +323,45 @@ class PythonState:
         else:
             yield from self._open_object(path, item, level)
 
+    def _open_module(self, path: str, module: types.ModuleType, level: int) -> None:
+        if module.__name__.partition(".")[0] not in CLOSED:
+            if level < _SEARCHED and self._executed:
+                self._open_members(path, module)
+            self._open_space(path, module.__dict__, _SEARCHED)
+
+    def _open_class(self, path: str, cls: Any, level: int) -> None:
+        package, space = _package(cls), raw.namespace(cls)
+        if package in CLOSED:
+            return
+        near = package in self._open_packages or package in self._executed_packages
+        self._open_space(path, space, _COMPARED if near else _SEARCHED)
+        for name, member in list(space.items()):
+            function = _function(member)
+            if function is not None and function.__code__ in self._executed:
+                self._todo[_EXECUTED].append((f"{path}.{name}", function))
+        if not near:
+            return
+        # What a call binds there.
+        own = tuple(
+            name
+            for name, value in space.items()
+            if not name.startswith("__") and not raw.is_a(value, *_MEMBERS)
+        )
+        held = Container(raw.name_of(cls), cls, own)
+        self._todo[_COMPARED].extend(self._keep(held, _COMPARED))
+        members = tuple(n for n in space if n not in own and not n.startswith("__"))
+        if level < _SEARCHED and members:  # a method may be bound anew
+            methods = Container(raw.name_of(cls), cls, members, guarded=False)
+            self._containers.append(methods)
+
     def _open_attributes(self, path: str, item: Any, level: int) -> None:
         """The attributes of what is no plain object, and is not watched."""
         attributes = raw.attributes(item)
         if attributes:
-            self._todo[level].extend(self._keep(_Container(path, attributes), level))
+            self._todo[level].extend(self._keep(Container(path, attributes), level))
         slots = raw.slots(item)
         if slots:
-            self._todo[level].extend(self._keep(_Container(path, _Slots(item, slots)), level))
+            self._todo[level].extend(self._keep(Container(path, Slots(item, slots)), level))
 
     def _open_object(self, path: str, item: Any, level: int) -> Iterator[tuple[str, Any]]:
         attributes = raw.attributes(item)
@@ -491,21 +370,21 @@ class PythonState:
                 shrinks = registry == "_modules" and raw.is_a(item, *_LISTS)
                 # model.fc.weight, not model._modules['fc']._parameters['weight']
                 yield from self._keep(
-                    _Container(path, attributes[registry], None, "children", shrinks), level
+                    Container(path, attributes[registry], None, "children", shrinks), level
                 )
             for hooks in _HOOKS:
                 found = attributes[hooks]
                 yield from self._keep(
-                    _Container(f"{path}.{hooks}", found, None, None if found else "hooks"), level
+                    Container(f"{path}.{hooks}", found, None, None if found else "hooks"), level
                 )
             own = tuple(name for name in attributes if name not in _MODULE_ATTRIBUTES)
-            yield from self._keep(_Container(path, attributes, own), level)
+            yield from self._keep(Container(path, attributes, own), level)
         elif attributes is not None:
-            yield from self._keep(_Container(path, attributes), level)
+            yield from self._keep(Container(path, attributes), level)
         slots = raw.slots(item)
         if slots:
             self._todo[max(level, _COMPARED)].extend(
-                self._keep(_Container(path, _Slots(item, slots)), max(level, _COMPARED))
+                self._keep(Container(path, Slots(item, slots)), max(level, _COMPARED))
             )
         for cls in raw.classes(item):
             space = raw.namespace(cls)
@@ -516,7 +395,7 @@ class PythonState:
                     if raw.is_a(value, int, float, complex, torch.Tensor)
                     and not name.startswith("__")
                 )
-                yield from self._keep(_Container(raw.name_of(cls), cls, numbers), level)
+                yield from self._keep(Container(raw.name_of(cls), cls, numbers), level)
                 for name in ("forward", "__call__"):
                     yield path, space.get(name)
                 for name, member in space.items():
@@ -537,14 +416,14 @@ class PythonState:
                     self._unnamed.setdefault(name, []).append((own, found))
 
     def _open_members(self, path: str, module: types.ModuleType) -> None:
-        """What code that has run may have bound in a module, or written into it."""
+        """The variables of a module that executed code may have bound or written to."""
         own = tuple(
             name
             for name, value in list(module.__dict__.items())
             if name in self._executed_names
             and not raw.is_a(value, types.ModuleType, type, *_MEMBERS)
         )
-        held = _Container(path, module.__dict__, own)
+        held = Container(path, module.__dict__, own)
         self._todo[_COMPARED].extend(self._keep(held, _COMPARED))
 
     def _open_function(self, path: str, function: Any, level: int) -> Iterator[tuple[str, Any]]:
@@ -557,7 +436,7 @@ class PythonState:
         if package not in self._open_packages or package in CLOSED:
             level = max(level, _EXECUTED) if has_run else _SEARCHED
         for name, cell in zip(code.co_freevars, function.__closure__ or (), strict=True):
-            self._todo[level].extend(self._keep(_Container(name, cell), level))
+            self._todo[level].extend(self._keep(Container(name, cell), level))
         self._open_code(code, function.__globals__, level)
         parts = (function.__defaults__, function.__kwdefaults__)
         self._todo[level].extend((path, part) for part in parts if part)
@@ -588,7 +467,7 @@ class PythonState:
         if level == _SEARCHED:  # but what it binds it changes
             stored = tuple(name for name in _stored(code) if name in space)
             if stored:
-                container = _Container(str(space.get("__name__")), space, stored)
+                container = Container(str(space.get("__name__")), space, stored)
                 self._todo[_COMPARED].extend(self._keep(container, _COMPARED))
         own = tuple(
             name
@@ -596,7 +475,7 @@ class PythonState:
             if name in space and not raw.is_a(space[name], types.ModuleType, type)
         )
         if own:
-            self._todo[level].extend(self._keep(_Container("", space, own), level))
+            self._todo[level].extend(self._keep(Container("", space, own), level))
 
 
 def _lies_elsewhere(tensor: torch.Tensor, before: torch.Tensor) -> bool:

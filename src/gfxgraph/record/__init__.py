@@ -1,1 +1,1 @@
-"""What one run of a function does to the world outside it."""
+"""Recordings: the operations, reads, writes and side effects of one run of a function."""

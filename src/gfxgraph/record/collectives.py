@@ -106,7 +106,7 @@ class Collective:
 
 
 class Watched:
-    """What a thread issued while it was looked at.
+    """The collectives that a thread issued in a window of time.
 
     Attributes:
         found: collectives in groups of several ranks, in order.

@@ -1,4 +1,4 @@
-"""What runs write to tensors from outside, and how to take it back.
+"""Writes to tensors from outside, and the way to undo them.
 
 A tensor is *outside* when an operation takes it before any operation of the run has made it:
 weights, caches, closures, inputs.
@@ -33,7 +33,7 @@ __all__ = [
 
 
 def storage_key(tensor: torch.Tensor) -> int:
-    """What identifies the memory of ``tensor`` as long as it lives.
+    """Identifies the memory of ``tensor`` as long as that lives.
 
     Two tensors share memory if it is the same for both; a sparse tensor shares none.
     """
@@ -208,7 +208,7 @@ def overwrite(target: torch.Tensor, source: torch.Tensor) -> None:
 
 
 def _without_overlap(tensor: torch.Tensor) -> torch.Tensor:
-    """One copy of the memory of an expanded tensor, which cannot be written back as it is."""
+    """A view that has each element of an expanded tensor once, so that it can be written back."""
     for dim, (size, stride) in enumerate(zip(tensor.shape, tensor.stride(), strict=True)):
         if stride == 0 and size > 1:
             tensor = tensor.narrow(dim, 0, 1)

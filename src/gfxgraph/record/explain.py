@@ -1,4 +1,4 @@
-"""From a hazard to the error that explains it."""
+"""From a hazard to the error that explains it, and short forms for messages."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from ..errors import CaptureError
 from ..interpose.source import Source
 from .rules import RULES
 
-__all__ = ["explain"]
+__all__ = ["explain", "one_line", "some"]
 
 
 def explain(rule: str, what: str, where: Source, more: str = "") -> CaptureError:
@@ -25,3 +25,13 @@ def explain(rule: str, what: str, where: Source, more: str = "") -> CaptureError
     error.rule, error.operation, error.remedy = rule, what, entry.remedy
     error.file, error.line = where.file, where.line
     return error
+
+
+def some(names: list[str]) -> str:
+    """The first of ``names``, for a message."""
+    return ", ".join(names[:3]) + (" ..." if len(names) > 3 else "")
+
+
+def one_line(error: BaseException) -> str:
+    """Class and first line of an error."""
+    return f"{type(error).__name__}: {str(error).partition(chr(10))[0]}"

@@ -1,4 +1,4 @@
-"""Sees a function run: every operation, and every point that a capture cannot pass as it is.
+"""Sees a function run: every operation, and every point that a capture cannot hold.
 
 A :class:`Interceptor` is a function mode and a dispatch mode on one thread. It follows *taint* from
 storage to storage: what a tensor's data depends on. Subclasses decide what happens at each point:
@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import functools
 import threading
-import weakref
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any, Literal, NamedTuple, TypeAlias
@@ -28,23 +27,17 @@ from ..forking import in_child
 from ..interpose.cuda_calls import Answer
 from ..interpose.dynamo import Uncompiled
 from ..interpose.patch import Claim, find, intercept, override
-from .effects import StorageNames, tensors_in
+from .effects import tensors_in
 from .journal import perform
+from .provenance import NO_ROOTS, Provenance, ProvenanceMap
 
 __all__ = [
     "Dependence",
     "Interceptor",
     "Point",
-    "Provenance",
     "current_interceptor",
     "lifting_of_host_data",
 ]
-
-Provenance: TypeAlias = "frozenset[int] | None"
-"""What data depends on: the storage keys of tensors from outside. ``None``: on what may change from
-call to call, such as an argument, random numbers, or a kernel that torch does not know."""
-
-_NO_ROOTS: Provenance = frozenset()
 
 _READS = {"aten::_local_scalar_dense": "Tensor.item()", "aten::equal": "torch.equal()"}
 _ALLOCATIONS = frozenset(
@@ -83,8 +76,8 @@ _POINTERS: dict[object, str] = {
 }
 
 Dependence: TypeAlias = Literal["layout", "views", "place"]
-"""What of an argument a call depends on: its strides, whether a view of it can be had, or where in
-its storage it begins, which a static input does not have."""
+"""The property of an argument that a call depends on: its strides; whether a view of it can be had;
+where in its storage it begins, which a static input does not have."""
 
 _GRAD: Any = vars(torch._C.TensorBase)["grad"]
 _LAYOUT: dict[object, tuple[Dependence, str]] = {
@@ -115,13 +108,13 @@ _local = threading.local()
 
 
 def current_interceptor() -> Interceptor | None:
-    """The watch of this thread, while it sees a function run."""
+    """The interceptor of this thread, while it sees a function run."""
     watch: Interceptor | None = getattr(_local, "watch", None)
     return watch if watch is not None and not watch.quiet else None
 
 
 class Point(NamedTuple):
-    """A point that a capture cannot pass as it is.
+    """A point in a run that a capture cannot hold.
 
     Attributes:
         rule: id in the catalogue.
@@ -143,7 +136,7 @@ class Interceptor:
     Args:
         device_type: what ``tensor.device.type`` is on the device.
         inputs: the tensors that hold the arguments.
-        moving: storage keys of tensors from outside that change from call to call.
+        varying: storage keys of tensors from outside that change from call to call.
         forced: operators (``"aten::foo.bar"``) that a capture was seen to fail at.
         follows: whether to follow what depends on what. Without, everything is taken to be the same
             in each call, as it is in a run that repeats one without breaks.
@@ -171,16 +164,11 @@ class Interceptor:
         self.quiet = 0
         self.handling = 0  # whether an operation is in our hands, so our dispatch mode is aside
         self._modes: tuple[_FunctionMode, _DispatchMode] | tuple[()] = ()
-        self.outside: dict[int, torch.Tensor] = {}
-        #: The tensors themselves; the aliases in ``outside`` do not share their versions.
-        self.originals: dict[int, weakref.ref[torch.Tensor]] = {}
-        self.inside: set[int] = set()
-        self.name = StorageNames()
-        self.inputs = {self.name(t) for t in inputs}
         self.forced = frozenset(forced)
-        self._moving = frozenset(varying)
-        self._roots: dict[int, Provenance] = dict.fromkeys(self.inputs)
-        self._exposed: set[int] = set()
+        self.provenance = provenance = ProvenanceMap(inputs, varying)
+        # Looked up for each operation.
+        self.name, self.inputs = provenance.name, provenance.inputs
+        self.inside, self.outside = provenance.inside, provenance.outside
         # On the emulated device: tensors that would be on the host where there is a GPU.
         self._host: dict[int, torch.UntypedStorage] = {}
 
@@ -223,7 +211,7 @@ class Interceptor:
         """It is done; ``repeats``: the host does the same in each replay."""
 
     def called_compiled(self) -> None:
-        """Something was called that is to be compiled; it ran as it is."""
+        """A function was called that is to be compiled; it ran uncompiled."""
 
     def rebinds(self, what: str) -> None:
         """An attribute of a tensor from outside is about to be given another object."""
@@ -271,7 +259,7 @@ class Interceptor:
 
     @contextmanager
     def quietly(self) -> Iterator[None]:
-        """What happens inside is part of one point."""
+        """Operations inside are part of one point."""
         self.quiet += 1
         try:
             yield
@@ -290,7 +278,7 @@ class Interceptor:
         """The host may have written to ``given``, and has made ``result``."""
         with self.quietly():  # what we ask of a tensor is no call of the function
             for tensor in tensors_in((given, result)):
-                self._roots[self.name(tensor)] = None
+                self.provenance.mark(self.name(tensor), None)
             self.inside.update(map(self.name, tensors_in(result)))
 
     def heard(self, kind: str, what: str, detail: Any) -> object:
@@ -347,7 +335,7 @@ class Interceptor:
                 return result
         elif name is not None and (
             (on_device and (self.emulated or func not in _RAISE_ON_DEVICE))
-            or (not on_device and self.is_moving([tensor]))
+            or (not on_device and self.may_vary([tensor]))
         ):
             return self.event(Point("host-read", name, "read", (tensor,)), func, args, kwargs)
         copy = self.emulated and self._host_copy(func, args, kwargs)
@@ -361,19 +349,18 @@ class Interceptor:
         tensors = [*tensors_in(args), *tensors_in(kwargs)]
         written = list(written_tensors(func, args, kwargs)) if op and op.writes else []
         keys: list[int] = []
-        sources = _NO_ROOTS
+        sources = NO_ROOTS
         if self._follows:
             keys = list(map(self.name, tensors))
             if func is _LIFT:  # torch.tensor(2.0): made in this run
                 self.inside.add(keys[0])
             for key, tensor in zip(keys, tensors, strict=True):
-                if key not in self.inside and key not in self.outside:
-                    self._see(key, tensor)
+                self.provenance.see(key, tensor)
             for tensor in written:
                 if self.name(tensor) not in self.inside:
                     self.wrote(tensor)
             # By position: in `t.copy_(t)` the tensor that is written is also the one that is read.
-            sources = self._joined(keys[1:] if op and op.overwrites else keys)
+            sources = self.provenance.joined(keys[1:] if op and op.overwrites else keys)
             if op and op.asks_layout:
                 self._ask_layout(func, args, kwargs, tensors)
         if op and op.nested and not self.quiet:
@@ -422,10 +409,8 @@ class Interceptor:
         self.met("unknown-kernel", what, tensors)
         for tensor in tensors:
             key = self.name(tensor)
-            if key not in self.inside and key not in self.outside:
-                self._see(key, tensor)
-            self._exposed.add(key)
-            self._roots[key] = None
+            self.provenance.see(key, tensor)
+            self.provenance.expose(key)
         self.kernel()
 
     def _ask_layout(
@@ -456,37 +441,12 @@ class Interceptor:
         return not (self._host and self.name(tensor) in self._host)
 
     def roots(self, tensors: Iterable[torch.Tensor]) -> Provenance:
-        """What the data of ``tensors`` depends on."""
-        return self._joined(map(self.name, tensors))
+        """The provenance of the data of ``tensors``."""
+        return self.provenance.joined(map(self.name, tensors))
 
-    def is_moving(self, tensors: Iterable[torch.Tensor]) -> bool:
+    def may_vary(self, tensors: Iterable[torch.Tensor]) -> bool:
         """Whether the data of ``tensors`` may be other data in the next call."""
         return self._follows and self.roots(tensors) is None
-
-    def _joined(self, keys: Iterable[int]) -> Provenance:
-        joined = _NO_ROOTS
-        for key in keys:
-            try:
-                roots = self._roots[key]
-            except KeyError:
-                if key in self.inside:
-                    continue
-                roots = self._at_first(key)
-            if roots is None:
-                return None
-            if roots:
-                joined = joined | roots if joined else roots
-        return joined
-
-    def _at_first(self, key: int) -> Provenance:
-        """What memory from outside depends on before anything was written to it."""
-        return None if key in self._moving else frozenset((key,))
-
-    def _see(self, key: int, tensor: torch.Tensor) -> None:
-        """``tensor`` is on memory from outside that was not met before."""
-        self.outside[key] = tensor.detach()
-        self.originals[key] = weakref.ref(tensor)
-        self._roots.setdefault(key, self._at_first(key))
 
     def _flow(
         self,
@@ -503,36 +463,24 @@ class Interceptor:
             if op.draws or op.allocates:  # memory: until an operation that we know has written it
                 roots = None
         for tensor in written:
-            key = self.name(tensor)
-            whole = op and op.overwrites and key in self.inside and key not in self._exposed
-            if whole and _fills_its_storage(tensor):
-                self._roots[key] = roots
-            elif roots is None:
-                self._roots[key] = None
-            else:
-                before = self._joined((key,))
-                self._roots[key] = None if before is None else roots | before
+            self.provenance.write(tensor, roots, overwrites=bool(op and op.overwrites))
         for tensor in tensors_in(result):
             key = self.name(tensor)
-            if key not in keys:
-                self._roots[key] = roots
-                self._exposed.discard(key)
-                if key not in self.outside:
-                    self.inside.add(key)
-                    self.made(tensor)
+            if key not in keys and self.provenance.give(key, roots):
+                self.made(tensor)
 
     def _flow_on_host(self, tensors: list[torch.Tensor], result: Any) -> None:
-        """What an operator gives on the host without waiting for the device is not of its data."""
+        """A result on the host for which nobody waited does not depend on data of the device."""
         results = [t for t in tensors_in(result) if not self.on_device(t)]
         if results and any(map(self.on_device, tensors)):
             roots = self.roots(t for t in tensors if not self.on_device(t))
             for tensor in results:
-                self._roots[self.name(tensor)] = roots
+                self.provenance.mark(self.name(tensor), roots)
 
     def _flow_to(self, result: Any, roots: Provenance) -> None:
         for tensor in tensors_in(result):
             key = self.name(tensor)
-            self._roots[key] = roots
+            self.provenance.mark(key, roots)
             self._host.pop(key, None)
             self.inside.add(key)
 
@@ -553,7 +501,7 @@ class Interceptor:
             if len(host) < len(tensors):
                 reads = self._refused(func, args, kwargs) is not None
             else:
-                reads = self.is_moving(tensors)
+                reads = self.may_vary(tensors)
             return Point("host-read", _READS[name], "read", everything) if reads else None
         if self.emulated and func is _LIFT:
             lifts = args[0].dim() > 0 and args[0].numel() > 0
@@ -564,7 +512,7 @@ class Interceptor:
         if tensors and len(host) == len(tensors):
             if name == "aten::_to_copy" and to_device:
                 return self._host_operands(func, host)
-            if self.is_moving(tensors) or any(self.name(t) in self.outside for t in written):
+            if self.may_vary(tensors) or any(self.name(t) in self.outside for t in written):
                 return Point("host-compute", str(func), "call", everything)
             return None
         if name in _COPIES and (
@@ -576,14 +524,14 @@ class Interceptor:
         numbers = copies_host_scalar(Call(func, args, kwargs, self._on_host))
         tensors_too = self.emulated or name in _INDEXING or name in _COPIES
         operands = [t for t in host if t.numel() and (tensors_too if t.dim() else numbers)]
-        if operands or self.is_moving(host):
-            return self._host_operands(func, operands if not self.is_moving(host) else host)
+        if operands or self.may_vary(host):
+            return self._host_operands(func, operands if not self.may_vary(host) else host)
         rule = self._refused(func, args, kwargs)
         return None if rule is None else Point(rule, str(func), "call", everything)
 
     def _host_operands(self, func: OpOverload, host: list[torch.Tensor]) -> Point:
         what = f"{func} of a host tensor"
-        if self.is_moving(host):
+        if self.may_vary(host):
             return Point("host-constant", what, "call", tuple(host))
         return Point("host-constant", what, "constant", tuple(host))
 
@@ -641,7 +589,7 @@ class Interceptor:
         host = tuple(tensors_in((args, kwargs)))
         if func is torch.Tensor.new_tensor:
             host = host[1:]
-        kind: Literal["call", "constant"] = "call" if self.is_moving(host) else "constant"
+        kind: Literal["call", "constant"] = "call" if self.may_vary(host) else "constant"
         result = self.event(Point("host-constant", what, kind, host), func, args, kwargs)
         self._flow_to(result, self.roots(host))
         return result
@@ -713,7 +661,7 @@ def _decides_on_host(func: Any) -> bool:
 
 
 class _Operator:
-    """What is asked of an operator in each call."""
+    """Facts about an operator, looked up in each call."""
 
     __slots__ = (
         "allocates",
@@ -754,12 +702,6 @@ _operator = functools.cache(_Operator)
 def _to_device(host: torch.Tensor, device: Any) -> torch.Tensor:
     """A copy of ``host`` on ``device``; on the emulated device there is only one memory."""
     return host.clone() if device is None else host.to(device, copy=True)
-
-
-def _fills_its_storage(tensor: torch.Tensor) -> bool:
-    if type(tensor) is not torch.Tensor:
-        return False
-    return tensor.numel() * tensor.element_size() == tensor.untyped_storage().nbytes()
 
 
 def lifting_of_host_data() -> Claim:

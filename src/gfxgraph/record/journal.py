@@ -1,4 +1,4 @@
-"""What ``no_graph`` functions gave in a run, so that further runs need not call them again.
+"""Results of ``no_graph`` functions in a run, so that further runs need not call them again.
 
 Such a function may count, send or write, so it runs once in each call of the user's: in the
 caller's own run, and in each replay. Warm-up, capture and the first replay repeat what it gave.
@@ -116,7 +116,7 @@ class Journal:
 
     @contextmanager
     def offered(self) -> Iterator[None]:
-        """What is captured in here repeats the calls."""
+        """A capture in here repeats the calls."""
         before, _local.offered = _local.offered, self
         try:
             yield
@@ -156,7 +156,7 @@ class Journal:
             _local.done = before
 
     def repeated(self, fn: Callable[..., Any], given: list[torch.Tensor]) -> Any:
-        """What ``fn`` gave in the first run."""
+        """The result of ``fn`` in the first run."""
         assert self._left is not None
         name = getattr(fn, "__qualname__", "a no_graph function")
         if not self._left or self._left[0].fn is not fn:
@@ -254,7 +254,7 @@ def inside_no_graph() -> bool:
 
 
 def perform(fn: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-    """Call a ``no_graph`` function, or give what it gave if this run repeats another one."""
+    """Call a ``no_graph`` function; in a run that repeats an earlier one, return that result."""
     journal = _local.journal
     if _local.inside or (journal is None and not _local.done):
         return fn(*args, **kwargs)
@@ -289,7 +289,7 @@ def _run(fn: Callable[..., Any], args: Any, kwargs: Any, given: list[torch.Tenso
 
 @contextmanager
 def _unseen() -> Iterator[None]:
-    """What we ask of tensors is no work of the function."""
+    """Inside, our own questions about tensors are not seen as work of the function."""
     with _disable_current_modes(), torch._C.DisableTorchFunction(), torch.no_grad():
         yield
 

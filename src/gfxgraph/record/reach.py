@@ -112,55 +112,33 @@ class Reach(ThreadDispatchMode):
         result = func(*args, **kwargs)
         fresh = [t for t in tensors_in(result) if self._name(t) not in names]
         with outside_of_modes():
-            self._follow(func, given, masks, written, fresh, tensors_in(result), tried, pointwise)
+            op = _Ran(func, given, masks, written, fresh, [*tensors_in(result), *written])
+            self._follow(op, tried, pointwise)
         return result
 
-    def _follow(
-        self,
-        func: Any,
-        given: list[torch.Tensor],
-        masks: dict[int, torch.Tensor],
-        written: list[torch.Tensor],
-        fresh: list[torch.Tensor],
-        results: Iterable[torch.Tensor],
-        tried: _Tried | None,
-        pointwise: bool,
-    ) -> None:
+    def _follow(self, op: _Ran, tried: _Tried | None, pointwise: bool) -> None:
         """Mark what came out of an operation."""
-        self._made.update(map(self._name, fresh))
-        if not self._data.isdisjoint(map(self._name, given)):
-            self._data.update(map(self._name, (*fresh, *written)))
-        all_out = [*results, *written]
-        changing = {self._name(t) for t in (*fresh, *written)}
-        outs = [(n, t) for n, t in enumerate(all_out) if self._name(t) in changing]
-        if not masks:
-            for t in written:
+        self._made.update(map(self._name, op.fresh))
+        if not self._data.isdisjoint(map(self._name, op.given)):
+            self._data.update(map(self._name, (*op.fresh, *op.written)))
+        if not op.masks:
+            for t in op.written:
                 if self._name(t) in self._masks:
                     self._set(t, torch.zeros(t.shape, dtype=torch.bool, device=t.device))
             return
-        whole = _fully(masks.values())
-        # Indices of one value only leave nothing to try.
-        is_table = func is torch.ops.aten.embedding.default and id(given[0]) not in masks
-        looked_up = masks.get(id(given[1])) if is_table else None
-        for n, out in outs:
-            if pointwise:
-                mask = _together(masks.values(), out)
-            elif looked_up is not None:
-                mask = looked_up.unsqueeze(-1).expand(out.shape)
-            elif tried is None or any(len(other) != len(all_out) for other in tried.others):
-                mask = torch.ones(out.shape, dtype=torch.bool, device=out.device)
-            else:
-                mask = torch.zeros(out.shape, dtype=torch.bool, device=out.device)
-                before = out if tried.before is None else tried.before[n]
-                for other in tried.others:
-                    mask = mask | _changed(before, other[n])
+        changing = {self._name(t) for t in (*op.fresh, *op.written)}
+        whole = _fully(op.masks.values())
+        for n, out in enumerate(op.results):
+            if self._name(out) not in changing:
+                continue
+            mask = _together(op.masks.values(), out) if pointwise else op.mask(n, tried)
             if not bool(mask.any()) and self._name(out) not in self._masks:
                 continue
             self._set(out, mask)
             how = (
                 "" if pointwise or tried is not None else ", which cannot be tried with other data,"
             )
-            self._remember(f"{func}{how}", given, out, not whole and bool(mask.all()))
+            self._remember(f"{op.func}{how}", op.given, out, not whole and bool(mask.all()))
 
     def _remember(
         self, what: str, given: list[torch.Tensor], out: torch.Tensor, whole: bool
@@ -237,7 +215,7 @@ def _together(masks: Iterable[torch.Tensor], out: torch.Tensor) -> torch.Tensor:
 
 @dataclass
 class _Tried:
-    """What came out with other values in the marked elements.
+    """The results of an operation with other values in the marked elements.
 
     Attributes:
         others: of each trial.
@@ -246,6 +224,43 @@ class _Tried:
 
     others: list[list[torch.Tensor]]
     before: list[torch.Tensor] | None
+
+
+@dataclass
+class _Ran:
+    """An operation that has run.
+
+    Attributes:
+        func: the operator.
+        given: the tensors that it took.
+        masks: id of one of them -> its marked elements.
+        written: those of them that it may have written.
+        fresh: tensors of the result on memory that none of ``given`` is on.
+        results: the tensors of the result, and ``written``.
+    """
+
+    func: Any
+    given: list[torch.Tensor]
+    masks: dict[int, torch.Tensor]
+    written: list[torch.Tensor]
+    fresh: list[torch.Tensor]
+    results: list[torch.Tensor]
+
+    def mask(self, n: int, tried: _Tried | None) -> torch.Tensor:
+        """The elements of the n-th result that depend on the marked ones."""
+        out = self.results[n]
+        # Indices of one value only leave nothing to try.
+        if self.func is torch.ops.aten.embedding.default and id(self.given[0]) not in self.masks:
+            looked_up = self.masks.get(id(self.given[1]))
+            if looked_up is not None:
+                return looked_up.unsqueeze(-1).expand(out.shape)
+        if tried is None or any(len(other) != len(self.results) for other in tried.others):
+            return torch.ones(out.shape, dtype=torch.bool, device=out.device)
+        mask = torch.zeros(out.shape, dtype=torch.bool, device=out.device)
+        before = out if tried.before is None else tried.before[n]
+        for other in tried.others:
+            mask = mask | _changed(before, other[n])
+        return mask
 
 
 def _tried(

@@ -27,12 +27,12 @@ __all__ = ["Event", "Note", "Recorder", "Recording"]
 
 @dataclass
 class Event:
-    """A point that a capture cannot pass as it is, and what came out there.
+    """A point that a capture cannot hold, and the result of this run there.
 
     Attributes:
         point: what it is.
         where: the user's line.
-        moving: whether what comes out may be something else in the next call.
+        varying: whether what comes out may be something else in the next call.
         writes: whether it writes to a tensor that it was given.
         result: what came out, each tensor copied. A tensor that is one of the arguments is
             ``Same(n)``: the n-th of them.
@@ -78,7 +78,7 @@ class Same:
 
 @dataclass(frozen=True)
 class Note:
-    """Something that a capture can hold and that is worth telling.
+    """Something that a capture can hold and that a report mentions.
 
     Attributes:
         rule: id in the catalogue.
@@ -93,11 +93,11 @@ class Note:
 
 @dataclass
 class Recording:
-    """What a run did.
+    """The effects and operations of one run.
 
     Attributes:
         events: the points that a capture cannot pass, in order.
-        notes: the rest that is worth telling, in order, with how often.
+        notes: what else a report mentions, in order, with how often.
         outside: storage key -> an alias, for each tensor from outside that was used; holding it
             keeps the memory alive.
         operations: operations of the device.
@@ -105,7 +105,7 @@ class Recording:
         draws: number of events before the first random number of the device; ``None``: none.
         peak_bytes: bytes of the device that what the run made took at most, at one time.
         dtypes: of what it made there.
-        compiles: whether it called what is to be compiled; here that ran as it is.
+        compiles: whether it called a function that is to be compiled; in this run it was not.
         layout: the first call that asked how an argument lies in memory (its strides).
         views: the first call whose effect depends on that: a view that not every layout has, a
             write, an argument that is given back.
@@ -182,7 +182,7 @@ class Recorder(Interceptor):
     ) -> None:
         super().__init__(device_type, inputs, **options)
         self._generators = generators
-        self.recording = Recording(outside=self.outside, originals=self.originals)
+        self.recording = Recording(outside=self.outside, originals=self.provenance.originals)
         self._log = log
         self._keep_values = keep_values
         self._off_stream = off_stream

@@ -1,4 +1,4 @@
-"""What a graph does with the things that unmodified code does: the catalogue of hazard rules."""
+"""The catalogue of hazard rules: constructs of unmodified code, and how a graph handles them."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Literal
 __all__ = ["RULES", "Effect", "Rule"]
 
 Effect = Literal["captures", "folds", "branches", "eager"]
-"""What becomes of a function that does it, from the best to the worst."""
+"""How a function ends up that does it, from the best to the worst."""
 
 
 @dataclass(frozen=True)

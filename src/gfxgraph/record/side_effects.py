@@ -43,10 +43,11 @@ import torch
 
 from ..interpose.listen import Listening
 from ..interpose.patch import intercept, substitute
-from ..interpose.source import is_the_users
+from ..interpose.source import Source, is_the_users, users_line
 from .effects import Unexpected
+from .explain import explain
 
-__all__ = ["side_effects"]
+__all__ = ["no_side_effects", "side_effects"]
 
 Tell = Callable[[str, str], bool]
 """Called with a rule and with what is called; gives whether that is to be kept from happening."""
@@ -201,6 +202,33 @@ def side_effects(tell: Tell, *, perform: bool = False) -> Iterator[None]:
         stack.enter_context(watch.collections())  # before anything is heard
         watch.listening = stack.enter_context(Listening(watch.hear))
         yield
+
+
+@contextmanager
+def no_side_effects(let_pass: Callable[[], bool] = lambda: False) -> Iterator[None]:
+    """End a run of ours before it does something outside of torch, such as writing a file.
+
+    Args:
+        let_pass: whether what happens now belongs to a point at which the host takes over.
+
+    Raises:
+        CaptureError: it is about to.
+    """
+    met: list[tuple[str, str, Source]] = []
+
+    def tell(rule: str, what: str) -> bool:
+        if not let_pass():
+            met.append((rule, what, users_line()))
+        return not let_pass()
+
+    try:
+        with side_effects(tell):
+            yield
+    except (Exception, Unexpected):
+        if not met:
+            raise
+    if met:  # outside of the handler: the error there holds the tensors of the run
+        raise explain(*met[0])
 
 
 class _SideEffects:

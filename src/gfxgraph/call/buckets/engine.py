@@ -14,10 +14,11 @@ import torch
 from ...call import validation
 from ...device import current_device
 from ...errors import ArgumentError, CaptureError, GfxGraphError
-from ...graph.capture import CapturedGraph, run_and_roll_back
+from ...graph.captured import CapturedGraph
 from ...graph.locks import CAPTURING, inside_gfxgraph, is_inside_gfxgraph, turn_to_capture
-from ...graph.warm_up import some
+from ...graph.rollback import run_and_roll_back
 from ...record.effects import UndoLog, storage_key
+from ...record.explain import some
 from ...record.recorder import Recording
 from ...tables import fields as fields_of
 from ..engine import IN_USE, Engine, GraphedStats, Options, key_of, no_graph_now, taken_apart

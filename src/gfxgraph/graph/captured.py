@@ -1,0 +1,117 @@
+"""A captured function: one graph, or a tree of them."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+
+from .guard import Guard
+from .segments import Graft, Segment
+from .state import PythonState
+
+__all__ = ["CapturedGraph"]
+
+
+@dataclass
+class CapturedGraph:
+    """A function as one graph, or as a tree of them, ready to be replayed.
+
+    Attributes:
+        root: the first graph.
+        last: the end of the path that was captured now.
+        written: storage key -> a tensor on it, for all storages from outside that replays write,
+            static inputs among them.
+        outside: storage key -> a tensor on it, for all that the graphs use from outside, without
+            the static inputs. Holding them keeps their memory.
+        saved: regions that a call may have written when its data turns out to take a path that
+            was not captured.
+        saves_generator: whether it may have drawn random numbers by then.
+        generators: the user's own generators that it draws from.
+        calls_user: whether a function of the user's runs between two graphs.
+        guard: watches what the graphs rely on.
+        pool_bytes: bytes by which the memory pool grew.
+        draws_random_numbers: whether a run advances a generator.
+        report: what was folded and where the host takes over, a sentence each.
+        peak_bytes: bytes of the device that eager execution took at most for what it makes.
+        sample: the outputs of the first replay, if there was one.
+        state: what Python held then, if the function only computes: nothing was folded, written,
+            drawn, or worth a note.
+        compiled: whether what it holds is compiled code.
+        code: compiled code that it uses, kept for as long as it lives.
+        not_compiled: why code that the function has compiled is in the graph uncompiled.
+        asks_layout: whether what it does depends on how its arguments lie in memory.
+        launch_ns: nanoseconds in which the host launched a replay; 0: not timed.
+        regions: what replays write outside, but for the static inputs; in the order of the first
+            writes, and one may be part of another.
+        groups: names of the process groups, each of one rank, whose collectives it holds.
+        slack: by how much replays may differ from eager execution, in any dtype: compiled code
+            rounds at other places.
+        time_replay: replays from the state that the capture found, puts that back, and gives the
+            seconds until the device was done; ``None`` where that was not asked for.
+        graft: where a new path belongs in its tree; put there by whoever keeps it.
+    """
+
+    root: Segment
+    last: Segment
+    written: dict[int, torch.Tensor]
+    outside: dict[int, torch.Tensor]
+    saved: list[torch.Tensor]
+    saves_generator: bool
+    generators: tuple[torch.Generator, ...]
+    calls_user: bool
+    guard: Guard
+    pool_bytes: int
+    draws_random_numbers: bool
+    report: list[str]
+    peak_bytes: int = 0
+    state: PythonState | None = None
+    sample: list[torch.Tensor] = dataclasses.field(default_factory=list)
+    compiled: bool = False
+    code: list[object] = dataclasses.field(default_factory=list)
+    not_compiled: str = ""
+    launch_ns: int = 0
+    regions: list[torch.Tensor] = dataclasses.field(default_factory=list)
+    groups: frozenset[str] = frozenset()
+    slack: float = 0.0
+    time_replay: Callable[[], float] | None = None
+    asks_layout: bool = False
+    graft: Graft | None = None
+
+    def release(self) -> None:
+        """Let go of all graphs; the caller holds LOCK."""
+        self.root.reset()
+        if self.graft is not None:
+            self.graft.child.reset()
+
+    @property
+    def plain(self) -> bool:
+        """Whether the function only computes."""
+        return self.state is not None
+
+    @property
+    def outputs(self) -> list[torch.Tensor]:
+        """The tensors that the function returned while it was captured."""
+        return self.last.outputs or []
+
+    def with_path(self, path: CapturedGraph) -> CapturedGraph:
+        """This tree with ``path``, whose guard watches already what both rely on.
+
+        The graphs of ``path`` become part of the tree once its graft is attached.
+        """
+        return dataclasses.replace(
+            path,
+            written=self.written | path.written,
+            outside=self.outside | path.outside,
+            saved=self.saved + path.saved,
+            saves_generator=self.saves_generator or path.saves_generator,
+            generators=tuple(dict.fromkeys((*self.generators, *path.generators))),
+            calls_user=self.calls_user or path.calls_user,
+            pool_bytes=self.pool_bytes + path.pool_bytes,
+            report=list(dict.fromkeys(self.report + path.report)),
+            regions=self.regions + path.regions,
+            groups=self.groups | path.groups,
+            state=None,
+        )

@@ -1,0 +1,143 @@
+"""Snapshots of Python containers: find the items that were rebound since, and put them back."""
+
+from __future__ import annotations
+
+import types
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from . import raw
+
+__all__ = ["Container", "Slots"]
+
+_OURS = __name__.partition(".")[0]
+_MISSING: Any = object()
+
+
+@dataclass
+class Container:
+    """A dict, list, set, deque, closure cell, class or object with slots, and what it held.
+
+    Attributes:
+        path: how it is reached.
+        item: the container.
+        names: of a namespace the names that count; ``None``: all.
+        counted: what it holds of a module, if torch tells of additions: a guard looks at it only
+            after one.
+        shrinks: things are taken out of it as well, which nobody tells of.
+        guarded: whether a graph that relies on it watches it.
+    """
+
+    path: str
+    item: Any
+    names: tuple[str, ...] | None = None
+    counted: Literal["children", "hooks"] | None = None
+    shrinks: bool = False
+    guarded: bool = True
+    held: raw.Pairs = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.held = self.read()
+
+    def read(self) -> raw.Pairs:
+        """Keys and values, as of now."""
+        item: Any = self.item
+        if type(item) is types.CellType:
+            try:
+                return [(0, item.cell_contents)]
+            except ValueError:  # a variable that is not bound yet
+                return []
+        if type(item) is Slots:
+            return item.read()
+        if raw.is_a(item, type):
+            item = raw.namespace(item)
+        if self.names is not None:
+            found = ((name, item.get(name, _MISSING)) for name in self.names)
+            return [(name, value) for name, value in found if value is not _MISSING]
+        return raw.contents(item)
+
+    def changes(self) -> list[Any]:
+        """Keys whose value is another object by now, or that came or went."""
+        held, now = self.held, self.read()
+        # Keys of ours come and go; what stands behind one then has not moved.
+        if len(held) != len(now):
+            held, now = ([p for p in pairs if not self.is_ours(p[0])] for pairs in (held, now))
+        found = raw.differences(held, now, ordered=not raw.is_a(self.item, set))
+        return [key for key in found if not self.is_ours(key)]
+
+    @staticmethod
+    def is_ours(key: Any) -> bool:
+        """Whether it names the graphs of a method, which come and go."""
+        return type(key) is str and key.startswith(f"__{_OURS}_")
+
+    @property
+    def has_length(self) -> bool:
+        """Whether more or fewer items could matter, and nobody tells of them."""
+        is_one = raw.is_a(self.item, dict, list) and self.path != ""
+        return is_one and (self.shrinks or not self.counted)
+
+    def restore(self) -> None:
+        """Put back what is another object by now."""
+        changed = set(map(raw.token, self.changes()))
+        if not changed:
+            return
+        item: Any = self.item
+        if type(item) is types.CellType:
+            if self.held:
+                item.cell_contents = self.held[0][1]
+            else:
+                del item.cell_contents
+        elif type(item) is Slots:
+            item.put_back(self.held)
+        elif raw.is_a(item, type):
+            for name, value in self.held:
+                if raw.token(name) in changed:
+                    type.__setattr__(item, name, value)
+        elif self.names is not None:
+            for name in self.names:
+                if raw.token(name) in changed:
+                    dict.pop(item, name, None)
+            dict.update(item, {k: v for k, v in self.held if raw.token(k) in changed})
+        else:
+            ours = [(key, value) for key, value in self.read() if self.is_ours(key)]
+            held = [(key, value) for key, value in self.held if not self.is_ours(key)]
+            raw.put_back(item, [*held, *ours], self.read())
+
+    def name(self, key: Any) -> str:
+        """How the item at ``key`` is reached."""
+        if type(self.item) is types.CellType:
+            return self.path
+        if not self.path:  # a global
+            return str(key)
+        if type(key) is str:
+            return f"{self.path}.{key}"
+        return f"{self.path}[{raw.written_as(key)}]"
+
+
+class Slots:
+    """The attributes of an object that its classes declare in ``__slots__``."""
+
+    def __init__(self, item: Any, found: dict[str, Any]) -> None:
+        self.item, self._found = item, found
+
+    def read(self) -> raw.Pairs:
+        """Names and values of those that are set."""
+        pairs = []
+        for name, slot in self._found.items():
+            try:
+                pairs.append((name, slot.__get__(self.item)))
+            except AttributeError:  # not set yet
+                continue
+        return pairs
+
+    def put_back(self, held: raw.Pairs) -> None:
+        """Let the object have the attributes ``held``, and no others."""
+        before, after = dict(held), dict(self.read())
+        for name, slot in self._found.items():
+            # One that is read-only in C may give another object each time; none can be put there.
+            with suppress(AttributeError):
+                if name in before and before[name] is not after.get(name, _MISSING):
+                    slot.__set__(self.item, before[name])
+                elif name in after and name not in before:
+                    slot.__delete__(self.item)

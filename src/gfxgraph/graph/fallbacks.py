@@ -1,0 +1,105 @@
+"""Ways to capture a function: as it runs, following its recording, or in several graphs."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+
+import torch
+
+from ..errors import CaptureError
+from ..record.explain import explain
+from ..record.recorder import Recording
+from ..stats import log
+from .segments import Segment
+from .session import CaptureSession, Failed, Traced
+from .warm_up import WarmedUp, report_line
+
+__all__ = ["capture_with_fallbacks"]
+
+# Operators that may become branches because a capture failed at them, before it is given up.
+_MAX_FORCED = 8
+
+
+def capture_with_fallbacks(
+    session: CaptureSession, eager: WarmedUp, branching: bool, root: Segment | None
+) -> Traced:
+    """Capture as the function runs, or by folding and branching.
+
+    An operator that fails in a capture becomes a branch.
+
+    Args:
+        session: of the capture.
+        eager: what warming up found.
+        branching: whether it may become several graphs.
+        root: the tree that it becomes a path of; ``None``: it is a tree of its own.
+
+    Raises:
+        CaptureError: it cannot be captured.
+    """
+    compiled = session.target.compiled
+    # The emulated device captures under modes, where nothing runs compiled.
+    if session.pool.device.kind != "emulated" and (compiled or eager.recording.compiles):
+        try:
+            return _trace_compiled(session, eager)
+        except Failed as failed:
+            session.pool.renew_pool()
+            if compiled or isinstance(failed.__cause__, torch.OutOfMemoryError):
+                raise failed.explained from failed.__cause__
+            session.not_compiled = str(failed.explained)
+    first: Failed | None = None
+    for _ in range(_MAX_FORCED):
+        breaks = eager.recording.breaks()
+        if breaks and not branching:
+            raise explain(
+                breaks[0].point.rule, breaks[0].point.what, breaks[0].where, 'branching="off".'
+            )
+        try:
+            return _trace_lightly(session, eager.recording, root)
+        except Failed as failed:
+            session.pool.renew_pool()
+            # What is cut at one operator more goes another way than the tree so far: no reason.
+            first = failed if first is None or root is None else first
+            if failed.operator is None or not branching or failed.operator in session.forced:
+                raise first.explained from first.__cause__
+            session.forced.add(failed.operator)
+        session.rewind()
+        session.inputs[:] = session.given
+        with session.pool.on_stream():
+            eager.recording, _ = session.record()
+    raise CaptureError(f"these operators cannot be captured: {', '.join(sorted(session.forced))}")
+
+
+def _trace_lightly(session: CaptureSession, recording: Recording, root: Segment | None) -> Traced:
+    """Capture with as little of us in between as will do."""
+    for only in _lighter_ways(session, recording) if root is None else ():
+        session.rewind()
+        try:
+            return session.trace(None if only is None else recording, only=only)
+        except Failed as failed:
+            if failed.cause_is_final and not only:
+                raise
+            log(logging.DEBUG, "captured_again", because=str(failed.explained))
+            session.pool.renew_pool()
+    session.rewind()
+    return session.trace(recording, root=root)
+
+
+def _trace_compiled(session: CaptureSession, eager: WarmedUp) -> Traced:
+    """Capture what is compiled, which reads what it read in the last warm-up run."""
+    for event in eager.recording.breaks():
+        cut = f"the host takes over between two graphs: {report_line(event)}"
+        raise Failed(None, CaptureError(cut), final=True)
+    session.rewind()
+    return session.trace(around=eager.reads.repeated)
+
+
+def _lighter_ways(session: CaptureSession, recording: Recording) -> Iterator[frozenset[int] | None]:
+    """In which calls to see operations in a capture that may do; ``None``: in none."""
+    if recording.breaks():
+        return
+    if not recording.events and not session.not_compiled:
+        yield None
+    calls = recording.calls_that_fold()
+    if calls:
+        yield calls

@@ -1,0 +1,199 @@
+"""Runs that nobody asked for, and the way back from them.
+
+A capture, a bucket that is judged and a block that is compared all run the user's function once
+more. What such a run changes outside is put back: memory, Python objects, random generators.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.utils._pytree as pytree
+
+from ..device import Device
+from ..errors import CaptureError
+from ..interpose.dynamo import Uncompiled
+from ..record.collectives import refused
+from ..record.effects import KnownTensors, UndoLog, Unexpected, storage_key
+from ..record.explain import some
+from ..record.recorder import Recorder, Recording
+from ..record.side_effects import no_side_effects, side_effects
+from ..stats import log
+from .captured import CapturedGraph
+from .host_state import HostState
+from .locks import LOCK, inside_gfxgraph
+from .state import PythonState
+
+__all__ = ["Snapshot", "only_computes", "run_and_roll_back"]
+
+
+@dataclass
+class Snapshot:
+    """The state that runs of ours start from, and the way back to it.
+
+    Attributes:
+        memory: the regions outside that runs have written, with what they held before. It fills
+            while runs are recorded.
+        python: what Python objects held.
+        host: where random generators were, and all else that a run advances.
+        on_stream: enters the stream of the runs.
+    """
+
+    memory: UndoLog
+    python: PythonState
+    host: HostState
+    on_stream: Callable[[], AbstractContextManager[Any]] = nullcontext
+
+    @classmethod
+    def take(
+        cls,
+        device: Device,
+        index: int,
+        roots: dict[str, object],
+        on_stream: Callable[[], AbstractContextManager[Any]] = nullcontext,
+    ) -> Snapshot:
+        """The state of now.
+
+        Args:
+            device: the device whose generators a replay advances.
+            index: which one of its kind.
+            roots: the Python objects that the function reaches, by name.
+            on_stream: enters the stream of the runs. Default: the current one.
+        """
+        python = PythonState(roots)
+        return cls(UndoLog(), python, HostState(device, index, python.stateful), on_stream)
+
+    def rewind(self) -> None:
+        """Put back memory and generators, for the next run. Python objects stay as they are."""
+        # On the stream of the runs, which saved the values: their memory is used again there.
+        with self.on_stream():
+            self.memory.undo()
+        self.host.rewind()
+
+    def restore(self) -> None:
+        """Put everything back."""
+        self.rewind()
+        self.python.restore()
+
+
+def run_and_roll_back(
+    function: Callable[..., Any],
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    inputs: Sequence[torch.Tensor],
+    device: Device,
+    template: CapturedGraph | None = None,
+    look: Callable[[UndoLog, Recording], None] = lambda written, recording: None,
+) -> tuple[Any, bool]:
+    """Run ``function``, and take back what that did outside.
+
+    The caller holds :data:`CAPTURING`.
+
+    Args:
+        function: what to run.
+        args: its arguments.
+        kwargs: its keyword arguments.
+        inputs: the tensors among them.
+        device: where it runs.
+        template: what was captured of it, for whatever sizes. If that only computes, there should
+            be nothing to take back, and the run is faster. Default: nothing was.
+        look: called after the run, before anything is taken back, with the regions that it wrote
+            and with its recording; not where ``template`` made it faster.
+
+    Returns:
+        The result, and whether random numbers of the device were drawn.
+
+    Raises:
+        CaptureError: it does something outside of torch, and the run ended before that; or it
+            rebinds something in Python.
+    """
+    where = next((t.device for t in inputs if t.device.type == device.type), None)
+    index = device.index(where or torch.device(device.type))
+    if template is not None and template.plain:
+        try:
+            with only_computes(template, device, index, inputs) as watching, watching:
+                result = function(*args, **kwargs)
+            return result, False
+        except Unexpected as surprise:
+            log(logging.DEBUG, "not_alike", because=str(surprise))
+    before = Snapshot.take(device, index, {"the function": function})
+    before.host.refuse_one_shots("and is tried with arguments that nobody called it with")
+    recorder = Recorder(
+        device.type, inputs, before.memory, keep_values=True, generators=before.host
+    )
+    try:
+        with inside_gfxgraph(), no_side_effects(), refused(), recorder.watching():
+            result = function(*args, **kwargs)
+            # It may be memory that is put back now.
+            result = pytree.tree_map_only(torch.Tensor, torch.clone, result)
+            look(before.memory, recorder.recording)
+        rebound = before.python.replaced()
+        if rebound:
+            raise CaptureError(
+                f"calls with other arguments rebind {some(rebound)} to something else, which a "
+                "replay would not do. Keep such state in a tensor that is written in place "
+                "(copy_, add_), or outside."
+            )
+        return result, recorder.recording.draws is not None
+    finally:
+        with LOCK:
+            before.restore()
+
+
+@contextmanager
+def only_computes(
+    template: CapturedGraph,
+    device: Device,
+    index: int,
+    inputs: Sequence[torch.Tensor],
+) -> Iterator[AbstractContextManager[Any]]:
+    """Let a function run that only computed when ``template`` was captured, and see that it does.
+
+    Yields what looks at the operations; the first run goes on in there.
+
+    Args:
+        template: what was captured of it.
+        device: where it runs.
+        index: which one of its kind.
+        inputs: what it may read beside what ``template`` reads.
+
+    Raises:
+        Unexpected: something is not as it was, or the run did more; that is taken back.
+    """
+    state = template.state
+
+    def changed() -> bool:
+        return not template.guard.holds() or bool(state and state.changes(registries=False))
+
+    if state is None or changed():
+        raise Unexpected("something that the function reaches is another object now")
+    mode = KnownTensors((*map(storage_key, inputs), *template.outside))
+    host = HostState(device, index)
+    more: list[str] = []
+    uncompiled = Uncompiled()
+
+    def effect(rule: str, what: str) -> bool:
+        more.append(f"does something outside of torch ({what})")
+        return True
+
+    with inside_gfxgraph(), side_effects(effect), uncompiled, refused() as issued:
+        try:
+            yield mode
+        finally:
+            if uncompiled.asked:
+                more.append("calls what is to be compiled")
+            if issued.groups:
+                more.append("issues a collective")
+            if host.has_moved():
+                host.rewind()
+                more.append("draws random numbers")
+            if changed():
+                state.restore()  # it was the same before
+                more.append("rebinds something")
+    if more:
+        raise Unexpected(f"the function {', '.join(more)}")
