@@ -19,7 +19,10 @@ from torch.overrides import TorchFunctionMode
 from torch.utils import _pytree
 
 import gfxgraph
-from gfxgraph.call.signature import builder, flatten, matcher, python_tensor_check, tensor_check
+from gfxgraph.call.key import Call
+from gfxgraph.call.replay import builder, matcher
+from gfxgraph.call.signature import flatten
+from gfxgraph.call.tensor_check import python_tensor_check, tensor_check
 from gfxgraph.record.effects import UndoLog
 from gfxgraph.record.recorder import Recorder
 
@@ -512,8 +515,9 @@ def test_a_model_that_fails_on_its_way_in_a_capture_is_named_so(device):
 
 def test_recognising_a_call_of_tensors_takes_a_fixed_number_of_questions():
     x = torch.ones(3)
-    engine = gfxgraph.graphed(lambda a: a)._engine
-    asked = [c for c in engine.recogniser(lambda a: a, *flatten(((x,), {}))).args[3]]
+    layout = gfxgraph.graphed(lambda a: a)._dispatcher.strategy.layout
+    call = Call(lambda a: a, (x,), {}, *flatten(((x,), {})))
+    asked = [c for c in layout.recogniser(call).args[3]]
     assert [getattr(c[0], "__name__", c[0]) for c in asked] == [
         "is_grad_enabled",
         "_len_torch_function_stack",

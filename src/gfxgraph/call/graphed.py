@@ -15,12 +15,14 @@ import torch
 from ..errors import ArgumentError
 from ..graph.compare import Tolerance
 from ..interpose.dynamo import opaque
-from .buckets.engine import new_engine
+from .buckets.padded import new_dispatcher
 from .buckets.padding import Padding
 from .buckets.sizes import Buckets, Dims, Larger, OutDims, Rows
 from .compiled import Compile
-from .engine import Engine, GraphedStats, Options, reset_with
-from .signature import NO_MATCH
+from .dispatch import Dispatcher, reset_with
+from .options import Options
+from .replay import NO_MATCH
+from .stats import GraphedStats
 from .suitable import describe
 
 __all__ = ["Graphed", "GraphedStats", "compile", "graphed"]
@@ -238,8 +240,8 @@ class Graphed(Generic[F]):
                     f"{kind}. Decorate the function that does the tensor work."
                 )
         self._options = options
-        self._engine = new_engine(_name(fn), options)
-        reset_with(self, self._engine)
+        self._dispatcher = new_dispatcher(_name(fn), options)
+        reset_with(self, self._dispatcher)
         if isinstance(fn, (types.FunctionType, types.MethodType)):
             functools.update_wrapper(self, fn, updated=())
         self.__wrapped__ = fn
@@ -247,13 +249,13 @@ class Graphed(Generic[F]):
     @opaque
     def __call__(self, /, *args: Any, **kwargs: Any) -> Any:
         """Call ``fn``, from a graph if there is one for these arguments."""
-        engine = self._engine
-        result = engine.front(self.__wrapped__, args, kwargs)
+        dispatcher = self._dispatcher
+        result = dispatcher.fast_path(self.__wrapped__, args, kwargs)
         if result is not NO_MATCH:
             return result
         if args and self._is_method_of(args[0]):  # Parent.method(self, x), or under @property
             return _BoundGraphed(self, args[0])(*args[1:], **kwargs)
-        return engine.call(self.__wrapped__, args, kwargs)
+        return dispatcher(self.__wrapped__, args, kwargs)
 
     def _is_method_of(self, instance: Any) -> bool:
         return isinstance(self.__wrapped__, types.FunctionType) and any(
@@ -265,11 +267,11 @@ class Graphed(Generic[F]):
 
     def stats(self) -> GraphedStats:
         """What this callable has done since it was made or reset."""
-        return self._engine.stats()
+        return self._dispatcher.stats()
 
     def reset(self) -> None:
         """Release all graphs and forget all reasons; the next call starts anew."""
-        self._engine.reset()
+        self._dispatcher.reset()
 
     def static_inputs(self, /, *args: Any, **kwargs: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """The static inputs of the graph that a call with these arguments replays.
@@ -282,7 +284,7 @@ class Graphed(Generic[F]):
         Raises:
             CaptureError: there is no graph for these arguments; call once first.
         """
-        return self._engine.static_inputs(self.__wrapped__, args, kwargs)
+        return self._dispatcher.static_inputs(self.__wrapped__, args, kwargs)
 
     def __get__(self, instance: Any, owner: type | None = None) -> Any:
         if instance is None or not hasattr(type(self.__wrapped__), "__get__"):
@@ -292,7 +294,7 @@ class Graphed(Generic[F]):
         return _BoundGraphed(self, instance)
 
     def __getattr__(self, name: str) -> Any:
-        if name in ("__wrapped__", "_engine", "_options"):  # not set yet: a copy in the making
+        if name in ("__wrapped__", "_dispatcher", "_options"):  # not set yet: a copy in the making
             raise AttributeError(name)
         value = getattr(self.__wrapped__, name)
         if isinstance(self.__wrapped__, torch.nn.Module) and isinstance(value, types.MethodType):
@@ -331,31 +333,31 @@ def _rewrap(fn: Any, options: Options) -> Graphed[Any]:
 
 class _BoundGraphed:
     # A graphed method of one instance; its docstring is the method's.
-    __slots__ = ("__self__", "__wrapped__", "_engine")
+    __slots__ = ("__self__", "__wrapped__", "_dispatcher")
     __doc__ = property(lambda self: self.__wrapped__.__doc__)
 
     def __init__(self, graphed: Graphed[Any], instance: Any) -> None:
         self.__self__ = instance
         self.__wrapped__ = graphed.__wrapped__.__get__(instance)
-        self._engine = _engine_of(graphed, instance)
+        self._dispatcher = _dispatcher_of(graphed, instance)
 
     @opaque
     def __call__(self, /, *args: Any, **kwargs: Any) -> Any:
-        engine = self._engine
-        result = engine.front(self.__wrapped__, args, kwargs)
-        return engine.call(self.__wrapped__, args, kwargs) if result is NO_MATCH else result
+        dispatcher = self._dispatcher
+        result = dispatcher.fast_path(self.__wrapped__, args, kwargs)
+        return dispatcher(self.__wrapped__, args, kwargs) if result is NO_MATCH else result
 
     def stats(self) -> GraphedStats:
         """See :meth:`Graphed.stats`; of this instance alone."""
-        return self._engine.stats()
+        return self._dispatcher.stats()
 
     def reset(self) -> None:
         """See :meth:`Graphed.reset`; of this instance alone."""
-        self._engine.reset()
+        self._dispatcher.reset()
 
     def static_inputs(self, /, *args: Any, **kwargs: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """See :meth:`Graphed.static_inputs`."""
-        return self._engine.static_inputs(self.__wrapped__, args, kwargs)
+        return self._dispatcher.static_inputs(self.__wrapped__, args, kwargs)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.__wrapped__, name)
@@ -373,32 +375,32 @@ class _BoundGraphed:
         return getattr, (self.__self__, self.__wrapped__.__name__)
 
 
-def _engine_of(graphed: Graphed[Any], instance: Any) -> Engine:
-    """The engine of a method and an instance; it lives in the instance and dies with it."""
-    name = f"__gfxgraph_{graphed._engine.name}_{id(graphed)}"
+def _dispatcher_of(graphed: Graphed[Any], instance: Any) -> Dispatcher:
+    """The dispatcher of a method and an instance; it lives in the instance and dies with it."""
+    name = f"__gfxgraph_{graphed._dispatcher.name}_{id(graphed)}"
     attributes: dict[str, Any] = getattr(instance, "__dict__", {})
-    engine = attributes.get(name)
+    dispatcher = attributes.get(name)
     # A copy of the instance shares its attributes, but may not share its graphs; and what a pickle
     # brought may bear the name of another.
     if (
-        isinstance(engine, Engine)
-        and engine.owner is not None
-        and engine.owner() is instance
-        and engine.method is graphed
+        isinstance(dispatcher, Dispatcher)
+        and dispatcher.owner is not None
+        and dispatcher.owner() is instance
+        and dispatcher.method is graphed
     ):
-        return engine
-    engine = new_engine(graphed._engine.name, graphed._options, graphed)
+        return dispatcher
+    dispatcher = new_dispatcher(graphed._dispatcher.name, graphed._options, graphed)
     try:
-        engine.owner = weakref.ref(instance)
-        vars(instance)[name] = engine
+        dispatcher.owner = weakref.ref(instance)
+        vars(instance)[name] = dispatcher
     except TypeError as error:
         raise ArgumentError(
             f"{graphed!r} is a method of {type(instance).__qualname__}, whose instances have no "
             "__dict__ to keep their graphs in, or no __weakref__. Remove __slots__, or wrap the "
             "bound method with gfxgraph.graphed() where it is used."
         ) from error
-    reset_with(instance, engine)
-    return engine
+    reset_with(instance, dispatcher)
+    return dispatcher
 
 
 def _name(fn: Any) -> str:

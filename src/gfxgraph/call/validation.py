@@ -21,8 +21,9 @@ from ..device import generator_state
 from ..errors import ArgumentError
 from ..graph.compare import Tolerance, difference
 from ..graph.locks import CAPTURING, LOCK, inside_gfxgraph
-from .entry import Entry, FastPath, Refusal
-from .signature import NO_MATCH, flatten
+from .entry import Entry, Refusal
+from .replay import NO_MATCH, FastPath
+from .signature import flatten
 
 __all__ = [
     "Comparison",
