@@ -45,6 +45,11 @@ class Body:
         self._shapes = [(static.shape, static.stride()) for static in static_inputs]
 
     def __call__(self) -> list[torch.Tensor]:
+        """The tensors of the result.
+
+        Raises:
+            CaptureError: the function does what a replay cannot do.
+        """
         static_inputs, spec = self._static_inputs, self._spec
         static_args, static_kwargs = builder(spec, static_inputs)()
         # Autocast keeps casts of weights, which would hide later changes of the weights.

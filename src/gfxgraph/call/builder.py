@@ -148,9 +148,9 @@ class Builder:
         if entries.tries(kind) > _MAX_TRIES:
             entries.drop_unused(kind)
             reason = (
-                f"{', '.join(changes[:3]) or 'an argument that is no tensor'} differs between "
-                "calls, so each would need a graph of its own. Keep it out of the object, or "
-                "pass it as a number or a tensor."
+                f"{', '.join(changes[:3]) or 'an argument that is no tensor'} changes on every "
+                "call, so every call would need its own graph. Keep it out of the object, or pass "
+                "it as a number or a tensor."
             )
             tally.thrashes(entries.name, entries.thrash.say(reason))
             raise CaptureError(reason)

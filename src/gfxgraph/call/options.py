@@ -2,15 +2,40 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal, TypedDict
 
 from ..errors import ArgumentError
 from ..graph.compare import Tolerance
-from .buckets.sizes import Buckets
+from .buckets.padding import Padding
+from .buckets.sizes import Buckets, Dims, Larger, OutDims, Rows
 from .compiled import Compile
 
-__all__ = ["Options"]
+__all__ = ["GraphedOptions", "Options", "PlainOptions"]
+
+
+class PlainOptions(TypedDict, total=False):
+    """The options of :func:`~gfxgraph.graphed` that :func:`~gfxgraph.compile` takes too."""
+
+    warmup: int
+    outputs: Literal["own", "view"]
+    verify: Tolerance
+    fallback: Literal["eager", "raise"]
+    max_graphs: int
+    branching: Literal["auto", "off"]
+    buckets: Sequence[int] | Mapping[str, Sequence[int]] | None
+    dims: Dims | None
+    pad: Padding | Mapping[str, Padding]
+    larger: Larger
+    out_dims: OutDims | None
+    rows: Rows
+
+
+class GraphedOptions(PlainOptions, total=False):
+    """The options of :func:`~gfxgraph.graphed`."""
+
+    compile: bool | str | Mapping[str, Any] | Compile
 
 
 @dataclass(frozen=True)

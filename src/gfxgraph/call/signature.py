@@ -144,55 +144,38 @@ def flatten(tree: Any) -> tuple[list[torch.Tensor], Spec]:
 
 def _flatten(item: Any, leaves: list[torch.Tensor]) -> Spec:
     cls = type(item)
-
-    def children(items: Iterable[Any]) -> tuple[Spec, ...]:
-        return tuple([_flatten(i, leaves) for i in items])
-
     if isinstance(item, torch.Tensor):
         leaves.append(item)
         return TENSOR
     if _is_value(item):
         return ("const", Const(item))
     if cls is tuple or cls is list:
-        return ("sequence", cls, None, children(item))
+        return ("sequence", cls, None, _flatten_all(item, leaves))
     if cls is slice or cls is range:  # ranges are equal that differ in their ends
-        return ("slice", cls, _ENDS, children(getattr(item, end) for end in _ENDS))
+        return ("slice", cls, _ENDS, _flatten_all((getattr(item, end) for end in _ENDS), leaves))
     if isinstance(item, tuple) and hasattr(cls, "_fields"):
         _refuse_attributes(item, ())
-        return ("namedtuple", cls, None, children(item))
+        return ("namedtuple", cls, None, _flatten_all(item, leaves))
     if isinstance(item, tuple) and hasattr(cls, "n_sequence_fields"):  # torch.return_types
-        return ("structseq", cls, None, children(item))
+        return ("structseq", cls, None, _flatten_all(item, leaves))
     if cls is dict or cls is OrderedDict:
         _refuse_attributes(item, ())
-        return ("dict", cls, _keys(item), children(item.values()), tuple(map(type, item)))
+        return (
+            "dict",
+            cls,
+            _keys(item),
+            _flatten_all(item.values(), leaves),
+            tuple(map(type, item)),
+        )
     if isinstance(item, UserDict):
         return _flatten_mapping(item, leaves)
     if dataclasses.is_dataclass(item) and not isinstance(item, type):
-        names = tuple(f.name for f in dataclasses.fields(item) if _is_own(item, f.name))
-        _refuse_attributes(item, names)
-        if isinstance(item, dict):  # ModelOutput: a dict of those fields that are not None
-            count = len(vars(item))
-            return ("fields", cls, _keys(item), children(item.values()), count)
-        if not all(hasattr(item, name) for name in names) or isinstance(item, _CONTAINERS):
-            raise ArgumentError(
-                f"a {cls.__qualname__} lacks some of its fields, or holds more than these: "
-                "a static one could not be made of them."
-            )
-        count = len(getattr(item, "__dict__", ()))
-        return ("dataclass", cls, names, children(getattr(item, n) for n in names), count)
+        return _flatten_dataclass(item, leaves)
     if cls is types.SimpleNamespace:
         names = tuple(vars(item))
-        return ("namespace", cls, names, children(vars(item).values()))
+        return ("namespace", cls, names, _flatten_all(vars(item).values(), leaves))
     if cls in _pytree.SUPPORTED_NODES:
-        parts, context = _pytree.SUPPORTED_NODES[cls].flatten_fn(item)
-        inside: list[torch.Tensor] = []
-        known = _flatten(context, inside)
-        if inside:
-            raise ArgumentError(
-                f"a {cls.__qualname__} keeps tensors in its context: return them among its "
-                "children where it is registered."
-            )
-        return ("registered", cls, known, children(parts))
+        return _flatten_registered(item, leaves)
     if isinstance(item, _OF_VALUES):
         raise ArgumentError(
             f"a {cls.__module__}.{cls.__qualname__} may hold more than its value: pass a plain "
@@ -236,6 +219,40 @@ def _refuse_attributes(item: Any, known: tuple[str, ...]) -> None:
             f"a {type(item).__qualname__} has attributes that are no fields ({more}): a static one "
             "could not have them. Make them fields."
         )
+
+
+def _flatten_all(items: Iterable[Any], leaves: list[torch.Tensor]) -> tuple[Spec, ...]:
+    return tuple([_flatten(item, leaves) for item in items])
+
+
+def _flatten_dataclass(item: Any, leaves: list[torch.Tensor]) -> Spec:
+    cls = type(item)
+    names = tuple(f.name for f in dataclasses.fields(item) if _is_own(item, f.name))
+    _refuse_attributes(item, names)
+    if isinstance(item, dict):  # ModelOutput: a dict of those fields that are not None
+        count = len(vars(item))
+        return ("fields", cls, _keys(item), _flatten_all(item.values(), leaves), count)
+    if not all(hasattr(item, name) for name in names) or isinstance(item, _CONTAINERS):
+        raise ArgumentError(
+            f"a {cls.__qualname__} lacks some of its fields, or holds more than these: "
+            "a static one could not be made of them."
+        )
+    count = len(getattr(item, "__dict__", ()))
+    return ("dataclass", cls, names, _flatten_all((getattr(item, n) for n in names), leaves), count)
+
+
+def _flatten_registered(item: Any, leaves: list[torch.Tensor]) -> Spec:
+    """What is registered with ``torch.utils._pytree``."""
+    cls = type(item)
+    parts, context = _pytree.SUPPORTED_NODES[cls].flatten_fn(item)
+    inside: list[torch.Tensor] = []
+    known = _flatten(context, inside)
+    if inside:
+        raise ArgumentError(
+            f"a {cls.__qualname__} keeps tensors in its context: return them among its "
+            "children where it is registered."
+        )
+    return ("registered", cls, known, _flatten_all(parts, leaves))
 
 
 class _Unequal(int):
