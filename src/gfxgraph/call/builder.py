@@ -65,7 +65,9 @@ class Answers(Protocol):
     ) -> Any:
         """Answer a call whose data takes a path that was not captured."""
 
-    def refused(self, refusal: Refusal, fn: Any, args: Any, kwargs: Any, leaves: Any) -> Any:
+    def refused(
+        self, reason: str, kind: type[Exception], fn: Any, args: Any, kwargs: Any, leaves: Any
+    ) -> Any:
         """Answer a call whose key was refused."""
 
 
@@ -203,8 +205,8 @@ class Builder:
             if not getattr(error, "transient", False) or tries > _MAX_TRIES:
                 if wanted.is_on_trial:
                     entries.thrash.tried(wanted.key, found, None, reason)
-                refusal = Refusal(kind, reason, cls, miss)
-                refuse = functools.partial(answers.refused, refusal)
+                # Not of the refusal: that holds its fast path, and would hold itself.
+                refuse = functools.partial(answers.refused, reason, cls)
 
                 def fast_path(spec: Spec) -> FastPath:
                     try:
@@ -212,6 +214,7 @@ class Builder:
                     except (RecursionError, ArgumentError):  # too deep for an expression
                         return miss
 
+                refusal = Refusal(kind, reason, cls, miss)
                 entries.keep_refusal(wanted.key, call.spec, refusal, fast_path)
         entries.release_dropped()
         return error

@@ -149,12 +149,12 @@ class Dispatcher:
                 return result
         if is_inside_gfxgraph():  # inside the graph of a caller: its graph includes our work
             return fn(*args, **kwargs)
-        call, reason = Call(fn, args, kwargs), no_graph_now()
+        reason = no_graph_now()
         if reason is None:
-            call.leaves, call.spec, reason = taken_apart(args, kwargs)
+            leaves, spec, reason = taken_apart(args, kwargs)
         if reason is not None:
-            return self.run_eagerly(call, reason)
-        return self.strategy.answer(self, call)
+            return self.run_eagerly(fn, args, kwargs, reason)
+        return self.strategy.answer(self, Call(fn, args, kwargs, leaves, spec))
 
     def answer(self, call: Call) -> Any:
         """Answer a call by its key."""
@@ -163,18 +163,25 @@ class Dispatcher:
         if entry is None:  # a miss
             reason = self._postponed(request)
             if reason is not None:
-                return self.run_eagerly(call, reason)
+                return self.run_eagerly(*call.given, reason)
             return self.first_calls.run(request, functools.partial(self._make, request, changes))
         if isinstance(entry, Refusal):
-            return self.run_eagerly(call, entry.reason, entry.kind)
+            return self.run_eagerly(*call.given, entry.reason, entry.kind)
         result = self._hit(request, entry)
         if result is not NO_MATCH:
             return result
         if self.entries.get(request.key) is not entry:  # released by another thread meanwhile
             return self.answer(call)
-        return self.run_eagerly(call, _IN_USE)
+        return self.run_eagerly(*call.given, _IN_USE)
 
-    def run_eagerly(self, call: Call, reason: str, kind: type[Exception] = CaptureError) -> Any:
+    def run_eagerly(
+        self,
+        fn: Callable[..., Any],
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        reason: str,
+        kind: type[Exception] = CaptureError,
+    ) -> Any:
         """Run a call without a graph.
 
         Raises:
@@ -184,8 +191,10 @@ class Dispatcher:
         if self.options.fallback == "raise":
             raise kind(f"{self.name}: {reason}")
         self.entries.count_eager_call()
-        with self._writers.passing():
-            return call.run()
+        if not self._writers.writes:
+            return fn(*args, **kwargs)
+        with self._writers.gate.passing():
+            return fn(*args, **kwargs)
 
     def make(self, request: Request) -> Exception | None:
         """Make a graph for calls like this one, without answering one; take back what that does.
@@ -352,11 +361,13 @@ class Dispatcher:
 
     # Calls that an entry sends back.
 
-    def refused(self, refusal: Refusal, fn: Any, args: Any, kwargs: Any, leaves: Any) -> Any:
+    def refused(
+        self, reason: str, kind: type[Exception], fn: Any, args: Any, kwargs: Any, leaves: Any
+    ) -> Any:
         """Answer a call whose key was refused."""
         if is_inside_gfxgraph():
             return fn(*args, **kwargs)
-        return self.run_eagerly(Call(fn, args, kwargs), refusal.reason, refusal.kind)
+        return self.run_eagerly(fn, args, kwargs, reason, kind)
 
     def new_path(
         self, key: Any, spec: Spec, fn: Any, args: Any, kwargs: Any, leaves: Sequence[torch.Tensor]
@@ -368,7 +379,7 @@ class Dispatcher:
         call = Call(fn, args, kwargs, list(leaves), spec)
         closed = self._stops_growing(key, spec, entry)
         if closed is not None:
-            return self.run_eagerly(call, closed)
+            return self.run_eagerly(fn, args, kwargs, closed)
 
         def make(result: Any) -> Exception | None:
             return self.builder.make(Wanted(call, key, [], result, extends=entry), self)

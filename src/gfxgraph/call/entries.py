@@ -159,7 +159,8 @@ class Entries:
     def promote(self, entry: Entry | Refusal) -> None:
         """Try ``entry`` first from now on."""
         with self.lock:
-            entry.used = self.tick()
+            self._clock += 1
+            entry.used = self._clock
             self._set_order((entry, *(e for e in self.order if e is not entry))[:_TRIED])
 
     def tick(self) -> int:

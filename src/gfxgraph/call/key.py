@@ -50,6 +50,11 @@ class Call:
     leaves: list[torch.Tensor] = field(default_factory=list)
     spec: Spec = ()
 
+    @property
+    def given(self) -> tuple[Callable[..., Any], tuple[Any, ...], dict[str, Any]]:
+        """The function and its arguments."""
+        return self.fn, self.args, self.kwargs
+
     def run(self) -> Any:
         """Call the function with the arguments."""
         return self.fn(*self.args, **self.kwargs)

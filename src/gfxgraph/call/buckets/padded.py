@@ -270,7 +270,7 @@ class Padded:
                 reason = self._verdicts.against_pieces(call, name, entry)
             if entry is not None and reason is None:
                 return self._answer_in_pieces(dispatcher, call, name, entry)
-        return dispatcher.run_eagerly(call, reason or "")
+        return dispatcher.run_eagerly(*call.given, reason or "")
 
     def _answer_in_pieces(
         self, dispatcher: Dispatcher, call: SizedCall, name: str, entry: Entry
