@@ -6,6 +6,7 @@ import collections
 import contextlib
 import dataclasses
 import enum
+import linecache
 import math
 import types
 from collections.abc import Callable
@@ -571,3 +572,11 @@ def test_how_arguments_lie_in_memory_is_no_key_where_nothing_is_drawn(device):
     for at in (0, 1, 2, 3, 8):
         assert torch.equal(graph(buffer[at : at + 17]), buffer[at : at + 17] * 2 + 1)
     assert graph.stats().captures == 1
+
+
+def test_a_debugger_steps_into_what_is_generated():
+    build = builder(flatten({"x": torch.ones(1)})[1], [torch.ones(1).clone])
+    code = build.__code__
+    assert linecache.getlines(code.co_filename)[code.co_firstlineno - 1].startswith("def build()")
+    linecache.checkcache()
+    assert linecache.getline(code.co_filename, 1)

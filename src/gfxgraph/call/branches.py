@@ -205,7 +205,7 @@ class ConditionalGraph:
         return failed
 
     def stats(self) -> dict[str, GraphedStats]:
-        """What each branch has done since it was added or reset, by name."""
+        """The statistics of each branch since it was added or reset, by name."""
         branches = self._branches.items()
         return Sections({name: dispatcher.stats() for name, (_, dispatcher) in branches})
 

@@ -359,7 +359,7 @@ class Builder:
 
 @dataclass
 class _Site:
-    """What a capture finds there and works on.
+    """The surroundings of one capture.
 
     Attributes:
         graph_pool: where the graph is captured.

@@ -467,7 +467,7 @@ class Exact:
 
     def fast_paths(self, order: Sequence[Entry | Refusal]) -> tuple[FastPath, Sequence[Any]]:
         """The entry that was used last, then the others; not while a call may be one to compare."""
-        first = validation.front(order[0]) if order else miss
+        first = validation.fast_path(order[0]) if order else miss
         return first, () if validation.every() else order[1:]
 
     def forget(self) -> None:

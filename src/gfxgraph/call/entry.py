@@ -293,7 +293,7 @@ class Entry:
         return self._replay.overlaps(leaves)
 
     def stale(self) -> list[str]:
-        """What was rebound or moved since the capture.
+        """The names of all that was rebound or moved since the capture.
 
         Raises:
             DeadTensorError: see ``Guard.check_alive``.

@@ -78,7 +78,7 @@ SEEN_BY_CHECK = (
 
 
 def conditions(fn: Any) -> list[Condition]:
-    """What must be as it is now for a call to be of the same kind, beside its arguments."""
+    """Conditions, beside the arguments, that all calls of one kind share; true now."""
     device_type = current_device().type
     found: list[Condition] = [
         (torch.is_grad_enabled, "", torch.is_grad_enabled()),

@@ -83,7 +83,7 @@ __all__ = [
 ]
 
 NO_MATCH: Any = object()
-"""What a fast path returns when its graph does not fit, or may not be used any more."""
+"""The answer of a fast path whose graph does not fit, or may not be used any more."""
 
 Condition = tuple["Callable[..., object] | dict[str, Any]", str, object]
 """A function and what to call it with (``""``: nothing), or a dict and a key; then the very object

@@ -242,7 +242,7 @@ def _flatten_dataclass(item: Any, leaves: list[torch.Tensor]) -> Spec:
 
 
 def _flatten_registered(item: Any, leaves: list[torch.Tensor]) -> Spec:
-    """What is registered with ``torch.utils._pytree``."""
+    """An object of a class that is registered with ``torch.utils._pytree``."""
     cls = type(item)
     parts, context = _pytree.SUPPORTED_NODES[cls].flatten_fn(item)
     inside: list[torch.Tensor] = []

@@ -94,7 +94,7 @@ class GraphedStats:
 
 @dataclass
 class Counts:
-    """What is counted for a callable, beside the replays of graphs that it still has."""
+    """The counts of a callable, without the replays of graphs that it still has."""
 
     captures: int = 0
     released_replays: int = 0

@@ -166,7 +166,7 @@ class ShapeBucketPool:
         return self._padded.suggest(count, dim)
 
     def stats(self) -> PoolStats:
-        """What this pool has done since it was made or reset."""
+        """The counts, graphs and sizes since this pool was made or reset."""
         stats = self._dispatcher.stats()
         assert isinstance(stats, PoolStats)
         return stats

@@ -39,7 +39,7 @@ _ASK = 'If padding does no harm all the same, say so with rows="independent".'
 
 @dataclass
 class Ran:
-    """What a run gave that is taken back.
+    """The result and the writes of a run that was rolled back.
 
     Attributes:
         tensors: of its result.
@@ -126,7 +126,7 @@ class Judge:
         return by_size, evidence
 
     def _by_size(self, kind: Kind) -> tuple[str | None, bool]:
-        """What is different with padding, and whether anything could be compared."""
+        """The difference that padding makes, and whether anything could be compared."""
         full = made_like(self.call, self.bucket, self.buckets, kind)
         of_full, evidence, is_poisoned = None, False, False
         for sizes in probes(self.bucket):
@@ -182,7 +182,7 @@ class Judge:
         return full.with_tensors(parts, sizes), full.with_tensors(filled, self.bucket)
 
     def difference(self, expected: Ran, got: Ran, sizes: dict[str, int]) -> str | None:
-        """What is different between a run and a padded run, cut to ``sizes``."""
+        """The difference between a run and a padded run, cut to ``sizes``."""
         if expected.spec != got.spec:
             return "the structure or a plain value of the result depends on the size"
         if expected.draws != got.draws:

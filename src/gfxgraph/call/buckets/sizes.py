@@ -86,7 +86,7 @@ class Buckets:
             )
 
     def pad_of(self, argument: str) -> Padding:
-        """What to pad this argument with."""
+        """The padding of this argument."""
         return self.pad.get(argument, "auto") if isinstance(self.pad, Mapping) else self.pad
 
     def plan(self, leaves: Sequence[torch.Tensor], names: Sequence[str]) -> list[Mapping[int, str]]:
@@ -117,7 +117,7 @@ class Buckets:
         return tuple(sizes.get(name, 1) for name in self.sizes)
 
     def computed(self, name: str, size: int) -> int:
-        """What a size becomes by padding."""
+        """The size that is computed for a size."""
         largest = self.sizes[name][-1]
         if size <= largest:
             return self.fitting(name, size) or size

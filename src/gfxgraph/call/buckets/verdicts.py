@@ -1,4 +1,4 @@
-"""What is known of padding for one callable: which sizes it leaves alone, and why others are not.
+"""Which sizes of one callable may be padded, and which were compared with eager execution.
 
 A bucket is judged before its graph is used (:mod:`.rows`), and the first call of each size is
 compared with eager execution: what a function does for one size only, no made input shows.
@@ -206,7 +206,7 @@ class Verdicts:
 
 
 def alike(key: Any) -> Any:
-    """What keys of one function have in common whatever the sizes."""
+    """The part of a key that is the same for all sizes."""
     spec, tensors, conditions = key
     return spec, tuple((len(shape), *rest) for shape, *rest in tensors), conditions
 
