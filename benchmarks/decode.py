@@ -81,7 +81,7 @@ def step_alone(generate: Generator, ids: Tensor, mask: Tensor, tokens: int) -> d
     """What a step costs the device, replayed again and again, and the host, with all its checks."""
     (session,) = generate._sessions.values()
     graph: Any = session.step
-    (entry,) = graph._engine._keys.values()
+    (entry,) = graph._dispatcher.entries.all()
     found = {}
     for what, call, times in (
         ("replay alone, ms a step", entry.captured.root.launch, tokens - 1),

@@ -153,7 +153,7 @@ def measured(policy: Any, times: int) -> dict[str, Any]:
         stats = graphs.stats()
         alone = by_hand = 0.0
         if stats.graphs:
-            (entry,) = graphs._graph._engine._keys.values()
+            (entry,) = graphs._graph._dispatcher.entries.all()
             alone = milliseconds(entry.captured.root.launch, times)
             ours = vars(policy.model)["sample_actions"]
             hand = written_by_hand(graphs._graph, entry.captured)

@@ -671,14 +671,14 @@ def test_compile_keeps_the_faster_graph_and_says_so(device, caplog):
 @pytest.mark.parametrize("times", [[2.0, 1.0], [1.0, 2.0]])
 @torch.no_grad()
 def test_each_bucket_has_the_graph_that_was_faster(device, monkeypatch, times):
-    from gfxgraph.call import engine
+    from gfxgraph.call import faster
     from gfxgraph.call.compiled import Compile
 
     def slow_or_fast(*entries):
         assert all(entry.captured.time_replay() > 0 for entry in entries)
         return times
 
-    monkeypatch.setattr(engine, "_replay_us", slow_or_fast)
+    monkeypatch.setattr(faster, "_replay_us", slow_or_fast)
     model, how = net(device), Compile.of({"backend": "aot_eager"}, measure=True)
     graph = gfxgraph.graphed(model, compile=how, buckets=[2, 4, 8])
     for size in (3, 1, 7):

@@ -6,6 +6,7 @@ import collections
 import contextlib
 import dataclasses
 import enum
+import linecache
 import math
 import types
 from collections.abc import Callable
@@ -19,7 +20,10 @@ from torch.overrides import TorchFunctionMode
 from torch.utils import _pytree
 
 import gfxgraph
-from gfxgraph.call.signature import builder, flatten, matcher, python_tensor_check, tensor_check
+from gfxgraph.call.key import Call
+from gfxgraph.call.replay import builder, matcher
+from gfxgraph.call.signature import flatten
+from gfxgraph.call.tensor_check import python_tensor_check, tensor_check
 from gfxgraph.record.effects import UndoLog
 from gfxgraph.record.recorder import Recorder
 
@@ -512,8 +516,9 @@ def test_a_model_that_fails_on_its_way_in_a_capture_is_named_so(device):
 
 def test_recognising_a_call_of_tensors_takes_a_fixed_number_of_questions():
     x = torch.ones(3)
-    engine = gfxgraph.graphed(lambda a: a)._engine
-    asked = [c for c in engine.recogniser(lambda a: a, *flatten(((x,), {}))).args[3]]
+    layout = gfxgraph.graphed(lambda a: a)._dispatcher.strategy.layout
+    call = Call(lambda a: a, (x,), {}, *flatten(((x,), {})))
+    asked = [c for c in layout.recogniser(call).args[3]]
     assert [getattr(c[0], "__name__", c[0]) for c in asked] == [
         "is_grad_enabled",
         "_len_torch_function_stack",
@@ -567,3 +572,11 @@ def test_how_arguments_lie_in_memory_is_no_key_where_nothing_is_drawn(device):
     for at in (0, 1, 2, 3, 8):
         assert torch.equal(graph(buffer[at : at + 17]), buffer[at : at + 17] * 2 + 1)
     assert graph.stats().captures == 1
+
+
+def test_a_debugger_steps_into_what_is_generated():
+    build = builder(flatten({"x": torch.ones(1)})[1], [torch.ones(1).clone])
+    code = build.__code__
+    assert linecache.getlines(code.co_filename)[code.co_firstlineno - 1].startswith("def build()")
+    linecache.checkcache()
+    assert linecache.getline(code.co_filename, 1)

@@ -338,4 +338,4 @@ def test_an_object_at_the_address_of_one_that_is_gone_is_not_taken_for_it(device
 def test_the_number_of_kinds_that_are_remembered_is_bounded(device, x):
     graph = gfxgraph.graphed(lambda x, s: x * s)
     called(graph, [(x, n) for n in range(_MAX_KINDS + 200)])
-    assert len(graph._engine._thrash._seen) == _MAX_KINDS
+    assert len(graph._dispatcher.entries.thrash._seen) == _MAX_KINDS

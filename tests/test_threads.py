@@ -156,7 +156,7 @@ def test_a_tree_that_is_released_while_a_path_is_added_is_no_reason_to_run_eager
     graph = gfxgraph.graphed(fn)
     x = torch.ones(3, device=device)
     graph(x), graph(x)
-    graph_pool = next(iter(graph._engine._graph_pools.values()))
+    graph_pool = next(iter(graph._dispatcher.builder.graph_pools.values()))
     for _ in range(run):
         runs.put(None)
     assert graph(-x).tolist() == [1.0] * 3
@@ -293,7 +293,7 @@ def test_an_engine_is_asked_for_its_counts_while_another_thread_waits_to_release
 def test_a_callable_that_goes_while_another_thread_captures_waits_for_nothing(device):
     graph = gfxgraph.graphed(masked)
     graph(torch.ones(3, device=device)), graph(torch.ones(3, device=device))
-    graph_pool = next(iter(graph._engine._graph_pools.values()))
+    graph_pool = next(iter(graph._dispatcher.builder.graph_pools.values()))
     held, done = threading.Event(), threading.Event()
 
     def hold() -> None:
@@ -319,7 +319,7 @@ def test_threads_with_streams_of_their_own_follow_one_another(device):
     graph = gfxgraph.graphed(masked)
     x = torch.ones(3, device=device)
     graph(x), graph(x)
-    graph_pool = next(iter(graph._engine._graph_pools.values()))
+    graph_pool = next(iter(graph._dispatcher.builder.graph_pools.values()))
     followed: list[bool] = []
     sync_to = graph_pool.sync_to
 

@@ -145,8 +145,8 @@ def test_enable_and_disable_take_effect_on_graphs_that_exist(device, factor):
     x = torch.ones(4, device=device)
     for _ in range(5):
         scaled(x)
-    (entry,) = scaled._engine._keys.values()
-    assert scaled._engine.front is entry.fast_path  # nothing stands in the way of a call
+    (entry,) = scaled._dispatcher.entries.all()
+    assert scaled._dispatcher.fast_path is entry.fast_path  # nothing stands in the way of a call
     factor.value = 3.0
     assert scaled(x)[0].item() == 2.0  # nobody looks
     gfxgraph.enable(validate=True, validate_every=1)
@@ -154,13 +154,13 @@ def test_enable_and_disable_take_effect_on_graphs_that_exist(device, factor):
     gfxgraph.enable()  # without validate
     for _ in range(2):
         assert scaled(x)[0].item() == 3.0
-    (entry,) = scaled._engine._keys.values()
-    assert scaled._engine.front is entry.fast_path
+    (entry,) = scaled._dispatcher.entries.all()
+    assert scaled._dispatcher.fast_path is entry.fast_path
     factor.value = 4.0
     assert scaled(x)[0].item() == 3.0
     gfxgraph.enable(validate=True)
     gfxgraph.disable()
-    assert scaled._engine.front is entry.fast_path
+    assert scaled._dispatcher.fast_path is entry.fast_path
     assert failures() == 1
 
 

@@ -9,9 +9,11 @@ from typing import Any
 
 import torch
 
-from ..call.entry import SHARED, shares_memory
+from ..call.entry import SHARED
 from ..call.graphed import Graphed
-from ..call.signature import builder, constants, flatten
+from ..call.replay import builder
+from ..call.signature import constants, flatten
+from ..call.static_inputs import shares_memory
 from ..call.suitable import describe, unsuitable
 from ..device.emulated import EmulatedDevice
 from ..device.emulated_rules import is_move
@@ -164,7 +166,7 @@ class _Check:
         (_, spec_before), (leaves, spec) = results
         known = any(hazard.rule == "result" for hazard in self.report.hazards)
         if spec != spec_before and not known and not recorder.recording.breaks():
-            self._add("result", "a value of Python that is another one in each call", Source())
+            self._add("result", "a Python value that differs between calls", Source())
         if not any(isinstance(t, SimulatedTensor) for t in (*inputs, *leaves)):
             self._add("argument", "no tensor among arguments and results is on cuda", Source())
         for where in self._forked.values():

@@ -14,7 +14,8 @@ import torch.utils._pytree as pytree
 from ..call.buckets.padding import cut
 from ..call.buckets.pool import ShapeBucketPool
 from ..call.buckets.sizes import Buckets, Dims, argument_names
-from ..call.signature import Spec, builder, flatten
+from ..call.replay import builder
+from ..call.signature import Spec, flatten
 from ..device import current_device
 from ..errors import ArgumentError, CaptureError
 from ..graph.locks import CAPTURING, LOCK, no_garbage_collection

@@ -13,8 +13,10 @@ from ..graph.compare import Tolerance
 from ..graph.locks import turn_to_capture
 from ..graph.pool import GraphPool
 from ..tables import Sections
-from .engine import Engine, GraphedStats, Options, reset_with
-from .signature import NO_MATCH
+from .dispatch import Dispatcher, Exact, reset_with
+from .options import Options
+from .replay import NO_MATCH
+from .stats import GraphedStats
 from .suitable import describe, inference
 
 __all__ = ["ConditionalGraph"]
@@ -58,7 +60,7 @@ class ConditionalGraph:
     def __setstate__(self, state: tuple[Options, dict[str, Callable[..., Any]]]) -> None:
         self._options, functions = state
         self._graph_pools: dict[int, GraphPool] = {}
-        self._branches: dict[str, tuple[Callable[..., Any], Engine]] = {}
+        self._branches: dict[str, tuple[Callable[..., Any], Dispatcher]] = {}
         #: What kept capture() from capturing a branch.
         self._reasons: dict[str, str] = {}
         self._captured = False
@@ -100,9 +102,10 @@ class ConditionalGraph:
                 f"add_branch({name!r}): there is a branch of this name. Expected another than "
                 f"{self._known()}."
             )
-        engine = Engine(name, self._options, graph_pools=self._graph_pools, share_inputs=True)
-        reset_with(self, engine)
-        self._branches[name] = fn, engine
+        strategy = Exact(shares_inputs=True)
+        dispatcher = Dispatcher(name, self._options, strategy, graph_pools=self._graph_pools)
+        reset_with(self, dispatcher)
+        self._branches[name] = fn, dispatcher
         return self
 
     def capture(
@@ -136,8 +139,8 @@ class ConditionalGraph:
             )
         with turn_to_capture(), inference(args, kwargs):
             for name in progress(self.branches):
-                fn, engine = self._branches[name]
-                error = engine.prepare(fn, args, kwargs)
+                fn, dispatcher = self._branches[name]
+                error = dispatcher.prepare(fn, args, kwargs)
                 if error is None:
                     continue
                 self._reasons[name] = str(error)
@@ -171,17 +174,17 @@ class ConditionalGraph:
             CaptureError: with ``fallback="raise"``, why there is no graph.
         """
         try:
-            fn, engine = self._branches[which]  # type: ignore[index]  # a name, as a rule
+            fn, dispatcher = self._branches[which]  # type: ignore[index]  # a name, as a rule
         except (KeyError, TypeError):
-            fn, engine = self._branches[self._name(which)]
-        result = engine.front(fn, args, kwargs)
+            fn, dispatcher = self._branches[self._name(which)]
+        result = dispatcher.fast_path(fn, args, kwargs)
         if result is not NO_MATCH:
             return result
         if not torch.is_grad_enabled():
-            return engine.call(fn, args, kwargs)
+            return dispatcher(fn, args, kwargs)
         with inference(args, kwargs):
-            result = engine.front(fn, args, kwargs)
-            return engine.call(fn, args, kwargs) if result is NO_MATCH else result
+            result = dispatcher.fast_path(fn, args, kwargs)
+            return dispatcher(fn, args, kwargs) if result is NO_MATCH else result
 
     @property
     def branches(self) -> tuple[str, ...]:
@@ -202,17 +205,17 @@ class ConditionalGraph:
         return failed
 
     def stats(self) -> dict[str, GraphedStats]:
-        """What each branch has done since it was added or reset, by name."""
+        """The statistics of each branch since it was added or reset, by name."""
         branches = self._branches.items()
-        return Sections({name: engine.stats() for name, (_, engine) in branches})
+        return Sections({name: dispatcher.stats() for name, (_, dispatcher) in branches})
 
     def reset(self) -> None:
         """Release all graphs and forget all reasons and counts; the branches stay.
 
         From then on branches can be added, and :meth:`capture` be called again.
         """
-        for _, engine in self._branches.values():
-            engine.reset()
+        for _, dispatcher in self._branches.values():
+            dispatcher.reset()
         self._reasons.clear()
         self._captured = False
 

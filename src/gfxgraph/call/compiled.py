@@ -41,7 +41,7 @@ class Compile:
 
     @staticmethod
     def of(given: object, measure: bool = False, recommended: bool = False) -> Compile | None:
-        """What ``graphed(compile=)`` was given; ``None``: do not compile.
+        """The checked value of ``graphed(compile=)``; ``None``: do not compile.
 
         Raises:
             ArgumentError: ``torch.compile`` does not take it, or it asks for graphs of Inductor's.
@@ -71,7 +71,7 @@ class Compile:
         return how
 
     def backend(self) -> Callable[..., Any]:
-        """What makes code of an FX graph and its example inputs."""
+        """The backend: it makes code of an FX graph and its example inputs."""
         arguments = self.arguments
         name = arguments.get("backend") or "inductor"
         make: Callable[..., Any] = import_whole("torch._dynamo").lookup_backend(name)
@@ -119,7 +119,7 @@ class Compile:
 
 
 class Compiled:
-    """What was compiled of one callable.
+    """The compiled code of one callable.
 
     Args:
         how: see there.

@@ -8,20 +8,35 @@ import sys
 import types
 import weakref
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Generic, Literal, TypeVar, overload
+from typing import (
+    TYPE_CHECKING,
+    Any,
+    Concatenate,
+    Generic,
+    Literal,
+    ParamSpec,
+    Protocol,
+    TypeVar,
+    overload,
+)
 
 import torch
 
 from ..errors import ArgumentError
 from ..graph.compare import Tolerance
 from ..interpose.dynamo import opaque
-from .buckets.engine import new_engine
+from .buckets.padded import new_dispatcher
 from .buckets.padding import Padding
 from .buckets.sizes import Buckets, Dims, Larger, OutDims, Rows
 from .compiled import Compile
-from .engine import Engine, GraphedStats, Options, reset_with
-from .signature import NO_MATCH
+from .dispatch import Dispatcher, reset_with
+from .options import GraphedOptions, Options, PlainOptions
+from .replay import NO_MATCH
+from .stats import GraphedStats
 from .suitable import describe
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
 
 __all__ = ["Graphed", "GraphedStats", "compile", "graphed"]
 
@@ -30,47 +45,39 @@ _WITHOUT_RESULT: dict[str, Callable[[Any], bool]] = {
     "an async function": inspect.iscoroutinefunction,
     "an async generator function": inspect.isasyncgenfunction,
 }
-F = TypeVar("F", bound=Callable[..., Any])
+P = ParamSpec("P")
+Q = ParamSpec("Q")
+R = TypeVar("R")
+R_co = TypeVar("R_co", covariant=True)
+Self = TypeVar("Self")
+
+
+class _Module(Protocol[P, R_co]):
+    """A module, which takes and gives what its ``forward`` does."""
+
+    def forward(self, *args: P.args, **kwargs: P.kwargs) -> R_co: ...
+
+
+class _Decorator(Protocol):
+    """Makes a :class:`Graphed` that takes and gives what the function does."""
+
+    @overload
+    def __call__(self, fn: _Module[P, R]) -> Graphed[P, R]: ...
+
+    @overload
+    def __call__(self, fn: Callable[P, R]) -> Graphed[P, R]: ...
 
 
 @overload
-def graphed(
-    fn: F,
-    *,
-    warmup: int = ...,
-    outputs: Literal["own", "view"] = ...,
-    verify: Tolerance = ...,
-    fallback: Literal["eager", "raise"] = ...,
-    max_graphs: int = ...,
-    branching: Literal["auto", "off"] = ...,
-    buckets: Sequence[int] | Mapping[str, Sequence[int]] | None = ...,
-    dims: Dims | None = ...,
-    pad: Padding | Mapping[str, Padding] = ...,
-    larger: Larger = ...,
-    out_dims: OutDims | None = ...,
-    rows: Rows = ...,
-    compile: bool | str | Mapping[str, Any] = ...,
-) -> Graphed[F]: ...
+def graphed(fn: _Module[P, R], **options: Unpack[GraphedOptions]) -> Graphed[P, R]: ...
 
 
 @overload
-def graphed(
-    fn: None = None,
-    *,
-    warmup: int = ...,
-    outputs: Literal["own", "view"] = ...,
-    verify: Tolerance = ...,
-    fallback: Literal["eager", "raise"] = ...,
-    max_graphs: int = ...,
-    branching: Literal["auto", "off"] = ...,
-    buckets: Sequence[int] | Mapping[str, Sequence[int]] | None = ...,
-    dims: Dims | None = ...,
-    pad: Padding | Mapping[str, Padding] = ...,
-    larger: Larger = ...,
-    out_dims: OutDims | None = ...,
-    rows: Rows = ...,
-    compile: bool | str | Mapping[str, Any] = ...,
-) -> Callable[[F], Graphed[F]]: ...
+def graphed(fn: Callable[P, R], **options: Unpack[GraphedOptions]) -> Graphed[P, R]: ...
+
+
+@overload
+def graphed(fn: None = None, **options: Unpack[GraphedOptions]) -> _Decorator: ...
 
 
 def graphed(
@@ -176,14 +183,32 @@ def graphed(
 
 @overload
 def compile(
-    fn: F, *, mode: str | None = ..., measure: bool = ..., **options: Any
-) -> Graphed[F]: ...
+    fn: _Module[P, R],
+    *,
+    mode: str | None = ...,
+    measure: bool = ...,
+    **options: Unpack[PlainOptions],
+) -> Graphed[P, R]: ...
 
 
 @overload
 def compile(
-    fn: None = None, *, mode: str | None = ..., measure: bool = ..., **options: Any
-) -> Callable[[F], Graphed[F]]: ...
+    fn: Callable[P, R],
+    *,
+    mode: str | None = ...,
+    measure: bool = ...,
+    **options: Unpack[PlainOptions],
+) -> Graphed[P, R]: ...
+
+
+@overload
+def compile(
+    fn: None = None,
+    *,
+    mode: str | None = ...,
+    measure: bool = ...,
+    **options: Unpack[PlainOptions],
+) -> _Decorator: ...
 
 
 def compile(
@@ -217,14 +242,16 @@ def compile(
         )
     if not isinstance(measure, bool):
         raise ArgumentError(f"gfxgraph.compile(measure={measure!r}): expected True or False.")
-    how = Compile.of({"mode": "default" if mode is None else mode}, measure, recommended=True)
-    return graphed(fn, compile=how, **options)  # type: ignore[call-overload]
+    how: Any = Compile.of({"mode": "default" if mode is None else mode}, measure, recommended=True)
+    return graphed(fn, compile=how, **options)
 
 
-class Graphed(Generic[F]):
-    """A callable that replays graphs; made by :func:`graphed`."""
+class Graphed(Generic[P, R]):
+    """A callable that replays graphs, with the arguments of ``fn``; made by :func:`graphed`."""
 
-    def __init__(self, fn: F, *, options: Options) -> None:
+    __wrapped__: Callable[P, R]
+
+    def __init__(self, fn: Callable[P, R], *, options: Options) -> None:
         if not callable(fn) or isinstance(fn, type):
             raise ArgumentError(
                 f"graphed() takes a function, a module or a method, not {describe(fn)}. To graph "
@@ -238,22 +265,25 @@ class Graphed(Generic[F]):
                     f"{kind}. Decorate the function that does the tensor work."
                 )
         self._options = options
-        self._engine = new_engine(_name(fn), options)
-        reset_with(self, self._engine)
+        self._dispatcher = new_dispatcher(_name(fn), options)
+        reset_with(self, self._dispatcher)
         if isinstance(fn, (types.FunctionType, types.MethodType)):
             functools.update_wrapper(self, fn, updated=())
         self.__wrapped__ = fn
 
     @opaque
-    def __call__(self, /, *args: Any, **kwargs: Any) -> Any:
+    def __call__(self, /, *args: P.args, **kwargs: P.kwargs) -> R:
         """Call ``fn``, from a graph if there is one for these arguments."""
-        engine = self._engine
-        result = engine.front(self.__wrapped__, args, kwargs)
+        dispatcher = self._dispatcher
+        result: R = dispatcher.fast_path(self.__wrapped__, args, kwargs)
         if result is not NO_MATCH:
             return result
         if args and self._is_method_of(args[0]):  # Parent.method(self, x), or under @property
-            return _BoundGraphed(self, args[0])(*args[1:], **kwargs)
-        return engine.call(self.__wrapped__, args, kwargs)
+            bound: Any = _BoundGraphed(self, args[0])
+            result = bound(*args[1:], **kwargs)
+        else:
+            result = dispatcher(self.__wrapped__, args, kwargs)
+        return result
 
     def _is_method_of(self, instance: Any) -> bool:
         return isinstance(self.__wrapped__, types.FunctionType) and any(
@@ -264,14 +294,16 @@ class Graphed(Generic[F]):
         )
 
     def stats(self) -> GraphedStats:
-        """What this callable has done since it was made or reset."""
-        return self._engine.stats()
+        """The counts, graphs and reasons since this callable was made or reset."""
+        return self._dispatcher.stats()
 
     def reset(self) -> None:
         """Release all graphs and forget all reasons; the next call starts anew."""
-        self._engine.reset()
+        self._dispatcher.reset()
 
-    def static_inputs(self, /, *args: Any, **kwargs: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    def static_inputs(
+        self, /, *args: P.args, **kwargs: P.kwargs
+    ) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """The static inputs of the graph that a call with these arguments replays.
 
         Write into them and call with them, and nothing is copied.
@@ -282,7 +314,15 @@ class Graphed(Generic[F]):
         Raises:
             CaptureError: there is no graph for these arguments; call once first.
         """
-        return self._engine.static_inputs(self.__wrapped__, args, kwargs)
+        return self._dispatcher.static_inputs(self.__wrapped__, args, kwargs)
+
+    @overload
+    def __get__(self, instance: None, owner: type | None = None) -> Graphed[P, R]: ...
+
+    @overload
+    def __get__(
+        self: Graphed[Concatenate[Self, Q], R], instance: Self, owner: type | None = None
+    ) -> _BoundGraphed[Q, R]: ...
 
     def __get__(self, instance: Any, owner: type | None = None) -> Any:
         if instance is None or not hasattr(type(self.__wrapped__), "__get__"):
@@ -292,7 +332,7 @@ class Graphed(Generic[F]):
         return _BoundGraphed(self, instance)
 
     def __getattr__(self, name: str) -> Any:
-        if name in ("__wrapped__", "_engine", "_options"):  # not set yet: a copy in the making
+        if name in ("__wrapped__", "_dispatcher", "_options"):  # not set yet: a copy in the making
             raise AttributeError(name)
         value = getattr(self.__wrapped__, name)
         if isinstance(self.__wrapped__, torch.nn.Module) and isinstance(value, types.MethodType):
@@ -325,37 +365,41 @@ class Graphed(Generic[F]):
         return _rewrap, (fn, self._options)
 
 
-def _rewrap(fn: Any, options: Options) -> Graphed[Any]:
+def _rewrap(fn: Any, options: Options) -> Graphed[..., Any]:
     return Graphed(fn, options=options)
 
 
-class _BoundGraphed:
+class _BoundGraphed(Generic[P, R]):
     # A graphed method of one instance; its docstring is the method's.
-    __slots__ = ("__self__", "__wrapped__", "_engine")
+    __slots__ = ("__self__", "__wrapped__", "_dispatcher")
     __doc__ = property(lambda self: self.__wrapped__.__doc__)
 
-    def __init__(self, graphed: Graphed[Any], instance: Any) -> None:
+    def __init__(self, graphed: Graphed[..., R], instance: Any) -> None:
         self.__self__ = instance
         self.__wrapped__ = graphed.__wrapped__.__get__(instance)
-        self._engine = _engine_of(graphed, instance)
+        self._dispatcher = _dispatcher_of(graphed, instance)
 
     @opaque
-    def __call__(self, /, *args: Any, **kwargs: Any) -> Any:
-        engine = self._engine
-        result = engine.front(self.__wrapped__, args, kwargs)
-        return engine.call(self.__wrapped__, args, kwargs) if result is NO_MATCH else result
+    def __call__(self, /, *args: P.args, **kwargs: P.kwargs) -> R:
+        dispatcher = self._dispatcher
+        result: R = dispatcher.fast_path(self.__wrapped__, args, kwargs)
+        if result is NO_MATCH:
+            result = dispatcher(self.__wrapped__, args, kwargs)
+        return result
 
     def stats(self) -> GraphedStats:
         """See :meth:`Graphed.stats`; of this instance alone."""
-        return self._engine.stats()
+        return self._dispatcher.stats()
 
     def reset(self) -> None:
         """See :meth:`Graphed.reset`; of this instance alone."""
-        self._engine.reset()
+        self._dispatcher.reset()
 
-    def static_inputs(self, /, *args: Any, **kwargs: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    def static_inputs(
+        self, /, *args: P.args, **kwargs: P.kwargs
+    ) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """See :meth:`Graphed.static_inputs`."""
-        return self._engine.static_inputs(self.__wrapped__, args, kwargs)
+        return self._dispatcher.static_inputs(self.__wrapped__, args, kwargs)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.__wrapped__, name)
@@ -373,32 +417,32 @@ class _BoundGraphed:
         return getattr, (self.__self__, self.__wrapped__.__name__)
 
 
-def _engine_of(graphed: Graphed[Any], instance: Any) -> Engine:
-    """The engine of a method and an instance; it lives in the instance and dies with it."""
-    name = f"__gfxgraph_{graphed._engine.name}_{id(graphed)}"
+def _dispatcher_of(graphed: Graphed[..., Any], instance: Any) -> Dispatcher:
+    """The dispatcher of a method and an instance; it lives in the instance and dies with it."""
+    name = f"__gfxgraph_{graphed._dispatcher.name}_{id(graphed)}"
     attributes: dict[str, Any] = getattr(instance, "__dict__", {})
-    engine = attributes.get(name)
+    dispatcher = attributes.get(name)
     # A copy of the instance shares its attributes, but may not share its graphs; and what a pickle
     # brought may bear the name of another.
     if (
-        isinstance(engine, Engine)
-        and engine.owner is not None
-        and engine.owner() is instance
-        and engine.method is graphed
+        isinstance(dispatcher, Dispatcher)
+        and dispatcher.owner is not None
+        and dispatcher.owner() is instance
+        and dispatcher.method is graphed
     ):
-        return engine
-    engine = new_engine(graphed._engine.name, graphed._options, graphed)
+        return dispatcher
+    dispatcher = new_dispatcher(graphed._dispatcher.name, graphed._options, graphed)
     try:
-        engine.owner = weakref.ref(instance)
-        vars(instance)[name] = engine
+        dispatcher.owner = weakref.ref(instance)
+        vars(instance)[name] = dispatcher
     except TypeError as error:
         raise ArgumentError(
             f"{graphed!r} is a method of {type(instance).__qualname__}, whose instances have no "
             "__dict__ to keep their graphs in, or no __weakref__. Remove __slots__, or wrap the "
             "bound method with gfxgraph.graphed() where it is used."
         ) from error
-    reset_with(instance, engine)
-    return engine
+    reset_with(instance, dispatcher)
+    return dispatcher
 
 
 def _name(fn: Any) -> str:

@@ -223,7 +223,7 @@ class Thrash:
         )
 
     def _differences(self) -> str:
-        """What differs between the calls on trial, and what to write."""
+        """The difference between the calls on trial, and the remedy."""
         calls = [one.traits for one in self._trial]
         always = [t for t in calls[-1] if all(t in call for call in calls)] if calls else []
         values = {trait: {call[trait] for call in calls} for trait in always}

@@ -21,8 +21,9 @@ from ..device import generator_state
 from ..errors import ArgumentError
 from ..graph.compare import Tolerance, difference
 from ..graph.locks import CAPTURING, LOCK, inside_gfxgraph
-from .entry import Entry, FastPath, Refusal
-from .signature import NO_MATCH, flatten
+from .entry import Entry, Refusal
+from .replay import NO_MATCH, FastPath
+from .signature import flatten
 
 __all__ = [
     "Comparison",
@@ -32,7 +33,7 @@ __all__ = [
     "differs",
     "due",
     "every",
-    "front",
+    "fast_path",
     "is_due",
     "register",
     "take",
@@ -43,7 +44,7 @@ _PATIENCE = 5.0
 
 
 class Holder(Protocol):
-    """What has graphs, and chooses the way of its calls by whether they are compared."""
+    """An owner of graphs, whose calls take another way while they are compared."""
 
     def validation_changed(self) -> None:
         """Comparing was turned on or off."""
@@ -88,8 +89,8 @@ def is_due(replays: int, compared_at: int | None) -> bool:
     return compared_at is None or (replays + 1) // number > compared_at // number
 
 
-def front(entry: Entry | Refusal) -> FastPath:
-    """The attempt of ``entry``, but for the calls that are to be compared."""
+def fast_path(entry: Entry | Refusal) -> FastPath:
+    """The fast path of ``entry``, without the calls that are to be compared."""
     if not _every or isinstance(entry, Refusal):
         return entry.fast_path
     return functools.partial(_unless_due, entry)
@@ -185,7 +186,7 @@ def take(turns: ExitStack, lock: Any, patience: float = 0.0) -> bool:
 
 
 class _State:
-    """What a replay and a run may change: memory outside, and generators."""
+    """The state that a replay and a run may change: memory outside, and generators."""
 
     def __init__(self, entry: Entry, regions: list[torch.Tensor]) -> None:
         captured = entry.captured

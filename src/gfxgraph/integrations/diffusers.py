@@ -194,7 +194,7 @@ class DenoiseLoop:
                 latents = own.step(output, t, latents, return_dict=False, **step)[0]
             return latents
 
-        self._graph: Graphed[Any] = graphed(types.MethodType(denoise, denoiser), **options)
+        self._graph: Graphed[..., Any] = graphed(types.MethodType(denoise, denoiser), **options)
 
     @torch.no_grad()
     def __call__(
@@ -276,7 +276,7 @@ def _unfit(module: torch.nn.Module | None) -> str | None:
     return None
 
 
-def _forward(module: torch.nn.Module, graph: Graphed[Any]) -> Callable[..., Any]:
+def _forward(module: torch.nn.Module, graph: Graphed[..., Any]) -> Callable[..., Any]:
     """The ``forward`` of a module that has graphs."""
     own: Any = type(module).forward
     names = list(inspect.signature(module.forward).parameters)

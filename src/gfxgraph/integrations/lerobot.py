@@ -95,7 +95,7 @@ class GraphedPolicy:
     ) -> None:
         self._policy, self._owner, self._name = policy, owner, name
         self._before = vars(owner).get(name)  # a compiled one, as a rule there is none
-        self._graph: Graphed[Any] = graphed(_with_scheduler_kept(owner, method), **options)
+        self._graph: Graphed[..., Any] = graphed(_with_scheduler_kept(owner, method), **options)
         vars(owner)[name] = self._graph
         self._eval = functools.partial(_eval, policy)
         if isinstance(policy, torch.nn.Module):

@@ -188,9 +188,11 @@ class Session:
         self.check_every = check_every
         self.known: dict[Any, str | None] = {}
         self.long_prompts = 0
-        self.prefill: Graphed[Any] = graphed(prefill, outputs="view", max_graphs=64)
+        self.prefill: Graphed[..., Any] = graphed(prefill, outputs="view", max_graphs=64)
         # A step must not wait for the host: where one would, its line is the reason not to.
-        self.step: Graphed[Any] = graphed(step, outputs="view", branching="off", compile=compile)
+        self.step: Graphed[..., Any] = graphed(
+            step, outputs="view", branching="off", compile=compile
+        )
 
     def bucket(self, length: int) -> int | None:
         """The length that a prompt of ``length`` is padded to."""

@@ -10,7 +10,8 @@ import torch
 import torch.utils._pytree as pytree
 
 from ..call.arguments import named_arguments
-from ..call.signature import Const, Spec, builder, flatten
+from ..call.replay import builder
+from ..call.signature import Const, Spec, flatten
 
 __all__ = ["Inputs", "fresh", "on_device"]
 

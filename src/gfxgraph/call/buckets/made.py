@@ -8,7 +8,7 @@ from typing import Literal, TypeAlias
 import torch
 
 from .padding import Padding, as_indices, cut, is_mask, layout_of, padding_value
-from .sizes import Buckets, Call
+from .sizes import Buckets, SizedCall
 
 __all__ = ["Kind", "made_like", "poisoned", "probes"]
 
@@ -22,12 +22,12 @@ _ALL_SIZES = 8
 
 @torch.no_grad()
 def made_like(
-    call: Call,
+    call: SizedCall,
     sizes: Mapping[str, int],
     buckets: Buckets,
     kind: Kind = "signed",
     ending: bool = True,
-) -> Call:
+) -> SizedCall:
     """A call of these sizes.
 
     Integers are among those that were given, since they may be indices. In a mask everything
@@ -62,7 +62,7 @@ def made_like(
     return call.with_tensors(leaves, dict(sizes))
 
 
-def poisoned(call: Call, sizes: Mapping[str, int]) -> Call:
+def poisoned(call: SizedCall, sizes: Mapping[str, int]) -> SizedCall:
     """The same call with far larger numbers of both signs in all rows beyond these sizes."""
     leaves = []
     for leaf, dims, label in zip(call.leaves, call.plan, call.labels, strict=True):

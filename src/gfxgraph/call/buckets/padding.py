@@ -121,7 +121,7 @@ def padding_value(pad: Padding, dim: int) -> float | None:
 def fills(
     static: torch.Tensor, dims: Mapping[int, str], sizes: Mapping[str, int], pad: Padding
 ) -> Iterator[Callable[[], object]]:
-    """What pads a static input around what a call has copied there, as :func:`pad_to` does."""
+    """Functions that pad a static input around the copied rows, as :func:`pad_to` does."""
     later = dict(dims)
     for dim, name in dims.items():
         del later[dim]

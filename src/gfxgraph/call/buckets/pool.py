@@ -10,12 +10,14 @@ import torch
 from ...errors import ArgumentError
 from ...graph.compare import Tolerance
 from ...interpose.dynamo import opaque
-from ..engine import Options
-from ..signature import NO_MATCH
+from ..key import Call
+from ..options import Options
+from ..replay import NO_MATCH
 from ..suitable import describe, inference
-from .engine import BucketEngine, PoolStats
+from .padded import Padded, new_dispatcher
 from .padding import Padding
 from .sizes import Buckets, Dims, Larger, OutDims, Rows
+from .stats import PoolStats
 
 __all__ = ["PoolStats", "ShapeBucketPool"]
 
@@ -92,12 +94,18 @@ class ShapeBucketPool:
             buckets=Buckets(buckets, dims, pad, larger, out_dims, rows),
         )
         self.model_fn = model_fn
-        self._engine = BucketEngine(name, options)
+        self._dispatcher = new_dispatcher(name, options)
+
+    @property
+    def _padded(self) -> Padded:
+        strategy = self._dispatcher.strategy
+        assert isinstance(strategy, Padded)
+        return strategy
 
     @property
     def buckets(self) -> dict[str, list[int]]:
         """The sizes, by the name of the dimension."""
-        return {name: list(sizes) for name, sizes in self._engine.buckets.sizes.items()}
+        return {name: list(sizes) for name, sizes in self._padded.buckets.sizes.items()}
 
     @opaque
     def __call__(self, /, *args: Any, **kwargs: Any) -> Any:
@@ -108,15 +116,15 @@ class ShapeBucketPool:
                 large where ``larger="error"``, or of another dtype than :meth:`capture` was called
                 with.
         """
-        engine, fn = self._engine, self.model_fn
-        result = engine.front(fn, args, kwargs)
+        dispatcher, fn = self._dispatcher, self.model_fn
+        result = dispatcher.fast_path(fn, args, kwargs)
         if result is not NO_MATCH:
             return result
         if not torch.is_grad_enabled():
-            return engine.call(fn, args, kwargs)
+            return dispatcher(fn, args, kwargs)
         with inference(args, kwargs):
-            result = engine.front(fn, args, kwargs)
-            return engine.call(fn, args, kwargs) if result is NO_MATCH else result
+            result = dispatcher.fast_path(fn, args, kwargs)
+            return dispatcher(fn, args, kwargs) if result is NO_MATCH else result
 
     def capture(
         self,
@@ -142,7 +150,8 @@ class ShapeBucketPool:
                 been capturing for a minute.
         """
         with inference(args, kwargs):
-            self._engine.prepare_all(self.model_fn, args, kwargs, progress)
+            call = Call(self.model_fn, args, kwargs)
+            self._padded.prepare_all(self._dispatcher, call, progress)
 
     def suggest(self, count: int, dim: str | None = None) -> list[int]:
         """Buckets that would have padded least for the calls so far.
@@ -154,12 +163,14 @@ class ShapeBucketPool:
         Raises:
             ArgumentError: no call came yet, or there is no such dimension.
         """
-        return self._engine.suggest(count, dim)
+        return self._padded.suggest(count, dim)
 
     def stats(self) -> PoolStats:
-        """What this pool has done since it was made or reset."""
-        return self._engine.stats()
+        """The counts, graphs and sizes since this pool was made or reset."""
+        stats = self._dispatcher.stats()
+        assert isinstance(stats, PoolStats)
+        return stats
 
     def reset(self) -> None:
         """Release all graphs and forget all reasons; the next calls start anew."""
-        self._engine.reset()
+        self._dispatcher.reset()

@@ -25,7 +25,7 @@ from ...record.reach import Reach
 from ..signature import Spec, flatten
 from .made import Kind, made_like, poisoned, probes
 from .padding import as_indices, cut, is_mask, layout_of, padding_value
-from .sizes import Buckets, Call
+from .sizes import Buckets, SizedCall
 
 __all__ = ["Carried", "Judge", "Ran", "Runner", "carried_by", "pieces_differ", "tells_apart"]
 
@@ -39,7 +39,7 @@ _ASK = 'If padding does no harm all the same, say so with rows="independent".'
 
 @dataclass
 class Ran:
-    """What a run gave that is taken back.
+    """The result and the writes of a run that was rolled back.
 
     Attributes:
         tensors: of its result.
@@ -54,7 +54,7 @@ class Ran:
     draws: bool = False
 
 
-Runner: TypeAlias = Callable[[Callable[..., Any], Call], Ran]
+Runner: TypeAlias = Callable[[Callable[..., Any], SizedCall], Ran]
 """Runs a function on a call, and takes back what that did outside."""
 
 
@@ -73,7 +73,7 @@ class Judge:
     """
 
     fn: Callable[..., Any]
-    call: Call
+    call: SizedCall
     bucket: dict[str, int]
     buckets: Buckets
     carried: Carried
@@ -126,7 +126,7 @@ class Judge:
         return by_size, evidence
 
     def _by_size(self, kind: Kind) -> tuple[str | None, bool]:
-        """What is different with padding, and whether anything could be compared."""
+        """The difference that padding makes, and whether anything could be compared."""
         full = made_like(self.call, self.bucket, self.buckets, kind)
         of_full, evidence, is_poisoned = None, False, False
         for sizes in probes(self.bucket):
@@ -152,14 +152,16 @@ class Judge:
                 self._compared.update(sizes.items())
         return None, evidence
 
-    def _try(self, call: Call) -> Ran | None:
+    def _try(self, call: SizedCall) -> Ran | None:
         try:
             return self.run(self.fn, call)
         except Exception as error:  # made inputs may be none that it takes
             self._last_error = f"{type(error).__name__}: {str(error).partition(chr(10))[0]}"
             return None
 
-    def _around(self, full: Call, sizes: dict[str, int], kind: Kind) -> tuple[Call, Call]:
+    def _around(
+        self, full: SizedCall, sizes: dict[str, int], kind: Kind
+    ) -> tuple[SizedCall, SizedCall]:
         """A call of these sizes, and one that has other rows in the place of padding.
 
         Masks are padded as calls are: what they say of the padding is the choice of ``pad``.
@@ -180,7 +182,7 @@ class Judge:
         return full.with_tensors(parts, sizes), full.with_tensors(filled, self.bucket)
 
     def difference(self, expected: Ran, got: Ran, sizes: dict[str, int]) -> str | None:
-        """What is different between a run and a padded run, cut to ``sizes``."""
+        """The difference between a run and a padded run, cut to ``sizes``."""
         if expected.spec != got.spec:
             return "the structure or a plain value of the result depends on the size"
         if expected.draws != got.draws:
@@ -322,7 +324,7 @@ class Judge:
 
 def pieces_differ(
     fn: Callable[..., Any],
-    whole: Call,
+    whole: SizedCall,
     name: str,
     step: int,
     carried: Carried,

@@ -6,22 +6,24 @@ import inspect
 import itertools
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal, TypeAlias
 
 import torch
 
 from ...errors import ArgumentError
-from ..signature import Spec, builder
+from ..key import Call
+from ..replay import builder
+from ..signature import Spec
 from .padding import Padding, as_indices, cut, is_mask, layout_of, pad_to, piece
 
 __all__ = [
     "Buckets",
-    "Call",
     "Dims",
     "Larger",
     "OutDims",
     "Rows",
+    "SizedCall",
     "argument_names",
     "labels",
     "product",
@@ -84,7 +86,7 @@ class Buckets:
             )
 
     def pad_of(self, argument: str) -> Padding:
-        """What to pad this argument with."""
+        """The padding of this argument."""
         return self.pad.get(argument, "auto") if isinstance(self.pad, Mapping) else self.pad
 
     def plan(self, leaves: Sequence[torch.Tensor], names: Sequence[str]) -> list[Mapping[int, str]]:
@@ -110,8 +112,12 @@ class Buckets:
         found.sort(key=product, reverse=True)
         return [dict(zip(names, sizes, strict=True)) for sizes in found]
 
+    def in_order(self, sizes: Mapping[str, int]) -> tuple[int, ...]:
+        """Sizes in the order of the dimensions; 1 for one that a call does not have."""
+        return tuple(sizes.get(name, 1) for name in self.sizes)
+
     def computed(self, name: str, size: int) -> int:
-        """What a size becomes by padding."""
+        """The size that is computed for a size."""
         largest = self.sizes[name][-1]
         if size <= largest:
             return self.fitting(name, size) or size
@@ -122,41 +128,53 @@ class Buckets:
 
 
 @dataclass
-class Call:
-    """A call, taken to pieces.
+class SizedCall(Call):
+    """A call whose tensors have dynamic dimensions; see :class:`~gfxgraph.call.key.Call`.
 
     Attributes:
-        args: its arguments.
-        kwargs: its keyword arguments.
-        leaves: the tensors among them.
-        spec: the rest of them.
         names: for each tensor the name of its argument.
         labels: for each tensor its key in the argument, or the name of that.
         plan: for each tensor its dynamic dimensions.
         sizes: of these, by name.
+        shapes: what tells it from calls of other sizes at a glance; ``None``: nothing does.
     """
 
-    args: tuple[Any, ...]
-    kwargs: dict[str, Any]
-    leaves: list[torch.Tensor]
-    spec: Spec
-    names: list[str]
-    labels: list[str]
-    plan: list[Mapping[int, str]]
-    sizes: dict[str, int]
+    names: list[str] = field(default_factory=list)
+    labels: list[str] = field(default_factory=list)
+    plan: list[Mapping[int, str]] = field(default_factory=list)
+    sizes: dict[str, int] = field(default_factory=dict)
+    shapes: Any = None
 
-    def with_tensors(self, leaves: list[torch.Tensor], sizes: dict[str, int]) -> Call:
+    @staticmethod
+    def of(call: Call, buckets: Buckets, shapes: Any = None) -> SizedCall:
+        """A call with its sizes.
+
+        Raises:
+            ArgumentError: no argument has a dynamic dimension, or they disagree on its size.
+        """
+        names = list(argument_names(call.fn, call.spec))
+        plan = buckets.plan(call.leaves, names)
+        return SizedCall(
+            **vars(call),
+            names=names,
+            labels=list(labels(call.fn, call.spec)),
+            plan=plan,
+            sizes=_sizes(names, plan, call.leaves, is_named=buckets.dims is not None),
+            shapes=shapes,
+        )
+
+    def with_tensors(self, leaves: list[torch.Tensor], sizes: dict[str, int]) -> SizedCall:
         """The same call with other tensors."""
         args, kwargs = builder(self.spec, leaves)()
         return replace(self, args=args, kwargs=kwargs, leaves=leaves, sizes=sizes)
 
-    def piece(self, name: str, start: int, length: int) -> Call:
+    def piece(self, name: str, start: int, length: int) -> SizedCall:
         """Some of its rows, along the dimensions of that name."""
         pairs = zip(self.leaves, self.plan, strict=True)
         leaves = [piece(leaf, dims, name, start, length) for leaf, dims in pairs]
-        return self.with_tensors(leaves, {**self.sizes, name: length})
+        return replace(self.with_tensors(leaves, {**self.sizes, name: length}), shapes=None)
 
-    def resized(self, sizes: dict[str, int], buckets: Buckets) -> Call:
+    def resized(self, sizes: dict[str, int], buckets: Buckets) -> SizedCall:
         """The same call with as many rows, cut or padded."""
         leaves, is_cut = [], any(sizes[n] < size for n, size in self.sizes.items())
         for n, (dims, leaf) in enumerate(zip(self.plan, self.leaves, strict=True)):
@@ -207,6 +225,37 @@ def _checked_dims(dims: Dims, buckets: Mapping[str, Sequence[int]]) -> Dims:
             f"dims name {sorted(named)}, buckets {sorted(buckets)}: expected the same names."
         )
     return dims
+
+
+def _sizes(
+    names: list[str],
+    plan: list[Mapping[int, str]],
+    leaves: list[torch.Tensor],
+    is_named: bool,
+) -> dict[str, int]:
+    found: dict[str, tuple[int, str]] = {}
+    for argument, dims, leaf in zip(names, plan, leaves, strict=True):
+        for dim, name in dims.items():
+            if not -leaf.dim() <= dim < leaf.dim():
+                raise ArgumentError(
+                    f"{argument} has {leaf.dim()} dimensions, but its dimension {dim} is to be "
+                    f"{name!r}."
+                )
+            size = leaf.shape[dim]
+            if name in found and found[name][0] != size:
+                other_size, other = found[name]
+                raise ArgumentError(
+                    f"{name!r} is {size} in {argument} and {other_size} in {other}: expected "
+                    "one size. Say which dimensions are dynamic with dims=."
+                )
+            found[name] = size, argument
+    if not found:
+        raise ArgumentError(
+            "no argument has a dynamic dimension: expected a tensor with a batch dimension"
+            f"{' named in dims' if is_named else ''}, got {len(leaves)} "
+            "tensors."
+        )
+    return {name: size for name, (size, _) in found.items()}
 
 
 def argument_names(fn: Any, spec: Spec) -> Iterator[str]:

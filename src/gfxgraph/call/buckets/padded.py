@@ -1,0 +1,377 @@
+"""The strategy of a callable with buckets: any size is answered from graphs of a few sizes."""
+
+from __future__ import annotations
+
+import functools
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import fields, replace
+from typing import Any
+
+import torch
+
+from ...errors import ArgumentError, CaptureError, GfxGraphError
+from ...forking import new_lock
+from ...graph.compare import Tolerance
+from ...graph.locks import CAPTURING, inside_gfxgraph, turn_to_capture
+from ...record.explain import some
+from .. import validation
+from ..dispatch import Dispatcher, Exact
+from ..entries import Entries
+from ..entry import Entry, Refusal
+from ..key import Call, key_of, no_graph_now
+from ..layout import LayoutKey
+from ..options import Options
+from ..replay import NO_MATCH, FastPath, builder, miss
+from ..request import Request, Wanted
+from ..signature import flatten
+from ..stats import GraphedStats
+from .made import made_like
+from .padding import cut
+from .rows import Ran
+from .sized import SizedReplays, shapes_of
+from .sizes import Buckets, SizedCall, product
+from .stats import PoolStats
+from .traffic import suggest_buckets
+from .verdicts import Case, Verdicts, alike, runner
+
+__all__ = ["Padded", "new_dispatcher"]
+
+
+class Padded:
+    """Calls are padded to buckets, and the results are cut; see :class:`~.dispatch.Strategy`.
+
+    Args:
+        buckets: what to pad to.
+        verify: tolerance of comparisons; ``False``: nothing is compared.
+    """
+
+    shares_inputs = True
+
+    def __init__(self, buckets: Buckets, verify: Tolerance) -> None:
+        self.buckets = buckets
+        self.kinds = product(map(len, buckets.sizes.values()))
+        self.layout = LayoutKey(is_padded=True)
+        self._verify = verify
+        self._verdicts = Verdicts(buckets, verify)
+        self._sized = SizedReplays()
+        self._lock = new_lock()
+        self._traffic: Counter[tuple[int, ...]] = Counter()
+        #: By what calls of all sizes have in common: the key of a graph to capture others after.
+        self._templates: dict[Any, Any] = {}
+        self._captured_for: set[tuple[torch.dtype, ...]] = set()
+
+    def forget(self) -> None:
+        """Forget graphs, verdicts and traffic."""
+        with self._lock:
+            self._sized.forget()
+            self._templates.clear()
+            self._verdicts.forget()
+            self._captured_for.clear()
+            self._traffic.clear()
+
+    # How a call finds its bucket.
+
+    def answer(self, dispatcher: Dispatcher, call: Call) -> Any:
+        """Count the size of a call, then answer it.
+
+        Raises:
+            ArgumentError: the arguments have no dynamic dimension, disagree on its size, are too
+                large where ``larger="error"``, or of another dtype than all buckets were captured
+                for.
+        """
+        shapes = shapes_of(call.args, call.kwargs)
+        sized = SizedCall.of(call, self.buckets, shapes)
+        self._check_dtypes(sized)
+        with self._lock:
+            self._traffic[self.buckets.in_order(sized.sizes)] += 1
+        return self._answer(dispatcher, sized)
+
+    def _answer(self, dispatcher: Dispatcher, call: SizedCall) -> Any:
+        if 0 in call.sizes.values():  # there is nothing to compute, so no fallback either
+            dispatcher.entries.count_eager_call()
+            return call.run()
+        too_large = [n for n, size in call.sizes.items() if size > self.buckets.sizes[n][-1]]
+        if too_large:
+            return self._answer_larger(dispatcher, call, too_large)
+        return dispatcher.answer(call)
+
+    def request(self, call: Call) -> Request:
+        """The call, padded to the smallest bucket that fits."""
+        sized = call if isinstance(call, SizedCall) else SizedCall.of(call, self.buckets)
+        return self._request(sized, self.buckets.of(sized.sizes))
+
+    def _request(self, call: SizedCall, bucket: dict[str, int]) -> Request:
+        padded = call.resized(bucket, self.buckets)
+        return Request(call, padded, self.key_of(padded))
+
+    def key_of(self, call: Call) -> Any:
+        """Structure, shapes, constants and modes."""
+        # Padded tensors share no memory. Of those that do, a replay sees whether it writes to them.
+        spec, tensors, _, conditions = key_of(call.fn, call.leaves, call.spec)
+        return spec, tensors, conditions
+
+    def fast_paths(self, order: Sequence[Entry | Refusal]) -> tuple[FastPath, Sequence[Any]]:
+        """Sizes that were met before; not while a call may be one to compare."""
+        return miss if validation.every() or not order else self._sized.fast_path, ()
+
+    # How a bucket answers it.
+
+    def meet(self, dispatcher: Dispatcher, request: Request, entry: Entry) -> Any:
+        """Run the first call of a size for its caller, and compare the bucket with that.
+
+        What a function does for one size only, none of the inputs made for its judgement shows.
+        Where they differ the bucket is refused from now on.
+        """
+        call, _ = _sized(request)
+        if self._verdicts.is_met(request.key, call.sizes):
+            return NO_MATCH
+        if not CAPTURING.acquire(blocking=False):  # one of the next calls
+            return NO_MATCH
+        try:
+            return self._meet(dispatcher, request, entry)
+        finally:
+            CAPTURING.release()
+
+    def _meet(self, dispatcher: Dispatcher, request: Request, entry: Entry) -> Any:
+        call, padded = _sized(request)
+        captured, entries = entry.captured, dispatcher.entries
+        run, got, different = runner(captured), None, None
+        try:
+            if captured is not None and not captured.plain:  # before the state is that of later
+                got, expected = run(call.fn, padded), run(call.fn, call)
+        except GfxGraphError as error:
+            different = str(error)
+        state = dispatcher.first_calls.state_before(call)
+        with inside_gfxgraph():
+            answer = call.run()
+        entries.count_eager_call()
+        rebound = state.replaced()
+        if rebound:
+            different = (
+                f"calls of another size rebind {some(rebound)} to something else, which a replay "
+                "would not do."
+            )
+        elif captured is not None and captured.plain:
+            result = entry.replay(call.fn, padded.args, padded.kwargs, padded.leaves)
+            if result is not NO_MATCH:
+                entry.uncount()
+                expected, got = Ran(*flatten(answer), []), Ran(*flatten(result), [])
+        if got is not None:
+            different = self._verdicts.difference(call, padded, entry, expected, got)
+        with entries.lock:
+            if different is None:
+                if got is not None:
+                    self._verdicts.add_met(request.key, call.sizes)
+            elif entries.get(request.key) is entry:
+                entries.drop(request.key)
+                entries.keep(request.key, Refusal(entry.key, different, CaptureError, miss))
+        entries.release_dropped()
+        return answer
+
+    def trial(self, request: Request, entry: Entry) -> Callable[[], Any] | None:
+        """A padded replay, where padding draws the random numbers that eager execution does."""
+        call, padded = _sized(request)
+        captured = entry.captured
+        if captured is None or (captured.draws_random_numbers and call.sizes != padded.sizes):
+            return None
+        return functools.partial(self._replay, request, entry, entry.trial())
+
+    def replay(self, request: Request, entry: Entry) -> Any:
+        """Replay a bucket, and cut the result to the rows asked for."""
+        return self._replay(request, entry, entry.replay)
+
+    def _replay(self, request: Request, entry: Entry, replay: Callable[..., Any]) -> Any:
+        call, padded = _sized(request)
+        result = replay(call.fn, padded.args, padded.kwargs, padded.leaves)
+        if result is NO_MATCH:
+            return NO_MATCH
+        if call.shapes is not None and self._verdicts.is_met(request.key, call.sizes):
+            self._sized.add(call, entry, flatten(result)[1], self.buckets, self.layout)
+        if call.sizes == padded.sizes:
+            return result
+        results, spec = flatten(result)
+        pairs = zip(results, entry.carried, strict=True)
+        return builder(spec, [cut(result, dims, call.sizes) for result, dims in pairs])()
+
+    # How a bucket is captured.
+
+    def wanted(
+        self, entries: Entries, request: Request, changes: list[str], result: Any = NO_MATCH
+    ) -> Wanted:
+        """The graph of a bucket, judged by a call that is smaller than the bucket."""
+        call, padded = _sized(request)
+        called, bucket = result is not NO_MATCH, padded.sizes
+        # Something has to be padded for a look at what padding does.
+        if result is NO_MATCH or any(call.sizes[n] == size > 1 for n, size in bucket.items()):
+            sizes = {name: _much_smaller(size) for name, size in bucket.items()}
+            # Where there is a graph for another size, made inputs are known to be taken.
+            is_known = not called and self._verdicts.judges and self.template(entries, call)
+            call = (
+                made_like(call, sizes, self.buckets)
+                if is_known
+                else call.resized(sizes, self.buckets)
+            )
+            padded, result = call.resized(bucket, self.buckets), NO_MATCH
+        judge = functools.partial(self._judge, entries, Case(call, padded, request.key, result))
+        return Wanted(padded, request.key, changes, called=called, judge=judge)
+
+    def template(self, entries: Entries, call: Call) -> Entry | None:
+        """The last graph of another size, where the function only computes."""
+        found = entries.get(self._templates.get(alike(self.key_of(call))))
+        if not isinstance(found, Entry) or found.captured is None or not found.captured.plain:
+            return None
+        return found
+
+    def _judge(self, entries: Entries, case: Case, entry: Entry) -> None:
+        self._verdicts.judge(case, entry, self.template(entries, case.padded))
+        if entry.captured is not None and entry.captured.plain:
+            self._templates[alike(case.key)] = case.key
+
+    def prepare_all(
+        self,
+        dispatcher: Dispatcher,
+        call: Call,
+        progress: Callable[[Sequence[Any]], Iterable[Any]],
+    ) -> None:
+        """Capture all buckets now; see :meth:`ShapeBucketPool.capture`."""
+        reason = no_graph_now()
+        if reason is not None:
+            raise CaptureError(f"{dispatcher.name}: {reason}")
+        call.leaves, call.spec = flatten((call.args, call.kwargs))
+        sized = SizedCall.of(call, self.buckets)
+        if 0 in sized.sizes.values():
+            raise ArgumentError("capture() takes arguments with at least one row.")
+        choices = self.buckets.choices(sized.sizes)
+        dispatcher.entries.keep_after = dispatcher.entries.tick()
+        try:
+            for chosen in progress([tuple(bucket.values()) for bucket in choices]):
+                bucket = dict(zip(sized.sizes, chosen, strict=True))
+                with turn_to_capture():
+                    dispatcher.make(self._request(sized, bucket))
+        finally:
+            dispatcher.entries.keep_after = float("inf")
+        self._captured_for.add(_dtypes(sized.leaves))
+
+    # Calls above the largest bucket.
+
+    def _answer_larger(self, dispatcher: Dispatcher, call: SizedCall, too_large: list[str]) -> Any:
+        name = too_large[0]
+        step, whole = self.buckets.sizes[name][-1], call.sizes[name]
+        if self.buckets.larger == "error":
+            raise ArgumentError(
+                f"{name} {whole} is above the largest bucket, {step}. Add a bucket, or "
+                'let larger="eager" or "split".'
+            )
+        reason: str | None = f"{name} is above the largest bucket"
+        if self.buckets.larger == "split" and len(too_large) == 1:
+            entry, reason = self._entry_now(dispatcher, call.piece(name, 0, step))
+            if entry is not None:
+                reason = self._verdicts.against_pieces(call, name, entry)
+            if entry is not None and reason is None:
+                return self._answer_in_pieces(dispatcher, call, name, entry)
+        return dispatcher.run_eagerly(*call.given, reason or "")
+
+    def _answer_in_pieces(
+        self, dispatcher: Dispatcher, call: SizedCall, name: str, entry: Entry
+    ) -> Any:
+        step, whole = self.buckets.sizes[name][-1], call.sizes[name]
+        parts = [call.piece(name, at, min(step, whole - at)) for at in range(0, whole, step)]
+        results, specs = zip(
+            *(flatten(self._answer(dispatcher, part)) for part in parts), strict=True
+        )
+        merged = []
+        for tensors, dims in zip(zip(*results, strict=True), entry.carried, strict=True):
+            dim = next((d for d, of_dim in dims.items() if of_dim == name), None)
+            merged.append(tensors[0] if dim is None else torch.cat(tensors, dim))
+        return builder(specs[0], merged)()
+
+    def _entry_now(
+        self, dispatcher: Dispatcher, call: SizedCall
+    ) -> tuple[Entry | None, str | None]:
+        """The graph for a call, made without running it; or why there is none."""
+        request = self.request(call)
+        if not CAPTURING.acquire(blocking=False):
+            return None, "another thread is capturing, which a new bucket would need to do"
+        try:
+            error = dispatcher.make(request)
+            reason = None if error is None else str(error)
+            error = None  # its traceback holds the tensors of the failed capture
+        finally:
+            CAPTURING.release()
+        if reason is not None:
+            return None, reason
+        found = dispatcher.entries.get(request.key)
+        return found if isinstance(found, Entry) else None, "its graph was released meanwhile"
+
+    # What is known of the calls.
+
+    def suggest(self, count: int, dim: str | None) -> list[int]:
+        """See :meth:`ShapeBucketPool.suggest`."""
+        names = tuple(self.buckets.sizes)
+        dim = names[0] if dim is None and len(names) == 1 else dim
+        if dim not in names:
+            raise ArgumentError(f"suggest(dim={dim!r}): expected one of {', '.join(names)}.")
+        sizes: Counter[int] = Counter()
+        for found, times in self._all_traffic().items():
+            sizes[found[names.index(dim)]] += times
+        sizes.pop(0, None)
+        return suggest_buckets(sizes, count=count)
+
+    def stats(self, known: GraphedStats) -> PoolStats:
+        """The statistics, with those of sizes."""
+        traffic, names = self._all_traffic(), tuple(self.buckets.sizes)
+        return PoolStats(
+            **{field.name: getattr(known, field.name) for field in fields(known)},
+            traffic=dict(traffic),
+            asked=sum(times * product(sizes) for sizes, times in traffic.items()),
+            computed=sum(
+                times * product(map(self.buckets.computed, names, sizes))
+                for sizes, times in traffic.items()
+            ),
+            dims=names,
+        )
+
+    def _all_traffic(self) -> Counter[tuple[int, ...]]:
+        with self._lock:
+            return self._traffic + Counter(self._sized.answered)
+
+    def _check_dtypes(self, call: SizedCall) -> None:
+        """A call that capture() was not made for is a mistake more often than a wish."""
+        found, known = _dtypes(call.leaves), self._captured_for
+        if not known or found in known:
+            return
+        expected = next((k for k in known if len(k) == len(found)), None)
+        if expected is not None:
+            wrong = next(
+                n for n, pair in enumerate(zip(found, expected, strict=True)) if len(set(pair)) > 1
+            )
+            raise ArgumentError(
+                f"{call.names[wrong]} is {found[wrong]}, but capture() was called with "
+                f"{expected[wrong]}. Convert it, or call capture() with such arguments too."
+            )
+
+
+def new_dispatcher(name: str, options: Options, method: Any = None) -> Dispatcher:
+    """The dispatcher that ``options`` ask for."""
+    if options.buckets is None:
+        return Dispatcher(name, options, Exact(), method)
+    strategy = Padded(options.buckets, options.verify)
+    options = replace(options, max_graphs=max(options.max_graphs, 2 * strategy.kinds))
+    return Dispatcher(name, options, strategy, method)
+
+
+def _sized(request: Request) -> tuple[SizedCall, SizedCall]:
+    """The call, and the call padded to its bucket."""
+    call, fitted = request.call, request.fitted
+    assert isinstance(call, SizedCall) and isinstance(fitted, SizedCall)
+    return call, fitted
+
+
+def _much_smaller(size: int) -> int:
+    """A size that leaves much to pad, and is not 1, where models may do something else."""
+    return max(2, size // 8) if size > 2 else 1
+
+
+def _dtypes(leaves: list[torch.Tensor]) -> tuple[torch.dtype, ...]:
+    return tuple(leaf.dtype for leaf in leaves)

@@ -1,0 +1,388 @@
+"""Makes the entries of one callable: a graph, another path of a tree, or why there is neither."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Protocol
+
+import torch
+
+from ..device import current_device
+from ..errors import ArgumentError, CaptureError, GfxGraphError
+from ..graph.capture import CaptureOptions, capture, capture_like
+from ..graph.captured import CapturedGraph
+from ..graph.compare import Tolerance
+from ..graph.pool import GraphPool
+from ..graph.session import LayoutError, Target
+from ..record import collectives
+from ..record.effects import storage_key
+from ..stats import tally
+from .body import Body, result_taken_apart
+from .budget import admit
+from .compiled import Compiled
+from .entries import Entries
+from .entry import SHARED, Entry, Refusal
+from .faster import graph_of_compiled, note_not_compiled
+from .key import Call, describe_key
+from .layout import LayoutKey
+from .options import Options
+from .replay import NO_MATCH, FastPath, miss
+from .request import Wanted
+from .signature import Spec, constants
+from .static_inputs import bytes_of, shares_memory
+from .thrash import Traits, traits
+
+__all__ = ["Builder", "Keys"]
+
+# Captures because something that is no tensor differed between calls, before its key stays eager.
+_MAX_TRIES = 8
+
+
+class Keys(Protocol):
+    """The part of a strategy that a builder needs: what calls have in common.
+
+    Attributes:
+        layout: whether keys say how tensors lie in memory.
+        shares_inputs: whether graphs of one pool share the memory of their static inputs too.
+    """
+
+    layout: LayoutKey
+    shares_inputs: bool
+
+    def key_of(self, call: Call) -> Any:
+        """The key of a call: calls with equal keys can share one graph."""
+
+    def template(self, entries: Entries, call: Call) -> Entry | None:
+        """A graph of the same function for other sizes, after which this one can be captured."""
+
+
+class Answers(Protocol):
+    """Answers the calls that an entry does not."""
+
+    def new_path(
+        self, key: Any, spec: Spec, fn: Any, args: Any, kwargs: Any, leaves: Sequence[torch.Tensor]
+    ) -> Any:
+        """Answer a call whose data takes a path that was not captured."""
+
+    def refused(
+        self, reason: str, kind: type[Exception], fn: Any, args: Any, kwargs: Any, leaves: Any
+    ) -> Any:
+        """Answer a call whose key was refused."""
+
+
+class Builder:
+    """Makes the entries of one callable.
+
+    Args:
+        entries: where to keep them.
+        options: of the callable.
+        keys: what its calls have in common.
+        graph_pools: device index -> the pool to capture into.
+
+    Attributes:
+        compiled: the compiled code; ``None`` without ``compile=``.
+    """
+
+    def __init__(
+        self, entries: Entries, options: Options, keys: Keys, graph_pools: dict[int, GraphPool]
+    ) -> None:
+        self.graph_pools = graph_pools
+        self._entries, self._options, self._keys = entries, options, keys
+        self.compiled = self._new_compiled()
+
+    def forget(self) -> None:
+        """Start anew."""
+        self.graph_pools.clear()
+        self.compiled = self._new_compiled()
+
+    def _new_compiled(self) -> Compiled | None:
+        how = self._options.compile
+        # A compilation for each of many buckets would take its time again and again.
+        return None if how is None else Compiled(how, dynamic=self._options.buckets is not None)
+
+    def make(self, wanted: Wanted, answers: Answers) -> Exception | None:
+        """Keep a graph, or a refusal and its error.
+
+        Where a tree is extended and that fails, its other paths stay.
+
+        Args:
+            wanted: the graph.
+            answers: what answers calls that its entry does not.
+
+        Returns:
+            Why there is no graph; ``None`` if there is one.
+        """
+        kind = describe_key(wanted.call.leaves, wanted.call.spec)
+        found: Traits = {}
+        try:
+            collectives.raise_if_known()
+            if wanted.is_on_trial:
+                found = traits(wanted.call.fn, wanted.call.leaves, wanted.call.spec)
+            self._count(wanted, kind)
+            if self._keys.key_of(wanted.call) != wanted.key:
+                raise CaptureError("argument: the function changes the shape of a tensor in place")
+            try:
+                entry = self._entry(wanted)
+            except LayoutError as error:
+                if wanted.extends is not None or not self._keys.layout.widen(error):
+                    raise
+                wanted = replace(wanted, key=self._keys.key_of(wanted.call))
+                entry = self._entry(wanted)
+            self._keep(wanted, entry, found, answers)
+            return None
+        except Exception as error:  # the caller has his result: whatever it is, it is no graph
+            if not isinstance(error, GfxGraphError):
+                wrapped = CaptureError(f"cannot be captured: {type(error).__name__}: {error}")
+                wrapped.__cause__ = error
+                error = wrapped
+            return self._refuse(wanted, kind, found, error, answers)
+
+    def _count(self, wanted: Wanted, kind: str) -> None:
+        """Count captures that may be one of many alike.
+
+        Raises:
+            CaptureError: there were too many.
+        """
+        entries, changes = self._entries, wanted.changes
+        if changes or (_is_opaque(wanted.call) and wanted.extends is None):
+            entries.count_try(kind)
+        if entries.tries(kind) > _MAX_TRIES:
+            entries.drop_unused(kind)
+            reason = (
+                f"{', '.join(changes[:3]) or 'an argument that is no tensor'} changes on every "
+                "call, so every call would need its own graph. Keep it out of the object, or pass "
+                "it as a number or a tensor."
+            )
+            tally.thrashes(entries.name, entries.thrash.say(reason))
+            raise CaptureError(reason)
+
+    def _keep(self, wanted: Wanted, entry: Entry, found: Traits, answers: Answers) -> None:
+        """Let calls find a new graph, if it is one to keep."""
+        entries, call, key, tree = self._entries, wanted.call, wanted.key, wanted.extends
+        try:
+            wanted.judge(entry)
+        except Exception:
+            entry.release()
+            raise
+        if entry.captured is not None:
+            entry.captured.sample.clear()
+            self._keys.layout.learn(entry.captured)
+        entry.fast_path = self._keys.layout.recogniser(call)(entry.replay)
+        entry.on_new_path = functools.partial(answers.new_path, key, call.spec)
+        if entry.captured is not None and entry.captured.groups:
+            collectives.release_with_groups(entries.release_groups, entry.captured.groups)
+        with entries.lock:
+            entries.counts.captures += 1
+            kept = tree is None or entries.replace(key, tree, entry)
+            if tree is None:
+                if wanted.is_on_trial:
+                    entries.thrash.tried(key, found, entry.counter, "")
+                entries.keep(key, entry)
+        entries.release_dropped()
+        if not kept:
+            entry.release()
+        elif tree is not None:
+            entry.take_over(tree)
+
+    def _refuse(
+        self, wanted: Wanted, kind: str, found: Traits, error: GfxGraphError, answers: Answers
+    ) -> Exception | None:
+        """Keep a refusal where the next try would fail as well; gives the error, if it is one."""
+        entries, call, tree = self._entries, wanted.call, wanted.extends
+        if tree is not None and tree.captured is None:
+            return None  # released by another thread meanwhile: nothing is wrong with this path
+        reason, cls = str(error), type(error)
+        entries.count_fallback(reason, calls=int(wanted.is_answered))
+        # Numbers and texts only: no object of the caller's may live on because of it.
+        is_counted = _is_opaque(call) and tree is None
+        tries = entries.tries(kind) if is_counted else entries.count_try(hash(wanted.key))
+        with entries.lock:
+            if tree is not None:
+                if tries > _MAX_TRIES:
+                    tree.closed = reason
+                return error
+            if not getattr(error, "transient", False) or tries > _MAX_TRIES:
+                if wanted.is_on_trial:
+                    entries.thrash.tried(wanted.key, found, None, reason)
+                # Not of the refusal: that holds its fast path, and would hold itself.
+                refuse = functools.partial(answers.refused, reason, cls)
+
+                def fast_path(spec: Spec) -> FastPath:
+                    try:
+                        return self._keys.layout.recogniser(replace(call, spec=spec))(refuse)
+                    except (RecursionError, ArgumentError):  # too deep for an expression
+                        return miss
+
+                refusal = Refusal(kind, reason, cls, miss)
+                entries.keep_refusal(wanted.key, call.spec, refusal, fast_path)
+        entries.release_dropped()
+        return error
+
+    def _entry(self, wanted: Wanted) -> Entry:
+        """A graph of the function, of compiled code where that was asked for and can be had."""
+        capture_it = functools.partial(self._capture, wanted)
+        if self.compiled is None or wanted.extends is not None:
+            return capture_it()
+        return graph_of_compiled(capture_it, self.compiled, self._entries, self._options)
+
+    def _capture(self, wanted: Wanted, code: Compiled | None = None, timed: bool = False) -> Entry:
+        """Capture the function, or the compiled code of it.
+
+        Raises:
+            Exception: see :func:`~gfxgraph.graph.capture.capture`; or nobody could use the graph.
+        """
+        leaves, tree = wanted.call.leaves, wanted.extends
+        first = None if wanted.result is NO_MATCH else result_taken_apart(wanted.result)
+        index, torch_device = _place(leaves, first[0] if first else ())
+        # Another thread may release the tree, and its pool with it, whenever we do not hold LOCK.
+        extended = None if tree is None else tree.now()
+        graph_pool = self._pool_on(index) if tree is None else tree.graph_pool
+        # Arguments that nobody called with were made for this, and go with it.
+        ours = leaves if wanted.result is NO_MATCH else ()
+        allocated = max(0, current_device().allocated(index) - sum(map(bytes_of, ours)))
+
+        static_inputs, layout = self._keys.layout.static_inputs(leaves, torch_device)
+        fn, spec = wanted.call.fn, wanted.call.spec
+        body = Body(fn if code is None else code.of(fn), spec, static_inputs, torch_device)
+        opaque = [constant.value for constant in constants(spec) if not constant.is_value]
+        roots = {f"argument {n}": value for n, value in enumerate(opaque)}
+        target = Target(
+            body,
+            static_inputs,
+            roots={self._entries.name: fn, **roots},
+            layout=layout,
+            compiled=code is not None,
+            first_outputs=None if first is None else body.accept(*first),
+        )
+        own_statics, input_bytes = list(static_inputs), graph_pool.input_bytes
+        site = _Site(graph_pool, allocated, target, extended)
+        try:
+            captured = None
+            # What is timed has to know the way back to the state of now.
+            if not (tree or code or timed):
+                captured = self._captured_like(wanted.call, site)
+            captured = captured or self._captured_anew(site, code, timed)
+        except BaseException:
+            graph_pool.renew_pool()
+            raise
+        assert body.out_spec is not None  # it ran
+        graph_pool.update_overhead(captured.peak_bytes)
+        given = [s for s in static_inputs if storage_key(s) in captured.written]
+        if given and (shares_memory(leaves) or any(0 in s.stride() for s in given)):
+            (captured.root if captured.graft is None else captured.graft.child).reset()
+            raise CaptureError(SHARED)
+        if tree is not None:
+            return tree.with_path(captured, static_inputs, leaves, body.out_spec)
+        entry = self._checked(wanted.call, captured, site, body.out_spec)
+        entry.private_input_bytes = (
+            graph_pool.input_bytes
+            - input_bytes
+            + sum(
+                bytes_of(s) for s, own in zip(static_inputs, own_statics, strict=True) if s is own
+            )
+        )
+        return entry
+
+    def _captured_like(self, call: Call, site: _Site) -> CapturedGraph | None:
+        """A capture after the one of another size; ``None``: there is none, or it is no use."""
+        template = self._keys.template(self._entries, call)
+        if template is None or template.captured is None:
+            return None
+        peak_bytes = template.peak_bytes_for(site.target.inputs)
+        self._make_room(site, peak_bytes)
+        return capture_like(
+            template.captured,
+            site.target,
+            site.graph_pool,
+            tolerance=self._tolerance,
+            peak_bytes=peak_bytes,
+        )
+
+    def _captured_anew(self, site: _Site, code: Compiled | None, timed: bool) -> CapturedGraph:
+        extends, static_inputs = site.extended or (None, None)
+        options = CaptureOptions(
+            # One run is recorded, one compiles, and one is as all others will be.
+            warmup=self._options.warmup if code is None else max(3, self._options.warmup),
+            tolerance=self._tolerance,
+            branching=self._options.branching == "auto",
+            share_inputs=self._keys.shares_inputs,
+            admit=functools.partial(self._make_room, site),
+            timed=timed or (code is not None and code.measure),
+        )
+        return capture(
+            site.target, options, site.graph_pool, extends=extends, static_inputs=static_inputs
+        )
+
+    @property
+    def _tolerance(self) -> Tolerance | None:
+        return None if self._options.verify is False else self._options.verify
+
+    def _make_room(self, site: _Site, peak_bytes: int) -> None:
+        """Make sure that the device has room; raises where it has not."""
+        shared = site.target.inputs if self._keys.shares_inputs else ()
+        more = functools.partial(site.graph_pool.bytes_for, peak_bytes, shared)
+        admit(site.graph_pool, more, site.allocated, self._entries)
+
+    def _checked(self, call: Call, captured: CapturedGraph, site: _Site, out_spec: Spec) -> Entry:
+        """The entry of a graph that calls can use."""
+        key, owns = describe_key(call.leaves, call.spec), self._options.outputs == "own"
+        entry = Entry(
+            key, captured, site.graph_pool, site.target.inputs, call.leaves, out_spec, owns
+        )
+        try:
+            if entry.overlaps(call.leaves):
+                raise CaptureError("an argument shares memory with what the function writes")
+            entry.build()  # a class of the result may not let itself be built
+        except Exception:
+            entry.release()
+            raise
+        if captured.not_compiled:
+            note_not_compiled(self._entries, entry, captured.not_compiled)
+        return entry
+
+    def _pool_on(self, index: int) -> GraphPool:
+        with self._entries.lock:
+            graph_pool = self.graph_pools.get(index)
+            if graph_pool is None:
+                graph_pool = self.graph_pools[index] = GraphPool(current_device(), index)
+            return graph_pool
+
+
+@dataclass
+class _Site:
+    """The surroundings of one capture.
+
+    Attributes:
+        graph_pool: where the graph is captured.
+        allocated: bytes that tensors held before.
+        target: the function, and the static inputs; the capture may put others there.
+        extended: the tree that gets another path, and its static inputs.
+    """
+
+    graph_pool: GraphPool
+    allocated: int
+    target: Target
+    extended: tuple[CapturedGraph, list[torch.Tensor]] | None
+
+
+def _place(
+    leaves: Sequence[torch.Tensor], outputs: Sequence[torch.Tensor]
+) -> tuple[int, torch.device]:
+    """Which one of the devices a graph runs on, as a number and as torch says it.
+
+    Raises:
+        CaptureError: there are tensors, and all are elsewhere.
+    """
+    device, known = current_device(), [*leaves, *outputs]
+    on_device = [t for t in known if t.device.type == device.type]
+    if not on_device and known:
+        raise CaptureError(f"no tensor among arguments and results is on {device.type}")
+    index = device.index(on_device[0].device if on_device else torch.device(device.type))
+    return index, torch.device("cuda", index) if device.type == "cuda" else torch.device("cpu")
+
+
+def _is_opaque(call: Call) -> bool:
+    """Whether an argument is an object that is compared by identity."""
+    return any(not const.is_value for const in constants(call.spec))

@@ -1,0 +1,492 @@
+"""The dispatcher: how a call of a graphed callable is answered.
+
+Most calls never get here: ``Graphed.__call__`` asks the fast path of the entry that was used last
+(see replay.py). :meth:`Dispatcher.__call__` answers the rest, and is the place to begin reading.
+
+- entries.py keeps the entries, and knows which one to try first.
+- key.py and layout.py say which calls can share a graph.
+- first_call.py runs a call for its caller and looks at what it does; builder.py captures after it.
+- A :class:`Strategy` says how calls get to graphs: each kind of call to its own
+  (:class:`Exact`), or padded to buckets (buckets/padded.py).
+"""
+
+from __future__ import annotations
+
+import functools
+import logging
+import weakref
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol
+
+import torch
+
+from ..errors import ArgumentError, CaptureError, VerificationError
+from ..graph.locks import is_inside_gfxgraph, when_free
+from ..graph.pool import GraphPool
+from ..stats import log, tally
+from . import validation
+from .builder import Builder, Keys
+from .entries import Entries
+from .entry import Entry, Refusal
+from .first_call import FirstCalls
+from .key import Call, no_graph_now, taken_apart
+from .layout import LayoutKey
+from .options import Options
+from .replay import NO_MATCH, FastPath, builder, miss
+from .request import Request, Wanted
+from .signature import Spec, flatten
+from .stats import GraphedStats
+from .thrash import Thrash
+from .writers import Writers
+
+__all__ = ["Dispatcher", "Exact", "Strategy", "reset_with"]
+
+_IN_USE = (
+    "its graph could not be used: an argument shares memory with what it writes, or another thread "
+    "was capturing"
+)
+
+# Paths of one key, before calls that would need one more run eagerly.
+_MAX_PATHS = 64
+# So many paths without as many replays, keyed by more than yes and no: the data hardly ever takes
+# the same one twice.
+_PATHS_ON_TRIAL = 8
+
+
+class Strategy(Keys, Protocol):
+    """How the calls of a callable get to graphs.
+
+    Attributes:
+        kinds: how many kinds of calls there are; 0: nobody knows.
+    """
+
+    kinds: int
+
+    def answer(self, dispatcher: Dispatcher, call: Call) -> Any:
+        """Hand a call to :meth:`Dispatcher.answer`, after what is to be done before."""
+
+    def request(self, call: Call) -> Request:
+        """The graph that would answer a call."""
+
+    def meet(self, dispatcher: Dispatcher, request: Request, entry: Entry) -> Any:
+        """Run a call that is not to be answered by a replay yet; else NO_MATCH."""
+
+    def trial(self, request: Request, entry: Entry) -> Callable[[], Any] | None:
+        """A replay that may be compared with eager execution; ``None``: there is none."""
+
+    def replay(self, request: Request, entry: Entry) -> Any:
+        """Replay a graph and build the result; NO_MATCH where that cannot be."""
+
+    def wanted(
+        self, entries: Entries, request: Request, changes: list[str], result: Any = NO_MATCH
+    ) -> Wanted:
+        """The graph to make after a call that gave ``result``; how it is judged is part of that."""
+
+    def fast_paths(self, order: Sequence[Entry | Refusal]) -> tuple[FastPath, Sequence[Any]]:
+        """The fast path to try first, and the entries to try next."""
+
+    def forget(self) -> None:
+        """Forget all that was learned of the callable."""
+
+    def stats(self, known: GraphedStats) -> GraphedStats:
+        """The statistics, with those of the strategy."""
+
+
+class Dispatcher:
+    """Answers the calls of one callable, or of one method of one instance.
+
+    Args:
+        name: what reasons and reports call it.
+        options: see there.
+        strategy: how calls get to graphs.
+        method: the graphed method that it belongs to.
+        graph_pools: device index -> the pool to capture into; given to several dispatchers, their
+            graphs share memory.
+
+    Attributes:
+        fast_path: tried first, by whoever calls this.
+        owner: the instance that it belongs to.
+    """
+
+    fast_path: FastPath
+
+    def __init__(
+        self,
+        name: str,
+        options: Options,
+        strategy: Strategy,
+        method: Any = None,
+        graph_pools: dict[int, GraphPool] | None = None,
+    ) -> None:
+        self.name = name
+        self.method = method
+        self.owner: weakref.ref[Any] | None = None
+        self.options = options
+        self.strategy = strategy
+        limit, is_padded = options.max_graphs, strategy.layout.is_padded
+        new_thrash = functools.partial(Thrash, strategy.kinds, limit=limit, is_padded=is_padded)
+        self.entries = Entries(name, limit, new_thrash, self._order_changed)
+        self._writers = Writers(self.entries)
+        pools = {} if graph_pools is None else graph_pools
+        self.builder = Builder(self.entries, options, strategy, pools)
+        self.first_calls = FirstCalls(self.entries, self._writers, options.fallback == "raise")
+        #: Keys whose graph differed from eager execution in a later replay.
+        self._differed: set[str] = set()
+        self._order_changed()
+
+    def __call__(
+        self, fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Any:
+        """Answer a call that :attr:`fast_path` did not: try the other recent entries, then its key.
+
+        The entry of the key says what happens: a graph is replayed (a hit), a refusal runs eagerly.
+        Without an entry (a miss) the call runs eagerly, and a graph for the next one is captured.
+        """
+        for entry in self._others:
+            result = entry.fast_path(fn, args, kwargs)
+            if result is not NO_MATCH:
+                self.entries.promote(entry)
+                return result
+        if is_inside_gfxgraph():  # inside the graph of a caller: its graph includes our work
+            return fn(*args, **kwargs)
+        reason = no_graph_now()
+        if reason is None:
+            leaves, spec, reason = taken_apart(args, kwargs)
+        if reason is not None:
+            return self.run_eagerly(fn, args, kwargs, reason)
+        return self.strategy.answer(self, Call(fn, args, kwargs, leaves, spec))
+
+    def answer(self, call: Call) -> Any:
+        """Answer a call by its key."""
+        request = self.strategy.request(call)
+        entry, changes = self.entries.known(request.key)
+        if entry is None:  # a miss
+            reason = self._postponed(request)
+            if reason is not None:
+                return self.run_eagerly(*call.given, reason)
+            return self.first_calls.run(request, functools.partial(self._make, request, changes))
+        if isinstance(entry, Refusal):
+            return self.run_eagerly(*call.given, entry.reason, entry.kind)
+        result = self._hit(request, entry)
+        if result is not NO_MATCH:
+            return result
+        if self.entries.get(request.key) is not entry:  # released by another thread meanwhile
+            return self.answer(call)
+        return self.run_eagerly(*call.given, _IN_USE)
+
+    def run_eagerly(
+        self,
+        fn: Callable[..., Any],
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        reason: str,
+        kind: type[Exception] = CaptureError,
+    ) -> Any:
+        """Run a call without a graph.
+
+        Raises:
+            Exception: a ``kind``, with ``fallback="raise"``.
+        """
+        self.entries.count_fallback(reason)
+        if self.options.fallback == "raise":
+            raise kind(f"{self.name}: {reason}")
+        self.entries.count_eager_call()
+        if not self._writers.writes:
+            return fn(*args, **kwargs)
+        with self._writers.gate.passing():
+            return fn(*args, **kwargs)
+
+    def make(self, request: Request) -> Exception | None:
+        """Make a graph for calls like this one, without answering one; take back what that does.
+
+        The caller holds CAPTURING.
+
+        Returns:
+            Why there is none; ``None`` if there is one.
+        """
+        entry, changes = self.entries.known(request.key)
+        if isinstance(entry, Refusal) and not entry.is_for_room:
+            return entry.kind(entry.reason)
+        return None if isinstance(entry, Entry) else self._make(request, changes)
+
+    def prepare(
+        self, fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Exception | None:
+        """Make a graph for calls with such arguments; see :meth:`make`."""
+        reason = no_graph_now()
+        if reason is not None:
+            return CaptureError(reason, transient=True)
+        leaves, spec, reason = taken_apart(args, kwargs)
+        if reason is not None:
+            return CaptureError(reason)
+        return self.make(self.strategy.request(Call(fn, args, kwargs, leaves, spec)))
+
+    def static_inputs(
+        self, fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """See :meth:`Graphed.static_inputs`."""
+        if self.strategy.layout.is_padded:
+            raise ArgumentError(
+                f"{self.name}: with buckets= all graphs share their static inputs; pass the "
+                "arguments to each call."
+            )
+        leaves, spec = flatten((args, kwargs))
+        with self.entries.lock:
+            key = self.strategy.key_of(Call(fn, args, kwargs, leaves, spec))
+            entry = self.entries.get(key)
+            if not isinstance(entry, Entry):
+                why = f": {entry.reason}" if entry else "; call it once with them first"
+                raise CaptureError(f"{self.name} has no graph for these arguments{why}.")
+            static: tuple[tuple[Any, ...], dict[str, Any]] = builder(spec, entry.static_inputs())()
+            return static
+
+    def stats(self) -> GraphedStats:
+        """See :meth:`Graphed.stats`."""
+        with self.entries.lock:
+            found = self.entries.all()
+            entries = [entry for entry in found if isinstance(entry, Entry)]
+            rows = [entry.row() for entry in entries]
+            counts, compiled = self.entries.counts, self.builder.compiled
+            pools = list(self.builder.graph_pools.values())
+            known = GraphedStats(
+                captures=counts.captures,
+                replays=counts.released_replays + sum(row.replays for row in rows),
+                eager_calls=counts.eager_calls,
+                fallbacks=dict(counts.fallbacks),
+                evictions=counts.evictions,
+                recaptures=counts.recaptures,
+                graphs=rows,
+                refused={e.key: e.reason for e in found if isinstance(e, Refusal)},
+                pool_bytes=sum(graph_pool.pool_bytes() for graph_pool in pools),
+                input_bytes=sum({k: b for e in entries for k, b in e.input_storages()}.values()),
+                compile_s=0.0 if compiled is None else compiled.seconds,
+                not_compiled={e.key: e.not_compiled for e in entries if e.not_compiled},
+                thrashing=tuple(self.entries.thrash.reasons),
+            )
+        return self.strategy.stats(known)
+
+    def reset(self) -> None:
+        """Release all graphs, and forget all reasons and counts."""
+        for entry in self.empty():
+            when_free(entry.release)
+
+    def empty(self) -> list[Entry]:
+        """Forget everything; gives the graphs, for the caller to release."""
+        with self.entries.lock:
+            graphs = self.entries.empty()
+            self.builder.forget()
+            self.strategy.forget()
+            self._differed.clear()
+            return graphs
+
+    def __reduce__(self) -> Any:
+        return type(None), ()  # graphs are left out of copies and pickles of their instance
+
+    def __deepcopy__(self, memo: Any) -> None:
+        return None
+
+    # A call whose key has a graph.
+
+    def _hit(self, request: Request, entry: Entry) -> Any:
+        """Replay, and compare that with eager execution where it is due; else NO_MATCH."""
+        result = self.strategy.meet(self, request, entry)
+        if result is NO_MATCH and validation.due(entry):
+            replay = self.strategy.trial(request, entry)
+            if replay is not None:
+                result = self._compared(request, entry, replay)
+        if result is NO_MATCH:
+            with self._writers.passing():
+                result = self.strategy.replay(request, entry)
+        return result
+
+    def _compared(self, request: Request, entry: Entry, replay: Callable[[], Any]) -> Any:
+        """Answer a call by a replay that is compared with eager execution.
+
+        Returns:
+            The result; NO_MATCH: it was not compared, and nothing was done.
+
+        Raises:
+            VerificationError: the replay differs, and ``fallback="raise"``.
+        """
+        call, entries = request.call, self.entries
+        found = validation.compare(entry, call.leaves, self.options.verify, replay, call.run)
+        if found is None:
+            return NO_MATCH
+        if found.difference is None:
+            return found.result
+        tally.add("validation_failures")
+        entries.count_fallback("a replay was not what eager execution gives (validate)")
+        reason = f"a later replay differs from eager execution in {found.difference}"
+        with entries.lock:
+            entries.count_eager_call()
+            again = entry.key not in self._differed
+            self._differed.add(entry.key)
+            for other in entries.graphs().values():
+                other.compared_at = None  # what changed may matter to it too
+            if entries.get(request.key) is entry:
+                entries.drop(request.key)
+                if again:  # what changed may stay as it is now
+                    entries.counts.recaptures += 1
+                else:
+                    entries.keep(request.key, Refusal(entry.key, reason, VerificationError, miss))
+            is_first = entries.is_new("validation")
+        entries.release_dropped()
+        what = "captured again" if again else "runs eagerly from now on"
+        level = logging.WARNING if is_first else logging.INFO
+        log(level, "validation_failed", function=self.name, key=entry.key, because=reason, so=what)
+        if self.options.fallback == "raise":
+            raise VerificationError(f"{self.name}: {reason}")
+        return found.result
+
+    # A call without an entry.
+
+    def _postponed(self, request: Request) -> str | None:
+        """Why a call without a graph is not captured now, but only counted."""
+        if self.entries.closed:
+            return self.entries.closed
+        reason = self.entries.postponed(request.key, request.fitted.spec)
+        may_run_eagerly = self.options.fallback == "eager"
+        if reason is not None and self.entries.is_new(reason):
+            tally.thrashes(self.name, reason)
+            if not may_run_eagerly:
+                log(logging.WARNING, "thrashing", function=self.name, because=reason)
+        # Who asks for a graph or an error gets his graph.
+        return reason if may_run_eagerly else None
+
+    def _make(
+        self, request: Request, changes: list[str], result: Any = NO_MATCH
+    ) -> Exception | None:
+        wanted = self.strategy.wanted(self.entries, request, changes, result)
+        return self.builder.make(wanted, self)
+
+    # Calls that an entry sends back.
+
+    def refused(
+        self, reason: str, kind: type[Exception], fn: Any, args: Any, kwargs: Any, leaves: Any
+    ) -> Any:
+        """Answer a call whose key was refused."""
+        if is_inside_gfxgraph():
+            return fn(*args, **kwargs)
+        return self.run_eagerly(fn, args, kwargs, reason, kind)
+
+    def new_path(
+        self, key: Any, spec: Spec, fn: Any, args: Any, kwargs: Any, leaves: Sequence[torch.Tensor]
+    ) -> Any:
+        """Run a call whose data takes a path that was not captured, and capture that one."""
+        entry = self.entries.get(key)
+        if not isinstance(entry, Entry) or entry.captured is None:
+            return self(fn, args, kwargs)
+        call = Call(fn, args, kwargs, list(leaves), spec)
+        closed = self._stops_growing(key, spec, entry)
+        if closed is not None:
+            return self.run_eagerly(fn, args, kwargs, closed)
+
+        def make(result: Any) -> Exception | None:
+            return self.builder.make(Wanted(call, key, [], result, extends=entry), self)
+
+        return self.first_calls.run(Request(call, call, key), make, entry)
+
+    def _stops_growing(self, key: Any, spec: Spec, entry: Entry) -> str | None:
+        """Why a tree gets no further path; where its data never takes one twice, it is refused."""
+        assert entry.captured is not None
+        root, entries = entry.captured.root, self.entries
+        paths = root.paths()
+        if entry.closed is None and paths >= _MAX_PATHS:
+            entry.closed = f"its data takes more than {_MAX_PATHS} paths: {entry.where()}"
+        elif paths >= _PATHS_ON_TRIAL and entry.replays < paths and not root.decides():
+            how_often = "nearly every" if entry.replays else "every"
+            reason = (
+                f"the value read at {entry.where()} differs in {how_often} call ({paths} paths, "
+                f"{entry.replays} replays). Keep the value in a tensor, or compare it on the "
+                "device and read the outcome."
+            )
+            with entries.lock:
+                tally.thrashes(self.name, entries.thrash.say(reason))
+                if entries.get(key) is entry:
+                    entries.drop(key)
+                    refusal = Refusal(entry.key, reason, CaptureError, miss)
+                    entries.keep_refusal(key, spec, refusal, lambda spec: miss)
+            entries.release_dropped()
+        return entry.closed or entries.thrash.stops_growing(paths, entry.replays)
+
+    def _order_changed(self) -> None:
+        """Other entries are to be tried first."""
+        self.fast_path, self._others = self.strategy.fast_paths(
+            () if self.entries.is_paused else self.entries.order
+        )
+
+
+class Exact:
+    """Each kind of call has a graph of its own.
+
+    Args:
+        shares_inputs: see :class:`~gfxgraph.call.builder.Keys`.
+    """
+
+    kinds = 0
+
+    def __init__(self, shares_inputs: bool = False) -> None:
+        self.shares_inputs = shares_inputs
+        self.layout = LayoutKey()
+
+    def answer(self, dispatcher: Dispatcher, call: Call) -> Any:
+        """Nothing is to be done before."""
+        return dispatcher.answer(call)
+
+    def key_of(self, call: Call) -> Any:
+        """Structure, tensors, constants and modes."""
+        return self.layout.key_of(call)
+
+    def request(self, call: Call) -> Request:
+        """The call itself is what a graph takes."""
+        return Request(call, call, self.key_of(call))
+
+    def meet(self, dispatcher: Dispatcher, request: Request, entry: Entry) -> Any:
+        """Every call can be replayed."""
+        return NO_MATCH
+
+    def trial(self, request: Request, entry: Entry) -> Callable[[], Any]:
+        """Every replay can be compared."""
+        call = request.call
+        return functools.partial(entry.trial(), call.fn, call.args, call.kwargs, call.leaves)
+
+    def replay(self, request: Request, entry: Entry) -> Any:
+        """The replay gives the result."""
+        call = request.call
+        return entry.replay(call.fn, call.args, call.kwargs, call.leaves)
+
+    def wanted(
+        self, entries: Entries, request: Request, changes: list[str], result: Any = NO_MATCH
+    ) -> Wanted:
+        """A graph for the call itself, whatever it gives."""
+        return Wanted(request.call, request.key, changes, result)
+
+    def template(self, entries: Entries, call: Call) -> Entry | None:
+        """Calls of other kinds say nothing of this one."""
+        return None
+
+    def fast_paths(self, order: Sequence[Entry | Refusal]) -> tuple[FastPath, Sequence[Any]]:
+        """The entry that was used last, then the others; not while a call may be one to compare."""
+        first = validation.fast_path(order[0]) if order else miss
+        return first, () if validation.every() else order[1:]
+
+    def forget(self) -> None:
+        """Forget how arguments have to lie in memory."""
+        self.layout.forget()
+
+    def stats(self, known: GraphedStats) -> GraphedStats:
+        """There are no others."""
+        return known
+
+
+def reset_with(owner: Any, dispatcher: Dispatcher) -> None:
+    """Release the graphs when ``owner`` goes, and not when the garbage collector comes round."""
+    # Weakly: whatever the graphs hold must not keep the owner alive.
+    weakref.finalize(owner, _reset, weakref.ref(dispatcher)).atexit = False
+
+
+def _reset(dispatcher: weakref.ref[Dispatcher]) -> None:
+    alive = dispatcher()
+    if alive is not None:
+        for entry in alive.empty():
+            when_free(entry.release, patience=0.0)

@@ -1,0 +1,219 @@
+"""The first call of a key runs for its caller; then a graph for the next one is made."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from ..device import current_device
+from ..graph import raw
+from ..graph.executed import Executed
+from ..graph.first_call import as_of_now
+from ..graph.host_state import default_generators
+from ..graph.locks import CAPTURING, LOCK, inside_gfxgraph
+from ..graph.one_shots import Found
+from ..graph.state import PythonState
+from ..record import collectives
+from ..record.explain import some
+from ..record.journal import Journal
+from .entries import Entries
+from .entry import Entry
+from .key import Call
+from .request import Request
+from .writers import Writers
+
+__all__ = ["FirstCalls"]
+
+# A cache may have to be filled for another kind of calls, and for one more.
+_MAX_REBINDS = 2
+
+AsBefore = Callable[[str], AbstractContextManager[Any]]
+"""Given what a call did, enters the state that the call found."""
+
+
+@dataclass
+class _Observed:
+    """A run for the caller, and what a capture after it has to know.
+
+    Attributes:
+        result: of the run.
+        rebound: names of attributes that it bound to something else than graphs rely on.
+        doubts: why another run of the same call may do something else.
+        as_before: see :data:`AsBefore`.
+        issued: the collectives that it issued.
+        journal: what it did that is done once only.
+        executed: the code that it ran.
+    """
+
+    result: Any
+    rebound: list[str]
+    doubts: str
+    as_before: AsBefore
+    issued: collectives.Watched
+    journal: Journal
+    executed: Executed
+
+
+class FirstCalls:
+    """Runs the first calls of one callable, and has graphs made after them.
+
+    Args:
+        entries: of the callable.
+        writers: lets a capture be alone.
+        raises: whether it is an error for the caller that no graph can be made.
+    """
+
+    def __init__(self, entries: Entries, writers: Writers, raises: bool) -> None:
+        self._entries, self._writers, self._raises = entries, writers, raises
+        #: What first calls have run.
+        self._executed = Executed()
+
+    def run(
+        self,
+        request: Request,
+        make: Callable[[Any], Exception | None],
+        extends: Entry | None = None,
+    ) -> Any:
+        """Run a call for its caller, then ``make`` a graph for the next call of its key.
+
+        No lock of ours is held while the caller's own run goes on, and none is waited for; but a
+        function that writes to tensors of its own is captured while no other call of it goes on.
+
+        Args:
+            request: the call.
+            make: makes the graph, given the result of the call; gives the error where it cannot.
+            extends: the tree of graphs that gets another path.
+        """
+        observed = self._observe(request, extends)
+        if observed.rebound:
+            self._give_up_what_rebinds(request.key, extends, observed.rebound)
+            return observed.result
+        self._entries.count_eager_call()
+        if not CAPTURING.acquire(blocking=False):
+            return observed.result  # another thread captures; one of the next calls will
+        try:
+            if self._entries.get(request.key) is not extends:
+                return observed.result
+            with self._prepared(observed) as is_alone:
+                if not is_alone:
+                    return observed.result  # another call takes long; one of the next calls will
+                error = make(observed.result)
+        finally:
+            CAPTURING.release()
+        try:
+            if error is not None and self._raises:
+                raise error
+        finally:
+            error = None  # its traceback holds this frame, and every tensor of the failed capture
+        return observed.result
+
+    def state_before(self, call: Call) -> PythonState:
+        """The state in Python that the function reaches, before a call of it."""
+        for entry in self._entries.order:
+            if isinstance(entry, Entry) and entry.captured and entry.captured.state:
+                state = entry.captured.state
+                if not state.changes(registries=False):
+                    return state
+        with self._executed.known():
+            return PythonState({self._entries.name: call.fn, "argument": (call.args, call.kwargs)})
+
+    def _observe(self, request: Request, extends: Entry | None) -> _Observed:
+        """Run a call for its caller, and look at what that does."""
+        call, leaves = request.call, request.fitted.leaves
+        state = self.state_before(call)
+        outside = [(weakref.ref(t), _version(t)) for t in state.tensors().values()]
+        as_before, generators = self._as_of_now(leaves, state.stateful, extends)
+        versions = list(map(_version, leaves))
+        journal = Journal(generators=generators)
+        executed = Executed()
+        with (
+            self._writers.gate.passing(),
+            inside_gfxgraph(),
+            collectives.noticed() as issued,
+            journal.playing(),
+            executed.listening(),
+        ):
+            result = call.fn(*call.args, **call.kwargs)
+        ran_anew = executed.spaces.keys() - self._executed.spaces.keys()
+        self._executed.learn(executed)
+        if not self._writers.writes:
+            self._writers.writes = any(
+                (tensor := reference()) is not None and _version(tensor) != version
+                for reference, version in outside
+            )
+        is_first = not self._entries.graphs()
+        rebound = [] if is_first else state.replaced(guarded=extends is not None)
+        # Without the places in containers: one name for what grows with each call.
+        changed = {name.partition("[")[0] for name in state.changes()} if state.stateful else set()
+        doubts = [f"changes {some(sorted(changed))} in Python"] if changed else []
+        if ran_anew:
+            doubts.append("runs code for the first time")
+        if None in versions or versions != list(map(_version, leaves)):
+            doubts.append("writes to its arguments")
+        return _Observed(
+            result, rebound, " and ".join(doubts), as_before, issued, journal, executed
+        )
+
+    @contextmanager
+    def _prepared(self, observed: _Observed) -> Iterator[bool]:
+        """Capture inside as if the call had not been; gives whether no other call goes on."""
+        with (
+            self._writers.alone() as is_alone,
+            observed.as_before(observed.doubts),
+            collectives.known(observed.issued),
+            observed.journal.offered(),
+            observed.executed.known(),
+        ):
+            yield is_alone
+
+    def _as_of_now(
+        self, leaves: list[torch.Tensor], found: Found, extends: Entry | None
+    ) -> tuple[AsBefore, list[torch.Generator]]:
+        device = current_device()
+        where = next((t.device for t in leaves if t.device.type == device.type), None)
+        index = device.index(where or torch.device(device.type))
+        # While another thread captures, its generator is not to be asked; replays are soon over.
+        if (where is None and extends is None and not found) or not CAPTURING.acquire(
+            blocking=False
+        ):
+            return nullcontext, []
+        try:
+            generators = [g for _, g in found if raw.is_a(g, torch._C.Generator)]
+            generators += default_generators(device, index)
+            with LOCK:
+                regions = extends.regions() if extends else ()
+                return as_of_now(device, index, regions, found), generators
+        finally:
+            CAPTURING.release()
+
+    def _give_up_what_rebinds(self, key: Any, extends: Entry | None, names: list[str]) -> None:
+        """Release graphs, since a call of another kind than theirs has rebound ``names``.
+
+        Each run of one kind may bind the same value there, so that none differs from the one
+        before. A replay binds nothing, and what the other kind has left there stays.
+        """
+        entries = self._entries
+        with entries.lock:
+            # Where it is no other way of a tree, it is something that no guard sees.
+            for known in [key] if extends is not None else list(entries.graphs()):
+                if isinstance(entries.get(known), Entry):
+                    entries.counts.recaptures += 1
+                    entries.drop(known)
+            if entries.count_try("rebinds") > _MAX_REBINDS:
+                entries.closed = (
+                    f"calls of another kind, or whose data takes another way, rebind {some(names)} "
+                    "to something else, which a replay would not do. Keep such state in a tensor "
+                    "that is written in place (copy_, add_), or outside."
+                )
+                entries.drop_all()
+        entries.release_dropped()
+
+
+def _version(tensor: torch.Tensor) -> int | None:
+    """How often it was written to; ``None``: nobody counts."""
+    return None if tensor.is_inference() else tensor._version

@@ -1,0 +1,208 @@
+"""The key of a call: calls with equal keys can share one graph; and which calls can have one."""
+
+from __future__ import annotations
+
+import functools
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch.autograd import forward_ad
+from torch.utils._device import DeviceContext
+
+from ..device import current_device
+from ..errors import ArgumentError
+from ..record.effects import storage_key
+from .replay import Condition
+from .signature import TOO_DEEP, Const, Spec, constants, flatten
+from .static_inputs import alignment, first_of_each, overlaps_itself, shares_memory, static_strides
+from .suitable import unsuitable
+
+__all__ = [
+    "SEEN_BY_CHECK",
+    "Call",
+    "conditions",
+    "describe_key",
+    "key_of",
+    "no_graph_now",
+    "taken_apart",
+    "unsuitable_for_graph",
+]
+
+
+@dataclass
+class Call:
+    """A call: the function, its arguments, and what these are made of.
+
+    Attributes:
+        fn: the function.
+        args: its positional arguments.
+        kwargs: its keyword arguments.
+        leaves: the tensors among the arguments.
+        spec: the rest of them.
+    """
+
+    fn: Callable[..., Any]
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+    leaves: list[torch.Tensor] = field(default_factory=list)
+    spec: Spec = ()
+
+    @property
+    def given(self) -> tuple[Callable[..., Any], tuple[Any, ...], dict[str, Any]]:
+        """The function and its arguments."""
+        return self.fn, self.args, self.kwargs
+
+    def run(self) -> Any:
+        """Call the function with the arguments."""
+        return self.fn(*self.args, **self.kwargs)
+
+
+def _root_module(fn: Any) -> torch.nn.Module | None:
+    while isinstance(fn, functools.partial):
+        fn = fn.func
+    owner = getattr(fn, "__self__", fn)
+    scripted = isinstance(owner, torch.jit.ScriptModule)  # its flag is in C++, or frozen
+    return owner if isinstance(owner, torch.nn.Module) and not scripted else None
+
+
+SEEN_BY_CHECK = (
+    torch.is_inference_mode_enabled,
+    torch.is_autocast_enabled,
+    torch._C._len_torch_dispatch_stack,
+    torch._C._functorch.peek_interpreter_stack,
+    vars(forward_ad),  # their copies refuse dual tensors
+)
+
+
+def conditions(fn: Any) -> list[Condition]:
+    """Conditions, beside the arguments, that all calls of one kind share; true now."""
+    device_type = current_device().type
+    found: list[Condition] = [
+        (torch.is_grad_enabled, "", torch.is_grad_enabled()),
+        (torch.is_inference_mode_enabled, "", torch.is_inference_mode_enabled()),
+        (torch.is_autocast_enabled, device_type, torch.is_autocast_enabled(device_type)),
+        (torch._C._len_torch_dispatch_stack, "", 0),
+        (torch._C._functorch.peek_interpreter_stack, "", None),
+        (vars(forward_ad), "_current_level", -1),
+        # set_default_device() and the like are function modes
+        (torch._C._len_torch_function_stack, "", torch._C._len_torch_function_stack()),
+        (torch.get_default_dtype, "", torch.get_default_dtype()),
+    ]
+    if torch._C._len_torch_function_stack():
+        found.append((_default_devices, "", _default_devices()))
+    if torch.is_autocast_enabled(device_type):
+        found.append((torch.get_autocast_dtype, device_type, torch.get_autocast_dtype(device_type)))
+    module = _root_module(fn)
+    if module is not None:
+        found.append((vars(module), "training", module.training))
+    return found
+
+
+def key_of(
+    fn: Any,
+    leaves: Sequence[torch.Tensor],
+    spec: Spec,
+    asks_layout: bool = False,
+    draws: bool = False,
+) -> Any:
+    """The key of a call: calls with equal keys can share one graph.
+
+    With ``asks_layout`` that includes all strides; without, the slices of buffers of any size have
+    one key with contiguous tensors. With ``draws`` it includes how tensors are aligned.
+    """
+    storages = [storage_key(leaf) if leaf.numel() else None for leaf in leaves]
+    shared = None
+    if shares_memory(leaves):
+        shared = tuple(storages.index(s) for s in storages), first_of_each(leaves)
+    return (
+        spec,
+        tuple(
+            (
+                leaf.shape,
+                leaf.dtype,
+                leaf.device,
+                static_strides(leaf, asks_layout),
+                alignment(leaf) if draws else 0,
+                overlaps_itself(leaf),
+                leaf.requires_grad,
+                leaf.is_conj(),
+                leaf.is_neg(),
+                type(leaf),
+            )
+            for leaf in leaves
+        ),
+        shared,
+        tuple(Const(value) for _, _, value in conditions(fn)),
+    )
+
+
+def no_graph_now() -> str | None:
+    """Why no call can use a graph right now, whatever its arguments."""
+    if current_device().is_capturing():
+        return "called while another graph is captured: its work went into that graph"
+    if torch._C._len_torch_dispatch_stack():
+        return "called under a TorchDispatchMode, which a replay would pass by"
+    if torch._C._len_torch_function_stack() and _default_devices() is None:
+        return "called under a TorchFunctionMode, which a replay would pass by"
+    if torch._C._functorch.peek_interpreter_stack() is not None:
+        return (
+            "called inside a torch.func transform (vmap, grad, jvp), which a replay would pass by"
+        )
+    if vars(forward_ad)["_current_level"] >= 0:
+        return "called inside forward-mode AD, for which a replay computes nothing"
+    if torch._C._get_tracing_state() is not None:
+        return "called while torch.jit.trace records, which a replay would pass by"
+    return None
+
+
+def _default_devices() -> str | None:
+    """The devices that ``with torch.device()`` and ``set_default_device`` ask for.
+
+    The same object for the same devices; ``None`` where another function mode is active.
+    """
+    count = torch._C._len_torch_function_stack()
+    modes = [torch._C._get_function_stack_at(n) for n in range(count)]
+    if any(type(mode) is not DeviceContext for mode in modes):
+        return None
+    return sys.intern(",".join(str(mode.device) for mode in modes))
+
+
+def taken_apart(
+    args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> tuple[list[torch.Tensor], Spec, str | None]:
+    """The tensors and the spec of a call, and why no graph can take it."""
+    try:
+        leaves, spec = flatten((args, kwargs))
+        hash(spec)
+        return leaves, spec, unsuitable_for_graph(leaves, "argument")
+    except (ArgumentError, AttributeError, RecursionError, TypeError) as error:
+        too_deep = isinstance(error, RecursionError)
+        return [], (), f"argument: {TOO_DEEP if too_deep else error}"
+
+
+def unsuitable_for_graph(leaves: Sequence[torch.Tensor], what: str) -> str | None:
+    """Why these tensors cannot be inputs or outputs of a graph."""
+    for leaf in leaves:
+        reason = unsuitable(leaf)
+        if reason is not None:
+            return f"{what}: {reason}"
+    device = current_device().type
+    strange = {leaf.device for leaf in leaves if leaf.device.type not in ("cpu", device)}
+    if strange:
+        return f"{what}: is on {strange.pop()}, which holds no data that a graph on {device} reads"
+    devices = sorted({str(leaf.device) for leaf in leaves if leaf.device.type == device})
+    if len(devices) > 1:
+        return f"{what}s: are on several devices ({', '.join(devices)}); a graph runs on one"
+    return None
+
+
+def describe_key(leaves: Sequence[torch.Tensor], spec: Spec) -> str:
+    """Shapes and dtypes of the tensors of a call, and its other arguments, for people to read."""
+    tensors = [
+        f"{str(leaf.dtype).removeprefix('torch.')}[{','.join(map(str, leaf.shape))}]"
+        for leaf in leaves
+    ]
+    return ", ".join([*tensors, *(repr(const) for const in constants(spec))])

@@ -1,0 +1,71 @@
+"""The options of ``graphed``: one checked object for all that belongs to a callable."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, TypedDict
+
+from ..errors import ArgumentError
+from ..graph.compare import Tolerance
+from .buckets.padding import Padding
+from .buckets.sizes import Buckets, Dims, Larger, OutDims, Rows
+from .compiled import Compile
+
+__all__ = ["GraphedOptions", "Options", "PlainOptions"]
+
+
+class PlainOptions(TypedDict, total=False):
+    """The options of :func:`~gfxgraph.graphed` that :func:`~gfxgraph.compile` takes too."""
+
+    warmup: int
+    outputs: Literal["own", "view"]
+    verify: Tolerance
+    fallback: Literal["eager", "raise"]
+    max_graphs: int
+    branching: Literal["auto", "off"]
+    buckets: Sequence[int] | Mapping[str, Sequence[int]] | None
+    dims: Dims | None
+    pad: Padding | Mapping[str, Padding]
+    larger: Larger
+    out_dims: OutDims | None
+    rows: Rows
+
+
+class GraphedOptions(PlainOptions, total=False):
+    """The options of :func:`~gfxgraph.graphed`."""
+
+    compile: bool | str | Mapping[str, Any] | Compile
+
+
+@dataclass(frozen=True)
+class Options:
+    """See :func:`~gfxgraph.call.graphed.graphed`."""
+
+    warmup: int = 3
+    outputs: Literal["own", "view"] = "own"
+    verify: Tolerance = True
+    fallback: Literal["eager", "raise"] = "eager"
+    max_graphs: int = 32
+    branching: Literal["auto", "off"] = "auto"
+    buckets: Buckets | None = None
+    compile: Compile | None = None
+
+    def __post_init__(self) -> None:
+        def number(name: str) -> bool:
+            value = getattr(self, name)
+            return isinstance(value, int) and not isinstance(value, bool) and value >= 1
+
+        tolerance = isinstance(self.verify, bool) or (
+            isinstance(self.verify, (int, float)) and 0 <= self.verify < float("inf")
+        )
+        for name, fits, takes in (
+            ("warmup", number("warmup"), "a whole number from 1"),
+            ("outputs", self.outputs in ("own", "view"), "'own' or 'view'"),
+            ("verify", tolerance, "True, False or a tolerance from 0"),
+            ("fallback", self.fallback in ("eager", "raise"), "'eager' or 'raise'"),
+            ("max_graphs", number("max_graphs"), "a whole number from 1"),
+            ("branching", self.branching in ("auto", "off"), "'auto' or 'off'"),
+        ):
+            if not fits:
+                raise ArgumentError(f"graphed({name}={getattr(self, name)!r}): expected {takes}.")

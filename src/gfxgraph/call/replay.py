@@ -1,0 +1,622 @@
+"""The hot path, whole: from the arguments of a call to the result of a replay.
+
+``Graphed.__call__`` calls the fast path of the entry that was used last. It has three parts, and a
+call that a graph answers runs nothing else of gfxgraph:
+
+1. **match**, generated for each key: are these the arguments, the tensors and the modes that the
+   graph was captured for? It collects the tensors, and ends in ``return replay(...)``.
+2. **replay**, a closure that :meth:`Replay.function` makes: it copies the tensors into the static
+   inputs, launches the graph, and looks whether all that the graph reads is still in its place.
+3. **build**, generated too: it makes the result out of copies of the static outputs.
+
+Each of them gives :data:`NO_MATCH` where the graph is not the answer; nothing that the caller could
+see has happened then, and ``Dispatcher.__call__`` goes on. Whatever can be done before a call is
+done when the entry is made: a replay on an H200 leaves the host some microseconds for all of this.
+
+For ``def f(x, scale): return {"y": x * scale}``, called as ``f(x, scale=2.0)``, the two generated
+functions are these (a debugger steps into them; names that begin with an underscore are objects)::
+
+    def match(fn, args, kwargs):
+        try:
+            n0 = args
+            if type(n0) is not _1: return NO_MATCH
+            if len(n0) != 1: return NO_MATCH
+            t3 = n0[0]
+            n4 = kwargs
+            if type(n4) is not _2: return NO_MATCH
+            if tuple(n4) != _3: return NO_MATCH
+            n4_0, = n4.values()
+            c8 = n4_0
+            if c8 is not _4 and (type(c8) is not _5 or c8 != _4): return NO_MATCH
+            if not _6(*(t3, )): return NO_MATCH    # the tensors, in one call to C++
+            if _7() is not _8: return NO_MATCH     # grad mode, and others
+            leaves = (t3, )
+        except (AttributeError, LookupError):
+            return NO_MATCH
+        return _13(fn, args, kwargs, leaves)       # replay
+
+    def build():
+        return {_1: _2(), }                        # _2 copies the static output
+"""
+
+from __future__ import annotations
+
+import enum
+import functools
+import itertools
+import linecache
+import types
+import weakref
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
+from contextlib import nullcontext
+from operator import itemgetter
+from typing import Any
+
+import torch
+from torch.autograd import forward_ad
+from torch.autograd.graph import increment_version
+from torch.utils import _pytree
+
+from ..device import generator_state
+from ..errors import ArgumentError
+from ..graph.captured import CapturedGraph
+from ..graph.locks import LOCK, PATIENCE
+from ..graph.pool import GraphPool
+from ..graph.segments import run
+from ..record.effects import overwrite, storage_key
+from ..record.journal import Journal
+from ..stats import ReplayCounter
+from .signature import TENSOR, TOO_DEEP, Const, Spec, Weak, bits, is_numpy_scalar, is_whole
+from .static_inputs import shares_memory
+
+__all__ = [
+    "NO_MATCH",
+    "Condition",
+    "FastPath",
+    "Replay",
+    "builder",
+    "copier",
+    "copy_one",
+    "matcher",
+    "miss",
+]
+
+NO_MATCH: Any = object()
+"""The answer of a fast path whose graph does not fit, or may not be used any more."""
+
+Condition = tuple["Callable[..., object] | dict[str, Any]", str, object]
+"""A function and what to call it with (``""``: nothing), or a dict and a key; then the very object
+that must be found."""
+
+FastPath = Callable[[Callable[..., Any], tuple[Any, ...], dict[str, Any]], Any]
+"""A function of the callable, its positional and its keyword arguments: the result or NO_MATCH."""
+
+# From so many inputs on it pays to keep autograd out of the copies: entering its guard costs
+# 0.5 us, and autograd looks at each tensor (measured on an H200 with torch 2.11).
+_MANY = 16
+
+
+def miss(*args: Any) -> Any:
+    """The fast path of what cannot answer any call."""
+    return NO_MATCH
+
+
+# ---- replay
+
+
+class Replay:
+    """One way to replay a graph: how its inputs are filled, and how its result is built.
+
+    Args:
+        captured: the graph.
+        static_inputs: what it reads the arguments from.
+        copy: fills these from the tensors of a call.
+        build: makes the result.
+
+    Attributes:
+        copy: as given; a replay looks it up each time, so it may be replaced.
+        build: as given; ``None``: the graph was released, and every replay gives NO_MATCH.
+        on_new_path: answers a call whose data takes a path that was not captured.
+        written_inputs: the static inputs that the graph writes to, and their numbers.
+    """
+
+    def __init__(
+        self,
+        captured: CapturedGraph,
+        static_inputs: list[torch.Tensor],
+        copy: Callable[[Sequence[torch.Tensor]], None],
+        build: Callable[[], Any],
+    ) -> None:
+        self.copy = copy
+        self.build: Callable[[], Any] | None = build
+        self.on_new_path: Callable[..., Any] = miss
+        self.written_inputs = [
+            (n, static)
+            for n, static in enumerate(static_inputs)
+            if storage_key(static) in captured.written
+        ]
+        inputs = set(map(storage_key, static_inputs))
+        # Memory that a call's arguments may not share, because the graph writes to one of the two.
+        self._touched = captured.written.keys() - inputs
+        if captured.written.keys() & inputs:
+            self._touched |= captured.outside.keys()
+        self._input_count = len(static_inputs)
+
+    def function(
+        self, captured: CapturedGraph, graph_pool: GraphPool, counter: ReplayCounter
+    ) -> Callable[..., Any]:
+        """The function that replays, for tensors that fit.
+
+        A closure, since it is the path of every call and looks up each of its names in one step.
+
+        Args:
+            captured: the graph.
+            graph_pool: where it lies.
+            counter: counts the replays.
+        """
+        make = self._of_one_graph if captured.root.step is None else self._of_tree
+        return make(captured, graph_pool, counter)
+
+    def overlaps(self, leaves: Sequence[torch.Tensor]) -> bool:
+        """Whether one of ``leaves`` shares memory that the graph writes, or writes to it."""
+        return any(storage_key(leaf) in self._touched for leaf in leaves)
+
+    def forget(self) -> None:
+        """Let go of all tensors: from now on every replay gives NO_MATCH."""
+        self.build, self.copy, self.on_new_path = None, nothing, miss
+
+    def _of_one_graph(
+        self, captured: CapturedGraph, graph_pool: GraphPool, counter: ReplayCounter
+    ) -> Callable[..., Any]:
+        stream_id, is_capturing = graph_pool.device.stream_id, graph_pool.device.is_capturing
+        index, guard, write_back = graph_pool.index, captured.guard, self.written_inputs
+        launch, memory_holds = captured.root.launch or nothing, guard.memory_holds
+        rewritten = _counted(captured.written)
+        # A replay that changes nothing but its own outputs can be thrown away, so it may be
+        # launched before it is known that every weight is still in its place.
+        look_first = bool(captured.written) or captured.draws_random_numbers
+        touched, dual = self._touched, vars(forward_ad)
+
+        below_autograd = getattr(torch._C, "_AutoDispatchBelowAutograd", None)  # private to torch
+        if self._input_count < _MANY:
+            below_autograd = None
+
+        def replay(fn: Any, args: Any, kwargs: Any, leaves: Sequence[torch.Tensor]) -> Any:
+            # Never for ever: the thread that captures may wait for this one.
+            if not LOCK.acquire(False) and not LOCK.acquire(True, PATIENCE):
+                return NO_MATCH
+            scope = None
+            try:
+                if below_autograd is not None:
+                    if dual["_current_level"] >= 0:
+                        return NO_MATCH
+                    scope = below_autograd()
+                    scope.__enter__()
+                build = self.build
+                if build is None:  # released meanwhile
+                    return NO_MATCH
+                stream = stream_id(index)
+                if stream and is_capturing():
+                    return NO_MATCH
+                if stream != graph_pool.last_stream:
+                    graph_pool.sync_to(stream)
+                if look_first:
+                    if not guard.places_hold() and guard.changes():
+                        return NO_MATCH
+                    if (touched and self.overlaps(leaves)) or (
+                        write_back and shares_memory(leaves)
+                    ):
+                        return NO_MATCH
+                try:
+                    self.copy(leaves)
+                except NotImplementedError:  # one of them is a dual tensor of forward-mode AD
+                    return NO_MATCH
+                # Asked while the device copies: a graph may not be launched onto memory that is
+                # gone. That a weight was replaced by another may be found out after the launch.
+                if memory_holds and not memory_holds():
+                    return NO_MATCH
+                launch()
+                if rewritten:
+                    increment_version(rewritten)
+                if write_back:
+                    with torch.no_grad():
+                        for n, static in write_back:
+                            leaves[n].copy_(static)
+                # Asked while the device replays.
+                if not look_first and not guard.places_hold() and guard.changes():
+                    return NO_MATCH
+                counter.replays += 1
+                return build()
+            finally:
+                if scope is not None:
+                    scope.__exit__(None, None, None)
+                LOCK.release()
+
+        return replay
+
+    def _of_tree(
+        self, captured: CapturedGraph, graph_pool: GraphPool, counter: ReplayCounter
+    ) -> Callable[..., Any]:
+        guard, root, write_back = captured.guard, captured.root, self.written_inputs
+        device, index = graph_pool.device, graph_pool.index
+        rewritten, saved = _counted(captured.written), captured.saved
+        generators = captured.generators if captured.saves_generator else ()
+        calls_user = captured.calls_user
+        drawn_from = (
+            (device.default_generator(index), *generators) if captured.saves_generator else ()
+        )
+
+        def replay(fn: Any, args: Any, kwargs: Any, leaves: Sequence[torch.Tensor]) -> Any:
+            if not LOCK.acquire(False) and not LOCK.acquire(True, PATIENCE):
+                return NO_MATCH
+            try:
+                if self.build is None or device.is_capturing():
+                    return NO_MATCH
+                stream = device.stream_id(index)
+                if stream != graph_pool.last_stream:
+                    graph_pool.sync_to(stream)
+                if not guard.places_hold() and guard.changes():
+                    return NO_MATCH
+                if self.overlaps(leaves) or (write_back and shares_memory(leaves)):
+                    return NO_MATCH
+                with torch.no_grad():
+                    values = [region.clone() for region in saved]
+                    random = device.rng_state(index) if captured.saves_generator else None
+                    states = [generator_state(g) for g in generators] if generators else ()
+                    try:
+                        self.copy(leaves)
+                    except NotImplementedError:
+                        return NO_MATCH
+                    if guard.memory_holds and not guard.memory_holds():
+                        return NO_MATCH
+                    if calls_user:  # what that does is done, whatever path the data takes
+                        journal = Journal(copies=False, generators=drawn_from)
+                        with journal.playing():
+                            try:
+                                last = run(root)
+                            except Exception:
+                                if not journal.raised:
+                                    raise
+                                last = None  # the function may catch it
+                    else:
+                        last = run(root)
+                    if last is not None and last.build is not None:
+                        if rewritten:
+                            increment_version(rewritten)
+                        for n, static in write_back:
+                            leaves[n].copy_(static)
+                        counter.replays += 1
+                        return last.build()
+                    for region, value in zip(reversed(saved), reversed(values), strict=True):
+                        region.copy_(value)
+                    if random is not None:
+                        device.set_rng_state(random, index)
+                    for generator, state in zip(generators, states, strict=True):
+                        generator.set_state(state)
+            finally:
+                LOCK.release()
+            with journal.resumed() if calls_user else nullcontext():
+                return self.on_new_path(fn, args, kwargs, leaves)
+
+        return replay
+
+
+# ---- copying into static inputs
+
+
+def copy_one(static: torch.Tensor, leaf: torch.Tensor) -> None:
+    """Copy a tensor of a call into its static input, which may be expanded."""
+    (_copy_expanded if 0 in static.stride() else _copy_dense)(static, leaf)
+
+
+def _copy_dense(static: torch.Tensor, leaf: torch.Tensor) -> None:
+    # From pageable memory the driver has taken the data when the call returns, whether we wait
+    # or not. From pinned memory it has not, so wait, as eager `.to(device)` does.
+    with torch.no_grad():
+        static.copy_(leaf, non_blocking=not leaf.is_cuda and not leaf.is_pinned())
+
+
+def _copy_expanded(static: torch.Tensor, leaf: torch.Tensor) -> None:
+    with torch.no_grad():
+        overwrite(static, leaf)
+
+
+def nothing(*leaves: object) -> None:
+    """Copy nothing."""
+
+
+def _counted(written: dict[int, torch.Tensor]) -> list[torch.Tensor]:
+    """Those that count their versions: a replay writes behind torch's back, and who takes their
+    values for constant has to notice."""
+    return [tensor for tensor in written.values() if not tensor.is_inference()]
+
+
+def copier(
+    static_inputs: list[torch.Tensor], leaves: Sequence[torch.Tensor]
+) -> Callable[[Sequence[torch.Tensor]], None]:
+    """A function that copies tensors like ``leaves`` into ``static_inputs``, one launch a dtype."""
+    groups: dict[torch.dtype, list[int]] = {}
+    alone: list[int] = []
+    for n, (static, leaf) in enumerate(zip(static_inputs, leaves, strict=True)):
+        if not leaf.numel():
+            continue
+        lazy = static.is_conj() or static.is_neg() or 0 in static.stride()
+        if leaf.device == static.device and not leaf.requires_grad and not lazy:
+            groups.setdefault(static.dtype, []).append(n)
+        else:
+            alone.append(n)
+    if not groups and not alone:
+        return nothing
+    if not alone and len(groups) == 1 and len(next(iter(groups.values()))) == len(static_inputs):
+        return functools.partial(torch._foreach_copy_, static_inputs)
+
+    picks = [
+        ([static_inputs[n] for n in members], itemgetter(*members, members[0]))
+        for members in groups.values()
+    ]
+
+    def copy_groups(sources: Sequence[torch.Tensor]) -> None:
+        for targets, pick in picks:
+            # itemgetter gives a tuple from two names on, hence the one too many
+            torch._foreach_copy_(targets, pick(sources)[:-1])
+
+    if not alone:
+        return copy_groups
+    ways = [
+        (_copy_expanded if 0 in static_inputs[n].stride() else _copy_dense, static_inputs[n], n)
+        for n in alone
+    ]
+    dual = vars(forward_ad)
+
+    def copy_all(sources: Sequence[torch.Tensor]) -> None:
+        if dual["_current_level"] >= 0:
+            raise NotImplementedError("a copy would leave out the tangent of a dual tensor")
+        copy_groups(sources)
+        for copy, static, n in ways:
+            copy(static, sources[n])
+
+    return copy_all
+
+
+# ---- match and build
+
+
+def matcher(
+    args: Spec,
+    kwargs: Spec,
+    check: Callable[..., bool] | None,
+    conditions: Sequence[Condition],
+    same: Sequence[int],
+    then: Callable[[Any, tuple[Any, ...], dict[str, Any], Sequence[torch.Tensor]], Any],
+) -> Callable[[Any, tuple[Any, ...], dict[str, Any]], Any]:
+    """A function of ``(fn, args, kwargs)``: :data:`NO_MATCH`, or what ``then`` makes of a call.
+
+    Args:
+        args: spec of the tuple of positional arguments.
+        kwargs: spec of the dict of keyword arguments.
+        check: says of all tensors whether they fit, see
+            :func:`~gfxgraph.call.tensor_check.tensor_check`; ``None`` if there
+            are none.
+        conditions: what else must hold.
+        same: for each tensor, the number of the first one that is the same object. ``check`` is
+            given each once, and sees by itself that these are different objects.
+        then: called with all that and the tensors when they fit.
+    """
+    source = _Source()
+    found: list[str] = []
+    once = len(set(same)) == len(same)
+    if once and all(child == TENSOR for child in args[3]) and not kwargs[3]:
+        source.line(f"if len(args) != {len(args[3])} or kwargs: return NO_MATCH")
+        result = star = "args"
+    else:
+        source.match("args", args, found)
+        source.match("kwargs", kwargs, found)
+        result = "(" + "".join(f"{name}, " for name in found) + ")"
+        star = "(" + "".join(f"{found[n]}, " for n in dict.fromkeys(same)) + ")"
+        for name, first in zip(found, same, strict=True):
+            if found[first] is not name:
+                source.line(f"if {name} is not {found[first]}: return NO_MATCH")
+    if check is not None:
+        source.line(f"if not {source.name(check)}(*{star}): return NO_MATCH")
+    for asked, name, expected in conditions:
+        value = (
+            f"{source.name(asked)}[{name!r}]"
+            if isinstance(asked, dict)
+            else f"{source.name(asked)}({name!r})"
+            if name
+            else f"{source.name(asked)}()"
+        )
+        source.line(f"if {value} is not {source.name(expected)}: return NO_MATCH")
+    source.line(f"leaves = {result}")
+    return source.compile(
+        "match(fn, args, kwargs)", f"{source.name(then)}(fn, args, kwargs, leaves)"
+    )
+
+
+def builder(spec: Spec, leaves: Sequence[Any]) -> Callable[[], Any]:
+    """A function without arguments that builds the tree of ``spec``.
+
+    Args:
+        spec: what to build.
+        leaves: a tensor stands for itself; a function is called to make the tensor.
+    """
+    if spec == TENSOR and not isinstance(leaves[0], torch.Tensor):
+        return leaves[0]  # type: ignore[no-any-return]
+    source = _Source()
+    named = [
+        source.name(leaf) + ("" if isinstance(leaf, torch.Tensor) else "()") for leaf in leaves
+    ]
+    return source.compile("build()", source.build(spec, iter(named)))
+
+
+_numbers = itertools.count()
+
+
+@functools.lru_cache(maxsize=1024)
+def _code(text: str) -> types.CodeType:
+    """Calls of one structure and other shapes have the same source."""
+    file = f"<gfxgraph>.{next(_numbers)}"
+    code = compile(text, file, "exec")
+    # A debugger steps into it and a traceback shows its lines, as long as it lives.
+    linecache.cache[file] = len(text), None, text.splitlines(keepends=True), file
+    weakref.finalize(code, linecache.cache.pop, file, None).atexit = False
+    return code
+
+
+class _Source:
+    """Source code of one function, and the objects that it names."""
+
+    def __init__(self) -> None:
+        self._lines: list[str] = []
+        self._names: dict[str, Any] = {"NO_MATCH": NO_MATCH}
+
+    def line(self, text: str) -> None:
+        self._lines.append(text)
+
+    def name(self, value: Any) -> str:
+        name = f"_{len(self._names)}"
+        self._names[name] = value
+        return name
+
+    def compile(self, signature: str, result: str) -> Callable[..., Any]:
+        """The function that runs the lines and returns ``result``."""
+        lines = [f"def {signature}:"]
+        if self._lines:
+            # An argument that lacks what it had (an attribute, a key) does not fit.
+            lines += ["    try:", *(f"        {line}" for line in self._lines)]
+            lines += ["    except (AttributeError, LookupError):", "        return NO_MATCH"]
+        text = "\n".join([*lines, f"    return {result}"])
+        try:
+            code = _code(text)
+        except (SyntaxError, MemoryError, RecursionError) as error:  # of Python's parser
+            raise ArgumentError(TOO_DEEP) from error
+        exec(code, self._names)
+        # Taken out of its own globals: a function that holds itself waits for the garbage
+        # collector, and with it the memory of every tensor that it names.
+        return self._names.pop(signature.partition("(")[0])  # type: ignore[no-any-return]
+
+    def match(self, expression: str, spec: Spec, found: list[str]) -> None:
+        kind = spec[0]
+        if kind == "tensor":
+            found.append(expression)
+            return
+        if kind == "const":
+            self._match_const(expression, spec[1])
+            return
+        _, cls, keys, children, *more = spec
+        here = f"n{len(self._lines)}"
+        self.line(f"{here} = {expression}")
+        self.line(f"if type({here}) is not {self.name(cls)}: return NO_MATCH")
+        if kind in ("sequence", "namedtuple", "structseq"):
+            self.line(f"if len({here}) != {len(children)}: return NO_MATCH")
+            if kind == "namedtuple" and cls.__dictoffset__:
+                self.line(f"if {here}.__dict__: return NO_MATCH")
+            parts = [f"{here}[{n}]" for n in range(len(children))]
+        elif kind in ("dict", "mapping"):
+            if cls is OrderedDict:
+                self.line(f"if {here}.__dict__: return NO_MATCH")
+            key_types = more[0]
+            if kind == "mapping":
+                key_types, attributes, count = more[0]
+                self.line(f"if len({here}.__dict__) != {count}: return NO_MATCH")
+                for name, const in attributes:
+                    self._match_const(f"{here}.{name}", const)
+                self.line(f"{here} = {here}.data")
+                self.line(f"if type({here}) is not {self.name(dict)}: return NO_MATCH")
+            self.line(f"if tuple({here}) != {self.name(keys)}: return NO_MATCH")
+            if expression != "kwargs":  # 1, True and an enum may be equal as keys
+                types_found = f"tuple(map(type, {here}))"
+                self.line(f"if {types_found} != {self.name(key_types)}: return NO_MATCH")
+            parts = [f"{here}_{n}" for n in range(len(children))]
+            if parts:
+                self.line(f"{', '.join(parts)}, = {here}.values()")
+        elif kind == "fields":
+            self.line(f"if tuple({here}) != {self.name(keys)}: return NO_MATCH")
+            self.line(f"if len({here}.__dict__) != {more[0]}: return NO_MATCH")
+            parts = [f"{here}[{self.name(key)}]" for key in keys]
+        elif kind in ("dataclass", "slice"):
+            if kind == "dataclass" and cls.__dictoffset__:
+                self.line(f"if len({here}.__dict__) != {more[0]}: return NO_MATCH")
+            parts = [f"{here}.{key}" for key in keys]
+        elif kind == "namespace":
+            self.line(f"if tuple({here}.__dict__) != {self.name(keys)}: return NO_MATCH")
+            parts = [f"{here}.__dict__[{self.name(key)}]" for key in keys]
+        else:
+            flatten_fn = self.name(_pytree.SUPPORTED_NODES[cls].flatten_fn)
+            self.line(f"{here}, {here}_context = {flatten_fn}({here})")
+            self.match(f"{here}_context", keys, found)  # it holds no tensors
+            self.line(f"if len({here}) != {len(children)}: return NO_MATCH")
+            parts = [f"{here}[{n}]" for n in range(len(children))]
+        for part, child in zip(parts, children, strict=True):
+            if child == TENSOR:
+                leaf = f"t{len(self._lines)}"
+                self.line(f"{leaf} = {part}")
+                found.append(leaf)
+            else:
+                self.match(part, child, found)
+
+    def _match_const(self, expression: str, const: Const) -> None:
+        here = f"c{len(self._lines)}"
+        known = const.value
+        value = self.name(known)
+        cls = type(known)
+        self.line(f"{here} = {expression}")
+        if isinstance(const, Weak):
+            self.line(f"if {here} is not {value}(): return NO_MATCH")
+            return
+        if not const.is_value or known is None or cls is bool or isinstance(known, enum.Enum):
+            self.line(f"if {here} is not {value}: return NO_MATCH")
+            return
+        differs = f"{here} != {value}"
+        if is_numpy_scalar(known):
+            differs = f"{here}.tobytes() != {self.name(known.tobytes())}"  # type: ignore[attr-defined]
+        elif isinstance(known, (float, complex)) and (known != known or not is_whole(known)):
+            differs = f"{self.name(bits)}({here}) != {self.name(bits(known))}"
+        self.line(
+            f"if {here} is not {value} and (type({here}) is not {self.name(cls)} or {differs}):"
+            " return NO_MATCH"
+        )
+
+    def build(self, spec: Spec, leaves: Any) -> str:
+        kind = spec[0]
+        if kind == "tensor":
+            return str(next(leaves))
+        if kind == "const":
+            return self.name(spec[1].value)
+        _, cls, keys, children, *more = spec
+        parts = [self.build(child, leaves) for child in children]
+        listed = "".join(f"{part}, " for part in parts)
+        if kind == "sequence":
+            return f"[{listed}]" if cls is list else f"({listed})"
+        make = self.name(cls)
+        if kind == "namedtuple":
+            return f"{make}._make(({listed}))"
+        if kind == "structseq":
+            return f"{make}(({listed}))"
+        if kind == "slice":
+            return f"{make}({listed})"
+        if kind == "registered":
+            unflatten = self.name(_pytree.SUPPORTED_NODES[cls].unflatten_fn)
+            return f"{unflatten}([{listed}], {self.build(keys, leaves)})"
+        if kind in ("dataclass", "namespace"):
+            return f"{self.name(_make_object)}({make}, {self.name(keys)}, ({listed}))"
+        pairs = "".join(
+            f"{self.name(key)}: {part}, " for key, part in zip(keys, parts, strict=True)
+        )
+        if kind == "fields":
+            return f"{make}(**{{{pairs}}})"
+        if kind == "mapping":
+            names = ("data", *(name for name, _ in more[0][1]))
+            values = "".join(f"{self.name(const.value)}, " for _, const in more[0][1])
+            made = f"{{{pairs}}}, {values}"
+            return f"{self.name(_make_object)}({make}, {self.name(names)}, ({made}))"
+        return f"{{{pairs}}}" if cls is dict else f"{make}({{{pairs}}})"
+
+
+def _make_object(cls: type, names: tuple[str, ...], values: tuple[Any, ...]) -> Any:
+    """Made without ``__init__``, which may have fields left out or checks that read the data."""
+    made: Any = cls.__new__(cls) if cls is types.SimpleNamespace else object.__new__(cls)
+    for name, value in zip(names, values, strict=True):
+        object.__setattr__(made, name, value)
+    return made

@@ -1,0 +1,65 @@
+"""A call on its way to a graph: the key that it asks for, and the graph that is to be made."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from .entry import Entry
+from .key import Call
+from .replay import NO_MATCH
+
+__all__ = ["Request", "Wanted"]
+
+
+@dataclass
+class Request:
+    """A call, and the key of the graph that would answer it.
+
+    Attributes:
+        call: as the caller made it.
+        fitted: as a graph takes it: the same, or padded to a bucket.
+        key: of ``fitted``.
+    """
+
+    call: Call
+    fitted: Call
+    key: Any
+
+
+def _take_any(entry: Entry) -> None:
+    """Every graph is to be kept."""
+
+
+@dataclass
+class Wanted:
+    """A graph to make.
+
+    Attributes:
+        call: a call that it is for, as a graph takes it.
+        key: of that call.
+        changes: what was rebound since a graph of this key was captured, which was never replayed.
+        result: what the caller's own call gave; NO_MATCH: there was none, or it was another one.
+        called: whether a call ran eagerly, also where its result is not given.
+        extends: the tree of graphs of this key that gets another path.
+        judge: raises where the graph is not to be kept.
+    """
+
+    call: Call
+    key: Any
+    changes: list[str]
+    result: Any = NO_MATCH
+    called: bool = False
+    extends: Entry | None = None
+    judge: Callable[[Entry], None] = _take_any
+
+    @property
+    def is_answered(self) -> bool:
+        """Whether a caller has the result of an eager call."""
+        return self.called or self.result is not NO_MATCH
+
+    @property
+    def is_on_trial(self) -> bool:
+        """Whether it shows if captures pay: a call asked for it, and there was no graph before."""
+        return self.extends is None and not self.changes and self.is_answered

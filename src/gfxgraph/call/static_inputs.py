@@ -1,0 +1,156 @@
+"""How tensors lie in memory, and the static inputs and copies that lie as they do."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import torch
+
+from ..errors import CaptureError
+from ..record.effects import overwrite, storage_key
+
+__all__ = [
+    "alignment",
+    "bytes_of",
+    "contiguous_strides",
+    "first_of_each",
+    "make_static",
+    "maker_of_copies",
+    "overlaps_itself",
+    "shares_memory",
+    "static_strides",
+]
+
+# Bytes between the elements of a static input that lies in memory as its argument does.
+_MAX_GAPS = 256 << 20
+
+# Bytes of the widest load of a kernel that works on vectors: four doubles.
+_LOADED_AT_ONCE = 32
+
+
+def shares_memory(leaves: Sequence[torch.Tensor]) -> bool:
+    """Whether two of ``leaves`` live on one storage."""
+    filled = [storage_key(leaf) for leaf in leaves if leaf.numel()]
+    return len(set(filled)) < len(filled)
+
+
+def bytes_of(tensor: torch.Tensor) -> int:
+    """Bytes of the elements of ``tensor``."""
+    return tensor.numel() * tensor.element_size()
+
+
+def alignment(leaf: torch.Tensor) -> int:
+    """Bytes by which ``leaf`` lies behind a multiple of what kernels load at once."""
+    return leaf.data_ptr() % _LOADED_AT_ONCE if leaf.numel() else 0
+
+
+def make_static(
+    leaf: torch.Tensor, device: torch.device, strides: Sequence[int] | None, behind: int = 0
+) -> torch.Tensor:
+    """A static input for ``leaf``: same shape and dtype, on ``device``, with what it holds now.
+
+    Args:
+        leaf: the argument.
+        device: where the graph runs.
+        strides: of the static input; ``None``: it is contiguous.
+        behind: its :func:`alignment`, in bytes.
+
+    Raises:
+        CaptureError: with such strides it takes far more memory than its elements do.
+    """
+    if strides is None:
+        strides = contiguous_strides(leaf.shape)
+    span = 1 + sum((n - 1) * step for n, step in zip(leaf.shape, strides, strict=True))
+    if (span - leaf.numel()) * leaf.element_size() > _MAX_GAPS:
+        raise CaptureError(
+            f"argument: a slice of shape {tuple(leaf.shape)} with strides {strides} lies in "
+            f"{span * leaf.element_size() >> 20} MiB, and its static input would too. Pass it "
+            "contiguous()."
+        )
+    # Never an inference tensor: it is written in whatever mode the caller is in.
+    with torch.inference_mode(False), torch.no_grad():
+        if behind:
+            offset = behind // leaf.element_size()
+            memory = torch.empty(offset + span, dtype=leaf.dtype, device=device)
+            static = memory.as_strided(leaf.shape, strides, offset)
+        else:
+            static = torch.empty_strided(leaf.shape, strides, dtype=leaf.dtype, device=device)
+        if leaf.is_neg():
+            static = torch._neg_view(static)
+        if leaf.is_conj():
+            static = static.conj()
+        overwrite(static, leaf)
+        if type(leaf) is torch.nn.Parameter:  # the function may ask
+            return torch.nn.Parameter(static, leaf.requires_grad)
+        return static.requires_grad_(leaf.requires_grad)
+
+
+def contiguous_strides(shape: Sequence[int]) -> tuple[int, ...]:
+    """The strides of a contiguous tensor."""
+    strides = [1]
+    for size in reversed(shape[1:]):
+        strides.append(strides[-1] * max(1, size))
+    return tuple(reversed(strides)) if shape else ()
+
+
+def maker_of_copies(output: torch.Tensor) -> Callable[[], torch.Tensor]:
+    """A function that makes copies of ``output`` that lie in memory as it does."""
+    if output.is_conj():
+        plain = maker_of_copies(output.conj())
+        return lambda: plain().conj()
+    if output.stride() == torch.empty_like(output, device="meta").stride() or not output.numel():
+        return output.clone
+    strides = output.stride()
+    if 0 not in strides and not overlaps_itself(output):
+
+        def copy() -> torch.Tensor:
+            return torch.empty_strided(
+                output.shape, strides, dtype=output.dtype, device=output.device
+            ).copy_(output)
+
+        return copy
+    span = 1 + sum((n - 1) * step for n, step in zip(output.shape, strides, strict=True))
+    memory = output.as_strided((span,), (1,))
+    return lambda: memory.clone().as_strided(output.shape, strides)
+
+
+def overlaps_itself(tensor: torch.Tensor) -> bool:
+    """Whether two elements share memory; an expanded dimension alone does not count."""
+    pairs = sorted(
+        (step, size)
+        for size, step in zip(tensor.shape, tensor.stride(), strict=True)
+        if size > 1 and step
+    )
+    reach = 0
+    for step, size in pairs:
+        if step <= reach:
+            return True
+        reach += step * (size - 1)
+    return False
+
+
+def first_of_each(leaves: Sequence[torch.Tensor]) -> tuple[int, ...]:
+    """For each tensor the number of the first one that is the same object."""
+    ids = list(map(id, leaves))
+    return tuple(map(ids.index, ids))
+
+
+def static_strides(leaf: torch.Tensor, exactly: bool) -> tuple[int, ...] | None:
+    """The strides that the static input for ``leaf`` has; ``None``: those of a contiguous one.
+
+    What an operator of torch gives for a slice of rows is what it gives for a contiguous tensor.
+    It is not for one that is expanded, or permuted and sliced.
+    """
+    strides, in_rows = leaf.stride(), contiguous_strides(leaf.shape)
+    if strides == in_rows:
+        return None
+    if overlaps_itself(leaf):
+        return torch.empty_like(leaf, device="meta").stride()
+    if exactly:
+        return strides
+    least = 1
+    for size, stride in zip(reversed(leaf.shape), reversed(strides), strict=True):
+        if stride < least:
+            return None if leaf.is_contiguous() else strides
+        least = stride * max(1, size)
+    return None

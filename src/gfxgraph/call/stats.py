@@ -1,0 +1,104 @@
+"""The statistics of a graphed callable."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import Any
+
+from ..tables import fields, in_bytes, table
+
+__all__ = ["Counts", "GraphRow", "GraphedStats"]
+
+
+@dataclass(frozen=True)
+class GraphRow:
+    """A row of :class:`~gfxgraph.call.graphed.GraphedStats`.
+
+    Attributes:
+        key: shapes and dtypes of the tensors, and the other arguments.
+        pool_bytes: bytes by which its capture made the memory pool grow.
+        input_bytes: bytes of its static inputs.
+        private_bytes: bytes that the device holds for it alone: what its capture added to the pool
+            and to the memory of static inputs.
+        replays: how often it was replayed.
+        paths: ways that data takes through it; 1 where its course does not depend on data.
+        report: what was folded into it, and where the host takes over between its graphs.
+        compiled: whether it holds code of ``torch.compile``.
+    """
+
+    key: str
+    pool_bytes: int
+    input_bytes: int
+    private_bytes: int
+    replays: int
+    paths: int
+    report: list[str]
+    compiled: bool
+
+
+@dataclass(frozen=True)
+class GraphedStats:
+    """The counts, graphs and reasons of a graphed callable. Printed, they are a table.
+
+    Attributes:
+        captures: graphs captured.
+        replays: calls answered by a replay.
+        eager_calls: calls answered eagerly: the first call of each key, and fallbacks.
+        fallbacks: reason -> calls that ran eagerly for it.
+        evictions: graphs released because there were more than ``max_graphs``, or because another
+            needed the memory and they were never replayed.
+        recaptures: graphs captured again because a weight was rebound or moved.
+        graphs: a row a graph, least recently used first.
+        refused: arguments (as ``key`` of a row) -> why calls with such run eagerly.
+        pool_bytes: bytes of the memory pools that the graphs share.
+        input_bytes: bytes of all static inputs, shared ones counted once.
+        compile_s: seconds that runs took in which something was compiled; 0.0 without ``compile=``.
+        not_compiled: arguments (as ``key`` of a row) -> why their graph holds no compiled code
+            although ``compile=``, or the function itself, asks for it.
+        thrashing: why calls that could be captured are not, since nearly each is of a kind of its
+            own: what differs between them, and what to write.
+    """
+
+    captures: int
+    replays: int
+    eager_calls: int
+    fallbacks: dict[str, int]
+    evictions: int
+    recaptures: int
+    graphs: list[GraphRow]
+    refused: dict[str, str]
+    pool_bytes: int
+    input_bytes: int
+    compile_s: float
+    not_compiled: dict[str, str]
+    thrashing: tuple[str, ...]
+
+    def __str__(self) -> str:
+        return "\n".join(self._lines())
+
+    def _lines(self) -> list[str]:
+        memory = f"{in_bytes(self.pool_bytes)} in pools, {in_bytes(self.input_bytes)} of inputs"
+        counts = ("captures", "replays", "eager_calls", "evictions", "recaptures")
+        rows: list[tuple[str, Any]] = [(name, getattr(self, name)) for name in counts]
+        rows += [("memory", memory), ("thrashing", self.thrashing)]
+        rows += [("fallbacks", [f"{n} calls: {why}" for why, n in self.fallbacks.items()])]
+        rows += [("refused", self.refused)]
+        if self.not_compiled or self.compile_s:
+            rows += [("compile_s", self.compile_s), ("not_compiled", self.not_compiled)]
+        if not self.graphs:
+            return fields(rows)
+        graphs = [(g.key, g.replays, g.paths, in_bytes(g.private_bytes)) for g in self.graphs]
+        return fields(rows) + table(("graph", "replays", "paths", "memory"), graphs)
+
+
+@dataclass
+class Counts:
+    """The counts of a callable, without the replays of graphs that it still has."""
+
+    captures: int = 0
+    released_replays: int = 0
+    eager_calls: int = 0
+    evictions: int = 0
+    recaptures: int = 0
+    fallbacks: Counter[str] = field(default_factory=Counter)

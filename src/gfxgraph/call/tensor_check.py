@@ -1,0 +1,67 @@
+"""Whether tensors are of the kind that a graph was captured for, asked in one call to C++."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+
+__all__ = ["python_tensor_check", "tensor_check"]
+
+
+def tensor_check(leaves: Sequence[torch.Tensor]) -> Callable[..., bool]:
+    """A function of as many tensors: do they have the type, dtype, device, shape and strides?
+
+    It also answers ``False`` when autocast or inference mode were switched on or off, or a
+    dispatch mode is active. torch's own C++ guards where this torch has them; the same in Python
+    elsewhere.
+    """
+    try:
+        from torch._C._dynamo.guards import TensorGuards
+
+        guards = TensorGuards(*leaves, dynamic_dims_sizes=None, dynamic_dims_strides=None)
+        return guards.check
+    except (ImportError, TypeError):  # a private interface: gone, or called differently
+        return python_tensor_check(leaves)
+
+
+def python_tensor_check(leaves: Sequence[torch.Tensor]) -> Callable[..., bool]:
+    """The same as :func:`tensor_check` without private parts of torch."""
+
+    def describe(tensor: Any) -> Any:
+        return (
+            type(tensor),
+            tensor.dtype,
+            tensor.device,
+            tensor.shape,
+            tensor.stride(),
+            tensor.requires_grad and torch.is_grad_enabled(),
+            tensor.is_conj(),
+            tensor.is_neg(),
+        )
+
+    def modes() -> Any:
+        return (
+            torch.is_inference_mode_enabled(),
+            torch._C._len_torch_dispatch_stack(),
+            torch._C._functorch.peek_interpreter_stack() is None,
+            torch._C._get_tracing_state() is None,
+            *(torch.is_autocast_enabled(kind) for kind in ("cpu", "cuda")),
+        )
+
+    modes_then = modes()
+    expected = [describe(leaf) for leaf in leaves]
+
+    def check(*tensors: Any) -> bool:
+        once = len(set(map(id, tensors))) == len(tensors)
+        return (
+            once
+            and modes() == modes_then
+            and all(
+                isinstance(tensor, torch.Tensor) and describe(tensor) == wanted
+                for tensor, wanted in zip(tensors, expected, strict=True)
+            )
+        )
+
+    return check
