@@ -91,7 +91,6 @@ __all__ = [
     "BreakReport",
     "BridgedCUDAGraph",
     "CheckReport",
-    "CheckReport",
     "CompileLog",
     "ConditionalGraph",
     "DeviceFacts",

@@ -20,6 +20,7 @@ __all__ = [
     "SettingError",
     "TorchVersionError",
     "VerificationError",
+    "one_line",
 ]
 
 
@@ -92,3 +93,8 @@ class CaptureForbidden(GfxGraphError, _AcceleratorError):  # type: ignore[misc, 
     Also an instance of ``torch.AcceleratorError``, which torch raises on a GPU in the same place,
     so that code which handles the one handles the other.
     """
+
+
+def one_line(error: BaseException) -> str:
+    """Class and first line of an error."""
+    return f"{type(error).__name__}: {str(error).partition(chr(10))[0]}"

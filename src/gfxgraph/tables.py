@@ -6,9 +6,15 @@ import textwrap
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-__all__ = ["WIDTH", "Printed", "Sections", "fields", "filled", "in_bytes", "table"]
+__all__ = ["WIDTH", "Printed", "Sections", "counted", "fields", "filled", "in_bytes", "table"]
 
 WIDTH = 100
+
+
+def counted(count: int, what: str) -> str:
+    """``"1 launch"``, ``"2 launches"``."""
+    plural = f"{what}es" if what.endswith("ch") else f"{what}s"
+    return f"{count} {what if count == 1 else plural}"
 
 
 def filled(text: str, width: int = WIDTH) -> str:

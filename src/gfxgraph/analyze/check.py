@@ -13,13 +13,12 @@ from ..call.entry import SHARED, shares_memory
 from ..call.graphed import Graphed
 from ..call.signature import builder, constants, flatten
 from ..call.suitable import describe, unsuitable
+from ..device.capture_rules import is_move
 from ..device.emulated import EmulatedDevice
-from ..device.emulated_rules import is_move
-from ..errors import ArgumentError, CaptureError, DeviceError
+from ..errors import ArgumentError, CaptureError, DeviceError, one_line
 from ..graph.host_state import HostState
 from ..graph.locks import inside_gfxgraph
 from ..graph.state import PythonState
-from ..graph.warm_up import one_line
 from ..interpose.source import LineFinder, Source, users_line, users_line_of
 from ..record.collectives import refused
 from ..record.effects import UndoLog, Unexpected, storage_key
@@ -135,8 +134,7 @@ class _Check:
                                 f"check({self._name}): autograd of a CPU build of torch does not "
                                 "run on the pretended device. Check it with a CUDA or ROCm build."
                             ) from error
-                        what = f"{type(error).__name__}: {str(error).partition(chr(10))[0]}"
-                        return self._add("raises", what, users_line_of(error))
+                        return self._add("raises", one_line(error), users_line_of(error))
                     finally:
                         self.report.operations = recorder.recording.operations
                     varying = {key for key, _ in recorder.recording.writes}

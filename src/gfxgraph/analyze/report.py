@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any, Literal
 
 from ..record.rules import RULES, Effect
-from ..tables import filled
+from ..tables import counted, filled
 
-__all__ = ["CheckReport", "Hazard", "Report", "Severity", "counted", "within"]
+__all__ = ["CheckReport", "Hazard", "Report", "Severity", "within"]
 
 Severity = Literal["error", "warning", "note"]
 """``"error"``: it runs eagerly because of this; ``"warning"``: it captures by folding or branching;
@@ -34,11 +34,6 @@ def within(file: str) -> str:
     with suppress(ValueError):
         return str(Path(file).relative_to(Path.cwd()))
     return file
-
-
-def counted(count: int, what: str) -> str:
-    """``"1 hazard"``, ``"2 hazards"``."""
-    return f"{count} {what}{'' if count == 1 else 's'}"
 
 
 @dataclass

@@ -20,9 +20,9 @@ from rich.text import Text
 from ..errors import ArgumentError
 from ..interpose.source import users_line_of
 from ..record.rules import Effect
-from ..tables import filled
+from ..tables import counted, filled
 from .lint import Finding
-from .report import CheckReport, Hazard, Severity, counted, within
+from .report import CheckReport, Hazard, Severity, within
 
 __all__ = ["arguments", "fit", "load", "located", "made", "show", "show_findings"]
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 import threading
 import traceback
 from collections.abc import Callable
@@ -16,7 +15,9 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from ..device.operators import is_view
 from ..errors import ArgumentError
-from .log import Compilation, listening
+from ..interpose.source import is_users_file
+from ..tables import counted
+from .log import AFTER_BREAK, Compilation, listening
 
 __all__ = ["Break", "BreakReport", "Region", "graph_breaks"]
 
@@ -106,18 +107,18 @@ class BreakReport:
 
     def __str__(self) -> str:
         lines = [
-            f"{self.name}: {_counted(len(self.breaks), 'graph break')}, "
-            f"{_counted(len(self.regions), 'region')}; of {_counted(self.launches, 'launch')} "
+            f"{self.name}: {counted(len(self.breaks), 'graph break')}, "
+            f"{counted(len(self.regions), 'region')}; of {counted(self.launches, 'launch')} "
             f"of the eager call, {self.outside} in no region"
         ]
         if self.skipped:
-            lines.append(f"  {_counted(self.skipped, 'function')} not compiled at all")
+            lines.append(f"  {counted(self.skipped, 'function')} not compiled at all")
         for number, region in enumerate(self.regions, 1):
             times = f", run {region.calls} times" if region.calls != 1 else ""
             lines.append(
                 f"  region {number}: {region.file}:{region.line}, in {region.function}: "
-                f"{_counted(region.operations, 'operation')}, "
-                f"{_counted(region.launches, 'launch')}{times}"
+                f"{counted(region.operations, 'operation')}, "
+                f"{counted(region.launches, 'launch')}{times}"
             )
         for one in self.breaks:
             place = f"{one.file}:{one.line}, in {one.function}: {one.source}"
@@ -261,7 +262,7 @@ def _break(text: str, stack: Any) -> Break:
     return Break(
         file=frame.filename if frame else "",
         line=(frame.lineno or 0) if frame else 0,
-        function=_AFTER_BREAK.sub(r"\1", frame.name) if frame else "",
+        function=AFTER_BREAK.sub(r"\g<function>", frame.name) if frame else "",
         source=(frame.line or "") if frame else "",
         reason=first,
         explanation=" ".join(said["Explanation"]),
@@ -277,19 +278,12 @@ _BRANCHING = (
     "Hint: Use `torch.cond` to express dynamic control flow.",
     "Hint: Decide by what is known without the data, such as a shape or an argument of Python.",
 )
-_AFTER_BREAK = re.compile(r"^torch_dynamo_resume_in_(.+)_at_\d+$")
-_TORCH = f"{Path(torch.__file__).parent}/"
 
 
 def _innermost(stack: list[traceback.FrameSummary]) -> traceback.FrameSummary | None:
-    """The innermost frame that is not torch's own, else the innermost one."""
-    users = [frame for frame in stack if not frame.filename.startswith(_TORCH)]
+    """The user's innermost frame, else the innermost one."""
+    users = [frame for frame in stack if is_users_file(frame.filename)]
     return (users or list(stack) or [None])[-1]  # type: ignore[list-item]
-
-
-def _counted(count: int, what: str) -> str:
-    plural = f"{what}es" if what.endswith("ch") else f"{what}s"
-    return f"{count} {what if count == 1 else plural}"
 
 
 def _name(model: Any) -> str:

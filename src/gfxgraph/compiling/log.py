@@ -32,6 +32,7 @@ from torch._guards import CompileContext, TracingContext
 
 from ..interpose.modules import import_whole
 from ..interpose.patch import Claim, find, intercept
+from ..interpose.source import Source, is_the_users, is_users_file, users_line
 
 __all__ = ["Compilation", "CompileLog", "as_text", "compile_log", "listening"]
 
@@ -328,29 +329,25 @@ def _tell(compilation: Compilation) -> None:
         listener(compilation)
 
 
-_NOT_THE_USERS = (f"{Path(torch.__file__).parent}/", f"{Path(__file__).parents[1]}/")
-# The standard library and torch.fx have frames between a call and its compilation, too.
-_NO_CALLER = (*_NOT_THE_USERS, contextlib.__file__, "<eval_with_key>")
-_AFTER_BREAK = re.compile(r"torch_dynamo_resume_in_(?P<function>.+)_at_(?P<line>\d+)")
+AFTER_BREAK = re.compile(r"torch_dynamo_resume_in_(?P<function>.+)_at_(?P<line>\d+)")
+"""What Dynamo calls the rest of a function after a graph break."""
 
 
 def _describe(output: Any, module: torch.fx.GraphModule) -> dict[str, Any]:
     """What is known before the backend runs, which may change the graph."""
     code = output.root_tx.f_code
-    if code.co_filename.startswith(_NOT_THE_USERS):
+    if not is_the_users(code):
         # torch's own call of a module of its own, or that of call/compiled.py: of the variable fn.
         called = output.root_tx.f_locals.get("fn")
         code = getattr(getattr(called, "forward", called), "__code__", code)
     file, function, line = code.co_filename, code.co_name, code.co_firstlineno
-    resumed = _AFTER_BREAK.fullmatch(function)
+    resumed = AFTER_BREAK.fullmatch(function)
     if resumed:
         function, line = resumed["function"], int(resumed["line"])
-    caller: Any = sys._getframe() if file.startswith(_NOT_THE_USERS) else None
-    while caller is not None and caller.f_code.co_filename.startswith(_NO_CALLER):
-        caller = caller.f_back
-    if caller is not None:
-        file, line = caller.f_code.co_filename, caller.f_lineno
-        function = _AFTER_BREAK.sub(r"\g<function>", caller.f_code.co_name)
+    caller = Source() if is_users_file(file) else users_line()
+    if caller.file is not None:
+        file, line = caller.file, caller.line
+        function = AFTER_BREAK.sub(r"\g<function>", caller.function)
     backend = output.compiler_fn
     for attribute in ("_compiler_name", "compiler_name", "__name__"):
         name = getattr(backend, attribute, None)

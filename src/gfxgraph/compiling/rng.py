@@ -18,12 +18,10 @@ replaced, and whatever else they preserve stays preserved.
 from __future__ import annotations
 
 import logging
-import sys
 import threading
 import weakref
 from collections.abc import Callable
-from pathlib import Path
-from types import FrameType, TracebackType
+from types import TracebackType
 from typing import Any
 
 import torch
@@ -31,6 +29,7 @@ from torch._guards import CompileContext
 
 from ..interpose.dynamo import frames_compiled
 from ..interpose.patch import intercept
+from ..interpose.source import users_line
 from ..stats import log, tally
 
 __all__ = ["RngGuard", "guard_rng", "on_compile_in_capture", "tell_if_compiled"]
@@ -139,21 +138,4 @@ def _report(compilation: CompileContext) -> None:
         if compilation in _reported:
             return
         _reported.add(compilation)
-    on_compile_in_capture(_calling_line())
-
-
-_NOT_THE_USERS = tuple(
-    f"{path}/" for path in (Path(torch.__file__).parent, Path(__file__).parents[1])
-)
-
-
-def _calling_line() -> str:
-    """The innermost line of the stack that is not torch's, ours or the standard library's."""
-    frame: FrameType | None = sys._getframe(1)
-    while frame is not None:
-        file, module = frame.f_code.co_filename, str(frame.f_globals.get("__name__"))
-        standard = module.partition(".")[0] in sys.stdlib_module_names
-        if not file.startswith((*_NOT_THE_USERS, "<")) and not standard:
-            return f"{file}:{frame.f_lineno}, in {frame.f_code.co_name}"
-        frame = frame.f_back
-    return "(no line of Python)"
+    on_compile_in_capture(str(users_line()))

@@ -22,7 +22,7 @@ import torch
 import torch.utils._pytree as pytree
 
 from ..errors import ArgumentError, CaptureError, DeviceError
-from . import emulated_rules as rules
+from . import capture_rules as rules
 from .base import DeviceFacts, PoolHandle, generator_state
 from .emulated_capture import (
     Capture,

@@ -9,19 +9,18 @@ from typing import Any, NamedTuple, NoReturn
 
 import torch
 import torch.utils._pytree as pytree
-from torch import overrides
 from torch._ops import OpOverload
-from torch.utils import _python_dispatch as dispatch_stack
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from ..errors import CaptureError, CaptureForbidden
 from ..forking import in_child, new_lock
 from ..interpose.dynamo import step_aside, step_back
-from . import emulated_rules as rules
+from . import capture_rules as rules
 from .emulated_memory import MemoryPool
 from .emulated_shapes import ShapeInference
 from .operator_table import Call, copies_host_scalar, refusal
 from .operators import (
+    ALLOCATIONS,
     is_composite,
     is_view,
     outside_of_modes,
@@ -29,11 +28,9 @@ from .operators import (
     run_composite,
     written_tensors,
 )
-from .overrides import HiddenFunctionMode, hidden_modes
+from .overrides import MODE_STACKS, HiddenFunctionMode, hidden_modes, remove_modes
 
 __all__ = ["Capture", "Operation", "current_capture", "forget_closed", "generator_id", "run"]
-
-_function_stack: Any = overrides  # has no types
 
 # The device has one stream: whatever thread replays, graphs run one after the other.
 _stream = new_lock()
@@ -115,11 +112,12 @@ class Capture:
         self._replaced = _host_calls.replaced()
         self._replaced.enter_context(hidden_modes())
         step_aside()
-        _function_stack._push_mode(_FunctionMode(self))
+        (_, _, push_function), (_, _, push_dispatch) = MODE_STACKS
+        push_function(_FunctionMode(self))
         # Not through __enter__: the flags it sets are of the process, not of the thread.
         mode = _DispatchMode(self)
         _thread.modes.append(mode)
-        dispatch_stack._push_mode(mode)
+        push_dispatch(mode)
 
     def close(self) -> None:
         """Stop seeing what this thread does; on another thread, leave modes that do nothing."""
@@ -192,7 +190,8 @@ class Capture:
         for tensor, shadow in resized:
             self._resize(tensor, shadow.size(), shadow.stride())
         returned, targets = self._lend_results(op, results, args, kwargs)
-        if name not in _ALLOCATIONS:
+        # A graph holds no allocations: what a replay does not write keeps what the last one left.
+        if name not in ALLOCATIONS:
             if not tensors:
                 kwargs = _with_dtype(op, kwargs, returned)
             args, kwargs = pytree.tree_map_only(torch.Tensor, self._internal, (args, kwargs))
@@ -327,12 +326,7 @@ class _DispatchMode(TorchDispatchMode):  # type: ignore[no-untyped-call, unused-
         if not self.capture.is_open:
             return func(*args, **kwargs)
         if is_composite(func):
-            # In inference mode these arrive whole; torch's own kernel takes them to pieces.
-            dispatch_stack._push_mode(self)
-            try:
-                return run_composite(func, args, kwargs)
-            finally:
-                dispatch_stack._pop_mode()
+            return run_composite(func, args, kwargs, self)
         with outside_of_modes():
             return self.capture.record(func, args, kwargs)
 
@@ -358,29 +352,11 @@ _host_calls = rules.HostCalls(lambda: current_capture() is not None, _refuse)
 
 
 def _remove_modes(which: Callable[[Capture], bool]) -> None:
-    """Take modes of captures out of this thread's stacks, also from under the modes of others."""
-    stacks: tuple[tuple[Any, Any, Any], ...] = (
-        (
-            _function_stack._get_current_function_mode,
-            _function_stack._pop_mode,
-            _function_stack._push_mode,
-        ),
-        (
-            dispatch_stack._get_current_dispatch_mode,
-            dispatch_stack._pop_mode,
-            dispatch_stack._push_mode,
-        ),
-    )
-    for top, pop, push in stacks:
-        kept = []
-        while top() is not None:
-            mode = pop()
-            if not (isinstance(mode, (_FunctionMode, _DispatchMode)) and which(mode.capture)):
-                kept.append(mode)
-            elif mode in _thread.modes:
-                _thread.modes.remove(mode)
-        for mode in reversed(kept):
-            push(mode)
+    """Take modes of captures off this thread's stacks, also from under the modes of others."""
+    kinds = (_FunctionMode, _DispatchMode)
+    for mode in remove_modes(lambda mode: isinstance(mode, kinds) and which(mode.capture)):
+        if mode in _thread.modes:
+            _thread.modes.remove(mode)
 
 
 def _forget() -> None:
@@ -392,19 +368,6 @@ def _forget() -> None:
 
 
 in_child(_forget)
-
-
-# A graph does not contain these: memory that is not written keeps what the last replay left.
-_ALLOCATIONS = frozenset(
-    {
-        "aten::empty",
-        "aten::empty_like",
-        "aten::empty_permuted",
-        "aten::empty_strided",
-        "aten::new_empty",
-        "aten::new_empty_strided",
-    }
-)
 
 
 @cache

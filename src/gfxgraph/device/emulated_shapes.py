@@ -12,7 +12,7 @@ import torch.utils._pytree as pytree
 from torch._ops import OpOverload
 
 from ..forking import new_lock
-from . import emulated_rules as rules
+from . import capture_rules as rules
 from .base import generator_state
 
 __all__ = ["ShapeInference"]

@@ -1,8 +1,9 @@
-"""Function modes of ours, which eager execution does not have, and hiding them from torch.
+"""Our modes on torch's mode stacks: taking them off, and hiding function modes from torch.
 
 ``torch.nn`` takes its fast paths (fused encoder layers, nested tensors where there is padding)
 only where ``torch.overrides.has_torch_function`` says that nobody overrides torch's functions. A
-function mode overrides all of them, so a run that we watch would be another program.
+function mode overrides all of them, so a run under one of ours would take other paths than eager
+execution does.
 """
 
 from __future__ import annotations
@@ -13,10 +14,31 @@ from typing import Any
 import torch
 from torch import overrides
 from torch.overrides import TorchFunctionMode
+from torch.utils import _python_dispatch as dispatch_stack
 
 from ..interpose.patch import Claim, intercept
 
-__all__ = ["HiddenFunctionMode", "hidden_modes"]
+__all__ = ["MODE_STACKS", "HiddenFunctionMode", "hidden_modes", "remove_modes"]
+
+_function_stack: Any = overrides  # has no types
+MODE_STACKS: tuple[tuple[Any, Any, Any], ...] = tuple(
+    (getattr(stack, f"_get_current_{kind}_mode"), stack._pop_mode, stack._push_mode)
+    for stack, kind in ((_function_stack, "function"), (dispatch_stack, "dispatch"))
+)
+"""Of function modes and of dispatch modes: look at the top of this thread's stack, pop, push."""
+
+
+def remove_modes(which: Callable[[Any], bool]) -> list[Any]:
+    """Take modes off this thread's stacks, also from under the modes of others; returns them."""
+    removed: list[Any] = []
+    for top, pop, push in MODE_STACKS:
+        kept: list[Any] = []
+        while top() is not None:
+            mode = pop()
+            (removed if which(mode) else kept).append(mode)
+        for mode in reversed(kept):
+            push(mode)
+    return removed
 
 
 class HiddenFunctionMode(TorchFunctionMode):

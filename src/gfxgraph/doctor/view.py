@@ -10,8 +10,8 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from ..analyze.report import counted
 from ..device.platform import Platform
+from ..tables import counted
 from .checks import Finding, Level
 from .doctor import Diagnosis
 

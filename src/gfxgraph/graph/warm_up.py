@@ -14,7 +14,7 @@ from typing import Any, Literal, TypeAlias
 import torch
 
 from ..device import Device
-from ..errors import CaptureError, CompileError
+from ..errors import CaptureError, CompileError, one_line
 from ..interpose.cuda_calls import listening
 from ..interpose.host_reads import HostReads
 from ..interpose.patch import substitute
@@ -363,11 +363,6 @@ def cloned(outputs: Sequence[torch.Tensor], written: Sequence[torch.Tensor]) -> 
 def some(names: list[str]) -> str:
     """The first of ``names``, for a message."""
     return ", ".join(names[:3]) + (" ..." if len(names) > 3 else "")
-
-
-def one_line(error: BaseException) -> str:
-    """Class and first line of an error."""
-    return f"{type(error).__name__}: {str(error).partition(chr(10))[0]}"
 
 
 def report_line(event: Event) -> str:

@@ -20,14 +20,15 @@ from .patch import find, intercept
 __all__ = [
     "CLASSES",
     "DEFAULT",
-    "HEARD",
     "IS_CAPTURING",
+    "OBSERVED",
     "Answer",
     "Listener",
     "Observer",
     "attached",
     "listening",
     "observe",
+    "torch_place",
 ]
 
 
@@ -59,7 +60,7 @@ the caller gets.
 """
 
 # Call -> (kind, what it gives where the original is not called).
-HEARD: dict[str, tuple[str, Any]] = {
+OBSERVED: dict[str, tuple[str, Any]] = {
     "torch.cuda.synchronize": ("synchronize", None),
     "torch._C._cuda_synchronize": ("synchronize", None),
     "torch.cpu.synchronize": ("synchronize", None),
@@ -110,6 +111,17 @@ IS_CAPTURING = (
 )
 
 
+def torch_place(path: str, may_be_missing: bool = False) -> tuple[Any, str] | None:
+    """Owner and name of the attribute at ``path``; ``None`` where this torch has no such thing.
+
+    Args:
+        path: such as ``"torch.cuda.Stream.query"``.
+        may_be_missing: the owner suffices.
+    """
+    place = find(path.replace(".", ":", 1))
+    return place if place is not None and (may_be_missing or hasattr(*place)) else None
+
+
 class _Local(threading.local):
     listener: Listener | None = None
 
@@ -136,7 +148,7 @@ def listening(observer: Observer, *, answer_capturing: bool = False) -> Iterator
 def attached(listener: Listener) -> Iterator[None]:
     """``listener`` takes the calls of this thread."""
     before = _local.listener
-    with _replaced((*HEARD, *listener.more), listener):
+    with _replaced((*OBSERVED, *listener.more), listener):
         _local.listener = listener
         try:
             yield
@@ -149,14 +161,14 @@ def _replaced(paths: Iterable[str], listener: Listener) -> Iterator[None]:
     """Calls of this thread of what is at ``paths``, as far as torch has it, go to ``listener``."""
     with ExitStack() as stack:
         for path in paths:
-            place = find(path.replace(".", ":", 1))
-            if place is not None and (hasattr(*place) or path.startswith(_MAY_BE_MADE)):
-                handler = functools.partial(_heard_by, listener, path)
+            place = torch_place(path, may_be_missing=path.startswith(_MAY_BE_MADE))
+            if place is not None:
+                handler = functools.partial(_pass_on, listener, path)
                 stack.enter_context(intercept(*place, handler))
         yield
 
 
-def _heard_by(listener: Listener, path: str, original: Any, *args: Any, **kwargs: Any) -> Any:
+def _pass_on(listener: Listener, path: str, original: Any, *args: Any, **kwargs: Any) -> Any:
     return listener.call(path, original, args, kwargs)
 
 
@@ -188,9 +200,9 @@ class Listener:
 
     def call(self, path: str, original: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """``original(*args, **kwargs)`` of this thread, which is found at ``path``."""
-        if self._inside or path not in self.heard:
+        if self._inside or path not in self.observed:
             return self.perform(path, original, args, kwargs)
-        kind, unless_called = self.heard[path]
+        kind, unless_called = self.observed[path]
         self._inside = True  # what torch and the observer call in turn is not the function's doing
         try:
             given = (*args, *kwargs.values())
@@ -213,9 +225,9 @@ class Listener:
             self._inside = False
 
     @property
-    def heard(self) -> dict[str, tuple[str, Any]]:
+    def observed(self) -> dict[str, tuple[str, Any]]:
         """The calls that are reported."""
-        return HEARD
+        return OBSERVED
 
     def perform(
         self, path: str, original: Any, args: tuple[Any, ...], kwargs: dict[str, Any]

@@ -16,7 +16,14 @@ from typing import Any
 import torch
 import typing_extensions
 
-__all__ = ["LineFinder", "Source", "is_the_users", "users_line", "users_line_of"]
+__all__ = [
+    "LineFinder",
+    "Source",
+    "is_the_users",
+    "is_users_file",
+    "users_line",
+    "users_line_of",
+]
 
 _NOT_THE_USERS = tuple(
     f"{path}{end}"
@@ -25,6 +32,7 @@ _NOT_THE_USERS = tuple(
         (Path(typing_extensions.__file__), ""),  # around what torch calls deprecated
         (Path(__file__).parents[1], "/"),
         ("<gfxgraph>", ""),
+        ("<eval_with_key>", ""),  # what torch.fx generates
         ("<frozen", ""),
         ("<string>", ""),
     )
@@ -131,7 +139,11 @@ class LineFinder:
 
 def is_the_users(code: CodeType) -> bool:
     """Whether it is neither torch's nor ours nor Python's own."""
-    file = code.co_filename
+    return is_users_file(code.co_filename)
+
+
+def is_users_file(file: str) -> bool:
+    """Whether code of this file is neither torch's nor ours nor Python's own."""
     if file.startswith(_NOT_THE_USERS):
         return file.startswith(_THE_USERS)
     return not file.startswith(_STDLIB) or file.startswith(_SITE)

@@ -166,8 +166,7 @@ class KnownTensors(TorchDispatchMode):
         composite, draws, writes = _facts(func)
         self.may_draw |= draws
         if composite:
-            with self:
-                return run_composite(func, args, kwargs)
+            return run_composite(func, args, kwargs, self)
         if func is torch.ops.aten.lift_fresh.default:  # torch.tensor(2.0): made in this run
             readable.add(storage_key(args[0]))
         for value in (*args, *kwargs.values()):

@@ -16,15 +16,20 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any, Literal, NamedTuple, TypeAlias
 
 import torch
-from torch import overrides
 from torch._ops import HigherOrderOperator, OpOverload
-from torch.utils import _python_dispatch as dispatch_stack
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from ..device import emulated_rules
+from ..device import capture_rules
 from ..device.operator_table import Call, copies_host_scalar, may_refuse, refusal
-from ..device.operators import is_composite, is_view, may_write, run_composite, written_tensors
-from ..device.overrides import HiddenFunctionMode, hidden_modes
+from ..device.operators import (
+    ALLOCATIONS,
+    is_composite,
+    is_view,
+    may_write,
+    run_composite,
+    written_tensors,
+)
+from ..device.overrides import MODE_STACKS, HiddenFunctionMode, hidden_modes, remove_modes
 from ..forking import in_child
 from ..interpose.cuda_calls import Answer
 from ..interpose.dynamo import Uncompiled
@@ -48,17 +53,6 @@ call to call, such as an argument, random numbers, or a kernel that torch does n
 _NO_ROOTS: Provenance = frozenset()
 
 _READS = {"aten::_local_scalar_dense": "Tensor.item()", "aten::equal": "torch.equal()"}
-_ALLOCATIONS = frozenset(
-    f"aten::{name}"
-    for name in (
-        "empty",
-        "empty_like",
-        "empty_permuted",
-        "empty_strided",
-        "new_empty",
-        "new_empty_strided",
-    )
-)
 _OVERWRITES = frozenset({"aten::copy_", "aten::fill_", "aten::zero_"})
 _COPIES = frozenset({"aten::_to_copy", "aten::copy_", "aten::_copy_from"})
 _LIFT = torch.ops.aten.lift_fresh.default
@@ -116,9 +110,9 @@ _local = threading.local()
 
 
 def current_interceptor() -> Interceptor | None:
-    """The watch of this thread, while it sees a function run."""
-    watch: Interceptor | None = getattr(_local, "watch", None)
-    return watch if watch is not None and not watch.quiet else None
+    """The interceptor of this thread, while it sees a function run."""
+    found: Interceptor | None = getattr(_local, "interceptor", None)
+    return found if found is not None and not found.quiet else None
 
 
 class Point(NamedTuple):
@@ -240,8 +234,8 @@ class Interceptor:
     @contextmanager
     def watching(self) -> Iterator[None]:
         """See what this thread does."""
-        before = getattr(_local, "watch", None)
-        _local.watch = self
+        before = getattr(_local, "interceptor", None)
+        _local.interceptor = self
         self._modes = modes = (_FunctionMode(self), _DispatchMode(self))
         uncompiled = Uncompiled()
         try:
@@ -258,11 +252,11 @@ class Interceptor:
             if uncompiled.asked:
                 self.called_compiled()
             self._modes = ()  # they hold us, and we hold tensors
-            _local.watch = before
+            _local.interceptor = before
 
     def to_top(self) -> None:
         """Put our modes above those that a capture of the emulated device has brought."""
-        for (top, pop, push), mode in zip(_STACKS, self._modes, strict=True):
+        for (top, pop, push), mode in zip(MODE_STACKS, self._modes, strict=True):
             others = []
             while top() is not None:
                 others.append(pop())
@@ -338,7 +332,7 @@ class Interceptor:
         # While an operation is in our hands it is us who ask for its storages.
         if pointer is not None and not (self.handling and func is torch.Tensor.untyped_storage):
             self.expose([tensor], pointer)
-        name = emulated_rules.HOST_READ_FUNCTIONS.get(func)
+        name = capture_rules.HOST_READ_FUNCTIONS.get(func)
         on_device = self.on_device(tensor)
         if name is not None and func is torch.Tensor.cpu:
             if on_device and self.emulated:
@@ -636,7 +630,7 @@ class Interceptor:
         return constant
 
     def _host_copy(self, func: Any, args: Any, kwargs: Any) -> str | None:
-        return emulated_rules.is_host_copy(func, args, kwargs, lambda t: not self.on_device(t))
+        return capture_rules.is_host_copy(func, args, kwargs, lambda t: not self.on_device(t))
 
     def _constant_call(self, what: str, func: Any, args: Any, kwargs: Any) -> Any:
         host = tuple(tensors_in((args, kwargs)))
@@ -653,22 +647,16 @@ class Interceptor:
                 self._host[self.name(tensor)] = tensor.untyped_storage()
 
 
-_function_stack: Any = overrides  # has no types
-_STACKS: tuple[tuple[Any, Any, Any], ...] = tuple(
-    (getattr(stack, f"_get_current_{kind}_mode"), stack._pop_mode, stack._push_mode)
-    for stack, kind in ((_function_stack, "function"), (dispatch_stack, "dispatch"))
-)
-
 _RAISE_ON_DEVICE = (torch.Tensor.numpy, torch.Tensor.__array__)
 
 
 class _FunctionMode(HiddenFunctionMode):
-    def __init__(self, watch: Interceptor) -> None:
+    def __init__(self, interceptor: Interceptor) -> None:
         super().__init__()
-        self._watch = watch
+        self._interceptor = interceptor
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        return self._watch.called(func, args, kwargs or {})
+        return self._interceptor.called(func, args, kwargs or {})
 
 
 class _DispatchMode(TorchDispatchMode):
@@ -680,22 +668,18 @@ class _DispatchMode(TorchDispatchMode):
         # Else torch wraps the method below, and imports Dynamo when it first runs: a second.
         return False
 
-    def __init__(self, watch: Interceptor) -> None:
+    def __init__(self, interceptor: Interceptor) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
-        self._watch = watch
+        self._interceptor = interceptor
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if isinstance(func, OpOverload) and is_composite(func):
-            dispatch_stack._push_mode(self)
-            try:
-                return run_composite(func, args, kwargs or {})
-            finally:
-                dispatch_stack._pop_mode()
-        self._watch.handling += 1
+            return run_composite(func, args, kwargs or {}, self)
+        self._interceptor.handling += 1
         try:
-            return self._watch.dispatch(func, args, kwargs or {})
+            return self._interceptor.dispatch(func, args, kwargs or {})
         finally:
-            self._watch.handling -= 1
+            self._interceptor.handling -= 1
 
 
 def _named(call: str) -> Callable[..., Any]:
@@ -729,7 +713,7 @@ class _Operator:
 
     def __init__(self, func: OpOverload) -> None:
         name, view = func._schema.name, is_view(func) or torch.Tag.inplace_view in func.tags
-        self.allocates = name in _ALLOCATIONS
+        self.allocates = name in ALLOCATIONS
         self.nested = name.startswith("aten::_nested_") and not name.endswith("_left_aligned")
         # Code of others may take strides and addresses for what it likes.
         self.asks_layout = func is _AS_STRIDED or func.namespace not in ("aten", "prims")
@@ -769,14 +753,14 @@ def lifting_of_host_data() -> Claim:
     return override(torch._C, "_only_lift_cpu_tensors", True, get=flag, put=put)
 
 
-def _launches_of_triton(watch: Interceptor) -> AbstractContextManager[Any]:
+def _launches_of_triton(interceptor: Interceptor) -> AbstractContextManager[Any]:
     """See the tensors that Triton kernels are launched with: torch does not know such kernels."""
     place = find("triton.runtime.jit:JITFunction.run")
     if place is None:  # not loaded: no kernel was launched so far
         return nullcontext()
 
     def run(original: Any, kernel: Any, *args: Any, **kwargs: Any) -> Any:
-        watch.expose(tensors_in((args, kwargs)), f"Triton kernel {kernel.__name__}")
+        interceptor.expose(tensors_in((args, kwargs)), f"Triton kernel {kernel.__name__}")
         return original(kernel, *args, **kwargs)
 
     return intercept(*place, run)
@@ -785,16 +769,10 @@ def _launches_of_triton(watch: Interceptor) -> AbstractContextManager[Any]:
 def _forget() -> None:
     """In a child of fork() nobody watches; the thread that did may be the one that forked."""
     torch._C._set_only_lift_cpu_tensors(False)
-    if getattr(_local, "watch", None) is None:
+    if getattr(_local, "interceptor", None) is None:
         return
-    _local.watch = None
-    for top, pop, push in _STACKS:
-        modes = []
-        while top() is not None:
-            modes.append(pop())
-        for mode in reversed(modes):
-            if not isinstance(mode, (_FunctionMode, _DispatchMode)):
-                push(mode)
+    _local.interceptor = None
+    remove_modes(lambda mode: isinstance(mode, (_FunctionMode, _DispatchMode)))
 
 
 in_child(_forget)

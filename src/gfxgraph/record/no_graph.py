@@ -38,9 +38,9 @@ def no_graph(fn: F) -> F:
 
     @functools.wraps(fn)
     def call(*args: Any, **kwargs: Any) -> Any:
-        watch = current_interceptor()
-        if watch is not None:
-            return watch.user_call(fn, args, kwargs)
+        interceptor = current_interceptor()
+        if interceptor is not None:
+            return interceptor.user_call(fn, args, kwargs)
         return perform(fn, *args, **kwargs)
 
     call.__gfxgraph_no_graph__ = True  # type: ignore[attr-defined]

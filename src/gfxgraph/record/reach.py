@@ -94,8 +94,7 @@ class Reach(TorchDispatchMode):
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
         if isinstance(func, OpOverload) and is_composite(func):
-            with self:
-                return run_composite(func, args, kwargs)
+            return run_composite(func, args, kwargs, self)
         given = list(tensors_in((args, kwargs)))
         with outside_of_modes():
             masks = {id(t): m for t in given if (m := self.reached(t)) is not None}

@@ -13,8 +13,8 @@ from ..device.base import generator_state
 from ..interpose.cuda_calls import (
     CLASSES,
     DEFAULT,
-    HEARD,
     IS_CAPTURING,
+    OBSERVED,
     Listener,
     Observer,
     observe,
@@ -316,9 +316,9 @@ class FakeDevice(Listener):
         self._answers = {path: getattr(self, name) for path, name in _ANSWERS.items()}
 
     @property
-    def heard(self) -> dict[str, tuple[str, Any]]:
+    def observed(self) -> dict[str, tuple[str, Any]]:
         """The calls that are reported."""
-        return _HEARD_WITHOUT_DEVICE
+        return _OBSERVED_WITHOUT_DEVICE
 
     def perform(
         self, path: str, original: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
@@ -332,7 +332,7 @@ class FakeDevice(Listener):
         if answer is not None:
             return answer(*args, **kwargs)
         if path.startswith(("torch.cuda.", "torch._C.", "torch.accelerator.")):
-            return self.heard[path][1]
+            return self.observed[path][1]
         return original(*args, **kwargs)
 
     def _construct(
@@ -467,12 +467,13 @@ _ANSWERS: dict[str, str] = {
     },
 }
 
-_HEARD_WITHOUT_DEVICE = {
-    **{path: heard for path, heard in HEARD.items() if not path.startswith("torch.cpu.")},
+_OBSERVED_WITHOUT_DEVICE = {
+    **{path: call for path, call in OBSERVED.items() if not path.startswith("torch.cpu.")},
     "torch.cuda.graph.__enter__": ("capture", None),
     "torch.cuda.make_graphed_callables": ("capture", None),
 }
 
 FakeDevice.more = frozenset(
-    {*IS_CAPTURING, *CLASSES, *_CONSTANT_ANSWERS, *_ANSWERS, *_HEARD_WITHOUT_DEVICE} - {*HEARD}
+    {*IS_CAPTURING, *CLASSES, *_CONSTANT_ANSWERS, *_ANSWERS, *_OBSERVED_WITHOUT_DEVICE}
+    - {*OBSERVED}
 )

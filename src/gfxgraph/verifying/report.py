@@ -5,8 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
-from ..analyze.report import counted
-from ..tables import filled, table
+from ..tables import counted, filled, table
 
 __all__ = [
     "Cause",

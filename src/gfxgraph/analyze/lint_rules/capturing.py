@@ -7,6 +7,7 @@ import builtins
 import re
 from collections.abc import Iterable, Iterator
 
+from ...record.rules import RULES as HAZARDS
 from .captures import Capture, captures
 from .reach import graphed_functions, reached, running_calls
 from .source import Function, LintRule, Mark, Source, assigned, short
@@ -257,10 +258,8 @@ def capture(x):
         id="default-stream-in-capture",
         title="captured code puts work on the default stream",
         severity="error",
-        why="A capture does not see work on the default stream: it runs once, at capture, and is "
-        "silently not in the graph.",
-        remedy="Leave out torch.cuda.stream(torch.cuda.default_stream()); the current stream is "
-        "right.",
+        why=HAZARDS["default-stream"].why,
+        remedy=HAZARDS["default-stream"].remedy,
         bad=_WARM
         + "        with torch.cuda.stream(torch.cuda.default_stream()):\n            y = model(x)\n"
         + "    return graph, y\n",
