@@ -455,7 +455,7 @@ def _flatten_weights(call: Call, weights: list[torch.Tensor], *args: Any) -> tor
 
 
 _SPECIAL: dict[str, Callable[..., Any]] = {
-    "aten::local_scalar_dense": _item,
+    "aten::_local_scalar_dense": _item,
     "aten::equal": _truth,
     "aten::allclose": _truth,
     "aten::_to_copy": _to_copy,
