@@ -1009,10 +1009,10 @@ def test_another_thread_is_on_the_machine_as_it_is():
 def test_the_first_to_pretend_may_be_a_thread_that_ends():
     code = """
 import threading, torch
-from gfxgraph.simulate.world import Pretend
+from gfxgraph.simulate.world import SimulatedCuda
 
 def pretend():
-    with Pretend():
+    with SimulatedCuda():
         x = torch.ones(3).to(torch.device("cuda"))
         devices.append(str((x + torch.ones(3, device="cuda")).device))
 

@@ -152,7 +152,7 @@ def release_waiting() -> None:
 
 def is_inside_gfxgraph() -> bool:
     """Whether this thread is inside a run, a warm-up or a capture that we have started."""
-    return getattr(_local, "busy", False)
+    return getattr(_local, "is_inside_gfxgraph", False)
 
 
 @contextmanager
