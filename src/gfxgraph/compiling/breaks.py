@@ -1,4 +1,4 @@
-"""Where torch.compile breaks a function into regions, why, and what each region holds."""
+"""Finds where torch.compile breaks a function into regions, why, and what each region holds."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class Region:
 
 @dataclass(frozen=True)
 class Break:
-    """A place where Dynamo goes back to Python.
+    """A graph break: a place where Dynamo goes back to Python.
 
     Attributes:
         file: the user's file; ``""`` where torch does not say.
@@ -56,9 +56,9 @@ class Break:
         function: the function that it is in.
         source: the text of the line.
         reason: why, in one sentence of torch's.
-        explanation: what more torch says, ``""`` where it says no more. Of a branch that depends
-            on data, which torch often does not explain, what we say.
-        hints: what torch advises, or what we do.
+        explanation: torch's explanation, ``""`` if it has none. A branch that depends on data gets
+            one of ours, since torch often has none.
+        hints: torch's advice, or ours.
     """
 
     file: str
@@ -78,8 +78,8 @@ class BreakReport:
         name: the function.
         regions: the regions, in the order in which they were compiled.
         breaks: the breaks, each place and reason once.
-        skipped: functions that Dynamo gave up as a whole, so that they run eagerly; it does so for
-            a break inside of a loop or of a ``with`` block.
+        skipped: functions that Dynamo gave up as a whole, so that they run eagerly. A break inside
+            a loop or a ``with`` block does that.
         launches: operations of the whole call that launch work on the device when run eagerly.
     """
 
@@ -131,16 +131,16 @@ class BreakReport:
 def graph_breaks(model: Callable[..., Any], *args: Any, **kwargs: Any) -> BreakReport:
     """Where ``torch.compile`` would break ``model`` into regions for these arguments, and why.
 
-    Runs the function twice, once eagerly and once in the regions that Dynamo makes of it, each run
-    as it is: nothing is generated, so no compiler is needed. Needs no GPU. What the function writes
-    (a cache, a counter) is written twice.
+    Runs the function twice: once eagerly, and once in the regions that Dynamo makes of it. No code
+    is generated, so it needs no compiler and no GPU. The function's writes (a cache, a counter)
+    happen twice.
 
-    ``torch._dynamo.reset()`` is called before and after it, as :func:`torch._dynamo.explain` does:
-    whatever was compiled in this process is compiled again when it is next called.
+    It calls ``torch._dynamo.reset()`` before and after, as :func:`torch._dynamo.explain` does:
+    functions that this process has compiled are compiled again at their next call.
 
     Args:
-        model: the function or module, not compiled yet; of what :func:`gfxgraph.graphed` or
-            :func:`gfxgraph.compile` made, the function that they were given.
+        model: the function or module, not compiled yet. Of a callable from :func:`gfxgraph.graphed`
+            or :func:`gfxgraph.compile` it takes the function inside.
         args: its arguments.
         kwargs: its keyword arguments.
 
@@ -160,7 +160,8 @@ def graph_breaks(model: Callable[..., Any], *args: Any, **kwargs: Any) -> BreakR
         or getattr(model, "_compiled_call_impl", None) is not None  # module.compile()
     ):
         raise ArgumentError(
-            f"graph_breaks({_name(model)}): it is compiled already; give what was compiled."
+            f"graph_breaks({_name(model)}): it is compiled already; pass the function that was "
+            "compiled."
         )
     from torch._dynamo.utils import counters, get_compilation_metrics, graph_break_reasons
 
@@ -187,7 +188,7 @@ def graph_breaks(model: Callable[..., Any], *args: Any, **kwargs: Any) -> BreakR
 
 
 def _is_opaque(model: Any) -> bool:
-    """Whether it is one of our callables, at which Dynamo always breaks."""
+    """Whether Dynamo always breaks at ``model``: it is one of our callables."""
     return bool(getattr(type(model).__call__, "_torchdynamo_disable", False))
 
 
@@ -252,7 +253,7 @@ def _break(text: str, stack: Any) -> Break:
     frame = _innermost(stack)
     first, *more = (line.strip() for line in text.splitlines() if line.strip())
     if first == _BRANCHING[0] or first.startswith("generic_jump "):
-        # Dynamo says it in two ways, one of them without a word more.
+        # Dynamo reports it in two ways, one of them without an explanation.
         first, *more = _BRANCHING
     said: dict[str, list[str]] = {"Explanation": [], "Hint": []}
     for line in more:
@@ -272,11 +273,11 @@ def _break(text: str, stack: Any) -> Break:
 
 _BRANCHING = (
     "Data-dependent branching",
-    "Explanation: What is done next depends on the values of a tensor, as in `if x.sum() > 0:`. "
-    "Dynamo does not know them, so it compiles what comes before and after for itself.",
+    "Explanation: The next step depends on the values of a tensor, as in `if x.sum() > 0:`. "
+    "Dynamo does not know them, so it compiles the code before and after separately.",
     "Hint: Compute both sides and choose with `torch.where`, where both are cheap.",
     "Hint: Use `torch.cond` to express dynamic control flow.",
-    "Hint: Decide by what is known without the data, such as a shape or an argument of Python.",
+    "Hint: Decide by something known without the data, such as a shape or a Python argument.",
 )
 
 

@@ -1,12 +1,11 @@
-"""What torch compiled: how long it took, what went in, how many kernels came out.
+"""Logs what torch compiles: host time, graph nodes, kernels.
 
 Every backend of ``torch.compile`` is called from ``OutputGraph.call_user_compiler`` (read in the
 sources of torch 2.8 to 2.15), for first compilations, recompilations and what follows a graph break
-alike. Inductor compiles a backward graph when it is first needed, in ``_compile_fx_inner``, and
-every graph that it made or found in a cache, with the count of its kernels, passes
-``CompiledFxGraph.post_compile``. These three are replaced while somebody listens. What is compiled
-and the keys of torch's caches do not see it: neither the graph nor the backend nor a setting is
-changed.
+alike. Inductor compiles a backward graph when it is first needed, in ``_compile_fx_inner``. Every
+graph that it made or found in a cache, with the count of its kernels, passes
+``CompiledFxGraph.post_compile``. We replace these three while somebody listens. The replacements
+change neither the graph nor the backend nor a setting, so the keys of torch's caches stay the same.
 """
 
 from __future__ import annotations
@@ -43,7 +42,7 @@ class Compilation:
 
     Attributes:
         id: torch's number of the compilation: ``"2/1"`` is the first recompilation of the third
-            frame that it met; what follows a graph break is a frame of its own.
+            frame that it met; the code after a graph break is a frame of its own.
         function: the function that the graph is part of; of torch's own functions, such as
             ``Sequential.forward``, the one that called them.
         file: its file.
@@ -81,7 +80,7 @@ class Compilation:
 
 
 class CompileLog:
-    """What was compiled, in the order in which it was done; grows while the block is open.
+    """The compilations in their order; grows while the block is open.
 
     ``print`` shows it as a table, ``rich.print`` in colours.
     """
@@ -160,9 +159,9 @@ def compile_log() -> Iterator[CompileLog]:
         print(log)
         log.to_json("compilations.json")
 
-    Compilations, recompilations, and each graph of a function that breaks into several, of any
-    backend; with Inductor also backward graphs, which it compiles when they are first needed.
-    Nothing is added to torch when no block is open.
+    The log holds compilations, recompilations, and each graph of a function that breaks into
+    several, of any backend. With Inductor it also holds backward graphs, which are compiled when
+    they are first needed. Nothing is added to torch when no block is open.
     """
     log = CompileLog()
     with listening(log._compilations.append):
@@ -211,11 +210,11 @@ def _intercept_what_is_loaded() -> None:
 
 @dataclass
 class _Made:
-    """What Inductor has made in a compilation so far.
+    """The graphs that Inductor has made in a compilation so far.
 
     Attributes:
         kernels: whether it is a backward graph -> kernels in it.
-        backward: what is known of the backward graph that was compiled, not taken from a cache.
+        backward: the facts of a backward graph that was compiled, not taken from a cache.
     """
 
     kernels: dict[bool, int] = field(default_factory=dict)
@@ -227,7 +226,7 @@ class _Local(threading.local):
 
 
 _local = _Local()
-# What is known of a forward graph, by what AOTAutograd keeps for its backward graph.
+# The facts of a forward graph, by the context that AOTAutograd keeps for its backward graph.
 _described: WeakKeyDictionary[TracingContext, dict[str, Any]] = WeakKeyDictionary()
 
 
@@ -334,7 +333,7 @@ AFTER_BREAK = re.compile(r"torch_dynamo_resume_in_(?P<function>.+)_at_(?P<line>\
 
 
 def _describe(output: Any, module: torch.fx.GraphModule) -> dict[str, Any]:
-    """What is known before the backend runs, which may change the graph."""
+    """The facts to collect before the backend runs, since it may change the graph."""
     code = output.root_tx.f_code
     if not is_the_users(code):
         # torch's own call of a module of its own, or that of call/compiled.py: of the variable fn.

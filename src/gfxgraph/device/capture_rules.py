@@ -46,7 +46,7 @@ class Rule(NamedTuple):
     instead: str
 
     def error(self, what: object) -> CaptureForbidden:
-        """The error that says so of the operation ``what``."""
+        """The error for the operation ``what``."""
         return CaptureForbidden(
             f"{what} is not permitted while a graph is being captured: {self.reason}. "
             f"{self.instead}."
@@ -95,7 +95,7 @@ NOT_RUNNABLE = Rule(
     "Give it one (torch.library.register_fake), or run it outside of the capture",
 )
 
-# Invisible to a dispatch mode on CPU tensors: only a function mode sees these calls.
+# Only a function mode sees these calls; a dispatch mode on CPU tensors does not.
 HOST_READ_FUNCTIONS: dict[object, str] = {
     torch.Tensor.tolist: "Tensor.tolist()",
     torch.Tensor.numpy: "Tensor.numpy()",
@@ -120,7 +120,7 @@ _HOST_READ_OPERATORS = {
 
 
 def operator_error(call: Call, why: Refusal) -> CaptureForbidden:
-    """The error that a call of an operator deserves that is refused on device data."""
+    """The error for a call of an operator that a capture refuses."""
     if why == "data-dependent-shape" and torch.Tag.dynamic_output_shape not in call.func.tags:
         return DATA_DEPENDENT_SHAPE.error(f"{call.func} through a boolean mask")
     name = _HOST_READ_OPERATORS.get(call.func._schema.name, str(call.func))
@@ -133,7 +133,7 @@ def is_host_copy(
     kwargs: dict[str, Any],
     on_host: Callable[[torch.Tensor], bool],
 ) -> str | None:
-    """The name of ``func`` if this call of it brings host data to the device.
+    """The name of ``func`` if this call copies host data to the device.
 
     A scalar without a device, ``torch.tensor(2.0)``, stays on the host also where there is a GPU,
     and may be an operand there. Lists and arrays without a device reach the dispatch mode as

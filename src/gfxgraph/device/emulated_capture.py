@@ -1,4 +1,4 @@
-"""One capture of the emulated device: what its modes see, refuse and record."""
+"""One capture of the emulated device: its modes refuse or record every operation."""
 
 from __future__ import annotations
 
@@ -50,13 +50,13 @@ def current_capture() -> Capture | None:
 
 
 def forget_closed() -> None:
-    """Take off this thread's stacks the modes of captures that ended while one of their modes was
-    handling a call, or on another thread."""
+    """Remove modes of ended captures from this thread's stacks. They remain there when a capture
+    ends on another thread, or while one of its modes handles a call."""
     _remove_modes(lambda capture: not capture.is_open)
 
 
 def generator_id(generator: torch.Generator) -> int:
-    """What stays the same between the Python objects of one generator."""
+    """An id that all Python objects of one generator share."""
     return int(generator._cdata)  # type: ignore[attr-defined]
 
 
@@ -89,8 +89,8 @@ class Operation(NamedTuple):
 class Capture:
     """One capture underway on one thread, and what it has recorded so far.
 
-    The modes that feed it are on torch's mode stacks and refer to it, it does not refer to them:
-    no reference cycle keeps memory from being freed with its last user.
+    Its modes, on torch's mode stacks, refer to it. It does not refer to them, so no reference cycle
+    keeps memory alive after its last user.
     """
 
     def __init__(self, pool: MemoryPool, generators: frozenset[int]) -> None:
@@ -105,7 +105,7 @@ class Capture:
         self._on_host: dict[int, torch.UntypedStorage] = {}
 
     def open(self) -> None:
-        """Begin to see what this thread does."""
+        """Begin to see the operations of this thread."""
         forget_closed()
         self.is_open = True
         _thread.capture = self
@@ -120,7 +120,7 @@ class Capture:
         push_dispatch(mode)
 
     def close(self) -> None:
-        """Stop seeing what this thread does; on another thread, leave modes that do nothing."""
+        """Stop seeing them; called on another thread, leave modes that do nothing."""
         if not self.is_open:
             return
         self.is_open = False
@@ -152,7 +152,7 @@ class Capture:
         return tensor.layout is torch.strided and tensor.untyped_storage()._cdata in self._on_host
 
     def check_call(self, func: object, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        """Refuse what only a function mode can see."""
+        """Refuse calls that only a function mode can see."""
         read = rules.HOST_READ_FUNCTIONS.get(func)
         if read is not None and not (args[0].is_meta or self.on_host(args[0])):
             self.check_valid(read)
@@ -163,7 +163,7 @@ class Capture:
             self.fail(rules.HOST_COPY.error(copy))
 
     def record(self, op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Take in one operation, and give what it would have returned."""
+        """Record one operation, and return tensors like its results."""
         self.check_valid(op)
         flat, spec = pytree.tree_flatten((args, kwargs))
         tensors = [value for value in flat if isinstance(value, torch.Tensor)]
@@ -222,7 +222,7 @@ class Capture:
         kwargs: dict[str, Any],
         tensors: list[torch.Tensor],
     ) -> None:
-        """Refuse what CUDA refuses of operations that touch the device."""
+        """Refuse operations on the device that CUDA refuses."""
         name = op._schema.name
         call = Call(op, args, kwargs, self.on_host)
         why = refusal(call)
@@ -249,7 +249,7 @@ class Capture:
     def _lend_results(
         self, op: OpOverload, results: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> tuple[Any, list[torch.Tensor | None]]:
-        """What ``op`` returns to the user, and where a replay has to copy each leaf of it."""
+        """The results of ``op`` for the user, and for each leaf where a replay has to copy it."""
         targets: list[torch.Tensor | None] = []
 
         def lend(shadow: Any) -> Any:
@@ -288,7 +288,7 @@ class Capture:
         return tensor.set_(storage, offset, size, stride)
 
     def _internal(self, tensor: torch.Tensor) -> torch.Tensor:
-        """What a replay uses for ``tensor``: the same memory, whatever happens to ``tensor``."""
+        """The tensor that a replay uses for ``tensor``: the same memory, whatever becomes of it."""
         if self.on_host(tensor):
             return tensor.clone()  # passed by value
         twin = self.pool.internal(tensor)

@@ -23,8 +23,8 @@ __all__ = [
     "written_tensors",
 ]
 
-# Operators of batch normalisation that update the running statistics without saying so in their
-# schema: argument positions of (running_mean, running_var, training).
+# Operators of batch normalisation whose schema hides that they update the running statistics:
+# argument positions of (running_mean, running_var, training).
 _SILENT_WRITES = {
     "aten::native_batch_norm": (3, 4, 5),
     "aten::cudnn_batch_norm": (3, 4, 5),
@@ -126,7 +126,7 @@ def _returned_arguments(op: OpOverload) -> tuple[tuple[int, str] | None, ...]:
 def returned_argument(
     op: OpOverload, result: int, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> Any:
-    """The argument that ``op`` writes to and returns as its result number ``result``, if any."""
+    """The argument that ``op`` writes to and returns as result number ``result``, if any."""
     source = _returned_arguments(op)[result]
     if source is None:
         return None

@@ -42,11 +42,11 @@ def remove_modes(which: Callable[[Any], bool]) -> list[Any]:
 
 
 class HiddenFunctionMode(TorchFunctionMode):
-    """A function mode that torch's own code does not notice inside of :func:`hidden_modes`."""
+    """A function mode that torch's own code does not notice inside :func:`hidden_modes`."""
 
 
 def hidden_modes() -> Claim:
-    """Hide our function modes; for all threads, since each call asks the modes of its thread."""
+    """Hide our function modes from all threads; each call asks the modes of its own thread."""
     return intercept(overrides, "has_torch_function", _has_torch_function, everywhere=True)
 
 

@@ -1,4 +1,4 @@
-"""Hearing what a thread calls, by Python's own profiler hook."""
+"""Observes all calls of a thread, through Python's profiler hook."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ Hear = Callable[[FrameType, str, Any], object]
 
 
 class Listening:
-    """A context manager that hears the calls of this thread, of Python functions and of C's.
+    """A context manager that observes this thread's calls of Python and C functions.
 
-    Of a call it hears before it is made, and may raise to stop it. The profiler that is there hears
-    of everything too, and is put back.
+    ``hear`` comes before the call, and may raise to stop it. A profiler that is already there sees
+    everything too, and is put back.
 
     Args:
         hear: called with a frame, ``"call"``, ``"return"``, ``"c_call"`` and so on, and its
             argument, as :func:`sys.setprofile` says. What it raises goes into the program.
 
     Raises:
-        CaptureError: the profiler that is there could not be put back.
+        CaptureError: a profiler is on that cannot be put back.
     """
 
     def __init__(self, hear: Hear) -> None:
@@ -49,16 +49,16 @@ class Listening:
         elif profiler is not None and not hasattr(profiler, "enable"):
             raise CaptureError(
                 f"a profiler is on ({type(profiler).__module__}.{type(profiler).__qualname__}) "
-                "that nobody could put back. Capture before it is started.",
+                "that could not be put back. Capture before it is started.",
                 transient=True,
             )
         sys.setprofile(self._hook)
         return self
 
     def go_on_after_errors(self, frame: FrameType | None, until: FrameType | None) -> None:
-        """Hear also what ``frame`` and its callers do on the way of an error out of ``hear``.
+        """Keep observing ``frame`` and its callers while an error of ``hear`` passes through them.
 
-        Python takes the hook away when that raises. The frames up to ``until`` put it back when the
+        Python removes the hook when it raises. The frames up to ``until`` put it back when the
         error comes to them, before any ``except`` or ``finally`` of theirs runs.
         """
         if self._tracer is None:
@@ -95,4 +95,4 @@ class Listening:
 
 
 def _nothing(frame: FrameType, event: str, value: Any) -> None:
-    """Hears nothing."""
+    """Ignore the call."""
