@@ -162,7 +162,7 @@ class _Check:
         (_, spec_before), (leaves, spec) = results
         known = any(hazard.rule == "result" for hazard in self.report.hazards)
         if spec != spec_before and not known and not recorder.recording.breaks():
-            self._add("result", "a value of Python that is another one in each call", Source())
+            self._add("result", "a Python value that differs between calls", Source())
         if not any(isinstance(t, SimulatedTensor) for t in (*inputs, *leaves)):
             self._add("argument", "no tensor among arguments and results is on cuda", Source())
         for where in self._forked.values():

@@ -1,12 +1,12 @@
-"""Collectives of ``torch.distributed``: seen before they are issued.
+"""Sees collectives of ``torch.distributed`` before they are issued.
 
-A run of ours that issues a collective takes part in one that the other ranks have not begun, or
-will not: from then on theirs pair up with the wrong ones, or wait for ever. So the caller's own
-run is looked at, and a run of ours raises before anything is sent.
+A run of ours that issues a collective takes part in one that the other ranks may never begin. From
+then on their collectives pair up with the wrong ones, or wait for ever. So we observe the caller's
+own run, and a run of ours raises before anything is sent.
 
-Whatever Python issues goes through a method of a process group or an operator of torch's; both
-are replaced while a thread looks, and only for that thread. What C++ issues by itself reaches the
-operators as soon as a dispatch mode is on, as it is in a recorded run.
+Python issues collectives through methods of a process group or operators of torch. Both are
+replaced while a thread is observed, and only for that thread. Collectives that C++ issues by itself
+reach the operators under a dispatch mode, which a recorded run has.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ _LOCAL = frozenset(
         "symm_mem::memset32_",
     )
 )
-# The functions that users call, of which one is named in place of what it calls.
+# The functions that users call; messages name these instead of what they call.
 _MODULES = ("torch.distributed.distributed_c10d", "torch.distributed._functional_collectives")
 
 
@@ -101,18 +101,18 @@ class Collective:
     where: Source
 
     def error(self) -> CaptureError:
-        """Why its function cannot be captured."""
+        """The error that says why its function cannot be captured."""
         return explain("collective", f"{self.name} in a group of {self.ranks} ranks", self.where)
 
 
 class Watched:
-    """What a thread issued while it was looked at.
+    """The collectives of a thread while it was observed.
 
     Attributes:
         found: collectives in groups of several ranks, in order.
-        groups: names of the groups of whatever collectives there were.
-        refuses: whether such a collective is not to be issued now.
-        stopped: the first that was not issued.
+        groups: names of the groups of all collectives.
+        refuses: whether to refuse such a collective now.
+        stopped: the first that was refused.
     """
 
     def __init__(self, refuses: Callable[[], bool] = lambda: False) -> None:
@@ -127,7 +127,7 @@ _local = threading.local()
 
 @contextmanager
 def noticed() -> Iterator[Watched]:
-    """Notice what this thread issues to other ranks."""
+    """Observe the collectives of this thread."""
     watched = Watched()
     if not _has_several_ranks():
         yield watched
@@ -141,10 +141,10 @@ def refused(when: Callable[[], bool] = lambda: True) -> Iterator[Watched]:
     """Let no collective of this thread reach other ranks.
 
     Args:
-        when: whether that holds now.
+        when: whether to refuse now.
 
     Raises:
-        CaptureError: one was about to; also where the function went on after that.
+        CaptureError: it was about to issue one; raised also if the function caught the first error.
     """
     watched = Watched(when)
     if not _is_initialized():
@@ -166,7 +166,7 @@ def refused(when: Callable[[], bool] = lambda: True) -> Iterator[Watched]:
 
 @contextmanager
 def known(watched: Watched) -> Iterator[None]:
-    """Remember what a run issued: runs of the same function would do so again."""
+    """Remember the collectives of a run: further runs of the same function would issue them too."""
     before = getattr(_local, "known", None)
     _local.known = watched
     try:
@@ -176,7 +176,7 @@ def known(watched: Watched) -> Iterator[None]:
 
 
 def raise_if_known() -> None:
-    """Raise what an earlier run of the function showed.
+    """Raise if an earlier run of the function issued a collective.
 
     Raises:
         CaptureError: it issued a collective.
@@ -187,7 +187,7 @@ def raise_if_known() -> None:
 
 
 def watch(watched: Watched) -> Callable[[], None]:
-    """Notice what this thread issues until the function that is returned is called."""
+    """Observe the collectives of this thread until the returned function is called."""
     if not _is_initialized():
         return lambda: None
     looking = _looking(watched)
@@ -211,7 +211,7 @@ def _has_several_ranks() -> bool:
 
 
 def _issue(name: str, ranks: int, group: str) -> None:
-    """A collective is about to be issued on this thread.
+    """Handle a collective that this thread is about to issue.
 
     Raises:
         CaptureError: it may not.
@@ -245,7 +245,7 @@ def _name_of_the_users(name: str) -> str:
     return found
 
 
-# What is replaced while somebody looks.
+# Replacements while a thread is observed.
 
 _lock = threading.Lock()
 _lookers = 0
@@ -352,7 +352,7 @@ def _name_of(group: Any) -> str:
 
 @functools.cache
 def _operators() -> list[Any]:
-    """Operators that send something to other ranks."""
+    """The operators that send something to other ranks."""
     found: list[Any] = []
     for name in torch._C._dispatch_get_all_op_names():
         space, _, rest = name.partition("::")
@@ -363,7 +363,7 @@ def _operators() -> list[Any]:
     return [op for op in dict.fromkeys(found) if "_op" in vars(op)]
 
 
-# What holds collectives while their group is destroyed.
+# Release before a group is destroyed.
 
 _holders: list[tuple[weakref.WeakMethod[Callable[[], None]], frozenset[str]]] = []
 

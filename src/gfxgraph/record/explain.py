@@ -1,4 +1,4 @@
-"""From a hazard to the error that explains it."""
+"""Turns a hazard into an error that explains it."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def explain(rule: str, what: str, where: Source, more: str = "") -> CaptureError
         rule: id in the catalogue.
         what: the API or the operator.
         where: the user's line.
-        more: what else is known.
+        more: a further sentence.
     """
     entry = RULES[rule]
     place = f"{where}: " if where.file else ""

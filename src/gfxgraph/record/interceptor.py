@@ -1,9 +1,9 @@
-"""Sees a function run: every operation, and every point that a capture cannot pass as it is.
+"""Intercepts a run of a function: every operation, and every point that a capture cannot pass.
 
-A :class:`Interceptor` is a function mode and a dispatch mode on one thread. It follows *taint* from
-storage to storage: what a tensor's data depends on. Subclasses decide what happens at each point:
-:class:`~gfxgraph.record.recorder.Recorder` runs it and remembers the result, the tracer of a
-capture puts the remembered result in its place.
+An :class:`Interceptor` is a function mode and a dispatch mode on one thread. It follows
+*provenance* from storage to storage: which outside tensors a tensor's data depends on. Subclasses
+decide what happens at each point. :class:`~gfxgraph.record.recorder.Recorder` runs it and remembers
+the result. The tracer of a capture puts the remembered result in its place.
 """
 
 from __future__ import annotations
@@ -47,8 +47,9 @@ __all__ = [
 ]
 
 Provenance: TypeAlias = "frozenset[int] | None"
-"""What data depends on: the storage keys of tensors from outside. ``None``: on what may change from
-call to call, such as an argument, random numbers, or a kernel that torch does not know."""
+"""The storage keys of the outside tensors that data depends on. ``None``: the data may change from
+call to call, since it depends on an argument, on random numbers, or on a kernel that torch does not
+know."""
 
 _NO_ROOTS: Provenance = frozenset()
 
@@ -78,8 +79,9 @@ _POINTERS: dict[object, str] = {
 }
 
 Dependence: TypeAlias = Literal["layout", "views", "place"]
-"""What of an argument a call depends on: its strides, whether a view of it can be had, or where in
-its storage it begins, which a static input does not have."""
+"""The property of an argument that a call depends on: its strides (``layout``), whether a view is
+possible (``views``), or its place in its storage (``place``), which a static input does not
+share."""
 
 _GRAD: Any = vars(torch._C.TensorBase)["grad"]
 _LAYOUT: dict[object, tuple[Dependence, str]] = {
@@ -116,12 +118,12 @@ def current_interceptor() -> Interceptor | None:
 
 
 class Point(NamedTuple):
-    """A point that a capture cannot pass as it is.
+    """A point that a capture cannot pass.
 
     Attributes:
         rule: id in the catalogue.
         what: the API or the operator.
-        kind: ``"read"``: a Python value comes out; ``"constant"``: a host tensor goes to the
+        kind: ``"read"``: it gives a Python value; ``"constant"``: it copies a host tensor to the
             device; ``"call"``: an operation that a capture cannot hold.
         depends: the tensors that its outcome depends on.
     """
@@ -138,14 +140,15 @@ class Interceptor:
     Args:
         device_type: what ``tensor.device.type`` is on the device.
         inputs: the tensors that hold the arguments.
-        moving: storage keys of tensors from outside that change from call to call.
-        forced: operators (``"aten::foo.bar"``) that a capture was seen to fail at.
-        follows: whether to follow what depends on what. Without, everything is taken to be the same
-            in each call, as it is in a run that repeats one without breaks.
-        only: numbers of the calls of torch's functions in which to see operations. Default: all.
+        varying: storage keys of outside tensors that change from call to call.
+        forced: operators (``"aten::foo.bar"``) at which a capture has failed.
+        follows: whether to follow provenance. Without, all data counts as the same in each call,
+            which is right for a run that repeats one without breaks.
+        only: see operations only in the calls of torch's functions with these numbers. Default: in
+        all.
 
     Attributes:
-        call: how many functions of torch were called, or ``None`` outside of one.
+        call: the number of the current call of a torch function; ``None``: outside of one.
     """
 
     def __init__(
@@ -164,7 +167,7 @@ class Interceptor:
         self.device_type = device_type
         self.emulated = device_type == "cpu"
         self.quiet = 0
-        self.handling = 0  # whether an operation is in our hands, so our dispatch mode is aside
+        self.handling = 0  # whether we handle an operation, with our dispatch mode off the stack
         self._modes: tuple[_FunctionMode, _DispatchMode] | tuple[()] = ()
         self.outside: dict[int, torch.Tensor] = {}
         #: The tensors themselves; the aliases in ``outside`` do not share their versions.
@@ -186,7 +189,7 @@ class Interceptor:
         raise NotImplementedError
 
     def host_operation(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Run an operation of the host on what is the same in every call."""
+        """Run an operation of the host on data that is the same in every call."""
         return func(*args, **kwargs)
 
     def event(
@@ -196,17 +199,17 @@ class Interceptor:
         args: tuple[Any, ...],
         kwargs: dict[str, Any],
     ) -> Any:
-        """Pass a point that a capture cannot pass; gives what the call gives.
+        """Handle a point that a capture cannot pass, and return the result of the call.
 
-        For a constant ``args`` is the host tensor, and the result the tensor on the device.
+        For a constant, ``args`` is the host tensor and the result is the tensor on the device.
         """
         raise NotImplementedError
 
     def wrote(self, tensor: torch.Tensor) -> None:
-        """A tensor from outside is about to be written."""
+        """An outside tensor is about to be written."""
 
     def made(self, tensor: torch.Tensor) -> None:
-        """An operation gave this tensor, on memory of its own."""
+        """An operation returned this tensor, on new memory."""
 
     def met(self, rule: str, what: str, tensors: Iterable[torch.Tensor] = ()) -> None:
         """Something worth a note happened."""
@@ -215,16 +218,16 @@ class Interceptor:
         """An operation may be about to draw from ``generator``; ``None``: from a default one."""
 
     def drew(self, repeats: bool) -> None:
-        """It is done; ``repeats``: the host does the same in each replay."""
+        """The operation has run; ``repeats``: the host repeats it in each replay."""
 
     def called_compiled(self) -> None:
-        """Something was called that is to be compiled; it ran as it is."""
+        """A compiled function was called; it ran uncompiled."""
 
     def rebinds(self, what: str) -> None:
-        """An attribute of a tensor from outside is about to be given another object."""
+        """An attribute of an outside tensor is about to be rebound."""
 
     def laid_out(self, how: Dependence, what: str) -> None:
-        """Something depends on how an argument lies in memory."""
+        """A call depends on how an argument lies in memory."""
 
     def kernel(self) -> None:
         """A kernel that torch does not know is about to be launched."""
@@ -233,7 +236,7 @@ class Interceptor:
 
     @contextmanager
     def watching(self) -> Iterator[None]:
-        """See what this thread does."""
+        """Intercept the calls of this thread."""
         before = getattr(_local, "interceptor", None)
         _local.interceptor = self
         self._modes = modes = (_FunctionMode(self), _DispatchMode(self))
@@ -255,7 +258,7 @@ class Interceptor:
             _local.interceptor = before
 
     def to_top(self) -> None:
-        """Put our modes above those that a capture of the emulated device has brought."""
+        """Put our modes above those of a capture of the emulated device."""
         for (top, pop, push), mode in zip(MODE_STACKS, self._modes, strict=True):
             others = []
             while top() is not None:
@@ -266,7 +269,7 @@ class Interceptor:
 
     @contextmanager
     def quietly(self) -> Iterator[None]:
-        """What happens inside is part of one point."""
+        """Ignore calls inside: they are part of one point."""
         self.quiet += 1
         try:
             yield
@@ -283,13 +286,13 @@ class Interceptor:
 
     def _made_by_host(self, given: Any, result: Any) -> None:
         """The host may have written to ``given``, and has made ``result``."""
-        with self.quietly():  # what we ask of a tensor is no call of the function
+        with self.quietly():  # our own calls are none of the function's
             for tensor in tensors_in((given, result)):
                 self._roots[self.name(tensor)] = None
             self.inside.update(map(self.name, tensors_in(result)))
 
     def heard(self, kind: str, what: str, detail: Any) -> object:
-        """A call of the host's that is no operation; an :data:`Observer`."""
+        """Handle a host call that is no operation; an :data:`Observer`."""
         if self.quiet:
             return None
         if kind == "synchronize":  # in a graph there is nothing to wait for
@@ -302,7 +305,7 @@ class Interceptor:
         return None
 
     def called(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """A call that the function mode saw."""
+        """Handle a call that the function mode saw."""
         self._calls += 1
         before, self.call = self.call, self._calls
         try:
@@ -316,7 +319,7 @@ class Interceptor:
             self.call = before
 
     def function(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """One of those in which operations are seen."""
+        """Handle one of those in which operations are seen."""
         if self.quiet or not args or not isinstance(args[0], torch.Tensor):
             copy = not self.quiet and self.emulated and self._host_copy(func, args, kwargs)
             if copy:
@@ -329,7 +332,7 @@ class Interceptor:
         if func == _GRAD.__set__ and self.name(tensor) not in self.inside:
             self.rebinds("Tensor.grad = ...")
         pointer = _POINTERS.get(func)
-        # While an operation is in our hands it is us who ask for its storages.
+        # While we handle an operation, it is our code that asks for storages.
         if pointer is not None and not (self.handling and func is torch.Tensor.untyped_storage):
             self.expose([tensor], pointer)
         name = capture_rules.HOST_READ_FUNCTIONS.get(func)
@@ -351,7 +354,7 @@ class Interceptor:
         return func(*args, **kwargs)
 
     def dispatch(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """An operation that the dispatch mode saw."""
+        """Handle an operation that the dispatch mode saw."""
         op = _operator(func) if isinstance(func, OpOverload) else None
         tensors = [*tensors_in(args), *tensors_in(kwargs)]
         written = list(written_tensors(func, args, kwargs)) if op and op.writes else []
@@ -379,9 +382,9 @@ class Interceptor:
             self.will_draw(kwargs.get("generator"))
         point = None
         if not op and not self.quiet and _decides_on_host(func):
-            # What its branches reach beside their arguments nobody sees.
+            # Nobody sees what its branches reach beside their arguments.
             point, sources = Point("host-read", f"torch.{func.name()}()", "call", (*tensors,)), None
-        # Of most operators only where their tensors are decides whether a capture can hold them.
+        # For most operators, the devices of their tensors decide whether a capture can hold them.
         if op and not self.quiet and (not op.plain or host or func._name in self.forced):
             point = self._point(func, args, kwargs, tensors, host, written)
         if point is None:
@@ -412,7 +415,7 @@ class Interceptor:
         return result
 
     def expose(self, tensors: Iterable[torch.Tensor], what: str) -> None:
-        """A kernel that torch does not know may read and write these from now on."""
+        """From now on, a kernel that torch does not know may read and write these."""
         tensors = list(tensors)
         self.met("unknown-kernel", what, tensors)
         for tensor in tensors:
@@ -430,19 +433,19 @@ class Interceptor:
         kwargs: dict[str, Any],
         tensors: list[torch.Tensor],
     ) -> None:
-        """Operators that see more of an argument than its elements."""
+        """Note operators that depend on more of an argument than its elements."""
         given = [t for t in tensors if self.name(t) in self.inputs]
         if not given or self.quiet:
             return
         how: Dependence = "layout"
         if func is _AS_STRIDED:
             offset = args[3] if len(args) > 3 else kwargs.get("storage_offset")
-            # What lies between its elements is not copied to a static input.
+            # A static input does not get the memory between the elements.
             if offset is not None or not given[0].is_contiguous():
                 how = "place"
         self.laid_out(how, str(func))
 
-    # What is where, and what depends on what.
+    # Devices and provenance.
 
     def on_device(self, tensor: torch.Tensor) -> bool:
         """Whether ``tensor`` is, or would be, on the device."""
@@ -451,11 +454,11 @@ class Interceptor:
         return not (self._host and self.name(tensor) in self._host)
 
     def roots(self, tensors: Iterable[torch.Tensor]) -> Provenance:
-        """What the data of ``tensors`` depends on."""
+        """The provenance of the data of ``tensors``."""
         return self._joined(map(self.name, tensors))
 
     def is_moving(self, tensors: Iterable[torch.Tensor]) -> bool:
-        """Whether the data of ``tensors`` may be other data in the next call."""
+        """Whether the data of ``tensors`` may differ in the next call."""
         return self._follows and self.roots(tensors) is None
 
     def _joined(self, keys: Iterable[int]) -> Provenance:
@@ -474,11 +477,11 @@ class Interceptor:
         return joined
 
     def _at_first(self, key: int) -> Provenance:
-        """What memory from outside depends on before anything was written to it."""
+        """The provenance of outside memory before the run writes to it."""
         return None if key in self._moving else frozenset((key,))
 
     def _see(self, key: int, tensor: torch.Tensor) -> None:
-        """``tensor`` is on memory from outside that was not met before."""
+        """Note ``tensor``, on outside memory that was not met before."""
         self.outside[key] = tensor.detach()
         self.originals[key] = weakref.ref(tensor)
         self._roots.setdefault(key, self._at_first(key))
@@ -517,7 +520,7 @@ class Interceptor:
                     self.made(tensor)
 
     def _flow_on_host(self, tensors: list[torch.Tensor], result: Any) -> None:
-        """What an operator gives on the host without waiting for the device is not of its data."""
+        """A result on the host that came without waiting does not depend on device data."""
         results = [t for t in tensors_in(result) if not self.on_device(t)]
         if results and any(map(self.on_device, tensors)):
             roots = self.roots(t for t in tensors if not self.on_device(t))
@@ -566,8 +569,8 @@ class Interceptor:
             any(not self.on_device(t) for t in written) or (kwargs.get("device") and not to_device)
         ):
             return Point("host-read", f"{func} to the host", "call", everything)
-        # Few operators copy an operand of the host to the device. Others take it by value, need it
-        # on the host, or raise.
+        # Few operators copy a host operand to the device. Others take it by value, need it on the
+        # host, or raise.
         numbers = copies_host_scalar(Call(func, args, kwargs, self._on_host))
         tensors_too = self.emulated or name in _INDEXING or name in _COPIES
         operands = [t for t in host if t.numel() and (tensors_too if t.dim() else numbers)]
@@ -585,7 +588,7 @@ class Interceptor:
     def _refused(
         self, func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> str | None:
-        """The rule by which a capture refuses ``func`` whatever the data, if it does."""
+        """The rule by which a capture refuses ``func``; ``None``: it does not."""
         if func._name in self.forced:
             return "forbidden-call"
         return refusal(Call(func, args, kwargs, self._on_host))
@@ -698,7 +701,7 @@ def _decides_on_host(func: Any) -> bool:
 
 
 class _Operator:
-    """What is asked of an operator in each call."""
+    """Facts about an operator that each call needs."""
 
     __slots__ = (
         "allocates",
@@ -715,10 +718,10 @@ class _Operator:
         name, view = func._schema.name, is_view(func) or torch.Tag.inplace_view in func.tags
         self.allocates = name in ALLOCATIONS
         self.nested = name.startswith("aten::_nested_") and not name.endswith("_left_aligned")
-        # Code of others may take strides and addresses for what it likes.
+        # Operators of other libraries may depend on strides and addresses.
         self.asks_layout = func is _AS_STRIDED or func.namespace not in ("aten", "prims")
         self.draws = torch.Tag.nondeterministic_seeded in func.tags
-        #: Also what does not say so: with a generator, or of another library.
+        #: Also operators whose tags do not say so: with a generator, or of another library.
         self.may_draw = (
             self.draws
             or not name.startswith(("aten::", "prim"))
@@ -748,15 +751,15 @@ def _fills_its_storage(tensor: torch.Tensor) -> bool:
 
 
 def lifting_of_host_data() -> Claim:
-    """``torch.tensor(x, device="cuda")`` then is a tensor of the host and a copy of it."""
+    """Split ``torch.tensor(x, device="cuda")`` into a host tensor and a copy to the device."""
     flag, put = torch._C._only_lift_cpu_tensors, torch._C._set_only_lift_cpu_tensors
     return override(torch._C, "_only_lift_cpu_tensors", True, get=flag, put=put)
 
 
 def _launches_of_triton(interceptor: Interceptor) -> AbstractContextManager[Any]:
-    """See the tensors that Triton kernels are launched with: torch does not know such kernels."""
+    """See the tensors that Triton kernels get; torch does not know such kernels."""
     place = find("triton.runtime.jit:JITFunction.run")
-    if place is None:  # not loaded: no kernel was launched so far
+    if place is None:  # not loaded, so no kernel was launched yet
         return nullcontext()
 
     def run(original: Any, kernel: Any, *args: Any, **kwargs: Any) -> Any:
@@ -767,7 +770,7 @@ def _launches_of_triton(interceptor: Interceptor) -> AbstractContextManager[Any]
 
 
 def _forget() -> None:
-    """In a child of fork() nobody watches; the thread that did may be the one that forked."""
+    """Stop in a child of fork(), whose only thread may have been intercepted."""
     torch._C._set_only_lift_cpu_tensors(False)
     if getattr(_local, "interceptor", None) is None:
         return

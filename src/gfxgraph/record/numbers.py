@@ -1,4 +1,5 @@
-"""Which plain numbers a run computes with; one that follows the size of an argument is a danger."""
+"""Notes the plain numbers that a run computes with; one that follows an argument's size is a
+danger."""
 
 from __future__ import annotations
 
@@ -14,9 +15,9 @@ from ..interpose.source import Source, users_line
 
 __all__ = ["Numbers"]
 
-# Numbers that say how long a result is, and no more. What it holds depends on its position alone.
+# Their numbers set the length of the result alone; each element depends on its position.
 _LENGTHS = frozenset({"aten::arange"})
-# A constant of the host with more elements is a table, which a size may well cut.
+# A host constant with more elements is a table, which a size may well cut.
 _MAX_CONSTANT = 16
 
 
@@ -24,7 +25,7 @@ class Numbers(TorchDispatchMode):
     """Notes the numbers that operators are given, but for sizes, dimensions and indices.
 
     Attributes:
-        found: for each operator that ran: which, its numbers, and the user's line.
+        found: for each operator that ran: the operator, its numbers, and the user's line.
     """
 
     supports_higher_order_operators = True

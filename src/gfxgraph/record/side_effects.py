@@ -1,17 +1,18 @@
-"""Effects outside of torch and of Python's own objects, seen before they happen.
+"""Sees effects outside of torch and of Python objects before they happen.
 
-A replay does not run Python: a line in a file, a message on a queue or in a log would be written by
-the first call only, and a time that was read would be the same for ever. And the runs that we make
-for a capture are not to write anything: so such a run ends before the first effect.
+A replay runs no Python code. Only the first call would write its line to a file, a queue or a log,
+and a time would stay the same for ever. Our own runs for a capture must not write anything either,
+so such a run ends before its first effect.
 
-Functions in C, such as the methods of an open file, cannot be replaced, and what was imported by
-name or bound to an object is called past its module. So the profiler hook hears each call, and the
-tables below say which matter. An audit hook would hear less (no method of an open file), could
-never be removed, and would cost each ``id()`` of the process. Standard streams, logging and
-warnings end in one function each, which this thread finds replaced: there an effect is left out,
+Functions in C, such as the methods of an open file, cannot be replaced, and functions that were
+imported by name are called past their module. So the profiler hook observes each call, and the
+tables below say which calls matter. An audit hook would see less (no method of an open file), could
+never be removed, and would slow down each ``id()`` of the process. Standard streams, logging and
+warnings end in one function each, which we replace for this thread: there we leave the effect out,
 and the run goes on.
 
-What C calls on its own is not seen: ``map(file.write, lines)``, ``functools.partial(file.write)``.
+Calls that C makes on its own are not seen: ``map(file.write, lines)``,
+``functools.partial(file.write)``.
 """
 
 from __future__ import annotations
@@ -49,7 +50,7 @@ from .effects import Unexpected
 __all__ = ["side_effects"]
 
 Tell = Callable[[str, str], bool]
-"""Called with a rule and with what is called; gives whether that is to be kept from happening."""
+"""Called with a rule and the name of the call; returns whether to prevent it."""
 
 _WRITE, _READ = "side-effect", "outside-read"
 
@@ -121,7 +122,7 @@ _METHODS: dict[str, dict[str, str]] = {
     "numpy": {"ndarray": "dump tofile"},
     "select": {"epoll": "modify poll register unregister", "poll": "poll"},
 }
-# What goes into these stays there: they count only where they were there before the run.
+# Data in these stays in memory: they count only if they existed before the run.
 _IN_MEMORY = (io.StringIO, io.BytesIO, queue.SimpleQueue)
 
 # Functions in Python, by rule and module.
@@ -143,7 +144,7 @@ _PYTHON: dict[str, dict[str, str]] = {
         "threading": "Thread.start",
     },
 }
-# Methods in Python of objects that count only where they were there before the run.
+# Python methods that count only on objects that existed before the run.
 _PYTHON_METHODS = {
     "asyncio.locks": "Event.clear Event.set",
     "asyncio.queues": "Queue.get_nowait Queue.put_nowait",
@@ -154,7 +155,7 @@ _PYTHON_METHODS = {
     "threading": "Condition.notify Event.clear Event.set",
 }
 
-# They read files to find code.
+# These read files to find code.
 _LOADERS = (
     "<frozen importlib",
     "<frozen zipimport",
@@ -173,15 +174,15 @@ _INTERNAL = (
 
 @contextmanager
 def side_effects(tell: Tell, *, perform: bool = False) -> Iterator[None]:
-    """See what this thread does outside of torch.
+    """Observe the effects of this thread outside of torch.
 
     Args:
-        tell: told of each effect before it happens. Where it gives ``True`` the effect is left out,
-            and where that cannot be, the run ends with :class:`Unexpected`.
-        perform: let effects happen, whatever ``tell`` gives: it is the user's own run.
+        tell: called before each effect. If it returns ``True``, the effect is left out; where that
+            is impossible, the run ends with :class:`Unexpected`.
+        perform: let effects happen, whatever ``tell`` returns: it is the user's own run.
 
     Raises:
-        CaptureError: a profiler is on that nobody could put back.
+        CaptureError: a profiler is on that cannot be put back.
     """
     caller = sys._getframe(1)
     while caller.f_code.co_filename == contextlib.__file__ and caller.f_back is not None:
@@ -216,7 +217,7 @@ class _SideEffects:
 
     @contextmanager
     def collections(self) -> Iterator[None]:
-        """Know when the garbage collector runs: what it calls is nothing that the function does."""
+        """Note when the garbage collector runs: its calls are not the function's."""
         thread = threading.get_ident()
 
         def begin(phase: str, info: object) -> None:
@@ -261,7 +262,7 @@ class _SideEffects:
                 rule, name, of_objects = known
                 caller = frame.f_back
                 if of_objects and (
-                    # One method of Python's own calls another: then the first one counts.
+                    # If one library method calls another, the first one counts.
                     (caller is not None and _kind(caller.f_code) == "other")
                     or self._is_made_inside(frame.f_locals.get("self"), frame)
                 ):
@@ -275,12 +276,12 @@ class _SideEffects:
     def _stop(self, rule: str, what: str, frame: FrameType, caller: FrameType | None) -> None:
         if not _is_harmless(caller) and self._tell(rule, what) and not self.perform:
             assert self.listening is not None
-            # What the user has in a `finally` is not to happen either.
+            # The user's `finally` blocks must not have effects either.
             self.listening.go_on_after_errors(frame, self._outside)
             raise Unexpected(what)
 
     def _is_made_inside(self, item: Any, frame: FrameType) -> bool:
-        """Whether nothing but the running functions holds ``item``: nobody can have it later."""
+        """Whether only the running functions hold ``item``: nobody can have it later."""
         if id(item) in self._made_inside:
             return True
         inside: set[int] = set()
@@ -289,7 +290,7 @@ class _SideEffects:
             inside |= {id(running), id(running.f_locals)}
             running = running.f_back
         holders = gc.get_referrers(item)
-        # Beside them only its bound method as it is called.
+        # Apart from them, only its bound method during the call.
         bound = [holder for holder in holders if type(holder) is BuiltinFunctionType]
         inside |= {id(holders), id(bound), *map(id, bound)}
         others = gc.get_referrers(*bound) if bound else []
@@ -299,7 +300,7 @@ class _SideEffects:
         self._made_inside[id(item)] = item
         return True
 
-    # What ends in one function that can be replaced.
+    # Effects that end in a function that we can replace.
 
     def met(self, rule: str, what: str) -> None:
         """An effect that can be left out."""
@@ -410,7 +411,7 @@ def _kind(code: CodeType) -> Literal["loader", "internal", "users", "other"]:
 
 
 def _is_harmless(frame: FrameType | None) -> bool:
-    """Whether it is torch's own doing, or ours, or code is being loaded."""
+    """Whether torch or gfxgraph makes the call, or Python loads code."""
     seen = ""
     while frame is not None:
         kind = _kind(frame.f_code)
@@ -426,13 +427,13 @@ def _is_harmless(frame: FrameType | None) -> bool:
 
 @functools.lru_cache(maxsize=1024)
 def _may_name_a_file(code: CodeType) -> bool:
-    """Whether a call of ``print`` in there may say where to: without, it ends in ``sys.stdout``."""
+    """Whether a ``print`` in this code may name a file; otherwise it ends in ``sys.stdout``."""
     names = any(isinstance(const, tuple) and "file" in const for const in code.co_consts)
     return names or dis.opmap["CALL_FUNCTION_EX"] in code.co_code[::2]
 
 
 def _somebody_takes(logger: logging.Logger, record: logging.LogRecord) -> bool:
-    """Whether a handler would do something with a record, as ``callHandlers`` asks them."""
+    """Whether a handler would take a record, asked as in ``callHandlers``."""
     found = False
     at: logging.Logger | None = logger
     while at is not None:
@@ -447,7 +448,7 @@ def _somebody_takes(logger: logging.Logger, record: logging.LogRecord) -> bool:
 
 
 def _as_if_not_shown(message: Any) -> None:
-    """Where warnings are shown once, the one that was left out was not."""
+    """Undo the mark "shown once" of a warning that was left out."""
     text, category = str(message.message), message.category
     frame: FrameType | None = sys._getframe(1)
     shown: dict[Any, Any] = vars(warnings).get("onceregistry") or {}

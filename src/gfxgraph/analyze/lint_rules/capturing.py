@@ -221,10 +221,10 @@ def capture(model, x):
 RULES = (
     LintRule(
         id="replay-without-input-copy",
-        title="an input of a graph is bound to a new tensor before a replay",
+        title="an input of a graph is rebound to a new tensor before a replay",
         severity="error",
-        why="A graph reads the memory that its input had at capture. Binding the name to another "
-        "tensor does not change that memory: the replay computes with the old values.",
+        why="A graph reads the memory that its input had at capture. Rebinding the name to "
+        "another tensor does not change that memory: the replay computes with the old values.",
         remedy="Write into the static input: static_input.copy_(x), then graph.replay().",
         bad=_WARM
         + "        y = model(x)\n    x = torch.ones(4)\n    graph.replay()\n    return y\n",
@@ -235,11 +235,12 @@ RULES = (
     ),
     LintRule(
         id="capture-without-warmup",
-        title="a function is captured that was not called before",
+        title="a function is captured without a call before it",
         severity="warning",
-        why="Libraries make handles and workspaces at their first call (cuBLAS, cuDNN, cuFFT, "
+        why="Libraries create handles and workspaces at their first call (cuBLAS, cuDNN, cuFFT, "
         "Triton's compiler), which a capture forbids.",
-        remedy="Call it some times before the capture, on a side stream; gfxgraph.graphed does.",
+        remedy="Warm up: call it a few times before the capture, on a side stream; "
+        "gfxgraph.graphed does so.",
         bad="""\
 import torch
 

@@ -225,7 +225,7 @@ RULES = (
         title="a masked access of a Triton kernel computes addresses out of range",
         severity="warning",
         why="RDNA2 (gfx103x) validates the addresses of masked lanes too: an address beyond the "
-        "mapped memory is a fault, although its lane neither loads nor stores.",
+        "mapped memory faults, although its lane neither loads nor stores.",
         remedy="Clamp the offsets: offs_safe = tl.where(mask, offs, 0), then "
         "tl.load(ptr + offs_safe, mask=mask).",
         bad=_HEAD

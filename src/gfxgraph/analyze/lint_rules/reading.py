@@ -150,9 +150,9 @@ RULES = (
         id="unreadable",
         title="a file cannot be read as Python",
         severity="error",
-        why="Nothing in it was looked at.",
-        remedy="Correct the file, save it as UTF-8, or lint it with the version of Python that it "
-        "is written for.",
+        why="gfxgraph lint checked nothing in it.",
+        remedy="Correct the file, save it as UTF-8, or lint it with the Python version that it is "
+        "written for.",
         bad="def f(:\n",
         good="def f():\n    pass\n",
         words=re.compile(r"(?!)"),  # found by reading, before any rule is asked

@@ -148,12 +148,12 @@ def _names(target: ast.expr) -> list[ast.Name]:
 RULES = (
     LintRule(
         id="capture-in-loop",
-        title="a graph is captured again in each round",
+        title="a loop captures a graph again in each round",
         severity="warning",
-        why="A capture takes as long as hundreds of replays; a graph that is made for one call is "
-        "slower than eager execution.",
-        remedy="Capture before the loop and replay in it; for several shapes keep the graphs in a "
-        "dictionary, or let one gfxgraph.graphed function do it.",
+        why="A capture takes as long as hundreds of replays: a graph for a single call is slower "
+        "than eager execution.",
+        remedy="Capture before the loop and replay in it. For several shapes keep the graphs in a "
+        "dictionary, or let one gfxgraph.graphed function keep them.",
         bad="""\
 import gfxgraph
 

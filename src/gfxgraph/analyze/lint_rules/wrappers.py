@@ -247,7 +247,7 @@ RULES = (
         title="a graph or a graphed function is made and never used",
         severity="warning",
         why="The code still runs eagerly: a wrapper does nothing until it is called in place of "
-        "what it wraps, and a graph nothing until it is replayed.",
+        "its function, and a graph does nothing until it is replayed.",
         remedy="Call the wrapper (fast = gfxgraph.graphed(model); fast(x)), or replay the graph.",
         bad="""\
 import gfxgraph
@@ -268,11 +268,11 @@ def serve(model, x):
     ),
     LintRule(
         id="outputs-kept-as-view",
-        title="results that the next call overwrites are collected",
+        title="a collection keeps results that the next call overwrites",
         severity="error",
         why='With outputs="view" every call returns the same memory: what is collected holds the '
         "last result, as often as there were calls.",
-        remedy='Clone what is kept (out.append(fast(x).clone())), or leave out outputs="view".',
+        remedy='Clone the results (out.append(fast(x).clone())), or leave out outputs="view".',
         bad="""\
 import gfxgraph
 
