@@ -1,4 +1,4 @@
-"""Text for what is printed: lines, fields and tables of at most 100 columns."""
+"""Formats printed text: lines, fields and tables of at most 100 columns."""
 
 from __future__ import annotations
 
@@ -79,14 +79,14 @@ def in_bytes(number: int) -> str:
 
 
 class Printed(dict[str, Any]):
-    """A dict that is printed as a line for each item."""
+    """A dict that prints as a line for each item."""
 
     def __str__(self) -> str:
         return "\n".join(fields(self.items()))
 
 
 class Sections(dict[str, Any]):
-    """A dict that is printed as a heading and a text for each item."""
+    """A dict that prints as a heading and a text for each item."""
 
     def __str__(self) -> str:
         return "\n\n".join(f"{name}:\n{text}" for name, text in self.items())

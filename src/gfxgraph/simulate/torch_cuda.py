@@ -33,14 +33,14 @@ __all__ = [
 _FIRST = 1  # id of the first stream that is not the default one
 
 
-# What is answered where there is no device.
+# Answers without a device.
 
 
 @dataclass(frozen=True)
 class DeviceProperties:
-    """The properties of the device that is not there, as of an H100."""
+    """The properties of the simulated device, as of an H100."""
 
-    name: str = "pretended CUDA device"
+    name: str = "simulated CUDA device"
     major: int = 9
     minor: int = 0
     total_memory: int = 80 << 30
@@ -59,7 +59,7 @@ class DeviceProperties:
 class SimulatedStream:
     """A stream with no device behind it; for ``isinstance`` a ``torch.cuda.Stream``.
 
-    What it does goes through the methods of ``torch.cuda.Stream``, where it is heard.
+    Its methods call those of ``torch.cuda.Stream``, which are observed.
     """
 
     device = torch.device("cuda", 0)
@@ -82,7 +82,7 @@ class SimulatedStream:
         return hash(self.stream_id)
 
     def __repr__(self) -> str:
-        return f"<torch.cuda.Stream device=cuda:0 cuda_stream={self.stream_id:#x} (pretended)>"
+        return f"<torch.cuda.Stream device=cuda:0 cuda_stream={self.stream_id:#x} (simulated)>"
 
     def __enter__(self) -> Any:
         self._before.append(torch.cuda.current_stream())
@@ -101,7 +101,7 @@ class SimulatedStream:
         _Stream.wait_event(self, event)
 
     def record_event(self, event: Any = None) -> Any:
-        """Record ``event``, or a new one, and give it."""
+        """Record ``event``, or a new one, and return it."""
         return _Stream.record_event(self, event)
 
     def synchronize(self) -> None:
@@ -153,7 +153,7 @@ class SimulatedEvent:
 
 
 class SimulatedGraph:
-    """A graph that captures nothing: what is done while it captures is done at once."""
+    """A graph that captures nothing: work in its capture runs at once."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         pass
@@ -186,7 +186,7 @@ class SimulatedGenerator(torch.Generator):
 
     @property
     def device(self) -> torch.device:  # type: ignore[override]
-        """Where it pretends to be."""
+        """The simulated device."""
         return torch.device("cuda", 0)
 
     def manual_seed(self, seed: int) -> SimulatedGenerator:
@@ -218,7 +218,7 @@ def _always(value: Any) -> Callable[..., Any]:
 
 
 def _left_aligned(*args: Any, **kwargs: Any) -> bool:
-    """Reads the mask; the answer here is the one that needs no nested tensor."""
+    """Report the read of the mask; answer so that no nested tensor is needed."""
     observe("hidden-sync", "torch._nested_tensor_from_mask_left_aligned()", None)
     return False
 
@@ -253,11 +253,11 @@ _CONSTANT_ANSWERS: dict[str, Callable[..., Any]] = {
     "torch.cuda.nvtx.range_start": _always(0),
     "torch.cuda.nvtx.range_end": _NOTHING,
     "torch.cuda.nvtx.mark": _NOTHING,
-    # Called by other functions of torch that way, where a function mode does not see it.
+    # Other functions of torch call it so, where a function mode does not see it.
     "torch.nn.functional.scaled_dot_product_attention": attention,
-    # TransformerEncoder asks before it makes a nested tensor of what is not padded.
+    # TransformerEncoder asks this before it makes a nested tensor.
     "torch._nested_tensor_from_mask_left_aligned": _left_aligned,
-    "torch.overrides.has_torch_function": _always(False),  # by which it gives up its fast path
+    "torch.overrides.has_torch_function": _always(False),  # so that it gives up its fast path
     "torch.accelerator.is_available": _always(True),
     "torch.accelerator.current_accelerator": _always(torch.device("cuda")),
     "torch.accelerator.device_count": _always(1),
@@ -298,12 +298,12 @@ class FakeDevice(Listener):
     """Answers the calls of one thread as a machine with one GPU would, and reports them.
 
     Args:
-        observer: who is told.
-        capturing: what ``torch.cuda.is_current_stream_capturing()`` says.
+        observer: see :data:`~gfxgraph.interpose.cuda_calls.Observer`.
+        capturing: the result of ``torch.cuda.is_current_stream_capturing()``.
 
     Attributes:
-        current_stream: the stream that is current.
-        generators: the generators of the device, by what identifies them in C++.
+        current_stream: the current stream.
+        generators: the generators of the device, by their C++ ids.
     """
 
     def __init__(self, observer: Observer, capturing: bool) -> None:
@@ -348,7 +348,8 @@ class FakeDevice(Listener):
         return SimulatedEvent() if path == "torch.Event" else self._new_stream(None)
 
     def off_stream(self) -> str | None:
-        """The rule by which work on the current stream is left out of a capture, if it is."""
+        """The rule that keeps work on the current stream out of a capture; ``None``: it is
+        captured."""
         stream = self.current_stream.stream_id
         if stream in self._members:
             return None

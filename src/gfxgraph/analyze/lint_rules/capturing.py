@@ -44,7 +44,7 @@ def _rebound(
     blocks: list[Capture],
     after: int = 0,
 ) -> Iterator[Mark]:
-    """The statements of a function that bind an input anew and replay the graph after that."""
+    """The statements of a function that rebind an input and replay the graph after that."""
     inside = [node for node in ast.walk(scope) if source.scope(node) is scope]
     calls = [(node.lineno, ast.unparse(node.func)) for node in inside if isinstance(node, ast.Call)]
     replays = [line for line, name in calls if name == f"{capture.graph}.replay"]
@@ -61,7 +61,7 @@ def _rebound(
         replay = min((line for line in replays if line > end), default=None)
         if replay and not any(node.lineno <= line <= replay for line in captured):
             name = min(names)
-            what = f"{name} is bound anew; {capture.graph}.replay() reads the tensor that {name} "
+            what = f"{name} is rebound; {capture.graph}.replay() reads the tensor that {name} "
             yield Mark(node, f"{what}was at capture")
 
 
@@ -91,7 +91,7 @@ def _is_called(source: Source, node: ast.AST) -> bool:
 
 
 def _binds_new_tensor(node: ast.AST, names: set[str]) -> bool:
-    """Not ``x = None``, and not ``x = x.copy_(y)``, which binds what it was."""
+    """Whether a new tensor is bound: not by ``x = None``, and not by ``x = x.copy_(y)``."""
     if isinstance(node, ast.AugAssign):
         return False  # x += y writes a tensor in place
     value = getattr(node, "value", None)
@@ -120,14 +120,14 @@ def _cold_captures(source: Source) -> Iterator[Mark]:
             continue
         before = _touched(node for node in ast.walk(scope) if _line(node) < capture.first)
         if before.isdisjoint(called):
-            # Whoever gives it, or calls it elsewhere in the file, may do so before.
+            # A caller that passes it, or calls it elsewhere in the file, may warm it up.
             known = called[0] in _parameters(scope) | _touched(_uncaptured(source, blocks))
-            what = f"{called[0]} is captured, and not called before"
+            what = f"{called[0]} is captured without a call before"
             yield Mark(capture.call, what, "note" if known else None)
 
 
 def _touched(nodes: Iterable[ast.AST]) -> set[str]:
-    """What is called, or given to something that may call it, as text."""
+    """The callables that are called, or passed to a call, as text."""
     found: set[str] = set()
     for node in nodes:
         if isinstance(node, ast.Call):

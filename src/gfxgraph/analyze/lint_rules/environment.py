@@ -70,7 +70,7 @@ def _settings(source: Source) -> Iterator[_Setting]:
 
 
 def _items(call: ast.Call) -> Iterator[tuple[str, ast.expr]]:
-    """What ``mapping.update({"A": a}, B=b)`` sets."""
+    """The variables that ``mapping.update({"A": a}, B=b)`` sets."""
     for given in call.args:
         if isinstance(given, ast.Dict):
             for key, value in zip(given.keys, given.values, strict=True):
@@ -82,7 +82,7 @@ def _items(call: ast.Call) -> Iterator[tuple[str, ast.expr]]:
 
 
 def _is_environment(mapping: ast.expr) -> bool:
-    """``os.environ``, ``env``, ``self.child_env``: a table of variables is none."""
+    """Whether it is an environment, such as ``os.environ``, ``env`` or ``self.child_env``."""
     return "env" in ast.unparse(mapping).rpartition(".")[2].lower()
 
 
