@@ -57,7 +57,7 @@ class Stats(TypedDict):
 
 
 class ReplayCounter:
-    """Replays of one graph. Its only writer is whoever replays that graph, so it has no lock."""
+    """The replays of one graph. Only the replaying thread writes it, so it has no lock."""
 
     __slots__ = ("ns", "replays", "timed")
 

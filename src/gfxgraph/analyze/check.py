@@ -42,7 +42,7 @@ def check(fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> CheckReport:
     Tensors among the arguments, and parameters and buffers that ``fn`` reaches, count as on a
     simulated ``cuda:0``, whose work the CPU does. For tensors on the meta device nothing is
     computed, and values that the host reads are made up. ``fn`` runs twice under
-    ``torch.no_grad()``, as with :func:`~gfxgraph.graphed`. What it writes and rebinds is undone.
+    ``torch.no_grad()``, as with :func:`~gfxgraph.graphed`. Its writes and rebinding are undone.
 
     Args:
         fn: the function, module or method. It may say ``device="cuda"``, ``.cuda()`` and
@@ -274,8 +274,8 @@ class _Recorder(Recorder):
     """Reports hazards in the order of the run.
 
     Args:
-        tell: takes the rule, the call, the line, whether it is tainted, the effect, and whether the
-            host acts on a number that is new in each call.
+        report: takes the rule, the call, the line, whether it is tainted, the effect, and whether
+            the host acts on a number that is new in each call.
         inputs: the tensors among the arguments.
         names: names of tensors, by storage key.
         varying: storage keys of outside tensors that change from call to call.
@@ -284,7 +284,7 @@ class _Recorder(Recorder):
 
     def __init__(
         self,
-        tell: Callable[..., None],
+        report: Callable[..., None],
         inputs: list[torch.Tensor],
         names: dict[int, str],
         varying: set[int],
@@ -299,7 +299,7 @@ class _Recorder(Recorder):
             names=names,
             varying=varying,
         )
-        self._tell = tell
+        self._report = report
         self._world = world
 
     def event(self, point: Point, func: Any, args: Any, kwargs: Any) -> Any:
@@ -308,18 +308,18 @@ class _Recorder(Recorder):
         event, rule = self.recording.events[-1], RULES[point.rule]
         effect: Effect = "folds" if event.folds else rule.tainted
         anew = not event.folds and isinstance(result, (float, complex))
-        self._tell(rule.id, point.what, event.where, not event.folds, effect, anew)
+        self._report(rule.id, point.what, event.where, not event.folds, effect, anew)
         return result
 
     def function(self, func: Any, args: Any, kwargs: Any) -> Any:
         """Report moves of tensors that were assumed to be on the device."""
         if not self.quiet and is_move(func, args, kwargs) and self._world.is_assumed(args[0]):
             what = f"Tensor.{func.__name__}() of a tensor from outside"
-            self._tell("host-constant", what, users_line(), False, "folds")
+            self._report("host-constant", what, users_line(), False, "folds")
         return super().function(func, args, kwargs)
 
     def met(self, rule: str, what: str, tensors: Iterable[torch.Tensor] = ()) -> None:
         """Report it."""
         super().met(rule, what, tensors)
         if not self.quiet:
-            self._tell(rule, what, users_line(), False, RULES[rule].effect)
+            self._report(rule, what, users_line(), False, RULES[rule].effect)

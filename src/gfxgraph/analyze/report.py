@@ -78,7 +78,7 @@ class Hazard:
 
 @dataclass
 class CheckReport:
-    """What :func:`gfxgraph.check` returns. Notebooks show it as a table.
+    """The result of :func:`gfxgraph.check`. Notebooks show it as a table.
 
     Attributes:
         name: the function.

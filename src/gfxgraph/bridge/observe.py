@@ -57,7 +57,7 @@ class ObservedCalls:
         return self.count == 1 and not self._failed_outside
 
     def __enter__(self) -> None:
-        self._listening = Listening(self._hear)
+        self._listening = Listening(self._observe)
         self._listening.__enter__()
 
     def __exit__(
@@ -72,7 +72,7 @@ class ObservedCalls:
         self._failed_outside = error is not None and self._frame not in frames
         self._frame = None
 
-    def _hear(self, frame: FrameType, event: str, value: Any) -> None:
+    def _observe(self, frame: FrameType, event: str, value: Any) -> None:
         if frame is self._frame:
             if event == "return":  # with None where it raises
                 self.result, self.is_inside = value, False

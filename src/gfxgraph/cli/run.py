@@ -13,7 +13,7 @@ __all__ = ["run"]
 
 def run(
     target: Annotated[
-        str, typer.Argument(metavar="SCRIPT|MODULE", help="What to run, as python would.")
+        str, typer.Argument(metavar="SCRIPT|MODULE", help="The script or module to run.")
     ],
     args: Annotated[list[str] | None, typer.Argument(help="Its arguments.")] = None,
     module: Annotated[bool, typer.Option("-m", help="Run a module, as with python -m.")] = False,

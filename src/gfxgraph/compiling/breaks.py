@@ -72,7 +72,7 @@ class Break:
 
 @dataclass(frozen=True)
 class BreakReport:
-    """What :func:`graph_breaks` found; ``print`` shows it as text.
+    """The result of :func:`graph_breaks`; ``print`` shows it as text.
 
     Attributes:
         name: the function.

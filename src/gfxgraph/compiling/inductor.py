@@ -280,7 +280,7 @@ def _unknown(name: str, rows: list[Setting]) -> ArgumentError:
     elif close:
         advice = f"Did you mean {' or '.join(map(repr, close))}?"
     else:
-        advice = "torch._inductor.config lists what there is."
+        advice = "torch._inductor.config lists all settings."
     return ArgumentError(
         f"inductor_settings({name}=...): torch._inductor.config of torch {torch.__version__} has "
         f"no such setting. {advice}"

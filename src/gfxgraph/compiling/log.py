@@ -254,7 +254,7 @@ def _call_user_compiler(
         seconds = time.perf_counter() - start - made.backward.get("seconds", 0.0)
         _local.under_way = outer
         cached = _cache_hits() > hits
-        _tell(
+        _notify(
             Compilation(
                 **described,
                 backward=False,
@@ -265,7 +265,7 @@ def _call_user_compiler(
             )
         )
         if made.backward or True in made.kernels:
-            _tell_backward(described, made, cached)
+            _notify_backward(described, made, cached)
 
 
 def _compile_fx_inner(inner: Any, module: torch.fx.GraphModule, *rest: Any, **kwargs: Any) -> Any:
@@ -286,7 +286,7 @@ def _compile_fx_inner(inner: Any, module: torch.fx.GraphModule, *rest: Any, **kw
         if outer is None:
             context = TracingContext.try_get()
             known = None if context is None else _described.get(context)
-            _tell_backward(known or _NOT_KNOWN, made, _cache_hits() > hits)
+            _notify_backward(known or _NOT_KNOWN, made, _cache_hits() > hits)
 
 
 def _post_compile(post_compile: Any, graph: Any, *rest: Any, **kwargs: Any) -> Any:
@@ -307,8 +307,8 @@ _HANDLERS: dict[str, Callable[..., Any]] = {
 _NOT_KNOWN = {"function": "", "file": "", "line": 0, "backend": "inductor"}
 
 
-def _tell_backward(forward: dict[str, Any], made: _Made, cached: bool) -> None:
-    _tell(
+def _notify_backward(forward: dict[str, Any], made: _Made, cached: bool) -> None:
+    _notify(
         Compilation(
             **{
                 "id": str(CompileContext.current_compile_id()),
@@ -323,13 +323,13 @@ def _tell_backward(forward: dict[str, Any], made: _Made, cached: bool) -> None:
     )
 
 
-def _tell(compilation: Compilation) -> None:
+def _notify(compilation: Compilation) -> None:
     for listener in (*_listeners,):
         listener(compilation)
 
 
 AFTER_BREAK = re.compile(r"torch_dynamo_resume_in_(?P<function>.+)_at_(?P<line>\d+)")
-"""What Dynamo calls the rest of a function after a graph break."""
+"""Dynamo's name for the rest of a function after a graph break."""
 
 
 def _describe(output: Any, module: torch.fx.GraphModule) -> dict[str, Any]:

@@ -245,7 +245,8 @@ def _written(schema: Any) -> frozenset[str]:
 @contextmanager
 def _no_other_writes(name: str, given: dict[str, Any], written: frozenset[str]) -> Iterator[None]:
     """Raise where the function writes to an argument that is not among ``written``."""
-    # Views of one tensor have one version: what shares memory with a written argument is left out.
+    # Views of one tensor share their version, so leave out tensors that share memory with a written
+    # one.
     storages = {t.untyped_storage()._cdata for w in written for t in _tensors(given.get(w))}
     before = [
         (argument, tensor, tensor._version)

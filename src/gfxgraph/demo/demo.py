@@ -30,7 +30,7 @@ _POWERS_OF_TWO = [2**n for n in range(MAX_TOKENS.bit_length())]
 class Difference:
     """The difference between the vectors of the graphs and of eager execution, over all passages.
 
-    Eager execution gets each batch as it is, the graphs pad it.
+    Eager execution gets each batch unpadded; graphs pad it.
     """
 
     max: float

@@ -120,7 +120,7 @@ class Device(Protocol):
         graphs."""
 
     def release_cached_memory(self) -> None:
-        """Give memory that the allocator keeps and nobody uses back to the driver."""
+        """Give unused memory of the allocator back to the driver."""
 
     def is_capturing(self) -> bool:
         """Whether the current stream of this thread is capturing."""

@@ -1,4 +1,5 @@
-"""What CUDA refuses while a stream captures, beside the operators of :mod:`.operator_table`.
+"""The calls that CUDA refuses while a stream captures, beside the operators of
+:mod:`.operator_table`.
 
 The emulated capture raises these errors. The recorder and ``check`` ask the same questions
 (:func:`is_host_copy`, :data:`HOST_READ_FUNCTIONS`) and describe the answers in the words of

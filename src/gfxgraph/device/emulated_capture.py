@@ -100,7 +100,7 @@ class Capture:
         self.is_open = False
         self._generators = generators | {generator_id(torch.default_generator)}
         self._failure: str | None = None
-        self._rehearsal = ShapeInference()
+        self._shapes = ShapeInference()
         # Tensors that are on the host also where there is a GPU, by storage.
         self._on_host: dict[int, torch.UntypedStorage] = {}
 
@@ -184,7 +184,7 @@ class Capture:
             return op(*args, **kwargs)
 
         try:
-            results, resized = self._rehearsal.of(op, flat, spec)
+            results, resized = self._shapes.of(op, flat, spec)
         except CaptureForbidden as error:
             self.fail(error)
         for tensor, shadow in resized:
@@ -360,7 +360,7 @@ def _remove_modes(which: Callable[[Capture], bool]) -> None:
 
 
 def _forget() -> None:
-    """In a child of fork() nobody captures."""
+    """End the capture in a child of fork()."""
     capture, _thread.capture = _thread.capture, None
     if capture is not None:
         capture.is_open = False

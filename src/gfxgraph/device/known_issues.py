@@ -155,8 +155,8 @@ def _match(issue: Issue, platform: Platform) -> Match | None:
 
 
 def _numbers(version: str, rest: float) -> tuple[float, ...]:
-    """Four numbers, with ``rest`` for those that are not told."""
+    """Four numbers, with ``rest`` for those that are missing."""
     match = re.match(r"\d+(\.\d+)*", version)
-    told: list[float] = [int(one) for one in match[0].split(".")] if match else []
-    told = told[: next((at for at, one in enumerate(told) if one >= 1000), len(told))]
-    return tuple([*told, rest, rest, rest, rest][:4])
+    known: list[float] = [int(one) for one in match[0].split(".")] if match else []
+    known = known[: next((at for at, one in enumerate(known) if one >= 1000), len(known))]
+    return tuple([*known, rest, rest, rest, rest][:4])

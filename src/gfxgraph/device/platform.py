@@ -192,7 +192,7 @@ def this_platform(environ: Mapping[str, str] = os.environ) -> Platform:
 
 
 def _refusal(name: str, value: Any) -> str | None:
-    """What entry ``name`` takes, where that is not ``value``."""
+    """The values that entry ``name`` takes, if ``value`` is not one of them."""
     if name == "vendor":
         ok, takes = value in _VENDORS, f"one of {', '.join(_VENDORS)}"
     elif name in _LISTS:

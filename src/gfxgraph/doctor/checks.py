@@ -294,8 +294,8 @@ def _environment(platform: Platform) -> Iterator[Finding]:
         harmless = remark.name == "AMD_LOG_LEVEL" and remark.value in ("1", "2")
         level: Level = "info" if harmless else "warning"
         yield Finding("environment", level, text, f"unset {remark.name}", (remark.source,))
-    # Those that avoid a known issue are in the finding of that issue; what code there is for the
-    # GPU is a finding of _code_for.
+    # Variables that avoid a known issue are in the finding of that issue. Code for the GPU is a
+    # finding of _code_for.
     avoiding = {name for match in issues_of(platform) for name in match.issue.variables}
     if platform.built_for is None:
         avoiding.add("HSA_OVERRIDE_GFX_VERSION")

@@ -118,7 +118,7 @@ def start(
         args: its arguments.
         environ: its environment.
         module: whether ``target`` is a module.
-        replace: replace this process; else start another one, and exit with its status. Default:
+        replace: replace this process; else start a new one, and exit with its status. Default:
             replace it where the system can (Windows cannot).
     """
     root = str(Path(__file__).parents[2])

@@ -332,7 +332,7 @@ def _predict(denoiser: Any, latents: Tensor, t: Tensor, **conditions: Any) -> Te
 
 
 def _predict_dit(denoiser: Any, latents: Tensor, t: Tensor, **conditions: Any) -> Tensor:
-    # What follows the channels of the latents is a learned variance, which its pipeline drops.
+    # After the channels of the latents comes a learned variance, which its pipeline drops.
     return _predict(denoiser, latents, t, **conditions)[:, : latents.shape[1]]
 
 

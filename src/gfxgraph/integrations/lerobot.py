@@ -65,8 +65,9 @@ def use_graphs(policy: Any, method: str | None = None, **options: Any) -> Graphe
         method = _METHODS.get(str(getattr(policy, "name", "")))
         if method is None:
             raise ArgumentError(
-                f"use_graphs({kind}): expected a policy named {', '.join(sorted(_METHODS))}. Of "
-                'another say which method computes the actions: method="model.sample_actions".'
+                f"use_graphs({kind}): expected a policy named {', '.join(sorted(_METHODS))}. For "
+                "another policy name the method that computes the actions: "
+                'method="model.sample_actions".'
             )
     *path, name = method.split(".")
     try:

@@ -1,1 +1,1 @@
-"""What one run of a function does to the world outside it."""
+"""Records one run of a function: its operations, its hazards, its effects outside."""

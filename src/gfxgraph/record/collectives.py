@@ -132,7 +132,7 @@ def noticed() -> Iterator[Watched]:
     if not _has_several_ranks():
         yield watched
         return
-    with _looking(watched):
+    with _observing(watched):
         yield watched
 
 
@@ -150,7 +150,7 @@ def refused(when: Callable[[], bool] = lambda: True) -> Iterator[Watched]:
     if not _is_initialized():
         yield watched
         return
-    with _looking(watched):
+    with _observing(watched):
         coalescing = _c10d()._world.pg_coalesce_state
         before = set(coalescing)
         try:
@@ -190,7 +190,7 @@ def watch(watched: Watched) -> Callable[[], None]:
     """Observe the collectives of this thread until the returned function is called."""
     if not _is_initialized():
         return lambda: None
-    looking = _looking(watched)
+    looking = _observing(watched)
     looking.__enter__()
     return lambda: (looking.__exit__(None, None, None), None)[1]
 
@@ -253,7 +253,7 @@ _undo: list[Callable[[], None]] = []
 
 
 @contextmanager
-def _looking(watched: Watched) -> Iterator[None]:
+def _observing(watched: Watched) -> Iterator[None]:
     global _lookers
     windows = _windows()
     with _lock:

@@ -51,7 +51,7 @@ Provenance: TypeAlias = "frozenset[int] | None"
 call to call, since it depends on an argument, on random numbers, or on a kernel that torch does not
 know."""
 
-_NO_ROOTS: Provenance = frozenset()
+_CONSTANT: Provenance = frozenset()
 
 _READS = {"aten::_local_scalar_dense": "Tensor.item()", "aten::equal": "torch.equal()"}
 _OVERWRITES = frozenset({"aten::copy_", "aten::fill_", "aten::zero_"})
@@ -176,13 +176,13 @@ class Interceptor:
         self.name = StorageNames()
         self.inputs = {self.name(t) for t in inputs}
         self.forced = frozenset(forced)
-        self._moving = frozenset(varying)
-        self._roots: dict[int, Provenance] = dict.fromkeys(self.inputs)
+        self._varying = frozenset(varying)
+        self._provenance: dict[int, Provenance] = dict.fromkeys(self.inputs)
         self._exposed: set[int] = set()
         # On the emulated device: tensors that would be on the host where there is a GPU.
         self._host: dict[int, torch.UntypedStorage] = {}
 
-    # What subclasses decide.
+    # For subclasses.
 
     def operation(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Run an operation that a capture can hold."""
@@ -232,7 +232,7 @@ class Interceptor:
     def kernel(self) -> None:
         """A kernel that torch does not know is about to be launched."""
 
-    # What the modes call.
+    # For the modes.
 
     @contextmanager
     def watching(self) -> Iterator[None]:
@@ -288,7 +288,7 @@ class Interceptor:
         """The host may have written to ``given``, and has made ``result``."""
         with self.quietly():  # our own calls are none of the function's
             for tensor in tensors_in((given, result)):
-                self._roots[self.name(tensor)] = None
+                self._provenance[self.name(tensor)] = None
             self.inside.update(map(self.name, tensors_in(result)))
 
     def heard(self, kind: str, what: str, detail: Any) -> object:
@@ -341,11 +341,11 @@ class Interceptor:
             if on_device and self.emulated:
                 point = Point("host-read", name, "call", (tensor,))
                 result = self.event(point, torch.Tensor.clone, args, {})
-                self._flow_to(result, self.roots([tensor]))
+                self._flow_to(result, self.provenance([tensor]))
                 return result
         elif name is not None and (
             (on_device and (self.emulated or func not in _RAISE_ON_DEVICE))
-            or (not on_device and self.is_moving([tensor]))
+            or (not on_device and self.is_varying([tensor]))
         ):
             return self.event(Point("host-read", name, "read", (tensor,)), func, args, kwargs)
         copy = self.emulated and self._host_copy(func, args, kwargs)
@@ -359,7 +359,7 @@ class Interceptor:
         tensors = [*tensors_in(args), *tensors_in(kwargs)]
         written = list(written_tensors(func, args, kwargs)) if op and op.writes else []
         keys: list[int] = []
-        sources = _NO_ROOTS
+        sources = _CONSTANT
         if self._follows:
             keys = list(map(self.name, tensors))
             if func is _LIFT:  # torch.tensor(2.0): made in this run
@@ -423,7 +423,7 @@ class Interceptor:
             if key not in self.inside and key not in self.outside:
                 self._see(key, tensor)
             self._exposed.add(key)
-            self._roots[key] = None
+            self._provenance[key] = None
         self.kernel()
 
     def _ask_layout(
@@ -453,44 +453,44 @@ class Interceptor:
             return False
         return not (self._host and self.name(tensor) in self._host)
 
-    def roots(self, tensors: Iterable[torch.Tensor]) -> Provenance:
+    def provenance(self, tensors: Iterable[torch.Tensor]) -> Provenance:
         """The provenance of the data of ``tensors``."""
         return self._joined(map(self.name, tensors))
 
-    def is_moving(self, tensors: Iterable[torch.Tensor]) -> bool:
+    def is_varying(self, tensors: Iterable[torch.Tensor]) -> bool:
         """Whether the data of ``tensors`` may differ in the next call."""
-        return self._follows and self.roots(tensors) is None
+        return self._follows and self.provenance(tensors) is None
 
     def _joined(self, keys: Iterable[int]) -> Provenance:
-        joined = _NO_ROOTS
+        joined = _CONSTANT
         for key in keys:
             try:
-                roots = self._roots[key]
+                provenance = self._provenance[key]
             except KeyError:
                 if key in self.inside:
                     continue
-                roots = self._at_first(key)
-            if roots is None:
+                provenance = self._initial_provenance(key)
+            if provenance is None:
                 return None
-            if roots:
-                joined = joined | roots if joined else roots
+            if provenance:
+                joined = joined | provenance if joined else provenance
         return joined
 
-    def _at_first(self, key: int) -> Provenance:
+    def _initial_provenance(self, key: int) -> Provenance:
         """The provenance of outside memory before the run writes to it."""
-        return None if key in self._moving else frozenset((key,))
+        return None if key in self._varying else frozenset((key,))
 
     def _see(self, key: int, tensor: torch.Tensor) -> None:
         """Note ``tensor``, on outside memory that was not met before."""
         self.outside[key] = tensor.detach()
         self.originals[key] = weakref.ref(tensor)
-        self._roots.setdefault(key, self._at_first(key))
+        self._provenance.setdefault(key, self._initial_provenance(key))
 
     def _flow(
         self,
         func: Any,
         op: _Operator | None,
-        roots: Provenance,
+        provenance: Provenance,
         keys: list[int],
         written: list[torch.Tensor],
         result: Any,
@@ -499,21 +499,21 @@ class Interceptor:
             if op.draws:
                 self.met("random", str(func))
             if op.draws or op.allocates:  # memory: until an operation that we know has written it
-                roots = None
+                provenance = None
         for tensor in written:
             key = self.name(tensor)
             whole = op and op.overwrites and key in self.inside and key not in self._exposed
             if whole and _fills_its_storage(tensor):
-                self._roots[key] = roots
-            elif roots is None:
-                self._roots[key] = None
+                self._provenance[key] = provenance
+            elif provenance is None:
+                self._provenance[key] = None
             else:
                 before = self._joined((key,))
-                self._roots[key] = None if before is None else roots | before
+                self._provenance[key] = None if before is None else provenance | before
         for tensor in tensors_in(result):
             key = self.name(tensor)
             if key not in keys:
-                self._roots[key] = roots
+                self._provenance[key] = provenance
                 self._exposed.discard(key)
                 if key not in self.outside:
                     self.inside.add(key)
@@ -523,14 +523,14 @@ class Interceptor:
         """A result on the host that came without waiting does not depend on device data."""
         results = [t for t in tensors_in(result) if not self.on_device(t)]
         if results and any(map(self.on_device, tensors)):
-            roots = self.roots(t for t in tensors if not self.on_device(t))
+            provenance = self.provenance(t for t in tensors if not self.on_device(t))
             for tensor in results:
-                self._roots[self.name(tensor)] = roots
+                self._provenance[self.name(tensor)] = provenance
 
-    def _flow_to(self, result: Any, roots: Provenance) -> None:
+    def _flow_to(self, result: Any, provenance: Provenance) -> None:
         for tensor in tensors_in(result):
             key = self.name(tensor)
-            self._roots[key] = roots
+            self._provenance[key] = provenance
             self._host.pop(key, None)
             self.inside.add(key)
 
@@ -551,7 +551,7 @@ class Interceptor:
             if len(host) < len(tensors):
                 reads = self._refused(func, args, kwargs) is not None
             else:
-                reads = self.is_moving(tensors)
+                reads = self.is_varying(tensors)
             return Point("host-read", _READS[name], "read", everything) if reads else None
         if self.emulated and func is _LIFT:
             lifts = args[0].dim() > 0 and args[0].numel() > 0
@@ -562,7 +562,7 @@ class Interceptor:
         if tensors and len(host) == len(tensors):
             if name == "aten::_to_copy" and to_device:
                 return self._host_operands(func, host)
-            if self.is_moving(tensors) or any(self.name(t) in self.outside for t in written):
+            if self.is_varying(tensors) or any(self.name(t) in self.outside for t in written):
                 return Point("host-compute", str(func), "call", everything)
             return None
         if name in _COPIES and (
@@ -574,14 +574,14 @@ class Interceptor:
         numbers = copies_host_scalar(Call(func, args, kwargs, self._on_host))
         tensors_too = self.emulated or name in _INDEXING or name in _COPIES
         operands = [t for t in host if t.numel() and (tensors_too if t.dim() else numbers)]
-        if operands or self.is_moving(host):
-            return self._host_operands(func, operands if not self.is_moving(host) else host)
+        if operands or self.is_varying(host):
+            return self._host_operands(func, operands if not self.is_varying(host) else host)
         rule = self._refused(func, args, kwargs)
         return None if rule is None else Point(rule, str(func), "call", everything)
 
     def _host_operands(self, func: OpOverload, host: list[torch.Tensor]) -> Point:
         what = f"{func} of a host tensor"
-        if self.is_moving(host):
+        if self.is_varying(host):
             return Point("host-constant", what, "call", tuple(host))
         return Point("host-constant", what, "constant", tuple(host))
 
@@ -629,7 +629,7 @@ class Interceptor:
     def _constant(self, point: Point, host: torch.Tensor, device: Any) -> torch.Tensor:
         run: Callable[..., torch.Tensor] = functools.partial(_to_device, device=device)
         constant: torch.Tensor = self.event(point, run, (host,), {})
-        self._flow_to(constant, self.roots([host]))
+        self._flow_to(constant, self.provenance([host]))
         return constant
 
     def _host_copy(self, func: Any, args: Any, kwargs: Any) -> str | None:
@@ -639,9 +639,9 @@ class Interceptor:
         host = tuple(tensors_in((args, kwargs)))
         if func is torch.Tensor.new_tensor:
             host = host[1:]
-        kind: Literal["call", "constant"] = "call" if self.is_moving(host) else "constant"
+        kind: Literal["call", "constant"] = "call" if self.is_varying(host) else "constant"
         result = self.event(Point("host-constant", what, kind, host), func, args, kwargs)
-        self._flow_to(result, self.roots(host))
+        self._flow_to(result, self.provenance(host))
         return result
 
     def _keep_on_host(self, result: Any) -> None:

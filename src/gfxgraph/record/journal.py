@@ -194,7 +194,7 @@ class Journal:
         given = list(tensors_in((args, kwargs)))
         if not self._copies:  # in a replay: as little as possible
             if len(set(map(storage_key, given))) == len(given):
-                # The function may keep what it is given, and the next replay writes there again.
+                # The function may keep its arguments, and the next replay overwrites them.
                 own = list(map(_copy, given))
                 args, kwargs = _exchanged((args, kwargs), given, own)
             else:

@@ -30,7 +30,7 @@ class Event:
     """A point that a capture cannot pass, and its result in the run.
 
     Attributes:
-        point: what it is.
+        point: the point.
         where: the user's line.
         varying: whether the result may differ in the next call.
         writes: whether it writes to one of its arguments.
@@ -209,16 +209,16 @@ class Recorder(Interceptor):
         else:
             writes = point.rule == "no-graph"
         is_higher = isinstance(func, HigherOrderOperator)
-        roots = None if is_higher else self.roots(point.depends)
+        provenance = None if is_higher else self.provenance(point.depends)
         event = Event(
             point._replace(depends=()),  # not to keep the tensors of the run alive
             users_line(),
-            varying=point.rule in _DONE_IN_EACH_CALL or roots is None or is_higher,
+            varying=point.rule in _DONE_IN_EACH_CALL or provenance is None or is_higher,
             writes=writes,
             result=None,
             given=None,
             call=self.call,
-            sources=roots or frozenset(),
+            sources=provenance or frozenset(),
         )
         with self.quietly():
             if point.kind == "constant":

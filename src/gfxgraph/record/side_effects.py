@@ -49,7 +49,7 @@ from .effects import Unexpected
 
 __all__ = ["side_effects"]
 
-Tell = Callable[[str, str], bool]
+OnEffect = Callable[[str, str], bool]
 """Called with a rule and the name of the call; returns whether to prevent it."""
 
 _WRITE, _READ = "side-effect", "outside-read"
@@ -173,13 +173,13 @@ _INTERNAL = (
 
 
 @contextmanager
-def side_effects(tell: Tell, *, perform: bool = False) -> Iterator[None]:
+def side_effects(on_effect: OnEffect, *, perform: bool = False) -> Iterator[None]:
     """Observe the effects of this thread outside of torch.
 
     Args:
-        tell: called before each effect. If it returns ``True``, the effect is left out; where that
-            is impossible, the run ends with :class:`Unexpected`.
-        perform: let effects happen, whatever ``tell`` returns: it is the user's own run.
+        on_effect: called before each effect. If it returns ``True``, the effect is left out; where
+            that is impossible, the run ends with :class:`Unexpected`.
+        perform: let effects happen, whatever ``on_effect`` returns: it is the user's own run.
 
     Raises:
         CaptureError: a profiler is on that cannot be put back.
@@ -187,28 +187,28 @@ def side_effects(tell: Tell, *, perform: bool = False) -> Iterator[None]:
     caller = sys._getframe(1)
     while caller.f_code.co_filename == contextlib.__file__ and caller.f_back is not None:
         caller = caller.f_back
-    watch = _SideEffects(tell, perform, caller)
+    effects = _SideEffects(on_effect, perform, caller)
     with ExitStack() as stack:
-        stack.callback(vars(watch).clear)  # it holds frames, and they hold tensors
+        stack.callback(vars(effects).clear)  # it holds frames, and they hold tensors
         for name, rule in (("stdout", "print"), ("stderr", _WRITE)):
             if getattr(sys, name) is not None:
                 stream = _Stream(
-                    watch, rule, "print()" if rule == "print" else "sys.stderr.write()"
+                    effects, rule, "print()" if rule == "print" else "sys.stderr.write()"
                 )
                 claim = stack.enter_context(substitute(sys, name, stream))
                 stream.original = claim.original
-        stack.enter_context(intercept(logging.Logger, "callHandlers", watch.log))
-        stack.enter_context(intercept(warnings, "_showwarnmsg_impl", watch.warn))
-        watch.listening = stack.enter_context(Listening(watch.hear))
-        stack.enter_context(watch.collections())
+        stack.enter_context(intercept(logging.Logger, "callHandlers", effects.log))
+        stack.enter_context(intercept(warnings, "_showwarnmsg_impl", effects.warn))
+        effects.listening = stack.enter_context(Listening(effects.observe))
+        stack.enter_context(effects.collections())
         yield
 
 
 class _SideEffects:
-    def __init__(self, tell: Tell, perform: bool, outside: FrameType) -> None:
+    def __init__(self, on_effect: OnEffect, perform: bool, outside: FrameType) -> None:
         self.perform = perform
         self.listening: Listening | None = None
-        self._tell = tell
+        self._on_effect = on_effect
         self._outside = outside
         self._functions, self._methods, self._codes = _functions(), _methods(), _codes()
         self._names: dict[type, frozenset[str]] = {}
@@ -236,7 +236,7 @@ class _SideEffects:
             gc.callbacks.remove(begin)
             gc.callbacks.remove(end)
 
-    def hear(self, frame: FrameType, event: str, value: Any) -> None:
+    def observe(self, frame: FrameType, event: str, value: Any) -> None:
         """A call; for the profiler hook."""
         if self._collecting:
             return
@@ -274,14 +274,14 @@ class _SideEffects:
         return frozenset(name for names in found for name in names)
 
     def _stop(self, rule: str, what: str, frame: FrameType, caller: FrameType | None) -> None:
-        if not _is_harmless(caller) and self._tell(rule, what) and not self.perform:
+        if not _is_harmless(caller) and self._on_effect(rule, what) and not self.perform:
             assert self.listening is not None
             # The user's `finally` blocks must not have effects either.
             self.listening.go_on_after_errors(frame, self._outside)
             raise Unexpected(what)
 
     def _is_made_inside(self, item: Any, frame: FrameType) -> bool:
-        """Whether only the running functions hold ``item``: nobody can have it later."""
+        """Whether only the running functions hold ``item``, so that it ends with them."""
         if id(item) in self._made_inside:
             return True
         inside: set[int] = set()
@@ -308,7 +308,7 @@ class _SideEffects:
         while frame is not None and frame.f_code.co_filename.startswith(_OURS):
             frame = frame.f_back
         if not (self._collecting or _is_harmless(frame)):
-            self._tell(rule, what)
+            self._on_effect(rule, what)
 
     def log(self, original: Any, logger: logging.Logger, record: logging.LogRecord) -> None:
         """A record that a logger has let pass."""
@@ -330,16 +330,16 @@ class _SideEffects:
 class _Stream:
     """Stands in for a standard stream."""
 
-    def __init__(self, watch: _SideEffects, rule: str, what: str) -> None:
+    def __init__(self, effects: _SideEffects, rule: str, what: str) -> None:
         self.original: Any = None
-        self._watch, self._rule, self._what = watch, rule, what
+        self._effects, self._rule, self._what = effects, rule, what
         self._within_a_line = False
 
     def write(self, text: str) -> Any:
         if text.strip() and not self._within_a_line:
-            self._watch.met(self._rule, self._what)
+            self._effects.met(self._rule, self._what)
         self._within_a_line = not text.endswith("\n")
-        return self.original.write(text) if self._watch.perform else len(text)
+        return self.original.write(text) if self._effects.perform else len(text)
 
     def writelines(self, lines: Any) -> None:
         for line in lines:

@@ -91,7 +91,7 @@ class SimulatedCuda:
         self._pinned: dict[int, torch.UntypedStorage] = {}
         self._unknown: dict[int, torch.UntypedStorage] = {}
         self._assumed: set[int] = set()
-        self._told_apart = False
+        self._distinguishes_host = False
         with contextlib.ExitStack() as stack:
             lend_device_guard()
             stack.callback(
@@ -129,8 +129,8 @@ class SimulatedCuda:
         """
         found = list(places(objects))
         tensors = [(t, p.is_state) for p in found for v in p.values() for t in tensors_of(v)]
-        self._told_apart |= any(own and t.device.type != "cpu" for t, own in tensors)
-        by_default = "host" if self._told_apart else "device"
+        self._distinguishes_host |= any(own and t.device.type != "cpu" for t, own in tensors)
+        by_default = "host" if self._distinguishes_host else "device"
         on_host = (self._host_tensors or by_default) == "host"
 
         def swap(is_state: bool, tensor: torch.Tensor) -> torch.Tensor:
@@ -191,7 +191,7 @@ class SimulatedCuda:
         return known[1]
 
     def _wrap_new(self, tensor: torch.Tensor) -> torch.Tensor:
-        self._told_apart |= tensor.device.type != "cpu"
+        self._distinguishes_host |= tensor.device.type != "cpu"
         if dispatch_stack.is_traceable_wrapper_subclass(tensor):
             return dispatch_stack.transform_subclass(tensor, lambda name, part: self._wrap(part))
         if tensor.layout is not torch.strided:

@@ -253,7 +253,7 @@ class VerifyResult:
 
 @dataclass(frozen=True)
 class VerifyReport:
-    """What :func:`gfxgraph.verify` returns.
+    """The result of :func:`gfxgraph.verify`.
 
     Attributes:
         name: the function.

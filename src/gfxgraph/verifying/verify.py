@@ -73,7 +73,7 @@ def verify(
     Raises:
         ArgumentError: an argument is not of the kind that is taken.
         CaptureError: ``fn`` issues a collective in a group of several ranks; nothing was sent.
-        Exception: whatever ``fn`` itself raises. What the candidate raises is reported.
+        Exception: any error of ``fn`` itself. Errors of the candidate are reported.
     """
     _check_callable("fn", fn)
     if candidate is not None:

@@ -145,7 +145,7 @@ class _Run:
     def _beyond(self, pointer: ast.expr, mask: ast.expr) -> bool:
         """Whether the pointer runs over the very offsets that the mask holds back."""
         compared = self._value(mask).compared
-        # A bound such as min(start + BLOCK, n) holds the program id; the lanes are what is masked.
+        # A bound such as min(start + BLOCK, n) holds the program id; the mask is for the lanes.
         lanes = {offset for offset in compared if offset.startswith("lane:")}
         return bool(self._value(pointer).offsets & (lanes or compared))
 

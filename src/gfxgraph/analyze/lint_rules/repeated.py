@@ -38,7 +38,7 @@ def _makers(source: Source) -> Iterator[ast.expr]:
 
 
 def _repeats(source: Source, maker: ast.expr) -> str:
-    """What repeats the call that makes a graph, in words; ``""``: nothing."""
+    """The loop or function that repeats the making of a graph, in words; ``""``: none."""
     inner: ast.AST = maker
     for outer in source.ancestors(maker):
         if isinstance(outer, _CONDITIONS):
