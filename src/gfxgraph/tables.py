@@ -2,13 +2,33 @@
 
 from __future__ import annotations
 
+import json
 import textwrap
 from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
-__all__ = ["WIDTH", "Printed", "Sections", "counted", "fields", "filled", "in_bytes", "table"]
+__all__ = [
+    "WIDTH",
+    "Printed",
+    "Sections",
+    "as_json",
+    "counted",
+    "fields",
+    "filled",
+    "in_bytes",
+    "table",
+]
 
 WIDTH = 100
+
+
+def as_json(data: Any, path: str | Path | None = None) -> str:
+    """``data`` as indented JSON, also written to the file ``path`` if there is one."""
+    text = json.dumps(data, indent=2)
+    if path is not None:
+        Path(path).write_text(f"{text}\n", encoding="utf-8")
+    return text
 
 
 def counted(count: int, what: str) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import threading
 import traceback
 from collections.abc import Callable
@@ -16,7 +15,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from ..device.operators import is_view
 from ..errors import ArgumentError
 from ..interpose.source import is_users_file
-from ..tables import counted
+from ..tables import as_json, counted
 from .log import AFTER_BREAK, Compilation, listening
 
 __all__ = ["Break", "BreakReport", "Region", "graph_breaks"]
@@ -100,10 +99,7 @@ class BreakReport:
         Args:
             path: a file to write it to as well. Default none.
         """
-        text = json.dumps({**asdict(self), "outside": self.outside}, indent=2)
-        if path is not None:
-            Path(path).write_text(f"{text}\n", encoding="utf-8")
-        return text
+        return as_json({**asdict(self), "outside": self.outside}, path)
 
     def __str__(self) -> str:
         lines = [

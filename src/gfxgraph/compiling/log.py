@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import contextlib
 import io
-import json
 import re
 import sys
 import threading
@@ -32,6 +31,7 @@ from torch._guards import CompileContext, TracingContext
 from ..interpose.modules import import_whole
 from ..interpose.patch import Claim, find, intercept
 from ..interpose.source import Source, is_the_users, is_users_file, users_line
+from ..tables import as_json
 
 __all__ = ["Compilation", "CompileLog", "as_text", "compile_log", "listening"]
 
@@ -109,10 +109,7 @@ class CompileLog:
             "seconds": self.seconds,
             "compilations": [asdict(c) for c in self._compilations],
         }
-        text = json.dumps(data, indent=2)
-        if path is not None:
-            Path(path).write_text(f"{text}\n", encoding="utf-8")
-        return text
+        return as_json(data, path)
 
     def __str__(self) -> str:
         return as_text(self.__rich__())
