@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -56,6 +57,15 @@ class DeviceProperties:
     is_multi_gpu_board: bool = False
 
 
+def _method_of(cls: Any, name: str) -> Callable[..., Any]:
+    """A method of torch's class, looked up at each call: while it is observed, it takes ours."""
+
+    def method(self: Any, *args: Any, **kwargs: Any) -> Any:
+        return getattr(cls, name)(self, *args, **kwargs)
+
+    return method
+
+
 class SimulatedStream:
     """A stream with no device behind it; for ``isinstance`` a ``torch.cuda.Stream``.
 
@@ -92,25 +102,10 @@ class SimulatedStream:
     def __exit__(self, *exc_info: object) -> None:
         torch.cuda.set_stream(self._before.pop())
 
-    def wait_stream(self, stream: Any) -> None:
-        """All further work on this stream waits for ``stream``."""
-        _Stream.wait_stream(self, stream)
-
-    def wait_event(self, event: Any) -> None:
-        """All further work on this stream waits for ``event``."""
-        _Stream.wait_event(self, event)
-
-    def record_event(self, event: Any = None) -> Any:
-        """Record ``event``, or a new one, and return it."""
-        return _Stream.record_event(self, event)
-
-    def synchronize(self) -> None:
-        """Wait until the work is done."""
-        _Stream.synchronize(self)
-
-    def query(self) -> bool:
-        """Whether the work is done."""
-        return bool(_Stream.query(self))
+    wait_stream, wait_event, record_event, synchronize, query = (
+        _method_of(torch.cuda.Stream, name)
+        for name in ("wait_stream", "wait_event", "record_event", "synchronize", "query")
+    )
 
     @staticmethod
     def priority_range() -> tuple[int, int]:
@@ -131,25 +126,10 @@ class SimulatedEvent:
     def __class__(self) -> Any:
         return torch.cuda.Event
 
-    def record(self, stream: Any = None) -> None:
-        """Record it on ``stream``, by default the current one."""
-        _Event.record(self, stream)
-
-    def wait(self, stream: Any = None) -> None:
-        """All further work on ``stream``, by default the current one, waits for it."""
-        _Event.wait(self, stream)
-
-    def synchronize(self) -> None:
-        """Wait for it."""
-        _Event.synchronize(self)
-
-    def query(self) -> bool:
-        """Whether the work before it is done."""
-        return bool(_Event.query(self))
-
-    def elapsed_time(self, end_event: Any) -> float:
-        """Milliseconds until ``end_event``."""
-        return float(_Event.elapsed_time(self, end_event))
+    record, wait, synchronize, query, elapsed_time = (
+        _method_of(torch.cuda.Event, name)
+        for name in ("record", "wait", "synchronize", "query", "elapsed_time")
+    )
 
 
 class SimulatedGraph:
@@ -162,13 +142,9 @@ class SimulatedGraph:
     def __class__(self) -> Any:
         return torch.cuda.CUDAGraph
 
-    def capture_begin(self, *args: Any, **kwargs: Any) -> None:
-        """A capture begins."""
-        _Graph.capture_begin(self, *args, **kwargs)
-
-    def replay(self) -> None:
-        """Nothing was captured, so nothing happens."""
-        _Graph.replay(self)
+    capture_begin, replay = (
+        _method_of(torch.cuda.CUDAGraph, name) for name in ("capture_begin", "replay")
+    )
 
     def _nothing(self, *args: Any, **kwargs: Any) -> None:
         """There is nothing to do."""
@@ -205,12 +181,6 @@ class SimulatedGenerator(torch.Generator):
         observe("seed", "torch.Generator.set_state()", (self, state))
         super().set_state(state)
         return self
-
-
-# Their methods take objects of ours while they are replaced.
-_Stream: Any = torch.cuda.Stream
-_Event: Any = torch.cuda.Event
-_Graph: Any = torch.cuda.CUDAGraph
 
 
 def _always(value: Any) -> Callable[..., Any]:
@@ -308,12 +278,12 @@ class FakeDevice(Listener):
 
     def __init__(self, observer: Observer, capturing: bool) -> None:
         # The first stream stands for that of a capture, which is never the default one.
-        self._streams = {n: SimulatedStream(n) for n in (DEFAULT, _FIRST)}
-        self.current_stream: Any = self._streams[_FIRST]
+        self.streams = {n: SimulatedStream(n) for n in (DEFAULT, _FIRST)}
+        self.current_stream: Any = self.streams[_FIRST]
         super().__init__(observer, self.current_stream, capturing)
         self.generators: dict[int, torch.Generator] = {}
         self._new_id = itertools.count(_FIRST + 1)
-        self._answers = {path: getattr(self, name) for path, name in _ANSWERS.items()}
+        self._answers = {path: functools.partial(answer, self) for path, answer in _ANSWERS.items()}
 
     @property
     def observed(self) -> dict[str, tuple[str, Any]]:
@@ -345,7 +315,7 @@ class FakeDevice(Listener):
             return self._new_generator()
         if device is not None and torch.device(device).type != "cuda":
             return original(*args, **kwargs)
-        return SimulatedEvent() if path == "torch.Event" else self._new_stream(None)
+        return SimulatedEvent() if path == "torch.Event" else self.new_stream(None)
 
     def off_stream(self) -> str | None:
         """The rule that keeps work on the current stream out of a capture; ``None``: it is
@@ -368,103 +338,89 @@ class FakeDevice(Listener):
             self.generators[key] = torch.Generator().manual_seed(generator.initial_seed())
         return self.generators[key]
 
-    def _new_stream(self, cls: Any, device: Any = None, priority: int = 0, **kwargs: Any) -> Any:
+    def new_stream(self, cls: Any, device: Any = None, priority: int = 0, **kwargs: Any) -> Any:
+        """``torch.cuda.Stream.__new__``."""
         stream_id = kwargs.get("stream_id")  # of one that is there
         if stream_id is None:
             stream_id = next(self._new_id)
-        return self._streams.setdefault(stream_id, SimulatedStream(stream_id, priority))
+        return self.streams.setdefault(stream_id, SimulatedStream(stream_id, priority))
 
-    def _new_event(self, cls: Any, *args: Any, **kwargs: Any) -> Any:
-        return SimulatedEvent()
-
-    def _new_graph(self, cls: Any, *args: Any, **kwargs: Any) -> Any:
-        return SimulatedGraph()
-
-    def _current(self, device: Any = None) -> Any:
-        return self.current_stream
-
-    def _default(self, device: Any = None) -> Any:
-        return self._streams[DEFAULT]
-
-    def _set(self, stream: Any) -> None:
+    def set_stream(self, stream: Any) -> None:
+        """Make ``stream`` the current one."""
         self.current_stream = stream
 
-    def _set_by_id(self, stream_id: int, **kwargs: Any) -> None:
-        self.current_stream = self._streams[stream_id]
+    def set_stream_by_id(self, stream_id: int, **kwargs: Any) -> None:
+        """Make the stream with this id the current one."""
+        self.current_stream = self.streams[stream_id]
 
-    def _current_by_id(self, device: Any = None) -> tuple[int, int, int]:
-        return self.current_stream.stream_id, 0, 1
-
-    def _enter_real(self, stream: Any) -> Any:
-        self._before = self.current_stream
-        self.current_stream = stream
+    def enter_stream(self, stream: Any) -> Any:
+        """``torch.cuda.Stream.__enter__`` of a real stream."""
+        self._before, self.current_stream = self.current_stream, stream
         return stream
 
-    def _exit_real(self, *exc_info: Any) -> None:
+    def exit_stream(self, *exc_info: Any) -> None:
+        """``torch.cuda.Stream.__exit__`` of it."""
         self.current_stream = self._before
 
-    def _record_event(self, stream: Any, event: Any = None) -> Any:
-        return SimulatedEvent() if event is None else event
 
-    def _graph_init(self, graph: Any, cuda_graph: Any, *args: Any, **kwargs: Any) -> None:
-        graph.cuda_graph = cuda_graph
+def _manual_seed(gpu: FakeDevice, seed: int) -> None:
+    torch.default_generator.manual_seed(int(seed))
 
-    def _graphed(self, callables: Any, *args: Any, **kwargs: Any) -> Any:
-        return callables
 
-    def _seed_all(self, seed: int) -> None:
-        torch.default_generator.manual_seed(int(seed))
+def _seed(gpu: FakeDevice) -> None:
+    torch.default_generator.seed()
 
-    def _seed_anew(self) -> None:
-        torch.default_generator.seed()
 
-    def _seed_of_start(self) -> int:
-        return torch.default_generator.initial_seed()
+def _set_rng_state(gpu: FakeDevice, state: torch.Tensor, device: Any = None) -> None:
+    torch.default_generator.set_state(state)
 
-    def _rng_state(self, device: Any = None) -> torch.Tensor:
-        return generator_state(torch.default_generator)
 
-    def _rng_states(self) -> list[torch.Tensor]:
-        return [generator_state(torch.default_generator)]
-
-    def _set_rng_state(self, state: torch.Tensor, device: Any = None) -> None:
+def _set_rng_states(gpu: FakeDevice, states: Iterable[torch.Tensor]) -> None:
+    for state in states:
         torch.default_generator.set_state(state)
 
-    def _set_rng_states(self, states: Iterable[torch.Tensor]) -> None:
-        for state in states:
-            torch.default_generator.set_state(state)
 
+_SEEDING: dict[str, Callable[..., Any]] = {
+    "manual_seed": _manual_seed,
+    "manual_seed_all": _manual_seed,
+    "seed": _seed,
+    "seed_all": _seed,
+    "initial_seed": lambda gpu: torch.default_generator.initial_seed(),
+    "get_rng_state": lambda gpu, device=None: generator_state(torch.default_generator),
+    "get_rng_state_all": lambda gpu: [generator_state(torch.default_generator)],
+    "set_rng_state": _set_rng_state,
+    "set_rng_state_all": _set_rng_states,
+}
 
-_ANSWERS: dict[str, str] = {
-    "torch.cuda.current_stream": "_current",
-    "torch.cuda.default_stream": "_default",
-    "torch.cuda.set_stream": "_set",
-    "torch.accelerator.current_stream": "_current",
-    "torch.accelerator.set_stream": "_set",
-    "torch._C._cuda_setStream": "_set_by_id",
-    "torch._C._cuda_getCurrentStream": "_current_by_id",
-    "torch.cuda.Stream.__new__": "_new_stream",
-    "torch.cuda.Event.__new__": "_new_event",
-    "torch.cuda.CUDAGraph.__new__": "_new_graph",
-    "torch.cuda.Stream.__enter__": "_enter_real",
-    "torch.cuda.Stream.__exit__": "_exit_real",
-    "torch.cuda.Stream.record_event": "_record_event",
-    "torch.cuda.graph.__init__": "_graph_init",
-    "torch.cuda.make_graphed_callables": "_graphed",
+# Called with the device before the arguments.
+_ANSWERS: dict[str, Callable[..., Any]] = {
+    "torch.cuda.current_stream": lambda gpu, device=None: gpu.current_stream,
+    "torch.cuda.default_stream": lambda gpu, device=None: gpu.streams[DEFAULT],
+    "torch.cuda.set_stream": FakeDevice.set_stream,
+    "torch.accelerator.current_stream": lambda gpu, device=None: gpu.current_stream,
+    "torch.accelerator.set_stream": FakeDevice.set_stream,
+    "torch._C._cuda_setStream": FakeDevice.set_stream_by_id,
+    "torch._C._cuda_getCurrentStream": lambda gpu, device=None: (
+        gpu.current_stream.stream_id,
+        0,
+        1,
+    ),
+    "torch.cuda.Stream.__new__": FakeDevice.new_stream,
+    "torch.cuda.Event.__new__": lambda gpu, cls, *args, **kwargs: SimulatedEvent(),
+    "torch.cuda.CUDAGraph.__new__": lambda gpu, cls, *args, **kwargs: SimulatedGraph(),
+    "torch.cuda.Stream.__enter__": FakeDevice.enter_stream,
+    "torch.cuda.Stream.__exit__": FakeDevice.exit_stream,
+    "torch.cuda.Stream.record_event": lambda gpu, stream, event=None: (
+        SimulatedEvent() if event is None else event
+    ),
+    "torch.cuda.graph.__init__": lambda gpu, graph, cuda_graph, *args, **kwargs: setattr(
+        graph, "cuda_graph", cuda_graph
+    ),
+    "torch.cuda.make_graphed_callables": lambda gpu, callables, *args, **kwargs: callables,
     **{
         f"torch.{module}.{name}": answer
         for module in ("cuda", "cuda.random")
-        for name, answer in {
-            "manual_seed": "_seed_all",
-            "manual_seed_all": "_seed_all",
-            "seed": "_seed_anew",
-            "seed_all": "_seed_anew",
-            "initial_seed": "_seed_of_start",
-            "get_rng_state": "_rng_state",
-            "get_rng_state_all": "_rng_states",
-            "set_rng_state": "_set_rng_state",
-            "set_rng_state_all": "_set_rng_states",
-        }.items()
+        for name, answer in _SEEDING.items()
     },
 }
 
