@@ -194,7 +194,7 @@ def trace(
             device.on_stream(graph_pool.stream, graph_pool.index),
             no_garbage_collection(),
             other_inputs(this) if confirms else nullcontext(),
-            listening(tracer.heard) if listen else nullcontext(),
+            listening(tracer.observe) if listen else nullcontext(),
         ):
             try:
                 tracer.start()

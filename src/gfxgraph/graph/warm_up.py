@@ -227,7 +227,7 @@ def record_run(this: Run, varying: set[int]) -> tuple[Recording, list[torch.Tens
     this.host.begin()
     with (
         no_side_effects(lambda: recorder.quiet > 0),
-        listening(recorder.heard, answer_capturing=True),
+        listening(recorder.observe, answer_capturing=True),
         recorder.watching(),
         this.journal.playing(),
     ):

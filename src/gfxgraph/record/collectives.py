@@ -30,13 +30,13 @@ from .explain import explain
 
 __all__ = [
     "Collective",
-    "Watched",
+    "Issued",
     "known",
     "noticed",
+    "observe",
     "raise_if_known",
     "refused",
     "release_with_groups",
-    "watch",
 ]
 
 _METHODS = frozenset(
@@ -105,7 +105,7 @@ class Collective:
         return explain("collective", f"{self.name} in a group of {self.ranks} ranks", self.where)
 
 
-class Watched:
+class Issued:
     """The collectives of a thread while it was observed.
 
     Attributes:
@@ -126,18 +126,18 @@ _local = threading.local()
 
 
 @contextmanager
-def noticed() -> Iterator[Watched]:
+def noticed() -> Iterator[Issued]:
     """Observe the collectives of this thread."""
-    watched = Watched()
+    issued = Issued()
     if not _has_several_ranks():
-        yield watched
+        yield issued
         return
-    with _observing(watched):
-        yield watched
+    with _observing(issued):
+        yield issued
 
 
 @contextmanager
-def refused(when: Callable[[], bool] = lambda: True) -> Iterator[Watched]:
+def refused(when: Callable[[], bool] = lambda: True) -> Iterator[Issued]:
     """Let no collective of this thread reach other ranks.
 
     Args:
@@ -146,29 +146,29 @@ def refused(when: Callable[[], bool] = lambda: True) -> Iterator[Watched]:
     Raises:
         CaptureError: it was about to issue one; raised also if the function caught the first error.
     """
-    watched = Watched(when)
+    issued = Issued(when)
     if not _is_initialized():
-        yield watched
+        yield issued
         return
-    with _observing(watched):
+    with _observing(issued):
         coalescing = _c10d()._world.pg_coalesce_state
         before = set(coalescing)
         try:
-            yield watched
+            yield issued
         finally:
-            if watched.stopped is not None:
+            if issued.stopped is not None:
                 # Or the group would keep for later what is issued from now on.
                 for group in coalescing.keys() - before:
                     del coalescing[group]
-    if watched.stopped is not None:
-        raise watched.stopped.error()
+    if issued.stopped is not None:
+        raise issued.stopped.error()
 
 
 @contextmanager
-def known(watched: Watched) -> Iterator[None]:
+def known(issued: Issued) -> Iterator[None]:
     """Remember the collectives of a run: further runs of the same function would issue them too."""
     before = getattr(_local, "known", None)
-    _local.known = watched
+    _local.known = issued
     try:
         yield
     finally:
@@ -181,25 +181,25 @@ def raise_if_known() -> None:
     Raises:
         CaptureError: it issued a collective.
     """
-    watched: Watched | None = getattr(_local, "known", None)
-    if watched is not None and watched.found:
-        raise watched.found[0].error()
+    issued: Issued | None = getattr(_local, "known", None)
+    if issued is not None and issued.found:
+        raise issued.found[0].error()
 
 
-def watch(watched: Watched) -> Callable[[], None]:
+def observe(issued: Issued) -> Callable[[], None]:
     """Observe the collectives of this thread until the returned function is called."""
     if not _is_initialized():
         return lambda: None
-    looking = _observing(watched)
-    looking.__enter__()
-    return lambda: (looking.__exit__(None, None, None), None)[1]
+    observing = _observing(issued)
+    observing.__enter__()
+    return lambda: (observing.__exit__(None, None, None), None)[1]
 
 
-def _windows() -> list[Watched]:
-    windows: list[Watched] | None = getattr(_local, "windows", None)
-    if windows is None:
-        windows = _local.windows = []
-    return windows
+def _observers() -> list[Issued]:
+    observers: list[Issued] | None = getattr(_local, "observers", None)
+    if observers is None:
+        observers = _local.observers = []
+    return observers
 
 
 def _is_initialized() -> bool:
@@ -216,19 +216,19 @@ def _issue(name: str, ranks: int, group: str) -> None:
     Raises:
         CaptureError: it may not.
     """
-    windows = _windows()
-    if not windows:
+    observers = _observers()
+    if not observers:
         return
     collective = None
     if ranks > 1:
         collective = Collective(_name_of_the_users(name), ranks, users_line())
     stops = False
-    for watched in windows:
-        watched.groups.add(group)
+    for issued in observers:
+        issued.groups.add(group)
         if collective is not None:
-            watched.found.append(collective)
-            if watched.refuses():
-                watched.stopped, stops = watched.stopped or collective, True
+            issued.found.append(collective)
+            if issued.refuses():
+                issued.stopped, stops = issued.stopped or collective, True
     if collective is not None and stops:
         raise collective.error()
 
@@ -253,18 +253,18 @@ _undo: list[Callable[[], None]] = []
 
 
 @contextmanager
-def _observing(watched: Watched) -> Iterator[None]:
+def _observing(issued: Issued) -> Iterator[None]:
     global _lookers
-    windows = _windows()
+    observers = _observers()
     with _lock:
         if not _lookers:
             _replace_all()
         _lookers += 1
-    windows.append(watched)
+    observers.append(issued)
     try:
         yield
     finally:
-        windows.remove(watched)
+        observers.remove(issued)
         with _lock:
             _lookers -= 1
             if not _lookers:
@@ -298,7 +298,7 @@ def _replace(owner: Any, name: str, ours: Any) -> None:
 def _method(original: Any, name: str) -> Any:
     @functools.wraps(original)
     def method(group: Any, *args: Any, **kwargs: Any) -> Any:
-        if _windows():
+        if _observers():
             _issue(name, group.size(), _name_of(group))
         return original(group, *args, **kwargs)
 
@@ -307,7 +307,7 @@ def _method(original: Any, name: str) -> Any:
 
 def _operator(original: Any, op: Any) -> Any:
     def call(*args: Any, **kwargs: Any) -> Any:
-        if _windows():
+        if _observers():
             ranks, group = _group_of((*args, *kwargs.values()))
             _issue(op.__name__.partition(".")[0], ranks, group)
         return original(*args, **kwargs)
@@ -318,7 +318,7 @@ def _operator(original: Any, op: Any) -> Any:
 def _new_group(original: Any) -> Any:
     @functools.wraps(original)
     def new_group(*args: Any, **kwargs: Any) -> Any:
-        if _windows():
+        if _observers():
             _issue("new_group", dist.get_world_size(), "")
         return original(*args, **kwargs)
 

@@ -291,7 +291,7 @@ class Interceptor:
                 self._provenance[self.name(tensor)] = None
             self.inside.update(map(self.name, tensors_in(result)))
 
-    def heard(self, kind: str, what: str, detail: Any) -> object:
+    def observe(self, kind: str, what: str, detail: Any) -> object:
         """Handle a host call that is no operation; an :data:`Observer`."""
         if self.quiet:
             return None

@@ -237,10 +237,10 @@ class Recorder(Interceptor):
         """Refuse before it happens: no replay would do it."""
         raise explain("side-effect", what, users_line())
 
-    def heard(self, kind: str, what: str, detail: Any) -> object:
+    def observe(self, kind: str, what: str, detail: Any) -> object:
         """A call of the host's that is no operation."""
         self.recording.asks_capturing |= kind == "capturing"
-        return super().heard(kind, what, detail)
+        return super().observe(kind, what, detail)
 
     def will_draw(self, generator: torch.Generator | None) -> None:
         """Pass it on."""
