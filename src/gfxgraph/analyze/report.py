@@ -116,8 +116,7 @@ class CheckReport:
 
     @property
     def is_graph(self) -> bool:
-        """Whether calls are replays: it captures, and the host acts on no number that is always
-        new."""
+        """Whether calls are replays: it captures, and no number decides that is always new."""
         return self.verdict != "eager" and not any(h.decides_anew for h in self.hazards)
 
     @property

@@ -94,7 +94,7 @@ class ObservedCalls:
 
 
 def _what_runs(fn: Any) -> tuple[FunctionType, list[Any]]:
-    """The function that runs when ``fn`` is called, and the objects that it gets before the
+    """The function that a call of ``fn`` runs, and the objects that it gets before the
     arguments."""
     if isinstance(fn, FunctionType):
         return fn, []

@@ -39,7 +39,7 @@ class ValidatedBlock:
         calls: the call that the block made.
         modes: enters the modes of the capture.
         give_up: called with the reason if the graph was wrong; returns a replacement that answers
-        replays.
+            replays.
     """
 
     def __init__(
@@ -95,8 +95,7 @@ class ValidatedBlock:
             graph.stand_in = self._answer
 
     def _is_comparable(self) -> bool:
-        """Whether the arguments are the caller's own; those that the block made belong to the
-        graph."""
+        """Whether the arguments are the caller's own, and not made inside the block."""
         graph, device = self._graph(), current_device()
         return graph is not None and not any(
             graph.holds(tensor)
@@ -105,8 +104,7 @@ class ValidatedBlock:
         )
 
     def _compare(self, graph: NativeGraph) -> str | None:
-        """Run the function, roll back, replay, and describe the difference; then undo the
-        replay."""
+        """Run the function, roll back, replay, and compare; then undo the replay."""
         device, written = current_device(), UndoLog()
         inputs = list(tensors_in((self._args, self._kwargs)))
         where = next((t.device for t in inputs if t.device.type == device.type), device.type)

@@ -33,8 +33,7 @@ __all__ = [
 
 
 class _Pipe(io.FileIO):
-    """Standard output that may be closed: ``gfxgraph ... | head`` keeps the status of the
-    command."""
+    """Standard output that may be closed; ``gfxgraph ... | head`` keeps the status."""
 
     def write(self, data: Buffer) -> int:
         """Write ``data``, unless the reader has closed the pipe."""

@@ -116,8 +116,7 @@ class Device(Protocol):
         """Bytes of device ``index`` that tensors hold and :meth:`memory` counts."""
 
     def cached(self, index: int) -> int:
-        """Bytes of device ``index`` that the allocator keeps for later tensors, outside of
-        graphs."""
+        """Bytes of device ``index`` that the allocator keeps for later tensors, not for graphs."""
 
     def release_cached_memory(self) -> None:
         """Give unused memory of the allocator back to the driver."""
@@ -163,12 +162,10 @@ class Device(Protocol):
         """The default generator itself."""
 
     def clear_library_workspaces(self) -> None:
-        """Free the workspaces that math libraries keep for each stream; each pool then has its
-        own."""
+        """Free the workspaces of math libraries, so that each pool gets its own."""
 
     def end_allocation(self, pool: PoolHandle, index: int, release: bool) -> None:
-        """Stop a failed capture from allocating from ``pool``; with ``release`` free what it
-        holds."""
+        """Stop a failed capture from allocating from ``pool``; with ``release`` free its memory."""
 
     def recover_generator(self, index: int, others: Sequence[torch.Generator] = ()) -> None:
         """Make the default generator and ``others`` usable again after a failed capture."""

@@ -62,8 +62,7 @@ class EmulatedGraph:
     _capture: Capture | None = None
 
     def __new__(cls, *args: Any, **kwargs: Any) -> Self:
-        """Avoid torch's: a subclass may derive from torch's class too, which raises in a CPU
-        build."""
+        """Bypass torch's class, a possible second base, which raises in a CPU build."""
         return object.__new__(cls)
 
     def __init__(self, keep_graph: bool = False) -> None:

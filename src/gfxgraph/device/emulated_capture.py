@@ -50,8 +50,7 @@ def current_capture() -> Capture | None:
 
 
 def forget_closed() -> None:
-    """Remove modes of ended captures from this thread's stacks. They remain there when a capture
-    ends on another thread, or while one of its modes handles a call."""
+    """Remove the modes of ended captures that could not be removed at their end."""
     _remove_modes(lambda capture: not capture.is_open)
 
 

@@ -30,7 +30,7 @@ class Diagnosis:
         here: whether it is this machine.
         findings: the findings, the worst first.
         health: the result of :func:`gfxgraph.health_check`; ``None``: it did not run or did not
-        end.
+            end.
     """
 
     platform: Platform | None

@@ -79,8 +79,7 @@ class Layer(StaticLayer):  # type: ignore[misc]
 
 
 class Decoder:
-    """The tensors that the graphs of a batch size read and write, and the functions that they
-    hold."""
+    """The tensors that the graphs of a batch size read and write, and the captured functions."""
 
     def __init__(self, model: Any, batch: int, length: int) -> None:
         def zeros(*shape: int, dtype: torch.dtype = torch.int64) -> Tensor:
@@ -169,8 +168,7 @@ class Decoder:
 
 
 class Session:
-    """One batch size: its decoder, its graphs, and the kinds of calls that they answer
-    correctly."""
+    """One batch size: its decoder, its graphs, and the kinds of calls that they may answer."""
 
     def __init__(
         self, model: Any, decoder: Decoder, buckets: list[int], check_every: int, compile: bool

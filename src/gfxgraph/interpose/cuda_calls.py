@@ -41,8 +41,8 @@ class Answer(NamedTuple):
 Observer = Callable[[str, str, Any], object]
 """Called with the kind of a call, its name and a detail.
 
-With ``True`` it says not to call the original. With an :class:`Answer` it says so too, and what the
-caller gets.
+If it returns ``True``, the original is not called. With an :class:`Answer` it is not called either,
+and the caller gets that.
 
 | kind | detail |
 | --- | --- |
@@ -52,7 +52,7 @@ caller gets.
 | ``"generator"`` | ``None``: a generator of the device is made |
 | ``"stream"`` | the stream that becomes the current one |
 | ``"default-stream"`` | the default stream, which becomes the current one; ``"stream"`` follows |
-| ``"fork"`` | (waiting, waited for): the waiting stream comes to the others |
+| ``"fork"`` | (waiting, waited for): the waiting stream becomes part of the capture |
 | ``"join"`` | (waiting, waited for): the waiting stream is the first one, or was forked before |
 | ``"hidden-sync"`` | ``None``: an operator of the user's, or a check of torch's, reads the device |
 | ``"capture"`` | the arguments of what begins or replays a capture of the function's own |

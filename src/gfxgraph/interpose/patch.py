@@ -61,8 +61,7 @@ class Claim:
                 self._place.left(self, self._claims[at] if at < len(self._claims) else None)
 
     def survives_fork(self) -> bool:
-        """Whether its thread exists in a child of ``fork()``, which keeps only the calling
-        thread."""
+        """Whether its thread exists in a child, which has only the thread that forked."""
         return self._thread in (None, threading.get_ident())
 
     def __enter__(self) -> Claim:

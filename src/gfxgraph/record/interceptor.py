@@ -145,7 +145,7 @@ class Interceptor:
         follows: whether to follow provenance. Without, all data counts as the same in each call,
             which is right for a run that repeats one without breaks.
         only: see operations only in the calls of torch's functions with these numbers. Default: in
-        all.
+            all.
 
     Attributes:
         call: the number of the current call of a torch function; ``None``: outside of one.
@@ -663,7 +663,7 @@ class _FunctionMode(HiddenFunctionMode):
 
 
 class _DispatchMode(TorchDispatchMode):
-    # Operators such as flex_attention run through us as they are.
+    # Operators such as flex_attention pass through whole.
     supports_higher_order_operators = True
 
     @classmethod

@@ -1,5 +1,4 @@
-"""Notes the plain numbers that a run computes with; one that follows an argument's size is a
-danger."""
+"""Notes the plain numbers that a run computes with, since they may follow an argument's size."""
 
 from __future__ import annotations
 

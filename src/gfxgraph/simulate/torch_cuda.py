@@ -318,8 +318,7 @@ class FakeDevice(Listener):
         return SimulatedEvent() if path == "torch.Event" else self.new_stream(None)
 
     def off_stream(self) -> str | None:
-        """The rule that keeps work on the current stream out of a capture; ``None``: it is
-        captured."""
+        """The rule that keeps the current stream out of a capture; ``None``: none does."""
         stream = self.current_stream.stream_id
         if stream in self._members:
             return None

@@ -76,8 +76,7 @@ class SimulatedCuda:
         return storage_key(tensor) in self._assumed
 
     def off_stream(self) -> str | None:
-        """The rule that keeps work on the current stream out of a capture; ``None``: it is
-        captured."""
+        """The rule that keeps the current stream out of a capture; ``None``: none does."""
         return self.device.off_stream()
 
     def __enter__(self) -> SimulatedCuda:
@@ -160,8 +159,7 @@ class SimulatedCuda:
         return tensor
 
     def is_unknown(self, tensor: torch.Tensor) -> bool:
-        """Whether unknown values (of which only the shape is known) were written into
-        ``tensor``."""
+        """Whether values of which only the shape is known were written into ``tensor``."""
         return bool(self._unknown) and storage_key(tensor) in self._unknown
 
     def note_writes(self, tensors: Iterable[torch.Tensor], unknown: bool) -> None:

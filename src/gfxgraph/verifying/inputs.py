@@ -38,8 +38,7 @@ class Inputs:
         return cls(tuple(leaf.detach() for leaf in leaves), spec)
 
     def make(self) -> tuple[tuple[Any, ...], dict[str, Any], list[torch.Tensor]]:
-        """The arguments with copies of the tensors, which the function may write; and the
-        copies."""
+        """The arguments with copies of the tensors, for the function to write; and the copies."""
         copies = [leaf.clone() for leaf in self.leaves]
         args, kwargs = builder(self.spec, copies)()
         return args, kwargs, copies

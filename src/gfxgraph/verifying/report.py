@@ -275,8 +275,8 @@ class VerifyReport:
 
     @property
     def ok(self) -> bool:
-        """Whether no candidate that ran differs from eager; one that failed to compile does not
-        count."""
+        """Whether no candidate that ran differs from eager; one that does not compile does not
+        run."""
         compiled = self.compiled
         return self.graph.ok and (compiled is None or compiled.error is not None or compiled.ok)
 

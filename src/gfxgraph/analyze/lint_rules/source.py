@@ -1,5 +1,4 @@
-"""A file as the rules see it: its syntax tree, the meaning of its names, the parents of its
-nodes."""
+"""A file as the rules see it: syntax tree, full names, parents of nodes."""
 
 from __future__ import annotations
 
