@@ -190,7 +190,7 @@ def _allocator(platform: Platform) -> Iterator[Finding]:
         yield Finding(
             "allocator",
             "warning",
-            f"torch reads only {first}={value!r}; it ignores {' and '.join(others)}, set to "
+            f"torch reads {first}={value!r} alone; it ignores {' and '.join(others)}, set to "
             "something else.",
             "Set one of them.",
             (_FLAGS,),
