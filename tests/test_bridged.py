@@ -552,7 +552,7 @@ def test_events_are_logged_with_fields(device, caplog):
     graph(torch.ones(2, device=device)), graph(torch.ones(2, device=device))
     fallbacks = [r for r in caplog.records if getattr(r, "event", "") == "fallback"]
     assert len(fallbacks) == 1 and fallbacks[0].levelname == "WARNING"
-    assert "read on the host" in fallbacks[0].fields["reason"]
+    assert "reads a value from the device" in fallbacks[0].fields["reason"]
     assert "reason=" in fallbacks[0].getMessage()
 
 

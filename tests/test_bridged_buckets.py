@@ -543,8 +543,8 @@ def test_arguments_that_do_not_go_together_are_refused(device):
         ),
         ({"capture_error_mode": "lax"}, "capture_error_mode='lax'"),
         ({"model_fn": 3}, "model_fn is a int"),
-        ({"model_fn": torch.relu}, "nobody in Python sees"),
-        ({"model_fn": functools.partial(doubled)}, "nobody in Python sees"),
+        ({"model_fn": torch.relu}, "Python cannot observe"),
+        ({"model_fn": functools.partial(doubled)}, "Python cannot observe"),
     ):
         with pytest.raises(ArgumentError, match=message), graph.capture(**options):
             doubled(x)

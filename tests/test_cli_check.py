@@ -263,7 +263,7 @@ def test_help_says_what_the_arguments_look_like():
         ("branching", "branching: captures as several graphs, with the host in between", 0),
         (
             "eager",
-            "eager: runs eagerly because the host asks the device; the function prints",
+            "eager: runs eagerly because the host queries the device; the function prints",
             1,
         ),
     ],

@@ -524,7 +524,7 @@ def test_every_source_can_be_opened_from_anywhere():
 
 def test_without_a_gpu_it_says_what_can_be_told_and_what_not():
     (one,) = findings(NONE, "device")
-    assert one.level == "info" and "Told:" in one.text and "Not told:" in one.text
+    assert one.level == "info" and "Checked:" in one.text and "Not checked:" in one.text
     assert "--platform FILE" in one.remedy
 
 
@@ -715,7 +715,7 @@ def test_a_machine_that_could_not_be_asked_is_no_platform(tmp_path):
     path.write_text(json.dumps(diagnose(None, child("raise OSError('no driver')")).to_dict()))
     result = doctor("--platform", path)
     assert result.exit_code == 2 and not result.stdout
-    assert "doctor could not ask its machine" in result.stderr
+    assert "doctor could not query that machine" in result.stderr
 
 
 def test_python_m_gfxgraph_is_the_command(device):

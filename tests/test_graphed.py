@@ -760,7 +760,7 @@ class Opaque:
 
 UNGRAPHABLE = {
     "prints": (refuse_print, "prints"),
-    "reads the device": (refuse_item, "a value of the device is read on the host"),
+    "reads the device": (refuse_item, "the host reads a value from the device"),
     "shape depends on data": (refuse_nonzero, "the shape of a result depends on data"),
     "returns an object": (lambda x: (x, Opaque()), "cannot make anew"),
     "returns a NumPy array": (lambda x: x.cpu().numpy() * 2, "numpy.ndarray"),

@@ -186,7 +186,7 @@ def test_an_unknown_name_is_an_error_that_says_what_was_meant():
     ("given", "says"),
     [
         ({"suppress_errors": True}, "torch._dynamo.config has it"),
-        ({"zzz": 1}, "torch._inductor.config lists what there is"),
+        ({"zzz": 1}, "torch._inductor.config lists all settings"),
         ({"triton": None}, "no such setting"),  # a class of theirs, which holds settings
         ({"patch": None}, "no such setting"),
         ({"recompile_limit": 8, "cache_size_limit": 4}, "two names of one setting"),

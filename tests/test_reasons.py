@@ -168,7 +168,7 @@ def test_a_module_of_torchscript_runs_eagerly_and_says_so(device, name):
     for x in given:
         assert torch.equal(graph(x), fn(x))
     (reason,) = graph.stats().fallbacks
-    assert "a module of TorchScript is called" in reason and "Graph the module" in reason
+    assert "a TorchScript module is called" in reason and "Graph the module" in reason
     assert not INTERNAL.search(reason)
 
 
@@ -190,7 +190,7 @@ def test_check_says_the_same_of_torchscript(name):
     x = torch.randn(3, 4)
     report = gfxgraph.check(SCRIPTED[name](x), x)
     assert [hazard.rule for hazard in report.hazards] == ["torchscript"]
-    assert "runs eagerly because a module of TorchScript is called" in str(report)
+    assert "runs eagerly because a TorchScript module is called" in str(report)
 
 
 # ---- caches of functools
@@ -369,7 +369,7 @@ def test_a_result_that_is_no_tensor_is_named(device, name):
 @torch.no_grad()
 def test_the_reason_is_the_error_where_errors_are_asked_for(device):
     x = torch.ones(3, 4, device=device)
-    with pytest.raises(CaptureError, match="a module of TorchScript is called") as caught:
+    with pytest.raises(CaptureError, match="a TorchScript module is called") as caught:
         gfxgraph.graphed(torch.jit.script(linear(x)), fallback="raise")(x)
     assert caught.value.rule == "torchscript"
 

@@ -89,7 +89,7 @@ REFUSED = {
         "MambaConfig",
         {"vocab_size": VOCABULARY, "hidden_size": 64, "num_hidden_layers": 2},
     ),
-    "it computes its cache anew where a text passes 32 tokens": (
+    "it recomputes its cache where a text passes 32 tokens": (
         "Phi3Config",
         {**SMALL, "pad_token_id": 0, "original_max_position_embeddings": 32}
         | rope("longrope", short_factor=[1.0] * 8, long_factor=[3.0] * 8),
@@ -180,7 +180,7 @@ def test_a_model_that_graphs_would_get_wrong_is_answered_by_generate(device, rea
 
 @pytest.mark.skipif(OLD, reason="its forward asks the device how long the text is")
 def test_a_long_rope_that_never_gets_long_is_answered_from_graphs(device):
-    model = make(*REFUSED["it computes its cache anew where a text passes 32 tokens"], device)
+    model = make(*REFUSED["it recomputes its cache where a text passes 32 tokens"], device)
     generate = generator(model, max_length=32, fallback="raise")
     ids, mask = prompt(device, 3)
     expected = eager(model, ids, mask, max_new_tokens=20, do_sample=False)

@@ -54,8 +54,8 @@ __version__ = "0.1.0"
 
 _OLDEST_TORCH = "2.8"  # as in pyproject.toml
 
-# Looked up when first used: what kind of device there is decides what the graph class is, and
-# asking for the device starts the driver, which importing a library should not do.
+# Looked up on first use: the kind of device decides the base of the graph class, and asking for the
+# device starts the driver, which importing a library should not do.
 _LAZY = {
     "BreakReport": "compiling.breaks",
     "BridgedCUDAGraph": "bridge.graph",
@@ -147,7 +147,7 @@ def device_type() -> str:
 
 
 def device_facts(index: int = 0) -> DeviceFacts:
-    """What the device is that graphs run on: vendor, name, architecture, versions, memory.
+    """The facts about the device of graphs: vendor, name, architecture, versions, memory.
 
     Args:
         index: which GPU, where there are several. Default 0.
@@ -207,4 +207,6 @@ try:
 except errors.SettingError as _error:
     if not _is_command():
         raise
-    _setting_error = _error  # the command line says it: doctor is to look at what is malformed
+    _setting_error = (
+        _error  # the command line reports it: doctor must run with malformed variables too
+    )

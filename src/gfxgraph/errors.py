@@ -1,7 +1,7 @@
-"""Every error that gfxgraph raises, under one base class.
+"""All errors of gfxgraph, under one base class.
 
-A message says what came in, what was expected and what to do. Where torch or the driver raised
-first, that error is kept as ``__cause__``.
+A message names the value, the expectation and the remedy. If torch or the driver raised first, that
+error is ``__cause__``.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ __all__ = [
     "SettingError",
     "TorchVersionError",
     "VerificationError",
+    "one_line",
 ]
 
 
@@ -28,7 +29,7 @@ class GfxGraphError(Exception):
 
 
 class SettingError(GfxGraphError, ValueError):
-    """An environment variable holds a value that it does not take."""
+    """An environment variable is malformed."""
 
 
 class TorchVersionError(GfxGraphError, ImportError):
@@ -36,7 +37,7 @@ class TorchVersionError(GfxGraphError, ImportError):
 
 
 class ArgumentError(GfxGraphError, TypeError):
-    """An argument of one of our functions is not of the kind that it takes."""
+    """An argument of a function of gfxgraph is wrong."""
 
 
 class DeviceError(GfxGraphError, RuntimeError):
@@ -49,7 +50,7 @@ class CaptureError(GfxGraphError, RuntimeError):
     Attributes:
         transient: it may work at the next call.
         rule: id of the hazard rule that explains it, where one does.
-        operation: the API or the operator that is the reason.
+        operation: the API or the operator that caused it.
         file: the user's file.
         line: the line in it, from 1; 0 where it is not known.
         remedy: the code to write instead.
@@ -70,25 +71,30 @@ class DeadTensorError(GfxGraphError, RuntimeError):
 
 
 class VerificationError(CaptureError):
-    """A replay did not give what eager execution gives."""
+    """A replay differs from eager execution."""
 
 
 class CompileError(CaptureError):
-    """A function could not be compiled, or what is compiled of it cannot be in a graph."""
+    """A function could not be compiled, or its compiled code cannot be in a graph."""
 
 
 class MemoryCapError(CaptureError):
-    """A graph was not captured, since it would take more memory than is allowed."""
+    """A graph was not captured, since it would exceed the memory limit."""
 
 
-# What torch raises where CUDA refuses a call. An older torch, which has no such class, is refused
-# with an error of this file.
+# torch raises this if CUDA refuses a call. Older versions of torch, which lack it, are refused on
+# import.
 _AcceleratorError: type[RuntimeError] = getattr(torch, "AcceleratorError", RuntimeError)
 
 
 class CaptureForbidden(GfxGraphError, _AcceleratorError):  # type: ignore[misc, valid-type]
-    """What CUDA forbids during stream capture was attempted on the emulated device.
+    """The emulated device refused a call that CUDA forbids during stream capture.
 
     Also an instance of ``torch.AcceleratorError``, which torch raises on a GPU in the same place,
     so that code which handles the one handles the other.
     """
+
+
+def one_line(error: BaseException) -> str:
+    """Class and first line of an error."""
+    return f"{type(error).__name__}: {str(error).partition(chr(10))[0]}"

@@ -1,7 +1,7 @@
-"""What a child of ``fork()`` starts with: locks that nobody holds, and nothing underway.
+"""Gives a child of ``fork()`` free locks and a clean state.
 
-A child has one thread, a copy of the one that called ``fork()``. What the other threads held and
-were in the middle of stays as it was, and nobody is there to end it.
+A child has one thread, a copy of the one that called ``fork()``. Locks and unfinished work of the
+other threads would stay for ever, since nobody is there to end them.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _locks: weakref.WeakSet[Any] = weakref.WeakSet()
 def new_lock() -> threading.RLock:
     """A lock that is free in a child of ``fork()``.
 
-    Reentrant, since the garbage collector may bring a thread back to where it is.
+    It is reentrant, since the garbage collector may call the same code again on the thread.
     """
     lock = threading.RLock()
     _locks.add(lock)
@@ -28,7 +28,7 @@ def new_lock() -> threading.RLock:
 
 
 def in_child(forget: Callable[[], None]) -> None:
-    """Call ``forget`` in each child of ``fork()``, before anything else of it runs."""
+    """Call ``forget`` in each child of ``fork()``, before any other code of the child."""
     if hasattr(os, "register_at_fork"):  # not on Windows, which cannot fork
         os.register_at_fork(after_in_child=forget)
 

@@ -1,4 +1,4 @@
-"""Settings that come from the environment, read when they are asked for.
+"""Settings from the environment, read at each use.
 
 ================================  =======================================================
 ``GFXGRAPH``                      ``1``, ``debug`` or ``validate``: ``enable()`` on import;
@@ -49,17 +49,17 @@ _LEVELS = {
 
 @dataclass(frozen=True)
 class Settings:
-    """What the environment asks for.
+    """The settings of the environment.
 
     Attributes:
-        mode: what ``GFXGRAPH`` says; ``"off"`` where it is not set.
+        mode: the value of ``GFXGRAPH``; ``"off"`` if it is not set.
         vram_cap: share of the device's memory that captures may fill, 0.0 to 1.0.
         log_level: a level of :mod:`logging`.
         rdna2_kernels: ``SGLANG_RDNA2_KERNELS=1``.
         disabled: ``SGLANG_DISABLE_GFXGRAPH=1``.
         gfx_override: ``HSA_OVERRIDE_GFX_VERSION``, such as ``"10.3.0"``, or ``None``.
-        validate_every: compare the first replay of each graph and every one of this number with
-            eager execution, where replays are validated.
+        validate_every: where replays are validated, compare the first replay of each graph and
+            every ``validate_every``-th one with eager execution.
     """
 
     mode: Mode = "off"
@@ -72,28 +72,28 @@ class Settings:
 
 
 def mode(environ: Mapping[str, str] = os.environ) -> Mode:
-    """What ``GFXGRAPH`` says, whatever the other variables hold.
+    """The value of ``GFXGRAPH``, even if other variables are malformed.
 
     Raises:
-        SettingError: it holds what it does not take.
+        SettingError: its value is malformed.
     """
     return _choice(environ, "GFXGRAPH", _MODES)
 
 
 def log_level(environ: Mapping[str, str] = os.environ) -> int:
-    """What ``HGB_LOG_LEVEL`` says, whatever the other variables hold.
+    """The value of ``HGB_LOG_LEVEL``, even if other variables are malformed.
 
     Raises:
-        SettingError: it holds what it does not take.
+        SettingError: its value is malformed.
     """
     return _choice(environ, "HGB_LOG_LEVEL", _LEVELS, "warn")
 
 
 def explicit_vram_cap(environ: Mapping[str, str] = os.environ) -> float | None:
-    """What ``GFXGRAPH_VRAM_CAP`` says, ``None`` where it is not set.
+    """The value of ``GFXGRAPH_VRAM_CAP``, ``None`` if it is not set.
 
     Raises:
-        SettingError: it holds what it does not take.
+        SettingError: its value is malformed.
     """
     text = environ.get("GFXGRAPH_VRAM_CAP", "").strip()
     return _share("GFXGRAPH_VRAM_CAP", text) if text else None
@@ -106,7 +106,7 @@ def from_environment(environ: Mapping[str, str] = os.environ) -> Settings:
         environ: where to read them, default the process's environment.
 
     Raises:
-        SettingError: a variable holds what it does not take; the message names both.
+        SettingError: a variable is malformed; the message names it and its value.
     """
 
     switch = {"": False, "0": False, "1": True}

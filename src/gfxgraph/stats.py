@@ -1,4 +1,4 @@
-"""Process-wide counters and the log: whatever happens to a graph is counted here once.
+"""The counters of the process, and the log.
 
 The log is the logger ``gfxgraph``. Each line is an event name and ``key=value`` pairs; the record
 carries them as ``record.event`` and ``record.fields`` for handlers that want structure.
@@ -23,7 +23,7 @@ logger = logging.getLogger("gfxgraph")
 
 
 class Stats(TypedDict):
-    """What :func:`gfxgraph.stats` returns.
+    """The result of :func:`gfxgraph.stats`.
 
     Attributes:
         enabled_at: seconds since the epoch of the last ``enable()``, ``None`` when off.
@@ -31,13 +31,13 @@ class Stats(TypedDict):
         replay_count: replays of graphs.
         fallback_count: calls that ran eagerly although a graph was asked for.
         validation_failures: replays that differed from eager execution.
-        avg_replay_us: mean host time in microseconds until a replay was launched, over the
-            replays made through ``BridgedCUDAGraph.replay``, and of ``graphed`` and the like over
-            the first replay of each graph, which also uploads it: calls are not timed. 0.0 where
-            none was timed (``verify=False``).
+        avg_replay_us: mean host time in microseconds until a replay was launched. It covers the
+            replays through ``BridgedCUDAGraph.replay``, and of ``graphed`` and the like only the
+            first replay of each graph, which also uploads it: calls are not timed. 0.0 if none was
+            timed (``verify=False``).
         capture_failures: captures that raised.
-        compile_failures: graphs made of a function as it is, because compiling it failed, or
-            because compiled code could not be captured.
+        compile_failures: graphs of uncompiled functions, because compiling failed, or because
+            compiled code could not be captured.
         fallbacks: reason -> how many of ``fallback_count``.
         compiles_in_capture: frames that torch compiled while a stream was captured.
         thrashing: callable -> why most of its calls are not captured: what differs between them.
@@ -57,7 +57,7 @@ class Stats(TypedDict):
 
 
 class ReplayCounter:
-    """Replays of one graph. Its only writer is whoever replays that graph, so it has no lock."""
+    """The replays of one graph. Only the replaying thread writes it, so it has no lock."""
 
     __slots__ = ("ns", "replays", "timed")
 
@@ -85,7 +85,7 @@ class Tally:
             self._counts[name] += count
 
     def fallback(self, who: str, reason: str, calls: int = 1) -> None:
-        """Count calls of ``who`` that ran eagerly; each reason is logged when first met."""
+        """Count calls of ``who`` that ran eagerly; log each reason once."""
         key = f"{who}: {reason}"
         with self._lock:
             first = key not in self._fallbacks
@@ -94,7 +94,7 @@ class Tally:
             log(logging.WARNING, "fallback", function=who, ran="eager", reason=reason)
 
     def thrashes(self, who: str, reason: str) -> None:
-        """Show that ``who`` has stopped capturing, since its calls differ."""
+        """Report that ``who`` has stopped capturing, since its calls differ."""
         with self._lock:
             self._thrashing[who] = reason
 
@@ -166,7 +166,7 @@ class _Configured:
 
 
 class _ToStderr(logging.StreamHandler):  # type: ignore[type-arg]  # Python 3.10 takes no argument
-    """Prints where the program has set up no logging of its own, also if it does so later."""
+    """Prints while the program has no logging of its own."""
 
     def emit(self, record: logging.LogRecord) -> None:
         """Print ``record``."""
@@ -176,21 +176,21 @@ class _ToStderr(logging.StreamHandler):  # type: ignore[type-arg]  # Python 3.10
 
 
 def _configure_by_the_environment() -> None:
-    """What ``HGB_LOG_LEVEL`` asks for, without ``enable()``."""
+    """Configure the log by ``HGB_LOG_LEVEL``, without ``enable()``."""
     _Configured.yes = True
     if not os.environ.get("HGB_LOG_LEVEL", "").strip():
         return
     try:
         configure_log()
-    except SettingError as error:  # of any variable; the log is no place to raise it
+    except SettingError as error:  # of any variable; logging must not raise
         logger.error("%s", error)
 
 
 def configure_log(level: int | None = None) -> None:
-    """Set the level, and print to stderr where the program has set up no logging of its own.
+    """Set the level, and print to stderr while the program has no logging of its own.
 
     Args:
-        level: a level of :mod:`logging`; default what ``HGB_LOG_LEVEL`` says.
+        level: a level of :mod:`logging`; default that of ``HGB_LOG_LEVEL``.
     """
     _Configured.yes = True
     logger.setLevel(settings.log_level() if level is None else level)

@@ -1,14 +1,40 @@
-"""Text for what is printed: lines, fields and tables of at most 100 columns."""
+"""Formats printed text: lines, fields and tables of at most 100 columns."""
 
 from __future__ import annotations
 
+import json
 import textwrap
 from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
-__all__ = ["WIDTH", "Printed", "Sections", "fields", "filled", "in_bytes", "table"]
+__all__ = [
+    "WIDTH",
+    "Printed",
+    "Sections",
+    "as_json",
+    "counted",
+    "fields",
+    "filled",
+    "in_bytes",
+    "table",
+]
 
 WIDTH = 100
+
+
+def as_json(data: Any, path: str | Path | None = None) -> str:
+    """``data`` as indented JSON, also written to the file ``path`` if there is one."""
+    text = json.dumps(data, indent=2)
+    if path is not None:
+        Path(path).write_text(f"{text}\n", encoding="utf-8")
+    return text
+
+
+def counted(count: int, what: str) -> str:
+    """``"1 launch"``, ``"2 launches"``."""
+    plural = f"{what}es" if what.endswith("ch") else f"{what}s"
+    return f"{count} {what if count == 1 else plural}"
 
 
 def filled(text: str, width: int = WIDTH) -> str:
@@ -73,14 +99,14 @@ def in_bytes(number: int) -> str:
 
 
 class Printed(dict[str, Any]):
-    """A dict that is printed as a line for each item."""
+    """A dict that prints as a line for each item."""
 
     def __str__(self) -> str:
         return "\n".join(fields(self.items()))
 
 
 class Sections(dict[str, Any]):
-    """A dict that is printed as a heading and a text for each item."""
+    """A dict that prints as a heading and a text for each item."""
 
     def __str__(self) -> str:
         return "\n\n".join(f"{name}:\n{text}" for name, text in self.items())

@@ -1,4 +1,4 @@
-"""``check``: what would become of a function in a graph, found out without a GPU."""
+"""``check``: finds out without a GPU what a graph would make of a function."""
 
 from __future__ import annotations
 
@@ -15,16 +15,15 @@ from ..call.replay import builder
 from ..call.signature import constants, flatten
 from ..call.static_inputs import shares_memory
 from ..call.suitable import describe, unsuitable
+from ..device.capture_rules import is_move
 from ..device.emulated import EmulatedDevice
-from ..device.emulated_rules import is_move
-from ..errors import ArgumentError, CaptureError, DeviceError
+from ..errors import ArgumentError, CaptureError, DeviceError, one_line
 from ..graph.host_state import HostState
 from ..graph.locks import inside_gfxgraph
 from ..graph.state import PythonState
 from ..interpose.source import LineFinder, Source, users_line, users_line_of
 from ..record.collectives import refused
 from ..record.effects import UndoLog, Unexpected, storage_key
-from ..record.explain import one_line
 from ..record.interceptor import Point
 from ..record.recorder import Recorder
 from ..record.rules import RULES, Effect
@@ -35,17 +34,17 @@ from .report import CheckReport, Hazard
 
 __all__ = ["check"]
 
-# What autograd says in a build without one, where a tensor says that it is on a GPU.
+# The error of autograd in a build without accelerators, for tensors that say they are on one.
 _NO_ACCELERATOR = "Cannot access accelerator device"
 
 
 def check(fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> CheckReport:
     """Run ``fn`` as on a GPU, without one, and report what a graph would make of it.
 
-    Tensors among the arguments, and parameters and buffers that ``fn`` reaches, are taken to be on
-    a pretended ``cuda:0`` whose work the CPU does; on the meta device there is no work at all, and
-    values that are read are made up. ``fn`` is run twice, under ``torch.no_grad()``, as
-    :func:`~gfxgraph.graphed` runs it: what it writes and rebinds is taken back.
+    Tensors among the arguments, and parameters and buffers that ``fn`` reaches, count as on a
+    simulated ``cuda:0``, whose work the CPU does. For tensors on the meta device nothing is
+    computed, and values that the host reads are made up. ``fn`` runs twice under
+    ``torch.no_grad()``, as with :func:`~gfxgraph.graphed`. Its writes and rebinding are undone.
 
     Args:
         fn: the function, module or method. It may say ``device="cuda"``, ``.cuda()`` and
@@ -78,13 +77,13 @@ class _Check:
 
     def _again(self) -> None:
         self.report = CheckReport(
-            self._name, device="cuda (pretended, computed on the CPU)", torch=torch.__version__
+            self._name, device="cuda (simulated on the CPU)", torch=torch.__version__
         )
         self._recorder: _Recorder | None = None
         self._forked: dict[Any, Source] = {}
 
     def twice(self) -> None:
-        """The first run tells what changes from call to call; the second is reported."""
+        """Run twice: the first run shows what changes from call to call, the second is reported."""
         try:
             given, spec = flatten((self._args, self._kwargs))
             builder(spec, given)  # as a graph will
@@ -125,7 +124,7 @@ class _Check:
                     except DeviceError:
                         raise
                     except Unexpected:
-                        return None  # what comes after it is not looked at
+                        return None  # the rest is not checked
                     except Exception as error:
                         if isinstance(error, CaptureError) and error.rule == "collective":
                             where = Source(error.file, error.line)
@@ -135,10 +134,9 @@ class _Check:
                         if _NO_ACCELERATOR in str(error):
                             raise DeviceError(
                                 f"check({self._name}): autograd of a CPU build of torch does not "
-                                "run on the pretended device. Check it with a CUDA or ROCm build."
+                                "run on the simulated device. Check it with a CUDA or ROCm build."
                             ) from error
-                        what = one_line(error)
-                        return self._add("raises", what, users_line_of(error))
+                        return self._add("raises", one_line(error), users_line_of(error))
                     finally:
                         self.report.operations = recorder.recording.operations
                     varying = {key for key, _ in recorder.recording.writes}
@@ -173,9 +171,9 @@ class _Check:
             self._add("side-stream", "a stream that is not joined", where)
 
     def _once_more(self, finder: LineFinder, args: Any, kwargs: Any) -> None:
-        """Look after each line of a run; what is met there was met before."""
+        """Run again and compare after each line; hazards of this run are known already."""
         report, self.report = self.report, CheckReport(self._name)
-        # Where it raises now that it has run before, the lines up to there are found.
+        # If it raises this time, the lines up to there are found.
         with suppress(Exception, Unexpected), side_effects(self._effect), finder.looking():
             self._fn(*args, **kwargs)
         self.report = report
@@ -191,7 +189,7 @@ class _Check:
             self._add("argument", SHARED, Source())
 
     def _look_at(self, result: Any) -> tuple[list[torch.Tensor], Any]:
-        """The tensors of a result, and the rest."""
+        """The tensors of a result, and its structure."""
         try:
             leaves, spec = flatten(result)
             builder(spec, leaves)  # as a graph will
@@ -265,30 +263,30 @@ class _Check:
         elif kind == "hidden-sync":
             if self._recorder is not None and not self._recorder.quiet:
                 self._hazard(kind, what, users_line(), True, RULES[kind].tainted)
-        elif kind in RULES and kind != "default-stream":  # that is told of the work put there
+        elif kind in RULES and kind != "default-stream":  # reported for the work that runs there
             self._add(kind, what, users_line())
 
     def _effect(self, rule: str, what: str) -> bool:
-        """Something outside of torch is about to happen."""
+        """Report an effect outside of torch, and prevent it."""
         self._add(rule, what, users_line())
         return True
 
 
 class _Recorder(Recorder):
-    """Tells of what it meets, in the order of the run.
+    """Reports hazards in the order of the run.
 
     Args:
-        tell: takes the rule, what it is, where, whether it is tainted, the effect, and whether the
-            host goes on by a number that is new in each call.
+        report: takes the rule, the call, the line, whether it is tainted, the effect, and whether
+            the host acts on a number that is new in each call.
         inputs: the tensors among the arguments.
         names: names of tensors, by storage key.
-        moving: storage keys of tensors from outside that change from call to call.
-        world: where it runs.
+        varying: storage keys of outside tensors that change from call to call.
+        world: the simulated machine.
     """
 
     def __init__(
         self,
-        tell: Callable[..., None],
+        report: Callable[..., None],
         inputs: list[torch.Tensor],
         names: dict[int, str],
         varying: set[int],
@@ -303,27 +301,27 @@ class _Recorder(Recorder):
             names=names,
             varying=varying,
         )
-        self._tell = tell
+        self._report = report
         self._world = world
 
     def event(self, point: Point, func: Any, args: Any, kwargs: Any) -> Any:
-        """Run it, and tell what becomes of it."""
+        """Run the point, and report its effect."""
         result = super().event(point, func, args, kwargs)
         event, rule = self.recording.events[-1], RULES[point.rule]
         effect: Effect = "folds" if event.folds else rule.tainted
         anew = not event.folds and isinstance(result, (float, complex))
-        self._tell(rule.id, point.what, event.where, not event.folds, effect, anew)
+        self._report(rule.id, point.what, event.where, not event.folds, effect, anew)
         return result
 
     def function(self, func: Any, args: Any, kwargs: Any) -> Any:
-        """A function that moves a tensor to the device has it on the host."""
+        """Report moves of tensors that were assumed to be on the device."""
         if not self.quiet and is_move(func, args, kwargs) and self._world.is_assumed(args[0]):
             what = f"Tensor.{func.__name__}() of a tensor from outside"
-            self._tell("host-constant", what, users_line(), False, "folds")
+            self._report("host-constant", what, users_line(), False, "folds")
         return super().function(func, args, kwargs)
 
     def met(self, rule: str, what: str, tensors: Iterable[torch.Tensor] = ()) -> None:
-        """Tell of it."""
+        """Report it."""
         super().met(rule, what, tensors)
         if not self.quiet:
-            self._tell(rule, what, users_line(), False, RULES[rule].effect)
+            self._report(rule, what, users_line(), False, RULES[rule].effect)

@@ -1,4 +1,4 @@
-"""``gfxgraph lint``: what source code shows without being run. Nothing that is linted is imported.
+"""``gfxgraph lint``: checks source code without running or importing it.
 
 >>> from pathlib import Path
 >>> findings = lint([Path("my_model")])
@@ -34,10 +34,10 @@ class Finding:
 
     Attributes:
         rule: id of the rule in :data:`LINT_RULES`.
-        severity: ``"error"``: it fails or gives wrong results; ``"warning"``: it does not do what
-            it is there for, or fails on some devices; ``"note"``: worth a look.
+        severity: ``"error"``: it fails or gives wrong results; ``"warning"``: it has no effect, or
+            fails on some devices; ``"note"``: worth a look.
         title: what the code does, in a few words.
-        what: what was seen at this place.
+        what: the finding at this place.
         file: the file, as it was reached from the path given to :func:`lint`.
         cell: of a notebook, the number of the cell, from 1; else ``None``.
         line: number of the line in the file or cell, from 1; 0 where it is the whole file.
@@ -60,7 +60,7 @@ class Finding:
     remedy: str
 
     def to_dict(self) -> dict[str, Any]:
-        """What ``--json`` prints."""
+        """The finding for ``--json``."""
         return asdict(self)
 
 
@@ -72,14 +72,14 @@ def lint(
 ) -> list[Finding]:
     """Read Python files, notebooks and shell scripts, and report what the rules object to.
 
-    ``# gfxgraph: ignore`` on a line suppresses what is found there, ``# gfxgraph: ignore[rule]``
-    what that rule finds.
+    ``# gfxgraph: ignore`` on a line suppresses its findings, ``# gfxgraph: ignore[rule]`` those of
+    that rule.
 
     Args:
         paths: files and directories. Directories are walked; hidden ones, virtual environments,
             ``build``, ``node_modules``, ``site-packages`` and ``__pycache__`` are skipped in them.
-        select: ids of the rules to ask, default all.
-        ignore: ids of rules not to ask.
+        select: ids of the rules to check, default all.
+        ignore: ids of rules to skip.
 
     Returns:
         The findings, in the order of the files' names, cells, lines and columns.
@@ -133,7 +133,7 @@ def _argument_error(problem: str) -> Exception:
 
 
 def _lint_file(file: Path, rules: list[LintRule]) -> Iterator[tuple[Finding, str]]:
-    """The findings in a file, each with the name that another file must not have."""
+    """The findings in a file; each with the name that must not occur in another file."""
     text = read(file)
     for rule in rules:
         marks: list[Mark] = []
@@ -141,7 +141,7 @@ def _lint_file(file: Path, rules: list[LintRule]) -> Iterator[tuple[Finding, str
             try:
                 marks = list(rule.check(text.source))
             except (RecursionError, ValueError) as error:  # ValueError: of ast.unparse
-                text.problems.append(Problem(0, f"{rule.id} was not asked: {error}"))
+                text.problems.append(Problem(0, f"{rule.id} was not checked: {error}"))
         for mark in marks:
             if not _is_ignored(text, mark.node, rule):
                 node = mark.node
@@ -157,7 +157,7 @@ def _lint_file(file: Path, rules: list[LintRule]) -> Iterator[tuple[Finding, str
 
 
 def _is_ignored(text: Text, node: ast.expr | ast.stmt, rule: LintRule) -> bool:
-    """Whether a comment on its first or last line says so."""
+    """Whether a comment on its first or last line suppresses it."""
     for line in (node.lineno, node.end_lineno or node.lineno):
         comment = _IGNORE.search(text.lines[line - 1])
         if comment and (comment[1] is None or rule.id in re.split(r"[\s,]+", comment[1])):
@@ -199,7 +199,7 @@ def _column(line: str, offset: int) -> int:
 def _named_elsewhere(
     files: Iterable[Path], found: Iterable[tuple[Finding, str]]
 ) -> set[tuple[str, str]]:
-    """Which of the findings' files and names have the name in another file too."""
+    """The pairs of file and name whose name occurs in another file too."""
     wanted = {(one.file, name) for one, name in found if name}
     if not wanted:
         return set()

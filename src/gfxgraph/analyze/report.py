@@ -1,4 +1,4 @@
-"""What ``check`` found in a function: hazards in the order of the run, and a verdict."""
+"""The report of ``check``: hazards in the order of the run, and a verdict."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any, Literal
 
 from ..record.rules import RULES, Effect
-from ..tables import filled
+from ..tables import counted, filled
 
-__all__ = ["CheckReport", "Hazard", "Report", "Severity", "counted", "within"]
+__all__ = ["CheckReport", "Hazard", "Report", "Severity", "within"]
 
 Severity = Literal["error", "warning", "note"]
 """``"error"``: it runs eagerly because of this; ``"warning"``: it captures by folding or branching;
@@ -24,7 +24,7 @@ _IN_WORDS: dict[Effect, str] = {
     "branches": "captures as several graphs, with the host in between",
     "eager": "runs eagerly",
 }
-# White text on them can be read, and they themselves on a light and on a dark page.
+# White text is legible on these colours, and they are legible on light and dark pages.
 _COLOURS: dict[Severity, str] = {"error": "#cf222e", "warning": "#9a6700", "note": "#0969da"}
 _HEADINGS = ("Severity", "Rule", "Where", "Why and remedy")
 
@@ -36,20 +36,15 @@ def within(file: str) -> str:
     return file
 
 
-def counted(count: int, what: str) -> str:
-    """``"1 hazard"``, ``"2 hazards"``."""
-    return f"{count} {what}{'' if count == 1 else 's'}"
-
-
 @dataclass
 class Hazard:
-    """One thing that a function does and that matters in a graph, at one place in the source.
+    """A construct of a function that matters in a graph, at one place in the source.
 
     Attributes:
         rule: id of the rule in the catalogue (:data:`gfxgraph.record.rules.RULES`).
-        severity: how bad it is, see :data:`Severity`.
-        effect: what it makes of the function.
-        what: what was called, such as ``"Tensor.item()"`` or ``"aten.nonzero.default"``.
+        severity: see :data:`Severity`.
+        effect: what happens to the function because of it.
+        what: the call, such as ``"Tensor.item()"`` or ``"aten.nonzero.default"``.
         file: file of the user's line; ``None`` where it has none (``<stdin>``).
         line: its number, from 1; 0 where there is none.
         source: its text.
@@ -58,8 +53,8 @@ class Hazard:
             outside that change from call to call.
         why: why it matters in a graph.
         remedy: the code to write instead.
-        decides_anew: the host goes on by a floating-point number that depends on the inputs: a call
-            replays only if that very number came before.
+        decides_anew: the host acts on a floating-point number that depends on the inputs, so a call
+            replays only if the same number came before.
     """
 
     rule: str
@@ -83,7 +78,7 @@ class Hazard:
 
 @dataclass
 class CheckReport:
-    """What :func:`gfxgraph.check` returns. Notebooks show it as a table.
+    """The result of :func:`gfxgraph.check`. Notebooks show it as a table.
 
     Attributes:
         name: the function.
@@ -91,9 +86,9 @@ class CheckReport:
             several graphs with the host in between, ``"eager"``: it runs eagerly.
         hazards: in the order in which the run met them.
         operations: device operations of the run.
-        assumed: operators whose results were made up where they were read, since only the shapes of
-            their arguments are known: tensors on the meta device, kernels that only a GPU has.
-        device: what it was checked on: ``"cuda (pretended, computed on the CPU)"``.
+        assumed: operators whose results were made up, since only the shapes of their arguments are
+            known: tensors on the meta device, kernels that only a GPU has.
+        device: the device of the check: ``"cuda (simulated on the CPU)"``.
         torch: version of torch.
     """
 
@@ -111,7 +106,7 @@ class CheckReport:
 
     @property
     def in_words(self) -> str:
-        """The verdict, and why where calls run eagerly."""
+        """The verdict, with the reason if calls run eagerly."""
         reasons = {RULES[h.rule].title: None for h in self.hazards if h.effect == "eager"}
         because = f" because {'; '.join(reasons)}" if reasons else ""
         if not reasons and not self.is_graph:
@@ -121,12 +116,12 @@ class CheckReport:
 
     @property
     def is_graph(self) -> bool:
-        """Whether calls are replays: it captures, and no number decides that is new in each."""
+        """Whether calls are replays: it captures, and no number decides that is always new."""
         return self.verdict != "eager" and not any(h.decides_anew for h in self.hazards)
 
     @property
     def basis(self) -> tuple[str, str]:
-        """How much was found in how much, and what it was checked on."""
+        """The counts of hazards and operations, and the device of the check."""
         found = counted(len(self.hazards), "hazard") if self.hazards else "No hazards"
         operations = counted(self.operations, "operation")
         made_up = f" Made up, as only shapes are known: {', '.join(self.assumed)}."
@@ -134,7 +129,7 @@ class CheckReport:
         return f"{found} in {operations}.", checked + (made_up if self.assumed else "")
 
     def to_dict(self) -> dict[str, Any]:
-        """What ``--json`` prints."""
+        """The report for ``--json``."""
         head = {"verdict": self.verdict, "in_words": self.in_words, "is_graph": self.is_graph}
         return {**head, **asdict(self)}
 
@@ -152,7 +147,7 @@ class CheckReport:
         return "\n".join(map(filled, lines))
 
     def _repr_html_(self) -> str:
-        """What a notebook shows."""
+        """The report for notebooks."""
         head = f"<b><code>{escape(self.name)}</code>:</b> {escape(self.in_words)}"
         rows = [_row("th", _HEADINGS), *(_row("td", _cells(hazard)) for hazard in self.hazards)]
         table = f"<table>{''.join(rows)}</table>" if self.hazards else ""
@@ -177,4 +172,4 @@ def _row(tag: str, cells: tuple[str, ...]) -> str:
 
 
 Report = CheckReport
-"""The name that :class:`CheckReport` had first."""
+"""The former name of :class:`CheckReport`."""

@@ -24,16 +24,16 @@ _HEAD = """\
 
 <!-- Made by python -m gfxgraph.analyze.rules_page. -->
 
-`gfxgraph check` runs a function as on a GPU and finds what matters in a graph; `gfxgraph lint`
-reads source and runs nothing. The worst thing that a function does decides what becomes of it:
+`gfxgraph check` runs a function as on a GPU and reports what matters in a graph. `gfxgraph lint`
+reads source and runs nothing. The worst rule that a function meets decides what happens to it:
 
 - It **captures as it is**: it becomes one graph.
-- It **captures by folding**: a value that is the same in every call is a constant of the graph.
-- It **captures by branching**: it becomes several graphs, with the host in between.
-- It **stays eager**: it runs without a graph, and its `stats()` say why.
+- It **captures by folding**: a value that every call shares becomes a constant of the graph.
+- It **captures by branching**: it becomes several graphs, with host code in between.
+- It **stays eager**: it runs without a graph, and its `stats()` give the reason.
 
-Data depends on the inputs also where it depends on random numbers, or on tensors from outside that
-change from call to call.
+Data also depends on the inputs if it depends on random numbers, or on outside tensors that change
+from call to call.
 
 The examples of `gfxgraph check` are called as `f(x)`, with a float tensor of shape (4, 8) on the
 device.

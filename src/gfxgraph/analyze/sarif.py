@@ -43,7 +43,7 @@ def to_sarif(
         help_uri: address of a page about a rule, with ``{id}`` where its id goes.
 
     Returns:
-        What ``json.dump`` writes. Files inside the current directory are named relative to it
+        The log, for ``json.dump``. Files inside the current directory are named relative to it
         (``%SRCROOT%``), others by their ``file:`` address.
 
     Raises:
@@ -99,7 +99,7 @@ def _result(item: Item, rule_index: int, seen: Counter[str]) -> dict[str, Any]:
 
 
 def _message(item: Item) -> str:
-    """What was found, why it matters and what to do; each ends as a sentence."""
+    """The finding, the reason and the remedy, each as a sentence."""
     cell = _cell(item)
     return " ".join(
         text if text.endswith((".", "!", "?")) else f"{text}."
@@ -109,7 +109,7 @@ def _message(item: Item) -> str:
 
 
 def _cell(item: Item) -> str:
-    """Where in a notebook it is: SARIF counts lines of the file, and a cell has none there."""
+    """The place in a notebook: SARIF counts lines of the file, which a cell does not have."""
     if isinstance(item, Finding) and item.cell is not None:
         return f"cell {item.cell}, line {item.line}"
     return ""
@@ -144,7 +144,7 @@ def _artifact(file: str) -> dict[str, str]:
 
 
 def _fingerprint(item: Item, seen: Counter[str]) -> str:
-    """The same for the same line of source, wherever it moves in its file."""
+    """A fingerprint that stays the same when the line moves in its file."""
     place = _artifact(item.file)["uri"] if item.file is not None else ""
     key = "\0".join((item.rule, place, re.sub(r"\s+", " ", item.source.strip())))
     seen[key] += 1

@@ -1,4 +1,4 @@
-"""What the commands ``check`` and ``lint`` take and show."""
+"""The arguments and the output of the commands ``check`` and ``lint``."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ from rich.text import Text
 from ..errors import ArgumentError
 from ..interpose.source import users_line_of
 from ..record.rules import Effect
-from ..tables import filled
+from ..tables import counted, filled
 from .lint import Finding
-from .report import CheckReport, Hazard, Severity, counted, within
+from .report import CheckReport, Hazard, Severity, within
 
 __all__ = ["arguments", "fit", "load", "located", "made", "show", "show_findings"]
 
@@ -44,7 +44,7 @@ _AS_IT_IS: dict[str, Any] = {"soft_wrap": True, "markup": False, "highlight": Fa
 def load(target: str) -> Any:
     """The callable that ``module:callable`` names, also from the current directory.
 
-    With ``()`` at its end, what calling that returns.
+    With ``()`` at its end, the result of calling it.
 
     Raises:
         ArgumentError: there is no such thing, it is not callable, it is a class, or it fails.
@@ -112,10 +112,10 @@ def arguments(specs: Iterable[str]) -> Arguments:
 
 
 def fit(fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-    """Refuse arguments that ``fn`` does not take.
+    """Check that ``fn`` takes these arguments.
 
     Raises:
-        ArgumentError: they are too many, too few, or named otherwise.
+        ArgumentError: they are too many, too few, or have other names.
     """
     try:
         signature = inspect.signature(fn.forward if isinstance(fn, torch.nn.Module) else fn)
@@ -128,7 +128,7 @@ def fit(fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -
 
 
 def located(report: CheckReport, fn: Callable[..., Any]) -> list[Hazard]:
-    """The hazards; those without a line are where ``fn`` is defined."""
+    """The hazards; those without a line get that of the definition of ``fn``."""
     for one in (inspect.unwrap(fn), getattr(fn, "forward", None), type(fn).__call__):
         code = getattr(one, "__code__", None)
         if code is not None:
@@ -169,7 +169,7 @@ def show_findings(findings: list[Finding], console: Console) -> None:
 
 
 def _explain(one: Hazard | Finding, explained: set[tuple[str, str]], console: Console) -> None:
-    """The line of source, and what the rule says of it unless it said so before."""
+    """Print the line of source, and the text of the rule unless it was printed before."""
     if one.source:
         source = _PYTHON.highlight(one.source)
         source.rstrip()
@@ -228,7 +228,7 @@ def _tensor(dtype: torch.dtype, shape: list[int], how: str) -> torch.Tensor:
 
 @contextmanager
 def _explaining(problem: str) -> Iterator[None]:
-    """Whatever the user's code raises becomes an :class:`ArgumentError` with its line."""
+    """Turn any error of the user's code into an :class:`ArgumentError` with its line."""
     try:
         yield
     except (Exception, SystemExit) as error:

@@ -1,4 +1,4 @@
-"""``BridgedCUDAGraph.capture``: a ``with`` block as one graph, or its call as one for each size."""
+"""``BridgedCUDAGraph.capture``: a ``with`` block as one graph, or its call as a graph per size."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ from .validated import ValidatedBlock
 __all__ = ["as_graphs_of_sizes", "as_one_graph"]
 
 _BATCH = "batch"
-# Sizes whose arguments, views of the static inputs, are kept.
+# How many sizes keep their arguments, which are views of the static inputs.
 _MAX_SIZES = 1024
 
 _Plan = Sequence[Mapping[int, str]]  # for each tensor of the arguments: dimension -> name
@@ -45,7 +45,7 @@ _Modes = Callable[[], AbstractContextManager[None]]
 def as_one_graph(
     graph: NativeGraph, model_fn: Callable[..., Any] | None, **options: Any
 ) -> Iterator[None]:
-    """Capture what the block does, on a stream of its own.
+    """Capture the block, on a stream of its own.
 
     Where the capture fails in ``model_fn``, its call is made eagerly at each replay.
     """
@@ -90,7 +90,7 @@ def as_one_graph(
         try:
             with CAPTURING, modes():
                 run_and_roll_back(calls.fn, calls.args, calls.kwargs, inputs, device)
-        except CaptureError as found:  # all else is the caller's own error, not the capture's
+        except CaptureError as found:  # all other errors are the caller's own
             if found.rule == "collective":
                 why = _why(found)
         graph.stand_in = _CallAgain(calls, _eagerly(calls.fn, why), modes)
@@ -104,7 +104,7 @@ def as_one_graph(
 def as_graphs_of_sizes(
     graph: NativeGraph, model_fn: Callable[..., Any], pool: ShapeBucketPool, dims: Dims | None
 ) -> Iterator[None]:
-    """Run the block as it is; then capture the call of ``model_fn`` in it for each size."""
+    """Run the block eagerly; then capture its call of ``model_fn`` for each size."""
     calls = ObservedCalls(model_fn)
     with calls:
         yield
@@ -120,21 +120,23 @@ def as_graphs_of_sizes(
     try:
         with modes():
             pool.capture(*calls.args, **calls.kwargs)
-    except RuntimeError as error:  # it ran in the block, so it is the sizes, or no time to capture
+    except (
+        RuntimeError
+    ) as error:  # it ran in the block, so the sizes are at fault, or another capture is underway
         pool.reset()
         answer = _eagerly(calls.fn, _why(error))
     graph.stand_in = _CallAgain(calls, answer, modes, plan)
-    # When it goes, not when the garbage collector comes round.
+    # At once, not at the next garbage collection.
     weakref.finalize(graph.stand_in, pool.reset).atexit = False
 
 
 class _CallAgain:
-    """Makes the call of a ``with`` block again, in place of a graph.
+    """Repeats the call of a ``with`` block, in place of a graph.
 
     Args:
         calls: the call.
-        answer: what is called.
-        modes: in which modes.
+        answer: the callable that answers.
+        modes: enters the modes to call it in.
         plan: which dimensions of its arguments are dynamic; ``None``: no sizes can be asked for.
     """
 
@@ -161,7 +163,7 @@ class _CallAgain:
 
     @opaque
     def __call__(self, batch_size: int | None, sizes: dict[str, int]) -> Any:
-        """What :meth:`BridgedCUDAGraph.replay` does."""
+        """The body of :meth:`BridgedCUDAGraph.replay`."""
         if batch_size is not None:
             if _BATCH in sizes:
                 raise ArgumentError("replay(batch_size=, batch=): expected one of them.")
@@ -176,7 +178,7 @@ class _CallAgain:
             else:
                 result = self._answer(*self._args, **self._kwargs)
                 self._update(result)
-            if any(self._are_inputs):  # else the caller's next input would change his result
+            if any(self._are_inputs):  # else the caller's next input would change this result
                 result = pytree.tree_map_only(torch.Tensor, torch.clone, result)
         return result
 
@@ -197,7 +199,7 @@ class _CallAgain:
             )
 
     def _update(self, result: Any) -> None:
-        """Let the static output hold what came out."""
+        """Copy the result to the static output."""
         if not self._outputs:
             return
         new, _ = flatten(result)
@@ -233,12 +235,12 @@ def _why(error: RuntimeError) -> str:
 
 
 def _give_up(calls: ObservedCalls, modes: _Modes, reason: str) -> _CallAgain:
-    """A stand-in that runs the call of the block eagerly from now on."""
+    """A replacement that runs the call of the block eagerly from now on."""
     return _CallAgain(calls, _eagerly(calls.fn, reason, fails_now=False), modes)
 
 
 def _eagerly(fn: Callable[..., Any], reason: str, fails_now: bool = True) -> Callable[..., Any]:
-    """``fn``; each call, and a capture that fails now, count as fallbacks because of ``reason``."""
+    """``fn``; each call counts as a fallback because of ``reason``, as does the failed capture."""
     name = getattr(fn, "__qualname__", None) or type(fn).__qualname__
     count = functools.partial(tally.fallback, name, reason)
 
@@ -252,7 +254,7 @@ def _eagerly(fn: Callable[..., Any], reason: str, fails_now: bool = True) -> Cal
 
 
 def _modes_of_now() -> _Modes:
-    """Remember the modes that a graph is captured in and keeps; autograd it never keeps."""
+    """Remember the modes of the capture, which a graph keeps; it never keeps autograd."""
     kind = current_device().type
 
     def now() -> tuple[Any, ...]:

@@ -1,4 +1,4 @@
-"""``enable()``: code that uses torch's graph classes gets ours, and ``stats()`` and health."""
+"""``enable()``: gives code that uses torch's graph classes ours; and ``health_check()``."""
 
 from __future__ import annotations
 
@@ -31,9 +31,10 @@ def enable(debug: bool = False, validate: bool = False, validate_every: int | No
 
     ``torch.cuda.graph``, ``torch.cuda.make_graphed_callables`` and
     ``torch.compile(mode="reduce-overhead")`` work as before and are counted in
-    :func:`gfxgraph.stats`. What was imported by name before (``from torch.cuda import CUDAGraph``)
-    stays torch's own, so call this first. May be called again to change the options. On ROCm
-    :func:`gfxgraph.guard_rng` holds as well (run under a pretended platform; no AMD GPU was used).
+    :func:`gfxgraph.stats`. Names that were imported before (``from torch.cuda import CUDAGraph``)
+    stay torch's own, so call this first. Call it again to change the options. On ROCm
+    :func:`gfxgraph.guard_rng` is in force as well (tested under a simulated platform; no AMD GPU
+    was used).
 
     Args:
         debug: log every capture, and wait for the device after every replay, so that an error
@@ -41,15 +42,15 @@ def enable(debug: bool = False, validate: bool = False, validate_every: int | No
         validate: compare replays with eager execution where the function is known:
             :func:`gfxgraph.graphed`, :class:`gfxgraph.ShapeBucketPool`,
             :class:`gfxgraph.ConditionalGraph`, ``BridgedCUDAGraph.capture(model_fn=)``. A replay
-            that differs is counted (``validation_failures``) and logged, and the call returns what
-            eager execution gives; ``fallback="raise"`` raises :class:`VerificationError`. The
-            graph is dropped and captured again; when that one differs too, such calls run eagerly
-            from then on. Graphs that exist already are compared as well. Of a
-            ``capture_begin()`` the function is not known: such a graph is refused once a tensor
-            that it reads is gone, as with ``capture_begin(check_input_liveness=True)``, and
-            nothing is compared. Default ``False``.
-        validate_every: with ``validate``, compare the first replay of each graph and every one of
-            this number, at least 1. Default: what ``GFXGRAPH_VALIDATE_EVERY`` says, else 100.
+            that differs is counted (``validation_failures``) and logged, and the call returns the
+            result of eager execution; ``fallback="raise"`` raises :class:`VerificationError`. The
+            graph is dropped and captured again; if the new one differs too, such calls run eagerly
+            from then on. Graphs that exist already are compared as well. The function of a
+            ``capture_begin()`` is not known, so nothing is compared; such a graph is refused once a
+            tensor that it reads is gone, as with ``capture_begin(check_input_liveness=True)``.
+            Default ``False``.
+        validate_every: with ``validate``, compare the first replay of each graph and every
+            ``validate_every``-th one, at least 1. Default: ``GFXGRAPH_VALIDATE_EVERY``, else 100.
 
     With ``SGLANG_DISABLE_GFXGRAPH=1`` in the environment it does nothing.
 
@@ -99,7 +100,7 @@ def _graph_context() -> Any:
     original: Any = torch.cuda.graph
 
     class graph(original):  # type: ignore[misc]
-        """``torch.cuda.graph`` that leaves the capture stream also when the capture fails."""
+        """A ``torch.cuda.graph`` that leaves the capture stream also if the capture fails."""
 
         def __exit__(self, *args: Any) -> None:
             try:
@@ -113,7 +114,7 @@ def _graph_context() -> Any:
 
 
 class HealthCheck(TypedDict):
-    """What :func:`health_check` returns.
+    """The result of :func:`health_check`.
 
     Attributes:
         ok: a graph was captured and its replay gave the right result.
@@ -121,8 +122,8 @@ class HealthCheck(TypedDict):
         rocm: version of ROCm that torch was built for, or ``None``.
         native_bridge: graphs are the driver's own, not emulated.
         vram_total_mb: memory of the device in MiB (of the host when emulated).
-        vram_free_mb: of which free.
-        details: what was found, or what went wrong.
+        vram_free_mb: free memory of the device in MiB.
+        details: the finding, or the error.
     """
 
     ok: bool
@@ -137,7 +138,7 @@ class HealthCheck(TypedDict):
 def health_check() -> HealthCheck:
     """Capture a small graph, replay it twice with other input, and compare with eager.
 
-    Printed, it is a line for each key.
+    Printed, it shows a line for each key.
     """
     device = current_device()
     report = HealthCheck(

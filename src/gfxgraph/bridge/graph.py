@@ -22,10 +22,10 @@ class BridgedCUDAGraph(NativeGraph):
     """A CUDA or HIP graph; on a machine without a GPU, an emulated one.
 
     A subclass of :class:`torch.cuda.CUDAGraph` with the same methods and the same errors, and with
-    four additions: a failed capture leaves the process able to capture and to draw random numbers
-    again; a graph that is dropped in the middle of its capture ends the capture first (on HIP the
-    process would abort); captures and replays are counted in :func:`gfxgraph.stats`; and
-    :meth:`capture` does it all in one ``with`` block, for any batch size if asked to.
+    four additions. After a failed capture the process can capture and draw random numbers again. A
+    graph that is dropped in the middle of its capture ends the capture first (on HIP the process
+    would abort). :func:`gfxgraph.stats` counts captures and replays. And :meth:`capture` does it
+    all in one ``with`` block, on request for any batch size.
 
     Args:
         keep_graph: keep the ``cudaGraph_t`` after the capture, so that it can be inspected or
@@ -47,7 +47,7 @@ class BridgedCUDAGraph(NativeGraph):
         capture_error_mode: str = "thread_local",
         check_input_liveness: bool = False,
     ) -> AbstractContextManager[None]:
-        """Capture what a ``with`` block does; with ``dynamic_shapes`` for any batch size.
+        """Capture a ``with`` block; with ``dynamic_shapes`` for any batch size.
 
         >>> with g.capture(model_fn=m):
         ...     out = m(static_input)
@@ -60,18 +60,18 @@ class BridgedCUDAGraph(NativeGraph):
         >>> y = g.replay(batch_size=12)  # from the graph of 16 rows, padded; 12 rows
 
         Without ``dynamic_shapes`` it is a safe form of ``torch.cuda.graph``: the block is captured
-        on a stream of its own, and as there, warm the function up first. With ``dynamic_shapes``
-        the block runs once as it is; then ``model_fn`` is captured for each bucket, and the
-        arguments that the block called it with are the static inputs from then on.
+        on a stream of its own. As there, warm the function up first. With ``dynamic_shapes`` the
+        block runs once eagerly. Then ``model_fn`` is captured for each bucket, and its arguments in
+        the block become the static inputs.
 
         The block should be a single call of ``model_fn``: with ``dynamic_shapes`` nothing else in
-        it is replayed, and where the capture fails, the call of ``model_fn`` is made eagerly at
-        each replay, with a warning and counted in :func:`gfxgraph.stats`. A failure of the capture
-        is a ``RuntimeError`` (torch and the driver raise no other) from inside of ``model_fn`` or
-        from the end of the capture, where ``model_fn`` then runs through eagerly with the same
-        arguments; what it writes and draws in this trial is taken back. All other errors are those
-        of the block and are raised, and nothing is captured: what the block itself raises, what
-        ``model_fn`` raises eagerly too (that error), what is no ``RuntimeError``.
+        it is replayed. If the capture fails, each replay makes the call of ``model_fn`` eagerly,
+        with a warning, and :func:`gfxgraph.stats` counts it. A failure of the capture is a
+        ``RuntimeError`` (torch and the driver raise no other) from inside ``model_fn`` or from the
+        end of the capture, if ``model_fn`` then runs eagerly with the same arguments without an
+        error. The writes and random numbers of this trial are undone. All other errors belong to
+        the block: they are raised, and nothing is captured. These are errors of the block itself,
+        errors that ``model_fn`` raises eagerly too, and errors of other classes.
 
         Graphs of buckets and eager calls run in the inference and autocast mode of the capture, and
         without autograd, as a graph does.
@@ -85,7 +85,7 @@ class BridgedCUDAGraph(NativeGraph):
                 Default ``None``: where the capture fails, the error is raised.
             dims: which dimensions are dynamic. Default: the first of each tensor is ``"batch"``.
             pad: what to pad with. Default ``"auto"``.
-            larger: what becomes of sizes above the largest bucket. Default ``"eager"``.
+            larger: how to answer sizes above the largest bucket. Default ``"eager"``.
             rows: ``"independent"``: padding is known to do no harm. Default ``"judge"``.
             verify: tolerance of the comparisons with eager execution. Default ``True``.
             pool: as for :meth:`capture_begin`; not with ``dynamic_shapes``.
@@ -94,23 +94,24 @@ class BridgedCUDAGraph(NativeGraph):
             check_input_liveness: as for :meth:`capture_begin`; not with ``dynamic_shapes``.
 
         Returns:
-            The context manager. The static output (``out`` above) stays unbound where the capture
-            fails inside of ``model_fn``: then take what :meth:`replay` returns.
+            The context manager. The static output (``out`` above) stays unbound if the capture
+            fails inside ``model_fn``: then take the result of :meth:`replay`.
 
         Raises:
-            ArgumentError: an argument holds what it does not take, or does not go with the others;
-                with ``dynamic_shapes`` also if the block does not call ``model_fn`` once.
+            ArgumentError: an argument has a wrong value, or does not go with the others; with
+                ``dynamic_shapes`` also if the block does not call ``model_fn`` exactly once.
             CaptureError: the current stream is capturing already, or the graph holds a capture.
-            MemoryCapError: see :meth:`capture_begin`; with ``dynamic_shapes`` a bucket for which
-                there is no room runs eagerly instead.
+            MemoryCapError: see :meth:`capture_begin`; with ``dynamic_shapes``, a bucket without
+                room runs eagerly instead.
             RuntimeError: the capture failed, and nothing can stand in for it.
         """
         self.check_that_it_may_begin()
         if dynamic_shapes:
             if pool is not None or check_input_liveness:
                 raise ArgumentError(
-                    "capture(dynamic_shapes=True) takes no pool= and no check_input_liveness=: its "
-                    "graphs have a pool of their own, and keep alive what they read."
+                    "capture(dynamic_shapes=True) takes no pool= and no check_input_liveness=: "
+                    "its graphs have a pool of their own, and keep the tensors that they read "
+                    "alive."
                 )
             if buckets is None or model_fn is None:
                 raise ArgumentError(

@@ -1,4 +1,4 @@
-"""What a function is called with while a block of the caller's own code runs."""
+"""Observes the calls of a function while a block of the caller's code runs."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ __all__ = ["ObservedCalls"]
 class ObservedCalls:
     """A context manager that sees the calls of a function on this thread.
 
-    By Python's own profiler hook: hooks of a module would see modules only, and make what was
-    compiled with them compile again. A profiler that runs already hears of everything too.
+    It uses Python's profiler hook. Hooks of a module would see modules only, and would make
+    compiled modules compile again. A profiler that runs already sees everything too.
 
     Args:
         fn: a Python function, a bound method of one, or an object with a ``__call__`` in Python
@@ -28,11 +28,11 @@ class ObservedCalls:
 
     Attributes:
         fn: the function.
-        is_inside: whether one is under way.
-        count: how many calls there were, without those that it makes of itself.
+        is_inside: whether a call is under way.
+        count: how many calls there were, without recursive ones.
         args: the arguments of the last.
         kwargs: its keyword arguments.
-        result: what it gave; ``None`` if it raised.
+        result: its result; ``None`` if it raised.
 
     Raises:
         ArgumentError: calls of ``fn`` do not run Python code of its own.
@@ -57,7 +57,7 @@ class ObservedCalls:
         return self.count == 1 and not self._failed_outside
 
     def __enter__(self) -> None:
-        self._listening = Listening(self._hear)
+        self._listening = Listening(self._observe)
         self._listening.__enter__()
 
     def __exit__(
@@ -72,7 +72,7 @@ class ObservedCalls:
         self._failed_outside = error is not None and self._frame not in frames
         self._frame = None
 
-    def _hear(self, frame: FrameType, event: str, value: Any) -> None:
+    def _observe(self, frame: FrameType, event: str, value: Any) -> None:
         if frame is self._frame:
             if event == "return":  # with None where it raises
                 self.result, self.is_inside = value, False
@@ -85,7 +85,7 @@ class ObservedCalls:
         args, kwargs = _arguments(frame, self._function)
         for owner in self._owners:
             found = args.pop(0) if args else None
-            # A bound graphed method is made anew each time that it is asked for.
+            # Each look-up of a bound graphed method creates a new object.
             if found is not owner and not (type(found) is type(owner) and found == owner):
                 return
         self.args, self.kwargs, self.result = tuple(args), kwargs, None
@@ -94,7 +94,8 @@ class ObservedCalls:
 
 
 def _what_runs(fn: Any) -> tuple[FunctionType, list[Any]]:
-    """The function that runs when ``fn`` is called, and what it is given before the arguments."""
+    """The function that a call of ``fn`` runs, and the objects that it gets before the
+    arguments."""
     if isinstance(fn, FunctionType):
         return fn, []
     function: Any = None
@@ -104,14 +105,14 @@ def _what_runs(fn: Any) -> tuple[FunctionType, list[Any]]:
         function, owner = type(fn).__call__, fn
     if not isinstance(function, FunctionType):
         raise ArgumentError(
-            f"model_fn is a {describe(fn)}, and nobody in Python sees when that is called: make "
-            "it a function, such as `def model_fn(x): return original(x)`, and call that one."
+            f"model_fn is a {describe(fn)}, whose calls Python cannot observe: make it a "
+            "function, such as `def model_fn(x): return original(x)`, and call that one."
         )
     return function, [owner]
 
 
 def _has_closure_of(function: FunctionType, frame: FrameType) -> bool:
-    """Whether ``frame`` runs ``function``, and not another one that the same decorator made."""
+    """Whether ``frame`` runs ``function`` itself, and not one that the same decorator made."""
     for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
         try:
             held = cell.cell_contents
@@ -123,13 +124,13 @@ def _has_closure_of(function: FunctionType, frame: FrameType) -> bool:
 
 
 def _arguments(frame: FrameType, function: FunctionType) -> tuple[list[Any], dict[str, Any]]:
-    """The arguments of the call that ``frame`` begins, but for those left to their defaults."""
+    """The arguments of the call that ``frame`` begins, without those left to their defaults."""
     found = inspect.getargvalues(frame)
     values, positional = found.locals, found.args[: frame.f_code.co_argcount]
     rest = values[found.varargs] if found.varargs else ()
     defaults = dict(zip(positional[::-1], (function.__defaults__ or ())[::-1], strict=False))
     defaults.update(function.__kwdefaults__ or {})
-    # What is only known by its place stays in its place.
+    # Positional-only arguments stay positional.
     placed = positional if rest else positional[: frame.f_code.co_posonlyargcount]
     left = {name for name, value in defaults.items() if values[name] is value} - {*placed}
     first = list(itertools.takewhile(lambda name: name not in left, positional))

@@ -1,7 +1,7 @@
 """``enable(validate=True)`` for ``BridgedCUDAGraph.capture(model_fn=)``: one graph of a block.
 
-Nothing was recorded of such a graph, so nobody knows what a replay writes. Here it is the function
-that runs first and is taken back, and then the graph is replayed.
+No run of such a graph was recorded, so its writes are unknown. Here the function runs first and is
+rolled back, and then the graph is replayed.
 """
 
 from __future__ import annotations
@@ -37,7 +37,8 @@ class ValidatedBlock:
         graph: the graph; held weakly, and keeps this in its ``block``.
         calls: the call that the block made.
         modes: enters the modes of the capture.
-        give_up: gives what answers replays when the graph was wrong, of the reason.
+        give_up: called with the reason if the graph was wrong; returns a replacement that answers
+            replays.
     """
 
     def __init__(
@@ -93,7 +94,7 @@ class ValidatedBlock:
             graph.stand_in = self._answer
 
     def _is_comparable(self) -> bool:
-        """Whether the arguments are the caller's: what the block made of them is the graph's."""
+        """Whether the arguments are the caller's own, and not made inside the block."""
         graph, device = self._graph(), current_device()
         return graph is not None and not any(
             graph.holds(tensor)
@@ -102,7 +103,7 @@ class ValidatedBlock:
         )
 
     def _compare(self, graph: NativeGraph) -> str | None:
-        """Run the function, take that back, replay, and say what differs; then undo the replay."""
+        """Run the function, roll back, replay, and compare; then undo the replay."""
         device, written = current_device(), UndoLog()
         inputs = list(tensors_in((self._args, self._kwargs)))
         where = next((t.device for t in inputs if t.device.type == device.type), device.type)
@@ -114,7 +115,7 @@ class ValidatedBlock:
         def look(log: UndoLog, recording: Recording) -> None:
             nonlocal written, slack, compiles
             written, compiles = log, recording.compiles
-            if compiles:  # it ran as it is
+            if compiles:  # it ran eagerly
                 slack = rounding(recording.dtypes, device)
             after[:] = [*(region.clone() for region in log.regions()), device.rng_state(index)]
 

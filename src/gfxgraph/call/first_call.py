@@ -54,7 +54,7 @@ class _Observed:
     rebound: list[str]
     doubts: str
     as_before: AsBefore
-    issued: collectives.Watched
+    issued: collectives.Issued
     journal: Journal
     executed: Executed
 

@@ -1,6 +1,7 @@
 """The command ``gfxgraph``: a file for each of its commands.
 
-torch, transformers and what imports them are imported inside the commands: ``--help`` stays quick.
+torch, transformers and modules that import them are imported inside the commands, so that
+``--help`` stays quick.
 """
 
 from __future__ import annotations

@@ -20,8 +20,9 @@ def check(
         list[str] | None,
         typer.Argument(
             help="Its arguments: a tensor 'float32[4,8]', 'int64[1,16]:32000' (0 <= n < 32000; "
-            "else integers are 0 and 1) or 'float16[4,8]:meta' (a shape without data); a number, "
-            "true, false or none; by name 'mask=bool[4,8]'. -- before a negative number.",
+            "without a limit integers are 0 and 1) or 'float16[4,8]:meta' (a shape without data); "
+            "a number, true, false or none; by name 'mask=bool[4,8]'. Put -- before a negative "
+            "number.",
         ),
     ] = None,
     make: Make = None,
@@ -29,10 +30,10 @@ def check(
     sarif: Sarif = None,
     require_graph: RequireGraph = False,
 ) -> None:
-    """Say what would become of a function in a graph; needs no GPU.
+    """Report what a graph would make of a function; needs no GPU.
 
-    Status 0: its calls are replays; 1: it runs eagerly; 2: a wrong argument; 3: --require-graph was
-    given, and it replays only if a floating-point number that it reads comes again.
+    Status 0: its calls are replays; 1: it runs eagerly; 2: a wrong argument; 3: with
+    --require-graph, it replays only if a floating-point number that it reads comes again.
     """
     import torch
     from rich.console import Console

@@ -1,4 +1,4 @@
-"""What the commands share: options, output that may be closed, errors."""
+"""Shared by the commands: options, output that may be closed, errors."""
 
 from __future__ import annotations
 
@@ -33,10 +33,10 @@ __all__ = [
 
 
 class _Pipe(io.FileIO):
-    """Standard output that may be closed: ``gfxgraph ... | head`` has the status of the command."""
+    """Standard output that may be closed; ``gfxgraph ... | head`` keeps the status."""
 
     def write(self, data: Buffer) -> int:
-        """Write ``data``, unless nobody reads any more."""
+        """Write ``data``, unless the reader has closed the pipe."""
         try:
             return super().write(data) or 0
         except BrokenPipeError:
@@ -44,7 +44,7 @@ class _Pipe(io.FileIO):
 
     @classmethod
     def instead_of(cls, stream: TextIO) -> TextIO:
-        """``stream``; where it is a file or a pipe, through such an object."""
+        """``stream``, wrapped in such an object if it is a file or a pipe."""
         try:
             number = stream.fileno()
         except (AttributeError, OSError, ValueError):  # none, or one in memory
@@ -59,7 +59,7 @@ class _Pipe(io.FileIO):
 
 
 class App(typer.Typer):
-    """A command line whose output may be closed by who reads it."""
+    """A command line whose reader may close its output."""
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Run the command of ``sys.argv``."""
@@ -70,8 +70,8 @@ class App(typer.Typer):
 Target: TypeAlias = Annotated[
     str,
     typer.Argument(
-        help="module:callable, such as my_policy:act; 'my_policy:make_model()' for what a "
-        "function or a class makes without arguments.",
+        help="module:callable, such as my_policy:act; 'my_policy:make_model()' for the result of "
+        "a function or a class without arguments.",
     ),
 ]
 Make: TypeAlias = Annotated[
@@ -85,14 +85,16 @@ Sarif: TypeAlias = Annotated[
     str | None,
     typer.Option(
         metavar="FILE",
-        help="Also write SARIF 2.1.0, for code review; '-': to standard output, and what is "
-        "printed to standard error.",
+        help="Also write SARIF 2.1.0, for code review; with '-' to standard output, and all other "
+        "output to standard error.",
     ),
 ]
 
 RequireGraph: TypeAlias = Annotated[
     bool,
-    typer.Option("--require-graph", help="Status 3 where calls would not be replays of a graph."),
+    typer.Option(
+        "--require-graph", help="Exit with status 3 if calls would not be replays of a graph."
+    ),
 ]
 NO_GRAPH = 3
 
@@ -101,14 +103,14 @@ PlatformFile: TypeAlias = Annotated[
     typer.Option(
         "--platform",
         metavar="FILE",
-        help="Ask about another machine: a JSON file with vendor, arch, rocm, torch ..., or what "
-        "doctor --json wrote there.",
+        help="Check another machine: a JSON file with vendor, arch, rocm, torch ..., or the "
+        "output of doctor --json there.",
     ),
 ]
 
 
 def one_document(as_json: bool, sarif: str | None) -> None:
-    """Exit where two documents would be on standard output."""
+    """Exit if two documents would be on standard output."""
     if as_json and sarif == "-":
         fail("--json and --sarif - would both be on standard output.", status=2)
 

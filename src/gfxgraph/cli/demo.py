@@ -22,7 +22,7 @@ def demo(
         typer.Argument(
             exists=True,
             dir_okay=False,
-            help="UTF-8 text to embed; without it Alice's Adventures in Wonderland.",
+            help="UTF-8 text to embed; default: Alice's Adventures in Wonderland.",
         ),
     ] = None,
     query: Annotated[
@@ -31,7 +31,7 @@ def demo(
     batch_size: Annotated[int, typer.Option(min=1, help="Passages in a batch.")] = 16,
     top: Annotated[int, typer.Option(min=1, help="Passages to show for the query.")] = 3,
     limit: Annotated[
-        int | None, typer.Option(min=1, help="Use only so many passages, from the start.")
+        int | None, typer.Option(min=1, help="Use only this many passages, from the start.")
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the numbers as JSON.")] = False,
 ) -> None:

@@ -16,9 +16,9 @@ def doctor(
     platform: PlatformFile = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the findings as JSON.")] = False,
 ) -> None:
-    """Say what this machine is and what is known to go wrong with its graphs.
+    """Describe this machine and the known problems of its graphs.
 
-    A small graph is captured and replayed in a process of its own.
+    It captures and replays a small graph in a separate process.
 
     Status 0: nothing above info; 1: warnings; 2: errors, also in the options.
     """

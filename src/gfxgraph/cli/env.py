@@ -22,7 +22,7 @@ def env(
 ) -> None:
     """Print the environment variables to set here, as shell lines.
 
-    Each comes with its reason and its source; on most machines there are none.
+    Each comes with its reason and its source. Most machines need none.
 
     eval "$(gfxgraph env)" sets them in sh, bash and zsh.
     """

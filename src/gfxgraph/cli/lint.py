@@ -18,7 +18,7 @@ def lint(
     as_json: Annotated[bool, typer.Option("--json", help="Print the findings as JSON.")] = False,
     sarif: Sarif = None,
 ) -> None:
-    """Look for what running the code cannot see, in its source alone. Status 1: found some."""
+    """Check source code without running it. Status 1: there are findings."""
     from rich.console import Console
 
     from ..analyze.lint import LINT_RULES, lint

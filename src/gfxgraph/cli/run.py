@@ -13,14 +13,14 @@ __all__ = ["run"]
 
 def run(
     target: Annotated[
-        str, typer.Argument(metavar="SCRIPT|MODULE", help="What to run, as python would.")
+        str, typer.Argument(metavar="SCRIPT|MODULE", help="The script or module to run.")
     ],
     args: Annotated[list[str] | None, typer.Argument(help="Its arguments.")] = None,
-    module: Annotated[bool, typer.Option("-m", help="It is a module, as for python -m.")] = False,
+    module: Annotated[bool, typer.Option("-m", help="Run a module, as with python -m.")] = False,
 ) -> None:
-    """Run a program with gfxgraph enabled and those variables set.
+    """Run a program with gfxgraph enabled and the recommended variables set.
 
-    They are set before the program starts; one that is set already stays as it is.
+    The variables are set before the program starts; those that are set already keep their values.
     Everything else is as with python.
     """
     from ..doctor.launch import prepared, refuse, start

@@ -24,32 +24,31 @@ def verify(
     candidate: Annotated[
         str | None,
         typer.Option(
-            help="module:callable to compare with eager instead of a graph of ours, such as a "
-            "wrapper around a graph of your own.",
+            help="module:callable to compare with eager in place of gfxgraph's graph, such as a "
+            "wrapper around your own graph.",
         ),
     ] = None,
     runs: Annotated[int, typer.Option(min=1, help="Inputs, each with a seed of its own.")] = 4,
     threshold: Annotated[
         float | None,
         typer.Option(
-            min=0, help="Relative error allowed; without it by dtype: 0.01 for 16 bits, less above."
+            min=0, help="Allowed relative error; default by dtype: 0.01 for 16 bits, less above."
         ),
     ] = None,
-    seed: Annotated[int, typer.Option(min=0, help="Of the first run.")] = 0,
+    seed: Annotated[int, typer.Option(min=0, help="Seed of the first run.")] = 0,
     compiled: Annotated[
         bool, typer.Option("--compiled", help="Compare torch.compile with eager too.")
     ] = False,
     views: Annotated[
-        bool, typer.Option("--views", help="A result may be overwritten by the next call.")
+        bool, typer.Option("--views", help="The next call may overwrite a result.")
     ] = False,
     require_graph: RequireGraph = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print the report as JSON.")] = False,
 ) -> None:
-    """Compare a function's graph with eager over many inputs, and say why it differs.
+    """Compare a function's graph with eager over many inputs, and explain differences.
 
-    Status 0: nothing differs, also where it runs eagerly; 1: something differs; 2: a wrong
-    argument, or eager raises; 3: nothing differs, but --require-graph was given and calls are not
-    replays.
+    Status 0: nothing differs, also if it runs eagerly; 1: something differs; 2: a wrong argument,
+    or eager raises; 3: with --require-graph, nothing differs but calls are not replays.
     """
     import torch
 
@@ -88,6 +87,6 @@ def verify(
     typer.echo(json.dumps(report.to_dict(), indent=2) if as_json else str(report))
     if report.ok and require_graph and not report.is_graph:
         if report.is_graph is None:
-            fail("--require-graph: the candidate does not say whether it is a graph.", status=2)
+            fail("--require-graph: the candidate does not tell whether it is a graph.", status=2)
         raise typer.Exit(NO_GRAPH)
     raise typer.Exit(not report.ok)

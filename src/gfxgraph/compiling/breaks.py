@@ -1,9 +1,7 @@
-"""Where torch.compile breaks a function into regions, why, and what each region holds."""
+"""Finds where torch.compile breaks a function into regions, why, and what each region holds."""
 
 from __future__ import annotations
 
-import json
-import re
 import threading
 import traceback
 from collections.abc import Callable
@@ -16,7 +14,9 @@ import torch
 from ..device.operators import is_view
 from ..device.overrides import ThreadDispatchMode
 from ..errors import ArgumentError
-from .log import Compilation, listening
+from ..interpose.source import is_users_file
+from ..tables import as_json, counted
+from .log import AFTER_BREAK, Compilation, listening
 
 __all__ = ["Break", "BreakReport", "Region", "graph_breaks"]
 
@@ -47,7 +47,7 @@ class Region:
 
 @dataclass(frozen=True)
 class Break:
-    """A place where Dynamo goes back to Python.
+    """A graph break: a place where Dynamo goes back to Python.
 
     Attributes:
         file: the user's file; ``""`` where torch does not say.
@@ -55,9 +55,9 @@ class Break:
         function: the function that it is in.
         source: the text of the line.
         reason: why, in one sentence of torch's.
-        explanation: what more torch says, ``""`` where it says no more. Of a branch that depends
-            on data, which torch often does not explain, what we say.
-        hints: what torch advises, or what we do.
+        explanation: torch's explanation, ``""`` if it has none. A branch that depends on data gets
+            one of ours, since torch often has none.
+        hints: torch's advice, or ours.
     """
 
     file: str
@@ -71,14 +71,14 @@ class Break:
 
 @dataclass(frozen=True)
 class BreakReport:
-    """What :func:`graph_breaks` found; ``print`` shows it as text.
+    """The result of :func:`graph_breaks`; ``print`` shows it as text.
 
     Attributes:
         name: the function.
         regions: the regions, in the order in which they were compiled.
         breaks: the breaks, each place and reason once.
-        skipped: functions that Dynamo gave up as a whole, so that they run eagerly; it does so for
-            a break inside of a loop or of a ``with`` block.
+        skipped: functions that Dynamo gave up as a whole, so that they run eagerly. A break inside
+            a loop or a ``with`` block does that.
         launches: operations of the whole call that launch work on the device when run eagerly.
     """
 
@@ -99,25 +99,22 @@ class BreakReport:
         Args:
             path: a file to write it to as well. Default none.
         """
-        text = json.dumps({**asdict(self), "outside": self.outside}, indent=2)
-        if path is not None:
-            Path(path).write_text(f"{text}\n", encoding="utf-8")
-        return text
+        return as_json({**asdict(self), "outside": self.outside}, path)
 
     def __str__(self) -> str:
         lines = [
-            f"{self.name}: {_counted(len(self.breaks), 'graph break')}, "
-            f"{_counted(len(self.regions), 'region')}; of {_counted(self.launches, 'launch')} "
+            f"{self.name}: {counted(len(self.breaks), 'graph break')}, "
+            f"{counted(len(self.regions), 'region')}; of {counted(self.launches, 'launch')} "
             f"of the eager call, {self.outside} in no region"
         ]
         if self.skipped:
-            lines.append(f"  {_counted(self.skipped, 'function')} not compiled at all")
+            lines.append(f"  {counted(self.skipped, 'function')} not compiled at all")
         for number, region in enumerate(self.regions, 1):
             times = f", run {region.calls} times" if region.calls != 1 else ""
             lines.append(
                 f"  region {number}: {region.file}:{region.line}, in {region.function}: "
-                f"{_counted(region.operations, 'operation')}, "
-                f"{_counted(region.launches, 'launch')}{times}"
+                f"{counted(region.operations, 'operation')}, "
+                f"{counted(region.launches, 'launch')}{times}"
             )
         for one in self.breaks:
             place = f"{one.file}:{one.line}, in {one.function}: {one.source}"
@@ -130,16 +127,16 @@ class BreakReport:
 def graph_breaks(model: Callable[..., Any], *args: Any, **kwargs: Any) -> BreakReport:
     """Where ``torch.compile`` would break ``model`` into regions for these arguments, and why.
 
-    Runs the function twice, once eagerly and once in the regions that Dynamo makes of it, each run
-    as it is: nothing is generated, so no compiler is needed. Needs no GPU. What the function writes
-    (a cache, a counter) is written twice.
+    Runs the function twice: once eagerly, and once in the regions that Dynamo makes of it. No code
+    is generated, so it needs no compiler and no GPU. The function's writes (a cache, a counter)
+    happen twice.
 
-    ``torch._dynamo.reset()`` is called before and after it, as :func:`torch._dynamo.explain` does:
-    whatever was compiled in this process is compiled again when it is next called.
+    It calls ``torch._dynamo.reset()`` before and after, as :func:`torch._dynamo.explain` does:
+    functions that this process has compiled are compiled again at their next call.
 
     Args:
-        model: the function or module, not compiled yet; of what :func:`gfxgraph.graphed` or
-            :func:`gfxgraph.compile` made, the function that they were given.
+        model: the function or module, not compiled yet. Of a callable from :func:`gfxgraph.graphed`
+            or :func:`gfxgraph.compile` it takes the function inside.
         args: its arguments.
         kwargs: its keyword arguments.
 
@@ -159,7 +156,8 @@ def graph_breaks(model: Callable[..., Any], *args: Any, **kwargs: Any) -> BreakR
         or getattr(model, "_compiled_call_impl", None) is not None  # module.compile()
     ):
         raise ArgumentError(
-            f"graph_breaks({_name(model)}): it is compiled already; give what was compiled."
+            f"graph_breaks({_name(model)}): it is compiled already; pass the function that was "
+            "compiled."
         )
     from torch._dynamo.utils import counters, get_compilation_metrics, graph_break_reasons
 
@@ -186,7 +184,7 @@ def graph_breaks(model: Callable[..., Any], *args: Any, **kwargs: Any) -> BreakR
 
 
 def _is_opaque(model: Any) -> bool:
-    """Whether it is one of our callables, at which Dynamo always breaks."""
+    """Whether Dynamo always breaks at ``model``: it is one of our callables."""
     return bool(getattr(type(model).__call__, "_torchdynamo_disable", False))
 
 
@@ -251,7 +249,7 @@ def _break(text: str, stack: Any) -> Break:
     frame = _innermost(stack)
     first, *more = (line.strip() for line in text.splitlines() if line.strip())
     if first == _BRANCHING[0] or first.startswith("generic_jump "):
-        # Dynamo says it in two ways, one of them without a word more.
+        # Dynamo reports it in two ways, one of them without an explanation.
         first, *more = _BRANCHING
     said: dict[str, list[str]] = {"Explanation": [], "Hint": []}
     for line in more:
@@ -261,7 +259,7 @@ def _break(text: str, stack: Any) -> Break:
     return Break(
         file=frame.filename if frame else "",
         line=(frame.lineno or 0) if frame else 0,
-        function=_AFTER_BREAK.sub(r"\1", frame.name) if frame else "",
+        function=AFTER_BREAK.sub(r"\g<function>", frame.name) if frame else "",
         source=(frame.line or "") if frame else "",
         reason=first,
         explanation=" ".join(said["Explanation"]),
@@ -271,25 +269,18 @@ def _break(text: str, stack: Any) -> Break:
 
 _BRANCHING = (
     "Data-dependent branching",
-    "Explanation: What is done next depends on the values of a tensor, as in `if x.sum() > 0:`. "
-    "Dynamo does not know them, so it compiles what comes before and after for itself.",
+    "Explanation: The next step depends on the values of a tensor, as in `if x.sum() > 0:`. "
+    "Dynamo does not know them, so it compiles the code before and after separately.",
     "Hint: Compute both sides and choose with `torch.where`, where both are cheap.",
     "Hint: Use `torch.cond` to express dynamic control flow.",
-    "Hint: Decide by what is known without the data, such as a shape or an argument of Python.",
+    "Hint: Decide by something known without the data, such as a shape or a Python argument.",
 )
-_AFTER_BREAK = re.compile(r"^torch_dynamo_resume_in_(.+)_at_\d+$")
-_TORCH = f"{Path(torch.__file__).parent}/"
 
 
 def _innermost(stack: list[traceback.FrameSummary]) -> traceback.FrameSummary | None:
-    """The innermost frame that is not torch's own, else the innermost one."""
-    users = [frame for frame in stack if not frame.filename.startswith(_TORCH)]
+    """The user's innermost frame, else the innermost one."""
+    users = [frame for frame in stack if is_users_file(frame.filename)]
     return (users or list(stack) or [None])[-1]  # type: ignore[list-item]
-
-
-def _counted(count: int, what: str) -> str:
-    plural = f"{what}es" if what.endswith("ch") else f"{what}s"
-    return f"{count} {what if count == 1 else plural}"
 
 
 def _name(model: Any) -> str:

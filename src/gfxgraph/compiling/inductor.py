@@ -1,4 +1,4 @@
-"""Settings of Inductor and Dynamo for code that is captured in a graph of ours afterwards."""
+"""Settings of Inductor and Dynamo for compiled code that we then capture in a graph."""
 
 from __future__ import annotations
 
@@ -34,8 +34,8 @@ class Setting:
         part: ``"inductor"`` (``torch._inductor.config``) or ``"dynamo"``
             (``torch._dynamo.config``).
         name: its name there, such as ``"triton.cudagraphs"``.
-        value: what it is inside of the context.
-        found: what it is without the context; ``None`` where this torch does not have it.
+        value: its value inside the context.
+        found: its value without the context; ``None`` where this torch does not have it.
         known: whether this torch has it. One that it does not have is left out.
         why: why it has this value.
         source: where that can be read.
@@ -83,7 +83,7 @@ _ADVICE = (
         "inductor",
         ("coordinate_descent_tuning",),
         False,
-        "Tunes each kernel by timing it when it is first launched; in a capture nothing runs.",
+        "Tunes each kernel by timing its first launch; in a capture nothing runs.",
         f"{_CONFIG}, torch/_inductor/runtime/triton_heuristics.py",
     ),
     _Advice(
@@ -112,15 +112,15 @@ _ADVICE = (
         "inductor",
         ("triton.cudagraphs",),
         False,
-        "The graph is ours, around the whole call. Inductor's own is one for each region, with "
-        "copies of its inputs.",
+        "Our graph holds the whole call. Inductor would make one for each region, with copies of "
+        "its inputs.",
         f"{_CONFIG}; {_ISSUE}/187715",
     ),
     _Advice(
         "inductor",
         ("triton.cudagraph_trees",),
         False,
-        "Trees keep memory pools of their own and clear library workspaces that graphs of others "
+        "Trees keep memory pools of their own and clear library workspaces that other graphs "
         "point at.",
         "torch/_inductor/cudagraph_trees.py; docs/internals/memory.md of gfxgraph",
     ),
@@ -128,14 +128,14 @@ _ADVICE = (
         "inductor",
         ("memory_planning",),
         False,
-        "The graph's memory pool already gives memory that is free to the next tensor.",
+        "The graph's memory pool already reuses free memory for the next tensor.",
         _CONFIG,
     ),
     _Advice(
         "inductor",
         ("reorder_for_locality",),
         True,
-        "Operations move next to what they read.",
+        "Moves operations next to what they read.",
         _CONFIG,
     ),
     _Advice(
@@ -153,9 +153,9 @@ _warned: set[str] = set()
 
 
 class InductorSettings:
-    """Settings that hold inside of a ``with`` block; made by :func:`inductor_settings`.
+    """Settings that hold inside a ``with`` block; made by :func:`inductor_settings`.
 
-    May be entered again inside of itself, and by several threads at once.
+    It may be entered again inside itself, and by several threads at once.
 
     Attributes:
         rows: the settings, in the order in which they are recommended, then the user's own.
@@ -206,9 +206,9 @@ def inductor_settings(**overrides: Any) -> InductorSettings:
         with gfxgraph.inductor_settings():
             compiled(x)  # torch.compile compiles in the first call, so make it in here
 
-    They hold for the thread that is in the block, and nothing of them remains after it. Up to torch
-    2.11 its settings are the same for all threads: there, others see them as long as one is in a
-    block. All of them are for CUDA and ROCm alike; no AMD GPU was available to measure them on.
+    They hold for the thread in the block, and end with it. Up to torch 2.11 its settings are the
+    same for all threads: there, other threads see them as long as one thread is in a block. All of
+    them are for CUDA and ROCm alike; no AMD GPU was available to measure them on.
 
     Args:
         overrides: other values, by torch's names: those of the table, and any other of
@@ -216,9 +216,9 @@ def inductor_settings(**overrides: Any) -> InductorSettings:
             as in ``inductor_settings(**{"triton.cudagraphs": True})``.
 
     Returns:
-        A context manager. Its ``rows`` say for each setting the value, why, the source, and
-        whether this torch has it; ``print`` shows them as a table. One that this torch does
-        not have is left out, and logged once.
+        A context manager. Its ``rows`` give for each setting the value, the reason, the source, and
+        whether this torch has it; ``print`` shows them as a table. A setting that this torch lacks
+        is left out, and logged once.
 
     Raises:
         ArgumentError: torch has no setting of that name, or it takes another type.
@@ -280,7 +280,7 @@ def _unknown(name: str, rows: list[Setting]) -> ArgumentError:
     elif close:
         advice = f"Did you mean {' or '.join(map(repr, close))}?"
     else:
-        advice = "torch._inductor.config lists what there is."
+        advice = "torch._inductor.config lists all settings."
     return ArgumentError(
         f"inductor_settings({name}=...): torch._inductor.config of torch {torch.__version__} has "
         f"no such setting. {advice}"
@@ -294,7 +294,7 @@ def _warn_once(part: Part, name: str) -> None:
 
 
 def _patched(config: Any, values: dict[str, object]) -> Any:
-    """``config`` with these values; torch's own way, where that is one of each thread."""
+    """``config`` with these values, in torch's own way where that is per thread."""
     if _is_per_thread(config):
         return config.patch(values)
     return _overridden(config, values)

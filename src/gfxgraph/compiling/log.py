@@ -1,19 +1,17 @@
-"""What torch compiled: how long it took, what went in, how many kernels came out.
+"""Logs what torch compiles: host time, graph nodes, kernels.
 
 Every backend of ``torch.compile`` is called from ``OutputGraph.call_user_compiler`` (read in the
 sources of torch 2.8 to 2.15), for first compilations, recompilations and what follows a graph break
-alike. Inductor compiles a backward graph when it is first needed, in ``_compile_fx_inner``, and
-every graph that it made or found in a cache, with the count of its kernels, passes
-``CompiledFxGraph.post_compile``. These three are replaced while somebody listens. What is compiled
-and the keys of torch's caches do not see it: neither the graph nor the backend nor a setting is
-changed.
+alike. Inductor compiles a backward graph when it is first needed, in ``_compile_fx_inner``. Every
+graph that it made or found in a cache, with the count of its kernels, passes
+``CompiledFxGraph.post_compile``. We replace these three while somebody listens. The replacements
+change neither the graph nor the backend nor a setting, so the keys of torch's caches stay the same.
 """
 
 from __future__ import annotations
 
 import contextlib
 import io
-import json
 import re
 import sys
 import threading
@@ -32,6 +30,8 @@ from torch._guards import CompileContext, TracingContext
 
 from ..interpose.modules import import_whole
 from ..interpose.patch import Claim, find, intercept
+from ..interpose.source import Source, is_the_users, is_users_file, users_line
+from ..tables import as_json
 
 __all__ = ["Compilation", "CompileLog", "as_text", "compile_log", "listening"]
 
@@ -42,7 +42,7 @@ class Compilation:
 
     Attributes:
         id: torch's number of the compilation: ``"2/1"`` is the first recompilation of the third
-            frame that it met; what follows a graph break is a frame of its own.
+            frame that it met; the code after a graph break is a frame of its own.
         function: the function that the graph is part of; of torch's own functions, such as
             ``Sequential.forward``, the one that called them.
         file: its file.
@@ -80,7 +80,7 @@ class Compilation:
 
 
 class CompileLog:
-    """What was compiled, in the order in which it was done; grows while the block is open.
+    """The compilations in their order; grows while the block is open.
 
     ``print`` shows it as a table, ``rich.print`` in colours.
     """
@@ -109,10 +109,7 @@ class CompileLog:
             "seconds": self.seconds,
             "compilations": [asdict(c) for c in self._compilations],
         }
-        text = json.dumps(data, indent=2)
-        if path is not None:
-            Path(path).write_text(f"{text}\n", encoding="utf-8")
-        return text
+        return as_json(data, path)
 
     def __str__(self) -> str:
         return as_text(self.__rich__())
@@ -159,9 +156,9 @@ def compile_log() -> Iterator[CompileLog]:
         print(log)
         log.to_json("compilations.json")
 
-    Compilations, recompilations, and each graph of a function that breaks into several, of any
-    backend; with Inductor also backward graphs, which it compiles when they are first needed.
-    Nothing is added to torch when no block is open.
+    The log holds compilations, recompilations, and each graph of a function that breaks into
+    several, of any backend. With Inductor it also holds backward graphs, which are compiled when
+    they are first needed. Nothing is added to torch when no block is open.
     """
     log = CompileLog()
     with listening(log._compilations.append):
@@ -210,11 +207,11 @@ def _intercept_what_is_loaded() -> None:
 
 @dataclass
 class _Made:
-    """What Inductor has made in a compilation so far.
+    """The graphs that Inductor has made in a compilation so far.
 
     Attributes:
         kernels: whether it is a backward graph -> kernels in it.
-        backward: what is known of the backward graph that was compiled, not taken from a cache.
+        backward: the facts of a backward graph that was compiled, not taken from a cache.
     """
 
     kernels: dict[bool, int] = field(default_factory=dict)
@@ -226,7 +223,7 @@ class _Local(threading.local):
 
 
 _local = _Local()
-# What is known of a forward graph, by what AOTAutograd keeps for its backward graph.
+# The facts of a forward graph, by the context that AOTAutograd keeps for its backward graph.
 _described: WeakKeyDictionary[TracingContext, dict[str, Any]] = WeakKeyDictionary()
 
 
@@ -254,7 +251,7 @@ def _call_user_compiler(
         seconds = time.perf_counter() - start - made.backward.get("seconds", 0.0)
         _local.under_way = outer
         cached = _cache_hits() > hits
-        _tell(
+        _notify(
             Compilation(
                 **described,
                 backward=False,
@@ -265,7 +262,7 @@ def _call_user_compiler(
             )
         )
         if made.backward or True in made.kernels:
-            _tell_backward(described, made, cached)
+            _notify_backward(described, made, cached)
 
 
 def _compile_fx_inner(inner: Any, module: torch.fx.GraphModule, *rest: Any, **kwargs: Any) -> Any:
@@ -286,7 +283,7 @@ def _compile_fx_inner(inner: Any, module: torch.fx.GraphModule, *rest: Any, **kw
         if outer is None:
             context = TracingContext.try_get()
             known = None if context is None else _described.get(context)
-            _tell_backward(known or _NOT_KNOWN, made, _cache_hits() > hits)
+            _notify_backward(known or _NOT_KNOWN, made, _cache_hits() > hits)
 
 
 def _post_compile(post_compile: Any, graph: Any, *rest: Any, **kwargs: Any) -> Any:
@@ -307,8 +304,8 @@ _HANDLERS: dict[str, Callable[..., Any]] = {
 _NOT_KNOWN = {"function": "", "file": "", "line": 0, "backend": "inductor"}
 
 
-def _tell_backward(forward: dict[str, Any], made: _Made, cached: bool) -> None:
-    _tell(
+def _notify_backward(forward: dict[str, Any], made: _Made, cached: bool) -> None:
+    _notify(
         Compilation(
             **{
                 "id": str(CompileContext.current_compile_id()),
@@ -323,34 +320,30 @@ def _tell_backward(forward: dict[str, Any], made: _Made, cached: bool) -> None:
     )
 
 
-def _tell(compilation: Compilation) -> None:
+def _notify(compilation: Compilation) -> None:
     for listener in (*_listeners,):
         listener(compilation)
 
 
-_NOT_THE_USERS = (f"{Path(torch.__file__).parent}/", f"{Path(__file__).parents[1]}/")
-# The standard library and torch.fx have frames between a call and its compilation, too.
-_NO_CALLER = (*_NOT_THE_USERS, contextlib.__file__, "<eval_with_key>")
-_AFTER_BREAK = re.compile(r"torch_dynamo_resume_in_(?P<function>.+)_at_(?P<line>\d+)")
+AFTER_BREAK = re.compile(r"torch_dynamo_resume_in_(?P<function>.+)_at_(?P<line>\d+)")
+"""Dynamo's name for the rest of a function after a graph break."""
 
 
 def _describe(output: Any, module: torch.fx.GraphModule) -> dict[str, Any]:
-    """What is known before the backend runs, which may change the graph."""
+    """The facts to collect before the backend runs, since it may change the graph."""
     code = output.root_tx.f_code
-    if code.co_filename.startswith(_NOT_THE_USERS):
+    if not is_the_users(code):
         # torch's own call of a module of its own, or that of call/compiled.py: of the variable fn.
         called = output.root_tx.f_locals.get("fn")
         code = getattr(getattr(called, "forward", called), "__code__", code)
     file, function, line = code.co_filename, code.co_name, code.co_firstlineno
-    resumed = _AFTER_BREAK.fullmatch(function)
+    resumed = AFTER_BREAK.fullmatch(function)
     if resumed:
         function, line = resumed["function"], int(resumed["line"])
-    caller: Any = sys._getframe() if file.startswith(_NOT_THE_USERS) else None
-    while caller is not None and caller.f_code.co_filename.startswith(_NO_CALLER):
-        caller = caller.f_back
-    if caller is not None:
-        file, line = caller.f_code.co_filename, caller.f_lineno
-        function = _AFTER_BREAK.sub(r"\g<function>", caller.f_code.co_name)
+    caller = Source() if is_users_file(file) else users_line()
+    if caller.file is not None:
+        file, line = caller.file, caller.line
+        function = AFTER_BREAK.sub(r"\g<function>", caller.function)
     backend = output.compiler_fn
     for attribute in ("_compiler_name", "compiler_name", "__name__"):
         name = getattr(backend, attribute, None)

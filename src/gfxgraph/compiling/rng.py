@@ -1,29 +1,27 @@
 """Let Dynamo compile a new frame while a stream is captured.
 
 Dynamo and AOTAutograd save the state of the GPU's generator before they trace a frame and put it
-back afterwards. While a stream captures, torch refuses to tell that state (*Cannot call
+back afterwards. While a stream captures, torch refuses to read that state (*Cannot call
 CUDAGeneratorImpl::current_seed during CUDA graph capture*) and to set it
 (``aten/src/ATen/cuda/CUDAGeneratorImpl.cpp``), so the compilation fails.
 
-Nothing draws from that generator while a frame is traced, so both can be left out. What does the
-saving moves from version to version. ``preserve_global_state`` of ``torch._dynamo.convert_frame``
+Nothing draws from that generator while a frame is traced, so both can be left out. The code that
+saves it moves from version to version. ``preserve_global_state`` of ``torch._dynamo.convert_frame``
 decorates a nested function up to torch 2.8; from 2.9 on it decorates ``trace_frame``, once, when
 the module is imported, so that replacing the decorator does nothing. ``preserve_rng_state`` of
 ``torch._dynamo.utils`` does it again for AOTAutograd and Inductor, which import it by name. All of
 them look up ``torch.cuda.get_rng_state`` and ``torch.cuda.set_rng_state`` when they run (read in
-the sources of 2.6, 2.7, 2.8, 2.9, 2.10, 2.11, 2.12, 2.13 and 2.15), so those two are what is
-replaced, and whatever else they preserve stays preserved.
+the sources of 2.6, 2.7, 2.8, 2.9, 2.10, 2.11, 2.12, 2.13 and 2.15), so we replace those two, and
+everything else stays preserved.
 """
 
 from __future__ import annotations
 
 import logging
-import sys
 import threading
 import weakref
 from collections.abc import Callable
-from pathlib import Path
-from types import FrameType, TracebackType
+from types import TracebackType
 from typing import Any
 
 import torch
@@ -31,11 +29,12 @@ from torch._guards import CompileContext
 
 from ..interpose.dynamo import frames_compiled
 from ..interpose.patch import intercept
+from ..interpose.source import users_line
 from ..stats import log, tally
 
 __all__ = ["RngGuard", "guard_rng", "on_compile_in_capture", "tell_if_compiled"]
 
-# What stands for the state that was not saved; a real one has 16 bytes.
+# Stands for a state that was not saved; a real one has 16 bytes.
 _NOT_SAVED = torch.empty(0, dtype=torch.uint8)
 
 _lock = threading.RLock()
@@ -45,7 +44,7 @@ _logged: set[str] = set()
 
 
 class RngGuard:
-    """A claim on the guard, which stands as long as there is one.
+    """A claim on the guard, which holds while there is a claim.
 
     A context manager: leaving it is :meth:`undo`.
     """
@@ -58,7 +57,7 @@ class RngGuard:
         _guards.add(self)
 
     def undo(self) -> None:
-        """Give the claim back; with the last one, torch's own functions are put back.
+        """Give the claim back; the last one puts torch's own functions back.
 
         Does nothing the second time.
         """
@@ -84,10 +83,10 @@ def guard_rng() -> RngGuard:
     While the current stream captures, compiling leaves out the saving and restoring of the GPU's
     random state, which torch refuses there. Everything else is saved and restored as before, and
     outside of captures and of compilations nothing changes. A compilation inside a capture is
-    counted and logged (:func:`on_compile_in_capture`), since it is better to warm up first: what
-    Inductor's kernels do when they are first launched (load, tune) may still not be allowed.
+    counted and logged (:func:`on_compile_in_capture`), since it is better to warm up first: the
+    first launch of Inductor's kernels (loading, tuning) may still be forbidden.
 
-    May be called any number of times, from any thread. Sources: the module's docstring.
+    It may be called any number of times, from any thread. Sources: the module's docstring.
 
     Returns:
         A claim: ``guard_rng().undo()``, or ``with guard_rng(): ...``.
@@ -98,10 +97,10 @@ def guard_rng() -> RngGuard:
 def on_compile_in_capture(where: str) -> None:
     """Count a compilation inside a stream capture, and log it when first met at this place.
 
-    Called by :func:`guard_rng`; call it where you notice one by other means.
+    :func:`guard_rng` calls it; call it where you notice a compilation by other means.
 
     Args:
-        where: what was compiled, or the line that called it.
+        where: the function that was compiled, or the line that called it.
     """
     tally.add("compiles_in_capture")
     with _lock:
@@ -113,9 +112,9 @@ def on_compile_in_capture(where: str) -> None:
 
 
 def tell_if_compiled(since: int, where: Callable[[], str]) -> None:
-    """Count a compilation in a capture that has begun when :func:`frames_compiled` was ``since``.
+    """Count a compilation in a capture that began when :func:`frames_compiled` was ``since``.
 
-    The guard tells of them by itself.
+    Where the guard is in force, it counts them itself.
     """
     if frames_compiled() > since and not _guards:
         on_compile_in_capture(where())
@@ -139,21 +138,4 @@ def _report(compilation: CompileContext) -> None:
         if compilation in _reported:
             return
         _reported.add(compilation)
-    on_compile_in_capture(_calling_line())
-
-
-_NOT_THE_USERS = tuple(
-    f"{path}/" for path in (Path(torch.__file__).parent, Path(__file__).parents[1])
-)
-
-
-def _calling_line() -> str:
-    """The innermost line of the stack that is not torch's, ours or the standard library's."""
-    frame: FrameType | None = sys._getframe(1)
-    while frame is not None:
-        file, module = frame.f_code.co_filename, str(frame.f_globals.get("__name__"))
-        standard = module.partition(".")[0] in sys.stdlib_module_names
-        if not file.startswith((*_NOT_THE_USERS, "<")) and not standard:
-            return f"{file}:{frame.f_lineno}, in {frame.f_code.co_name}"
-        frame = frame.f_back
-    return "(no line of Python)"
+    on_compile_in_capture(str(users_line()))

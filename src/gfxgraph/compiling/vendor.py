@@ -1,4 +1,4 @@
-"""A function of another library as an operator of torch, so that Dynamo does not break at it."""
+"""Makes a vendor's function an operator of torch, so that Dynamo does not break at it."""
 
 from __future__ import annotations
 
@@ -48,8 +48,8 @@ def vendor_op(
 ) -> Callable[..., Any]:
     """An operator of torch that calls ``fn``; call it in place of ``fn``.
 
-    Dynamo cannot look into a function that calls a compiled extension, and breaks the graph there.
-    An operator it takes as it is.
+    Dynamo cannot trace a function that calls a compiled extension, and breaks the graph there. It
+    does not trace into an operator.
 
     .. code-block:: python
 
@@ -61,18 +61,18 @@ def vendor_op(
             that shares memory with an argument. For inference: it gets no gradient.
         name: ``"namespace::name"``, which must be free in this process.
         fake: a function of the same arguments that returns empty tensors as ``fn`` would: shapes,
-            dtypes, strides, device. By default it is taken that ``fn`` returns nothing, or one
-            tensor like its first tensor argument (as ``torch.empty_like`` makes it); that is
-            logged, and compared with what ``fn`` really returns in each call.
+            dtypes, strides, device. By default we assume that ``fn`` returns nothing, or one tensor
+            like its first tensor argument (as ``torch.empty_like`` makes it). The assumption is
+            logged, and compared with the real result in each call.
         mutates: names of the tensor arguments that ``fn`` writes to; not needed with a ``schema``
-            that marks them. A write by torch to another
-            argument is found in the call, but for inference tensors; one past torch is not.
-        schema: torch's own way to say what the hints say, for a function without them:
-            ``"(Tensor q, Tensor(a!) out, float scale=1.0) -> Tensor"``. A name before it is left
-            out.
+            that marks them. A write by torch to another argument is found in the call, except with
+            inference tensors. A write past torch is not found.
+        schema: torch's own notation, for a function without type hints:
+            ``"(Tensor q, Tensor(a!) out, float scale=1.0) -> Tensor"``. A name before it is
+            ignored.
 
     Returns:
-        The operator. Asked for again with the same arguments, the same one.
+        The operator; with the same arguments again, the same operator.
 
     Raises:
         ArgumentError: the name has no namespace or is taken, hints are missing or of a kind that
@@ -134,13 +134,14 @@ def _register(
     if mutates and mutates != _written(parsed):
         raise ArgumentError(
             f"vendor_op(name={name!r}): mutates={sorted(mutates)} but the schema {text!r} marks "
-            f"{sorted(_written(parsed))}. Mark what is written with (a!), (b!) in the schema, and "
-            "leave out mutates=."
+            f"{sorted(_written(parsed))}. Mark written arguments with (a!), (b!) in the schema, "
+            "and leave out mutates=."
         )
     if not parsed.returns and not _written(parsed):
         raise ArgumentError(
-            f"vendor_op(name={name!r}): it returns nothing and writes nothing, so that compiled "
-            "code leaves it out. Name what it writes in mutates=, or return a new tensor."
+            f"vendor_op(name={name!r}): it returns nothing and writes nothing, so compiled code "
+            "would leave it out. Name the arguments that it writes in mutates=, or return a new "
+            "tensor."
         )
     inferred = _inferred(parsed, name) if fake is None else None
 
@@ -229,8 +230,8 @@ def _inferred(schema: Any, name: str) -> str:
     tensors = [argument.name for argument in schema.arguments if str(argument.type) == "Tensor"]
     if [str(result.type) for result in schema.returns] != ["Tensor"] or not tensors:
         raise ArgumentError(
-            f"vendor_op(name={name!r}): what it returns cannot be inferred from {schema}. Give "
-            "fake=, a function of the same arguments that returns empty tensors like the results."
+            f"vendor_op(name={name!r}): its result cannot be inferred from {schema}. Give fake=, "
+            "a function of the same arguments that returns empty tensors like the results."
         )
     log(logging.WARNING, "fake_inferred", operator=name, result=f"empty_like({tensors[0]})")
     return str(tensors[0])
@@ -244,7 +245,8 @@ def _written(schema: Any) -> frozenset[str]:
 @contextmanager
 def _no_other_writes(name: str, given: dict[str, Any], written: frozenset[str]) -> Iterator[None]:
     """Raise where the function writes to an argument that is not among ``written``."""
-    # Views of one tensor have one version: what shares memory with a written argument is left out.
+    # Views of one tensor share their version, so leave out tensors that share memory with a written
+    # one.
     storages = {t.untyped_storage()._cdata for w in written for t in _tensors(given.get(w))}
     before = [
         (argument, tensor, tensor._version)
@@ -290,7 +292,7 @@ def _refuse_aliases(name: str, given: dict[str, Any], result: Any) -> None:
 
 
 def _refuse_another(name: str, inferred: str, given: dict[str, Any], result: Any) -> None:
-    """Compare what came with what the inferred fake said would come."""
+    """Compare the results with those that the inferred fake announced."""
     if not inferred:
         expected, came = "None", "None" if result is None else f"{type(result).__name__}"
     else:
@@ -321,7 +323,7 @@ _KINDS: dict[str, Any] = {
 
 
 def _refuse_kinds(schema: Any, result: Any) -> None:
-    """Compare what came with what the schema says, which torch does with errors of C++."""
+    """Compare the results with the schema; torch's own errors there come from C++."""
     kinds = [str(returned.type) for returned in schema.returns]
     if len(kinds) == 1:
         right = isinstance(result, _KINDS.get(kinds[0], object))
@@ -339,7 +341,7 @@ def _refuse_kinds(schema: Any, result: Any) -> None:
             came += f" of {', '.join(type(one).__name__ for one in result) or 'nothing'}"
         raise ArgumentError(
             f"{schema.name} returned {came}, but its type hints or its schema say "
-            f"{', '.join(kinds) or 'nothing'}. Correct them, or what it returns."
+            f"{', '.join(kinds) or 'nothing'}. Correct one or the other."
         )
 
 

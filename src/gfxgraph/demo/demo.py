@@ -28,9 +28,9 @@ _POWERS_OF_TWO = [2**n for n in range(MAX_TOKENS.bit_length())]
 
 @dataclass(frozen=True)
 class Difference:
-    """How far the vectors of the graphs are from those of eager execution, over all passages.
+    """The difference between the vectors of the graphs and of eager execution, over all passages.
 
-    Eager execution gets each batch as it is, the graphs pad it.
+    Eager execution gets each batch unpadded; graphs pad it.
     """
 
     max: float
@@ -39,7 +39,7 @@ class Difference:
 
 @dataclass(frozen=True)
 class Padding:
-    """Tokens that are computed for all texts, and the share of them that nobody asked for."""
+    """Computed tokens for all texts, and the share of padding among them."""
 
     tokens: int
     """Tokens of the texts."""
@@ -48,16 +48,16 @@ class Padding:
     computed: int
     """Tokens of the buckets."""
     share: float
-    """Of what the graphs compute, the part that no batch asked for, 0 to 1."""
+    """The share of padding in the tokens that graphs compute, 0 to 1."""
     powers_of_two: float
-    """The same if the lengths of the buckets were powers of two."""
+    """That share if the lengths of the buckets were powers of two."""
     longest: float
-    """The same if all buckets were as long as the longest text that the model takes."""
+    """That share if all buckets were as long as the longest text that the model takes."""
 
 
 @dataclass(frozen=True)
 class Timing:
-    """Milliseconds that one batch takes from the call until the device is done."""
+    """Milliseconds of one batch from the call until the device is done."""
 
     rows: int
     tokens: int
@@ -65,7 +65,7 @@ class Timing:
     bucket: tuple[int, int]
     """Rows and tokens that the graph pads it to."""
     runs: int
-    """Each time is the median of so many."""
+    """Each time is the median of this many runs."""
     eager_ms: float
     graph_ms: float
     ratio: float
@@ -79,11 +79,11 @@ class GraphRow:
     key: str
     replays: int
     pool_bytes: int
-    """By how much its capture made the memory pool of all graphs grow."""
+    """Bytes by which its capture made the memory pool of all graphs grow."""
     input_bytes: int
-    """What its inputs take, in memory that all graphs share."""
+    """Bytes of its inputs, in memory that all graphs share."""
     private_bytes: int
-    """What the device holds for it alone."""
+    """Bytes of the device for this graph alone."""
 
 
 @dataclass(frozen=True)
@@ -98,7 +98,7 @@ class Hit:
 
 @dataclass(frozen=True)
 class DemoReport:
-    """All that a run of the demo found."""
+    """The results of a run of the demo."""
 
     device: DeviceFacts
     passages: int
@@ -114,16 +114,16 @@ class DemoReport:
     timing: Timing
     captures: int
     replays: int
-    """Batches that a graph answered. What the timing does is not counted, here and below."""
+    """Batches that a graph answered. Timing runs are not counted, here and below."""
     eager_calls: int
     fallbacks: dict[str, int]
     """Reason -> how often."""
     graphs: list[GraphRow]
     """The largest first, which is the order in which they are captured."""
     pool_bytes: int
-    """What the memory pool of all graphs takes."""
+    """Bytes of the memory pool of all graphs."""
     input_bytes: int
-    """What the inputs of all graphs take."""
+    """Bytes of the inputs of all graphs."""
     query: str | None
     query_truncated: bool
     hits: list[Hit]
@@ -153,19 +153,19 @@ def run(
     """Embed the passages of ``text`` and find those nearest to ``query``.
 
     Args:
-        text: what to embed; see :func:`gfxgraph.demo.passages.passages` for how it is split.
-        query: what to look for.
+        text: the text to embed; see :func:`gfxgraph.demo.passages.passages` for how it is split.
+        query: the text to search for.
         batch_size: passages in a batch.
         top: how many passages to find.
-        limit: use only so many passages from the start of the text.
-        track: wraps what is worked through, given with a word for it, to show progress.
+        limit: use only this many passages from the start of the text.
+        track: wraps an iterable, given with a word for it, to show progress.
     """
     found = passages(text)[:limit]
     if not found:
         raise InputError("The text holds no passage: there is no letter or digit in it.")
     if query is not None:
         _check(query)
-    # The query is one text more, so it runs through the same batches and graphs.
+    # The query is one more text, so it runs through the same batches and graphs.
     tokens = tokenize(found if query is None else [*found, query])
     lengths = suggest_buckets(map(len, tokens.ids), count=_LENGTHS)
     todo = list(batches(tokens, batch_size, lengths, current_device().type))
@@ -224,7 +224,7 @@ Embed = Callable[[Tensor, Tensor], Tensor]
 
 
 def _embed(eager: Embed, pool: Embed, todo: Iterable[Batch]) -> tuple[Tensor, Tensor]:
-    """The vectors of all texts in their order, from both, on the CPU."""
+    """The vectors of all texts in order, from eager execution and from graphs, on the CPU."""
     order: list[int] = []
     expected: list[Tensor] = []
     vectors: list[Tensor] = []
@@ -266,7 +266,7 @@ def _padding(tokens: Tokens, stats: PoolStats, batch_sizes: Sequence[int]) -> Pa
 
 
 def _time(eager: Embed, pool: ShapeBucketPool, todo: Sequence[Batch]) -> Timing:
-    """Time a usual batch, warm, the two by turns so that both see the same clock."""
+    """Time a usual batch, warm, both in turns so that they see the same clock."""
     bucket = Counter(_bucket(batch, pool) for batch in todo).most_common(1)[0][0]
     alike = [batch for batch in todo if _bucket(batch, pool) == bucket]
     batch = alike[len(alike) // 2]  # they come by length, so this one is padded as usual

@@ -20,7 +20,7 @@ MAX_TOKENS = 512
 
 
 class SentenceEncoder(nn.Module):
-    """Token ids and their mask in, one unit vector of 384 numbers a row out."""
+    """Maps token ids and their mask to one unit vector of 384 numbers per row."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -49,7 +49,7 @@ class Tokens:
 
     ids: list[list[int]]
     truncated: list[bool]
-    """For each text whether it was longer than 512 tokens and lost what came after them."""
+    """For each text, whether it was longer than 512 tokens and was cut."""
 
 
 def tokenize(texts: Sequence[str]) -> Tokens:
@@ -77,8 +77,8 @@ def batches(tokens: Tokens, rows: int, lengths: Sequence[int], device: str) -> I
 
     Args:
         tokens: the texts.
-        rows: texts in a batch; of the texts between two of the ``lengths`` the last batch has what
-            is left.
+        rows: texts in a batch. The last batch between two of the ``lengths`` has the remaining
+            texts.
         lengths: no batch has texts on both sides of one of these.
         device: where the batches go.
     """

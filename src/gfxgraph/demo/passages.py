@@ -25,7 +25,7 @@ class InputError(GfxGraphError, ValueError):
 
 
 def read_text(path: Path) -> str:
-    """Read ``path`` as UTF-8, or raise :class:`InputError` that says what is wrong with it."""
+    """Read ``path`` as UTF-8, or raise an :class:`InputError` that names the problem."""
     try:
         data = path.read_bytes()
     except OSError as error:
@@ -44,7 +44,7 @@ def read_text(path: Path) -> str:
 
 
 def passages(text: str) -> list[str]:
-    """Split ``text`` at blank lines; merge what is tiny and cut what is huge.
+    """Split ``text`` at blank lines; merge tiny parts and cut huge ones.
 
     No passage is empty or longer than 1,000 characters. Paragraphs without a letter or a digit
     (rows of asterisks) are left out.

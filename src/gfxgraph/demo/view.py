@@ -1,4 +1,4 @@
-"""The report of the demo, for a terminal."""
+"""Shows the report of the demo in a terminal."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def _lines(report: DemoReport) -> Iterator[tuple[str, Text]]:
         ),
     ]
     if report.emulated:
-        lines.append(("", "Timings on the emulated device do not speak for a GPU."))
+        lines.append(("", "Timings on the emulated device say nothing about a GPU."))
     fallbacks = sum(report.fallbacks.values())
     lines.append(
         ("graphs", f"{report.captures} captured, {report.replays} replays, {fallbacks} fallbacks")

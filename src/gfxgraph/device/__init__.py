@@ -1,4 +1,4 @@
-"""What the hardware is and its graph primitive: CUDA, HIP, or emulated on the CPU."""
+"""The hardware and its graph primitive: CUDA, HIP, or emulated on the CPU."""
 
 from __future__ import annotations
 
@@ -17,6 +17,6 @@ __all__ = ["Device", "DeviceFacts", "Graph", "PoolHandle", "current_device", "ge
 def current_device() -> Device:
     """The device that graphs run on: the GPU that torch can use, else the emulated device.
 
-    Decided once a process, as torch decides it.
+    It is decided once per process, as in torch.
     """
     return GpuDevice() if torch.cuda.is_available() else EmulatedDevice()

@@ -1,4 +1,4 @@
-"""What the rest of gfxgraph asks of a device: a graph primitive, streams, a generator, facts."""
+"""The interface of a device: a graph primitive, streams, a generator, memory, facts."""
 
 from __future__ import annotations
 
@@ -12,23 +12,23 @@ import torch
 __all__ = ["Device", "DeviceFacts", "Graph", "PoolHandle", "generator_state"]
 
 PoolHandle = tuple[int, int]
-"""What names a memory pool, as ``torch.cuda.graph_pool_handle()`` gives it."""
+"""The name of a memory pool, as ``torch.cuda.graph_pool_handle()`` returns it."""
 
 
 def generator_state(generator: torch.Generator) -> torch.Tensor:
     """The state of ``generator``, for its ``set_state``.
 
     ``get_state`` makes a Python object while it holds the lock of the generator. Up to Python 3.11
-    that may begin a garbage collection, whose finalizers let other threads run; one that asks the
-    same generator then waits for the lock without giving the interpreter back, and everything
-    stands still. A clone has a lock of its own, and making one begins no collection.
+    that may begin a garbage collection, whose finalizers let other threads run; if one of them asks
+    the same generator, it waits for the lock without releasing the interpreter: a deadlock. A clone
+    has a lock of its own, and making one begins no collection.
     """
     return generator.clone_state().get_state()
 
 
 @dataclass(frozen=True)
 class DeviceFacts:
-    """What a device is.
+    """The facts about a device.
 
     Attributes:
         vendor: ``"nvidia"``, ``"amd"`` or ``"emulated"``.
@@ -79,13 +79,13 @@ class Device(Protocol):
 
     @property
     def type(self) -> str:
-        """What ``tensor.device.type`` is on this device: ``"cuda"`` or ``"cpu"``."""
+        """``tensor.device.type`` on this device: ``"cuda"`` or ``"cpu"``."""
 
     def index(self, device: torch.device) -> int:
         """The index that ``device`` means here."""
 
     def facts(self, index: int = 0) -> DeviceFacts:
-        """What device ``index`` is.
+        """The facts about device ``index``.
 
         Raises:
             DeviceError: the device does not answer.
@@ -107,19 +107,19 @@ class Device(Protocol):
         """Address and bytes of each piece of memory that ``pool`` holds."""
 
     def disowned(self, pool: PoolHandle, tensor: torch.Tensor) -> torch.Tensor:
-        """A tensor in ``pool``, without keeping its memory from being used again."""
+        """An alias of a tensor in ``pool`` that does not keep its memory from being reused."""
 
     def memory(self, index: int) -> tuple[int, int]:
-        """Bytes of device ``index`` in use, by whoever, and in all."""
+        """Bytes of device ``index`` in use by any process, and its total."""
 
     def allocated(self, index: int) -> int:
         """Bytes of device ``index`` that tensors hold and :meth:`memory` counts."""
 
     def cached(self, index: int) -> int:
-        """Bytes of device ``index`` that the allocator keeps for tensors that come, in no graph."""
+        """Bytes of device ``index`` that the allocator keeps for later tensors, not for graphs."""
 
     def release_cached_memory(self) -> None:
-        """Give back to the driver what the allocator keeps and nobody uses."""
+        """Give unused memory of the allocator back to the driver."""
 
     def is_capturing(self) -> bool:
         """Whether the current stream of this thread is capturing."""
@@ -132,10 +132,10 @@ class Device(Protocol):
         """A fast function: the current stream of a device. 0 is the stream that cannot capture."""
 
     def new_stream(self, index: int) -> Any:
-        """A stream of torch's pool, which others may be given too."""
+        """A stream of torch's pool; other code may get the same one."""
 
     def capture_stream(self, index: int, purpose: str = "capture") -> Any:
-        """The stream for ``purpose`` in this process, which nobody else is given."""
+        """The stream for ``purpose`` in this process; no other code gets it."""
 
     def current_stream(self, index: int) -> Any:
         """The current stream of device ``index``."""
@@ -162,10 +162,10 @@ class Device(Protocol):
         """The default generator itself."""
 
     def clear_library_workspaces(self) -> None:
-        """Free the workspaces that math libraries keep a stream, so that each pool has its own."""
+        """Free the workspaces of math libraries, so that each pool gets its own."""
 
     def end_allocation(self, pool: PoolHandle, index: int, release: bool) -> None:
-        """Let a failed capture no longer allocate from ``pool``; ``release`` what it holds."""
+        """Stop a failed capture from allocating from ``pool``; with ``release`` free its memory."""
 
     def recover_generator(self, index: int, others: Sequence[torch.Generator] = ()) -> None:
-        """Make the default generator, and ``others`` of the failed capture, usable again."""
+        """Make the default generator and ``others`` usable again after a failed capture."""

@@ -2,8 +2,8 @@
 
 Tensors in host memory stand for device tensors. A graph is the list of operations that a dispatch
 mode saw between ``capture_begin`` and ``capture_end``; a replay runs them again on the same
-addresses. As on a GPU nothing executes during the capture, so its tensors hold poison until the
-first replay, and what CUDA refuses during a capture is refused.
+addresses. As on a GPU nothing executes during the capture: its tensors hold poison until the first
+replay, and calls that CUDA refuses during a capture are refused.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ import torch
 import torch.utils._pytree as pytree
 
 from ..errors import ArgumentError, CaptureError, DeviceError
-from . import emulated_rules as rules
+from . import capture_rules as rules
 from .base import DeviceFacts, PoolHandle, generator_state
 from .emulated_capture import (
     Capture,
@@ -54,14 +54,15 @@ class EmulatedGraph:
     """A graph of the emulated device, with the low-level surface of ``torch.cuda.CUDAGraph``.
 
     Args:
-        keep_graph: accepted as by ``torch.cuda.CUDAGraph``. There is nothing to instantiate here,
-            so it only decides whether :meth:`instantiate` may be called and the graph be dumped.
+        keep_graph: accepted as by ``torch.cuda.CUDAGraph``. There is nothing to instantiate here.
+            It only decides whether :meth:`instantiate` may be called and whether the graph can be
+            dumped.
     """
 
     _capture: Capture | None = None
 
     def __new__(cls, *args: Any, **kwargs: Any) -> Self:
-        """Not torch's: a subclass may derive from its class too, which raises in a CPU build."""
+        """Bypass torch's class, a possible second base, which raises in a CPU build."""
         return object.__new__(cls)
 
     def __init__(self, keep_graph: bool = False) -> None:
@@ -74,14 +75,14 @@ class EmulatedGraph:
     def capture_begin(
         self, pool: PoolHandle | None = None, capture_error_mode: str = "global"
     ) -> None:
-        """Begin to record what this thread does.
+        """Begin to record the operations of this thread.
 
         Args:
             pool: handle of a memory pool to share with other graphs, from
                 ``EmulatedDevice.pool_handle()`` or from another graph's :meth:`pool`. Graphs that
                 share a pool may overwrite each other's intermediates and dropped outputs.
-            capture_error_mode: ``"global"``, ``"thread_local"`` or ``"relaxed"``; all mean the
-                same here, where nothing that another thread does disturbs a capture.
+            capture_error_mode: ``"global"``, ``"thread_local"`` or ``"relaxed"``. All mean the same
+                here, since no other thread can disturb a capture.
 
         Raises:
             CaptureError: the graph holds a capture already, this thread is capturing already, or
@@ -130,7 +131,7 @@ class EmulatedGraph:
         self._operations = capture.operations
 
     def replay(self) -> None:
-        """Run what was recorded, on the addresses that it was recorded with.
+        """Run the recorded operations, on the addresses of the capture.
 
         Raises:
             CaptureError: there was no successful capture, or this thread is capturing.
@@ -142,7 +143,7 @@ class EmulatedGraph:
         run(self._operations)
 
     def reset(self) -> None:
-        """Drop what was recorded and its hold on the memory pool; ends a capture underway."""
+        """Drop the recorded operations and the hold on the memory pool; end a capture underway."""
         capture, self._capture = self._capture, None
         if capture is not None:
             capture.close()
@@ -167,7 +168,7 @@ class EmulatedGraph:
             raise CaptureError("instantiate() may only be called of a graph with keep_graph=True.")
 
     def register_generator_state(self, generator: torch.Generator) -> None:
-        """Let the next capture draw from ``generator``, besides the default one."""
+        """Let the next capture draw from ``generator`` as well as from the default one."""
         self._generators.add(generator_id(generator))
 
     def raw_cuda_graph(self) -> int:
@@ -179,7 +180,7 @@ class EmulatedGraph:
         raise DeviceError("raw_cuda_graph_exec(): there is no CUDA graph on the emulated device.")
 
     def enable_debug_mode(self) -> None:
-        """Keep what :meth:`debug_dump` needs."""
+        """Keep the recorded operations for :meth:`debug_dump`."""
         self._debug = True
 
     def debug_dump(self, debug_path: str) -> None:
@@ -211,7 +212,7 @@ class EmulatedDevice:
         return 0
 
     def facts(self, index: int = 0) -> DeviceFacts:
-        """What the processor is, and the memory of this machine."""
+        """The facts about the processor, and the memory of this machine."""
         return DeviceFacts(
             vendor="emulated",
             name=_processor_name(),
@@ -244,7 +245,7 @@ class EmulatedDevice:
         return pool_of(pool).segments()
 
     def disowned(self, pool: PoolHandle, tensor: torch.Tensor) -> torch.Tensor:
-        """A twin of ``tensor`` that does not hold its block."""
+        """An alias of ``tensor`` that does not hold its block."""
         twin = pool_of(pool).internal(tensor)
         return tensor if twin is None else twin
 
@@ -341,7 +342,7 @@ def _checked_handle(pool: PoolHandle | None) -> PoolHandle:
 
 
 def _dot(operations: list[Operation]) -> str:
-    """The operations as a graph whose edges lead from the last writer of a memory to its users."""
+    """The operations in DOT; edges lead from the last writer of a memory to its users."""
     lines = ["digraph graph_of_operations {", "  node [shape=box];"]
     last_writer: dict[int, int] = {}
     for number, operation in enumerate(operations):

@@ -1,4 +1,4 @@
-"""One capture of the emulated device: what its modes see, refuse and record."""
+"""One capture of the emulated device: its modes refuse or record every operation."""
 
 from __future__ import annotations
 
@@ -9,19 +9,18 @@ from typing import Any, NamedTuple, NoReturn
 
 import torch
 import torch.utils._pytree as pytree
-from torch import overrides
 from torch._ops import OpOverload
-from torch.utils import _python_dispatch as dispatch_stack
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from ..errors import CaptureError, CaptureForbidden
 from ..forking import in_child, new_lock
 from ..interpose.dynamo import step_aside, step_back
-from . import emulated_rules as rules
+from . import capture_rules as rules
 from .emulated_memory import MemoryPool
 from .emulated_shapes import ShapeInference
 from .operator_table import Call, copies_host_scalar, refusal
 from .operators import (
+    ALLOCATIONS,
     is_composite,
     is_view,
     outside_of_modes,
@@ -29,11 +28,9 @@ from .operators import (
     run_composite,
     written_tensors,
 )
-from .overrides import HiddenFunctionMode, hidden_modes
+from .overrides import MODE_STACKS, HiddenFunctionMode, hidden_modes, remove_modes
 
 __all__ = ["Capture", "Operation", "current_capture", "forget_closed", "generator_id", "run"]
-
-_function_stack: Any = overrides  # has no types
 
 # The device has one stream: whatever thread replays, graphs run one after the other.
 _stream = new_lock()
@@ -53,13 +50,12 @@ def current_capture() -> Capture | None:
 
 
 def forget_closed() -> None:
-    """Take off this thread's stacks the modes of captures that ended while one of their modes was
-    handling a call, or on another thread."""
+    """Remove the modes of ended captures that could not be removed at their end."""
     _remove_modes(lambda capture: not capture.is_open)
 
 
 def generator_id(generator: torch.Generator) -> int:
-    """What stays the same between the Python objects of one generator."""
+    """An id that all Python objects of one generator share."""
     return int(generator._cdata)  # type: ignore[attr-defined]
 
 
@@ -92,8 +88,8 @@ class Operation(NamedTuple):
 class Capture:
     """One capture underway on one thread, and what it has recorded so far.
 
-    The modes that feed it are on torch's mode stacks and refer to it, it does not refer to them:
-    no reference cycle keeps memory from being freed with its last user.
+    Its modes, on torch's mode stacks, refer to it. It does not refer to them, so no reference cycle
+    keeps memory alive after its last user.
     """
 
     def __init__(self, pool: MemoryPool, generators: frozenset[int]) -> None:
@@ -103,26 +99,27 @@ class Capture:
         self.is_open = False
         self._generators = generators | {generator_id(torch.default_generator)}
         self._failure: str | None = None
-        self._rehearsal = ShapeInference()
+        self._shapes = ShapeInference()
         # Tensors that are on the host also where there is a GPU, by storage.
         self._on_host: dict[int, torch.UntypedStorage] = {}
 
     def open(self) -> None:
-        """Begin to see what this thread does."""
+        """Begin to see the operations of this thread."""
         forget_closed()
         self.is_open = True
         _thread.capture = self
         self._replaced = _host_calls.replaced()
         self._replaced.enter_context(hidden_modes())
         step_aside()
-        _function_stack._push_mode(_FunctionMode(self))
+        (_, _, push_function), (_, _, push_dispatch) = MODE_STACKS
+        push_function(_FunctionMode(self))
         # Not through __enter__: the flags it sets are of the process, not of the thread.
         mode = _DispatchMode(self)
         _thread.modes.append(mode)
-        dispatch_stack._push_mode(mode)
+        push_dispatch(mode)
 
     def close(self) -> None:
-        """Stop seeing what this thread does; on another thread, leave modes that do nothing."""
+        """Stop seeing them; called on another thread, leave modes that do nothing."""
         if not self.is_open:
             return
         self.is_open = False
@@ -154,7 +151,7 @@ class Capture:
         return tensor.layout is torch.strided and tensor.untyped_storage()._cdata in self._on_host
 
     def check_call(self, func: object, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        """Refuse what only a function mode can see."""
+        """Refuse calls that only a function mode can see."""
         read = rules.HOST_READ_FUNCTIONS.get(func)
         if read is not None and not (args[0].is_meta or self.on_host(args[0])):
             self.check_valid(read)
@@ -165,7 +162,7 @@ class Capture:
             self.fail(rules.HOST_COPY.error(copy))
 
     def record(self, op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Take in one operation, and give what it would have returned."""
+        """Record one operation, and return tensors like its results."""
         self.check_valid(op)
         flat, spec = pytree.tree_flatten((args, kwargs))
         tensors = [value for value in flat if isinstance(value, torch.Tensor)]
@@ -186,13 +183,14 @@ class Capture:
             return op(*args, **kwargs)
 
         try:
-            results, resized = self._rehearsal.of(op, flat, spec)
+            results, resized = self._shapes.of(op, flat, spec)
         except CaptureForbidden as error:
             self.fail(error)
         for tensor, shadow in resized:
             self._resize(tensor, shadow.size(), shadow.stride())
         returned, targets = self._lend_results(op, results, args, kwargs)
-        if name not in _ALLOCATIONS:
+        # A graph holds no allocations: what a replay does not write keeps what the last one left.
+        if name not in ALLOCATIONS:
             if not tensors:
                 kwargs = _with_dtype(op, kwargs, returned)
             args, kwargs = pytree.tree_map_only(torch.Tensor, self._internal, (args, kwargs))
@@ -223,7 +221,7 @@ class Capture:
         kwargs: dict[str, Any],
         tensors: list[torch.Tensor],
     ) -> None:
-        """Refuse what CUDA refuses of operations that touch the device."""
+        """Refuse operations on the device that CUDA refuses."""
         name = op._schema.name
         call = Call(op, args, kwargs, self.on_host)
         why = refusal(call)
@@ -250,7 +248,7 @@ class Capture:
     def _lend_results(
         self, op: OpOverload, results: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> tuple[Any, list[torch.Tensor | None]]:
-        """What ``op`` returns to the user, and where a replay has to copy each leaf of it."""
+        """The results of ``op`` for the user, and for each leaf where a replay has to copy it."""
         targets: list[torch.Tensor | None] = []
 
         def lend(shadow: Any) -> Any:
@@ -289,7 +287,7 @@ class Capture:
         return tensor.set_(storage, offset, size, stride)
 
     def _internal(self, tensor: torch.Tensor) -> torch.Tensor:
-        """What a replay uses for ``tensor``: the same memory, whatever happens to ``tensor``."""
+        """The tensor that a replay uses for ``tensor``: the same memory, whatever becomes of it."""
         if self.on_host(tensor):
             return tensor.clone()  # passed by value
         twin = self.pool.internal(tensor)
@@ -327,12 +325,7 @@ class _DispatchMode(TorchDispatchMode):  # type: ignore[no-untyped-call, unused-
         if not self.capture.is_open:
             return func(*args, **kwargs)
         if is_composite(func):
-            # In inference mode these arrive whole; torch's own kernel takes them to pieces.
-            dispatch_stack._push_mode(self)
-            try:
-                return run_composite(func, args, kwargs)
-            finally:
-                dispatch_stack._pop_mode()
+            return run_composite(func, args, kwargs, self)
         with outside_of_modes():
             return self.capture.record(func, args, kwargs)
 
@@ -358,33 +351,15 @@ _host_calls = rules.HostCalls(lambda: current_capture() is not None, _refuse)
 
 
 def _remove_modes(which: Callable[[Capture], bool]) -> None:
-    """Take modes of captures out of this thread's stacks, also from under the modes of others."""
-    stacks: tuple[tuple[Any, Any, Any], ...] = (
-        (
-            _function_stack._get_current_function_mode,
-            _function_stack._pop_mode,
-            _function_stack._push_mode,
-        ),
-        (
-            dispatch_stack._get_current_dispatch_mode,
-            dispatch_stack._pop_mode,
-            dispatch_stack._push_mode,
-        ),
-    )
-    for top, pop, push in stacks:
-        kept = []
-        while top() is not None:
-            mode = pop()
-            if not (isinstance(mode, (_FunctionMode, _DispatchMode)) and which(mode.capture)):
-                kept.append(mode)
-            elif mode in _thread.modes:
-                _thread.modes.remove(mode)
-        for mode in reversed(kept):
-            push(mode)
+    """Take modes of captures off this thread's stacks, also from under the modes of others."""
+    kinds = (_FunctionMode, _DispatchMode)
+    for mode in remove_modes(lambda mode: isinstance(mode, kinds) and which(mode.capture)):
+        if mode in _thread.modes:
+            _thread.modes.remove(mode)
 
 
 def _forget() -> None:
-    """In a child of fork() nobody captures."""
+    """End the capture in a child of fork()."""
     capture, _thread.capture = _thread.capture, None
     if capture is not None:
         capture.is_open = False
@@ -392,19 +367,6 @@ def _forget() -> None:
 
 
 in_child(_forget)
-
-
-# A graph does not contain these: memory that is not written keeps what the last replay left.
-_ALLOCATIONS = frozenset(
-    {
-        "aten::empty",
-        "aten::empty_like",
-        "aten::empty_permuted",
-        "aten::empty_strided",
-        "aten::new_empty",
-        "aten::new_empty_strided",
-    }
-)
 
 
 @cache

@@ -1,9 +1,9 @@
 """Memory pools of the emulated device: fixed addresses that graphs share and reuse.
 
-A block of a pool has two faces. The *lent* tensor is what the user sees; when the last tensor on it
-dies, the block goes back to the pool. The *internal* tensors, which a recorded operation reads and
-writes on replay, keep the memory itself alive but do not hold the block: so a later operation, or a
-later graph of the same pool, may be given it and overwrite what was there, as on a GPU.
+A block of a pool has two faces. The user sees the *lent* tensor; when the last tensor on it dies,
+the block goes back to the pool. A replay reads and writes the *internal* tensors. They keep the
+memory alive but do not hold the block. So a later operation, or a later graph of the same pool, may
+get the block and overwrite it, as on a GPU.
 """
 
 from __future__ import annotations
@@ -36,12 +36,12 @@ _pools_lock = new_lock()
 
 
 def new_handle() -> PoolHandle:
-    """A handle that names no pool yet; the first capture that is given it makes the pool."""
+    """A handle that names no pool yet; the first capture with it makes the pool."""
     return (0, next(_handles))
 
 
 def pool_of(handle: PoolHandle) -> MemoryPool:
-    """The pool that ``handle`` names, made where none lives; it lives while a graph uses it."""
+    """The pool that ``handle`` names, made if there is none; it lives while a graph uses it."""
     with _pools_lock:
         pool = _pools.get(handle)
         if pool is None:
@@ -117,7 +117,7 @@ class MemoryPool:
         if count == 0:
             return torch.empty_strided(size, stride, dtype=dtype, device="cpu")
         block = self._take(count * dtype.itemsize)
-        # A storage made from a buffer holds the buffer object: its death tells that of the storage.
+        # A storage made from a buffer holds the buffer object, so both die together.
         owner = block.memory[:]
         weakref.finalize(owner, self._returned.append, block).atexit = False
         storage = torch.frombuffer(owner, dtype=torch.uint8).untyped_storage()
@@ -125,7 +125,7 @@ class MemoryPool:
         return _tensor_on(storage, dtype, 0, size, stride)
 
     def internal(self, tensor: torch.Tensor) -> torch.Tensor | None:
-        """A tensor on the same memory that does not hold the block, or ``None`` if not of here."""
+        """A tensor on the same memory that does not hold the block; ``None`` for other memory."""
         block = self._blocks.get(tensor.untyped_storage().data_ptr())
         if block is None:
             return None
@@ -172,7 +172,7 @@ def _tensor_on(
 
 
 def _poison(tensor: torch.Tensor) -> None:
-    """Fill with what shows at once that nothing has run: NaN, or the extreme integer."""
+    """Fill with values that show at once that nothing has run: NaN, or the extreme integer."""
     dtype = tensor.dtype
     if dtype.is_complex:
         tensor.fill_(complex("nan+nanj"))

@@ -1,4 +1,4 @@
-"""What an operator would return, found out without running it on data."""
+"""Finds out the shapes that an operator would return, without running it on data."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import torch.utils._pytree as pytree
 from torch._ops import OpOverload
 
 from ..forking import new_lock
-from . import emulated_rules as rules
+from . import capture_rules as rules
 from .base import generator_state
 
 __all__ = ["ShapeInference"]
@@ -21,7 +21,7 @@ Resized = list[tuple[torch.Tensor, torch.Tensor]]
 
 
 class ShapeInference:
-    """Runs operators on fake tensors; on zeros, where an operator does not know fake ones."""
+    """Runs operators on fake tensors, or on zeros where an operator does not take fake tensors."""
 
     def __init__(self) -> None:
         # Heavy, and only needed to capture.
@@ -30,7 +30,7 @@ class ShapeInference:
         self._mode = FakeTensorMode()
 
     def of(self, op: OpOverload, flat: list[Any], spec: Any) -> tuple[Any, Resized]:
-        """Results of the shapes, strides and dtypes that ``op`` would give.
+        """Tensors with the shapes, strides and dtypes of the results of ``op``.
 
         Args:
             op: the operator.
@@ -76,7 +76,7 @@ class ShapeInference:
 def _on_zeros(
     op: OpOverload, flat: list[Any], spec: Any, fake_error: Exception | None
 ) -> tuple[Any, Resized]:
-    """Run ``op`` itself, on clones; where it fails too, its own error is the better one."""
+    """Run ``op`` itself on clones; if it fails too, raise its own error."""
 
     def zeros(tensor: torch.Tensor) -> torch.Tensor:
         return torch.empty_strided(
@@ -97,7 +97,7 @@ def _on_zeros(
 
 
 def _resized(arguments: list[Any], after: list[Any]) -> Resized:
-    """The tensors among ``arguments`` that have another shape in ``after``, with that one."""
+    """The tensors of ``arguments`` whose shape differs in ``after``, each with its new shape."""
     return [
         (old, new)
         for old, new in zip(arguments, after, strict=True)

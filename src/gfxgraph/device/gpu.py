@@ -1,4 +1,4 @@
-"""CUDA and HIP: the same torch calls, told apart by ``torch.version.hip``."""
+"""CUDA and HIP: the same torch calls; ``torch.version.hip`` tells which."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ class GpuDevice:
         return "hip" if torch.version.hip else "cuda"
 
     def index(self, device: torch.device) -> int:
-        """The index of ``device``; of the current one where it names none."""
+        """The index of ``device``, or of the current device where it names none."""
         return torch.cuda.current_device() if device.index is None else device.index
 
     def facts(self, index: int = 0) -> DeviceFacts:
-        """What GPU ``index`` is; see :class:`~gfxgraph.device.base.DeviceFacts`."""
+        """The facts about GPU ``index``; see :class:`~gfxgraph.device.base.DeviceFacts`."""
         try:
             properties = torch.cuda.get_device_properties(index)
             free, total = torch.cuda.mem_get_info(index)
@@ -88,12 +88,12 @@ class GpuDevice:
             return made.set_(bare, tensor.storage_offset(), tensor.shape, tensor.stride())
 
     def memory(self, index: int) -> tuple[int, int]:
-        """What the driver says; what torch's allocator keeps for later counts as used."""
+        """As the driver says; memory that torch's allocator keeps for later counts as used."""
         free, total = torch.cuda.mem_get_info(index)
         return total - free, total
 
     def allocated(self, index: int) -> int:
-        """What torch's allocator has given out."""
+        """Bytes that torch's allocator has given out."""
         stats = torch.cuda.memory_stats_as_nested_dict(index)
         return int(stats["allocated_bytes"]["all"]["current"]) if stats else 0
 
@@ -178,11 +178,11 @@ class GpuDevice:
         return torch.cuda.default_generators[index]
 
     def clear_library_workspaces(self) -> None:
-        """Free the workspaces that cuBLAS or hipBLAS keep a stream.
+        """Free the workspaces that cuBLAS or hipBLAS keep for each stream.
 
         A matrix product in a capture then allocates its workspace from the graph's own pool.
-        Otherwise the graph would point at a workspace that ``torch.compile`` (cudagraph trees
-        clear it) frees under it, and graphs of one stream would share one.
+        Otherwise the graph would point at a workspace that cudagraph trees of ``torch.compile``
+        free, and graphs of one stream would share one.
         """
         clear = getattr(torch._C, "_cuda_clearCublasWorkspaces", None)
         if clear is not None:
@@ -215,8 +215,8 @@ class GpuDevice:
 
 
 def _segments(pool: PoolHandle) -> list[dict[str, Any]]:
-    # Not memory_snapshot(pool), which newer torch has: 2.11 drops a reference to the numbers of the
-    # pool that it does not own, and the process crashes later.
+    # Not memory_snapshot(pool) of newer torch: torch 2.11 drops a reference to the pool's numbers
+    # that it does not own, and the process crashes later.
     return [s for s in torch.cuda.memory_snapshot() if tuple(s["segment_pool_id"]) == tuple(pool)]
 
 
@@ -224,9 +224,10 @@ def _segments(pool: PoolHandle) -> list[dict[str, Any]]:
 def _own_stream(index: int, purpose: str) -> torch.cuda.Stream:
     """A stream for ``purpose`` that is in no pool.
 
-    torch hands out 32 streams in turn. A capture on one of them takes in the work of whoever else
-    was given the same one, who then reads memory that nothing was written to. Without
-    cuda-bindings (and on HIP) a stream of the pool of the highest priority, which few use.
+    torch hands out 32 streams in turn. A capture on one of them would also take in the work of
+    other code on the same stream, which would then read memory that nothing has written. Without
+    cuda-bindings, and on HIP, it is a stream of the pool of the highest priority, which little code
+    uses.
     """
     try:
         from cuda.bindings import runtime
@@ -235,7 +236,7 @@ def _own_stream(index: int, purpose: str) -> torch.cuda.Stream:
     with torch.cuda.device(index):
         error, handle = runtime.cudaStreamCreateWithFlags(runtime.cudaStreamNonBlocking)
     if int(error):
-        raise DeviceError(f"GPU {index} gives no stream to capture on: {error}.")
+        raise DeviceError(f"cannot create a capture stream on GPU {index}: {error}.")
     return torch.cuda.ExternalStream(int(handle), device=index)
 
 
@@ -246,7 +247,7 @@ def _stream(handle: int, index: int) -> torch.cuda.Stream:
 
 
 def _plain_graph() -> Any:
-    """torch's own class, also while ``enable()`` has put ours in its place."""
+    """torch's own class, also while ``enable()`` replaces it."""
     current: Any = torch.cuda.CUDAGraph
     return next(c for c in current.__mro__ if c.__module__ == "torch.cuda.graphs")
 

@@ -1,7 +1,7 @@
-"""Known issues of graphs, from ``known_issues.json``: which of them a platform meets.
+"""Known issues of graphs, from ``known_issues.json``, and which of them a platform meets.
 
-An issue names vendors, architectures and ranges of versions. A version that is known only in part
-(``7.2``, where the range ends with ``7.2.3``) leaves it open: such a match is not certain.
+An issue names vendors, architectures and ranges of versions. A version may be known only in part:
+with ``7.2``, a range that ends with ``7.2.3`` stays open. Such a match is not certain.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class Range:
 
 @dataclass(frozen=True)
 class Issue:
-    """What is known to go wrong, and where.
+    """A known problem, and the platforms that have it.
 
     Attributes:
         id: where it was reported, in short: ``"pt#155684"``.
@@ -73,7 +73,7 @@ class Match:
 
     Attributes:
         issue: the issue.
-        unknown: why it is not certain, in words; empty: it is.
+        unknown: why the match is not certain; empty: it is certain.
     """
 
     issue: Issue
@@ -110,10 +110,10 @@ def issues_of(platform: Platform) -> list[Match]:
 
 
 def within(version: str, versions: Range) -> bool | None:
-    """Whether ``version`` lies in a range; ``None`` where it is not precise enough to say.
+    """Whether ``version`` lies in a range; ``None`` if it is not precise enough.
 
-    What comes after the numbers (``+rocm7.2``, ``a0``) does not count, nor does a number from
-    1000 on and what follows it: HIP counts its builds there.
+    Text after the numbers (``+rocm7.2``, ``a0``) does not count. Nor does a number from 1000 on
+    with its followers: HIP counts its builds there.
     """
     low, high = _numbers(version, 0), _numbers(version, inf)
     if versions.start is not None:
@@ -155,8 +155,8 @@ def _match(issue: Issue, platform: Platform) -> Match | None:
 
 
 def _numbers(version: str, rest: float) -> tuple[float, ...]:
-    """Four numbers, with ``rest`` for those that are not told."""
+    """Four numbers, with ``rest`` for those that are missing."""
     match = re.match(r"\d+(\.\d+)*", version)
-    told: list[float] = [int(one) for one in match[0].split(".")] if match else []
-    told = told[: next((at for at, one in enumerate(told) if one >= 1000), len(told))]
-    return tuple([*told, rest, rest, rest, rest][:4])
+    known: list[float] = [int(one) for one in match[0].split(".")] if match else []
+    known = known[: next((at for at, one in enumerate(known) if one >= 1000), len(known))]
+    return tuple([*known, rest, rest, rest, rest][:4])

@@ -1,8 +1,8 @@
-"""What stream capture does with an ATen operator, as measured on a GPU.
+"""Which ATen operators stream capture takes, as measured on a GPU.
 
-``operators.json`` beside this file holds, for each operator that does not simply capture, what
-happens and under which condition on its arguments; ``benchmarks/operators.py`` makes it from a run
-on a GPU. Copies between host and device are decided here, from the devices of the arguments.
+``operators.json`` beside this file lists the operators that do not simply capture: the outcome, and
+the condition on the arguments. ``benchmarks/operators.py`` makes it from a run on a GPU. Copies
+between host and device are decided here, from the devices of the arguments.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class Call(NamedTuple):
 
     Attributes:
         func: the operator.
-        args: its arguments; a tensor that only says what it is is as good as a real one.
+        args: its arguments; fake and meta tensors do as well.
         kwargs: its keyword arguments.
         on_host: whether a tensor is in the memory of the host.
     """
@@ -59,7 +59,7 @@ class Call(NamedTuple):
         return list(_tensors((*self.args, *self.kwargs.values())))
 
     def argument(self, position: int, name: str, default: Any = None) -> Any:
-        """One that may be given either way."""
+        """An argument that may be given by position or by name."""
         if len(self.args) > position:
             return self.args[position]
         return self.kwargs.get(name, default)
@@ -79,7 +79,7 @@ _COPY_HOST_SCALARS = _COPIES | {"aten::where", "aten::index_put", "aten::index_p
 
 
 def capture_behaviour(call: Call) -> Behaviour:
-    """What a stream capture does with ``call``, copies between host and device included."""
+    """The outcome of ``call`` in a stream capture, including copies between host and device."""
     if call.func._schema.name in _COPIES:
         return _copy_behaviour(call)
     tensors = call.tensors
@@ -94,7 +94,7 @@ def capture_behaviour(call: Call) -> Behaviour:
 
 
 def refusal(call: Call) -> Refusal | None:
-    """Why a stream capture refuses ``call`` with tensors of the device, if it does."""
+    """Why a stream capture refuses ``call`` on tensors of the device; ``None``: it does not."""
     behaviour = _looked_up(call)
     if behaviour in ("captures", "needs warm-up"):
         return None
@@ -222,7 +222,7 @@ def _value_on_the_device(call: Call) -> bool:
 
 
 def _many_test_elements(call: Call) -> bool:
-    """So many that ``isin`` sorts; its own formula."""
+    """So many that ``isin`` sorts, by its own formula."""
     elements, tests = call.args[0].numel(), call.args[1].numel()
     return bool(tests >= 10.0 * elements**0.145)
 
@@ -250,7 +250,7 @@ CONDITIONS: dict[str, Callable[[Call], bool]] = {
         _long_slices,
     )
 }
-"""By the name that the data gives them."""
+"""The conditions, by their names in the data."""
 
 
 @cache

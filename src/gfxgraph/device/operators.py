@@ -1,4 +1,4 @@
-"""What an operator does to its arguments, read from its schema; and running it unseen."""
+"""Reads from its schema how an operator treats its arguments, and runs it below all modes."""
 
 from __future__ import annotations
 
@@ -10,8 +10,10 @@ from typing import Any
 import torch
 from torch._ops import OpOverload
 from torch.utils import _python_dispatch as dispatch_stack
+from torch.utils._python_dispatch import TorchDispatchMode
 
 __all__ = [
+    "ALLOCATIONS",
     "is_composite",
     "is_view",
     "may_write",
@@ -21,8 +23,8 @@ __all__ = [
     "written_tensors",
 ]
 
-# Operators of batch normalisation that update the running statistics without saying so in their
-# schema: argument positions of (running_mean, running_var, training).
+# Operators of batch normalisation whose schema hides that they update the running statistics:
+# argument positions of (running_mean, running_var, training).
 _SILENT_WRITES = {
     "aten::native_batch_norm": (3, 4, 5),
     "aten::cudnn_batch_norm": (3, 4, 5),
@@ -30,6 +32,20 @@ _SILENT_WRITES = {
     "aten::_batch_norm_impl_index": (3, 4, 5),
     "aten::batch_norm": (3, 4, 5),
 }
+
+
+ALLOCATIONS = frozenset(
+    f"aten::{name}"
+    for name in (
+        "empty",
+        "empty_like",
+        "empty_permuted",
+        "empty_strided",
+        "new_empty",
+        "new_empty_strided",
+    )
+)
+"""Operators whose result is memory that nobody has written."""
 
 
 @cache
@@ -54,17 +70,23 @@ def is_view(op: OpOverload) -> bool:
 
 @cache
 def is_composite(op: OpOverload) -> bool:
-    """Whether torch's own kernel takes ``op`` to pieces; in inference mode it arrives whole."""
+    """Whether torch takes ``op`` to pieces; in inference mode modes get it in one piece."""
     return torch._C._dispatch_has_kernel_for_dispatch_key(op._name, "CompositeImplicitAutograd")
 
 
-def run_composite(op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """Take ``op`` to pieces as eager execution does: what it is made of reaches the modes.
+def run_composite(
+    op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any], mode: TorchDispatchMode
+) -> Any:
+    """Take ``op`` to pieces as eager execution does; the pieces reach ``mode``, which met ``op``.
 
     ``op.decompose`` would take a decomposition in Python where there is one. Those are slower, and
-    other operators: an LSTM in single steps instead of the one that cuDNN runs.
+    run other operators: an LSTM in single steps instead of the one that cuDNN runs.
     """
-    return op._op_dk(torch._C.DispatchKey.CompositeImplicitAutograd, *args, **kwargs)
+    dispatch_stack._push_mode(mode)
+    try:
+        return op._op_dk(torch._C.DispatchKey.CompositeImplicitAutograd, *args, **kwargs)
+    finally:
+        dispatch_stack._pop_mode()
 
 
 @cache
@@ -104,7 +126,7 @@ def _returned_arguments(op: OpOverload) -> tuple[tuple[int, str] | None, ...]:
 def returned_argument(
     op: OpOverload, result: int, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> Any:
-    """The argument that ``op`` writes to and returns as its result number ``result``, if any."""
+    """The argument that ``op`` writes to and returns as result number ``result``, if any."""
     source = _returned_arguments(op)[result]
     if source is None:
         return None

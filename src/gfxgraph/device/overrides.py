@@ -1,8 +1,9 @@
-"""Modes of ours, which eager execution does not have, and hiding them from torch.
+"""Our modes on torch's mode stacks: entering them, taking them off, and hiding function modes.
 
 ``torch.nn`` takes its fast paths (fused encoder layers, nested tensors where there is padding)
 only where ``torch.overrides.has_torch_function`` says that nobody overrides torch's functions. A
-function mode overrides all of them, so a run that we watch would be another program.
+function mode overrides all of them, so a run under one of ours would take other paths than eager
+execution does.
 """
 
 from __future__ import annotations
@@ -19,7 +20,33 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from ..interpose.dynamo import step_aside, step_back
 from ..interpose.patch import Claim, intercept
 
-__all__ = ["HiddenFunctionMode", "ThreadDispatchMode", "hidden_modes"]
+__all__ = [
+    "MODE_STACKS",
+    "HiddenFunctionMode",
+    "ThreadDispatchMode",
+    "hidden_modes",
+    "remove_modes",
+]
+
+_function_stack: Any = overrides  # has no types
+MODE_STACKS: tuple[tuple[Any, Any, Any], ...] = tuple(
+    (getattr(stack, f"_get_current_{kind}_mode"), stack._pop_mode, stack._push_mode)
+    for stack, kind in ((_function_stack, "function"), (dispatch_stack, "dispatch"))
+)
+"""Of function modes and of dispatch modes: look at the top of this thread's stack, pop, push."""
+
+
+def remove_modes(which: Callable[[Any], bool]) -> list[Any]:
+    """Take modes off this thread's stacks, also from under the modes of others; returns them."""
+    removed: list[Any] = []
+    for top, pop, push in MODE_STACKS:
+        kept: list[Any] = []
+        while top() is not None:
+            mode = pop()
+            (removed if which(mode) else kept).append(mode)
+        for mode in reversed(kept):
+            push(mode)
+    return removed
 
 
 Mode = TypeVar("Mode", bound="ThreadDispatchMode")
@@ -46,11 +73,11 @@ class ThreadDispatchMode(TorchDispatchMode):
 
 
 class HiddenFunctionMode(TorchFunctionMode):
-    """A function mode that torch's own code does not notice inside of :func:`hidden_modes`."""
+    """A function mode that torch's own code does not notice inside :func:`hidden_modes`."""
 
 
 def hidden_modes() -> Claim:
-    """Hide our function modes; for all threads, since each call asks the modes of its thread."""
+    """Hide our function modes from all threads; each call asks the modes of its own thread."""
     return intercept(overrides, "has_torch_function", _has_torch_function, everywhere=True)
 
 

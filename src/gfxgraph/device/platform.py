@@ -1,4 +1,4 @@
-"""What a machine is, as far as graphs care: read from this one, or from a file about another."""
+"""Describes a machine as far as graphs care: this one, or a different one from a file."""
 
 from __future__ import annotations
 
@@ -61,11 +61,12 @@ class Platform:
     Attributes:
         vendor: ``"nvidia"``, ``"amd"``, or ``"emulated"`` where torch can use no GPU.
         name: the name that the driver gives.
-        arch: what the runtime says: ``"sm_90"``, ``"gfx1030"``.
-        hardware_arch: what the kernel driver says, which no override changes (AMD only).
+        arch: the architecture as the runtime reports it: ``"sm_90"``, ``"gfx1030"``.
+        hardware_arch: the architecture as the kernel driver reports it, whatever the overrides
+            (AMD only).
         driver: version of the driver.
-        rocm: version of ROCm, as precisely as it can be told: ``"7.2.4"`` or ``"7.2"``; empty:
-            torch is not built for it.
+        rocm: version of ROCm, as precisely as it is known: ``"7.2.4"`` or ``"7.2"``; empty: torch
+            is not built for it.
         cuda: version of CUDA that torch was built with; empty: it is not built for it.
         torch: version of torch.
         triton: version of Triton; empty: not installed.
@@ -75,7 +76,7 @@ class Platform:
         device_files: files in which a driver shows a GPU, whether torch can use it or not.
         memory_total: bytes.
         memory_free: bytes.
-        environment: those of :data:`VARIABLES` that are set.
+        environment: the variables of :data:`VARIABLES` that are set.
     """
 
     vendor: Literal["nvidia", "amd", "emulated"]
@@ -102,19 +103,19 @@ class Platform:
 
     @property
     def has_amd(self) -> bool:
-        """Whether an AMD GPU is what torch uses, or may be what it should use and cannot."""
+        """Whether torch uses an AMD GPU, or may fail to use one that is there."""
         if self.vendor == "emulated":
             return bool(self.rocm) or "/dev/kfd" in (self.device_files or ())
         return self.vendor == "amd"
 
     def to_dict(self) -> dict[str, Any]:
-        """What :meth:`from_dict` takes; fit for JSON."""
+        """The platform as JSON values, for :meth:`from_dict`."""
         found = asdict(self)
         return found | {name: list(found[name]) for name in _LISTS if found[name] is not None}
 
     @classmethod
     def from_dict(cls, given: Any) -> Platform:
-        """Of what JSON holds. All but ``vendor`` may be left out.
+        """Make a platform from JSON values. All but ``vendor`` may be left out.
 
         Raises:
             ArgumentError: an entry is missing, unknown, or not of its kind.
@@ -149,8 +150,9 @@ def read_platform(path: Path) -> Platform:
         given = given["platform"]
         if given is None:
             raise ArgumentError(
-                f"{path}: its platform is null, since gfxgraph doctor could not ask its machine; "
-                "its findings say why. Write down what you know of it: vendor, arch, rocm ..."
+                f"{path}: its platform is null, since gfxgraph doctor could not query that "
+                "machine; its findings say why. Write down what you know of it: vendor, arch, "
+                "rocm ..."
             )
     try:
         return Platform.from_dict(given)
@@ -190,7 +192,7 @@ def this_platform(environ: Mapping[str, str] = os.environ) -> Platform:
 
 
 def _refusal(name: str, value: Any) -> str | None:
-    """What entry ``name`` takes, where that is not ``value``."""
+    """The values that entry ``name`` takes, if ``value`` is not one of them."""
     if name == "vendor":
         ok, takes = value in _VENDORS, f"one of {', '.join(_VENDORS)}"
     elif name in _LISTS:
@@ -244,7 +246,7 @@ def _rocm_version(root: Path = Path("/")) -> str:
 
 
 def _hardware_arch(root: Path = Path("/")) -> str | None:
-    """What the kernel says of the GPUs; ``None`` where it says nothing, or they differ.
+    """The architecture of the GPUs that the kernel reports; ``None``: none, or they differ.
 
     The driver gives ``gfx_target_version 100301`` for gfx1031: two digits each for minor version
     and stepping, both hexadecimal in the name.

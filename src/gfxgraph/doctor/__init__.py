@@ -1,1 +1,1 @@
-"""What is wrong on this machine, what to set, and starting a program with it set."""
+"""Checks this machine, recommends variables, and starts programs with them."""

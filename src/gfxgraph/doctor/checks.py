@@ -26,17 +26,17 @@ _MAJORS = "https://github.com/ROCm/rocm-systems/pull/5686"
 
 @dataclass(frozen=True)
 class Finding:
-    """What a check found.
+    """The finding of a check.
 
     Attributes:
         check: the name of the check.
-        level: ``"error"``: graphs may be wrong or not work; ``"warning"``: in some uses, or a
-            setting does not do what it says; ``"info"``: to know; ``"ok"``: nothing is wrong.
-        text: what was found.
+        level: ``"error"``: graphs may be wrong or fail; ``"warning"``: they may in some uses, or a
+            setting has no effect; ``"info"``: good to know; ``"ok"``: nothing is wrong.
+        text: the finding.
         remedy: what to do; ``""``: nothing.
-        sources: links to where it is known from.
-        certain: ``False`` where the platform is not known precisely enough to be sure.
-        id: of a known issue; ``""``: it is none.
+        sources: links to its sources.
+        certain: ``False`` if the platform is not known precisely enough to be sure.
+        id: id of the known issue; ``""``: it is none.
     """
 
     check: str
@@ -57,18 +57,18 @@ def _device(platform: Platform) -> Iterator[Finding]:
         yield Finding(
             "device",
             "info",
-            "torch can use no GPU there; whether a driver shows one is not known.",
-            "gfxgraph doctor --json, run there, says it.",
+            "torch can use no GPU there. Whether a driver shows one is not known.",
+            "Run gfxgraph doctor --json there to find out.",
             certain=False,
         )
     elif not found:
         yield Finding(
             "device",
             "info",
-            "There is no GPU here. Told: versions, settings, and whether the emulated device "
-            "works. Not told: driver, known issues of a GPU, whether a real graph works.",
-            "gfxgraph doctor --platform FILE asks about another machine; FILE is what gfxgraph "
-            "doctor --json wrote there.",
+            "There is no GPU here. Checked: versions, settings, and whether the emulated device "
+            "works. Not checked: driver, known issues of a GPU, whether a real graph works.",
+            "gfxgraph doctor --platform FILE checks another machine; FILE is the output of "
+            "gfxgraph doctor --json there.",
         )
     elif platform.rocm == platform.cuda == "":
         yield Finding(
@@ -105,7 +105,8 @@ def _code_for(platform: Platform) -> Iterator[Finding]:
         yield Finding(
             "device",
             "warning",
-            f"What this torch was built for is not known; no official wheel has code for {arch}.",
+            f"It is not known which GPUs this torch was built for; no official wheel has code for "
+            f"{arch}.",
             f"Install a torch that is built for this GPU.{helps}",
             (override.source,),
             certain=False,
@@ -189,8 +190,8 @@ def _allocator(platform: Platform) -> Iterator[Finding]:
         yield Finding(
             "allocator",
             "warning",
-            f"torch reads {first}={value!r} alone, and {' and '.join(others)}, set to something "
-            "else, not at all.",
+            f"torch reads {first}={value!r} alone; it ignores {' and '.join(others)}, set to "
+            "something else.",
             "Set one of them.",
             (_FLAGS,),
         )
@@ -239,14 +240,14 @@ def _override(platform: Platform) -> Iterator[Finding]:
         yield Finding(
             "override",
             "info",
-            f"{name}={text} makes the runtime take the GPU for {asked}; what it really is, is "
+            f"{name}={text} makes the runtime take the GPU for {asked}; the real architecture is "
             "not known.",
             certain=False,
         )
     elif asked == real:
         # _environment says where another value is needed.
         if not any(one.name == name and one.value != text for one in recommended(platform)):
-            yield Finding("override", "info", f"{name}={text} is what the GPU is: not needed.")
+            yield Finding("override", "info", f"{name}={text} matches the GPU, and is not needed.")
     elif real[:-2] != asked[:-2]:
         yield Finding(
             "override",
@@ -260,8 +261,8 @@ def _override(platform: Platform) -> Iterator[Finding]:
         yield Finding(
             "override",
             "info",
-            f"{name}={text} makes the runtime take this {real} for a {asked}: known issues are "
-            f"those of {asked} and of {real}.",
+            f"{name}={text} makes the runtime take this {real} for a {asked}: the known issues of "
+            "both apply.",
         )
     if platform.rocm and within(platform.rocm, Range("7.14")):
         yield Finding(
@@ -293,8 +294,8 @@ def _environment(platform: Platform) -> Iterator[Finding]:
         harmless = remark.name == "AMD_LOG_LEVEL" and remark.value in ("1", "2")
         level: Level = "info" if harmless else "warning"
         yield Finding("environment", level, text, f"unset {remark.name}", (remark.source,))
-    # Those that avoid a known issue are in the finding of that issue; what code there is for the
-    # GPU is a finding of _code_for.
+    # Variables that avoid a known issue are in the finding of that issue. Code for the GPU is a
+    # finding of _code_for.
     avoiding = {name for match in issues_of(platform) for name in match.issue.variables}
     if platform.built_for is None:
         avoiding.add("HSA_OVERRIDE_GFX_VERSION")
@@ -317,8 +318,8 @@ def _packages(platform: Platform) -> Iterator[Finding]:
         yield Finding(
             "packages",
             "info",
-            "cuda-bindings is not installed: captures then run on streams of torch's pool, which "
-            "other code may be given too.",
+            "cuda-bindings is not installed: captures run on streams of torch's pool, which other "
+            "code may use too.",
             "pip install cuda-bindings",
         )
     if platform.vendor != "emulated" and platform.triton == "":
@@ -333,11 +334,11 @@ def _libraries(platform: Platform) -> Iterator[Finding]:
     yield Finding(
         "libraries",
         "info",
-        "Libraries make handles and workspaces at first use, which a capture forbids: without a "
+        "Libraries create handles and workspaces at first use, which a capture forbids: without a "
         f"warm-up, captures of fft, conv2d and matmul under autocast fail ({measured}). "
-        "linalg.inv, solve, svd, eigh and cholesky fail with one too.",
-        "graphed warms up, and runs the latter between two graphs. Warm up before captures of your "
-        "own, on the stream of the capture.",
+        "linalg.inv, solve, svd, eigh and cholesky fail even after a warm-up.",
+        "graphed warms up, and runs the latter between two graphs. Before captures of your own, "
+        "warm up on the stream of the capture.",
         certain=platform.vendor == "nvidia",
     )
 
@@ -347,7 +348,7 @@ def _known(platform: Platform) -> Iterator[Finding]:
         issue, level = match.issue, match.issue.severity
         text = issue.symptom
         if match.unknown:
-            # What may not be here at all is no reason to fail.
+            # An issue that may not apply at all is no reason to fail.
             level = "warning" if level == "error" else level
             text += f" Not certain: {'; '.join(match.unknown)}."
         if issue.variables and issue.variables.items() <= platform.variables.items():
@@ -364,7 +365,7 @@ def _known(platform: Platform) -> Iterator[Finding]:
 
 
 def _by_run(set_to: str | None) -> str:
-    """What ``gfxgraph run`` does with a variable that should be set to something else."""
+    """How ``gfxgraph run`` handles a variable that should have another value."""
     if set_to is None:
         return "gfxgraph run sets it"
     return f"it is set to {set_to!r}, which gfxgraph run leaves"

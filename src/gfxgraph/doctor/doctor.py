@@ -1,4 +1,4 @@
-"""``gfxgraph doctor``: what a machine is, whether a graph works, what is known to go wrong."""
+"""``gfxgraph doctor``: describes the machine, tries a graph, lists known problems."""
 
 from __future__ import annotations
 
@@ -23,13 +23,14 @@ Check = Callable[[Platform], Iterable[Finding]]
 
 @dataclass(frozen=True)
 class Diagnosis:
-    """What :func:`diagnose` finds.
+    """The result of :func:`diagnose`.
 
     Attributes:
-        platform: the machine; ``None`` where it could not be asked.
+        platform: the machine; ``None`` if it could not be queried.
         here: whether it is this machine.
-        findings: what was found, the worst first.
-        health: what :func:`gfxgraph.health_check` said; ``None``: it was not asked or did not end.
+        findings: the findings, the worst first.
+        health: the result of :func:`gfxgraph.health_check`; ``None``: it did not run or did not
+            end.
     """
 
     platform: Platform | None
@@ -43,7 +44,7 @@ class Diagnosis:
         return max((_ORDER[one.level] for one in self.findings), default=0)
 
     def to_dict(self) -> dict[str, Any]:
-        """What ``--json`` prints."""
+        """The diagnosis for ``--json``."""
         return {
             "schema": SCHEMA,
             "status": ("ok", "warning", "error")[self.status],
@@ -63,11 +64,11 @@ def diagnose(
     """Run all checks; one that raises becomes a finding.
 
     Args:
-        platform: the machine to ask about; ``None``: that of ``probe``.
-        probe: what this machine answered; ``None``: another machine is asked about, and only what
-            can be said without running anything there is.
+        platform: the machine to check; ``None``: that of ``probe``.
+        probe: the answer of this machine; ``None``: check another machine, without running anything
+            there.
         checks: name -> check, default all.
-        saved: what was found on the other machine, as :func:`saved_health` gives it.
+        saved: the findings of the other machine about a graph, from :func:`saved_health`.
     """
     findings = list(saved)
     if probe is not None:
@@ -83,8 +84,8 @@ def diagnose(
                     name,
                     "warning",
                     f"This check failed: {type(error).__name__}: {error}",
-                    "Its subject was not looked at. Please report it, with the output of "
-                    "gfxgraph doctor --json.",
+                    "Its subject was not checked. Please report it, with the output of gfxgraph "
+                    "doctor --json.",
                 )
             )
     findings.sort(key=lambda one: -_ORDER[one.level])
@@ -93,10 +94,10 @@ def diagnose(
 
 
 def saved_health(path: Path) -> list[Finding]:
-    """What ``gfxgraph doctor --json`` wrote of a small graph on its machine; else nothing.
+    """The finding about a small graph in the output of ``gfxgraph doctor --json``, if any.
 
     Raises:
-        ArgumentError: it is not as doctor writes it.
+        ArgumentError: the file is not as doctor writes it.
     """
     findings = json.loads(path.read_text(encoding="utf-8")).get("findings", [])
     try:
@@ -116,8 +117,8 @@ def _health(probe: Probe) -> list[Finding]:
                 "health",
                 "error",
                 probe.problem,
-                "See whether a plain torch.cuda.CUDAGraph works in a new process; the driver's log "
-                "(dmesg) may say more.",
+                "Try a plain torch.cuda.CUDAGraph in a new process; the driver's log (dmesg) may "
+                "say more.",
             )
         ]
     health = probe.health

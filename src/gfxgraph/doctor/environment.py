@@ -1,7 +1,7 @@
-"""Environment variables: what to set on a platform and why, and what is set to no effect.
+"""Environment variables: which to set on a platform and why, and which are set without effect.
 
-They are read once, when the runtime starts, so they have to be there before the program is.
-Which ones the HIP runtime reads was taken from its table of flags.
+The runtime reads them once, when it starts, so they have to be set before the program starts. Which
+ones the HIP runtime reads is known from its table of flags.
 """
 
 from __future__ import annotations
@@ -45,10 +45,10 @@ class Variable:
     Attributes:
         name: its name.
         value: what to set it to.
-        reason: what it avoids.
-        source: link to where that was reported.
+        reason: the problem that it avoids.
+        source: link to the report.
         certain: whether the platform needs it; ``False`` where a version is known only in part.
-        set_to: what it is set to now, ``None`` if it is not.
+        set_to: its present value, ``None`` if it is not set.
     """
 
     name: str
@@ -61,13 +61,13 @@ class Variable:
 
 @dataclass(frozen=True)
 class Remark:
-    """A variable that is set and does not do what it is set for, or does it at a price.
+    """A variable that is set without effect, or at a price.
 
     Attributes:
         name: its name.
-        value: what it is set to.
-        text: what it does and does not.
-        source: where that is known from.
+        value: its value.
+        text: its real effect.
+        source: link to the source of that.
     """
 
     name: str
@@ -77,7 +77,7 @@ class Remark:
 
 
 def recommended(platform: Platform) -> list[Variable]:
-    """What to set on ``platform``; each with a reason and a source."""
+    """The variables to set on ``platform``, each with a reason and a source."""
     found = [
         Variable(name, value, one.symptom, one.links[0], not match.unknown, _set(platform, name))
         for match in issues_of(platform)
@@ -113,7 +113,7 @@ def as_gfx1030(platform: Platform) -> Variable | None:
 
 
 def remarks(platform: Platform) -> list[Remark]:
-    """What is set on ``platform`` to no effect."""
+    """The variables that are set on ``platform`` without effect."""
     return [
         Remark(name, platform.variables[name], text, source)
         for name, text, source in _no_effect(platform)
@@ -122,7 +122,7 @@ def remarks(platform: Platform) -> list[Remark]:
 
 
 def slowing(platform: Platform) -> list[Remark]:
-    """What is set on ``platform`` to look for faults, and slows every program."""
+    """The variables for debugging that are set on ``platform`` and slow every program."""
     return [
         Remark(name, platform.variables[name], text, source)
         for name, text, source in _for_debugging(platform)
@@ -131,7 +131,7 @@ def slowing(platform: Platform) -> list[Remark]:
 
 
 def script(platform: Platform, shell: Shell = "sh") -> str:
-    """Lines for a shell that set what is recommended; all else is comments.
+    """Shell lines that set the recommended variables; all other lines are comments.
 
     >>> eval "$(gfxgraph env)"                    # sh, bash, zsh
     >>> gfxgraph env --shell fish | source
@@ -140,8 +140,8 @@ def script(platform: Platform, shell: Shell = "sh") -> str:
     lines = []
     for one in recommended(platform):
         if one.set_to not in (None, one.value):
-            lines.append(f"# {one.name} is {one.set_to!r} now, which this replaces:")
-        maybe = "" if one.certain else "Perhaps needed, the version is known only in part: "
+            lines.append(f"# replaces {one.name}={one.set_to!r}:")
+        maybe = "" if one.certain else "Perhaps needed (the version is known only in part): "
         lines.append(f"{_assignment(one, shell)}  # {maybe}{one.reason} {one.source}")
     if not lines:
         lines.append(f"# Nothing to set: no known issue of {_called(platform)} is avoided by it.")
@@ -165,8 +165,7 @@ def _no_effect(platform: Platform) -> Iterator[tuple[str, str, str]]:
         yield name, "Nothing reads it: it is not among the flags of the HIP runtime.", _FLAGS
     yield (
         "PYTORCH_ROCM_ARCH",
-        "It is read when torch or an extension is compiled; on a wheel that is already built it "
-        "has no effect.",
+        "It counts when torch or an extension is compiled; it has no effect on an installed wheel.",
         "https://github.com/pytorch/pytorch/pull/61706",
     )
     if not platform.has_amd:
@@ -180,7 +179,7 @@ def _no_effect(platform: Platform) -> Iterator[tuple[str, str, str]]:
     elif platform.variables.get("AMD_SERIALIZE_KERNEL", "0") != "0":
         yield (
             "AMD_SERIALIZE_KERNEL",
-            "It does not serialize the replay of a graph; it only slows what runs eagerly. To find "
+            "It does not serialize the replay of a graph; it only slows eager execution. To find "
             "the replay that fails: gfxgraph.enable(debug=True).",
             _FLAGS,
         )
@@ -188,9 +187,9 @@ def _no_effect(platform: Platform) -> Iterator[tuple[str, str, str]]:
 
 def _for_debugging(platform: Platform) -> Iterator[tuple[str, str, str]]:
     blocking = (
-        "Each launch of a kernel waits until the device is done: what runs eagerly is slow, so a "
-        "graph looks better against it than it is. Inside a replay no kernel is launched alone. To "
-        "find the replay that fails: gfxgraph.enable(debug=True)."
+        "Each kernel launch waits for the device. That slows eager execution, so a graph looks "
+        "better than it is. Kernels inside a replay are not launched alone. To find the replay "
+        "that fails: gfxgraph.enable(debug=True)."
     )
     if platform.vendor == "nvidia":
         yield "CUDA_LAUNCH_BLOCKING", blocking, _CUDA
@@ -200,18 +199,19 @@ def _for_debugging(platform: Platform) -> Iterator[tuple[str, str, str]]:
     yield (
         "AMD_LOG_LEVEL",
         "The HIP runtime writes a log, from level 3 on a line for each call. That slows eager "
-        "execution, which makes many calls, more than a replay, which is one: measure without it.",
+        "execution, which makes many calls, more than a replay, which is one call: measure "
+        "without it.",
         _FLAGS,
     )
     yield (
         "AMD_SERIALIZE_COPY",
-        "Copies wait for what is before them or for the device: those of inputs to a graph as well "
+        "Copies wait for earlier work or for the device: the copies of inputs to a graph as well "
         "as those of eager execution.",
         _FLAGS,
     )
     yield (
         "DEBUG_HIP_GRAPH_DOT_PRINT",
-        "The HIP runtime writes a file for each graph that is made.",
+        "The HIP runtime writes a file for each graph.",
         _FLAGS,
     )
 

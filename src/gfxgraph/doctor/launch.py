@@ -1,7 +1,7 @@
-"""``gfxgraph run``: a program in a process of its own, with the variables set before it starts.
+"""``gfxgraph run``: starts a program with the recommended variables set.
 
-The process is replaced by a fresh Python, in which :func:`main` imports gfxgraph, which enables
-itself (``GFXGRAPH=1``), and then runs the program as ``python`` would: ``__main__``, ``sys.argv``,
+It replaces the process by a fresh Python. There :func:`main` imports gfxgraph, which enables itself
+(``GFXGRAPH=1``), and then runs the program as ``python`` would: ``__main__``, ``sys.argv``,
 ``sys.path``, exit status, signals and standard streams are the program's own.
 """
 
@@ -42,7 +42,7 @@ _FLAG = re.compile(r"-[bBdEiIOPqRsSuv]+|-[XW].+")
 
 
 def refuse(target: str, module: bool) -> None:
-    """Refuse a script that cannot be run, before anything is started.
+    """Refuse a script that cannot be run, before starting anything.
 
     Raises:
         ArgumentError: there is no such file, or it is a folder without ``__main__.py``.
@@ -63,23 +63,23 @@ def refuse(target: str, module: bool) -> None:
 
 
 def environment_of(variables: Sequence[Variable], environ: Mapping[str, str]) -> dict[str, str]:
-    """``environ`` with what it lacks of ``variables``, and with ``GFXGRAPH=1``.
+    """``environ`` with ``GFXGRAPH=1`` and those of ``variables`` that it lacks.
 
-    What is set stays as it is, also where it is set to nothing.
+    Variables that are set keep their values, even empty ones.
     """
     return {"GFXGRAPH": "1"} | {one.name: one.value for one in variables} | dict(environ)
 
 
 def prepared(environ: Mapping[str, str] = os.environ) -> dict[str, str]:
-    """``environ`` with what this machine needs.
+    """``environ`` with the variables that this machine needs.
 
-    What is set here, what is left at another value, and what is set to no effect is said on
-    standard error.
+    It reports on standard error which variables it sets, which keep another value, and which have
+    no effect.
 
     A device that does not answer needs nothing: the program itself will say why it cannot run.
 
     Raises:
-        SettingError: a variable holds what gfxgraph could not be enabled with.
+        SettingError: a variable holds a value with which gfxgraph cannot be enabled.
     """
     try:
         platform = this_platform(environ)
@@ -118,7 +118,7 @@ def start(
         args: its arguments.
         environ: its environment.
         module: whether ``target`` is a module.
-        replace: replace this process; else start another one, and exit with its status. Default:
+        replace: replace this process; else start a new one, and exit with its status. Default:
             replace it where the system can (Windows cannot).
     """
     root = str(Path(__file__).parents[2])
@@ -172,12 +172,12 @@ def _run_script(target: str) -> None:
 def _run_module(name: str) -> None:
     found = _found(name)
     if found.submodule_search_locations is not None:
-        _found(f"{name}.__main__")  # what is run of a package
+        _found(f"{name}.__main__")  # the module that runs for a package
     runpy.run_module(name, run_name="__main__", alter_sys=True)
 
 
 def _found(name: str) -> ModuleSpec:
-    """The module, once its parents are imported; what they raise is the program's own."""
+    """The module, after importing its parents; their errors are the program's own."""
     parent = "" if name.startswith(".") else name.rpartition(".")[0]
     try:
         if parent:
@@ -199,7 +199,7 @@ def _no_module(problem: str) -> NoReturn:
 
 
 def _begin_in_the_program(error: BaseException) -> None:
-    """Have the traceback of ``error`` shown without what called the program.
+    """Show the traceback of ``error`` without the frames that called the program.
 
     It has to be raised all the same: Python ends a process by SIGINT for a KeyboardInterrupt that
     nothing catches, and every frame that it passes is added to its traceback.

@@ -1,4 +1,4 @@
-"""Ask this machine in another process: a driver that crashes or hangs takes only that along."""
+"""Queries this machine in another process, which a driver may crash or hang."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from ..errors import ArgumentError
 
 __all__ = ["Probe", "probe"]
 
-# argv: a malformed setting is to be a finding, not to end this process when it imports gfxgraph.
+# argv: a malformed setting should become a finding, not end this process at its import of gfxgraph.
 _CODE = """\
 import sys
 sys.path[:], sys.argv[:] = {path!r}, ["gfxgraph"]
@@ -26,10 +26,10 @@ main()
 
 @dataclass(frozen=True)
 class Probe:
-    """What the machine answered.
+    """The answer of the machine.
 
     Attributes:
-        platform: what it is; ``None`` where it did not say.
+        platform: the machine; ``None`` if it did not answer.
         health: result of :func:`gfxgraph.health_check`; ``None`` where there is none.
         problem: why one of them is missing.
     """
@@ -40,11 +40,11 @@ class Probe:
 
 
 def probe(command: Sequence[str] | None = None, timeout: float = 180) -> Probe:
-    """Ask this machine.
+    """Query this machine.
 
     Args:
         command: prints a platform and the result of a health check, a line each; default our own.
-        timeout: seconds after which it is taken to hang.
+        timeout: seconds after which it counts as hanging.
     """
     command = command or [sys.executable, "-c", _CODE.format(path=sys.path)]
     problem = ""
@@ -64,7 +64,7 @@ def probe(command: Sequence[str] | None = None, timeout: float = 180) -> Probe:
     else:
         text = done.stdout
         if done.returncode:
-            last = (done.stderr.strip().splitlines() or ["it said nothing"])[-1]
+            last = (done.stderr.strip().splitlines() or ["no message"])[-1]
             problem = f"ended by {_ending(done.returncode)}: {last}"
     platform, health = _lines(text)
     if health is None:
@@ -85,7 +85,7 @@ def main() -> None:
 
 
 def _lines(text: str) -> tuple[Platform | None, dict[str, Any] | None]:
-    """Each of the two that is there; other output (of libraries) is passed over."""
+    """The two results, as far as they are there; ignores other output (of libraries)."""
     platform, health = None, None
     for line in text.splitlines():
         try:

@@ -1,4 +1,4 @@
-"""A diagnosis, for a terminal."""
+"""Shows a diagnosis in a terminal."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from ..analyze.report import counted
 from ..device.platform import Platform
+from ..tables import counted
 from .checks import Finding, Level
 from .doctor import Diagnosis
 
@@ -37,7 +37,7 @@ def show(diagnosis: Diagnosis, console: Console) -> None:
         console.print(table)
     if not diagnosis.here:
         console.print()
-        _print(console, "", "Asked about another machine: nothing was run there now.")
+        _print(console, "", "Checked from a file about another machine; nothing was run there.")
     for finding in diagnosis.findings:
         console.print()
         _show_finding(finding, console)

@@ -15,12 +15,12 @@ from dataclasses import dataclass
 
 import torch
 
-from ..errors import CaptureError, VerificationError
+from ..errors import CaptureError, VerificationError, one_line
 from ..interpose.dynamo import compiled_code, without_graphs_of_inductor
 from ..interpose.source import Source
 from ..record.collectives import refused
 from ..record.effects import Unexpected, nobody_else_holds, storage_key
-from ..record.explain import explain, one_line, some
+from ..record.explain import explain, some
 from ..record.journal import Journal
 from ..stats import log
 from .captured import CapturedGraph

@@ -81,7 +81,7 @@ class NativeGraph(_Base):  # type: ignore[misc]
         self._is_captured = False
         self._has_failed = False
         #: What the capture under way issued, and what ends looking at that.
-        self._issued = collectives.Watched()
+        self._issued = collectives.Issued()
         self._look_away: Callable[[], None] = _nothing
         # The next three are for BridgedCUDAGraph.capture().
         #: What answers a replay in place of the graph, given ``batch_size`` and the other sizes.
@@ -142,8 +142,8 @@ class NativeGraph(_Base):  # type: ignore[misc]
         self._capture_stream, self._capture_index, self._capture_pool = stream, index, handle
         self._compiled_before = frames_compiled()
         # On the emulated device a replay would send nothing.
-        self._issued = collectives.Watched(lambda: device.kind == "emulated")
-        self._look_away = collectives.watch(self._issued)
+        self._issued = collectives.Issued(lambda: device.kind == "emulated")
+        self._look_away = collectives.observe(self._issued)
         self.owns_pool = pool is None
         self._liveness = None
         # Our own captures keep alive what they read.

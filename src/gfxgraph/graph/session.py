@@ -16,12 +16,12 @@ from typing import Any, Literal, TypeAlias
 import torch
 
 from ..compiling.rng import tell_if_compiled
-from ..errors import CaptureError, GfxGraphError, VerificationError
+from ..errors import CaptureError, GfxGraphError, VerificationError, one_line
 from ..interpose.cuda_calls import listening
 from ..interpose.dynamo import frames_compiled
 from ..interpose.source import users_line_of
 from ..record.effects import overwrite, storage_key
-from ..record.explain import explain, one_line
+from ..record.explain import explain
 from ..record.journal import Journal, Judge
 from ..record.recorder import Recorder, Recording
 from ..record.rules import RULES
@@ -211,7 +211,7 @@ class CaptureSession:
         host.begin()
         with (
             no_side_effects(lambda: recorder.quiet > 0),
-            listening(recorder.heard, answer_capturing=True),
+            listening(recorder.observe, answer_capturing=True),
             recorder.watching(),
             self.journal.playing(),
         ):
@@ -340,7 +340,7 @@ class CaptureSession:
                 pool.on_stream(),
                 no_garbage_collection(),
                 self.other_inputs() if confirms else nullcontext(),
-                listening(tracer.heard) if listen else nullcontext(),
+                listening(tracer.observe) if listen else nullcontext(),
             ):
                 last = self._run_into(tracer, around, sees=recording is not None)
             device.clear_library_workspaces()

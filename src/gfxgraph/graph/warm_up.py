@@ -14,11 +14,11 @@ from typing import Any
 import torch
 
 from ..device import Device
-from ..errors import CaptureError, CompileError
+from ..errors import CaptureError, CompileError, one_line
 from ..interpose.host_reads import HostReads
 from ..interpose.patch import substitute
 from ..record.effects import UndoLog, storage_key
-from ..record.explain import explain, one_line, some
+from ..record.explain import explain, some
 from ..record.recorder import Event, Recording
 from ..record.side_effects import no_side_effects
 from .compare import Tensors

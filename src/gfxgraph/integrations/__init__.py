@@ -1,1 +1,1 @@
-"""Other libraries through graphs; a module for each, imported only when it is asked for."""
+"""Graphs for other libraries: a module for each, imported on first use."""

@@ -1,4 +1,4 @@
-"""Pipelines of ``diffusers``: the denoiser from a graph a step, or the whole loop as one graph."""
+"""Pipelines of ``diffusers``: the denoiser as a graph for each step, or the loop as one graph."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from ..errors import ArgumentError
 
 __all__ = ["DenoiseLoop", "GraphedComponents", "denoise_loop", "use_graphs"]
 
-# What a pipeline calls in each step, by the names that diffusers gives to it.
+# The modules that a pipeline calls in each step, by their names in diffusers.
 _DENOISERS = ("unet", "transformer", "transformer_2", "prior", "controlnet")
 
 
@@ -27,9 +27,9 @@ def use_graphs(pipe: Any, *components: str, **options: Any) -> GraphedComponents
 
     ``pipe(...)`` is called as before. The scheduler stays in Python, where it counts its steps;
     the timestep and the prompt embeddings are inputs of the graph, and the guidance scale is
-    applied after it. Another image size, another number of images, or guidance switched on or off
-    is a graph of its own. After ``pipe.to(...)``, and when a LoRA is loaded, fused or switched,
-    the graph is captured again.
+    applied after it. Each image size, each number of images, and guidance on or off has its own
+    graph. After ``pipe.to(...)``, and when a LoRA is loaded, fused or switched, the graph is
+    captured again.
 
     >>> use_graphs(pipe)                       # for good
     >>> with use_graphs(pipe, "unet", "vae.decoder") as graphs:
@@ -44,11 +44,11 @@ def use_graphs(pipe: Any, *components: str, **options: Any) -> GraphedComponents
             sizes to keep.
 
     Returns:
-        What undoes it, and is a context manager that does so at its end.
+        An object to undo it, which is also a context manager that undoes it at its end.
 
     Raises:
         ArgumentError: a component is missing or no module, or its ``forward`` was replaced or
-            compiled before, by hooks that offload or cache or by an earlier call.
+            compiled before: by hooks that offload or cache, or by an earlier call.
     """
     names = components or tuple(name for name in _DENOISERS if _module(pipe, name) is not None)
     if not names:
@@ -75,20 +75,20 @@ class GraphedComponents:
             module.forward = self._forwards[name]
 
     def stats(self) -> dict[str, GraphedStats]:
-        """What each component has done; see :class:`~gfxgraph.GraphedStats`."""
+        """The counts of each component; see :class:`~gfxgraph.GraphedStats`."""
         return {name: graph.stats() for name, graph in self._graphs.items()}
 
     def undo(self) -> None:
         """Give the components their own ``forward`` back, and release the graphs.
 
         Raises:
-            ArgumentError: something replaced a ``forward`` since, and has to be undone first.
+            ArgumentError: something has replaced a ``forward`` since; undo that first.
         """
         for name, module in self._modules.items():
             if vars(module).get("forward") is not self._forwards[name]:
                 raise ArgumentError(
-                    f"undo(): the forward of {name!r} was replaced after use_graphs(). Remove "
-                    "what did that (hooks that offload or cache) first."
+                    f"undo(): the forward of {name!r} was replaced after use_graphs(). Remove its "
+                    "replacement (hooks that offload or cache) first."
                 )
         for module in self._modules.values():
             del module.forward
@@ -104,7 +104,8 @@ class GraphedComponents:
 
 
 Predict = Callable[..., Tensor]
-"""``predict(denoiser, latents, timestep, **conditions)``: what ``scheduler.step`` takes."""
+"""``predict(denoiser, latents, timestep, **conditions)``: returns the input of
+``scheduler.step``."""
 
 
 def denoise_loop(
@@ -122,28 +123,28 @@ def denoise_loop(
     >>> latents = loop(noise, guidance_scale=7.5, encoder_hidden_states=embeddings)
 
     The loop is that of the text-to-image pipelines: guidance, prediction, ``scheduler.step``.
-    The timesteps are set here, once. Each run begins with a copy of the scheduler as it was then,
-    so what it keeps in Python (its step index, the outputs of earlier steps) starts anew each
-    time, and a scheduler that the pipeline shares is left alone. Where a scheduler does what no
-    graph can hold, the loop runs eagerly and says why, as with :func:`~gfxgraph.graphed`.
+    This call sets the timesteps once. Each run begins with a copy of the scheduler in that state,
+    so its Python state (step index, outputs of earlier steps) starts anew each time, and the
+    pipeline's own scheduler does not change. If no graph can hold the scheduler's work, the loop
+    runs eagerly and says why, as with :func:`~gfxgraph.graphed`.
 
     Args:
         pipe: the pipeline, or ``(denoiser, scheduler)``. Move it to its device before.
         num_inference_steps: steps of the loop.
         predict: ``predict(denoiser, latents, timestep, **conditions)`` calls the denoiser and
-            returns what ``scheduler.step`` takes. Default: as the pipelines do for
+            returns the input of ``scheduler.step``. Default: as in the pipelines for
             ``UNet2DModel``, ``UNet2DConditionModel``, ``DiTTransformer2DModel``,
             ``SD3Transformer2DModel`` and ``FluxTransformer2DModel``.
-        schedule: more for ``scheduler.set_timesteps``, such as ``sigmas`` and ``mu``.
-        step: more for ``scheduler.step``, such as ``eta`` or a ``generator``.
+        schedule: further arguments of ``scheduler.set_timesteps``, such as ``sigmas`` and ``mu``.
+        step: further arguments of ``scheduler.step``, such as ``eta`` or a ``generator``.
         options: of :func:`~gfxgraph.graphed`.
 
     Returns:
-        A callable over latents, guidance scale and conditions.
+        A callable of latents, guidance scale and conditions.
 
     Raises:
-        ArgumentError: the pipeline has no denoiser or several, its class is not known and there
-            is no ``predict``, or the scheduler's ``step`` takes something else.
+        ArgumentError: the pipeline has no denoiser or several, its class is not known and there is
+            no ``predict``, or the scheduler's ``step`` has another signature.
     """
     denoiser, scheduler = pipe if isinstance(pipe, tuple) else _parts(pipe)
     step = step or {}
@@ -160,7 +161,7 @@ def denoise_loop(
         raise ArgumentError(
             f"denoise_loop(): how to call a {type(denoiser).__name__} is not known (some scale the "
             "timestep, some predict a variance). Pass predict=lambda denoiser, latents, timestep, "
-            "**conditions: ..., as its pipeline does it."
+            "**conditions: ..., as in its pipeline."
         )
     scheduler = copy.deepcopy(scheduler)
     device = next(denoiser.parameters()).device
@@ -179,8 +180,8 @@ class DenoiseLoop:
         step: Mapping[str, Any],
         options: Mapping[str, Any],
     ) -> None:
-        # Of the package of ``predict`` and a method of the denoiser: what these two reach, weights
-        # and variables, is what the graph is watched for.
+        # It belongs to the package of ``predict`` and is a method of the denoiser, so that the
+        # guard watches the weights and variables that these two reach.
         @functools.wraps(predict, assigned=["__module__"], updated=[])
         def denoise(denoiser: Any, latents: Tensor, scale: Tensor | None, **given: Any) -> Tensor:
             own = _as_set(scheduler)
@@ -205,10 +206,10 @@ class DenoiseLoop:
         Args:
             latents: normal noise, as drawn; it is scaled as the scheduler wants it.
             guidance_scale: of classifier-free guidance, an input of the graph: a number, or a
-                tensor that broadcasts over the latents. The denoiser then gets the batch twice,
-                and ``conditions`` have to be for twice the batch, the unconditional half first.
+                tensor that broadcasts over the latents. The denoiser then gets the batch twice, and
+                ``conditions`` need twice the batch, the unconditional half first.
                 Default: none.
-            conditions: what else the denoiser takes, by the names of its ``forward``, such as
+            conditions: further arguments of the denoiser's ``forward``, such as
                 ``encoder_hidden_states``; all tensors are inputs of the graph.
 
         Returns:
@@ -224,7 +225,7 @@ class DenoiseLoop:
         return self._call(self._graph.__wrapped__, latents, guidance_scale, conditions)
 
     def stats(self) -> GraphedStats:
-        """What the loop has done; see :class:`~gfxgraph.GraphedStats`."""
+        """The counts of the loop; see :class:`~gfxgraph.GraphedStats`."""
         return self._graph.stats()
 
     def reset(self) -> None:
@@ -272,7 +273,7 @@ def _unfit(module: torch.nn.Module | None) -> str | None:
             "torch.compile (compile parts of it instead: compile_repeated_blocks())."
         )
     if module._compiled_call_impl is not None:
-        return "compile() makes it pass by its forward. Compile parts: compile_repeated_blocks()."
+        return "after compile() it bypasses its forward. Compile parts: compile_repeated_blocks()."
     return None
 
 
@@ -284,9 +285,9 @@ def _forward(module: torch.nn.Module, graph: Graphed[..., Any]) -> Callable[...,
 
     @functools.wraps(own)
     def forward(self: torch.nn.Module, *args: Any, **kwargs: Any) -> Any:
-        if self is not module:  # a deep copy, which has weights of its own
+        if self is not module:  # a deep copy, with weights of its own
             return own(self, *args, **kwargs)
-        # A timestep that is a number would be a graph of its own in each step.
+        # With a number as timestep, each step would need its own graph.
         if 0 <= place < len(args):
             args = (*args[:place], _as_tensor(args[place]), *args[place + 1 :])
         elif "timestep" in kwargs:
@@ -297,14 +298,14 @@ def _forward(module: torch.nn.Module, graph: Graphed[..., Any]) -> Callable[...,
 
 
 def _as_tensor(timestep: Any) -> Any:
-    """A timestep as the tensor that diffusers makes of it."""
+    """The timestep as the tensor that diffusers would make of it."""
     if type(timestep) not in (int, float):
         return timestep
     return torch.tensor(timestep, dtype=torch.int64 if type(timestep) is int else torch.float64)
 
 
 def _as_set(scheduler: Any) -> Any:
-    """A scheduler to run with that leaves ``scheduler`` as it is."""
+    """A copy of ``scheduler`` for one run."""
     own = copy.copy(scheduler)
     for name, value in vars(scheduler).items():
         if isinstance(value, (list, dict, set)):
@@ -331,7 +332,7 @@ def _predict(denoiser: Any, latents: Tensor, t: Tensor, **conditions: Any) -> Te
 
 
 def _predict_dit(denoiser: Any, latents: Tensor, t: Tensor, **conditions: Any) -> Tensor:
-    # What follows the channels of the latents is a learned variance, which its pipeline drops.
+    # After the channels of the latents comes a learned variance, which its pipeline drops.
     return _predict(denoiser, latents, t, **conditions)[:, : latents.shape[1]]
 
 

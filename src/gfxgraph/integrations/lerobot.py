@@ -1,6 +1,6 @@
 """Policies of LeRobot: ``select_action`` and ``predict_action_chunk`` from one graph.
 
-What the policies look like is that of LeRobot 0.6.1.
+It knows the policies of LeRobot 0.6.1.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from ..errors import ArgumentError
 
 __all__ = ["GraphedPolicy", "use_graphs"]
 
-# The method that does all the work of the device for a chunk of actions, by the policy's name:
-# image and language prefix with its cache, and all denoise steps.
+# The method with all device work for a chunk of actions, by the policy's name: image and language
+# prefix with its cache, and all denoise steps.
 _METHODS = {
     "act": "model.forward",
     "diffusion": "diffusion.generate_actions",
@@ -30,15 +30,16 @@ _METHODS = {
 
 
 def use_graphs(policy: Any, method: str | None = None, **options: Any) -> GraphedPolicy:
-    """Let a policy of LeRobot compute its chunks of actions from a graph; its code stays as it is.
+    """Let a policy of LeRobot compute its chunks of actions from a graph, without changes to its
+    code.
 
     ``policy.select_action(batch)`` and ``policy.predict_action_chunk(batch)`` are called as before.
     Images, state and language are copied into the static inputs of one graph, which holds the
-    prefix and all denoise steps; the noise is drawn inside, from the generator that eager execution
-    draws from, or passed. Another batch size, another length of the language, another
-    ``num_steps`` or other options of a call (``inference_delay``) are graphs of their own, also
-    with real-time chunking: a small pi0 of LeRobot 0.6.1 with it gave, under ``torch.no_grad()`` on
-    the emulated device, what eager execution gives.
+    prefix and all denoise steps; the noise is drawn inside, from the same generator as in eager
+    execution, or passed. Each batch size, each length of the language, each ``num_steps`` and each
+    set of options of a call (``inference_delay``) has its own graph, also with real-time chunking:
+    with it, a small pi0 of LeRobot 0.6.1 equalled eager execution, under ``torch.no_grad()`` on the
+    emulated device.
 
     >>> use_graphs(policy)                    # for good
     >>> with use_graphs(policy) as graphs:
@@ -53,7 +54,7 @@ def use_graphs(policy: Any, method: str | None = None, **options: Any) -> Graphe
         options: of :func:`~gfxgraph.graphed`.
 
     Returns:
-        What undoes it, and is a context manager that does so at its end.
+        An object to undo it, which is also a context manager that undoes it at its end.
 
     Raises:
         ArgumentError: the policy is not known and ``method`` is not given, it has no such method,
@@ -64,8 +65,9 @@ def use_graphs(policy: Any, method: str | None = None, **options: Any) -> Graphe
         method = _METHODS.get(str(getattr(policy, "name", "")))
         if method is None:
             raise ArgumentError(
-                f"use_graphs({kind}): expected a policy named {', '.join(sorted(_METHODS))}. Of "
-                'another say which method computes the actions: method="model.sample_actions".'
+                f"use_graphs({kind}): expected a policy named {', '.join(sorted(_METHODS))}. For "
+                "another policy name the method that computes the actions: "
+                'method="model.sample_actions".'
             )
     *path, name = method.split(".")
     try:
@@ -73,8 +75,8 @@ def use_graphs(policy: Any, method: str | None = None, **options: Any) -> Graphe
         found = getattr(owner, name)
     except AttributeError as error:
         raise ArgumentError(
-            f"use_graphs({kind}): it has no {method}. If this is another version of LeRobot, say "
-            "with method= which one computes the actions."
+            f"use_graphs({kind}): it has no {method}. If this is another version of LeRobot, name "
+            "the method that computes the actions with method=."
         ) from error
     if isinstance(vars(owner).get(name), Graphed):
         raise ArgumentError(f"use_graphs({kind}): {method} runs from a graph already.")
@@ -102,14 +104,14 @@ class GraphedPolicy:
             vars(policy).setdefault("eval", self._eval)
 
     def stats(self) -> GraphedStats:
-        """What has been captured and replayed; see :class:`~gfxgraph.GraphedStats`."""
+        """The counts of captures and replays; see :class:`~gfxgraph.GraphedStats`."""
         return self._graph.stats()
 
     def undo(self) -> None:
         """Give the policy its own method back, and release the graphs.
 
         Raises:
-            ArgumentError: something replaced the method since, and has to be undone first.
+            ArgumentError: something has replaced the method since; undo that first.
         """
         if vars(self._owner).get(self._name) is not self._graph:
             raise ArgumentError(
@@ -133,7 +135,7 @@ class GraphedPolicy:
 def _eval(policy: torch.nn.Module) -> torch.nn.Module:
     """``policy.eval()``, which the policies call for each chunk: 1.6 ms of a pi0 on a CPU.
 
-    It sets an attribute of each module; looking whether there is anything to set takes 0.2 ms.
+    It sets an attribute of each module; checking whether anything is to be set takes 0.2 ms.
     """
     todo = [policy]
     while todo:
@@ -145,10 +147,10 @@ def _eval(policy: torch.nn.Module) -> torch.nn.Module:
 
 
 def _with_scheduler_kept(owner: Any, method: Callable[..., Any]) -> Callable[..., Any]:
-    """``method`` without a trace in the scheduler of a diffusion policy.
+    """``method``, leaving no trace in the scheduler of a diffusion policy.
 
-    It sets the same timesteps anew in each call, and may count its steps: state in Python that a
-    replay would not change. Put back after each call, no call depends on the one before.
+    The scheduler sets the same timesteps in each call, and may count its steps: Python state that a
+    replay would not change. We restore it after each call, so no call depends on the one before.
     """
     scheduler = getattr(owner, "noise_scheduler", None)
     if scheduler is None:
@@ -179,8 +181,8 @@ def _warn_of_versions() -> None:
         if requirement.name == "transformers" and installed not in requirement.specifier:
             warnings.warn(
                 f"this LeRobot asks for transformers{requirement.specifier}, and {installed} is "
-                "installed: pi0 and pi05 fail there on an argument cache_position. Install what "
-                "it asks for.",
+                "installed: pi0 and pi05 fail there on an argument cache_position. Install the "
+                "version that it asks for.",
                 stacklevel=3,
             )
             return

@@ -1,4 +1,4 @@
-"""Language models of transformers: ``generate`` whose prompt and whose every token are graphs.
+"""Language models of transformers: ``generate`` with a graph for the prompt and one for each token.
 
 >>> generate = Generator(model, max_length=512)
 >>> generate(ids, mask, max_new_tokens=64)  # the tokens of model.generate, a replay for each
@@ -34,7 +34,7 @@ from .transformers_limits import (
 __all__ = ["Generator", "GeneratorStats"]
 
 _VERIFIED_TOKENS = 4
-# A prompt that is padded adds up in another order, through all layers; wrong masks or positions
+# A padded prompt sums in a different order in all layers, a small error; wrong masks or positions
 # make a difference of the size of the logits.
 _BY_DTYPE = {torch.float16: 5e-2, torch.bfloat16: 1e-1}
 _DIFFERENT = "the logits are not those of model.generate"
@@ -42,7 +42,7 @@ _DIFFERENT = "the logits are not those of model.generate"
 
 @dataclass(frozen=True)
 class GeneratorStats:
-    """What a :class:`Generator` has done.
+    """The counts of a :class:`Generator`.
 
     Attributes:
         calls: calls of ``generate``.
@@ -65,14 +65,13 @@ class GeneratorStats:
 class Generator:
     """Generates text as ``model.generate`` does, from graphs.
 
-    A prompt is padded to a bucket and runs as one graph; each token after it is one replay of
-    another, which needs nothing of the host: the cache, its position, the choice of the token and
-    the end of each row are in the graph. The graphs of a batch size share a key-value cache of
+    A prompt is padded to a bucket and runs as one graph. Each token after it is one replay of a
+    second graph, which needs nothing from the host: it holds the cache, its position, the choice of
+    the token and the end of each row. The graphs of a batch size share a key-value cache of
     ``max_length`` tokens, which is kept from call to call, until :meth:`reset`.
 
-    The first call of each kind is compared with ``model.generate``. A model for which graphs would
-    not give what it gives is answered by ``model.generate``: logged once for each reason and
-    counted in :meth:`stats`.
+    The first call of each kind is compared with ``model.generate``. If graphs would not equal it,
+    ``model.generate`` answers: logged once for each reason and counted in :meth:`stats`.
 
     Args:
         model: a causal language model of transformers, in evaluation mode for repeatable results.
@@ -80,11 +79,10 @@ class Generator:
         prefill_buckets: lengths that prompts are padded to, ascending. Default: powers of two from
             16, and ``max_length``. A longer prompt runs eagerly, as all do with ``()``.
         compile: compile the step of a token with ``torch.compile`` before it becomes a graph: fewer
-            and larger kernels, after a first call that takes a minute. Its logits are rounded
-            otherwise than those of ``model.generate``, as with all that Inductor makes. Default
-            ``False``.
-        check_every: after how many tokens the host asks whether all rows have ended. What was
-            generated past the end is cut off, so the result does not depend on it. Default 8.
+            and larger kernels, after a first call that takes a minute. Inductor rounds differently,
+            so its logits differ slightly from those of ``model.generate``. Default ``False``.
+        check_every: after how many tokens the host asks whether all rows have ended. Tokens past
+            the end are cut off, so the result does not depend on it. Default 8.
         verify: compare logits with those of ``model.generate`` in the first call of each kind:
             ``True`` (default) with a tolerance by dtype, a number as the tolerance relative to the
             largest magnitude, ``False``: do not.
@@ -92,7 +90,7 @@ class Generator:
             the reason.
 
     Raises:
-        ArgumentError: ``model`` cannot generate, or an option holds what it does not take.
+        ArgumentError: ``model`` cannot generate, or an option has a wrong value.
     """
 
     def __init__(
@@ -137,7 +135,7 @@ class Generator:
             self._fallbacks: Counter[str] = Counter()
 
     def stats(self) -> GeneratorStats:
-        """What was done since this was made or reset."""
+        """The counts since creation or the last reset."""
         sessions = list(self._sessions.values())
         prefills = [session.prefill.stats() for session in sessions]
         steps = [session.step.stats() for session in sessions]
@@ -154,7 +152,7 @@ class Generator:
             fallbacks=dict(fallbacks),
         )
 
-    @torch.inference_mode(False)  # or its tensors could be used in no other mode
+    @torch.inference_mode(False)  # or its tensors could be used in inference mode only
     @torch.no_grad()
     def generate(
         self,
@@ -171,10 +169,10 @@ class Generator:
         seed: int | None = None,
         **unsupported: Any,
     ) -> Tensor:
-        """The prompt and what follows it, as ``model.generate`` returns them.
+        """The prompt and its continuation, as ``model.generate`` returns them.
 
-        Where an argument is ``None``, ``model.generation_config`` decides, and where that says
-        nothing, the default of ``model.generate``.
+        If an argument is ``None``, ``model.generation_config`` decides, else the default of
+        ``model.generate``.
 
         Args:
             input_ids: token ids [row, token], shorter prompts padded on the left.
@@ -183,12 +181,12 @@ class Generator:
             max_new_tokens: how many tokens to generate at most.
             do_sample: draw tokens; default: take the most likely one.
             temperature: divides the logits. Default 1.
-            top_k: draw from so many of the likeliest tokens; 0: from all. Default 50.
+            top_k: draw from this many of the likeliest tokens; 0: from all. Default 50.
             top_p: draw from the likeliest tokens that together have this probability. Default 1.
             eos_token_id: a row ends with this token, or one of these; ``-1``: none does.
-            pad_token_id: what follows the end of a row. Default: the first end token.
-            seed: of what is drawn; the default generator is as before when the call returns.
-                Default: draw from the default generator.
+            pad_token_id: the token after the end of a row. Default: the first end token.
+            seed: seed of the draws; the call restores the default generator. Default: draw from the
+                default generator.
             **unsupported: any other argument of ``model.generate`` is refused.
 
         Returns:
@@ -264,7 +262,7 @@ class Generator:
         device = self.model.device
         return ids.to(device), None if mask is None else mask.to(device, torch.int64)
 
-    # Whether graphs give what `model.generate` gives.
+    # Comparing graphs with `model.generate`.
 
     def _key(self, ids: Tensor) -> Any:
         kind = ids.device.type
@@ -277,7 +275,7 @@ class Generator:
         return self._reason or not_done(self.model.generation_config)
 
     def _verified(self, ids: Tensor, mask: Tensor, sampling: Sampling) -> str | None:
-        """Why graphs cannot answer such a call, found out the first time."""
+        """Why graphs cannot answer such a call; determined at the first one."""
         key = self._key(ids)
         if key not in self._sessions:
             decoder = Decoder(self.model, len(ids), self.max_length)
@@ -306,7 +304,7 @@ class Generator:
         sampling: Sampling,
         expected: Iterable[tuple[Tensor, Tensor]],
     ) -> str | None:
-        """Make the graphs for such a call, and compare what they give."""
+        """Make the graphs for such a call, and compare their results."""
         session.begin(ids, mask, sampling, [], 0)
         got = session.first(ids, mask, sampling)
         with as_for_decoding(self.model):
@@ -325,7 +323,7 @@ class Generator:
         return next(iter(session.step.stats().refused.values()), None)
 
     def _expected(self, ids: Tensor, mask: Tensor) -> list[tuple[Tensor, Tensor]]:
-        """Logits and tokens as ``model.generate`` has them."""
+        """The logits and tokens of ``model.generate``."""
         result = self.model.generate(
             ids,
             attention_mask=mask,

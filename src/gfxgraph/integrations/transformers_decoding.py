@@ -33,7 +33,7 @@ class Sampling:
 
     @property
     def way(self) -> tuple[bool, bool, bool]:
-        """What is computed at all: a graph for each; the numbers are tensors."""
+        """The kind of computation, which needs its own graph; the numbers are tensors."""
         return self.drawn, self.drawn and self.top_k > 0, self.drawn and self.top_p < 1
 
     def arguments(self) -> dict[str, Any]:
@@ -49,10 +49,11 @@ class Sampling:
 
 
 class Layer(StaticLayer):  # type: ignore[misc]
-    """Keys and values of a layer at fixed addresses; where to write is a tensor of all layers.
+    """Keys and values of a layer at fixed addresses; a tensor that all layers share says where to
+    write.
 
-    Layers with a sliding window have this too: their mask says which keys they see. Those of
-    transformers keep a window of keys and its place as a number, which a graph would repeat.
+    Layers with a sliding window use it too: their mask says which keys they see. The classes of
+    transformers keep a window of keys and its position as a number, which a graph would freeze.
     """
 
     def __init__(self, length: int, slot: Tensor) -> None:
@@ -64,7 +65,7 @@ class Layer(StaticLayer):  # type: ignore[misc]
         return self.slot
 
     def update(self, keys: Tensor, values: Tensor, *_: Any, **__: Any) -> tuple[Tensor, Tensor]:
-        """Write at the slots from the current one on, and give all that is there."""
+        """Write at the slots from the current one on, and return all keys and values."""
         if not self.is_initialized:
             self.lazy_initialization(keys, values)
         count = keys.shape[-2]
@@ -78,7 +79,7 @@ class Layer(StaticLayer):  # type: ignore[misc]
 
 
 class Decoder:
-    """What the graphs of a batch size read and write, and the two functions that they hold."""
+    """The tensors that the graphs of a batch size read and write, and the captured functions."""
 
     def __init__(self, model: Any, batch: int, length: int) -> None:
         def zeros(*shape: int, dtype: torch.dtype = torch.int64) -> Tensor:
@@ -103,7 +104,7 @@ class Decoder:
         self.top_p = zeros(dtype=torch.float32)
 
     def prefill(self, model: Any, ids: Tensor, positions: Tensor) -> Tensor:
-        """The prompt, padded on the right; gives the logits of its last token."""
+        """Run the prompt, padded on the right; returns the logits of its last token."""
         self.slot.zero_()
         logits = self._forward(model, ids, positions, self.last)
         self.slot.copy_(self.last[0] + 1)
@@ -111,7 +112,7 @@ class Decoder:
         return logits
 
     def step(self, model: Any, drawn: bool, k: bool, p: bool) -> Tensor:
-        """The next token, with nothing from the host; gives the logits it was chosen by."""
+        """Choose the next token without the host; returns the logits that decided."""
         logits = self._forward(model, self.token, self.position, None)
         self.slot.add_(1)
         self.position.add_(1)
@@ -161,19 +162,19 @@ class Decoder:
                 scores = scores.masked_fill(
                     torch.empty_like(unlikely).scatter_(-1, order, unlikely), -torch.inf
                 )
-        # As torch.multinomial draws one of each row, without its look at the probabilities.
+        # As torch.multinomial draws one of each row, without its check of the probabilities.
         probabilities = scores.softmax(-1)
         return (probabilities / torch.empty_like(probabilities).exponential_(1)).argmax(-1)
 
 
 class Session:
-    """One batch size: its decoder, the graphs of it, and which calls they answer rightly."""
+    """One batch size: its decoder, its graphs, and the kinds of calls that they may answer."""
 
     def __init__(
         self, model: Any, decoder: Decoder, buckets: list[int], check_every: int, compile: bool
     ) -> None:
-        # The model is a variable of these functions, since what they reach through an object of
-        # gfxgraph is not watched, and a weight that is rebound must be met.
+        # The model is a variable of these functions: guards do not look into objects of gfxgraph,
+        # and a rebound weight must be noticed.
         def prefill(ids: Tensor, positions: Tensor) -> Tensor:
             return decoder.prefill(model, ids, positions)
 
@@ -189,7 +190,8 @@ class Session:
         self.known: dict[Any, str | None] = {}
         self.long_prompts = 0
         self.prefill: Graphed[..., Any] = graphed(prefill, outputs="view", max_graphs=64)
-        # A step must not wait for the host: where one would, its line is the reason not to.
+        # A step must not wait for the host: if it would, its line becomes the reason for a
+        # fallback.
         self.step: Graphed[..., Any] = graphed(
             step, outputs="view", branching="off", compile=compile
         )
@@ -201,7 +203,7 @@ class Session:
     def begin(
         self, ids: Tensor, mask: Tensor, sampling: Sampling, ends: Sequence[int], pad: int
     ) -> None:
-        """Write what the graphs read."""
+        """Write the inputs of the graphs."""
         decoder = self.decoder
         decoder.cache.reset()  # a masked place counts nothing, but 0 times NaN would be NaN
         decoder.mask.fill_(1)
@@ -218,7 +220,7 @@ class Session:
         decoder.top_p.fill_(sampling.top_p)
 
     def first(self, ids: Tensor, mask: Tensor, sampling: Sampling) -> Tensor:
-        """Run the prompt and choose the first token; gives the logits it was chosen by."""
+        """Run the prompt and choose the first token; returns the logits that decided."""
         length, bucket = ids.shape[1], self.bucket(ids.shape[1])
         positions = (mask.cumsum(-1) - 1).masked_fill(mask == 0, 0)
         logits: Tensor
@@ -254,7 +256,7 @@ class Session:
 
 
 def as_for_decoding(model: Any) -> contextlib.AbstractContextManager[Any]:
-    """What ``generate`` sets on a model while it decodes: the way experts are computed."""
+    """Set what ``generate`` sets on a model while it decodes: the way to compute experts."""
     switch = getattr(model, "_optimize_model_for_decode", contextlib.nullcontext)
     manager: contextlib.AbstractContextManager[Any] = switch()
     return manager

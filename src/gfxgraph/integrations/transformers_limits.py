@@ -1,4 +1,4 @@
-"""What graphs cannot do for a language model, and what the arguments of a call may be."""
+"""The limits of graphs for language models, and checks of the arguments of a call."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ __all__ = [
 
 _SMALLEST_BUCKET = 16
 _MASKED_BY_TENSOR = ("eager", "sdpa")
-# What a generation config may say without our `generate` doing something else for it.
+# Entries of a generation config that our `generate` supports, or may ignore.
 _UNDERSTOOD = {
     "bos_token_id",
     "cache_implementation",
@@ -38,20 +38,20 @@ _UNDERSTOOD = {
     "transformers_version",
     "use_cache",
 }
-# Where a model has its own of these, its decoding is another.
+# A model that overrides one of these decodes differently.
 _GENERATION = (
     "prepare_inputs_for_generation",
     "generate",
     "_sample",
     "_update_model_kwargs_for_generation",
 )
-# These override `prepare_inputs_for_generation` only to compute their cache anew where a text
-# passes the length they were trained for.
+# These override `prepare_inputs_for_generation` only to recompute their cache where a text passes
+# the length they were trained for.
 _RECOMPUTING = {"phi3", "phimoe"}
 
 
 def why_not(model: Any, length: int) -> str | None:
-    """Why the graphs of this model would not give what ``model.generate`` gives."""
+    """Why the graphs of this model would differ from ``model.generate``."""
     config = model.config.get_text_config(decoder=True)
     if model.config.is_encoder_decoder:
         return "it is an encoder-decoder, and only decoders are supported"
@@ -67,12 +67,12 @@ def why_not(model: Any, length: int) -> str | None:
     for name in _GENERATION[recomputes:]:
         if getattr(type(model), name, None) is not getattr(GenerationMixin, name, None):
             return (
-                f"{type(model).__name__}.{name} is its own: what it does between two tokens would "
-                "not be done"
+                f"{type(model).__name__} overrides {name}, which a graph would skip between two "
+                "tokens"
             )
     if recomputes and limit is not None and length > limit:
         return (
-            f"it computes its cache anew where a text passes {limit} tokens; with "
+            f"it recomputes its cache where a text passes {limit} tokens; with "
             f"max_length={limit} or less graphs can answer"
         )
     kinds = {type(layer) for layer in StaticCache(config=config, max_cache_len=length).layers}
@@ -81,12 +81,12 @@ def why_not(model: Any, length: int) -> str | None:
         names = ", ".join(sorted(kind.__name__ for kind in others))
         return f"its cache has layers of the kind {names}, expected keys and values alone"
     if any("dynamic" in rope for rope in _rope_types(model)):
-        return "its RoPE is dynamic: Python computes the frequencies anew as a text grows"
+        return "its RoPE is dynamic: Python recomputes the frequencies as a text grows"
     return None
 
 
 def not_done(config: Any) -> str | None:
-    """What a generation config asks for beyond what the graphs do."""
+    """The options of a generation config that the graphs do not support."""
     neutral: dict[str, Any] = getattr(config, "_get_default_generation_params", dict)()
     extra = [
         f"{name}={value!r}"
@@ -97,7 +97,7 @@ def not_done(config: Any) -> str | None:
         extra.append("cache_implementation='quantized'")
     if not extra:
         return None
-    return f"the generation config asks for {', '.join(extra)}, which the graphs do not do"
+    return f"the generation config asks for {', '.join(extra)}, which the graphs do not support"
 
 
 def _rope_types(model: Any) -> Iterator[str]:

@@ -1,1 +1,1 @@
-"""What stands between the user's code and what it calls."""
+"""Stands between the user's code and the libraries that it calls."""

@@ -1,6 +1,6 @@
-"""What a function asks of ``torch.cuda`` and of generators, heard while somebody listens.
+"""Observes the calls of a function to ``torch.cuda`` and to generators.
 
-Functions of torch are replaced meanwhile; other threads get the original behaviour.
+Functions of torch are replaced meanwhile. Other threads get the original behaviour.
 """
 
 from __future__ import annotations
@@ -20,19 +20,20 @@ from .patch import find, intercept
 __all__ = [
     "CLASSES",
     "DEFAULT",
-    "HEARD",
     "IS_CAPTURING",
+    "OBSERVED",
     "Answer",
     "Listener",
     "Observer",
     "attached",
     "listening",
     "observe",
+    "torch_place",
 ]
 
 
 class Answer(NamedTuple):
-    """What the caller gets in place of what the original would give."""
+    """The result for the caller, in place of that of the original."""
 
     value: Any
 
@@ -40,8 +41,8 @@ class Answer(NamedTuple):
 Observer = Callable[[str, str, Any], object]
 """Called with the kind of a call, its name and a detail.
 
-What it gives: ``True`` means not to call the original; an :class:`Answer` means that, too, and what
-the caller gets.
+If it returns ``True``, the original is not called. With an :class:`Answer` it is not called either,
+and the caller gets that.
 
 | kind | detail |
 | --- | --- |
@@ -51,15 +52,15 @@ the caller gets.
 | ``"generator"`` | ``None``: a generator of the device is made |
 | ``"stream"`` | the stream that becomes the current one |
 | ``"default-stream"`` | the default stream, which becomes the current one; ``"stream"`` follows |
-| ``"fork"`` | (waiting, waited for): the waiting stream comes to the others |
+| ``"fork"`` | (waiting, waited for): the waiting stream becomes part of the capture |
 | ``"join"`` | (waiting, waited for): the waiting stream is the first one, or was forked before |
 | ``"hidden-sync"`` | ``None``: an operator of the user's, or a check of torch's, reads the device |
 | ``"capture"`` | the arguments of what begins or replays a capture of the function's own |
 | ``"assumed"`` | the value that was made up where only the shape of the data is known |
 """
 
-# Call -> (kind, what it gives where the original is not called).
-HEARD: dict[str, tuple[str, Any]] = {
+# Call -> (kind, result where the original is not called).
+OBSERVED: dict[str, tuple[str, Any]] = {
     "torch.cuda.synchronize": ("synchronize", None),
     "torch._C._cuda_synchronize": ("synchronize", None),
     "torch.cpu.synchronize": ("synchronize", None),
@@ -102,12 +103,23 @@ HEARD: dict[str, tuple[str, Any]] = {
     "torch.cuda.CUDAGraph.replay": ("capture", None),
 }
 
-# What torch.cuda.is_current_stream_capturing() looks up when called: replaced here, the function
-# answers also those who imported it by name.
+# torch.cuda.is_current_stream_capturing() looks these up when it is called. Replacing them reaches
+# also code that imported the function by name.
 IS_CAPTURING = (
     "torch._C._cuda_isCurrentStreamCapturing",
     "torch.cuda.graphs._cuda_isCurrentStreamCapturing",
 )
+
+
+def torch_place(path: str, may_be_missing: bool = False) -> tuple[Any, str] | None:
+    """Owner and name of the attribute at ``path``; ``None`` where this torch has no such thing.
+
+    Args:
+        path: such as ``"torch.cuda.Stream.query"``.
+        may_be_missing: the owner suffices.
+    """
+    place = find(path.replace(".", ":", 1))
+    return place if place is not None and (may_be_missing or hasattr(*place)) else None
 
 
 class _Local(threading.local):
@@ -115,16 +127,16 @@ class _Local(threading.local):
 
 
 _local = _Local()
-# The thread of a child of fork() may be a copy of one that was listened to.
+# The thread of a child of fork() may be a copy of a thread with a listener.
 in_child(lambda: setattr(_local, "listener", None))
 
 
 @contextmanager
 def listening(observer: Observer, *, answer_capturing: bool = False) -> Iterator[None]:
-    """Tell ``observer`` of the calls of this thread that matter to a capture.
+    """Report the calls of this thread that matter to a capture to ``observer``.
 
     Args:
-        observer: see :data:`Observer`. Where it gives ``True``, the original is not called.
+        observer: see :data:`Observer`.
         answer_capturing: ``torch.cuda.is_current_stream_capturing()`` says yes.
     """
     origin = torch.cuda.current_stream() if torch.cuda.is_initialized() else None
@@ -134,9 +146,9 @@ def listening(observer: Observer, *, answer_capturing: bool = False) -> Iterator
 
 @contextmanager
 def attached(listener: Listener) -> Iterator[None]:
-    """``listener`` takes the calls of this thread."""
+    """Pass the calls of this thread to ``listener``."""
     before = _local.listener
-    with _replaced((*HEARD, *listener.more), listener):
+    with _replaced((*OBSERVED, *listener.more), listener):
         _local.listener = listener
         try:
             yield
@@ -146,21 +158,21 @@ def attached(listener: Listener) -> Iterator[None]:
 
 @contextmanager
 def _replaced(paths: Iterable[str], listener: Listener) -> Iterator[None]:
-    """Calls of this thread of what is at ``paths``, as far as torch has it, go to ``listener``."""
+    """Pass this thread's calls of the functions at ``paths`` to ``listener``."""
     with ExitStack() as stack:
         for path in paths:
-            place = find(path.replace(".", ":", 1))
-            if place is not None and (hasattr(*place) or path.startswith(_MAY_BE_MADE)):
-                handler = functools.partial(_heard_by, listener, path)
+            place = torch_place(path, may_be_missing=path.startswith(_MAY_BE_MADE))
+            if place is not None:
+                handler = functools.partial(_pass_on, listener, path)
                 stack.enter_context(intercept(*place, handler))
         yield
 
 
-def _heard_by(listener: Listener, path: str, original: Any, *args: Any, **kwargs: Any) -> Any:
+def _pass_on(listener: Listener, path: str, original: Any, *args: Any, **kwargs: Any) -> Any:
     return listener.call(path, original, args, kwargs)
 
 
-# Python functions of torch.cuda that were imported by name end here; a CPU build has no such names.
+# Python functions of torch.cuda that were imported by name end in these; a CPU build lacks them.
 _MAY_BE_MADE = "torch._C._cuda_"
 
 # Classes in C, whose constructors cannot be replaced.
@@ -171,12 +183,12 @@ class Listener:
     """Reports the calls of one thread, and lets them through.
 
     Args:
-        observer: who is told.
-        origin: the stream that is current at the beginning; ``None``: not known.
-        capturing: whether a capture is said to be underway.
+        observer: see :data:`Observer`.
+        origin: the current stream at the beginning; ``None``: not known.
+        capturing: the answer to whether a capture is underway.
     """
 
-    more: Iterable[str] = IS_CAPTURING  # paths to replace, beside those that all replace
+    more: Iterable[str] = IS_CAPTURING  # more paths to replace
 
     def __init__(self, observer: Observer, origin: Any, capturing: bool) -> None:
         self.observer = observer
@@ -187,11 +199,11 @@ class Listener:
         self._inside = False
 
     def call(self, path: str, original: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """``original(*args, **kwargs)`` of this thread, which is found at ``path``."""
-        if self._inside or path not in self.heard:
+        """Handle this thread's call of ``original``, the function at ``path``."""
+        if self._inside or path not in self.observed:
             return self.perform(path, original, args, kwargs)
-        kind, unless_called = self.heard[path]
-        self._inside = True  # what torch and the observer call in turn is not the function's doing
+        kind, unless_called = self.observed[path]
+        self._inside = True  # calls of torch and of the observer are not the function's
         try:
             given = (*args, *kwargs.values())
             if kind not in ("record", "stream"):
@@ -213,14 +225,14 @@ class Listener:
             self._inside = False
 
     @property
-    def heard(self) -> dict[str, tuple[str, Any]]:
+    def observed(self) -> dict[str, tuple[str, Any]]:
         """The calls that are reported."""
-        return HEARD
+        return OBSERVED
 
     def perform(
         self, path: str, original: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> Any:
-        """Do what the call asks for."""
+        """Make the call."""
         if self._capturing and path in IS_CAPTURING:
             self.observer("capturing", "torch.cuda.is_current_stream_capturing()", ())
             return True
@@ -270,6 +282,6 @@ def _is_method(path: str) -> bool:
 
 
 def observe(kind: str, what: str, detail: Any) -> None:
-    """Tell whoever listens to this thread."""
+    """Report to the listener of this thread, if there is one."""
     if _local.listener is not None:
         _local.listener.observer(kind, what, detail)

@@ -1,14 +1,13 @@
-"""How functions that the user has compiled are run for a recording and for a capture.
+"""Runs functions that the user has compiled, for a recording and for a capture.
 
 **Under a dispatch mode** Dynamo does not run what it compiled. It also marks the code object to be
-skipped, for good: from then on everybody who calls the function gets it uncompiled, without a word
-(``CatchErrorsWrapper`` of ``torch._dynamo.convert_frame`` returns the default
-``ConvertFrameReturn``, which applies to the code; measured with torch 2.11 and 2.13). So a run
-under a mode of ours is hidden from Dynamo: :class:`Uncompiled`.
+skipped for good: every later call of the function silently runs uncompiled (``CatchErrorsWrapper``
+of ``torch._dynamo.convert_frame`` returns the default ``ConvertFrameReturn``, which applies to the
+code; measured with torch 2.11 and 2.13). So we hide a run under a mode of ours from Dynamo:
+:class:`Uncompiled`.
 
-**In a capture** what Inductor compiled can be recorded, but not the graphs that it makes of it
-(``mode="reduce-overhead"``, ``"max-autotune"``), which are replayed:
-:func:`without_graphs_of_inductor`.
+**In a capture** the kernels of Inductor can be recorded, but not the CUDA graphs that it replays
+(``mode="reduce-overhead"``, ``"max-autotune"``): :func:`without_graphs_of_inductor`.
 
 Both replace one attribute of torch while somebody is inside, read in torch 2.8 to 2.15.
 """
@@ -45,10 +44,10 @@ _local = _Local()
 
 
 class _Stance:
-    """Stands for what ``torch.compiler.set_stance`` has set, which is the same for all threads.
+    """Stands for the stance of ``torch.compiler.set_stance``, which is the same for all threads.
 
-    Compiled functions ask it at each call. Threads that are inside of :class:`Uncompiled`, or under
-    a dispatch mode, are told ``"force_eager"``: then Dynamo does not look at the call.
+    Compiled functions ask it at each call. Threads inside :class:`Uncompiled` or under a dispatch
+    mode get ``"force_eager"``, with which Dynamo does not look at the call.
     """
 
     original: Any = None
@@ -75,9 +74,9 @@ _aside: list[Claim | None] = []
 
 
 def step_aside() -> None:
-    """Let Dynamo look at nothing under a dispatch mode, until :func:`step_back` is called as often.
+    """Keep Dynamo away from calls under a dispatch mode until the matching :func:`step_back`.
 
-    For who pushes a mode that another thread may have to remove.
+    For modes that another thread may have to remove.
     """
     place = find("torch._dynamo.eval_frame:_stance")
     if place is None:  # not loaded: nothing is compiled so far
@@ -89,17 +88,17 @@ def step_aside() -> None:
 
 
 def step_back() -> None:
-    """Take one :func:`step_aside` back."""
+    """Undo one :func:`step_aside`."""
     claim = _aside.pop()
     if claim is not None:
         claim.undo()
 
 
 class Uncompiled:
-    """Inside, this thread runs what is to be compiled as it is, and Dynamo does not notice.
+    """Inside, this thread runs compiled functions uncompiled, and Dynamo does not notice.
 
     Attributes:
-        asked: whether something was called meanwhile that is to be compiled.
+        asked: whether a compiled function was called inside.
     """
 
     def __init__(self) -> None:
@@ -129,7 +128,7 @@ def _without_graph(run: Any, manager: Any, new_inputs: Any, function_id: Any) ->
 
 @contextmanager
 def without_graphs_of_inductor() -> Iterator[None]:
-    """In this thread, what Inductor compiled runs without the graphs that it makes of it."""
+    """In this thread, code of Inductor runs its kernels without its own CUDA graphs."""
     place = find("torch._inductor.cudagraph_trees:CUDAGraphTreeManager._run")
     with nullcontext() if place is None else intercept(*place, _without_graph):
         yield
@@ -142,7 +141,7 @@ def frames_compiled() -> int:
 
 
 def compiled_code() -> list[object]:
-    """All code that Dynamo made and that is alive. Holding it keeps its kernels and constants.
+    """All living code that Dynamo made. Holding it keeps its kernels and constants.
 
     Otherwise ``torch.compiler.reset()`` frees what a graph uses.
     """

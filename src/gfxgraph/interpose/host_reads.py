@@ -1,9 +1,9 @@
-"""What compiled code reads of the device between its regions, repeated in the capture.
+"""Repeats in the capture the values that compiled code reads between its regions.
 
-A compiled function leaves its code where the host asks for a value (``while time >= 0``), and no
-mode of ours may look on: under one, compiled code steps aside. So the methods themselves are
-replaced, for as long as one run takes: in a warm-up run they remember what they gave, in the
-capture they give that again instead of waiting for the device.
+A compiled function leaves its code where the host asks for a value (``while time >= 0``). No mode
+of ours can see that: compiled code does not run under one. So we replace the methods of the tensor
+during a run. In a warm-up run they remember their results. In the capture they return these instead
+of waiting for the device.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _METHODS = ("__bool__", "__complex__", "__float__", "__index__", "__int__", "ite
 
 
 class HostReads:
-    """The values that this thread read of tensors on a device, in order.
+    """The values that this thread read from tensors on a device, in order.
 
     Args:
         device_type: what ``tensor.device.type`` is on the device.
@@ -52,10 +52,10 @@ class HostReads:
 
     @contextmanager
     def repeated(self) -> Iterator[None]:
-        """Give what was read before, and touch no tensor.
+        """Return the values that were read before, and touch no tensor.
 
         Raises:
-            CaptureError: something else is read, or less.
+            CaptureError: the function reads other values, or fewer.
         """
         left = iter(self._values)
 
@@ -92,6 +92,6 @@ def _call(name: str | None) -> str:
 
 def _another_way(how: str) -> CaptureError:
     return CaptureError(
-        f"the compiled function took another way in its capture than in the run before: {how}. "
-        "What it does has to depend on its arguments alone."
+        f"the compiled function took another path in its capture than in the run before: {how}. "
+        "Its path has to depend on its arguments alone."
     )

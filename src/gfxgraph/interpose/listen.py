@@ -1,4 +1,4 @@
-"""Hearing what a thread calls, by Python's own profiler hook."""
+"""Observes all calls of a thread, through Python's profiler hook."""
 
 from __future__ import annotations
 
@@ -11,54 +11,54 @@ from ..errors import CaptureError
 
 __all__ = ["Listening"]
 
-Hear = Callable[[FrameType, str, Any], object]
+Observe = Callable[[FrameType, str, Any], object]
 
 
 class Listening:
-    """A context manager that hears the calls of this thread, of Python functions and of C's.
+    """A context manager that observes this thread's calls of Python and C functions.
 
-    Of a call it hears before it is made, and may raise to stop it. The profiler that is there hears
-    of everything too, and is put back.
+    ``observe`` runs before the call, and may raise to stop it. A profiler that is already there
+    sees everything too, and is put back.
 
     Args:
-        hear: called with a frame, ``"call"``, ``"return"``, ``"c_call"`` and so on, and its
-            argument, as :func:`sys.setprofile` says. What it raises goes into the program.
+        observe: called with a frame, ``"call"``, ``"return"``, ``"c_call"`` and so on, and its
+            argument, as :func:`sys.setprofile` says. Its errors are raised in the program.
 
     Raises:
-        CaptureError: the profiler that is there could not be put back.
+        CaptureError: a profiler is on that cannot be put back.
     """
 
-    def __init__(self, hear: Hear) -> None:
-        self._hear = hear
+    def __init__(self, observe: Observe) -> None:
+        self._observe = observe
         self._profiler: Any = None
-        self._hook: Hear = hear
+        self._hook: Observe = observe
         self._tracer: tuple[Any] | None = None
         self._frames: list[FrameType] = []
 
     def __enter__(self) -> Listening:
         profiler: Any = sys.getprofile()
         self._profiler = profiler
-        hear: Any = self._hear
+        observe: Any = self._observe
         if callable(profiler):
 
             def both(frame: FrameType, event: str, value: Any) -> None:
-                hear(frame, event, value)
+                observe(frame, event, value)
                 profiler(frame, event, value)
 
             self._hook = both
         elif profiler is not None and not hasattr(profiler, "enable"):
             raise CaptureError(
                 f"a profiler is on ({type(profiler).__module__}.{type(profiler).__qualname__}) "
-                "that nobody could put back. Capture before it is started.",
+                "that could not be put back. Capture before it is started.",
                 transient=True,
             )
         sys.setprofile(self._hook)
         return self
 
     def go_on_after_errors(self, frame: FrameType | None, until: FrameType | None) -> None:
-        """Hear also what ``frame`` and its callers do on the way of an error out of ``hear``.
+        """Keep observing ``frame`` and its callers while an error passes through them.
 
-        Python takes the hook away when that raises. The frames up to ``until`` put it back when the
+        Python removes the hook when it raises. The frames up to ``until`` put it back when the
         error comes to them, before any ``except`` or ``finally`` of theirs runs.
         """
         if self._tracer is None:
@@ -70,7 +70,7 @@ class Listening:
         sys.settrace(self._go_on)
 
     def _go_on(self, frame: FrameType, event: str, value: Any) -> Any:
-        if self._hook is _nothing:  # a frame that began meanwhile, and whoever traces now
+        if self._hook is _nothing:  # a frame that began meanwhile
             return None
         if event == "exception" and sys.getprofile() is None:
             sys.setprofile(self._hook)
@@ -87,7 +87,7 @@ class Listening:
         for frame in self._frames:
             frame.f_trace = None
         self._frames.clear()  # nothing is to wait for the garbage collector
-        self._hear = self._hook = _nothing
+        self._observe = self._hook = _nothing
         if self._profiler is None or callable(self._profiler):
             sys.setprofile(self._profiler)
         else:  # cProfile, which before Python 3.12 is no Python function and has missed the block
@@ -95,4 +95,4 @@ class Listening:
 
 
 def _nothing(frame: FrameType, event: str, value: Any) -> None:
-    """Hears nothing."""
+    """Ignore the call."""

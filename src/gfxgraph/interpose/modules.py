@@ -1,4 +1,4 @@
-"""Modules of others, which another thread may be importing at this moment."""
+"""Imports modules that another thread may be importing at the same moment."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ __all__ = ["import_whole", "loaded"]
 
 
 def loaded(name: str) -> Any:
-    """The module ``name``; ``None`` where it was not imported, or not to its end so far."""
+    """The module ``name``; ``None`` if it was not imported, or is still being imported."""
     module = sys.modules.get(name)
     unfinished = getattr(getattr(module, "__spec__", None), "_initializing", False)
     return None if unfinished else module

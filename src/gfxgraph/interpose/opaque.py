@@ -1,4 +1,4 @@
-"""Functions of ours that Dynamo is not to look into."""
+"""Marks functions of ours that Dynamo must not look into."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _T = TypeVar("_T")
 
 
 def opaque(function: Callable[_P, _T]) -> Callable[_P, _T]:
-    """Mark a function: Dynamo breaks the graph at calls of it, and looks at nothing in there."""
+    """Mark a function: Dynamo breaks the graph at calls of it, and does not trace into it."""
     frames: Any = torch._C._dynamo.eval_frame
     marked: Any = function
     marked._torchdynamo_disable = True

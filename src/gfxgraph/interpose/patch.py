@@ -1,12 +1,12 @@
-"""Attributes of others, replaced while somebody needs that, and put back after the last.
+"""Replaces attributes of other modules for as long as somebody needs it, and puts them back.
 
-Every attribute has one *place*, which counts its users. They come and go in any order, in several
-threads. A replacement is that of one thread unless it says otherwise: other threads get what was
-there, through a stand-in that asks which thread it is on.
+Every attribute has one *place*, which counts its users. Users come and go in any order, on several
+threads. The last one to leave puts the original back. A replacement belongs to one thread unless it
+says otherwise: a stand-in asks which thread it is on, and gives other threads the original.
 
-Whoever replaces an attribute on top of ours keeps that: it is left alone, and what it calls of ours
-passes on to what was there. Where it puts our stand-in back after we have left, that passes on too,
-and the next user of the place takes it out again.
+Other code may replace an attribute on top of ours. We leave its replacement alone, and our stand-in
+below it passes calls on to the original. Such code may put our stand-in back after we have left: it
+still passes calls on, and the next user of the place takes it out.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class Claim:
 
     @property
     def original(self) -> Any:
-        """What was there before anybody of ours came."""
+        """The value before our first replacement."""
         return self._place.original
 
     def undo(self) -> None:
@@ -61,7 +61,7 @@ class Claim:
                 self._place.left(self, self._claims[at] if at < len(self._claims) else None)
 
     def survives_fork(self) -> bool:
-        """Whether its thread is still there in the child, where only the calling one is."""
+        """Whether its thread exists in a child, which has only the thread that forked."""
         return self._thread in (None, threading.get_ident())
 
     def __enter__(self) -> Claim:
@@ -96,11 +96,11 @@ def intercept(
 
     Args:
         owner: a module or a class.
-        name: the attribute. It may be inherited, or a function that is not there at all.
-        handler: called with what comes next (the handler of who came before on this thread, those
-            for all threads, at last the original) and the arguments of the call. For a method they
-            begin with the object, for a property that is the only one.
-        everywhere: for the calls of all threads. Default: of this one.
+        name: the attribute. It may be inherited, or may not exist yet.
+        handler: called with the next callable and with the arguments of the call. The next callable
+            is the handler that was there before on this thread, then those for all threads, then
+            the original. The arguments of a method begin with the object; a property has no other.
+        everywhere: take the calls of all threads. Default: only those of this one.
     """
     return _enter((id(owner), name, _Calls), lambda: _Calls(owner, name), handler, everywhere)
 
@@ -133,13 +133,13 @@ def override(
     get: Callable[[], Any] | None = None,
     put: Callable[[Any], None] | None = None,
 ) -> Claim:
-    """Let all threads find ``value``; of several users the last that is still there has its way.
+    """Let all threads find ``value``. Of several users the last one that is still inside decides.
 
     Args:
-        owner: whose attribute or setting it is.
+        owner: the object with the attribute or setting.
         name: its name.
-        value: what it is to be.
-        get: reads a setting that is no attribute, or one in a place of its own.
+        value: the value to set.
+        get: reads a setting that is no plain attribute.
         put: writes it.
     """
 
@@ -166,7 +166,7 @@ def _enter(key: tuple[Any, ...], make: Callable[[], _Place], ours: Any, everywhe
 
 
 class _Place:
-    """An attribute, and who replaces it at present."""
+    """An attribute, and its present users."""
 
     def __init__(self, owner: Any, name: str) -> None:
         self.owner, self.name = owner, name  # the owner is kept: its id is a key
@@ -181,11 +181,11 @@ class _Place:
         self._installed = False
 
     def get(self) -> Any:
-        """What is there itself, not inherited."""
+        """The value of the owner itself, not an inherited one."""
         return vars(self.owner).get(self.name, _MISSING)
 
     def put(self, value: Any) -> None:
-        """Have it there."""
+        """Set the value."""
         if value is _MISSING:
             delattr(self.owner, self.name)
         else:
@@ -203,7 +203,7 @@ class _Place:
         return claims
 
     def current(self) -> Any:
-        """What this thread is to find."""
+        """The value for this thread."""
         claims = getattr(self._local, "claims", None) or self.everywhere
         try:
             return claims[-1].ours
@@ -211,11 +211,11 @@ class _Place:
             return self.original
 
     def entered(self, claim: Claim) -> None:
-        """There is one user more."""
+        """Count one user more."""
         self._settle()
 
     def left(self, claim: Claim, above: Claim | None) -> None:
-        """There is one less."""
+        """Count one user less."""
         self._settle()
 
     def _settle(self) -> None:
@@ -229,7 +229,7 @@ class _Place:
                     self.forget()
 
     def forget(self) -> None:
-        """The next user begins anew."""
+        """Drop the state; the next user starts from the attribute."""
         for key in [key for key, place in _places.items() if place is self]:
             del _places[key]
 
@@ -254,7 +254,7 @@ class _Calls(_Place):
         self.ours = wrap(opaque(call))
 
     def call(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Let the handlers of this thread have a call, then those for all, then the original."""
+        """Pass a call to the handlers of this thread, then to those for all threads, then on."""
         claims = getattr(self._local, "claims", None)
         if not claims and not self.everywhere:
             return self.pass_on(*args, **kwargs)
@@ -280,7 +280,7 @@ class _Calls(_Place):
 def _taken_apart(
     place: _Calls, before: Any, in_class: bool
 ) -> tuple[Any, Callable[[Callable[..., Any]], Any]]:
-    """What a call ends at, and what makes of a function that stands for it the attribute."""
+    """The callable that a call ends at, and how to make an attribute of its stand-in."""
     if isinstance(before, type):
 
         def stand_in(call: Callable[..., Any]) -> Any:
@@ -317,7 +317,7 @@ class _Descriptor:
 
 
 class _StandIn(type):
-    """Stands where a class is looked up; what it constructs depends on the thread."""
+    """Stands for a class; what it constructs depends on the thread."""
 
     original: type
     make: Callable[..., Any]
@@ -342,7 +342,7 @@ class _Object(_Place):
 
     @property
     def stands_for_what_is_there(self) -> bool:
-        """Whether it would be made again just so."""
+        """Whether the stand-in still fits the attribute."""
         return self.get() is self._before
 
     def forget(self) -> None:
@@ -357,7 +357,7 @@ _retired: deque[_Object] = deque(maxlen=64)
 
 
 class _Proxy:
-    """Stands for an object; for which one depends on the thread."""
+    """Stands for an object that depends on the thread."""
 
     __slots__ = ("__weakref__", "_place")
 
@@ -411,7 +411,7 @@ def _current(proxy: Any) -> Any:
 
 
 class _Setting(_Place):
-    """The same for all threads: what is there is the value of the last user itself."""
+    """A value for all threads: the attribute holds the value of the last user."""
 
     def __init__(
         self,
@@ -424,7 +424,7 @@ class _Setting(_Place):
         super().__init__(owner, name)
 
     def get(self) -> Any:
-        """What it is set to."""
+        """The present value."""
         return super().get() if self._get is None else self._get()
 
     def put(self, value: Any) -> None:
@@ -435,13 +435,13 @@ class _Setting(_Place):
             self._put(value)
 
     def entered(self, claim: Claim) -> None:
-        """Set it, and remember on top of what."""
+        """Set the value of ``claim``, and remember the one below it."""
         claim.below = self.get()
         self.ours = claim.ours
         self.put(claim.ours)
 
     def left(self, claim: Claim, above: Claim | None) -> None:
-        """Take out what ``claim`` has put there, wherever it is by now."""
+        """Take out the value of ``claim``, wherever in the order it is by now."""
         if above is None:
             if self.get() is claim.ours:
                 self.put(claim.below)
@@ -452,7 +452,7 @@ class _Setting(_Place):
 
 
 def _after_fork_in_child() -> None:
-    """Others do not come any more to put back what they have replaced."""
+    """Drop the claims of threads that do not exist in the child."""
     for place in list(_places.values()):
         for claim in [claim for claim in place.users if not claim.survives_fork()]:
             claim.undo()

@@ -1,4 +1,4 @@
-"""Where in the user's code something happens."""
+"""Finds the line of the user's code at which something happens."""
 
 from __future__ import annotations
 
@@ -16,7 +16,14 @@ from typing import Any
 import torch
 import typing_extensions
 
-__all__ = ["LineFinder", "Source", "is_the_users", "users_line", "users_line_of"]
+__all__ = [
+    "LineFinder",
+    "Source",
+    "is_the_users",
+    "is_users_file",
+    "users_line",
+    "users_line_of",
+]
 
 _NOT_THE_USERS = tuple(
     f"{path}{end}"
@@ -25,13 +32,14 @@ _NOT_THE_USERS = tuple(
         (Path(typing_extensions.__file__), ""),  # around what torch calls deprecated
         (Path(__file__).parents[1], "/"),
         ("<gfxgraph>", ""),
+        ("<eval_with_key>", ""),  # what torch.fx generates
         ("<frozen", ""),
         ("<string>", ""),
     )
 )
 _STDLIB = sysconfig.get_path("stdlib") + "/"
 _SITE = (sysconfig.get_path("purelib") + "/", sysconfig.get_path("platlib") + "/")
-# Part of us, and yet the code that is looked at.
+# The demo is part of gfxgraph, and yet plays the user.
 _THE_USERS = (str(Path(__file__).parents[1] / "demo"),)
 
 
@@ -62,12 +70,12 @@ class Source:
 
 
 def users_line() -> Source:
-    """The innermost line of the calling stack that is neither torch's nor ours."""
+    """The innermost line of the calling stack that is the user's; see :func:`is_users_file`."""
     return _line_of(sys._getframe(1))
 
 
 def _line_of(frame: FrameType | None) -> Source:
-    """The innermost line of this stack that is neither torch's nor ours."""
+    """The innermost line of this stack that is the user's."""
     while frame is not None:
         if is_the_users(frame.f_code):
             return Source(frame.f_code.co_filename, frame.f_lineno, frame.f_code.co_name)
@@ -76,7 +84,7 @@ def _line_of(frame: FrameType | None) -> Source:
 
 
 def users_line_of(error: BaseException) -> Source:
-    """The innermost line that is neither torch's nor ours of those that ``error`` passed."""
+    """The innermost line of the user's in the traceback of ``error``."""
     found = Source()
     for frame, line in traceback.walk_tb(error.__traceback__):
         if is_the_users(frame.f_code):
@@ -85,10 +93,10 @@ def users_line_of(error: BaseException) -> Source:
 
 
 class LineFinder:
-    """Finds the user's line that changes something, by looking after each line.
+    """Finds the user's line that changes something: it compares after each line.
 
     Args:
-        changed: names of what has changed by now.
+        changed: returns the names of what has changed so far.
 
     Attributes:
         found: name -> the first line after which it had changed.
@@ -104,7 +112,7 @@ class LineFinder:
 
     @contextmanager
     def looking(self) -> Iterator[None]:
-        """Look at what this thread does; a debugger is left out meanwhile."""
+        """Trace this thread; a debugger sees nothing meanwhile."""
         before = sys.gettrace()
         sys.settrace(self._call)
         try:
@@ -130,8 +138,12 @@ class LineFinder:
 
 
 def is_the_users(code: CodeType) -> bool:
-    """Whether it is neither torch's nor ours nor Python's own."""
-    file = code.co_filename
+    """Whether this is the user's code; see :func:`is_users_file`."""
+    return is_users_file(code.co_filename)
+
+
+def is_users_file(file: str) -> bool:
+    """Whether code of this file is neither torch's nor ours nor Python's own."""
     if file.startswith(_NOT_THE_USERS):
         return file.startswith(_THE_USERS)
     return not file.startswith(_STDLIB) or file.startswith(_SITE)

@@ -1,1 +1,1 @@
-"""Recordings: the operations, reads, writes and side effects of one run of a function."""
+"""Records one run of a function: its operations, its hazards, its effects outside."""

@@ -1,12 +1,12 @@
-"""Collectives of ``torch.distributed``: seen before they are issued.
+"""Sees collectives of ``torch.distributed`` before they are issued.
 
-A run of ours that issues a collective takes part in one that the other ranks have not begun, or
-will not: from then on theirs pair up with the wrong ones, or wait for ever. So the caller's own
-run is looked at, and a run of ours raises before anything is sent.
+A run of ours that issues a collective takes part in one that the other ranks may never begin. From
+then on their collectives pair up with the wrong ones, or wait for ever. So we observe the caller's
+own run, and a run of ours raises before anything is sent.
 
-Whatever Python issues goes through a method of a process group or an operator of torch's; both
-are replaced while a thread looks, and only for that thread. What C++ issues by itself reaches the
-operators as soon as a dispatch mode is on, as it is in a recorded run.
+Python issues collectives through methods of a process group or operators of torch. Both are
+replaced while a thread is observed, and only for that thread. Collectives that C++ issues by itself
+reach the operators under a dispatch mode, which a recorded run has.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ from .explain import explain
 
 __all__ = [
     "Collective",
-    "Watched",
+    "Issued",
     "known",
     "noticed",
+    "observe",
     "raise_if_known",
     "refused",
     "release_with_groups",
-    "watch",
 ]
 
 _METHODS = frozenset(
@@ -82,7 +82,7 @@ _LOCAL = frozenset(
         "symm_mem::memset32_",
     )
 )
-# The functions that users call, of which one is named in place of what it calls.
+# The functions that users call; messages name these instead of what they call.
 _MODULES = ("torch.distributed.distributed_c10d", "torch.distributed._functional_collectives")
 
 
@@ -101,18 +101,18 @@ class Collective:
     where: Source
 
     def error(self) -> CaptureError:
-        """Why its function cannot be captured."""
+        """The error that says why its function cannot be captured."""
         return explain("collective", f"{self.name} in a group of {self.ranks} ranks", self.where)
 
 
-class Watched:
-    """The collectives that a thread issued in a window of time.
+class Issued:
+    """The collectives of a thread while it was observed.
 
     Attributes:
         found: collectives in groups of several ranks, in order.
-        groups: names of the groups of whatever collectives there were.
-        refuses: whether such a collective is not to be issued now.
-        stopped: the first that was not issued.
+        groups: names of the groups of all collectives.
+        refuses: whether to refuse such a collective now.
+        stopped: the first that was refused.
     """
 
     def __init__(self, refuses: Callable[[], bool] = lambda: False) -> None:
@@ -126,49 +126,49 @@ _local = threading.local()
 
 
 @contextmanager
-def noticed() -> Iterator[Watched]:
-    """Notice what this thread issues to other ranks."""
-    watched = Watched()
+def noticed() -> Iterator[Issued]:
+    """Observe the collectives of this thread."""
+    issued = Issued()
     if not _has_several_ranks():
-        yield watched
+        yield issued
         return
-    with _looking(watched):
-        yield watched
+    with _observing(issued):
+        yield issued
 
 
 @contextmanager
-def refused(when: Callable[[], bool] = lambda: True) -> Iterator[Watched]:
+def refused(when: Callable[[], bool] = lambda: True) -> Iterator[Issued]:
     """Let no collective of this thread reach other ranks.
 
     Args:
-        when: whether that holds now.
+        when: whether to refuse now.
 
     Raises:
-        CaptureError: one was about to; also where the function went on after that.
+        CaptureError: it was about to issue one; raised also if the function caught the first error.
     """
-    watched = Watched(when)
+    issued = Issued(when)
     if not _is_initialized():
-        yield watched
+        yield issued
         return
-    with _looking(watched):
+    with _observing(issued):
         coalescing = _c10d()._world.pg_coalesce_state
         before = set(coalescing)
         try:
-            yield watched
+            yield issued
         finally:
-            if watched.stopped is not None:
+            if issued.stopped is not None:
                 # Or the group would keep for later what is issued from now on.
                 for group in coalescing.keys() - before:
                     del coalescing[group]
-    if watched.stopped is not None:
-        raise watched.stopped.error()
+    if issued.stopped is not None:
+        raise issued.stopped.error()
 
 
 @contextmanager
-def known(watched: Watched) -> Iterator[None]:
-    """Remember what a run issued: runs of the same function would do so again."""
+def known(issued: Issued) -> Iterator[None]:
+    """Remember the collectives of a run: further runs of the same function would issue them too."""
     before = getattr(_local, "known", None)
-    _local.known = watched
+    _local.known = issued
     try:
         yield
     finally:
@@ -176,30 +176,30 @@ def known(watched: Watched) -> Iterator[None]:
 
 
 def raise_if_known() -> None:
-    """Raise what an earlier run of the function showed.
+    """Raise if an earlier run of the function issued a collective.
 
     Raises:
         CaptureError: it issued a collective.
     """
-    watched: Watched | None = getattr(_local, "known", None)
-    if watched is not None and watched.found:
-        raise watched.found[0].error()
+    issued: Issued | None = getattr(_local, "known", None)
+    if issued is not None and issued.found:
+        raise issued.found[0].error()
 
 
-def watch(watched: Watched) -> Callable[[], None]:
-    """Notice what this thread issues until the function that is returned is called."""
+def observe(issued: Issued) -> Callable[[], None]:
+    """Observe the collectives of this thread until the returned function is called."""
     if not _is_initialized():
         return lambda: None
-    looking = _looking(watched)
-    looking.__enter__()
-    return lambda: (looking.__exit__(None, None, None), None)[1]
+    observing = _observing(issued)
+    observing.__enter__()
+    return lambda: (observing.__exit__(None, None, None), None)[1]
 
 
-def _windows() -> list[Watched]:
-    windows: list[Watched] | None = getattr(_local, "windows", None)
-    if windows is None:
-        windows = _local.windows = []
-    return windows
+def _observers() -> list[Issued]:
+    observers: list[Issued] | None = getattr(_local, "observers", None)
+    if observers is None:
+        observers = _local.observers = []
+    return observers
 
 
 def _is_initialized() -> bool:
@@ -211,24 +211,24 @@ def _has_several_ranks() -> bool:
 
 
 def _issue(name: str, ranks: int, group: str) -> None:
-    """A collective is about to be issued on this thread.
+    """Handle a collective that this thread is about to issue.
 
     Raises:
         CaptureError: it may not.
     """
-    windows = _windows()
-    if not windows:
+    observers = _observers()
+    if not observers:
         return
     collective = None
     if ranks > 1:
         collective = Collective(_name_of_the_users(name), ranks, users_line())
     stops = False
-    for watched in windows:
-        watched.groups.add(group)
+    for issued in observers:
+        issued.groups.add(group)
         if collective is not None:
-            watched.found.append(collective)
-            if watched.refuses():
-                watched.stopped, stops = watched.stopped or collective, True
+            issued.found.append(collective)
+            if issued.refuses():
+                issued.stopped, stops = issued.stopped or collective, True
     if collective is not None and stops:
         raise collective.error()
 
@@ -245,7 +245,7 @@ def _name_of_the_users(name: str) -> str:
     return found
 
 
-# What is replaced while somebody looks.
+# Replacements while a thread is observed.
 
 _lock = threading.Lock()
 _lookers = 0
@@ -253,18 +253,18 @@ _undo: list[Callable[[], None]] = []
 
 
 @contextmanager
-def _looking(watched: Watched) -> Iterator[None]:
+def _observing(issued: Issued) -> Iterator[None]:
     global _lookers
-    windows = _windows()
+    observers = _observers()
     with _lock:
         if not _lookers:
             _replace_all()
         _lookers += 1
-    windows.append(watched)
+    observers.append(issued)
     try:
         yield
     finally:
-        windows.remove(watched)
+        observers.remove(issued)
         with _lock:
             _lookers -= 1
             if not _lookers:
@@ -298,7 +298,7 @@ def _replace(owner: Any, name: str, ours: Any) -> None:
 def _method(original: Any, name: str) -> Any:
     @functools.wraps(original)
     def method(group: Any, *args: Any, **kwargs: Any) -> Any:
-        if _windows():
+        if _observers():
             _issue(name, group.size(), _name_of(group))
         return original(group, *args, **kwargs)
 
@@ -307,7 +307,7 @@ def _method(original: Any, name: str) -> Any:
 
 def _operator(original: Any, op: Any) -> Any:
     def call(*args: Any, **kwargs: Any) -> Any:
-        if _windows():
+        if _observers():
             ranks, group = _group_of((*args, *kwargs.values()))
             _issue(op.__name__.partition(".")[0], ranks, group)
         return original(*args, **kwargs)
@@ -318,7 +318,7 @@ def _operator(original: Any, op: Any) -> Any:
 def _new_group(original: Any) -> Any:
     @functools.wraps(original)
     def new_group(*args: Any, **kwargs: Any) -> Any:
-        if _windows():
+        if _observers():
             _issue("new_group", dist.get_world_size(), "")
         return original(*args, **kwargs)
 
@@ -352,7 +352,7 @@ def _name_of(group: Any) -> str:
 
 @functools.cache
 def _operators() -> list[Any]:
-    """Operators that send something to other ranks."""
+    """The operators that send something to other ranks."""
     found: list[Any] = []
     for name in torch._C._dispatch_get_all_op_names():
         space, _, rest = name.partition("::")
@@ -363,7 +363,7 @@ def _operators() -> list[Any]:
     return [op for op in dict.fromkeys(found) if "_op" in vars(op)]
 
 
-# What holds collectives while their group is destroyed.
+# Release before a group is destroyed.
 
 _holders: list[tuple[weakref.WeakMethod[Callable[[], None]], frozenset[str]]] = []
 

@@ -1,7 +1,7 @@
-"""Writes to tensors from outside, and the way to undo them.
+"""Finds writes to outside tensors, and undoes them.
 
-A tensor is *outside* when an operation takes it before any operation of the run has made it:
-weights, caches, closures, inputs.
+A tensor is *outside* if an operation takes it before any operation of the run has made it: weights,
+caches, closures, inputs.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ __all__ = [
 
 
 def storage_key(tensor: torch.Tensor) -> int:
-    """Identifies the memory of ``tensor`` as long as that lives.
+    """A key of the memory of ``tensor``, valid as long as the memory lives.
 
-    Two tensors share memory if it is the same for both; a sparse tensor shares none.
+    Two tensors share memory if they have the same key; a sparse tensor shares none.
     """
     owner: Any = tensor.untyped_storage() if tensor.layout is torch.strided else tensor
     return owner._cdata  # type: ignore[no-any-return]
@@ -64,7 +64,7 @@ class StorageNames:
 
 
 class UndoLog:
-    """Regions outside that runs write to, and the values to go back to.
+    """Outside regions that runs write to, and the values to restore.
 
     A region is a view of memory; regions may overlap, so they are restored last first.
     """
@@ -76,7 +76,7 @@ class UndoLog:
         return len(self._regions)
 
     def add(self, tensor: torch.Tensor, keep_value: bool) -> None:
-        """Know of the region of ``tensor``, with its value of now if ``keep_value``."""
+        """Add the region of ``tensor``, with its present value if ``keep_value``."""
         region = (
             storage_key(tensor),
             tensor.dtype,
@@ -89,7 +89,7 @@ class UndoLog:
             self._regions[region] = (where, where.clone() if keep_value else None)
 
     def undo(self) -> None:
-        """Put the values back."""
+        """Restore the values."""
         with torch.no_grad():
             for where, value in reversed(self._regions.values()):
                 if value is not None:
@@ -101,14 +101,14 @@ class UndoLog:
 
 
 class OutsideTensors(ThreadDispatchMode):
-    """Sees which tensors from outside the operations on this thread use.
+    """Finds the outside tensors that operations on this thread use.
 
     Attributes:
         found: storage key -> an alias of the first tensor seen on that storage; holding it keeps
             the memory alive.
     """
 
-    # Operators such as flex_attention run through us as they are.
+    # Operators such as flex_attention pass through whole.
     supports_higher_order_operators = True
 
     def __init__(self) -> None:
@@ -130,21 +130,21 @@ class OutsideTensors(ThreadDispatchMode):
 
 
 class Unexpected(BaseException):
-    """A run is about to do what it is not expected to do; no handler of the user's takes it."""
+    """A run is about to do something unexpected; the user's handlers do not catch this."""
 
 
 class KnownTensors(ThreadDispatchMode):
-    """Lets a run use known tensors from outside, and write to none of them.
+    """Lets a run read known outside tensors, and write to none of them.
 
-    Asks less of an operation than a recording does. Where the run is about to do anything else it
-    raises :class:`Unexpected`, before that is done.
+    It is cheaper than a recording. If the run is about to do anything else, it raises
+    :class:`Unexpected` first.
 
     Args:
         known: storage keys of tensors that live on, which the run may read.
 
     Attributes:
-        may_draw: whether an operator ran that may draw random numbers; attention may, and does
-            only with dropout.
+        may_draw: whether an operator ran that may draw random numbers; attention counts, although
+            it draws only with dropout.
     """
 
     def __init__(self, known: Iterable[int]) -> None:
@@ -166,12 +166,11 @@ class KnownTensors(ThreadDispatchMode):
         composite, draws, writes = _facts(func)
         self.may_draw |= draws
         if composite:
-            with self:
-                return run_composite(func, args, kwargs)
+            return run_composite(func, args, kwargs, self)
         if func is torch.ops.aten.lift_fresh.default:  # torch.tensor(2.0): made in this run
             readable.add(storage_key(args[0]))
         for value in (*args, *kwargs.values()):
-            # Most are tensors; looking into lists takes longer.
+            # Most arguments are tensors; searching lists takes longer.
             for tensor in (value,) if isinstance(value, torch.Tensor) else tensors_in(value):
                 if storage_key(tensor) not in readable:
                     raise Unexpected(f"{func} reads a tensor of shape {tuple(tensor.shape)}")
@@ -200,7 +199,7 @@ def nobody_else_holds(tensor: torch.Tensor) -> bool:
 
 
 def overwrite(target: torch.Tensor, source: torch.Tensor) -> None:
-    """``target.copy_(source)``, also where ``target`` is expanded: its memory is written once."""
+    """``target.copy_(source)``, also for an expanded ``target``: its memory is written once."""
     for dim, (size, stride) in enumerate(zip(target.shape, target.stride(), strict=True)):
         if stride == 0 and size > 1:
             target, source = target.narrow(dim, 0, 1), source.narrow(dim, 0, 1)
@@ -208,7 +207,7 @@ def overwrite(target: torch.Tensor, source: torch.Tensor) -> None:
 
 
 def _without_overlap(tensor: torch.Tensor) -> torch.Tensor:
-    """A view that has each element of an expanded tensor once, so that it can be written back."""
+    """One copy of the memory of an expanded tensor, which cannot be written back itself."""
     for dim, (size, stride) in enumerate(zip(tensor.shape, tensor.stride(), strict=True)):
         if stride == 0 and size > 1:
             tensor = tensor.narrow(dim, 0, 1)

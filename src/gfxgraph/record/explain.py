@@ -1,4 +1,4 @@
-"""From a hazard to the error that explains it, and short forms for messages."""
+"""Turns a hazard into an error that explains it."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from ..errors import CaptureError
 from ..interpose.source import Source
 from .rules import RULES
 
-__all__ = ["explain", "one_line", "some"]
+__all__ = ["explain", "some"]
 
 
 def explain(rule: str, what: str, where: Source, more: str = "") -> CaptureError:
@@ -16,7 +16,7 @@ def explain(rule: str, what: str, where: Source, more: str = "") -> CaptureError
         rule: id in the catalogue.
         what: the API or the operator.
         where: the user's line.
-        more: what else is known.
+        more: a further sentence.
     """
     entry = RULES[rule]
     place = f"{where}: " if where.file else ""
@@ -30,8 +30,3 @@ def explain(rule: str, what: str, where: Source, more: str = "") -> CaptureError
 def some(names: list[str]) -> str:
     """The first of ``names``, for a message."""
     return ", ".join(names[:3]) + (" ..." if len(names) > 3 else "")
-
-
-def one_line(error: BaseException) -> str:
-    """Class and first line of an error."""
-    return f"{type(error).__name__}: {str(error).partition(chr(10))[0]}"

@@ -1,9 +1,9 @@
-"""Sees a function run: every operation, and every point that a capture cannot hold.
+"""Intercepts a run of a function: every operation, and every point that a capture cannot pass.
 
-A :class:`Interceptor` is a function mode and a dispatch mode on one thread. It follows *taint* from
-storage to storage: what a tensor's data depends on. Subclasses decide what happens at each point:
-:class:`~gfxgraph.record.recorder.Recorder` runs it and remembers the result, the tracer of a
-capture puts the remembered result in its place.
+An :class:`Interceptor` is a function mode and a dispatch mode on one thread. It follows
+*provenance* from storage to storage: which outside tensors a tensor's data depends on. Subclasses
+decide what happens at each point. :class:`~gfxgraph.record.recorder.Recorder` runs it and remembers
+the result. The tracer of a capture puts the remembered result in its place.
 """
 
 from __future__ import annotations
@@ -15,14 +15,25 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any, Literal, NamedTuple, TypeAlias
 
 import torch
-from torch import overrides
 from torch._ops import HigherOrderOperator, OpOverload
-from torch.utils import _python_dispatch as dispatch_stack
 
-from ..device import emulated_rules
+from ..device import capture_rules
 from ..device.operator_table import Call, copies_host_scalar, may_refuse, refusal
-from ..device.operators import is_composite, is_view, may_write, run_composite, written_tensors
-from ..device.overrides import HiddenFunctionMode, ThreadDispatchMode, hidden_modes
+from ..device.operators import (
+    ALLOCATIONS,
+    is_composite,
+    is_view,
+    may_write,
+    run_composite,
+    written_tensors,
+)
+from ..device.overrides import (
+    MODE_STACKS,
+    HiddenFunctionMode,
+    ThreadDispatchMode,
+    hidden_modes,
+    remove_modes,
+)
 from ..forking import in_child
 from ..interpose.cuda_calls import Answer
 from ..interpose.dynamo import Uncompiled
@@ -39,18 +50,8 @@ __all__ = [
     "lifting_of_host_data",
 ]
 
+
 _READS = {"aten::_local_scalar_dense": "Tensor.item()", "aten::equal": "torch.equal()"}
-_ALLOCATIONS = frozenset(
-    f"aten::{name}"
-    for name in (
-        "empty",
-        "empty_like",
-        "empty_permuted",
-        "empty_strided",
-        "new_empty",
-        "new_empty_strided",
-    )
-)
 _OVERWRITES = frozenset({"aten::copy_", "aten::fill_", "aten::zero_"})
 _COPIES = frozenset({"aten::_to_copy", "aten::copy_", "aten::_copy_from"})
 _LIFT = torch.ops.aten.lift_fresh.default
@@ -76,8 +77,9 @@ _POINTERS: dict[object, str] = {
 }
 
 Dependence: TypeAlias = Literal["layout", "views", "place"]
-"""The property of an argument that a call depends on: its strides; whether a view of it can be had;
-where in its storage it begins, which a static input does not have."""
+"""The property of an argument that a call depends on: its strides (``layout``), whether a view is
+possible (``views``), or its place in its storage (``place``), which a static input does not
+share."""
 
 _GRAD: Any = vars(torch._C.TensorBase)["grad"]
 _LAYOUT: dict[object, tuple[Dependence, str]] = {
@@ -109,17 +111,17 @@ _local = threading.local()
 
 def current_interceptor() -> Interceptor | None:
     """The interceptor of this thread, while it sees a function run."""
-    watch: Interceptor | None = getattr(_local, "watch", None)
-    return watch if watch is not None and not watch.quiet else None
+    found: Interceptor | None = getattr(_local, "interceptor", None)
+    return found if found is not None and not found.quiet else None
 
 
 class Point(NamedTuple):
-    """A point in a run that a capture cannot hold.
+    """A point that a capture cannot pass.
 
     Attributes:
         rule: id in the catalogue.
         what: the API or the operator.
-        kind: ``"read"``: a Python value comes out; ``"constant"``: a host tensor goes to the
+        kind: ``"read"``: it gives a Python value; ``"constant"``: it copies a host tensor to the
             device; ``"call"``: an operation that a capture cannot hold.
         depends: the tensors that its outcome depends on.
     """
@@ -136,14 +138,15 @@ class Interceptor:
     Args:
         device_type: what ``tensor.device.type`` is on the device.
         inputs: the tensors that hold the arguments.
-        varying: storage keys of tensors from outside that change from call to call.
-        forced: operators (``"aten::foo.bar"``) that a capture was seen to fail at.
-        follows: whether to follow what depends on what. Without, everything is taken to be the same
-            in each call, as it is in a run that repeats one without breaks.
-        only: numbers of the calls of torch's functions in which to see operations. Default: all.
+        varying: storage keys of outside tensors that change from call to call.
+        forced: operators (``"aten::foo.bar"``) at which a capture has failed.
+        follows: whether to follow provenance. Without, all data counts as the same in each call,
+            which is right for a run that repeats one without breaks.
+        only: see operations only in the calls of torch's functions with these numbers. Default: in
+            all.
 
     Attributes:
-        call: how many functions of torch were called, or ``None`` outside of one.
+        call: the number of the current call of a torch function; ``None``: outside of one.
     """
 
     def __init__(
@@ -162,7 +165,7 @@ class Interceptor:
         self.device_type = device_type
         self.emulated = device_type == "cpu"
         self.quiet = 0
-        self.handling = 0  # whether an operation is in our hands, so our dispatch mode is aside
+        self.handling = 0  # whether we handle an operation, with our dispatch mode off the stack
         self._modes: tuple[_FunctionMode, _DispatchMode] | tuple[()] = ()
         self.forced = frozenset(forced)
         self.provenance = provenance = ProvenanceMap(inputs, varying)
@@ -172,14 +175,14 @@ class Interceptor:
         # On the emulated device: tensors that would be on the host where there is a GPU.
         self._host: dict[int, torch.UntypedStorage] = {}
 
-    # What subclasses decide.
+    # For subclasses.
 
     def operation(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Run an operation that a capture can hold."""
         raise NotImplementedError
 
     def host_operation(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Run an operation of the host on what is the same in every call."""
+        """Run an operation of the host on data that is the same in every call."""
         return func(*args, **kwargs)
 
     def event(
@@ -189,17 +192,17 @@ class Interceptor:
         args: tuple[Any, ...],
         kwargs: dict[str, Any],
     ) -> Any:
-        """Pass a point that a capture cannot pass; gives what the call gives.
+        """Handle a point that a capture cannot pass, and return the result of the call.
 
-        For a constant ``args`` is the host tensor, and the result the tensor on the device.
+        For a constant, ``args`` is the host tensor and the result is the tensor on the device.
         """
         raise NotImplementedError
 
     def wrote(self, tensor: torch.Tensor) -> None:
-        """A tensor from outside is about to be written."""
+        """An outside tensor is about to be written."""
 
     def made(self, tensor: torch.Tensor) -> None:
-        """An operation gave this tensor, on memory of its own."""
+        """An operation returned this tensor, on new memory."""
 
     def met(self, rule: str, what: str, tensors: Iterable[torch.Tensor] = ()) -> None:
         """Something worth a note happened."""
@@ -208,27 +211,27 @@ class Interceptor:
         """An operation may be about to draw from ``generator``; ``None``: from a default one."""
 
     def drew(self, repeats: bool) -> None:
-        """It is done; ``repeats``: the host does the same in each replay."""
+        """The operation has run; ``repeats``: the host repeats it in each replay."""
 
     def called_compiled(self) -> None:
-        """A function was called that is to be compiled; it ran uncompiled."""
+        """A compiled function was called; it ran uncompiled."""
 
     def rebinds(self, what: str) -> None:
-        """An attribute of a tensor from outside is about to be given another object."""
+        """An attribute of an outside tensor is about to be rebound."""
 
     def laid_out(self, how: Dependence, what: str) -> None:
-        """Something depends on how an argument lies in memory."""
+        """A call depends on how an argument lies in memory."""
 
     def kernel(self) -> None:
         """A kernel that torch does not know is about to be launched."""
 
-    # What the modes call.
+    # For the modes.
 
     @contextmanager
     def watching(self) -> Iterator[None]:
-        """See what this thread does."""
-        before = getattr(_local, "watch", None)
-        _local.watch = self
+        """Intercept the calls of this thread."""
+        before = getattr(_local, "interceptor", None)
+        _local.interceptor = self
         self._modes = modes = (_FunctionMode(self), _DispatchMode(self))
         uncompiled = Uncompiled()
         try:
@@ -245,11 +248,11 @@ class Interceptor:
             if uncompiled.asked:
                 self.called_compiled()
             self._modes = ()  # they hold us, and we hold tensors
-            _local.watch = before
+            _local.interceptor = before
 
     def to_top(self) -> None:
-        """Put our modes above those that a capture of the emulated device has brought."""
-        for (top, pop, push), mode in zip(_STACKS, self._modes, strict=True):
+        """Put our modes above those of a capture of the emulated device."""
+        for (top, pop, push), mode in zip(MODE_STACKS, self._modes, strict=True):
             others = []
             while top() is not None:
                 others.append(pop())
@@ -259,7 +262,7 @@ class Interceptor:
 
     @contextmanager
     def quietly(self) -> Iterator[None]:
-        """Operations inside are part of one point."""
+        """Ignore calls inside: they are part of one point."""
         self.quiet += 1
         try:
             yield
@@ -276,13 +279,13 @@ class Interceptor:
 
     def _made_by_host(self, given: Any, result: Any) -> None:
         """The host may have written to ``given``, and has made ``result``."""
-        with self.quietly():  # what we ask of a tensor is no call of the function
+        with self.quietly():  # our own calls are none of the function's
             for tensor in tensors_in((given, result)):
                 self.provenance.mark(self.name(tensor), None)
             self.inside.update(map(self.name, tensors_in(result)))
 
-    def heard(self, kind: str, what: str, detail: Any) -> object:
-        """A call of the host's that is no operation; an :data:`Observer`."""
+    def observe(self, kind: str, what: str, detail: Any) -> object:
+        """Handle a host call that is no operation; an :data:`Observer`."""
         if self.quiet:
             return None
         if kind == "synchronize":  # in a graph there is nothing to wait for
@@ -295,7 +298,7 @@ class Interceptor:
         return None
 
     def called(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """A call that the function mode saw."""
+        """Handle a call that the function mode saw."""
         self._calls += 1
         before, self.call = self.call, self._calls
         try:
@@ -309,7 +312,7 @@ class Interceptor:
             self.call = before
 
     def function(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """One of those in which operations are seen."""
+        """Handle one of those in which operations are seen."""
         if self.quiet or not args or not isinstance(args[0], torch.Tensor):
             copy = not self.quiet and self.emulated and self._host_copy(func, args, kwargs)
             if copy:
@@ -322,10 +325,10 @@ class Interceptor:
         if func == _GRAD.__set__ and self.name(tensor) not in self.inside:
             self.rebinds("Tensor.grad = ...")
         pointer = _POINTERS.get(func)
-        # While an operation is in our hands it is us who ask for its storages.
+        # While we handle an operation, it is our code that asks for storages.
         if pointer is not None and not (self.handling and func is torch.Tensor.untyped_storage):
             self.expose([tensor], pointer)
-        name = emulated_rules.HOST_READ_FUNCTIONS.get(func)
+        name = capture_rules.HOST_READ_FUNCTIONS.get(func)
         on_device = self.on_device(tensor)
         if name is not None and func is torch.Tensor.cpu:
             if on_device and self.emulated:
@@ -344,7 +347,7 @@ class Interceptor:
         return func(*args, **kwargs)
 
     def dispatch(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """An operation that the dispatch mode saw."""
+        """Handle an operation that the dispatch mode saw."""
         op = _operator(func) if isinstance(func, OpOverload) else None
         tensors = [*tensors_in(args), *tensors_in(kwargs)]
         written = list(written_tensors(func, args, kwargs)) if op and op.writes else []
@@ -371,9 +374,9 @@ class Interceptor:
             self.will_draw(kwargs.get("generator"))
         point = None
         if not op and not self.quiet and _decides_on_host(func):
-            # What its branches reach beside their arguments nobody sees.
+            # Nobody sees what its branches reach beside their arguments.
             point, sources = Point("host-read", f"torch.{func.name()}()", "call", (*tensors,)), None
-        # Of most operators only where their tensors are decides whether a capture can hold them.
+        # For most operators, the devices of their tensors decide whether a capture can hold them.
         if op and not self.quiet and (not op.plain or host or func._name in self.forced):
             point = self._point(func, args, kwargs, tensors, host, written)
         if point is None:
@@ -404,7 +407,7 @@ class Interceptor:
         return result
 
     def expose(self, tensors: Iterable[torch.Tensor], what: str) -> None:
-        """A kernel that torch does not know may read and write these from now on."""
+        """From now on, a kernel that torch does not know may read and write these."""
         tensors = list(tensors)
         self.met("unknown-kernel", what, tensors)
         for tensor in tensors:
@@ -420,19 +423,19 @@ class Interceptor:
         kwargs: dict[str, Any],
         tensors: list[torch.Tensor],
     ) -> None:
-        """Operators that see more of an argument than its elements."""
+        """Note operators that depend on more of an argument than its elements."""
         given = [t for t in tensors if self.name(t) in self.inputs]
         if not given or self.quiet:
             return
         how: Dependence = "layout"
         if func is _AS_STRIDED:
             offset = args[3] if len(args) > 3 else kwargs.get("storage_offset")
-            # What lies between its elements is not copied to a static input.
+            # A static input does not get the memory between the elements.
             if offset is not None or not given[0].is_contiguous():
                 how = "place"
         self.laid_out(how, str(func))
 
-    # What is where, and what depends on what.
+    # Devices and provenance.
 
     def on_device(self, tensor: torch.Tensor) -> bool:
         """Whether ``tensor`` is, or would be, on the device."""
@@ -519,8 +522,8 @@ class Interceptor:
             any(not self.on_device(t) for t in written) or (kwargs.get("device") and not to_device)
         ):
             return Point("host-read", f"{func} to the host", "call", everything)
-        # Few operators copy an operand of the host to the device. Others take it by value, need it
-        # on the host, or raise.
+        # Few operators copy a host operand to the device. Others take it by value, need it on the
+        # host, or raise.
         numbers = copies_host_scalar(Call(func, args, kwargs, self._on_host))
         tensors_too = self.emulated or name in _INDEXING or name in _COPIES
         operands = [t for t in host if t.numel() and (tensors_too if t.dim() else numbers)]
@@ -538,7 +541,7 @@ class Interceptor:
     def _refused(
         self, func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> str | None:
-        """The rule by which a capture refuses ``func`` whatever the data, if it does."""
+        """The rule by which a capture refuses ``func``; ``None``: it does not."""
         if func._name in self.forced:
             return "forbidden-call"
         return refusal(Call(func, args, kwargs, self._on_host))
@@ -583,7 +586,7 @@ class Interceptor:
         return constant
 
     def _host_copy(self, func: Any, args: Any, kwargs: Any) -> str | None:
-        return emulated_rules.is_host_copy(func, args, kwargs, lambda t: not self.on_device(t))
+        return capture_rules.is_host_copy(func, args, kwargs, lambda t: not self.on_device(t))
 
     def _constant_call(self, what: str, func: Any, args: Any, kwargs: Any) -> Any:
         host = tuple(tensors_in((args, kwargs)))
@@ -600,26 +603,20 @@ class Interceptor:
                 self._host[self.name(tensor)] = tensor.untyped_storage()
 
 
-_function_stack: Any = overrides  # has no types
-_STACKS: tuple[tuple[Any, Any, Any], ...] = tuple(
-    (getattr(stack, f"_get_current_{kind}_mode"), stack._pop_mode, stack._push_mode)
-    for stack, kind in ((_function_stack, "function"), (dispatch_stack, "dispatch"))
-)
-
 _RAISE_ON_DEVICE = (torch.Tensor.numpy, torch.Tensor.__array__)
 
 
 class _FunctionMode(HiddenFunctionMode):
-    def __init__(self, watch: Interceptor) -> None:
+    def __init__(self, interceptor: Interceptor) -> None:
         super().__init__()
-        self._watch = watch
+        self._interceptor = interceptor
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        return self._watch.called(func, args, kwargs or {})
+        return self._interceptor.called(func, args, kwargs or {})
 
 
 class _DispatchMode(ThreadDispatchMode):
-    # Operators such as flex_attention run through us as they are.
+    # Operators such as flex_attention pass through whole.
     supports_higher_order_operators = True
 
     @classmethod
@@ -627,22 +624,18 @@ class _DispatchMode(ThreadDispatchMode):
         # Else torch wraps the method below, and imports Dynamo when it first runs: a second.
         return False
 
-    def __init__(self, watch: Interceptor) -> None:
+    def __init__(self, interceptor: Interceptor) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
-        self._watch = watch
+        self._interceptor = interceptor
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if isinstance(func, OpOverload) and is_composite(func):
-            dispatch_stack._push_mode(self)
-            try:
-                return run_composite(func, args, kwargs or {})
-            finally:
-                dispatch_stack._pop_mode()
-        self._watch.handling += 1
+            return run_composite(func, args, kwargs or {}, self)
+        self._interceptor.handling += 1
         try:
-            return self._watch.dispatch(func, args, kwargs or {})
+            return self._interceptor.dispatch(func, args, kwargs or {})
         finally:
-            self._watch.handling -= 1
+            self._interceptor.handling -= 1
 
 
 def _named(call: str) -> Callable[..., Any]:
@@ -661,7 +654,7 @@ def _decides_on_host(func: Any) -> bool:
 
 
 class _Operator:
-    """Facts about an operator, looked up in each call."""
+    """Facts about an operator that each call needs."""
 
     __slots__ = (
         "allocates",
@@ -676,12 +669,12 @@ class _Operator:
 
     def __init__(self, func: OpOverload) -> None:
         name, view = func._schema.name, is_view(func) or torch.Tag.inplace_view in func.tags
-        self.allocates = name in _ALLOCATIONS
+        self.allocates = name in ALLOCATIONS
         self.nested = name.startswith("aten::_nested_") and not name.endswith("_left_aligned")
-        # Code of others may take strides and addresses for what it likes.
+        # Operators of other libraries may depend on strides and addresses.
         self.asks_layout = func is _AS_STRIDED or func.namespace not in ("aten", "prims")
         self.draws = torch.Tag.nondeterministic_seeded in func.tags
-        #: Also what does not say so: with a generator, or of another library.
+        #: Also operators whose tags do not say so: with a generator, or of another library.
         self.may_draw = (
             self.draws
             or not name.startswith(("aten::", "prim"))
@@ -705,37 +698,31 @@ def _to_device(host: torch.Tensor, device: Any) -> torch.Tensor:
 
 
 def lifting_of_host_data() -> Claim:
-    """``torch.tensor(x, device="cuda")`` then is a tensor of the host and a copy of it."""
+    """Split ``torch.tensor(x, device="cuda")`` into a host tensor and a copy to the device."""
     flag, put = torch._C._only_lift_cpu_tensors, torch._C._set_only_lift_cpu_tensors
     return override(torch._C, "_only_lift_cpu_tensors", True, get=flag, put=put)
 
 
-def _launches_of_triton(watch: Interceptor) -> AbstractContextManager[Any]:
-    """See the tensors that Triton kernels are launched with: torch does not know such kernels."""
+def _launches_of_triton(interceptor: Interceptor) -> AbstractContextManager[Any]:
+    """See the tensors that Triton kernels get; torch does not know such kernels."""
     place = find("triton.runtime.jit:JITFunction.run")
-    if place is None:  # not loaded: no kernel was launched so far
+    if place is None:  # not loaded, so no kernel was launched yet
         return nullcontext()
 
     def run(original: Any, kernel: Any, *args: Any, **kwargs: Any) -> Any:
-        watch.expose(tensors_in((args, kwargs)), f"Triton kernel {kernel.__name__}")
+        interceptor.expose(tensors_in((args, kwargs)), f"Triton kernel {kernel.__name__}")
         return original(kernel, *args, **kwargs)
 
     return intercept(*place, run)
 
 
 def _forget() -> None:
-    """In a child of fork() nobody watches; the thread that did may be the one that forked."""
+    """Stop in a child of fork(), whose only thread may have been intercepted."""
     torch._C._set_only_lift_cpu_tensors(False)
-    if getattr(_local, "watch", None) is None:
+    if getattr(_local, "interceptor", None) is None:
         return
-    _local.watch = None
-    for top, pop, push in _STACKS:
-        modes = []
-        while top() is not None:
-            modes.append(pop())
-        for mode in reversed(modes):
-            if not isinstance(mode, (_FunctionMode, _DispatchMode)):
-                push(mode)
+    _local.interceptor = None
+    remove_modes(lambda mode: isinstance(mode, (_FunctionMode, _DispatchMode)))
 
 
 in_child(_forget)

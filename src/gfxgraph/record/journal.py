@@ -1,7 +1,7 @@
-"""Results of ``no_graph`` functions in a run, so that further runs need not call them again.
+"""Repeats the results of ``no_graph`` functions, so that further runs need not call them again.
 
 Such a function may count, send or write, so it runs once in each call of the user's: in the
-caller's own run, and in each replay. Warm-up, capture and the first replay repeat what it gave.
+caller's own run, and in each replay. Warm-up, capture and the first replay repeat its result.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from .effects import storage_key, tensors_in
 __all__ = ["Journal", "Judge", "inside_no_graph", "perform"]
 
 Judge = Callable[[torch.Tensor, torch.Tensor], "str | None"]
-"""Says how one tensor differs from another that it should equal."""
+"""Describes how a tensor differs from the one that it should equal; ``None``: it does not."""
 
 
 @dataclass(frozen=True)
@@ -36,11 +36,11 @@ class _Given:
 
 @dataclass
 class _Call:
-    """One call: its tensors before, those that it may have written, and what it gave.
+    """One call: its tensors before, those that it may have written, and its result.
 
-    ``own`` are the tensors themselves; a result that is one of them is that of the next call.
-    ``states`` are where it left the generators. ``gives_views``: it gave a view of an argument.
-    ``error`` is what it raised in place of giving anything.
+    ``own`` are the tensors themselves; where the result is one of them, a repetition returns that
+    of the next call. ``states`` are the generators after it. ``gives_views``: it returned a view of
+    an argument. ``error``: it raised this instead of returning.
     """
 
     fn: Callable[..., Any]
@@ -53,7 +53,7 @@ class _Call:
     error: Exception | None = None
 
     def give(self, given: list[torch.Tensor]) -> Any:
-        """Do to ``given`` and to the generators what the call did, and give what it gave."""
+        """Repeat the effects of the call on ``given`` and the generators, and return its result."""
         for generator, state in self.states:
             generator.set_state(state)
         for position, value in self.written.items():
@@ -90,8 +90,8 @@ class Journal:
     """The calls of one run, in order.
 
     Args:
-        copies: keep what the calls were given, to compare it when they are repeated.
-        generators: those from which both the calls and the rest of the run may draw.
+        copies: keep copies of the arguments, to compare them when the calls are repeated.
+        generators: generators from which both the calls and the rest of the run may draw.
     """
 
     def __init__(self, copies: bool = True, generators: Sequence[torch.Generator] = ()) -> None:
@@ -106,7 +106,7 @@ class Journal:
 
     @classmethod
     def of_the_call(cls) -> Journal:
-        """The journal of the caller's own run; an empty one where there was none."""
+        """The journal of the caller's own run; an empty one if there was none."""
         return _local.offered or cls()
 
     @property
@@ -116,7 +116,7 @@ class Journal:
 
     @contextmanager
     def offered(self) -> Iterator[None]:
-        """A capture in here repeats the calls."""
+        """Captures inside repeat the calls."""
         before, _local.offered = _local.offered, self
         try:
             yield
@@ -125,11 +125,11 @@ class Journal:
 
     @contextmanager
     def playing(self, judge: Judge | None = None) -> Iterator[None]:
-        """Remember the calls of the first run in here; repeat them in all further ones.
+        """Remember the calls of the first run inside; repeat them in all further runs.
 
         Args:
-            judge: compares what a repeated call is given with what it was given in the run before;
-                ``None``: nobody does.
+            judge: compares the arguments of a repeated call with those of the run before; ``None``:
+                no comparison.
 
         Raises:
             CaptureError: other functions are called, or with other tensors.
@@ -148,7 +148,7 @@ class Journal:
 
     @contextmanager
     def resumed(self) -> Iterator[None]:
-        """The run in here begins with the calls that were made already: they are not made again."""
+        """The run inside begins with calls that were already made: they are not made again."""
         before, _local.done = _local.done, deque(self._calls)
         try:
             yield
@@ -190,11 +190,11 @@ class Journal:
         return call.give(given)
 
     def ran(self, fn: Callable[..., Any], args: Any, kwargs: Any) -> Any:
-        """Run ``fn``, and remember what that gave and what it may have written."""
+        """Run ``fn``, and remember its result and the tensors that it may have written."""
         given = list(tensors_in((args, kwargs)))
         if not self._copies:  # in a replay: as little as possible
             if len(set(map(storage_key, given))) == len(given):
-                # The function may keep what it is given, and the next replay writes there again.
+                # The function may keep its arguments, and the next replay overwrites them.
                 own = list(map(_copy, given))
                 args, kwargs = _exchanged((args, kwargs), given, own)
             else:
@@ -254,7 +254,7 @@ def inside_no_graph() -> bool:
 
 
 def perform(fn: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-    """Call a ``no_graph`` function; in a run that repeats an earlier one, return that result."""
+    """Call a ``no_graph`` function, or return its earlier result if this run repeats one."""
     journal = _local.journal
     if _local.inside or (journal is None and not _local.done):
         return fn(*args, **kwargs)
@@ -268,10 +268,10 @@ def perform(fn: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
 def _outcome(
     fn: Callable[..., Any], args: Any, kwargs: Any, given: list[torch.Tensor]
 ) -> tuple[Exception | None, Any]:
-    """The error that ``fn`` raised, or ``None``; and what it gave."""
+    """The error that ``fn`` raised, or ``None``; and its result."""
     try:
         return None, _run(fn, args, kwargs, given)
-    except Exception as error:  # raised again, by whoever asked
+    except Exception as error:  # raised again by the caller
         return error, None
 
 
@@ -289,7 +289,7 @@ def _run(fn: Callable[..., Any], args: Any, kwargs: Any, given: list[torch.Tenso
 
 @contextmanager
 def _unseen() -> Iterator[None]:
-    """Inside, our own questions about tensors are not seen as work of the function."""
+    """Hide our own operations on tensors: they are none of the function's."""
     with _disable_current_modes(), torch._C.DisableTorchFunction(), torch.no_grad():
         yield
 

@@ -20,9 +20,9 @@ def no_graph(fn: F) -> F:
 
     A :func:`~gfxgraph.graphed` function that calls it becomes several graphs; ``fn`` runs between
     two of them, once in each call, with the tensors of that call as arguments. The runs of a
-    capture repeat what it gave in the first call. What it returns may be
-    tensors on any device, plain values (each other value is another path), or nothing. Outside of
-    a graphed function it is called as it is.
+    capture repeat its result of the first call. It may return tensors on any device, plain values
+    (each new value is a new path), or nothing. Outside of a graphed function it is an ordinary
+    call.
 
     Args:
         fn: the function.
@@ -38,9 +38,9 @@ def no_graph(fn: F) -> F:
 
     @functools.wraps(fn)
     def call(*args: Any, **kwargs: Any) -> Any:
-        watch = current_interceptor()
-        if watch is not None:
-            return watch.user_call(fn, args, kwargs)
+        interceptor = current_interceptor()
+        if interceptor is not None:
+            return interceptor.user_call(fn, args, kwargs)
         return perform(fn, *args, **kwargs)
 
     call.__gfxgraph_no_graph__ = True  # type: ignore[attr-defined]

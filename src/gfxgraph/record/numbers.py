@@ -1,4 +1,4 @@
-"""Which plain numbers a run computes with; one that follows the size of an argument is a danger."""
+"""Notes the plain numbers that a run computes with, since they may follow an argument's size."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from ..interpose.source import Source, users_line
 
 __all__ = ["Numbers"]
 
-# Numbers that say how long a result is, and no more. What it holds depends on its position alone.
+# Their numbers set the length of the result alone; each element depends on its position.
 _LENGTHS = frozenset({"aten::arange"})
-# A constant of the host with more elements is a table, which a size may well cut.
+# A host constant with more elements is a table, which a size may well cut.
 _MAX_CONSTANT = 16
 
 
@@ -24,7 +24,7 @@ class Numbers(ThreadDispatchMode):
     """Notes the numbers that operators are given, but for sizes, dimensions and indices.
 
     Attributes:
-        found: for each operator that ran: which, its numbers, and the user's line.
+        found: for each operator that ran: the operator, its numbers, and the user's line.
     """
 
     supports_higher_order_operators = True
@@ -40,8 +40,7 @@ class Numbers(ThreadDispatchMode):
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
         if isinstance(func, OpOverload) and is_composite(func):
-            with self:
-                return run_composite(func, args, kwargs)
+            return run_composite(func, args, kwargs, self)
         self.found.append((func, tuple(_numbers(func, args, kwargs)), users_line()))
         return func(*args, **kwargs)
 

@@ -1,4 +1,4 @@
-"""Which elements the data of padding reaches, followed through one run, operation by operation."""
+"""Follows through one run, operation by operation, which elements the data of padding reaches."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ __all__ = ["Reach"]
 _GATES = re.compile(r"(where|masked_fill|mul|add|sub|(logical|bitwise)_(and|or))_?")
 # Arguments of operators that hold data; integers in others may be indices.
 _DATA = frozenset(["self", "other", "input", "tensors", "src", "source", "values", "mat1", "mat2"])
-# How far two runs of one kernel may be apart, relative to the largest magnitude: sums whose order
-# is not fixed.
+# Largest difference between two runs of one kernel, relative to the largest magnitude: sums in no
+# fixed order.
 _NOISE_IN_EPS = {torch.float32: 64, torch.float64: 64, torch.complex64: 64, torch.complex128: 64}
 
 
@@ -38,9 +38,10 @@ class Reach(ThreadDispatchMode):
 
     For each storage that such data reached there is a mask with an element for each of its
     elements. A view has the mask of its storage, and so has a write in place. An operator that
-    works element by element gives what its arguments hold. Any other is tried: it runs again with
-    other values in the marked elements, twice, and marked is what comes out differently. So
-    the rule of every operator is what it does, and where it cannot be tried everything is marked.
+    works element by element passes the marks of its arguments on. Any other operator is tried: it
+    runs twice more with other values in the marked elements, and the elements that come out
+    differently are marked. So no operator needs a rule of its own. Where an operator cannot be
+    tried, all its results are marked.
 
     Attributes:
         written_outside: the place of the first write of marked data to memory from outside.
@@ -64,7 +65,7 @@ class Reach(ThreadDispatchMode):
         return False
 
     def mark(self, tensor: torch.Tensor, marked: torch.Tensor | None) -> None:
-        """Know of an argument that holds data.
+        """Add an argument that holds data.
 
         Args:
             tensor: the argument.
@@ -94,8 +95,7 @@ class Reach(ThreadDispatchMode):
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
         if isinstance(func, OpOverload) and is_composite(func):
-            with self:
-                return run_composite(func, args, kwargs)
+            return run_composite(func, args, kwargs, self)
         given = list(tensors_in((args, kwargs)))
         with outside_of_modes():
             masks = {id(t): m for t in given if (m := self.reached(t)) is not None}
@@ -143,7 +143,7 @@ class Reach(ThreadDispatchMode):
     def _remember(
         self, what: str, given: list[torch.Tensor], out: torch.Tensor, whole: bool
     ) -> None:
-        """Know where marked data came to ``out``, for the message."""
+        """Remember the operation that brought marked data to ``out``, for the message."""
         key = self._name(out)
         found = [self._mixed[k] for t in given if (k := self._name(t)) in self._mixed]
         here = "" if found else f"{what} at {users_line()}"
@@ -157,7 +157,7 @@ class Reach(ThreadDispatchMode):
     def _is_gated(
         self, func: OpOverload, given: list[torch.Tensor], masks: dict[int, torch.Tensor]
     ) -> bool:
-        """Whether something that does not depend on data decides here which data passes."""
+        """Whether an argument that does not depend on data decides which data passes."""
         clean = [t for t in given if id(t) not in masks and t.dim()]
         fixed = [t for t in clean if self._name(t) not in self._data]
         decides = [t for t in clean if t.dtype is torch.bool and self._name(t) in self._data]
@@ -215,11 +215,11 @@ def _together(masks: Iterable[torch.Tensor], out: torch.Tensor) -> torch.Tensor:
 
 @dataclass
 class _Tried:
-    """The results of an operation with other values in the marked elements.
+    """The results with other values in the marked elements.
 
     Attributes:
         others: of each trial.
-        before: with the values of the run; ``None``: that is what the run itself gave.
+        before: the results with the values of the run; ``None``: those of the run itself.
     """
 
     others: list[list[torch.Tensor]]
@@ -274,7 +274,7 @@ def _tried(
     """Run an operator with other values in the marked elements, and ones for weights of zero.
 
     Returns:
-        What came out; ``None``: that cannot be tried.
+        The results; ``None``: the operator cannot be tried.
     """
     if "c10d" in func.namespace:  # other ranks would wait for it
         return None
@@ -310,12 +310,12 @@ def _by_name(func: OpOverload, args: Any, kwargs: Any) -> Iterator[tuple[str, An
 def _others(
     tensor: torch.Tensor, mask: torch.Tensor, sign: int, is_data: bool
 ) -> torch.Tensor | None:
-    """``tensor`` with other values where ``mask`` is; ``None``: there are no others to be had."""
+    """``tensor`` with other values where ``mask`` is; ``None``: there are no others."""
     if tensor.dtype is torch.bool:
         return tensor ^ mask
     is_whole = not (tensor.is_floating_point() or tensor.is_complex())
     if is_whole and not is_data:
-        # They may be indices: nothing beyond what is there.
+        # They may be indices, so stay within the values that occur.
         low, high = (int(v) for v in torch.aminmax(tensor))
         if low == high:
             return None
@@ -342,7 +342,7 @@ def _replaced(tree: Any, made: dict[int, torch.Tensor]) -> Any:
 
 
 def _changed(one: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
-    """Which elements of the first are others in the second."""
+    """Which elements differ between the two."""
     if one.shape != other.shape or one.dtype != other.dtype:
         return torch.ones(one.shape, dtype=torch.bool, device=one.device)
     if not one.numel():

@@ -1,4 +1,4 @@
-"""One run of a function, remembered: what a capture would meet, and what came out there."""
+"""Records one run of a function: the points that a capture would meet, and their results."""
 
 from __future__ import annotations
 
@@ -27,18 +27,18 @@ __all__ = ["Event", "Note", "Recorder", "Recording"]
 
 @dataclass
 class Event:
-    """A point that a capture cannot hold, and the result of this run there.
+    """A point that a capture cannot pass, and its result in the run.
 
     Attributes:
-        point: what it is.
+        point: the point.
         where: the user's line.
-        varying: whether what comes out may be something else in the next call.
-        writes: whether it writes to a tensor that it was given.
-        result: what came out, each tensor copied. A tensor that is one of the arguments is
+        varying: whether the result may differ in the next call.
+        writes: whether it writes to one of its arguments.
+        result: the result, with copies of its tensors. A tensor that is one of the arguments is
             ``Same(n)``: the n-th of them.
-        given: of a constant, what came from the host.
-        call: in which call of a function of torch, counted from the start; ``None``: in none.
-        sources: storage keys of the tensors from outside that it depends on.
+        given: of a constant, the host data.
+        call: number of the call of a torch function that it is in; ``None``: in none.
+        sources: storage keys of the outside tensors that it depends on.
     """
 
     point: Point
@@ -52,20 +52,20 @@ class Event:
 
     @property
     def folds(self) -> bool:
-        """Whether the result can be put in its place."""
+        """Whether a graph can use the recorded result instead."""
         return not self.varying and not self.writes
 
     @property
     def is_of_the_host(self) -> bool:
-        """Whether it is a constant into which nothing went that was on the device before."""
+        """Whether it is a constant that does not depend on data of the device."""
         return self.folds and self.point.kind == "constant" and not self.sources
 
     def same_outcome(self, other: Event) -> bool:
-        """Whether another run of the same point gave the same."""
+        """Whether the same point gave the same result in another run."""
         return _same(self.result, other.result)
 
     def was_given(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
-        """Whether a constant is made of the same again; asked without waiting for the device."""
+        """Whether a constant gets the same host data again; does not wait for the device."""
         return _same(self.given, (args, kwargs))
 
 
@@ -78,7 +78,7 @@ class Same:
 
 @dataclass(frozen=True)
 class Note:
-    """Something that a capture can hold and that a report mentions.
+    """Something that a capture can hold, and that a report mentions.
 
     Attributes:
         rule: id in the catalogue.
@@ -93,24 +93,24 @@ class Note:
 
 @dataclass
 class Recording:
-    """The effects and operations of one run.
+    """The record of a run.
 
     Attributes:
         events: the points that a capture cannot pass, in order.
-        notes: what else a report mentions, in order, with how often.
-        outside: storage key -> an alias, for each tensor from outside that was used; holding it
-            keeps the memory alive.
+        notes: the notes in order, each with its count.
+        outside: storage key -> an alias, for each outside tensor that was used; the alias keeps the
+            memory alive.
         operations: operations of the device.
-        writes: (storage key, number of events before) of each write to a tensor from outside.
+        writes: (storage key, number of events before) of each write to an outside tensor.
         draws: number of events before the first random number of the device; ``None``: none.
-        peak_bytes: bytes of the device that what the run made took at most, at one time.
-        dtypes: of what it made there.
-        compiles: whether it called a function that is to be compiled; in this run it was not.
-        layout: the first call that asked how an argument lies in memory (its strides).
-        views: the first call whose effect depends on that: a view that not every layout has, a
-            write, an argument that is given back.
-        asks_capturing: whether it asked for a capture, and may go another way in one.
-        unseen: tensors among what it returned that no operation used or made.
+        peak_bytes: most device bytes that tensors of the run took at one time.
+        dtypes: dtypes of these tensors.
+        compiles: whether it called a compiled function; that ran uncompiled.
+        layout: the first call that asked for the strides of an argument.
+        views: the first call whose effect depends on the strides: a view that not every layout has,
+            a write, an argument that is returned.
+        asks_capturing: whether it asked if a capture is underway, and may take another path in one.
+        unseen: returned tensors that no operation used or made.
     """
 
     events: list[Event] = field(default_factory=list)
@@ -129,21 +129,21 @@ class Recording:
     unseen: list[torch.Tensor] = field(default_factory=list)
 
     def breaks(self) -> list[Event]:
-        """The points at which a graph has to end and the host takes over."""
+        """The points at which a graph ends and the host takes over."""
         return [event for event in self.events if not event.folds]
 
     def calls_that_fold(self) -> frozenset[int] | None:
-        """The calls in which something folds, if nothing else has to be seen to repeat the run."""
+        """The calls in which something folds, if seeing these suffices to repeat the run."""
         calls = frozenset(event.call for event in self.events if event.call is not None)
         return calls if all(event.folds and event.call for event in self.events) else None
 
     def written_before_the_last_break(self) -> set[int]:
-        """Storage keys of what a call may have written when it turns out to take a new path."""
+        """Storage keys of memory that a call may have written before it takes a new path."""
         last = max((n for n, event in enumerate(self.events) if not event.folds), default=-1)
         return {key for key, before in self.writes if before <= last}
 
     def sources_of_folds(self) -> set[int]:
-        """Storage keys of the tensors from outside whose values were taken for constant."""
+        """Storage keys of the outside tensors whose values count as constant."""
         return {key for event in self.events if event.folds for key in event.sources}
 
 
@@ -155,18 +155,18 @@ class Generators(Protocol):
 
 
 class Recorder(Interceptor):
-    """Runs everything and remembers it.
+    """Runs everything and records it.
 
     Args:
-        log: learns what the run writes outside.
+        log: gets the outside regions that the run writes.
         keep_values: save each region before its first write, so that the run can be undone.
         off_stream: the rule by which work on the current stream is left out of a capture.
         names: names of tensors from outside, by storage key.
-        generators: learns what is drawn from which generator.
+        generators: learns which generators the run draws from.
         options: see :class:`Interceptor`.
 
     Attributes:
-        recording: what the run did.
+        recording: the record of the run.
     """
 
     def __init__(
@@ -201,7 +201,7 @@ class Recorder(Interceptor):
     def event(
         self, point: Point, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> Any:
-        """Run it, and remember what came out."""
+        """Run the point, and record its result."""
         given = list(tensors_in((args, kwargs)))
         # A function of the user's may write to whatever it is given or reaches.
         if isinstance(func, OpOverload):
@@ -209,16 +209,16 @@ class Recorder(Interceptor):
         else:
             writes = point.rule == "no-graph"
         is_higher = isinstance(func, HigherOrderOperator)
-        roots = None if is_higher else self.roots(point.depends)
+        provenance = None if is_higher else self.roots(point.depends)
         event = Event(
             point._replace(depends=()),  # not to keep the tensors of the run alive
             users_line(),
-            varying=point.rule in _DONE_IN_EACH_CALL or roots is None or is_higher,
+            varying=point.rule in _DONE_IN_EACH_CALL or provenance is None or is_higher,
             writes=writes,
             result=None,
             given=None,
             call=self.call,
-            sources=roots or frozenset(),
+            sources=provenance or frozenset(),
         )
         with self.quietly():
             if point.kind == "constant":
@@ -226,7 +226,7 @@ class Recorder(Interceptor):
             before = len(self.recording.events)
             result = func(*args, **kwargs)
             del self.recording.events[before:]
-            with self._unseen():  # the host has made it: no operation has seen it yet
+            with self._unseen():  # the host made it, and no operation has seen it yet
                 event.result = _kept(result, given)
         self.recording.events.append(event)
         if not isinstance(func, OpOverload):
@@ -234,13 +234,13 @@ class Recorder(Interceptor):
         return result
 
     def rebinds(self, what: str) -> None:
-        """Refuse, before it is done: no replay would do it."""
+        """Refuse before it happens: no replay would do it."""
         raise explain("side-effect", what, users_line())
 
-    def heard(self, kind: str, what: str, detail: Any) -> object:
+    def observe(self, kind: str, what: str, detail: Any) -> object:
         """A call of the host's that is no operation."""
         self.recording.asks_capturing |= kind == "capturing"
-        return super().heard(kind, what, detail)
+        return super().observe(kind, what, detail)
 
     def will_draw(self, generator: torch.Generator | None) -> None:
         """Pass it on."""
@@ -260,18 +260,18 @@ class Recorder(Interceptor):
             yield
 
     def called_compiled(self) -> None:
-        """Keep it in mind."""
+        """Record it."""
         self.recording.compiles = True
 
     def laid_out(self, how: Dependence, what: str) -> None:
-        """Keep the first of each kind in mind."""
+        """Record the first of each kind."""
         if how == "place":
             return self.met("argument", what)
         if getattr(self.recording, how) is None:
             setattr(self.recording, how, Note("argument", what, users_line()))
 
     def made(self, tensor: torch.Tensor) -> None:
-        """Add up what is alive; what died is only looked for when there seems to be a new peak."""
+        """Add up living memory; look for freed memory only when there seems to be a new peak."""
         key, peak = self.name(tensor), self.recording.peak_bytes
         dense = tensor.layout is torch.strided
         if key in self._alive or not dense or not self.on_device(tensor):
@@ -290,7 +290,7 @@ class Recorder(Interceptor):
         return key in self.inside or key in self.outside or key in self.inputs
 
     def wrote(self, tensor: torch.Tensor) -> None:
-        """Save what the tensor holds."""
+        """Save the data of the tensor, and note the write."""
         self._log.add(tensor, self._keep_values)
         key = self.name(tensor)
         self.recording.writes.append((key, len(self.recording.events)))
@@ -301,7 +301,7 @@ class Recorder(Interceptor):
         self.met("input-write" if is_input else "external-write", what)
 
     def met(self, rule: str, what: str, tensors: Iterable[torch.Tensor] = ()) -> None:
-        """Make a note of it."""
+        """Note it."""
         if rule == "random" and self.recording.draws is None:
             self.recording.draws = len(self.recording.events)
         if rule == "unknown-kernel":

@@ -1,4 +1,4 @@
-"""The catalogue of hazard rules: constructs of unmodified code, and how a graph handles them."""
+"""The catalogue of hazard rules: constructs of unmodified code, and what a graph does with them."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Literal
 __all__ = ["RULES", "Effect", "Rule"]
 
 Effect = Literal["captures", "folds", "branches", "eager"]
-"""How a function ends up that does it, from the best to the worst."""
+"""What happens to a function that does it, from the best to the worst."""
 
 
 @dataclass(frozen=True)
@@ -18,13 +18,13 @@ class Rule:
     Attributes:
         id: its name, in reports, SARIF and the docs.
         title: what the code does, in a few words.
-        effect: what becomes of the function where the data does not depend on the inputs.
-        tainted: what becomes of it where the data does depend on them.
+        effect: what happens to the function if the data does not depend on the inputs.
+        tainted: what happens to it if the data does depend on them.
         why: why it matters in a graph.
         remedy: the code to write instead.
         bad: source of a module with a function ``f`` that does it, given a float tensor of shape
             (4, 8) on the device.
-        good: source of a module with an ``f`` that is there for the same and does not do it.
+        good: source of a module with an ``f`` for the same purpose that does not do it.
     """
 
     id: str
@@ -40,11 +40,11 @@ class Rule:
 _CATALOGUE = (
     Rule(
         "host-read",
-        "a value of the device is read on the host",
+        "the host reads a value from the device",
         "folds",
         "branches",
-        "The host waits for the device, which a capture forbids, and what Python does with the "
-        "value is decided once, at capture.",
+        "The host has to wait for the device, which a capture forbids. Python would also act on "
+        "the value only once, at capture.",
         "Keep the value in a tensor: torch.where(condition, a, b) for a branch, a 0-dim tensor "
         "for a factor.",
         bad="""\
@@ -65,8 +65,8 @@ def f(x):
         "the shape of a result depends on data",
         "folds",
         "branches",
-        "Memory and launch sizes of a graph are fixed at capture; to learn the shape the host "
-        "has to read the device.",
+        "A graph fixes memory and launch sizes at capture. To learn the shape, the host has to "
+        "read the device.",
         "Use a form of fixed shape: torch.where or masked_fill for a mask, topk for nonzero, "
         "repeat_interleave(..., output_size=n).",
         bad="""\
@@ -82,13 +82,13 @@ def f(x):
     ),
     Rule(
         "hidden-sync",
-        "an operator reads the device inside",
+        "an operator reads the device internally",
         "folds",
         "branches",
-        "The operator waits for the device (an error code, a size, a search on the host), which "
-        "a capture forbids.",
-        "Use a form that does not check or read, such as torch.linalg.inv_ex, solve_ex, "
-        "cholesky_ex, or call it outside of the graphed function.",
+        "The operator waits for the device (for an error code, a size, a search on the host), "
+        "which a capture forbids.",
+        "Use a form that does not wait, such as torch.linalg.inv_ex, solve_ex or cholesky_ex, or "
+        "call it outside of the graphed function.",
         bad="""\
 import torch
 
@@ -106,12 +106,12 @@ def f(x):
     ),
     Rule(
         "host-constant",
-        "data of the host is copied to the device",
+        "host data is copied to the device",
         "folds",
         "branches",
-        "A capture forbids a copy from pageable memory: each replay would read that memory "
-        "again, whatever is in it by then.",
-        "Make the tensor once, outside of the function (register_buffer), or on the device: "
+        "A capture forbids copies from pageable memory: each replay would read that memory again, "
+        "whatever it holds by then.",
+        "Create the tensor once, outside of the function (register_buffer), or on the device: "
         "torch.full, torch.zeros, torch.arange(..., device=x.device).",
         bad="""\
 import torch
@@ -130,11 +130,10 @@ def f(x):
     ),
     Rule(
         "host-compute",
-        "the host computes with data of the device",
+        "the host computes with device data",
         "branches",
         "branches",
-        "A graph holds work of the device only; an operation on a CPU tensor runs once, at "
-        "capture.",
+        "A graph holds device work only. An operation on a CPU tensor runs once, at capture.",
         "Keep the tensor on the device.",
         bad="""\
 def f(x):
@@ -151,9 +150,9 @@ def f(x):
         "the host waits for the device",
         "folds",
         "folds",
-        "A capture forbids it, and has nothing to wait for: it records the work and runs none of "
-        "it. It is left out of the graph.",
-        "Remove it from the function; synchronize after the call where timing needs it.",
+        "A capture forbids it, and has nothing to wait for: it records work without running it. "
+        "The graph leaves the wait out.",
+        "Remove it. Where timing needs it, synchronize after the call.",
         bad="""\
 import torch
 
@@ -169,11 +168,11 @@ def f(x):  # the caller synchronizes
     ),
     Rule(
         "query",
-        "the host asks the device",
+        "the host queries the device",
         "eager",
         "eager",
-        "A capture forbids it, and the answer would be that of the capture.",
-        "Ask outside of the function; time the whole call.",
+        "A capture forbids it, and each replay would repeat the answer of the capture.",
+        "Query outside of the function, or time the whole call.",
         bad="""\
 import torch
 
@@ -192,10 +191,10 @@ def f(x):  # the caller times the call
     ),
     Rule(
         "seed",
-        "the state of a generator is set or read",
+        "the state of a random generator is set or read",
         "branches",
         "branches",
-        "The state is set and read by the host: that is done between two graphs, at each call.",
+        "The host sets and reads the state. It does so between two graphs, at each call.",
         "Seed before the call: torch.manual_seed(seed); out = fn(x).",
         bad="""\
 import torch
@@ -213,14 +212,13 @@ def f(x):  # the caller seeds
     ),
     Rule(
         "generator",
-        "random numbers come from a generator that is made in the call",
+        "random numbers come from a generator that the call creates",
         "folds",
         "folds",
-        "A capture refuses a generator that it did not know before. A new one has the same seed in "
-        "each call, so its numbers are folded: each replay has those of the capture, as each call "
-        "has.",
-        "Draw from the default generator, or make one outside of the function and keep it on the "
-        "object.",
+        "A capture refuses a generator that was not registered before. A new generator has the "
+        "same seed in every call, so its numbers are constants: gfxgraph folds them into the "
+        "graph.",
+        "Draw from the default generator, or create one outside of the function and keep it.",
         bad="""\
 import torch
 
@@ -240,8 +238,8 @@ def f(x):
         "the function captures or replays a graph of its own",
         "eager",
         "eager",
-        "A graph cannot be captured or replayed while another one is captured.",
-        "Leave the graph of its own out: what it holds becomes part of ours.",
+        "A capture cannot contain the capture or the replay of another graph.",
+        "Remove the inner graph: its work becomes part of ours.",
         bad="""\
 import torch
 
@@ -259,12 +257,12 @@ def f(x):
     ),
     Rule(
         "default-stream",
-        "work is put on the default stream",
+        "work runs on the default stream",
         "eager",
         "eager",
-        "A capture does not see work on the default stream: it runs once, at capture, and is "
-        "silently not in the graph.",
-        "Leave out torch.cuda.stream(torch.cuda.default_stream()); the current stream is right.",
+        "A capture does not see work on the default stream. That work runs once, at capture, and "
+        "is silently missing from the graph.",
+        "Remove torch.cuda.stream(torch.cuda.default_stream()); the current stream is right.",
         bad="""\
 import torch
 
@@ -282,9 +280,9 @@ def f(x):
         "a side stream is not forked from the current stream, or not joined to it",
         "eager",
         "eager",
-        "A capture takes in a stream that waits for the capturing one, and has to end with all "
-        "of them joined.",
-        "side.wait_stream(torch.cuda.current_stream()) before the work, "
+        "A capture includes a side stream only after it waits for the capturing stream, and every "
+        "side stream has to be joined before the capture ends.",
+        "Call side.wait_stream(torch.cuda.current_stream()) before the work, and "
         "torch.cuda.current_stream().wait_stream(side) after it.",
         bad="""\
 import torch
@@ -310,11 +308,11 @@ def f(x):
     ),
     Rule(
         "thread",
-        "work is done on another thread",
+        "work runs on another thread",
         "eager",
         "eager",
-        "A capture records the work of one thread; what another computes is done once, at capture.",
-        "Do the work on the calling thread, or outside of the function.",
+        "A capture records the work of one thread. Work of other threads runs once, at capture.",
+        "Run the work on the calling thread, or outside of the function.",
         bad="""\
 import threading
 
@@ -335,8 +333,8 @@ def f(x):
         "the function prints",
         "eager",
         "eager",
-        "A replay does not run Python, so it prints nothing.",
-        "Remove the print, or print what the call returned.",
+        "A replay runs no Python code, so it prints nothing.",
+        "Remove the print, or print the result after the call.",
         bad="""\
 def f(x):
     action = x.tanh()
@@ -350,13 +348,13 @@ def f(x):  # the caller prints
     ),
     Rule(
         "side-effect",
-        "something outside of torch is written",
+        "the function writes something outside of torch",
         "eager",
         "eager",
-        "A replay does not run Python: a file, a log, a queue, a socket or a database would get "
-        "what the first call wrote, and nothing of the others.",
-        "Do it outside of the function with what the call returned, or in a function marked "
-        "@gfxgraph.no_graph, which runs between two graphs at each call.",
+        "A replay runs no Python code: a file, a log, a queue, a socket or a database would get "
+        "the data of the first call, and nothing after that.",
+        "Write after the call, or in a function marked @gfxgraph.no_graph, which runs between two "
+        "graphs at each call.",
         bad="""\
 import queue
 
@@ -374,12 +372,12 @@ def f(x):  # the caller puts what is returned on the queue
     ),
     Rule(
         "outside-read",
-        "a clock, a file or the system is read",
+        "the function reads a clock, a file or the system",
         "eager",
         "eager",
-        "A replay does not run Python: the time, the file or the answer would be that of the first "
+        "A replay runs no Python code: it would use the time, the file or the answer of the first "
         "call for ever.",
-        "Read it outside of the function, and pass what came out as an argument.",
+        "Read it outside of the function, and pass the value as an argument.",
         bad="""\
 import time
 
@@ -393,11 +391,11 @@ def f(x, phase=0.5):  # the caller passes time.time() % 1 in a tensor
     ),
     Rule(
         "python-state",
-        "a Python attribute, global or container is changed in each call",
+        "each call changes a Python attribute, global or container",
         "eager",
         "eager",
-        "A replay does not run Python: the value stays what it was at capture.",
-        "Keep the state in a tensor that is written in place: self.position.add_(1).",
+        "A replay runs no Python code: the value would stay as it was at capture.",
+        "Keep the state in a tensor and update it in place: self.position.add_(1).",
         bad="""\
 step = 0
 
@@ -422,8 +420,9 @@ def f(x):
         "numbers come from Python's or NumPy's random module",
         "eager",
         "eager",
-        "A replay does not run Python: every replay would use the numbers of the capture.",
-        "Use torch.rand on the device, or draw outside and pass the numbers in a tensor.",
+        "A replay runs no Python code: every replay would use the numbers of the capture.",
+        "Use torch.rand on the device, or draw outside of the function and pass the numbers in a "
+        "tensor.",
         bad="""\
 import random
 
@@ -439,13 +438,13 @@ def f(x):
     ),
     Rule(
         "torchscript",
-        "a module of TorchScript is called",
+        "a TorchScript module is called",
         "eager",
         "eager",
-        "Its attributes are in C++, where it may rebind them in a call, and where nobody sees that "
-        "a caller does: a replay would go on with the old ones.",
-        "Graph the module that it was made from. A scripted or traced function has no attributes, "
-        "and is captured.",
+        "Its attributes live in C++. gfxgraph cannot see when a call or a caller rebinds them, so "
+        "a replay might use old ones.",
+        "Graph the module that it was made from. Scripted and traced functions have no "
+        "attributes, and are captured.",
         bad="""\
 import torch
 
@@ -468,8 +467,8 @@ def f(x):
         "a kernel that torch does not know gets the address of a tensor",
         "captures",
         "captures",
-        "It is captured if it runs on the current stream, but nobody can tell what it writes: "
-        "such tensors are never taken for constant.",
+        "It is captured if it runs on the current stream. Which tensors it writes is unknown, so "
+        "those that it gets never count as constant.",
         "Wrap it with torch.library.triton_op or torch.library.custom_op(mutates_args=...).",
         bad="""\
 import ctypes
@@ -503,7 +502,7 @@ def f(x):
         "branches",
         "branches",
         "It runs eagerly between two graphs, at each call.",
-        "Nothing to do; each such call costs a launch of another graph.",
+        "Nothing to do. Each such call costs one more graph launch.",
         bad="""\
 import gfxgraph
 
@@ -525,7 +524,7 @@ def f(x):  # the caller sends
         "an operator cannot be captured",
         "branches",
         "branches",
-        "On a GPU a capture was seen to fail at this operator.",
+        "On a GPU, captures fail at this operator.",
         "Use another operator, or call it outside of the graphed function.",
         bad="""\
 import torch
@@ -577,9 +576,10 @@ def f(x):
         "an argument cannot be a static input",
         "eager",
         "eager",
-        "A graph reads its inputs from fixed addresses; what is no plain dense tensor cannot be "
+        "A graph reads its inputs from fixed addresses, and only plain dense tensors can be "
         "copied there.",
-        "Pass dense torch.Tensor objects on one device; each plain value makes a graph of its own.",
+        "Pass dense torch.Tensor objects on one device. Each plain Python value makes a graph of "
+        "its own.",
         bad="""\
 def f(x):  # called with a sparse tensor: f(x.to_sparse())
     return x.to_dense().tanh()
@@ -591,12 +591,12 @@ def f(x):
     ),
     Rule(
         "result",
-        "the result holds something that a replay cannot make anew",
+        "the result holds an object that a replay cannot create",
         "eager",
         "eager",
-        "A replay gives tensors; an object that Python made in the call would be that of the "
+        "A replay produces tensors only; any other object in the result would be the one of the "
         "capture.",
-        "Return tensors, plain values that stay the same, and containers of them.",
+        "Return tensors, plain values that do not change, and containers of them.",
         bad="""\
 import torch
 
@@ -610,13 +610,13 @@ def f(x):
     ),
     Rule(
         "collective",
-        "a collective is issued to other ranks",
+        "the function issues a collective to other ranks",
         "eager",
         "eager",
-        "Other ranks cannot be asked yet whether they capture it too. Where one of them cannot, "
-        "the collectives of warm-up and capture would wait for it, or pair up with the wrong ones. "
-        "So the function runs eagerly where its group has more than one rank.",
-        "Leave the collective to the caller, and graph what lies between two of them.",
+        "gfxgraph cannot ask other ranks yet whether they capture it too. If one does not, the "
+        "collectives of warm-up and capture would wait for it, or pair up with the wrong ones. So "
+        "the function runs eagerly if its group has more than one rank.",
+        "Leave the collective to the caller, and graph the code between two collectives.",
         bad="""\
 import torch.distributed as dist
 
@@ -636,7 +636,7 @@ def f(x):  # the caller reduces the result
         "eager",
         "eager",
         "There is nothing to capture.",
-        "Correct the error; the function was run as it would be run eagerly.",
+        "Correct the error; the function ran as in eager execution.",
         bad="""\
 def f(x):
     return (x @ x).softmax(-1)
@@ -651,7 +651,8 @@ def f(x):
         "a tensor from outside is written in place",
         "captures",
         "captures",
-        "Every replay writes it too, as every call does; warm-up and capture are taken back.",
+        "Every replay writes it too, as every call does. The writes of warm-up and capture are "
+        "undone.",
         "Nothing to do.",
         bad="""\
 import gfxgraph
@@ -673,7 +674,7 @@ def f(x, average=0.0):  # the caller keeps the first result
         "an argument is written in place",
         "captures",
         "captures",
-        "The replay writes the static input, which is copied back after each call.",
+        "The replay writes the static input, which is copied back to the argument after each call.",
         "Return a new tensor to save the copy.",
         bad="""\
 def f(x):
@@ -690,7 +691,7 @@ def f(x):
         "eager",
         "eager",
         "The shape of a nested tensor is data, and the host reads it. nn.TransformerEncoder makes "
-        "one of its input where src_key_padding_mask says that there is padding.",
+        "a nested tensor of its input if src_key_padding_mask shows padding.",
         "Keep padded tensors: nn.TransformerEncoder(enable_nested_tensor=False).",
         bad="""\
 import torch

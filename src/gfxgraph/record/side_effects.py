@@ -1,17 +1,18 @@
-"""Effects outside of torch and of Python's own objects, seen before they happen.
+"""Sees effects outside of torch and of Python objects before they happen.
 
-A replay does not run Python: a line in a file, a message on a queue or in a log would be written by
-the first call only, and a time that was read would be the same for ever. And the runs that we make
-for a capture are not to write anything: so such a run ends before the first effect.
+A replay runs no Python code. Only the first call would write its line to a file, a queue or a log,
+and a time would stay the same for ever. Our own runs for a capture must not write anything either,
+so such a run ends before its first effect.
 
-Functions in C, such as the methods of an open file, cannot be replaced, and what was imported by
-name or bound to an object is called past its module. So the profiler hook hears each call, and the
-tables below say which matter. An audit hook would hear less (no method of an open file), could
-never be removed, and would cost each ``id()`` of the process. Standard streams, logging and
-warnings end in one function each, which this thread finds replaced: there an effect is left out,
+Functions in C, such as the methods of an open file, cannot be replaced, and functions that were
+imported by name are called past their module. So the profiler hook observes each call, and the
+tables below say which calls matter. An audit hook would see less (no method of an open file), could
+never be removed, and would slow down each ``id()`` of the process. Standard streams, logging and
+warnings end in one function each, which we replace for this thread: there we leave the effect out,
 and the run goes on.
 
-What C calls on its own is not seen: ``map(file.write, lines)``, ``functools.partial(file.write)``.
+Calls that C makes on its own are not seen: ``map(file.write, lines)``,
+``functools.partial(file.write)``.
 """
 
 from __future__ import annotations
@@ -49,8 +50,8 @@ from .explain import explain
 
 __all__ = ["no_side_effects", "side_effects"]
 
-Tell = Callable[[str, str], bool]
-"""Called with a rule and with what is called; gives whether that is to be kept from happening."""
+OnEffect = Callable[[str, str], bool]
+"""Called with a rule and the name of the call; returns whether to prevent it."""
 
 _WRITE, _READ = "side-effect", "outside-read"
 
@@ -122,7 +123,7 @@ _METHODS: dict[str, dict[str, str]] = {
     "numpy": {"ndarray": "dump tofile"},
     "select": {"epoll": "modify poll register unregister", "poll": "poll"},
 }
-# What goes into these stays there: they count only where they were there before the run.
+# Data in these stays in memory: they count only if they existed before the run.
 _IN_MEMORY = (io.StringIO, io.BytesIO, queue.SimpleQueue)
 
 # Functions in Python, by rule and module.
@@ -144,7 +145,7 @@ _PYTHON: dict[str, dict[str, str]] = {
         "threading": "Thread.start",
     },
 }
-# Methods in Python of objects that count only where they were there before the run.
+# Python methods that count only on objects that existed before the run.
 _PYTHON_METHODS = {
     "asyncio.locks": "Event.clear Event.set",
     "asyncio.queues": "Queue.get_nowait Queue.put_nowait",
@@ -155,7 +156,7 @@ _PYTHON_METHODS = {
     "threading": "Condition.notify Event.clear Event.set",
 }
 
-# They read files to find code.
+# These read files to find code.
 _LOADERS = (
     "<frozen importlib",
     "<frozen zipimport",
@@ -173,34 +174,34 @@ _INTERNAL = (
 
 
 @contextmanager
-def side_effects(tell: Tell, *, perform: bool = False) -> Iterator[None]:
-    """See what this thread does outside of torch.
+def side_effects(on_effect: OnEffect, *, perform: bool = False) -> Iterator[None]:
+    """Observe the effects of this thread outside of torch.
 
     Args:
-        tell: told of each effect before it happens. Where it gives ``True`` the effect is left out,
-            and where that cannot be, the run ends with :class:`Unexpected`.
-        perform: let effects happen, whatever ``tell`` gives: it is the user's own run.
+        on_effect: called before each effect. If it returns ``True``, the effect is left out; where
+            that is impossible, the run ends with :class:`Unexpected`.
+        perform: let effects happen, whatever ``on_effect`` returns: it is the user's own run.
 
     Raises:
-        CaptureError: a profiler is on that nobody could put back.
+        CaptureError: a profiler is on that cannot be put back.
     """
     caller = sys._getframe(1)
     while caller.f_code.co_filename == contextlib.__file__ and caller.f_back is not None:
         caller = caller.f_back
-    watch = _SideEffects(tell, perform, caller)
+    effects = _SideEffects(on_effect, perform, caller)
     with ExitStack() as stack:
-        stack.callback(vars(watch).clear)  # it holds frames, and they hold tensors
+        stack.callback(vars(effects).clear)  # it holds frames, and they hold tensors
         for name, rule in (("stdout", "print"), ("stderr", _WRITE)):
             if getattr(sys, name) is not None:
                 stream = _Stream(
-                    watch, rule, "print()" if rule == "print" else "sys.stderr.write()"
+                    effects, rule, "print()" if rule == "print" else "sys.stderr.write()"
                 )
                 claim = stack.enter_context(substitute(sys, name, stream))
                 stream.original = claim.original
-        stack.enter_context(intercept(logging.Logger, "callHandlers", watch.log))
-        stack.enter_context(intercept(warnings, "_showwarnmsg_impl", watch.warn))
-        stack.enter_context(watch.collections())  # before anything is heard
-        watch.listening = stack.enter_context(Listening(watch.hear))
+        stack.enter_context(intercept(logging.Logger, "callHandlers", effects.log))
+        stack.enter_context(intercept(warnings, "_showwarnmsg_impl", effects.warn))
+        stack.enter_context(effects.collections())  # before anything is observed
+        effects.listening = stack.enter_context(Listening(effects.observe))
         yield
 
 
@@ -232,10 +233,10 @@ def no_side_effects(let_pass: Callable[[], bool] = lambda: False) -> Iterator[No
 
 
 class _SideEffects:
-    def __init__(self, tell: Tell, perform: bool, outside: FrameType) -> None:
+    def __init__(self, on_effect: OnEffect, perform: bool, outside: FrameType) -> None:
         self.perform = perform
         self.listening: Listening | None = None
-        self._tell = tell
+        self._on_effect = on_effect
         self._outside = outside
         self._functions, self._methods, self._codes = _functions(), _methods(), _codes()
         self._names: dict[type, frozenset[str]] = {}
@@ -244,7 +245,7 @@ class _SideEffects:
 
     @contextmanager
     def collections(self) -> Iterator[None]:
-        """Know when the garbage collector runs: what it calls is nothing that the function does."""
+        """Note when the garbage collector runs: its calls are not the function's."""
         thread = threading.get_ident()
 
         def begin(phase: str, info: object) -> None:
@@ -263,7 +264,7 @@ class _SideEffects:
             gc.callbacks.remove(begin)
             gc.callbacks.remove(end)
 
-    def hear(self, frame: FrameType, event: str, value: Any) -> None:
+    def observe(self, frame: FrameType, event: str, value: Any) -> None:
         """A call; for the profiler hook."""
         if self._collecting:
             return
@@ -289,7 +290,7 @@ class _SideEffects:
                 rule, name, of_objects = known
                 caller = frame.f_back
                 if of_objects and (
-                    # One method of Python's own calls another: then the first one counts.
+                    # If one library method calls another, the first one counts.
                     (caller is not None and _kind(caller.f_code) == "other")
                     or self._is_made_inside(frame.f_locals.get("self"), frame)
                 ):
@@ -301,14 +302,14 @@ class _SideEffects:
         return frozenset(name for names in found for name in names)
 
     def _stop(self, rule: str, what: str, frame: FrameType, caller: FrameType | None) -> None:
-        if not _is_harmless(caller) and self._tell(rule, what) and not self.perform:
+        if not _is_harmless(caller) and self._on_effect(rule, what) and not self.perform:
             assert self.listening is not None
-            # What the user has in a `finally` is not to happen either.
+            # The user's `finally` blocks must not have effects either.
             self.listening.go_on_after_errors(frame, self._outside)
             raise Unexpected(what)
 
     def _is_made_inside(self, item: Any, frame: FrameType) -> bool:
-        """Whether nothing but the running functions holds ``item``: nobody can have it later."""
+        """Whether only the running functions hold ``item``, so that it ends with them."""
         if id(item) in self._made_inside:
             return True
         inside: set[int] = set()
@@ -317,7 +318,7 @@ class _SideEffects:
             inside |= {id(running), id(running.f_locals)}
             running = running.f_back
         holders = gc.get_referrers(item)
-        # Beside them only its bound method as it is called.
+        # Apart from them, only its bound method during the call.
         bound = [holder for holder in holders if type(holder) is BuiltinFunctionType]
         inside |= {id(holders), id(bound), *map(id, bound)}
         others = gc.get_referrers(*bound) if bound else []
@@ -327,7 +328,7 @@ class _SideEffects:
         self._made_inside[id(item)] = item
         return True
 
-    # What ends in one function that can be replaced.
+    # Effects that end in a function that we can replace.
 
     def met(self, rule: str, what: str) -> None:
         """An effect that can be left out."""
@@ -335,7 +336,7 @@ class _SideEffects:
         while frame is not None and frame.f_code.co_filename.startswith(_OURS):
             frame = frame.f_back
         if not (self._collecting or _is_harmless(frame)):
-            self._tell(rule, what)
+            self._on_effect(rule, what)
 
     def log(self, original: Any, logger: logging.Logger, record: logging.LogRecord) -> None:
         """A record that a logger has let pass."""
@@ -357,16 +358,16 @@ class _SideEffects:
 class _Stream:
     """Stands in for a standard stream."""
 
-    def __init__(self, watch: _SideEffects, rule: str, what: str) -> None:
+    def __init__(self, effects: _SideEffects, rule: str, what: str) -> None:
         self.original: Any = None
-        self._watch, self._rule, self._what = watch, rule, what
+        self._effects, self._rule, self._what = effects, rule, what
         self._within_a_line = False
 
     def write(self, text: str) -> Any:
         if text.strip() and not self._within_a_line:
-            self._watch.met(self._rule, self._what)
+            self._effects.met(self._rule, self._what)
         self._within_a_line = not text.endswith("\n")
-        return self.original.write(text) if self._watch.perform else len(text)
+        return self.original.write(text) if self._effects.perform else len(text)
 
     def writelines(self, lines: Any) -> None:
         for line in lines:
@@ -438,7 +439,7 @@ def _kind(code: CodeType) -> Literal["loader", "internal", "users", "other"]:
 
 
 def _is_harmless(frame: FrameType | None) -> bool:
-    """Whether it is torch's own doing, or ours, or code is being loaded."""
+    """Whether torch or gfxgraph makes the call, or Python loads code."""
     seen = ""
     while frame is not None:
         kind = _kind(frame.f_code)
@@ -454,13 +455,13 @@ def _is_harmless(frame: FrameType | None) -> bool:
 
 @functools.lru_cache(maxsize=1024)
 def _may_name_a_file(code: CodeType) -> bool:
-    """Whether a call of ``print`` in there may say where to: without, it ends in ``sys.stdout``."""
+    """Whether a ``print`` in this code may name a file; otherwise it ends in ``sys.stdout``."""
     names = any(isinstance(const, tuple) and "file" in const for const in code.co_consts)
     return names or dis.opmap["CALL_FUNCTION_EX"] in code.co_code[::2]
 
 
 def _somebody_takes(logger: logging.Logger, record: logging.LogRecord) -> bool:
-    """Whether a handler would do something with a record, as ``callHandlers`` asks them."""
+    """Whether a handler would take a record, asked as in ``callHandlers``."""
     found = False
     at: logging.Logger | None = logger
     while at is not None:
@@ -475,7 +476,7 @@ def _somebody_takes(logger: logging.Logger, record: logging.LogRecord) -> bool:
 
 
 def _as_if_not_shown(message: Any) -> None:
-    """Where warnings are shown once, the one that was left out was not."""
+    """Undo the mark "shown once" of a warning that was left out."""
     text, category = str(message.message), message.category
     frame: FrameType | None = sys._getframe(1)
     shown: dict[Any, Any] = vars(warnings).get("onceregistry") or {}

@@ -1,1 +1,1 @@
-"""A machine with a GPU where there is none: what `check` runs a function on."""
+"""A simulated machine with a GPU, on which ``check`` runs functions."""

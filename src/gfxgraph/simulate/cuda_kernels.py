@@ -1,4 +1,4 @@
-"""What kernels that only CUDA has compute, made of operators that the CPU has too."""
+"""Replacements for kernels that only CUDA has, made of operators that the CPU has too."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ def attention(
     scale: float | None = None,
     enable_gqa: bool = False,
 ) -> torch.Tensor:
-    """``scaled_dot_product_attention``, but for its choice among fused kernels.
+    """``scaled_dot_product_attention`` without its choice among fused kernels.
 
-    In a CUDA build the choice asks the device; what this calls is made of simple operators.
+    In a CUDA build that choice asks the device. This one calls simple operators only.
     """
     if attn_mask is not None and attn_mask.dtype is torch.bool:
         added = torch.zeros_like(attn_mask, dtype=query.dtype)
@@ -83,4 +83,4 @@ KERNELS: dict[str, Callable[..., Any]] = {
     "aten::_thnn_fused_gru_cell": _gru_cell,
     "aten::cudnn_grid_sampler": _cudnn_grid_sampler,
 }
-"""Name of an operator -> what computes it on the CPU, which has no kernel for it."""
+"""Name of an operator without a CPU kernel -> a function that computes it on the CPU."""

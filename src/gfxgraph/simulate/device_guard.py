@@ -18,9 +18,9 @@ __all__ = ["lend_device_guard"]
 def lend_device_guard() -> None:
     """Let C++ switch to the device, and do nothing.
 
-    torch's own way, ``_ensureCUDADeviceGuardSet``, exists from 2.10 on, does nothing for a CPU
-    build, and its guard goes with the thread that asked for it first (2.10 and 2.11). Ours is the
-    guard of the CPU, which does nothing, except that it says: the type is CUDA, the device is 0.
+    torch's own way, ``_ensureCUDADeviceGuardSet``, exists from 2.10 on and does nothing in a CPU
+    build. In 2.10 and 2.11 its guard dies with the thread that asked for it first. Ours is the
+    guard of the CPU, which does nothing, but reports the type CUDA and the device 0.
     """
     if getattr(torch._C, "_cuda_getDeviceCount", int)():
         return  # a real device has a guard
@@ -29,9 +29,7 @@ def lend_device_guard() -> None:
     try:
         guards = (ctypes.c_void_p * 2).in_dll(ctypes.CDLL(str(library)), _GUARDS)
     except (OSError, ValueError) as error:
-        raise DeviceError(
-            f"No device can be pretended with this build of torch: {error}."
-        ) from error
+        raise DeviceError(f"This build of torch cannot simulate a device: {error}.") from error
     # A device is two bytes, the type (CUDA is 1) and the index: as a number 1, as is the type.
     answer = ctypes.CFUNCTYPE(ctypes.c_int)(lambda: 1)
     methods = (ctypes.c_void_p * 64)()

@@ -1,4 +1,10 @@
-"""Which tensors a function reaches, and the places that hold them, where others can be put."""
+"""Finds the places that hold the tensors a function reaches, so that they can be replaced there.
+
+``graph/state.py`` walks objects too, for a different question: what may a call change, by what name
+is it reached, and what must a guard watch? It follows generators, iterators and caches further
+away. This walk stops four steps from a module, and its places can replace a tensor, also one in a
+tuple, in defaults or in a ``functools.partial``.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +26,7 @@ __all__ = ["Place", "places", "swapped", "tensors_of"]
 _MAX_OBJECTS = 200_000
 # A longer container is data, not structure.
 _MAX_ITEMS = 4096
-# How far tensors are looked for in objects that are no modules.
+# How far to search objects that are no modules.
 _MAX_DEPTH = 4
 _LEAVES = (int, float, bool, str, bytes, complex, type(None), torch.Tensor, torch.dtype, type)
 # Objects and functions of these packages hold nothing of the function's own.
@@ -30,12 +36,12 @@ _MISSING: Any = object()
 
 
 class Place:
-    """Something that holds objects, and what it held at first.
+    """A holder of objects, and its first contents.
 
     Args:
         item: a dict, list, deque, closure cell or ``functools.partial``, or any object where
             ``names`` are its attributes.
-        names: those that count; ``None``: all.
+        names: the keys that count; ``None``: all.
         is_state: it holds parameters or buffers.
     """
 
@@ -50,11 +56,11 @@ class Place:
         self._dict: Any = OrderedDict if isinstance(item, OrderedDict) else dict
 
     def items(self) -> list[tuple[Any, Any]]:
-        """Pairs of a key and what was held there at first."""
+        """The keys, and their first values."""
         return list(self.held.items())
 
     def values(self) -> list[Any]:
-        """What was held at first."""
+        """The first values."""
         return list(self.held.values())
 
     def put(self, key: Any, value: Any) -> None:
@@ -72,7 +78,7 @@ class Place:
             self.item[key] = value
 
     def restore(self) -> None:
-        """Hold what was held at first."""
+        """Restore the first contents."""
         now = self._read()
         if list(now) != list(self.held) and self.names is None:
             if isinstance(self.item, types.CellType):
@@ -105,7 +111,7 @@ class Place:
 
 
 def places(objects: tuple[Any, ...]) -> Iterator[Place]:
-    """All that holds tensors, and that ``objects`` reach."""
+    """All places that ``objects`` reach and that may hold tensors."""
     packages = {_package(part) for item in objects for part in (item, *_parts_of_root(item))}
     walk = _Walk(packages - _CLOSED)
     todo = deque((item, 0) for item in objects)
@@ -135,7 +141,7 @@ class _Walk:
         self._packages = packages
 
     def open(self, item: Any) -> Iterator[Any]:
-        """The places in ``item``, and objects to go on with that are in none."""
+        """The places in ``item``, and objects outside of places to continue with."""
         if isinstance(item, types.MethodType):
             yield from (item.__func__, item.__self__)
         elif isinstance(item, functools.partial):
@@ -206,7 +212,7 @@ def _package(item: Any) -> str:
 
 
 def tensors_of(value: Any) -> Iterator[torch.Tensor]:
-    """The tensor that ``value`` is, or those of a tuple, which is not changed in place."""
+    """``value`` if it is a tensor, or the tensors of a tuple, which cannot be changed in place."""
     if isinstance(value, torch.Tensor):
         if not isinstance(value, SimulatedTensor):
             yield value
@@ -215,7 +221,7 @@ def tensors_of(value: Any) -> Iterator[torch.Tensor]:
 
 
 def swapped(value: Any, swap: Callable[[torch.Tensor], torch.Tensor]) -> Any:
-    """``value`` with what ``swap`` gives for each of its tensors."""
+    """``value`` with each of its tensors replaced by ``swap(tensor)``."""
     if isinstance(value, torch.Tensor):
         return swap(value)
     if not any(True for _ in tensors_of(value)):

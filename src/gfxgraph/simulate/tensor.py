@@ -1,8 +1,8 @@
-"""Runs code that says ``device="cuda"`` where there is no GPU, or where it is not to be touched.
+"""Runs code that says ``device="cuda"`` without using a GPU.
 
-A :class:`SimulatedTensor` says that it is on ``cuda:0``, also to autocast, to autograd and to the
-composite operators of torch, and computes on a CPU tensor inside it; where only shapes are known,
-on a meta tensor. What is on the host and what is on the device is as on a machine with a GPU.
+A :class:`SimulatedTensor` says that it is on ``cuda:0``, also to autocast, autograd and the
+composite operators of torch. It computes on a CPU tensor inside it, or on a meta tensor if only
+shapes are known. Tensors are on the host or on the device as on a machine with a GPU.
 """
 
 from __future__ import annotations
@@ -51,11 +51,11 @@ class SimulatedTensor(torch.Tensor):
 
     @staticmethod
     def __new__(cls: Any, inner: torch.Tensor, requires_grad: bool = False) -> SimulatedTensor:
-        """``inner`` in a tensor that says it is on the device."""
+        """Wrap ``inner`` in a tensor that says it is on the device."""
         if inner.layout is not torch.strided:
             raise DeviceError(
-                f"A tensor of layout {inner.layout} cannot be pretended to be on a device; dense "
-                "ones can (torch.strided)."
+                f"A tensor of layout {inner.layout} cannot be on a simulated device; dense ones "
+                "can (torch.strided)."
             )
         tensor: SimulatedTensor = torch.Tensor._make_wrapper_subclass(
             cls,
@@ -67,7 +67,7 @@ class SimulatedTensor(torch.Tensor):
             device=DEVICE,
             requires_grad=requires_grad,
         )
-        # Then C++ resolves these before it comes to us, or its kernel takes them as they are.
+        # So C++ resolves these flags before it calls us, or its kernel handles them.
         torch._C._set_conj(tensor, inner.is_conj())
         torch._C._set_neg(tensor, inner.is_neg())
         tensor.inside = inner
@@ -78,13 +78,13 @@ class SimulatedTensor(torch.Tensor):
         return Call(func, args, kwargs or {}, local.world).run()
 
     def untyped_storage(self) -> torch.UntypedStorage:
-        """The memory of what is inside."""
+        """The memory of the tensor inside."""
         if overrides.has_torch_function_unary(self):
             return overrides.handle_torch_function(torch.Tensor.untyped_storage, (self,), self)
         return self.inside.untyped_storage()
 
     def record_stream(self, stream: Any) -> None:
-        """Its memory is not given to others by streams."""
+        """Do nothing: streams do not reuse its memory."""
 
     def __repr__(self, *, tensor_contents: Any = None) -> Any:  # type: ignore[override]
         if overrides.has_torch_function_unary(self):
@@ -94,7 +94,7 @@ class SimulatedTensor(torch.Tensor):
 
 
 class World(Protocol):
-    """What operations ask of the machine that is pretended: see ``world.Pretend``."""
+    """The simulated machine as operations see it: see ``world.SimulatedCuda``."""
 
     device: FakeDevice
     mode: Any
@@ -124,7 +124,7 @@ def text_of(tensor: torch.Tensor, *, tensor_contents: Any = None) -> str:
 
 
 class Call:
-    """One call of an operator, on tensors of the host and of the pretended device."""
+    """One call of an operator, on tensors of the host and of the simulated device."""
 
     def __init__(
         self, op: Any, args: tuple[Any, ...], kwargs: dict[str, Any], world: World | None
@@ -147,7 +147,7 @@ class Call:
             return self._compute() if result is NotImplemented else result
 
     def _in_parts(self) -> Any:
-        """In inference mode these arrive whole; torch's own kernel takes them to pieces."""
+        """Decompose an operator that arrives whole, as in inference mode."""
         if self.world is None:
             return self.op.decompose(*self.args, **self.kwargs)
         dispatch_stack._push_mode(self.world.mode)
@@ -194,7 +194,7 @@ class Call:
         return _translated(result, inners, leaves, outer)
 
     def _inner(self, value: Any, is_meta: bool, on_device: bool) -> Any:
-        """What the operator is really given for the argument ``value``."""
+        """The value that the operator really gets for the argument ``value``."""
         if isinstance(value, torch.Tensor):
             is_ours = isinstance(value, SimulatedTensor)
             tensor = value.inside if isinstance(value, SimulatedTensor) else value
@@ -207,7 +207,7 @@ class Call:
         return value
 
     def _refuse_host_tensors(self, leaves: list[Any]) -> None:
-        """As CUDA does; a number in a tensor passes for a number."""
+        """Raise as CUDA does; a 0-dim tensor passes for a number."""
         for value in leaves:
             if (
                 isinstance(value, torch.Tensor)
@@ -250,7 +250,7 @@ class Call:
         return self._zeros(args, kwargs, missing)
 
     def _zeros(self, args: tuple[Any, ...], kwargs: dict[str, Any], missing: Exception) -> Any:
-        """Zeros of the shape that a kernel which only CUDA has would give."""
+        """Zeros in the shape of the result of a kernel that only CUDA has."""
         leaves, tree = pytree.tree_flatten((args, kwargs))
         shapes = [_shape_of(v) if isinstance(v, torch.Tensor) else v for v in leaves]
         shapes = [_META if isinstance(v, torch.device) else v for v in shapes]
@@ -259,8 +259,8 @@ class Call:
             result = self.op(*args, **kwargs)
         except NotImplementedError:
             raise DeviceError(
-                f"{self.op} has no kernel for the CPU, on which the device is pretended, and no "
-                "fake implementation that tells the shape of its result. Give it one "
+                f"{self.op} has no kernel for the CPU, which simulates the device, and no fake "
+                "implementation that gives the shape of its result. Give it one "
                 "(torch.library.register_fake)."
             ) from missing
         result = _translated(result, shapes, leaves, lambda shape: _data_for(shape, False))
@@ -276,7 +276,7 @@ class Call:
         size = sum(v.numel() * v.element_size() for v in leaves if isinstance(v, torch.Tensor))
         if size > _MADE_UP_BYTES:
             raise DeviceError(
-                f"{self.op} has no fake implementation, and its arguments are too large to be made "
+                f"{self.op} has no fake implementation, and its arguments are too large to make "
                 f"up ({size >> 20} MiB). Give it one (torch.library.register_fake), or weights."
             )
         data = [_data_for(v, dynamic) if isinstance(v, torch.Tensor) else v for v in leaves]
@@ -300,7 +300,7 @@ class Call:
 
 
 class _Inside(ThreadDispatchMode):
-    """Sees what an operator that is written in Python does inside."""
+    """Sees the operations inside an operator that is written in Python."""
 
     def __init__(self, op: OpOverload, world: World | None) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
@@ -333,7 +333,7 @@ def _translated(
 
 
 def _follow(wrapper: SimulatedTensor, inner: torch.Tensor) -> None:
-    """Give ``wrapper`` the shape that an operation has given to what is inside."""
+    """Give ``wrapper`` the new shape of the tensor inside."""
     now = wrapper.inside
     if inner.is_meta and not now.is_meta and inner.shape != now.shape:
         wrapper.inside = now = inner  # a result of unknown values does not fit in here
@@ -354,7 +354,7 @@ def _shape_of(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def _data_for(tensor: torch.Tensor, every_other: bool) -> torch.Tensor:
-    """Zeros for a tensor that has only a shape; or in turn true and false, one and zero."""
+    """Zeros for a tensor that has only a shape; with ``every_other``, ones and zeros in turn."""
     if not tensor.is_meta:
         return tensor
     data = torch.empty_strided(tensor.size(), tensor.stride(), dtype=tensor.dtype).zero_()
@@ -442,7 +442,7 @@ def _is_pinned(call: Call, tensor: torch.Tensor, device: Any = None) -> Any:
 
 
 def _softmax(call: Call, tensor: torch.Tensor, dim: int, half_to_float: bool) -> Any:
-    """Only CUDA has a kernel that casts on the way."""
+    """Cast first: only CUDA has a kernel that casts on the way."""
     if not half_to_float:
         return NotImplemented
     wide = Call(torch.ops.aten._to_copy.default, (tensor,), {"dtype": torch.float}, call.world)
@@ -450,7 +450,7 @@ def _softmax(call: Call, tensor: torch.Tensor, dim: int, half_to_float: bool) ->
 
 
 def _flatten_weights(call: Call, weights: list[torch.Tensor], *args: Any) -> torch.Tensor:
-    """cuDNN likes weights to be one piece of memory; they compute the same as they are."""
+    """Do nothing: cuDNN prefers weights in one piece of memory, but computes the same without."""
     return SimulatedTensor(torch.empty(0, dtype=weights[0].dtype))
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -13,8 +14,8 @@ from ..device.base import generator_state
 from ..interpose.cuda_calls import (
     CLASSES,
     DEFAULT,
-    HEARD,
     IS_CAPTURING,
+    OBSERVED,
     Listener,
     Observer,
     observe,
@@ -33,14 +34,14 @@ __all__ = [
 _FIRST = 1  # id of the first stream that is not the default one
 
 
-# What is answered where there is no device.
+# Answers without a device.
 
 
 @dataclass(frozen=True)
 class DeviceProperties:
-    """The properties of the device that is not there, as of an H100."""
+    """The properties of the simulated device, as of an H100."""
 
-    name: str = "pretended CUDA device"
+    name: str = "simulated CUDA device"
     major: int = 9
     minor: int = 0
     total_memory: int = 80 << 30
@@ -56,10 +57,19 @@ class DeviceProperties:
     is_multi_gpu_board: bool = False
 
 
+def _method_of(cls: Any, name: str) -> Callable[..., Any]:
+    """A method of torch's class, looked up at each call: while it is observed, it takes ours."""
+
+    def method(self: Any, *args: Any, **kwargs: Any) -> Any:
+        return getattr(cls, name)(self, *args, **kwargs)
+
+    return method
+
+
 class SimulatedStream:
     """A stream with no device behind it; for ``isinstance`` a ``torch.cuda.Stream``.
 
-    What it does goes through the methods of ``torch.cuda.Stream``, where it is heard.
+    Its methods call those of ``torch.cuda.Stream``, which are observed.
     """
 
     device = torch.device("cuda", 0)
@@ -82,7 +92,7 @@ class SimulatedStream:
         return hash(self.stream_id)
 
     def __repr__(self) -> str:
-        return f"<torch.cuda.Stream device=cuda:0 cuda_stream={self.stream_id:#x} (pretended)>"
+        return f"<torch.cuda.Stream device=cuda:0 cuda_stream={self.stream_id:#x} (simulated)>"
 
     def __enter__(self) -> Any:
         self._before.append(torch.cuda.current_stream())
@@ -92,25 +102,10 @@ class SimulatedStream:
     def __exit__(self, *exc_info: object) -> None:
         torch.cuda.set_stream(self._before.pop())
 
-    def wait_stream(self, stream: Any) -> None:
-        """All further work on this stream waits for ``stream``."""
-        _Stream.wait_stream(self, stream)
-
-    def wait_event(self, event: Any) -> None:
-        """All further work on this stream waits for ``event``."""
-        _Stream.wait_event(self, event)
-
-    def record_event(self, event: Any = None) -> Any:
-        """Record ``event``, or a new one, and give it."""
-        return _Stream.record_event(self, event)
-
-    def synchronize(self) -> None:
-        """Wait until the work is done."""
-        _Stream.synchronize(self)
-
-    def query(self) -> bool:
-        """Whether the work is done."""
-        return bool(_Stream.query(self))
+    wait_stream, wait_event, record_event, synchronize, query = (
+        _method_of(torch.cuda.Stream, name)
+        for name in ("wait_stream", "wait_event", "record_event", "synchronize", "query")
+    )
 
     @staticmethod
     def priority_range() -> tuple[int, int]:
@@ -131,29 +126,14 @@ class SimulatedEvent:
     def __class__(self) -> Any:
         return torch.cuda.Event
 
-    def record(self, stream: Any = None) -> None:
-        """Record it on ``stream``, by default the current one."""
-        _Event.record(self, stream)
-
-    def wait(self, stream: Any = None) -> None:
-        """All further work on ``stream``, by default the current one, waits for it."""
-        _Event.wait(self, stream)
-
-    def synchronize(self) -> None:
-        """Wait for it."""
-        _Event.synchronize(self)
-
-    def query(self) -> bool:
-        """Whether the work before it is done."""
-        return bool(_Event.query(self))
-
-    def elapsed_time(self, end_event: Any) -> float:
-        """Milliseconds until ``end_event``."""
-        return float(_Event.elapsed_time(self, end_event))
+    record, wait, synchronize, query, elapsed_time = (
+        _method_of(torch.cuda.Event, name)
+        for name in ("record", "wait", "synchronize", "query", "elapsed_time")
+    )
 
 
 class SimulatedGraph:
-    """A graph that captures nothing: what is done while it captures is done at once."""
+    """A graph that captures nothing: work in its capture runs at once."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         pass
@@ -162,13 +142,9 @@ class SimulatedGraph:
     def __class__(self) -> Any:
         return torch.cuda.CUDAGraph
 
-    def capture_begin(self, *args: Any, **kwargs: Any) -> None:
-        """A capture begins."""
-        _Graph.capture_begin(self, *args, **kwargs)
-
-    def replay(self) -> None:
-        """Nothing was captured, so nothing happens."""
-        _Graph.replay(self)
+    capture_begin, replay = (
+        _method_of(torch.cuda.CUDAGraph, name) for name in ("capture_begin", "replay")
+    )
 
     def _nothing(self, *args: Any, **kwargs: Any) -> None:
         """There is nothing to do."""
@@ -186,7 +162,7 @@ class SimulatedGenerator(torch.Generator):
 
     @property
     def device(self) -> torch.device:  # type: ignore[override]
-        """Where it pretends to be."""
+        """The simulated device."""
         return torch.device("cuda", 0)
 
     def manual_seed(self, seed: int) -> SimulatedGenerator:
@@ -207,18 +183,12 @@ class SimulatedGenerator(torch.Generator):
         return self
 
 
-# Their methods take objects of ours while they are replaced.
-_Stream: Any = torch.cuda.Stream
-_Event: Any = torch.cuda.Event
-_Graph: Any = torch.cuda.CUDAGraph
-
-
 def _always(value: Any) -> Callable[..., Any]:
     return lambda *args, **kwargs: value
 
 
 def _left_aligned(*args: Any, **kwargs: Any) -> bool:
-    """Reads the mask; the answer here is the one that needs no nested tensor."""
+    """Report the read of the mask; answer so that no nested tensor is needed."""
     observe("hidden-sync", "torch._nested_tensor_from_mask_left_aligned()", None)
     return False
 
@@ -253,11 +223,11 @@ _CONSTANT_ANSWERS: dict[str, Callable[..., Any]] = {
     "torch.cuda.nvtx.range_start": _always(0),
     "torch.cuda.nvtx.range_end": _NOTHING,
     "torch.cuda.nvtx.mark": _NOTHING,
-    # Called by other functions of torch that way, where a function mode does not see it.
+    # Other functions of torch call it so, where a function mode does not see it.
     "torch.nn.functional.scaled_dot_product_attention": attention,
-    # TransformerEncoder asks before it makes a nested tensor of what is not padded.
+    # TransformerEncoder asks this before it makes a nested tensor.
     "torch._nested_tensor_from_mask_left_aligned": _left_aligned,
-    "torch.overrides.has_torch_function": _always(False),  # by which it gives up its fast path
+    "torch.overrides.has_torch_function": _always(False),  # so that it gives up its fast path
     "torch.accelerator.is_available": _always(True),
     "torch.accelerator.current_accelerator": _always(torch.device("cuda")),
     "torch.accelerator.device_count": _always(1),
@@ -298,27 +268,27 @@ class FakeDevice(Listener):
     """Answers the calls of one thread as a machine with one GPU would, and reports them.
 
     Args:
-        observer: who is told.
-        capturing: what ``torch.cuda.is_current_stream_capturing()`` says.
+        observer: see :data:`~gfxgraph.interpose.cuda_calls.Observer`.
+        capturing: the result of ``torch.cuda.is_current_stream_capturing()``.
 
     Attributes:
-        current_stream: the stream that is current.
-        generators: the generators of the device, by what identifies them in C++.
+        current_stream: the current stream.
+        generators: the generators of the device, by their C++ ids.
     """
 
     def __init__(self, observer: Observer, capturing: bool) -> None:
         # The first stream stands for that of a capture, which is never the default one.
-        self._streams = {n: SimulatedStream(n) for n in (DEFAULT, _FIRST)}
-        self.current_stream: Any = self._streams[_FIRST]
+        self.streams = {n: SimulatedStream(n) for n in (DEFAULT, _FIRST)}
+        self.current_stream: Any = self.streams[_FIRST]
         super().__init__(observer, self.current_stream, capturing)
         self.generators: dict[int, torch.Generator] = {}
         self._new_id = itertools.count(_FIRST + 1)
-        self._answers = {path: getattr(self, name) for path, name in _ANSWERS.items()}
+        self._answers = {path: functools.partial(answer, self) for path, answer in _ANSWERS.items()}
 
     @property
-    def heard(self) -> dict[str, tuple[str, Any]]:
+    def observed(self) -> dict[str, tuple[str, Any]]:
         """The calls that are reported."""
-        return _HEARD_WITHOUT_DEVICE
+        return _OBSERVED_WITHOUT_DEVICE
 
     def perform(
         self, path: str, original: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
@@ -332,7 +302,7 @@ class FakeDevice(Listener):
         if answer is not None:
             return answer(*args, **kwargs)
         if path.startswith(("torch.cuda.", "torch._C.", "torch.accelerator.")):
-            return self.heard[path][1]
+            return self.observed[path][1]
         return original(*args, **kwargs)
 
     def _construct(
@@ -345,10 +315,10 @@ class FakeDevice(Listener):
             return self._new_generator()
         if device is not None and torch.device(device).type != "cuda":
             return original(*args, **kwargs)
-        return SimulatedEvent() if path == "torch.Event" else self._new_stream(None)
+        return SimulatedEvent() if path == "torch.Event" else self.new_stream(None)
 
     def off_stream(self) -> str | None:
-        """The rule by which work on the current stream is left out of a capture, if it is."""
+        """The rule that keeps the current stream out of a capture; ``None``: none does."""
         stream = self.current_stream.stream_id
         if stream in self._members:
             return None
@@ -367,112 +337,99 @@ class FakeDevice(Listener):
             self.generators[key] = torch.Generator().manual_seed(generator.initial_seed())
         return self.generators[key]
 
-    def _new_stream(self, cls: Any, device: Any = None, priority: int = 0, **kwargs: Any) -> Any:
+    def new_stream(self, cls: Any, device: Any = None, priority: int = 0, **kwargs: Any) -> Any:
+        """``torch.cuda.Stream.__new__``."""
         stream_id = kwargs.get("stream_id")  # of one that is there
         if stream_id is None:
             stream_id = next(self._new_id)
-        return self._streams.setdefault(stream_id, SimulatedStream(stream_id, priority))
+        return self.streams.setdefault(stream_id, SimulatedStream(stream_id, priority))
 
-    def _new_event(self, cls: Any, *args: Any, **kwargs: Any) -> Any:
-        return SimulatedEvent()
-
-    def _new_graph(self, cls: Any, *args: Any, **kwargs: Any) -> Any:
-        return SimulatedGraph()
-
-    def _current(self, device: Any = None) -> Any:
-        return self.current_stream
-
-    def _default(self, device: Any = None) -> Any:
-        return self._streams[DEFAULT]
-
-    def _set(self, stream: Any) -> None:
+    def set_stream(self, stream: Any) -> None:
+        """Make ``stream`` the current one."""
         self.current_stream = stream
 
-    def _set_by_id(self, stream_id: int, **kwargs: Any) -> None:
-        self.current_stream = self._streams[stream_id]
+    def set_stream_by_id(self, stream_id: int, **kwargs: Any) -> None:
+        """Make the stream with this id the current one."""
+        self.current_stream = self.streams[stream_id]
 
-    def _current_by_id(self, device: Any = None) -> tuple[int, int, int]:
-        return self.current_stream.stream_id, 0, 1
-
-    def _enter_real(self, stream: Any) -> Any:
-        self._before = self.current_stream
-        self.current_stream = stream
+    def enter_stream(self, stream: Any) -> Any:
+        """``torch.cuda.Stream.__enter__`` of a real stream."""
+        self._before, self.current_stream = self.current_stream, stream
         return stream
 
-    def _exit_real(self, *exc_info: Any) -> None:
+    def exit_stream(self, *exc_info: Any) -> None:
+        """``torch.cuda.Stream.__exit__`` of it."""
         self.current_stream = self._before
 
-    def _record_event(self, stream: Any, event: Any = None) -> Any:
-        return SimulatedEvent() if event is None else event
 
-    def _graph_init(self, graph: Any, cuda_graph: Any, *args: Any, **kwargs: Any) -> None:
-        graph.cuda_graph = cuda_graph
+def _manual_seed(gpu: FakeDevice, seed: int) -> None:
+    torch.default_generator.manual_seed(int(seed))
 
-    def _graphed(self, callables: Any, *args: Any, **kwargs: Any) -> Any:
-        return callables
 
-    def _seed_all(self, seed: int) -> None:
-        torch.default_generator.manual_seed(int(seed))
+def _seed(gpu: FakeDevice) -> None:
+    torch.default_generator.seed()
 
-    def _seed_anew(self) -> None:
-        torch.default_generator.seed()
 
-    def _seed_of_start(self) -> int:
-        return torch.default_generator.initial_seed()
+def _set_rng_state(gpu: FakeDevice, state: torch.Tensor, device: Any = None) -> None:
+    torch.default_generator.set_state(state)
 
-    def _rng_state(self, device: Any = None) -> torch.Tensor:
-        return generator_state(torch.default_generator)
 
-    def _rng_states(self) -> list[torch.Tensor]:
-        return [generator_state(torch.default_generator)]
-
-    def _set_rng_state(self, state: torch.Tensor, device: Any = None) -> None:
+def _set_rng_states(gpu: FakeDevice, states: Iterable[torch.Tensor]) -> None:
+    for state in states:
         torch.default_generator.set_state(state)
 
-    def _set_rng_states(self, states: Iterable[torch.Tensor]) -> None:
-        for state in states:
-            torch.default_generator.set_state(state)
 
+_SEEDING: dict[str, Callable[..., Any]] = {
+    "manual_seed": _manual_seed,
+    "manual_seed_all": _manual_seed,
+    "seed": _seed,
+    "seed_all": _seed,
+    "initial_seed": lambda gpu: torch.default_generator.initial_seed(),
+    "get_rng_state": lambda gpu, device=None: generator_state(torch.default_generator),
+    "get_rng_state_all": lambda gpu: [generator_state(torch.default_generator)],
+    "set_rng_state": _set_rng_state,
+    "set_rng_state_all": _set_rng_states,
+}
 
-_ANSWERS: dict[str, str] = {
-    "torch.cuda.current_stream": "_current",
-    "torch.cuda.default_stream": "_default",
-    "torch.cuda.set_stream": "_set",
-    "torch.accelerator.current_stream": "_current",
-    "torch.accelerator.set_stream": "_set",
-    "torch._C._cuda_setStream": "_set_by_id",
-    "torch._C._cuda_getCurrentStream": "_current_by_id",
-    "torch.cuda.Stream.__new__": "_new_stream",
-    "torch.cuda.Event.__new__": "_new_event",
-    "torch.cuda.CUDAGraph.__new__": "_new_graph",
-    "torch.cuda.Stream.__enter__": "_enter_real",
-    "torch.cuda.Stream.__exit__": "_exit_real",
-    "torch.cuda.Stream.record_event": "_record_event",
-    "torch.cuda.graph.__init__": "_graph_init",
-    "torch.cuda.make_graphed_callables": "_graphed",
+# Called with the device before the arguments.
+_ANSWERS: dict[str, Callable[..., Any]] = {
+    "torch.cuda.current_stream": lambda gpu, device=None: gpu.current_stream,
+    "torch.cuda.default_stream": lambda gpu, device=None: gpu.streams[DEFAULT],
+    "torch.cuda.set_stream": FakeDevice.set_stream,
+    "torch.accelerator.current_stream": lambda gpu, device=None: gpu.current_stream,
+    "torch.accelerator.set_stream": FakeDevice.set_stream,
+    "torch._C._cuda_setStream": FakeDevice.set_stream_by_id,
+    "torch._C._cuda_getCurrentStream": lambda gpu, device=None: (
+        gpu.current_stream.stream_id,
+        0,
+        1,
+    ),
+    "torch.cuda.Stream.__new__": FakeDevice.new_stream,
+    "torch.cuda.Event.__new__": lambda gpu, cls, *args, **kwargs: SimulatedEvent(),
+    "torch.cuda.CUDAGraph.__new__": lambda gpu, cls, *args, **kwargs: SimulatedGraph(),
+    "torch.cuda.Stream.__enter__": FakeDevice.enter_stream,
+    "torch.cuda.Stream.__exit__": FakeDevice.exit_stream,
+    "torch.cuda.Stream.record_event": lambda gpu, stream, event=None: (
+        SimulatedEvent() if event is None else event
+    ),
+    "torch.cuda.graph.__init__": lambda gpu, graph, cuda_graph, *args, **kwargs: setattr(
+        graph, "cuda_graph", cuda_graph
+    ),
+    "torch.cuda.make_graphed_callables": lambda gpu, callables, *args, **kwargs: callables,
     **{
         f"torch.{module}.{name}": answer
         for module in ("cuda", "cuda.random")
-        for name, answer in {
-            "manual_seed": "_seed_all",
-            "manual_seed_all": "_seed_all",
-            "seed": "_seed_anew",
-            "seed_all": "_seed_anew",
-            "initial_seed": "_seed_of_start",
-            "get_rng_state": "_rng_state",
-            "get_rng_state_all": "_rng_states",
-            "set_rng_state": "_set_rng_state",
-            "set_rng_state_all": "_set_rng_states",
-        }.items()
+        for name, answer in _SEEDING.items()
     },
 }
 
-_HEARD_WITHOUT_DEVICE = {
-    **{path: heard for path, heard in HEARD.items() if not path.startswith("torch.cpu.")},
+_OBSERVED_WITHOUT_DEVICE = {
+    **{path: call for path, call in OBSERVED.items() if not path.startswith("torch.cpu.")},
     "torch.cuda.graph.__enter__": ("capture", None),
     "torch.cuda.make_graphed_callables": ("capture", None),
 }
 
 FakeDevice.more = frozenset(
-    {*IS_CAPTURING, *CLASSES, *_CONSTANT_ANSWERS, *_ANSWERS, *_HEARD_WITHOUT_DEVICE} - {*HEARD}
+    {*IS_CAPTURING, *CLASSES, *_CONSTANT_ANSWERS, *_ANSWERS, *_OBSERVED_WITHOUT_DEVICE}
+    - {*OBSERVED}
 )

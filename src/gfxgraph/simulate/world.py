@@ -1,7 +1,7 @@
-"""A machine with one GPU where there is none, or where it is not to be touched.
+"""Simulates a machine with one GPU, without using one.
 
-While :class:`SimulatedCuda` is entered, code that says ``device="cuda"`` runs, on tensors that say
-that they are there. What is on the host and what is on the device is as on a machine with a GPU.
+While :class:`SimulatedCuda` is entered, code that says ``device="cuda"`` runs on tensors that say
+they are on ``cuda:0``. Tensors are on the host or on the device as on a machine with a GPU.
 """
 
 from __future__ import annotations
@@ -37,20 +37,20 @@ __all__ = ["SimulatedCuda"]
 class SimulatedCuda:
     """While it is entered, the calling thread is on a machine with one GPU.
 
-    Results are ordinary where they are on the host, and :class:`SimulatedTensor` where they would
-    be on the device. On exit everything is as before: torch's functions, the generators, what
-    :meth:`adopt` has replaced, and the data of tensors from outside that were written.
+    Host tensors are ordinary; device tensors are of class :class:`SimulatedTensor`. On exit
+    everything is as before: torch's functions, the generators, the tensors that :meth:`adopt` has
+    replaced, and the data of outside tensors that were written.
 
     Args:
-        observer: told of the calls that matter to a capture, and of values that were made up.
-        capturing: what ``torch.cuda.is_current_stream_capturing()`` says.
+        observer: gets the calls that matter to a capture, and the values that were made up.
+        capturing: the result of ``torch.cuda.is_current_stream_capturing()``.
         host_tensors: where tensors on the CPU belong that :meth:`adopt` finds and that are no
-            parameters or buffers: ``"host"``, or ``"device"``. ``None``: on the host if a
-            parameter or an argument is on a device (or meta), which shows that the program tells
-            them apart; else on the device.
+            parameters or buffers: ``"host"``, or ``"device"``. ``None``: on the host if a parameter
+            or an argument is on a device (or meta), since the program then distinguishes the two;
+            else on the device.
 
     Raises:
-        DeviceError: it is entered inside another one.
+        DeviceError: it is entered inside another instance.
     """
 
     def __init__(
@@ -67,20 +67,20 @@ class SimulatedCuda:
 
     @property
     def current_stream(self) -> Any:
-        """The stream that is current. The first one stands for that of a capture."""
+        """The current stream. The first one stands for that of a capture."""
         return self.device.current_stream
 
     def is_assumed(self, tensor: torch.Tensor) -> bool:
-        """Whether :meth:`adopt` put it on the device without being told so."""
+        """Whether :meth:`adopt` put it on the device by assumption."""
         return storage_key(tensor) in self._assumed
 
     def off_stream(self) -> str | None:
-        """The rule by which work on the current stream is left out of a capture, if it is."""
+        """The rule that keeps the current stream out of a capture; ``None``: none does."""
         return self.device.off_stream()
 
     def __enter__(self) -> SimulatedCuda:
         if local.world is not None:
-            raise DeviceError("Pretend is entered inside another one on the same thread.")
+            raise DeviceError("SimulatedCuda is already entered on this thread.")
         self.device = FakeDevice(self._observer, self._capturing)
         self._wrapped: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
         self._copies: dict[int, tuple[torch.UntypedStorage, torch.UntypedStorage]] = {}
@@ -89,7 +89,7 @@ class SimulatedCuda:
         self._pinned: dict[int, torch.UntypedStorage] = {}
         self._unknown: dict[int, torch.UntypedStorage] = {}
         self._assumed: set[int] = set()
-        self._told_apart = False
+        self._distinguishes_host = False
         with contextlib.ExitStack() as stack:
             lend_device_guard()
             stack.callback(
@@ -110,25 +110,25 @@ class SimulatedCuda:
         self._exit.__exit__(*exc_info)
 
     def wrap(self, tree: Any) -> Any:
-        """``tree`` with its tensors on the pretended device.
+        """``tree`` with its tensors on the simulated device.
 
-        Tensors on the CPU are not copied; tensors of a real device are. One object gives one
-        object, and tensors that share memory still do.
+        Tensors on the CPU are not copied; tensors of a real device are. The same object always
+        gives the same result, and tensors that share memory still do.
         """
         with outside_of_modes():
             return pytree.tree_map_only(torch.Tensor, self._wrap, tree)
 
     def adopt(self, *objects: Any) -> None:
-        """Put what ``objects`` reach on the pretended device, until exit.
+        """Put the tensors that ``objects`` reach on the simulated device, until exit.
 
         That is: parameters and buffers of modules; other tensors in closures, globals, defaults,
-        attributes, lists and dicts, by ``host_tensors``. Arguments that are containers of tensors
-        are better given to :meth:`wrap`, before.
+        attributes, lists and dicts, by ``host_tensors``. Pass arguments that are containers of
+        tensors to :meth:`wrap` first.
         """
         found = list(places(objects))
         tensors = [(t, p.is_state) for p in found for v in p.values() for t in tensors_of(v)]
-        self._told_apart |= any(own and t.device.type != "cpu" for t, own in tensors)
-        by_default = "host" if self._told_apart else "device"
+        self._distinguishes_host |= any(own and t.device.type != "cpu" for t, own in tensors)
+        by_default = "host" if self._distinguishes_host else "device"
         on_host = (self._host_tensors or by_default) == "host"
 
         def swap(is_state: bool, tensor: torch.Tensor) -> torch.Tensor:
@@ -146,27 +146,27 @@ class SimulatedCuda:
                     if any(True for _ in tensors_of(value)):
                         place.put(key, swapped(value, functools.partial(swap, place.is_state)))
 
-    # What operations ask for.
+    # For operations.
 
     def is_pinned(self, tensor: torch.Tensor) -> bool:
-        """Whether ``tensor`` is in memory of the host that was asked to be pinned."""
+        """Whether ``tensor`` is in host memory that the program has pinned."""
         return storage_key(tensor) in self._pinned
 
     def pin(self, tensor: torch.Tensor) -> torch.Tensor:
-        """Say that the memory of ``tensor`` is pinned."""
+        """Mark the memory of ``tensor`` as pinned."""
         self._pinned[storage_key(tensor)] = tensor.untyped_storage()
         return tensor
 
     def is_unknown(self, tensor: torch.Tensor) -> bool:
-        """Whether something of which only the shape is known was written into ``tensor``."""
+        """Whether values of which only the shape is known were written into ``tensor``."""
         return bool(self._unknown) and storage_key(tensor) in self._unknown
 
     def note_writes(self, tensors: Iterable[torch.Tensor], unknown: bool) -> None:
-        """``tensors`` are about to be written; keep the data of those from outside.
+        """Save the data of outside tensors that are about to be written.
 
         Args:
-            tensors: some that have data.
-            unknown: only the shape is known of what is written.
+            tensors: tensors with data.
+            unknown: the written values are not known, only their shape.
         """
         for tensor in tensors:
             key, storage = storage_key(tensor), tensor.untyped_storage()
@@ -188,7 +188,7 @@ class SimulatedCuda:
         return known[1]
 
     def _wrap_new(self, tensor: torch.Tensor) -> torch.Tensor:
-        self._told_apart |= tensor.device.type != "cpu"
+        self._distinguishes_host |= tensor.device.type != "cpu"
         if dispatch_stack.is_traceable_wrapper_subclass(tensor):
             return dispatch_stack.transform_subclass(tensor, lambda name, part: self._wrap(part))
         if tensor.layout is not torch.strided:
@@ -227,9 +227,9 @@ class SimulatedCuda:
 
 
 class _DispatchMode(ThreadDispatchMode):
-    """Below all other modes, whenever they are entered; C++ takes it for that of fake tensors.
+    """A mode below all others, whenever they are entered; C++ takes it for that of fake tensors.
 
-    Therefore C++ does not start CUDA where it meets ``device="cuda"``.
+    So C++ does not start CUDA at ``device="cuda"``.
     """
 
     supports_higher_order_operators = True
@@ -246,7 +246,7 @@ class _DispatchMode(ThreadDispatchMode):
 
 
 class _FunctionMode(HiddenFunctionMode):
-    """Answers what does not reach the dispatcher."""
+    """Answers calls that do not reach the dispatcher."""
 
     def __init__(self, world: SimulatedCuda) -> None:
         super().__init__()
@@ -278,7 +278,7 @@ def _no_numpy(tensor: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
 
 
 def _address(tensor: torch.Tensor) -> int:
-    """That of the data; what has none gets one that is only its own."""
+    """The address of the data; a tensor without data gets one of its own."""
     inner = inside(tensor)
     if inner.is_meta and inner.numel():
         return storage_key(inner) + int(inner.storage_offset()) * inner.element_size()
@@ -286,7 +286,7 @@ def _address(tensor: torch.Tensor) -> int:
 
 
 def _change_data(tensor: Any, data: torch.Tensor) -> None:
-    """``tensor.data = data``: torch changes what its C++ object holds, and we what is inside."""
+    """``tensor.data = data``: torch changes the C++ object, and we change the tensor inside."""
     if isinstance(data, SimulatedTensor):
         if isinstance(tensor, torch.nn.Parameter):  # Module.cuda() moves it
             tensor._is_param = True
@@ -296,7 +296,7 @@ def _change_data(tensor: Any, data: torch.Tensor) -> None:
 
 
 def _recurrent(packet: Any, *args: Any) -> Any:
-    """cuDNN looks at the addresses of the weights; the decomposition does not."""
+    """Decompose: cuDNN would look at the addresses of the weights."""
     packed = isinstance(args[1], torch.Tensor) and isinstance(args[3], (list, tuple))
     overload: OpOverload = packet.data if packed else packet.input
     result = overload.decompose(*args)
@@ -328,5 +328,5 @@ _FUNCTIONS: dict[Any, Callable[..., Any]] = {
     torch.rnn_relu: functools.partial(_recurrent, torch.ops.aten.rnn_relu),
 }
 
-# An index alone means a device of the accelerator that torch was built for, if it was for one.
+# An index alone means a device of the accelerator that torch was built for, if any.
 _TAKES_INDEX = frozenset({torch.Tensor.to, torch.Tensor.cuda})

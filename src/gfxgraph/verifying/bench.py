@@ -1,4 +1,4 @@
-"""Calls of eager and of candidates from the same state, inputs and seeds."""
+"""Calls eager and candidates from the same state, inputs and seeds."""
 
 from __future__ import annotations
 
@@ -35,10 +35,10 @@ Values: TypeAlias = dict[Key, Value]
 
 @dataclass
 class _Call:
-    """What one call gave.
+    """The results of one call.
 
     Attributes:
-        values: part and name -> copies of what came out.
+        values: part and name -> copies of the values.
         raw: the tensors of the result themselves, by name.
     """
 
@@ -48,12 +48,12 @@ class _Call:
 
 @dataclass
 class Round:
-    """One call for each of the inputs, from the start.
+    """One call for each of the inputs, from the initial state.
 
     Attributes:
-        calls: what each gave.
-        state: what it writes and rebinds outside, as it was at the end.
-        rebound: which of it was rebound.
+        calls: the results of each call.
+        state: the outside state that it writes and rebinds, after the last call.
+        rebound: the names in it that were rebound.
         overwritten: names of results that a later call changed.
     """
 
@@ -68,9 +68,9 @@ class Bench:
 
     Args:
         fn: the eager function.
-        name: what it is called.
-        inputs: of each run.
-        seed: of the first run.
+        name: its name.
+        inputs: the inputs of each run.
+        seed: the seed of the first run.
         threshold: see :func:`verify`.
     """
 
@@ -96,7 +96,7 @@ class Bench:
         self.outside: dict[str, torch.Tensor] = {}
 
     def prepare(self) -> None:
-        """Learn what the function changes; make the round that all others are compared with."""
+        """Find out what the function changes, and make the reference round."""
         self._learn()
         replays = tally.snapshot()["replay_count"]
         self.expected = self.round(self.eager)
@@ -110,7 +110,7 @@ class Bench:
             return self.fn(*args, **kwargs)
 
     def round(self, function: Function) -> Round:
-        """A call for each of the inputs, one after the other, from the start."""
+        """Call with each of the inputs, one after the other, from the initial state."""
         self.restart()
         calls = [self._call(function, given, run) for run, given in enumerate(self.inputs)]
         state: Values = {("state", path): memory.clone() for path, memory in self._written.items()}
@@ -139,13 +139,14 @@ class Bench:
         before: Callable[[], object] = lambda: None,
         times: int = 1,
     ) -> list[Values]:
-        """From the start, after ``before``: ``times`` calls, and what each of them gave.
+        """Make ``times`` calls from the initial state, after ``before``; return the results of
+        each.
 
         Args:
-            function: what to call.
+            function: the function to call.
             given: the inputs. Default: those of the first run.
-            run: whose seed.
-            before: changes something.
+            run: the run whose seed to use.
+            before: makes a change first.
             times: how many calls in a row, each with the same seed.
         """
         self.restart()
@@ -160,14 +161,14 @@ class Bench:
         return found
 
     def restart(self) -> None:
-        """Put back what calls have changed outside."""
+        """Restore the outside state that calls have changed."""
         for memory, value in self._kept:
             memory.copy_(value)
         self._python.restore()
 
     @contextmanager
     def all_put_back(self) -> Iterator[None]:
-        """Put back state and random numbers at the end."""
+        """Restore state and random generators at the end."""
         host = HostState(current_device(), 0, self._origin.stateful)
         gpus = range(torch.cuda.device_count()) if torch.cuda.is_initialized() else ()
         try:
@@ -179,7 +180,7 @@ class Bench:
             host.rewind()
 
     def _learn(self) -> None:
-        """Run with all inputs, remember what that reads, writes and rebinds, and put it back."""
+        """Run with all inputs; remember what the function reads, writes and rebinds; restore it."""
         undo = UndoLog()
         device = current_device()
         names = self._python.names()
@@ -196,13 +197,13 @@ class Bench:
                 own = {storage_key(copy): n for n, copy in enumerate(copies)}
                 self._written_arguments |= {own[key] for key in written & own.keys()}
                 read |= recorder.recording.outside.keys()
-                if run == 0:  # later, what the first run made is outside too
+                if run == 0:  # later, tensors of the first run are outside too
                     unnamed = written - own.keys() - names.keys()
         finally:
             undo.undo()
             rebound = self._python.changed()
             self._python.restore()
-        # A capture by hand leaves there a static output, which each replay overwrites.
+        # A manual capture leaves a static output there, which each replay overwrites.
         for path, tensor in self._python.tensors().items():
             if path in rebound:
                 self._keep(tensor)
@@ -224,7 +225,7 @@ class Bench:
         }
 
     def _keep(self, tensor: torch.Tensor) -> torch.Tensor:
-        """Put back the memory of ``tensor`` at each restart; all of it."""
+        """Restore all of the memory of ``tensor`` at each restart."""
         empty = torch.empty(0, dtype=tensor.dtype, device=tensor.device)
         memory = empty.set_(tensor.untyped_storage())
         self._kept.append((memory, memory.clone()))
@@ -260,7 +261,7 @@ class Bench:
 
 
 class _NoReplays(ThreadDispatchMode):
-    # No graph is made for calls under a mode like this one, so none answers them.
+    # Under a mode like this one gfxgraph makes no graph and replays none.
     supports_higher_order_operators = True
 
     def __init__(self) -> None:

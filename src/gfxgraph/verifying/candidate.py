@@ -1,4 +1,4 @@
-"""One candidate against eager, and the experiments that tell why it differs."""
+"""Compares one candidate with eager, and runs experiments to find out why it differs."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from .report import Cause, CauseKind, OutputErrors, VerifyResult
 
 __all__ = ["Candidate"]
 
-# Each of them is changed and both sides are called again, to see which a candidate does not read.
+# Experiments change each tensor and call both sides again, to find those that a candidate ignores.
 _MAX_TENSORS = 64
-# How much of the weights is changed, to see whether changes are followed at all.
+# Bytes of weights to change, to see whether the candidate follows changes at all.
 _SAMPLE_BYTES = 64 << 20
 
 
@@ -30,7 +30,7 @@ class Candidate:
         self._bench, self._function, self._name, self._views = bench, function, name, views
 
     def result(self) -> VerifyResult:
-        """All of it."""
+        """Compare, and experiment if something differs."""
         bench = self._bench
         rounds: list[Round] = []
         replays = 0
@@ -43,7 +43,7 @@ class Candidate:
                 replays = after.replays - before.replays
         except Exception as error:
             bench.restart()
-            return self._report(rounds, None, [], [], _one_line(error))
+            return self._report(rounds, None, [], [], _first_paragraph(error))
         captured = None if after is None else replays >= len(bench.inputs)
         rows = self._rows(rounds)
         lost = [] if self._views else self._lost(rounds)
@@ -54,9 +54,9 @@ class Candidate:
                 causes += self._causes(rounds)
             elif captured is not False:
                 cautions = self._cautions()
-        except Exception as error:  # what an experiment changes may be none that it can take
+        except Exception as error:  # an experiment may pass values that it cannot take
             bench.restart()
-            cautions = [Cause.of("experiment", _one_line(error))]
+            cautions = [Cause.of("experiment", _first_paragraph(error))]
         return self._report(rounds, captured, causes, cautions)
 
     def _report(
@@ -95,9 +95,9 @@ class Candidate:
         for n, one in enumerate(rounds):
             for run, (got, right) in enumerate(zip(one.calls, expected.calls, strict=True)):
                 add(n * count + run + 1, right.values | got.values, got.values, right.values)
-            # What a candidate keeps for itself is its own affair.
+            # The candidate's own state does not matter.
             add((n + 1) * count, expected.state, one.state, expected.state)
-        # Of what is no tensor, only what differs is worth a row.
+        # Parts that are no tensors get a row only if they differ.
         rows = [(errors.row(), errors.holds_tensors) for errors in found.values()]
         return tuple(row for row, of_tensors in rows if of_tensors or not row.ok)
 
@@ -130,11 +130,11 @@ class Candidate:
         return found
 
     def _arguments(self) -> tuple[list[Cause], bool]:
-        """Arguments that eager reacts to and the candidate does not; whether it does to any."""
+        """The arguments to which only eager reacts; whether the candidate reacts to any."""
         bench, base = self._bench, self._bench.inputs[0]
         other = bench.inputs[-1]
         deaf: list[Cause] = []
-        heard = False
+        reacts_to_any = False
         tensors = [name for name, const in bench.arguments.items() if const is None]
         for n, (name, leaf) in enumerate(zip(tensors, base.leaves, strict=True)):
             new = other.leaves[n] if n < len(other.leaves) else leaf
@@ -142,29 +142,29 @@ class Candidate:
                 new = fresh(leaf, bench.seed + len(bench.inputs))
             reacts = self._reacts(base.with_leaf(n, new))
             deaf += [Cause.of("input", name)] if reacts is False else []
-            heard |= bool(reacts)
+            reacts_to_any |= bool(reacts)
         values = [(n, c) for n, c in bench.arguments.items() if c is not None and c.is_value]
         others = other.names(bench.fn)
         changed = [name for name, const in values if others.get(name, const) != const]
         if changed and len(other.leaves) == len(base.leaves):
             reacts = self._reacts(Inputs(base.leaves, other.spec))
             deaf += [Cause.of("constant", ", ".join(changed))] if reacts is False else []
-            heard |= bool(reacts)
-        return deaf, heard
+            reacts_to_any |= bool(reacts)
+        return deaf, reacts_to_any
 
     def _outside(self) -> tuple[list[Cause], bool]:
         """The same for the floating-point tensors that eager reads from outside."""
         deaf: list[Cause] = []
-        heard = False
+        reacts_to_any = False
         for name, tensor in list(self._bench.outside.items())[:_MAX_TENSORS]:
             with _put_back([tensor]):
                 reacts = self._reacts(before=partial(_disturb, [tensor]))
             deaf += [Cause.of("external", name)] if reacts is False else []
-            heard |= bool(reacts)
-        return deaf, heard
+            reacts_to_any |= bool(reacts)
+        return deaf, reacts_to_any
 
     def _python_state(self, rounds: list[Round]) -> list[Cause]:
-        """What changes from call to call in eager and not in the candidate."""
+        """The state that changes from call to call in eager and not in the candidate."""
         bench = self._bench
         expected, got = bench.expected, rounds[-1]
         baked = [
@@ -180,7 +180,7 @@ class Candidate:
         return []
 
     def _random(self, explained: bool) -> list[Cause]:
-        """How the candidate's random numbers come about."""
+        """Compare the candidate's random numbers with eager's, under seeds."""
         bench = self._bench
         run = len(bench.inputs)  # a seed that no call had
         (one,), (other,) = (bench.once(bench.eager, run=r) for r in (0, run))
@@ -230,7 +230,7 @@ class Candidate:
 
     @cached_property
     def _plain(self) -> tuple[Values, Values]:
-        """What eager and the candidate give for the first inputs."""
+        """The results of eager and of the candidate for the first inputs."""
         bench = self._bench
         (eager,), (candidate,) = (bench.once(fn) for fn in (bench.eager, self._function))
         return eager, candidate
@@ -255,25 +255,26 @@ def _stats(fn: Any) -> GraphedStats | None:
 
 
 def _why_not(stats: GraphedStats, captured: bool | None, runs: int) -> str:
-    """Why calls are not answered by replays."""
+    """Why calls are not replays."""
     if captured:
         # Two inputs may differ in the outcome of one comparison.
         for row in stats.graphs:
             if row.paths >= max(3, runs):
                 places = [line for line in row.report if line.endswith("between two graphs")]
                 return (
-                    "each input takes a path of its own, so a call replays only if its values "
-                    f"come again: {'; '.join(places)}"
+                    "each input takes its own path, so a call replays only if its values come "
+                    f"again: {'; '.join(places)}"
                 )
         return ""
     by_calls = sorted(stats.fallbacks, key=lambda reason: -stats.fallbacks[reason])
     reasons = [*stats.refused.values(), *stats.thrashing, *by_calls]
-    return reasons[0] if reasons else "each call is of a kind that did not come before"
+    return reasons[0] if reasons else "each call is of a new kind"
 
 
-def _one_line(error: BaseException) -> str:
-    first_paragraph = " ".join(str(error).partition("\n\n")[0].split())
-    return f"{type(error).__name__}: {first_paragraph}"
+def _first_paragraph(error: BaseException) -> str:
+    """On one line. The first line of Dynamo's errors does not say what happened."""
+    text = " ".join(str(error).partition("\n\n")[0].split())
+    return f"{type(error).__name__}: {text}"
 
 
 @contextmanager

@@ -1,4 +1,9 @@
-"""Errors of one tensor over many calls."""
+"""Errors of one tensor over many calls, for the tables of ``verify``.
+
+``graph/compare.py`` judges a single replay with one read of the device, by the magnitude of the
+tensor but at least 1. This adds up errors over calls, by the magnitude alone, and finds the first
+element that is wrong. Both take the tolerance of a dtype from ``BY_DTYPE`` there.
+"""
 
 from __future__ import annotations
 
@@ -11,14 +16,14 @@ from .report import Divergence, OutputErrors, Part
 __all__ = ["Errors", "Value", "same", "within"]
 
 Value = torch.Tensor | Const
-"""A tensor of a result, or what is no tensor in it."""
+"""A tensor of a result, or a part of it that is no tensor."""
 
-#: What users know as the default; tighter where the dtype allows.
+#: The documented default; it is tighter where the dtype allows.
 DEFAULT = 0.01
 
 
 class Errors:
-    """Adds up how far one tensor is from eager's.
+    """Adds up the errors of one tensor against eager's.
 
     Args:
         part: see :class:`~gfxgraph.verifying.report.OutputErrors`.
@@ -27,7 +32,7 @@ class Errors:
             dtype.
 
     Attributes:
-        holds_tensors: whether one of those added was a tensor.
+        holds_tensors: whether one of the values was a tensor.
     """
 
     def __init__(self, part: Part, name: str, threshold: float | None) -> None:
@@ -39,7 +44,7 @@ class Errors:
         self.holds_tensors = False
 
     def add(self, call: int, got: Value | None, expected: Value | None) -> None:
-        """One call more; ``None``: there is no such thing in that result."""
+        """Add a call; ``None``: its result has no such part."""
         self.holds_tensors |= isinstance(got, torch.Tensor) or isinstance(expected, torch.Tensor)
         self._dtype = self._dtype or _kind(got if expected is None else expected)
         if isinstance(got, torch.Tensor) and isinstance(expected, torch.Tensor):
@@ -50,11 +55,11 @@ class Errors:
         elif _equal(got, expected):
             return
         else:
-            what = f"it is {_told(got)}, eager gives {_told(expected)}"
+            what = f"it is {_shown(got)}, eager gives {_shown(expected)}"
         self._diverges(Divergence(call, (), None, None, what))
 
     def row(self) -> OutputErrors:
-        """All that was added."""
+        """The row of the table."""
         return OutputErrors(
             self._name,
             self._part,
@@ -143,7 +148,7 @@ def _equal(got: Value | None, expected: Value | None) -> bool:
     return type(got.value) is type(expected.value)  # objects: no two are equal
 
 
-def _told(value: Value | None) -> str:
+def _shown(value: Value | None) -> str:
     if value is None:
         return "not there"
     return "a tensor" if isinstance(value, torch.Tensor) else f"{value!r}"

@@ -1,4 +1,4 @@
-"""What ``verify`` calls a function with: arguments by name, and fresh values for them."""
+"""The inputs of ``verify``: arguments by name, and fresh values for them."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Inputs:
 
     Attributes:
         leaves: the tensors among them.
-        spec: their structure, and what are no tensors.
+        spec: their structure, and the values that are no tensors.
     """
 
     leaves: tuple[torch.Tensor, ...]
@@ -30,7 +30,7 @@ class Inputs:
 
     @classmethod
     def of(cls, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Inputs:
-        """Of these arguments.
+        """Make inputs of these arguments.
 
         Raises:
             ArgumentError: one holds data that cannot be copied, such as a NumPy array.
@@ -39,7 +39,7 @@ class Inputs:
         return cls(tuple(leaf.detach() for leaf in leaves), spec)
 
     def make(self) -> tuple[tuple[Any, ...], dict[str, Any], list[torch.Tensor]]:
-        """Arguments with copies of the tensors, which the function may write to; the copies."""
+        """The arguments with copies of the tensors, for the function to write; and the copies."""
         copies = [leaf.clone() for leaf in self.leaves]
         args, kwargs = builder(self.spec, copies)()
         return args, kwargs, copies
@@ -60,13 +60,15 @@ class Inputs:
 
 
 def fresh(leaf: torch.Tensor, seed: int) -> torch.Tensor:
-    """Values that ``leaf`` might have as well, in its range; the same for the same ``seed``.
+    """Fresh values that ``leaf`` might have as well, within its range; fixed by ``seed``.
 
     Floating-point numbers are normal noise with its mean and standard deviation, cut to its range.
     Those of two values or with infinities (masks), integers and booleans are rolled along the last
     dimension, so that a mask that is all true stays so. Offsets (ascending integers from 0) stay.
+    Buckets judge padding with other values: those of ``call/buckets/made.py`` vary as much as
+    possible, these stay close to the given ones.
     """
-    # Laid out in memory as it is, which belongs to the kind of a call.
+    # The layout stays, since it is part of the kind of a call.
     return torch.empty_like(leaf).copy_(_other_values(leaf, seed))
 
 
@@ -88,7 +90,7 @@ def _other_values(leaf: torch.Tensor, seed: int) -> torch.Tensor:
 
 
 def on_device(item: Any, device: str) -> Any:
-    """A tree of arguments with what is on the CPU moved to ``device``; a module is moved itself."""
+    """``item`` with its CPU tensors moved to ``device``; a module is moved in place."""
     for module in (item, getattr(item, "__self__", None), getattr(item, "__wrapped__", None)):
         if isinstance(module, torch.nn.Module):
             module.to(device)
@@ -104,7 +106,7 @@ def _normal(leaf: torch.Tensor, seed: int) -> torch.Tensor:
 
 
 def _noise(leaf: torch.Tensor, seed: int) -> torch.Tensor:
-    """Around the one value that ``leaf`` has; around 0 as wide as 1."""
+    """Noise around the one value of ``leaf``; around 0 with deviation 1."""
     wide, noise = leaf.float(), _normal(leaf, seed)
     return torch.where(wide == 0, noise, wide * (1 + 0.1 * noise)).to(leaf.dtype)
 

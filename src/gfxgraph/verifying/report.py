@@ -1,12 +1,11 @@
-"""What ``verify`` found: errors of each output, where they begin, and why."""
+"""The report of ``verify``: errors of each output, where they begin, and why."""
 
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
-from ..analyze.report import counted
-from ..tables import filled, table
+from ..tables import counted, filled, table
 
 __all__ = [
     "Cause",
@@ -20,8 +19,8 @@ __all__ = [
 ]
 
 Part = Literal["output", "argument", "state"]
-"""What a function gives: its result, an argument that it writes, or what it writes or rebinds
-outside."""
+"""A result of the function: its output, an argument that it writes, or outside state that it writes
+or rebinds."""
 
 Verdict = Literal["equal", "differs", "eager", "raises"]
 """``"equal"`` to eager; ``"eager"``: calls ran eagerly, so there was no graph to compare."""
@@ -48,85 +47,86 @@ CauseKind = Literal[
 _WHY: dict[CauseKind, tuple[str, str]] = {
     "overwritten": (
         "a later call overwrites the result of an earlier one",
-        "Return a clone of the static output; where each result is used before the next call, "
-        "verify(views=True).",
+        "Return a clone of the static output, or use verify(views=True) if each result is used "
+        "before the next call.",
     ),
     "input": (
-        "the result does not react to this argument, as eager's does: it is not copied into its "
+        "the result ignores this argument, to which eager's reacts: it is not copied into its "
         "static input",
-        "static_input.copy_(argument) before each replay.",
+        "Call static_input.copy_(argument) before each replay.",
     ),
     "constant": (
-        "the result does not react to this value, as eager's does: it was baked in at capture",
-        "Capture once for each value, or pass it as a tensor on the device.",
+        "the result ignores this value, to which eager's reacts: the capture fixed it",
+        "Capture once for each value, or pass it in a tensor on the device.",
     ),
     "external": (
-        "the result does not react to this tensor, as eager's does: the graph reads other memory, "
-        "since it was rebound, moved or copied",
-        "Change tensors in place (copy_), or capture again after they were replaced.",
+        "the result ignores this tensor, to which eager's reacts: the graph reads other memory, "
+        "since the tensor was rebound, moved or copied",
+        "Change tensors in place (copy_), or capture again after replacing them.",
     ),
     "random-baked": (
-        "each seed gives the same random numbers: they were drawn once, outside of the graph or "
+        "every seed gives the same random numbers: they were drawn once, outside of the graph or "
         "at capture",
-        "Draw them on the device, inside of what is captured.",
+        "Draw them on the device, inside the capture.",
     ),
     "random-unregistered": (
-        "the same seed gives other random numbers in each call: they come from a generator that "
-        "the seed does not reach",
+        "the same seed gives different random numbers in each call: they come from a generator "
+        "that the seed does not reach",
         "Draw from the default generator, or from one that the function reaches and the graph "
         "knows: graph.register_generator_state(generator).",
     ),
     "random-other": (
-        "the same seed gives other random numbers than in eager: more, fewer, or in another order",
+        "the same seed gives different random numbers than in eager: more, fewer, or in a "
+        "different order",
         "Draw the same numbers in the same order as eager does.",
     ),
     "python-state": (
-        "eager rebinds it in a call; in a replay no Python code runs",
-        "Keep it in a tensor on the device and change that in place.",
+        "eager rebinds it in each call, but a replay runs no Python code",
+        "Keep it in a tensor on the device, and change the tensor in place.",
     ),
     "state": (
-        "eager's result changes from call to call, by what it writes, and this one's does not",
-        "Let the graph write to the very tensors that eager writes to.",
+        "eager's result changes from call to call, because of its writes, and this one's does not",
+        "Let the graph write to the same tensors as eager.",
     ),
     "capture": (
         "only the first calls differ: making the graph drew random numbers, changed state, or gave "
         "a static output before the first replay",
-        "Put back what warm-up changes, and replay once after the capture.",
+        "Restore the state that warm-up changes, and replay once after the capture.",
     ),
     "not-replayed": (
-        "the result reacts to nothing that eager's reacts to",
-        "Replay the graph in each call, after the inputs are copied.",
+        "the result ignores everything to which eager's reacts",
+        "Replay the graph in each call, after copying the inputs.",
     ),
     "side-effect": (
-        "its calls change a tensor that eager reads and does not write: eager gives something else "
+        "its calls change a tensor that eager reads but does not write: eager's result differs "
         "after them",
-        "Let what is captured write to tensors of its own, or only where eager writes.",
+        "Let the captured code write to its own tensors, or only where eager writes.",
     ),
     "not-reproducible": (
         "eager differs from itself, from the same state, inputs and seeds",
-        "Take out what depends on time, on the order of atomic additions or on other threads.",
+        "Remove code that depends on time, on the order of atomic additions or on other threads.",
     ),
     "changed-later": (
-        "where weights are changed in place later, results will stay as they are",
+        "after later in-place changes of weights, results will stay as they are",
         "Capture again then.",
     ),
     "moved-later": (
-        "where weights get other memory later (module.to(), load_state_dict(assign=True)), results "
-        "will stay as they are",
+        "after weights get other memory (module.to(), load_state_dict(assign=True)), results will "
+        "stay as they are",
         "Capture again then.",
     ),
-    "experiment": ("an experiment raised", "What comes after it was not looked at."),
+    "experiment": ("an experiment raised", "Nothing after it was checked."),
 }
 
 
 @dataclass(frozen=True)
 class Cause:
-    """Why a candidate differs, as an experiment showed; or what it would not follow.
+    """The reason for a difference, shown by an experiment; or a change that it would not follow.
 
     Attributes:
         kind: which experiment showed it.
         what: the arguments, tensors or attributes that it is about; ``""``: none.
-        why: what was seen.
+        why: the observation.
         remedy: what to do.
     """
 
@@ -137,7 +137,7 @@ class Cause:
 
     @classmethod
     def of(cls, kind: CauseKind, what: str = "") -> Cause:
-        """With the words for its kind."""
+        """A cause with the texts of its kind."""
         return cls(kind, what, *_WHY[kind])
 
     def __str__(self) -> str:
@@ -147,7 +147,7 @@ class Cause:
 
 @dataclass(frozen=True)
 class Divergence:
-    """Where a tensor first differs by more than is allowed.
+    """The first place at which a tensor differs by more than is allowed.
 
     Attributes:
         call: which call, from 1; call ``n`` has the inputs and the seed of run ``(n - 1) % runs``.
@@ -167,15 +167,15 @@ class Divergence:
 
 @dataclass(frozen=True)
 class OutputErrors:
-    """How far one tensor is from eager's, over all calls.
+    """The errors of one tensor against eager's, over all calls.
 
     Attributes:
-        name: the expression that gives it: ``out["logits"][0]``; of a tensor that the function
-            writes, the name of the argument or of the tensor.
+        name: its expression: ``out["logits"][0]``; for a tensor that the function writes, the name
+            of the argument or of the tensor.
         part: ``"output"``, ``"argument"`` that is written, or ``"state"``: a tensor from outside
             that is written, or a Python value that is rebound.
-        dtype: such as ``"float32"``; of a value that is no tensor its class.
-        threshold: the relative error that is allowed; 0 for what has to be equal.
+        dtype: such as ``"float32"``; for a value that is no tensor, its class.
+        threshold: the relative error that is allowed; 0 for values that have to be equal.
         max_error: the largest ``|candidate - eager|``.
         mean_error: its mean over all elements and calls.
         relative_error: the largest, over the calls, of ``max |candidate - eager| / max |eager|``
@@ -200,20 +200,20 @@ class OutputErrors:
 
 @dataclass(frozen=True)
 class VerifyResult:
-    """One candidate against eager.
+    """The comparison of one candidate with eager.
 
     Attributes:
-        name: what was compared.
+        name: the name of the candidate.
         calls: how many calls of it.
-        captured: whether the calls of the second round were answered by graphs; ``None`` for a
-            candidate that is not of gfxgraph, and does not say.
-        replays: how many calls were answered by graphs, in all; ``None`` as above.
+        captured: whether the calls of the second round were replays; ``None`` for a candidate that
+            is not of gfxgraph, since it does not say.
+        replays: how many calls were replays; ``None`` as above.
         reason: why it is no graph, or hardly ever replays; ``""``: it is one.
         fallbacks: reason -> calls that ran eagerly for it.
         outputs: a row for each tensor, in the order of the result.
-        causes: why it differs; empty where it does not, or where no experiment explains it.
-        cautions: what makes no difference now: changes that it would not follow.
-        error: what it raised; ``None``: nothing.
+        causes: why it differs; empty if it does not, or if no experiment explains it.
+        cautions: later changes that it would not follow; they make no difference yet.
+        error: the error that it raised; ``None``: none.
     """
 
     name: str
@@ -229,7 +229,7 @@ class VerifyResult:
 
     @property
     def verdict(self) -> Verdict:
-        """What became of it; ``"eager"`` only where nothing differs."""
+        """The outcome; ``"eager"`` only if nothing differs."""
         if self.error is not None:
             return "raises"
         if not self.ok:
@@ -238,7 +238,7 @@ class VerifyResult:
 
     @property
     def ok(self) -> bool:
-        """Whether it gives what eager gives, and its results stay what they were.
+        """Whether it equals eager, and later calls leave its results alone.
 
         Also true where all calls ran eagerly: see :attr:`verdict`.
         """
@@ -246,18 +246,18 @@ class VerifyResult:
 
     @property
     def first(self) -> OutputErrors | None:
-        """The first output that diverges: of the earliest call, and there in their order."""
+        """The first output that diverges, in the earliest call."""
         diverging = [row for row in self.outputs if row.first is not None]
         return min(diverging, key=lambda row: row.first.call, default=None)  # type: ignore[union-attr]
 
 
 @dataclass(frozen=True)
 class VerifyReport:
-    """What :func:`gfxgraph.verify` returns.
+    """The result of :func:`gfxgraph.verify`.
 
     Attributes:
         name: the function.
-        device: what it ran on.
+        device: the device that it ran on.
         torch: version of torch.
         runs: how many inputs, each with a seed of its own.
         seed: seed of the first run.
@@ -275,22 +275,23 @@ class VerifyReport:
 
     @property
     def ok(self) -> bool:
-        """Whether nothing that ran differs from eager. What does not compile does not differ."""
+        """Whether no candidate that ran differs from eager; one that does not compile does not
+        run."""
         compiled = self.compiled
         return self.graph.ok and (compiled is None or compiled.error is not None or compiled.ok)
 
     @property
     def verdict(self) -> Verdict:
-        """That of the graph, or of the candidate given."""
+        """The verdict of the graph, or of the given candidate."""
         return self.graph.verdict
 
     @property
     def is_graph(self) -> bool | None:
-        """Whether calls of such a kind are answered by replays; ``None``: it does not say."""
+        """Whether calls of this kind are replays; ``None``: the candidate does not say."""
         return self.graph.captured and not self.graph.reason
 
     def to_dict(self) -> dict[str, Any]:
-        """What ``--json`` prints."""
+        """The report for ``--json``."""
         head = {"verdict": self.verdict, "reason": self.graph.reason, "is_graph": self.is_graph}
         return {"ok": self.ok, **head, **asdict(self)}
 
@@ -317,15 +318,13 @@ class VerifyReport:
     def _shown(self, result: VerifyResult) -> list[str]:
         calls = f"{counted(result.calls, 'call')} of {counted(self.runs, 'input')}"
         if result.verdict == "eager":
-            lines = [f"There was no graph to compare; {calls} gave what eager gives."]
+            lines = [f"There was no graph to compare; {calls} equal eager."]
         elif result.ok:
             lines = [f"{result.name} equals eager in {calls}."]
         elif result.error is not None:
             lines = [f"{result.name} raises {result.error}"]
         elif result.first is None:
-            lines = [
-                f"{result.name} gives in {calls} what eager gives, but its results do not last."
-            ]
+            lines = [f"{result.name} equals eager in {calls}, but its results do not last."]
         else:
             lines = [f"{result.name} differs from eager in {calls}."]
         if result.first is not None and result.first.first is not None:

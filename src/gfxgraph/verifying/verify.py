@@ -1,4 +1,4 @@
-"""``verify``: a graph against eager over many inputs, seeds and replays, and why it differs."""
+"""``verify``: compares a graph with eager over many inputs, seeds and replays."""
 
 from __future__ import annotations
 
@@ -36,18 +36,19 @@ def verify(
 ) -> VerifyReport:
     """Compare a graph of ``fn`` with eager execution, and find out why it differs.
 
-    Both are called with the arguments given and with fresh values of the same kind, each under a
-    seed of its own, in two rounds: in the first a candidate may capture, in the second it replays.
-    Compared are results, arguments that ``fn`` writes, and tensors and Python values that it
-    changes outside. Where something differs, experiments look for the reason: they change one
-    argument, one weight or the seed, and see whether the candidate reacts as eager does. Where
-    nothing does, they see whether it would follow a weight that is changed later.
+    It calls both with the given arguments and with fresh values of the same kind, each under its
+    own seed, in two rounds: a candidate may capture in the first and replays in the second. It
+    compares results, arguments that ``fn`` writes, and tensors and Python values that it changes
+    outside. If something differs, experiments look for the reason: they change one argument, one
+    weight or the seed, and see whether the candidate reacts as eager does. If nothing differs, they
+    see whether it would follow a later change of a weight.
 
-    It all runs under ``torch.no_grad()``. Afterwards random numbers, tensors and Python state that
-    ``fn`` reaches are what they were; attributes that a first call adds to a module stay.
+    Everything runs under ``torch.no_grad()``. Afterwards the random generators, tensors and Python
+    state that ``fn`` reaches are as before, except for attributes that a first call adds to a
+    module.
 
     Args:
-        fn: the function, module or method; of a graphed one, the function inside is eager.
+        fn: the function, module or method. For a graphed one, eager is the function inside.
         *args: its arguments, with at least one tensor (here or in ``kwargs``).
         candidate: what to compare with eager: any callable that takes the same arguments, such as
             a wrapper around a graph of your own. Default: ``fn`` if it is graphed, else
@@ -55,8 +56,8 @@ def verify(
         inputs: more positional arguments, a tuple for each further run. Default: made from
             ``args``: noise with the mean, the deviation and the range of each floating-point
             tensor, rolled integers and booleans.
-        runs: how many inputs, the ones given included. Default 4, or as many as there are. With 1
-            it is not seen whether a later call overwrites a result.
+        runs: how many inputs, the ones given included. Default 4, or as many as there are. With 1,
+            a later call that overwrites a result goes unnoticed.
         threshold: the relative error allowed for all floating-point dtypes. Default: 0.01 for
             16-bit ones, 1e-4 for float32, 1e-9 for float64. Everything else has to be equal.
         compiled: compare ``torch.compile(fn)`` with eager too. Default ``False``.
@@ -72,7 +73,7 @@ def verify(
     Raises:
         ArgumentError: an argument is not of the kind that is taken.
         CaptureError: ``fn`` issues a collective in a group of several ranks; nothing was sent.
-        Exception: whatever ``fn`` itself raises. What the candidate raises is reported.
+        Exception: any error of ``fn`` itself. Errors of the candidate are reported.
     """
     _check_callable("fn", fn)
     if candidate is not None:
@@ -101,7 +102,7 @@ def verify(
         rest = [Inputs.of(_tuple(more), kwargs or {}) for more in inputs]
     with torch.no_grad():
         bench = Bench(eager, name, [first, *rest], seed, threshold)
-        # Nobody knows whether the other ranks verify the same, and call as often.
+        # The other ranks may not verify the same, or call less often.
         with bench.all_put_back(), refused():
             bench.prepare()
             of_graph = Candidate(bench, candidate, _called(candidate), views).result()
@@ -151,10 +152,10 @@ def _tuple(given: Any) -> tuple[Any, ...]:
 def _compiled(bench: Bench, fn: Function) -> VerifyResult:
     @cache
     def function() -> Function:
-        # As eager draws them: Inductor's own random numbers are others.
+        # Draw as eager does; Inductor's own random numbers differ.
         return torch.compile(fn, options={"fallback_random": True})
 
-    def call(*args: Any, **kwargs: Any) -> Any:  # so that a failure to compile is that of a call
+    def call(*args: Any, **kwargs: Any) -> Any:  # so that a compile error is raised by a call
         return function()(*args, **kwargs)
 
     return Candidate(bench, call, "torch.compile", views=True).result()

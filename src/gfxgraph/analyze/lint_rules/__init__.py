@@ -1,4 +1,4 @@
-"""The catalogue of rules that read source: what running the code cannot show."""
+"""The catalogue of rules that read source."""
 
 from __future__ import annotations
 

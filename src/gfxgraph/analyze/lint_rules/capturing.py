@@ -7,6 +7,7 @@ import builtins
 import re
 from collections.abc import Iterable, Iterator
 
+from ...record.rules import RULES as HAZARDS
 from .captures import Capture, captures
 from .reach import graphed_functions, reached, running_calls
 from .source import Function, LintRule, Mark, Source, assigned, short
@@ -43,7 +44,7 @@ def _rebound(
     blocks: list[Capture],
     after: int = 0,
 ) -> Iterator[Mark]:
-    """The statements of a function that bind an input anew and replay the graph after that."""
+    """The statements of a function that rebind an input and replay the graph after that."""
     inside = [node for node in ast.walk(scope) if source.scope(node) is scope]
     calls = [(node.lineno, ast.unparse(node.func)) for node in inside if isinstance(node, ast.Call)]
     replays = [line for line, name in calls if name == f"{capture.graph}.replay"]
@@ -60,7 +61,7 @@ def _rebound(
         replay = min((line for line in replays if line > end), default=None)
         if replay and not any(node.lineno <= line <= replay for line in captured):
             name = min(names)
-            what = f"{name} is bound anew; {capture.graph}.replay() reads the tensor that {name} "
+            what = f"{name} is rebound; {capture.graph}.replay() reads the tensor that {name} "
             yield Mark(node, f"{what}was at capture")
 
 
@@ -90,7 +91,7 @@ def _is_called(source: Source, node: ast.AST) -> bool:
 
 
 def _binds_new_tensor(node: ast.AST, names: set[str]) -> bool:
-    """Not ``x = None``, and not ``x = x.copy_(y)``, which binds what it was."""
+    """Whether a new tensor is bound: not by ``x = None``, and not by ``x = x.copy_(y)``."""
     if isinstance(node, ast.AugAssign):
         return False  # x += y writes a tensor in place
     value = getattr(node, "value", None)
@@ -119,14 +120,14 @@ def _cold_captures(source: Source) -> Iterator[Mark]:
             continue
         before = _touched(node for node in ast.walk(scope) if _line(node) < capture.first)
         if before.isdisjoint(called):
-            # Whoever gives it, or calls it elsewhere in the file, may do so before.
+            # A caller that passes it, or calls it elsewhere in the file, may warm it up.
             known = called[0] in _parameters(scope) | _touched(_uncaptured(source, blocks))
-            what = f"{called[0]} is captured, and not called before"
+            what = f"{called[0]} is captured without a call before"
             yield Mark(capture.call, what, "note" if known else None)
 
 
 def _touched(nodes: Iterable[ast.AST]) -> set[str]:
-    """What is called, or given to something that may call it, as text."""
+    """The callables that are called, or passed to a call, as text."""
     found: set[str] = set()
     for node in nodes:
         if isinstance(node, ast.Call):
@@ -220,10 +221,10 @@ def capture(model, x):
 RULES = (
     LintRule(
         id="replay-without-input-copy",
-        title="an input of a graph is bound to a new tensor before a replay",
+        title="an input of a graph is rebound to a new tensor before a replay",
         severity="error",
-        why="A graph reads the memory that its input had at capture. Binding the name to another "
-        "tensor does not change that memory: the replay computes with the old values.",
+        why="A graph reads the memory that its input had at capture. Rebinding the name to "
+        "another tensor does not change that memory: the replay computes with the old values.",
         remedy="Write into the static input: static_input.copy_(x), then graph.replay().",
         bad=_WARM
         + "        y = model(x)\n    x = torch.ones(4)\n    graph.replay()\n    return y\n",
@@ -234,11 +235,12 @@ RULES = (
     ),
     LintRule(
         id="capture-without-warmup",
-        title="a function is captured that was not called before",
+        title="a function is captured without a call before it",
         severity="warning",
-        why="Libraries make handles and workspaces at their first call (cuBLAS, cuDNN, cuFFT, "
+        why="Libraries create handles and workspaces at their first call (cuBLAS, cuDNN, cuFFT, "
         "Triton's compiler), which a capture forbids.",
-        remedy="Call it some times before the capture, on a side stream; gfxgraph.graphed does.",
+        remedy="Warm up: call it a few times before the capture, on a side stream; "
+        "gfxgraph.graphed does so.",
         bad="""\
 import torch
 
@@ -257,10 +259,8 @@ def capture(x):
         id="default-stream-in-capture",
         title="captured code puts work on the default stream",
         severity="error",
-        why="A capture does not see work on the default stream: it runs once, at capture, and is "
-        "silently not in the graph.",
-        remedy="Leave out torch.cuda.stream(torch.cuda.default_stream()); the current stream is "
-        "right.",
+        why=HAZARDS["default-stream"].why,
+        remedy=HAZARDS["default-stream"].remedy,
         bad=_WARM
         + "        with torch.cuda.stream(torch.cuda.default_stream()):\n            y = model(x)\n"
         + "    return graph, y\n",

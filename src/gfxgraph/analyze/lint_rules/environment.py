@@ -70,7 +70,7 @@ def _settings(source: Source) -> Iterator[_Setting]:
 
 
 def _items(call: ast.Call) -> Iterator[tuple[str, ast.expr]]:
-    """What ``mapping.update({"A": a}, B=b)`` sets."""
+    """The variables that ``mapping.update({"A": a}, B=b)`` sets."""
     for given in call.args:
         if isinstance(given, ast.Dict):
             for key, value in zip(given.keys, given.values, strict=True):
@@ -82,7 +82,7 @@ def _items(call: ast.Call) -> Iterator[tuple[str, ast.expr]]:
 
 
 def _is_environment(mapping: ast.expr) -> bool:
-    """``os.environ``, ``env``, ``self.child_env``: a table of variables is none."""
+    """Whether it is an environment, such as ``os.environ``, ``env`` or ``self.child_env``."""
     return "env" in ast.unparse(mapping).rpartition(".")[2].lower()
 
 
@@ -179,11 +179,11 @@ RULES = (
     ),
     LintRule(
         id="inert-variable",
-        title="an environment variable is set that nothing reads",
+        title="an environment variable that nothing reads is set",
         severity="warning",
         why="Neither HIP nor PyTorch reads HIP_CACHE_ENABLED or HIP_GRAPH_ENABLED: setting them "
-        "switches nothing on or off.",
-        remedy="Remove the line. Graphs are made by torch.cuda.graph or gfxgraph.graphed.",
+        "has no effect.",
+        remedy="Remove the line. torch.cuda.graph or gfxgraph.graphed makes graphs.",
         bad='import os\n\nos.environ["HIP_GRAPH_ENABLED"] = "1"\n',
         good='import os\n\nos.environ["AMD_LOG_LEVEL"] = "1"\n',
         words=_WORDS,
@@ -191,10 +191,10 @@ RULES = (
     ),
     LintRule(
         id="env-after-torch",
-        title="a variable of the runtime is set after torch is imported",
+        title="a runtime variable is set after torch is imported",
         severity="note",
-        why="The HIP or CUDA runtime reads it once, when something first uses the device; a value "
-        "that comes later is ignored.",
+        why="The HIP or CUDA runtime reads it once, at the first use of the device, and ignores a "
+        "later value.",
         remedy="Set it before torch is imported, or in the shell that starts Python.",
         bad='import os\n\nimport torch\n\nos.environ["HIP_LAUNCH_BLOCKING"] = "1"\n',
         good='import os\n\nos.environ["HIP_LAUNCH_BLOCKING"] = "1"\n\nimport torch\n',

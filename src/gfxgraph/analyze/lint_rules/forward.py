@@ -109,9 +109,9 @@ RULES = (
         id="sync-in-forward",
         title="a function that runs for each request waits for the device",
         severity="warning",
-        why="A capture forbids it. Run eagerly, the device idles while the host catches up.",
-        remedy="Move it to the caller, after the call; keep values in tensors (torch.where for a "
-        "branch).",
+        why="A capture forbids it. In eager execution the device idles while the host catches up.",
+        remedy="Move it to the caller, after the call, or keep the value in a tensor (torch.where "
+        "for a branch).",
         bad="""\
 import torch
 

@@ -28,7 +28,7 @@ _OPAQUE = {"load", "make_block_ptr", "make_tensor_descriptor"}  # no offsets, or
 
 @dataclass(frozen=True)
 class _Value:
-    """What is known of a value in a kernel.
+    """The facts about a value in a kernel.
 
     Attributes:
         offsets: the lanes, program ids and loops that it runs over unclamped, as text.
@@ -61,7 +61,7 @@ def _unclamped_offsets(source: Source) -> Iterator[Mark]:
 
 @dataclass
 class _Run:
-    """One walk through a kernel in the order of its statements, with what each name holds."""
+    """One walk through a kernel in the order of its statements, with the value of each name."""
 
     source: Source
     names: dict[str, _Value] = field(default_factory=dict)
@@ -109,7 +109,7 @@ class _Run:
         before = dict(self.names)
         self.block(body)
         if self.names != before:
-            self.block(body)  # once more, with what the first round left in the names
+            self.block(body)  # once more, with the values of the first round
 
     def _assign(self, target: ast.expr, value: ast.expr) -> None:
         if isinstance(target, ast.Tuple) and isinstance(value, ast.Tuple):
@@ -145,7 +145,7 @@ class _Run:
     def _beyond(self, pointer: ast.expr, mask: ast.expr) -> bool:
         """Whether the pointer runs over the very offsets that the mask holds back."""
         compared = self._value(mask).compared
-        # A bound such as min(start + BLOCK, n) holds the program id; the lanes are what is masked.
+        # A bound such as min(start + BLOCK, n) holds the program id; the mask is for the lanes.
         lanes = {offset for offset in compared if offset.startswith("lane:")}
         return bool(self._value(pointer).offsets & (lanes or compared))
 
@@ -188,7 +188,9 @@ class _Run:
     def _call(self, call: ast.Call) -> _Value:
         operator = self._operator(call)
         given = self._all([*call.args, *(key.value for key in call.keywords)])
-        if operator == "arange":  # rows and columns may be the same range: told apart by the line
+        if (
+            operator == "arange"
+        ):  # rows and columns may be the same range: the line distinguishes them
             return _Value(frozenset({f"lane:{call.lineno}:{ast.unparse(call)}"}))
         if operator == "program_id":
             return _Value(frozenset({f"program:{ast.unparse(call)}"}))
@@ -225,7 +227,7 @@ RULES = (
         title="a masked access of a Triton kernel computes addresses out of range",
         severity="warning",
         why="RDNA2 (gfx103x) validates the addresses of masked lanes too: an address beyond the "
-        "mapped memory is a fault, although its lane neither loads nor stores.",
+        "mapped memory faults, although its lane neither loads nor stores.",
         remedy="Clamp the offsets: offs_safe = tl.where(mask, offs, 0), then "
         "tl.load(ptr + offs_safe, mask=mask).",
         bad=_HEAD

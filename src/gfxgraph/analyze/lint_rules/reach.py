@@ -1,4 +1,4 @@
-"""What runs when a function of the file is called: which other functions of the file it calls."""
+"""Finds the code that runs when a function is called, in the same file."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def running_calls(source: Source, tree: ast.AST) -> Iterator[ast.Call]:
 
 
 def _body(tree: ast.AST) -> Iterable[ast.AST]:
-    """What runs when it is called: not its decorators and defaults."""
+    """The code that runs when it is called, without decorators and defaults."""
     return tree.body if isinstance(tree, Function) else [tree]
 
 

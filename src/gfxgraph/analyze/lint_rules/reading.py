@@ -1,4 +1,4 @@
-"""Files as Python source: modules, notebooks, and what shell scripts export."""
+"""Reads files as Python source: modules, notebooks, and the exports of shell scripts."""
 
 from __future__ import annotations
 
@@ -36,10 +36,10 @@ class Text:
     """The text of a file.
 
     Attributes:
-        source: it as Python, or ``None``.
+        source: the file as Python, or ``None``.
         lines: its lines as they were written.
         cells: of a notebook, for each code cell its number and its first line in ``lines``.
-        problems: what could not be read.
+        problems: parts that could not be read.
     """
 
     source: Source | None = None
@@ -123,7 +123,7 @@ def _notebook(content: Any) -> Text:
 
 
 def _cell(lines: list[str], text: Text) -> list[str]:
-    """A cell as Python; lines of IPython's own syntax only where it is not Python as it is."""
+    """A cell as Python; IPython's own syntax is replaced only if the cell is not valid Python."""
     python = lines
     if lines[0].startswith("%%"):
         python = ["", *lines[1:]] if lines[0].startswith(_PYTHON_CELLS) else [""] * len(lines)
@@ -150,12 +150,12 @@ RULES = (
         id="unreadable",
         title="a file cannot be read as Python",
         severity="error",
-        why="Nothing in it was looked at.",
-        remedy="Correct the file, save it as UTF-8, or lint it with the version of Python that it "
-        "is written for.",
+        why="gfxgraph lint checked nothing in it.",
+        remedy="Correct the file, save it as UTF-8, or lint it with the Python version that it is "
+        "written for.",
         bad="def f(:\n",
         good="def f():\n    pass\n",
-        words=re.compile(r"(?!)"),  # found by reading, before any rule is asked
+        words=re.compile(r"(?!)"),  # found while reading, before any rule
         check=lambda source: (),
     ),
 )

@@ -15,7 +15,7 @@ __all__ = ["RULES"]
 
 _Loop: TypeAlias = ast.For | ast.While
 _MAKERS = CAPTURE | GRAPHED | MAKE_GRAPHED
-# Inside one of these it happens under a condition: when there is no graph yet.
+# Inside one of these it is conditional: it happens if there is no graph yet.
 _CONDITIONS = (ast.If, ast.IfExp, ast.BoolOp, ast.ExceptHandler, ast.Lambda)
 
 
@@ -38,7 +38,7 @@ def _makers(source: Source) -> Iterator[ast.expr]:
 
 
 def _repeats(source: Source, maker: ast.expr) -> str:
-    """What runs the maker again and again, in words; ``""`` where nothing does."""
+    """The loop or function that repeats the making of a graph, in words; ``""``: none."""
     inner: ast.AST = maker
     for outer in source.ancestors(maker):
         if isinstance(outer, _CONDITIONS):
@@ -70,7 +70,7 @@ class _Round:
         inside = [node for node in ast.walk(self.loop) if node is not self.loop]
         few = isinstance(self.loop, ast.For) and isinstance(self.loop.iter, ast.Tuple | ast.List)
         return (
-            few  # kinds that are written out, and each has its graph
+            few  # kinds that are written out, each with its graph
             or bool(self.graph & self._keyed())
             or any(self._keeps(node) for node in inside)
             or any(isinstance(node, _Loop) and self._uses(node) for node in inside)
@@ -130,7 +130,7 @@ class _Round:
         )
 
     def _leaves(self, node: ast.AST) -> bool:
-        """Whether the loop is left after the capture: it tries again what failed."""
+        """Whether the loop ends after the capture, and so only retries."""
         if not isinstance(node, ast.Break | ast.Return):
             return False
         for outer in self.source.ancestors(node):
@@ -148,12 +148,12 @@ def _names(target: ast.expr) -> list[ast.Name]:
 RULES = (
     LintRule(
         id="capture-in-loop",
-        title="a graph is captured again in each round",
+        title="a loop captures a graph again in each round",
         severity="warning",
-        why="A capture takes as long as hundreds of replays; a graph that is made for one call is "
-        "slower than eager execution.",
-        remedy="Capture before the loop and replay in it; for several shapes keep the graphs in a "
-        "dictionary, or let one gfxgraph.graphed function do it.",
+        why="A capture takes as long as hundreds of replays: a graph for a single call is slower "
+        "than eager execution.",
+        remedy="Capture before the loop and replay in it. For several shapes keep the graphs in a "
+        "dictionary, or let one gfxgraph.graphed function keep them.",
         bad="""\
 import gfxgraph
 

@@ -1,4 +1,4 @@
-"""A file as the rules see it: its syntax tree, what its names stand for, what contains what."""
+"""A file as the rules see it: syntax tree, full names, parents of nodes."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ class Mark:
 
     Attributes:
         node: the place.
-        what: what was seen there.
-        severity: where it is not the one of the rule.
-        unless_named: a name; if another linted file has it, there is nothing to object to.
+        what: the finding there.
+        severity: the severity, if it differs from that of the rule.
+        unless_named: a name; if another linted file has it, this is no finding.
     """
 
     node: ast.expr | ast.stmt
@@ -50,8 +50,8 @@ class LintRule:
         remedy: the code to write instead.
         bad: source of a file in which it finds something.
         good: source of a file that does the same and in which it finds nothing.
-        words: a file whose text has no match for this is not asked about.
-        check: what it objects to in a file.
+        words: the rule skips files whose text has no match for this.
+        check: finds the places in a file.
     """
 
     id: str
@@ -117,7 +117,7 @@ class Source:
 
     @cached_property
     def _imported(self) -> dict[str, str]:
-        """Local name -> what it was imported as, from anywhere in the file."""
+        """Local name -> full name, for all imports of the file."""
         names: dict[str, str] = {}
         for plain in self.nodes(ast.Import):
             for alias in plain.names:
@@ -130,7 +130,7 @@ class Source:
         return names
 
     def dotted(self, node: ast.AST) -> str:
-        """What an imported name stands for, ``"torch.cuda.graph"``; else ``""``."""
+        """The full name of an imported name, ``"torch.cuda.graph"``; else ``""``."""
         parts: list[str] = []
         while isinstance(node, ast.Attribute):
             parts.append(node.attr)
@@ -152,11 +152,11 @@ class Source:
         return None
 
     def parent(self, node: ast.AST) -> ast.AST:
-        """What directly contains the node; the tree for the tree."""
+        """The parent of the node; that of the tree is the tree."""
         return self._index[1].get(node, self.tree)
 
     def ancestors(self, node: ast.AST) -> Iterator[ast.AST]:
-        """What contains the node, from the inside; a decorator is outside of its function."""
+        """The ancestors of the node, innermost first; a decorator is outside of its function."""
         while node is not self.tree:
             inner, node = node, self.parent(node)
             if not (isinstance(node, Function) and inner in node.decorator_list):
@@ -185,7 +185,7 @@ class Source:
         return None
 
     def last_value(self, name: str, place: ast.AST) -> ast.expr | None:
-        """What a variable was bound to last before a place in the same function."""
+        """The last value of a variable before a place in the same function."""
         line = self.statement(place).lineno
         found: ast.Assign | ast.AnnAssign | None = None
         for node in ast.walk(self.scope(place)):

@@ -1,4 +1,4 @@
-"""Full names of what makes graphs, shared by the rules."""
+"""Full names of the functions that make graphs, shared by the rules."""
 
 from __future__ import annotations
 

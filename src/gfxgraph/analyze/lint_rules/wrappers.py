@@ -1,4 +1,4 @@
-"""Rules about what becomes of a graph or a graphed function once it is made."""
+"""Rules about the use of graphs and graphed functions."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from .torch_names import CAPTURE, GRAPH, GRAPHED, MAKE_GRAPHED, PER_REQUEST
 __all__ = ["RULES"]
 
 _Views: TypeAlias = set[tuple[ast.AST | None, str]]
-# What is done to a graph to make it; all else uses it.
+# Methods that make a graph; all others use it.
 _MAKING = {"capture_begin", "capture_end", "register_generator_state"}
 
 
@@ -46,7 +46,7 @@ def _captured_graphs(source: Source) -> Iterator[ast.Call]:
 
 
 def _is_raises(source: Source, node: ast.AST) -> bool:
-    """Whether it is there to show that it raises: ``with pytest.raises(...)``."""
+    """Whether it is expected to raise: ``with pytest.raises(...)``."""
     return any(
         isinstance(outer, ast.With)
         and any("raises" in short(item, 200).lower() for item in outer.items)
@@ -157,7 +157,7 @@ def _kept_views(source: Source) -> Iterator[Mark]:
 
 
 def _view_callables(source: Source) -> _Views:
-    """What is graphed with ``outputs="view"``, as text, and the scope or class that has it."""
+    """The callables with ``outputs="view"``, as text, and their scope or class."""
     found: _Views = set()
     for call in source.calls(GRAPHED):
         if any(ast.unparse(key) == "outputs='view'" for key in call.keywords):
@@ -219,7 +219,7 @@ def _is_container(source: Source, name: str, place: ast.AST) -> bool:
 
 
 def _view_call(source: Source, value: ast.expr, views: _Views) -> ast.Call | None:
-    """The call whose view the value is, or a part of it; a method's result is a new tensor."""
+    """The call whose view ``value`` is, or is part of; the result of a method is a new tensor."""
     while isinstance(value, ast.Subscript | ast.Attribute):
         value = value.value
     if isinstance(value, ast.Name):
@@ -247,7 +247,7 @@ RULES = (
         title="a graph or a graphed function is made and never used",
         severity="warning",
         why="The code still runs eagerly: a wrapper does nothing until it is called in place of "
-        "what it wraps, and a graph nothing until it is replayed.",
+        "its function, and a graph does nothing until it is replayed.",
         remedy="Call the wrapper (fast = gfxgraph.graphed(model); fast(x)), or replay the graph.",
         bad="""\
 import gfxgraph
@@ -268,11 +268,11 @@ def serve(model, x):
     ),
     LintRule(
         id="outputs-kept-as-view",
-        title="results that the next call overwrites are collected",
+        title="a collection keeps results that the next call overwrites",
         severity="error",
-        why='With outputs="view" every call returns the same memory: what is collected holds the '
-        "last result, as often as there were calls.",
-        remedy='Clone what is kept (out.append(fast(x).clone())), or leave out outputs="view".',
+        why='With outputs="view" every call returns the same memory: all collected tensors '
+        "show the last result.",
+        remedy='Clone the results (out.append(fast(x).clone())), or leave out outputs="view".',
         bad="""\
 import gfxgraph
 

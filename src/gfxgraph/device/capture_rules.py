@@ -1,9 +1,16 @@
-"""What CUDA refuses while a stream captures, and how the emulated device notices it."""
+"""The calls that CUDA refuses while a stream captures, beside the operators of
+:mod:`.operator_table`.
+
+The emulated capture raises these errors. The recorder and ``check`` ask the same questions
+(:func:`is_host_copy`, :data:`HOST_READ_FUNCTIONS`) and describe the answers in the words of
+``record/rules.py``, which address a function under ``graphed``; the texts here address code that
+captures a graph by itself.
+"""
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from typing import Any, NamedTuple
 
@@ -11,6 +18,7 @@ import torch
 import torch.nn.functional as F
 
 from ..errors import CaptureForbidden
+from ..interpose.cuda_calls import IS_CAPTURING, OBSERVED, torch_place
 from ..interpose.patch import intercept
 from .operator_table import Call, Refusal
 
@@ -39,7 +47,7 @@ class Rule(NamedTuple):
     instead: str
 
     def error(self, what: object) -> CaptureForbidden:
-        """The error that says so of the operation ``what``."""
+        """The error for the operation ``what``."""
         return CaptureForbidden(
             f"{what} is not permitted while a graph is being captured: {self.reason}. "
             f"{self.instead}."
@@ -88,7 +96,7 @@ NOT_RUNNABLE = Rule(
     "Give it one (torch.library.register_fake), or run it outside of the capture",
 )
 
-# Invisible to a dispatch mode on CPU tensors: only a function mode sees these calls.
+# Only a function mode sees these calls; a dispatch mode on CPU tensors does not.
 HOST_READ_FUNCTIONS: dict[object, str] = {
     torch.Tensor.tolist: "Tensor.tolist()",
     torch.Tensor.numpy: "Tensor.numpy()",
@@ -113,7 +121,7 @@ _HOST_READ_OPERATORS = {
 
 
 def operator_error(call: Call, why: Refusal) -> CaptureForbidden:
-    """The error that a call of an operator deserves that is refused on device data."""
+    """The error for a call of an operator that a capture refuses."""
     if why == "data-dependent-shape" and torch.Tag.dynamic_output_shape not in call.func.tags:
         return DATA_DEPENDENT_SHAPE.error(f"{call.func} through a boolean mask")
     name = _HOST_READ_OPERATORS.get(call.func._schema.name, str(call.func))
@@ -126,7 +134,7 @@ def is_host_copy(
     kwargs: dict[str, Any],
     on_host: Callable[[torch.Tensor], bool],
 ) -> str | None:
-    """The name of ``func`` if this call of it brings host data to the device.
+    """The name of ``func`` if this call copies host data to the device.
 
     A scalar without a device, ``torch.tensor(2.0)``, stays on the host also where there is a GPU,
     and may be an operand there. Lists and arrays without a device reach the dispatch mode as
@@ -181,8 +189,8 @@ class HostCalls:
         capturing: whether the calling thread captures.
         refuse: called with the error that a call of the capturing thread deserves; raises it.
 
-    For all threads, since another one may end a capture; those that do not capture get the original
-    behaviour all the time.
+    It replaces them for all threads, since any thread may end a capture. Threads that do not
+    capture get the original behaviour.
     """
 
     def __init__(
@@ -194,54 +202,40 @@ class HostCalls:
     def replaced(self) -> ExitStack:
         """Begin; closing the result, from whatever thread, ends it."""
         with ExitStack() as stack:
-            for owner, name in _IS_CAPTURING:
-                self._replace(stack, owner, name, self._answer)
-            for owner, name, rule in _REFUSED_CALLS:
-                self._replace(stack, owner, name, functools.partial(self._refuse_by, rule))
+            for path in IS_CAPTURING:
+                self._replace(stack, path, self._answer)
+            for path, rule in _REFUSED_CALLS.items():
+                error = functools.partial(rule.error, f"{path}()")
+                self._replace(stack, path, functools.partial(self._refuse_by, error))
             return stack.pop_all()
 
-    def _replace(self, stack: ExitStack, owner: Any, name: str, handler: Any) -> None:
-        if owner is not None and vars(owner).get(name) is not None:
-            what = f"{vars(owner)[name].__module__}.{vars(owner)[name].__qualname__}()"
-            handler = functools.partial(handler, what)
-            stack.enter_context(intercept(owner, name, handler, everywhere=True))
+    def _replace(self, stack: ExitStack, path: str, handler: Any) -> None:
+        place = torch_place(path)
+        if place is not None:
+            stack.enter_context(intercept(*place, handler, everywhere=True))
 
-    def _answer(self, what: str, original: Callable[[], bool]) -> bool:
+    def _answer(self, original: Callable[[], bool]) -> bool:
         return True if self._capturing() else original()
 
     def _refuse_by(
-        self, rule: Rule, what: str, original: Callable[..., Any], *args: Any, **kwargs: Any
+        self,
+        error: Callable[[], CaptureForbidden],
+        original: Callable[..., Any],
+        *args: Any,
+        **kwargs: Any,
     ) -> Any:
         if self._capturing():
-            self._refuse(rule.error(what))
+            self._refuse(error())
         return original(*args, **kwargs)
 
 
-# What torch.cuda.is_current_stream_capturing() looks up when called: replaced here, the function
-# answers also those who imported it by name.
-_IS_CAPTURING = (
-    (torch.cuda.graphs, "_cuda_isCurrentStreamCapturing"),
-    (torch._C, "_cuda_isCurrentStreamCapturing"),
-)
+def _refused_calls() -> Iterator[tuple[str, Rule]]:
+    """Calls that wait, and calls that set a generator; its state may be read."""
+    for path, (kind, _) in OBSERVED.items():
+        if kind in ("synchronize", "query"):
+            yield path, SYNCHRONISATION
+        elif kind == "seed" and not path.rpartition(".")[2].startswith(("get_", "initial_")):
+            yield path, _SEEDING
 
-_REFUSED_CALLS: tuple[tuple[Any, str, Rule], ...] = (
-    (torch, "manual_seed", _SEEDING),
-    (torch, "seed", _SEEDING),
-    (torch, "set_rng_state", _SEEDING),
-    (torch.random, "manual_seed", _SEEDING),
-    (torch.random, "seed", _SEEDING),
-    (torch.random, "set_rng_state", _SEEDING),
-    (torch.cuda, "manual_seed", _SEEDING),
-    (torch.cuda, "manual_seed_all", _SEEDING),
-    (torch.cuda, "set_rng_state", _SEEDING),
-    (torch.accelerator, "synchronize", SYNCHRONISATION),
-    (torch.cpu, "synchronize", SYNCHRONISATION),
-    (torch.cuda, "synchronize", SYNCHRONISATION),
-    (torch.cuda.Stream, "synchronize", SYNCHRONISATION),
-    (torch.cuda.Stream, "query", SYNCHRONISATION),
-    (torch.cuda.Event, "synchronize", SYNCHRONISATION),
-    (torch.cuda.Event, "query", SYNCHRONISATION),
-    # torch.cpu has no events in older versions.
-    (getattr(torch.cpu, "Event", None), "synchronize", SYNCHRONISATION),
-    (getattr(torch.cpu, "Event", None), "query", SYNCHRONISATION),
-)
+
+_REFUSED_CALLS = dict(_refused_calls())
