@@ -2,20 +2,14 @@
 
 from __future__ import annotations
 
-import sys
-from pathlib import Path
-
-import pytest
-import torch
-
-import gfxgraph
-
-sys.path.insert(0, str(Path(__file__).parents[1] / "examples"))
-
 import decoder
 import flow_matching
 import list_indexing
+import pytest
 import robot_policy
+import torch
+
+import gfxgraph
 
 TOLERANCE = 1e-5
 

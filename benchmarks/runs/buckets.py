@@ -1,13 +1,13 @@
 """What a pool of buckets costs, against the same written by hand, and whether it is right.
 
-``PYTHONPATH=src python3 benchmarks/buckets.py [--out FILE] [--commit C]``: host time of a padded
-call, memory and capture time of 16 buckets, a cap that half of the buckets fit into, threads, and
-the encoder over random batches and lengths. Without a GPU only the last three, emulated.
+``PYTHONPATH=src python3 -m benchmarks.runs.buckets [--out FILE] [--commit C]``: host time of a
+padded call, memory and capture time of 16 buckets, a cap that half of the buckets fit into,
+threads, and the encoder over random batches and lengths. Without a GPU only the last three,
+emulated.
 """
 
 from __future__ import annotations
 
-import argparse
 import gc
 import importlib.util
 import json
@@ -26,24 +26,13 @@ import torch
 from torch import nn
 
 import gfxgraph
+from benchmarks.lib import by_hand
+from benchmarks.lib.report import about, arguments, write
+from benchmarks.lib.timing import in_turn
 from gfxgraph.device import current_device
 
 DEVICE = gfxgraph.device_type()
 BUCKETS = [1, 2, 4, 8, 16, 24, 32, 48, 64, 80, 96, 128, 160, 192, 224, 256]
-
-
-def host_us(calls: dict[str, Callable[[], Any]], rounds: int = 15, batch: int = 40) -> dict:
-    """Median microseconds until each call returns, with an idle device, taken in turn."""
-    times: dict[str, list[float]] = {name: [] for name in calls}
-    for _ in range(rounds):
-        for name, call in calls.items():
-            call()
-            for _ in range(batch):
-                torch.cuda.synchronize()
-                start = time.perf_counter_ns()
-                call()
-                times[name].append((time.perf_counter_ns() - start) / 1000)
-    return {name: round(statistics.median(found), 2) for name, found in times.items()}
 
 
 def mlp(width: int = 256) -> nn.Module:
@@ -69,14 +58,9 @@ def padded_call(published: Any) -> dict[str, Any]:
     x = torch.randn(5, 256, device="cuda")
     pool = gfxgraph.ShapeBucketPool(model, [8], pad="zero")
     last = gfxgraph.ShapeBucketPool(model, [8])
-    static = torch.zeros(8, 256, device="cuda")
-    for _ in range(3):
-        model(static)
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        out = model(static)
+    graph, (static,), out = by_hand.captured(model, [torch.zeros(8, 256, device="cuda")])
 
-    def by_hand() -> torch.Tensor:
+    def call_by_hand() -> torch.Tensor:
         static[:5].copy_(x)
         static[5:].zero_()
         graph.replay()
@@ -87,7 +71,7 @@ def padded_call(published: Any) -> dict[str, Any]:
             assert torch.allclose(call(x), model(x), atol=1e-4)
     calls = {
         "eager": lambda: model(x),
-        "by hand": by_hand,
+        "by hand": call_by_hand,
         "pool, zeros": lambda: pool(x),
         "pool, last row": lambda: last(x),
     }
@@ -95,7 +79,8 @@ def padded_call(published: Any) -> dict[str, Any]:
         theirs = published(model, [8])
         assert torch.allclose(theirs(x), model(x), atol=1e-4)
         calls["published gfxGRAPH"] = lambda: theirs(x)
-    found = host_us(calls)
+    times = in_turn(calls, range(15), 40)
+    found = {name: time["host_us"] for name, time in times.items()}
     return {**found, "ratio": round(found["pool, zeros"] / found["by hand"], 3)}
 
 
@@ -151,36 +136,26 @@ def memory_and_capture(model: nn.Module, x: torch.Tensor) -> dict[str, Any]:
     def bare() -> Any:
         pool, kept = torch.cuda.graph_pool_handle(), []
         for size in reversed(BUCKETS):
-            static = x[:size].clone()
-            stream = torch.cuda.Stream()
-            stream.wait_stream(torch.cuda.current_stream())
-            with torch.cuda.stream(stream):
-                for _ in range(3):
-                    model(static)
-            torch.cuda.current_stream().wait_stream(stream)
-            graph = torch.cuda.CUDAGraph()
-            with torch.cuda.graph(graph, pool=pool):
-                out = model(static)
-            kept.append((graph, static, out))
+            kept.append(by_hand.captured(model, [x[:size]], pool))
         return kept
 
     used(bare, 1)
     used(pooled(BUCKETS), 1)  # what is loaded once
-    by_hand, by_hand_s = used(bare)
+    bare_loop, bare_loop_s = used(bare)
     largest, largest_s = used(pooled(BUCKETS[-1:]))
     all_of_them, seconds = used(pooled(BUCKETS))
     _, unverified = used(pooled(BUCKETS, verify=False))
     return {
         "largest MiB": largest,
         "16 buckets MiB": all_of_them,
-        "bare loop MiB": by_hand,
+        "bare loop MiB": bare_loop,
         "memory ratio": round(all_of_them / largest, 3),
         "largest s": round(largest_s, 4),
         "capture s": round(seconds, 4),
         "capture s, verify=False": round(unverified, 4),
-        "bare loop s": round(by_hand_s, 4),
-        "capture ratio": round(seconds / by_hand_s, 3),
-        "capture ratio, verify=False": round(unverified / by_hand_s, 3),
+        "bare loop s": round(bare_loop_s, 4),
+        "capture ratio": round(seconds / bare_loop_s, 3),
+        "capture ratio, verify=False": round(unverified / bare_loop_s, 3),
     }
 
 
@@ -301,29 +276,20 @@ def encoder(pairs: int, rows: int, tokens: int) -> dict[str, Any]:
 
 def main() -> None:
     """The command."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--out", type=Path)
-    parser.add_argument("--commit", default="")
+    name = "buckets.json" if DEVICE == "cuda" else "buckets_emulated.json"
+    parser = arguments(__doc__, name)
     parser.add_argument("--published", type=Path, help="shape_bucketing.py of the package")
     parser.add_argument("--pairs", type=int, default=10_000)
     parser.add_argument("--rows", type=int, default=32, help="of the largest batch of a pair")
     parser.add_argument("--tokens", type=int, default=128, help="of the longest of a pair")
     parser.add_argument("--calls", type=int, default=12_500, help="of each of 8 threads")
     options = parser.parse_args()
-    name = "buckets.json" if DEVICE == "cuda" else "buckets_emulated.json"
-    out = options.out or Path("benchmarks/results") / name
-    facts = gfxgraph.device_facts()
-    found: dict[str, Any] = {
-        "command": "python3 benchmarks/buckets.py",
-        "commit": options.commit,
-        "device": facts.name if DEVICE == "cuda" else "emulated",
-        "torch": facts.torch,
-    }
+    found = about("buckets", options.commit)
 
     def keep(what: str, result: Any) -> None:
         found[what] = result
         print(what, json.dumps(result, indent=1), flush=True)
-        out.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
+        write(options.out, found)
 
     if DEVICE == "cuda":
         with torch.no_grad():

@@ -1,31 +1,28 @@
 """What ``gfxgraph.check`` of a transformer of 3.5 billion parameters costs, without its weights.
 
-``PYTHONPATH=src python3 benchmarks/check_large.py [--out FILE]``: the decoder of transformers with
-parameters on the meta device, prefill of 512 tokens and one step of decode on a static cache.
+``PYTHONPATH=src python3 -m benchmarks.runs.check_large [--out FILE]``: the decoder of transformers
+with parameters on the meta device, prefill of 512 tokens and one step of decode on a static cache.
 """
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import platform
 import resource
 import time
-from pathlib import Path
 from typing import Any
 
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM, StaticCache
 
 import gfxgraph
+from benchmarks.lib.report import arguments, write
 
 
 def main() -> None:
     """The command."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--out", type=Path)
-    options = parser.parse_args()
+    options = arguments(__doc__).parse_args()
     config = LlamaConfig(
         hidden_size=3072,
         intermediate_size=8192,
@@ -47,11 +44,12 @@ def main() -> None:
         return model(token, past_key_values=cache).logits
 
     found: dict[str, Any] = {
+        "commit": options.commit,
         "parameters": sum(p.numel() for p in model.parameters()),
         "torch": torch.__version__,
         "cores": len(os.sched_getaffinity(0)),
         "machine": platform.processor() or platform.machine(),
-        "command": "PYTHONPATH=src python3 benchmarks/check_large.py",
+        "command": "PYTHONPATH=src python3 -m benchmarks.runs.check_large",
     }
     for fn, argument in ((prefill, tokens), (decode, token)):
         start = time.perf_counter()
@@ -64,10 +62,9 @@ def main() -> None:
         }
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     found["peak_gib"] = round(peak / 2**20, 2)
-    text = json.dumps(found, indent=1)
-    print(text)
+    print(json.dumps(found, indent=1))
     if options.out:
-        options.out.write_text(text + "\n", encoding="utf-8")
+        write(options.out, found)
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 """What torch.compile and a graph gain, alone and together, on four models.
 
-``PYTHONPATH=src python3 benchmarks/compiled.py [--out FILE] [--commit C] [--only MODEL]
+``PYTHONPATH=src python3 -m benchmarks.runs.compiled [--out FILE] [--commit C] [--only MODEL]
 [--skip WAY] [--limit SECONDS]``. Each model has a process of its own, which is ended when its share
 of the time is over: what it has told by then is kept, and ``max-autotune`` comes last. Times are
 medians in microseconds: host time is the time until a call returns (the device is idle when it
@@ -11,23 +11,23 @@ graphs are emulated, and times mean nothing.
 from __future__ import annotations
 
 import argparse
+import functools
 import json
-import statistics
 import subprocess
 import sys
 import time
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import torch
-from shortened import shortened
 from torch import nn
 
 import gfxgraph
+from benchmarks.lib.models import Block
+from benchmarks.lib.report import ROOT, about, arguments, failure, shortened, write
+from benchmarks.lib.timing import for_seconds, in_turn, timed
 from gfxgraph.call.signature import flatten
 
-ROOT = Path(__file__).parents[1]
 DEVICE = gfxgraph.device_type()
 ON_GPU = DEVICE == "cuda"
 
@@ -57,8 +57,6 @@ def mlp() -> Made:
 
 def transformer() -> Made:
     """12 pre-norm blocks of width 768, 64 tokens, half precision."""
-    from run import Block
-
     blocks, dtype = (12, torch.half) if ON_GPU else (1, torch.float32)
     model = nn.Sequential(*[Block() for _ in range(blocks)]).to(DEVICE, dtype).eval()
     return model, lambda: (torch.randn(1, 64, 768, device=DEVICE, dtype=dtype),)
@@ -108,23 +106,16 @@ def way(name: str, fn: Call) -> Call:
     return step if ON_GPU else compiled
 
 
-def synchronize() -> None:
-    """Wait for the device, if there is one."""
-    if ON_GPU:
-        torch.cuda.synchronize()
-
-
 def made_ready(call: Call, fn: Call, inputs: Callable[[], tuple[torch.Tensor, ...]]) -> Any:
     """How long the first three calls take, and how far they are from eager."""
     given = [inputs() for _ in range(3)]
     expected = [flatten(fn(*args))[0] for args in given]
-    synchronize()
-    start, largest = time.perf_counter(), 0.0
-    got = []
+    got, largest = [], 0.0
+    seconds = 0.0
     for args in given:
-        got.append([tensor.clone() for tensor in flatten(call(*args))[0]])
-        synchronize()
-    seconds = time.perf_counter() - start
+        tensors, more = timed(lambda args=args: [t.clone() for t in flatten(call(*args))[0]])
+        got.append(tensors)
+        seconds += more
     for tensors, others in zip(got, expected, strict=True):
         for tensor, other in zip(tensors, others, strict=True):
             largest = max(largest, float((tensor - other).abs().max()))
@@ -142,35 +133,6 @@ def made_ready(call: Call, fn: Call, inputs: Callable[[], tuple[torch.Tensor, ..
         found["why eager"] = [shortened(r) for r in stats.fallbacks]
         found["report"] = [line for row in stats.graphs for line in row.report if "us a" in line]
     return found
-
-
-def timed(ways: dict[str, Call], args: tuple[torch.Tensor, ...]) -> dict[str, dict[str, float]]:
-    """Median host and end-to-end microseconds of each way, taken in turn."""
-    host: dict[str, list[float]] = {name: [] for name in ways}
-    total: dict[str, list[float]] = {name: [] for name in ways}
-    for call in ways.values():
-        for _ in range(10):
-            call(*args)
-    until = time.perf_counter() + SECONDS_OF_TIMING
-    while time.perf_counter() < until:
-        for name, call in ways.items():
-            call(*args)
-            for _ in range(5):
-                synchronize()
-                start = time.perf_counter_ns()
-                call(*args)
-                middle = time.perf_counter_ns()
-                synchronize()
-                total[name].append((time.perf_counter_ns() - start) / 1000)
-                host[name].append((middle - start) / 1000)
-    return {
-        name: {
-            "host_us": round(statistics.median(host[name]), 2),
-            "end_to_end_us": round(statistics.median(total[name]), 2),
-            "calls": len(host[name]),
-        }
-        for name in ways
-    }
 
 
 @torch.no_grad()
@@ -192,16 +154,22 @@ def child(model: str, skip: list[str]) -> None:
                 tell({name: made_ready(call, fn, inputs)})
                 calls[name] = call
             except Exception as error:  # the table says what became of each
-                tell({name: {"error": shortened(f"{type(error).__name__}: {error}")[:300]}})
+                tell({name: failure(error)})
         return calls
 
     names = [name for name in WAYS if not any(part in name for part in skip)]
     calls, args = ready(names[:-1] if names[-1] == WAYS[-1] else names), inputs()
-    tell(timed(calls, args))
+
+    def tell_times(calls: dict[str, Call]) -> None:
+        ways = {name: functools.partial(call, *args) for name, call in calls.items()}
+        rounds = for_seconds(SECONDS_OF_TIMING)
+        tell(in_turn(ways, rounds, 5, warm_up=10))
+
+    tell_times(calls)
     if names[-1] == WAYS[-1]:
         last = ready([WAYS[-1]])
         if last:
-            tell(timed({"eager": fn, **last}, args) | {"eager": {}})
+            tell_times({"eager": fn, **last})
 
 
 def tell(rows: dict[str, Any]) -> None:
@@ -211,11 +179,13 @@ def tell(rows: dict[str, Any]) -> None:
 
 def of_child(model: str, skip: list[str], limit: float) -> dict[str, Any]:
     """Way -> facts of a model, as far as its process came within ``limit`` seconds."""
-    command = [sys.executable, __file__, "--child", model]
+    command = [sys.executable, "-m", "benchmarks.runs.compiled", "--child", model]
     command += [part for name in skip for part in ("--skip", name)]
     start = time.perf_counter()
     try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=limit, check=False)
+        done = subprocess.run(
+            command, cwd=ROOT, capture_output=True, text=True, timeout=limit, check=False
+        )
         text, end = done.stdout, f"exit status {done.returncode}"
         if done.returncode:
             end += ": " + (done.stderr.strip().splitlines() or [""])[-1][:300]
@@ -233,9 +203,7 @@ def of_child(model: str, skip: list[str], limit: float) -> dict[str, Any]:
 
 def main() -> None:
     """The command."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--out", type=Path)
-    parser.add_argument("--commit", default="")
+    parser = arguments(__doc__, "compiled.json" if ON_GPU else "compiled_emulated.json")
     parser.add_argument("--only", action="append", choices=MODELS, help="may be repeated")
     parser.add_argument("--skip", action="append", default=[], help="part of a way; repeatable")
     parser.add_argument("--limit", type=float, default=340.0, help="seconds for all models")
@@ -244,23 +212,13 @@ def main() -> None:
     if options.child:
         child(options.child, options.skip)
         return
-    name = "compiled.json" if ON_GPU else "compiled_emulated.json"
-    out = options.out or ROOT / "benchmarks/results" / name
-    facts = gfxgraph.device_facts()
-    found: dict[str, Any] = {
-        "command": "python3 benchmarks/compiled.py",
-        "commit": options.commit,
-        "device": facts.name if ON_GPU else "emulated",
-        "torch": facts.torch,
-        "limit s": options.limit,
-        "models": {},
-    }
+    found = about("compiled", options.commit) | {"limit s": options.limit, "models": {}}
     models = options.only or MODELS
     until = time.perf_counter() + options.limit
     for n, model in enumerate(models):
         share = max(1.0, until - time.perf_counter()) / (len(models) - n)
         found["models"][model] = of_child(model, options.skip, share)
-        out.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
+        write(options.out, found)
         print(model, json.dumps(found["models"][model], indent=1), flush=True)
 
 

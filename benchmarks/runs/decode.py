@@ -1,31 +1,35 @@
 """Tokens per second of a language model: eager, as transformers compiles it, and from graphs.
 
-``PYTHONPATH=src python3 benchmarks/decode.py [--out FILE] [--commit C] [--tiny]``: a Llama of 1.1
-billion random weights in bfloat16, a prompt of 32 tokens and 512 new ones, the most likely each.
-Nothing is fetched. ``model.generate`` runs in a process of its own, without gfxgraph. Whether the
-tokens are the same is asked in float32, where hardly two of 32,000 random logits are as close as
-rounding is, and in bfloat16, where many are. ``--tiny`` is for a machine without a GPU: there
+``PYTHONPATH=src python3 -m benchmarks.runs.decode [--out FILE] [--commit C] [--tiny]``: a Llama of
+1.1 billion random weights in bfloat16, a prompt of 32 tokens and 512 new ones, the most likely
+each. Nothing is fetched. ``model.generate`` runs in a process of its own, without gfxgraph. Whether
+the tokens are the same is asked in float32, where hardly two of 32,000 random logits are as close
+as rounding is, and in bfloat16, where many are. ``--tiny`` is for a machine without a GPU: there
 graphs are emulated, transformers compiles nothing, and times mean nothing.
 """
 
 from __future__ import annotations
 
-import argparse
-import importlib.metadata
 import json
 import subprocess
 import sys
 import time
-from pathlib import Path
 from typing import Any
 
-import decode_baseline as baseline
 import torch
-from decode_baseline import COMPILED, DYNAMIC, KEPT, STATIC, make_llama, measured, prompts
-from shortened import shortened
 from torch import Tensor
 
-import gfxgraph
+from benchmarks.lib.report import ROOT, about, arguments, failure, shortened, write
+from benchmarks.lib.timing import synchronize
+from benchmarks.runs.decode_baseline import (
+    COMPILED,
+    DYNAMIC,
+    KEPT,
+    STATIC,
+    make_llama,
+    measured,
+    prompts,
+)
 from gfxgraph.integrations.transformers import Generator
 
 GRAPHS, COMPILED_GRAPHS = "graphs", "graphs of a compiled step"
@@ -39,9 +43,9 @@ Texts = dict[tuple[int, str, str], Tensor]
 
 def of_generate(size: dict[str, int]) -> tuple[dict[tuple[int, str, str], Any], Texts]:
     """What each way of ``model.generate`` took and gave, by rows, dtype and way."""
-    command = [sys.executable, str(Path(baseline.__file__)), json.dumps(size)]
+    command = [sys.executable, "-m", "benchmarks.runs.decode_baseline", json.dumps(size)]
     found, texts = {}, {}
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as child:
+    with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True) as child:
         for line in child.stdout or ():
             if not line.startswith("{"):  # not of ours
                 print(line, end="")
@@ -89,12 +93,12 @@ def step_alone(generate: Generator, ids: Tensor, mask: Tensor, tokens: int) -> d
         ("host, ms a step", lambda: session.step(False, False, False), min(15, tokens - 1)),
     ):
         generate(ids, mask, max_new_tokens=1)  # the cache and its place, as a text begins
-        baseline.synchronize()
+        synchronize()
         start = time.perf_counter()
         for _ in range(times):
             call()
         returned = time.perf_counter() - start
-        baseline.synchronize()
+        synchronize()
         done = time.perf_counter() - start
         found[what] = round(1000 * (done if "alone" in what else returned) / times, 4)
     return found
@@ -142,7 +146,7 @@ def sections(size: dict[str, int]) -> Any:
             key = (rows, dtype, way)
             found[key], texts[key] = of_graphs(model, size, rows, runs, compiled)
         except Exception as error:  # the other parts are worth having
-            found[key] = {"error": shortened(f"{type(error).__name__}: {error}")[:300]}
+            found[key] = failure(error)
         print(*key, found[key], flush=True)
         if runs:
             for of in (key for key in texts if key[:2] == (rows, dtype)):
@@ -177,26 +181,19 @@ def section(
 
 def main() -> None:
     """The command."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--out", type=Path, default=Path("benchmarks/results/decode.json"))
-    parser.add_argument("--commit", default="")
+    parser = arguments(__doc__, "decode.json")
     parser.add_argument("--tiny", action="store_true", help="sizes for a machine without a GPU")
     options = parser.parse_args()
     size = TINY if options.tiny else FULL
-    facts = gfxgraph.device_facts()
     result: dict[str, Any] = {
-        "command": "python3 benchmarks/decode.py" + " --tiny" * options.tiny,
-        "commit": options.commit,
-        "device": facts.name if gfxgraph.device_type() == "cuda" else "emulated",
-        "torch": facts.torch,
-        "transformers": importlib.metadata.version("transformers"),
+        **about("decode" + " --tiny" * options.tiny, options.commit, "transformers"),
         "model": f"Llama, {size['layers']} layers of {size['hidden']}, random weights",
         "prompt": size["prompt"],
         "new tokens": size["tokens"],
     }
     for name, content in sections(size):
         result[name] = content
-        options.out.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
+        write(options.out, result)
     print(json.dumps(result, indent=1))
 
 

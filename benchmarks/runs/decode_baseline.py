@@ -1,16 +1,16 @@
 """Tokens per second of ``model.generate``, in a process that has not imported gfxgraph.
 
-``python3 benchmarks/decode_baseline.py '{"layers": 2, ...}'`` prints a line of JSON for each way;
-``benchmarks/decode.py`` runs it and takes the model and the prompts from here.
+``python3 -m benchmarks.runs.decode_baseline '{"layers": 2, ...}'`` prints a line of JSON for each
+way; ``benchmarks.runs.decode`` runs it and takes the model and the prompts from here.
 """
 
 from __future__ import annotations
 
+import argparse
 import json
 import os
 import statistics
 import sys
-import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -20,6 +20,8 @@ import torch
 from torch import Tensor
 from torch._dynamo.utils import counters
 from transformers import AutoModelForCausalLM, LlamaConfig, StaticCache
+
+from benchmarks.lib.timing import timed
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 HEAD = 64
@@ -63,11 +65,8 @@ def measured(call: Callable[[], Tensor], tokens: int, runs: int) -> tuple[dict[s
     """Tokens per second, the median of ``runs`` calls, seconds of the call before; the text."""
     taken = []
     for _ in range(1 + runs):
-        synchronize()
-        start = time.perf_counter()
-        text = call()
-        synchronize()
-        taken.append(time.perf_counter() - start)
+        text, seconds = timed(call)
+        taken.append(seconds)
     seconds = statistics.median(taken[1:] or taken)
     return {
         "tokens/s": round(len(text) * tokens / seconds, 1),
@@ -127,14 +126,10 @@ def measure_all(size: dict[str, int]) -> Iterator[dict[str, Any]]:
         yield {"rows": rows, "dtype": dtype, "way": way, "found": found, "text": text.tolist()}
 
 
-def synchronize() -> None:
-    """Wait for the device, if there is one."""
-    if DEVICE == "cuda":
-        torch.cuda.synchronize()
-
-
 if __name__ == "__main__":
-    for row in measure_all(json.loads(sys.argv[1])):
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("size", type=json.loads, help="JSON: layers, hidden, prompt, tokens, rows")
+    for row in measure_all(parser.parse_args().size):
         print(json.dumps(row), flush=True)
     if "gfxgraph" in sys.modules:
         sys.exit("gfxgraph was imported: what it does on import is part of these times.")

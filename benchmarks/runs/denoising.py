@@ -1,6 +1,6 @@
 """Milliseconds for an image of Stable Diffusion: eager, a graph a step, the whole loop as one.
 
-``PYTHONPATH=src python3 benchmarks/denoising.py [--out FILE] [--commit C] [--tiny]``, where
+``PYTHONPATH=src python3 -m benchmarks.runs.denoising [--out FILE] [--commit C] [--tiny]``, where
 diffusers is installed. Random weights, nothing is fetched: a tiny UNet in float32, and one of the
 size of Stable Diffusion 1.5 in bfloat16 on latents of 64 x 64, with guidance. ``--tiny`` leaves the
 large one out; without a GPU the graphs are emulated, and times mean nothing.
@@ -8,25 +8,22 @@ large one out; without a GPU the graphs are emulated, and times mean nothing.
 
 from __future__ import annotations
 
-import argparse
-import importlib.metadata
 import json
 import os
 import statistics
-import time
 import warnings
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 
 import diffusers
 import torch
-from shortened import shortened
 from torch import Tensor
 
 import gfxgraph
+from benchmarks.lib.report import about, arguments, shortened, write
+from benchmarks.lib.timing import timed
 from gfxgraph.integrations.diffusers import denoise_loop, use_graphs
 
 DEVICE = gfxgraph.device_type()
@@ -92,11 +89,9 @@ def measured(
     """Milliseconds for an image, the median; seconds of the first one; and all of them."""
     taken, images = [], []
     for given in (requests[0], *requests):
-        synchronize()
-        start = time.perf_counter()
-        images.append(call(**given).clone())
-        synchronize()
-        taken.append(time.perf_counter() - start)
+        image, seconds = timed(lambda given=given: call(**given).clone())
+        images.append(image)
+        taken.append(seconds)
     return {
         "ms an image": round(1000 * statistics.median(taken[1:]), 3),
         "first call s": round(taken[0], 3),
@@ -144,35 +139,20 @@ def judged(config: dict[str, Any], dtype: torch.dtype) -> dict[str, Any]:
     return found
 
 
-def synchronize() -> None:
-    """Wait for the device, if there is one."""
-    if DEVICE == "cuda":
-        torch.cuda.synchronize()
-
-
 def main() -> None:
     """The command."""
     warnings.filterwarnings("ignore", module="diffusers")
-    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--out", type=Path, default=Path("benchmarks/results/diffusion.json"))
-    parser.add_argument("--commit", default="")
+    parser = arguments(__doc__, "diffusion.json")
     parser.add_argument("--tiny", action="store_true", help="only the tiny one")
     options = parser.parse_args()
-    facts = gfxgraph.device_facts()
-    found: dict[str, Any] = {
-        "command": "python3 benchmarks/denoising.py" + " --tiny" * options.tiny,
-        "commit": options.commit,
-        "device": facts.name if DEVICE == "cuda" else "emulated",
-        "torch": facts.torch,
-        "diffusers": importlib.metadata.version("diffusers"),
-        "models": {},
-    }
+    command = "denoising" + " --tiny" * options.tiny
+    found = about(command, options.commit, "diffusers") | {"models": {}}
     for name, (config, dtype) in MODELS.items():
         if options.tiny and config is not TINY:
             continue
         found["models"][name] = judged(config, dtype)
         print(name, json.dumps(found["models"][name], indent=1), flush=True)
-        options.out.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
+        write(options.out, found)
 
 
 if __name__ == "__main__":

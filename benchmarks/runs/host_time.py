@@ -1,76 +1,35 @@
 """What a graphed call costs, against the alternatives, in one run on one GPU.
 
-``PYTHONPATH=src python3 benchmarks/run.py [--out FILE]``. Times are medians in microseconds: host
-time is the time until a call returns (the device is idle when it starts), end to end includes the
-wait for the device. Ways are measured in turn, round after round, so that drift hits all alike.
+``PYTHONPATH=src python3 -m benchmarks.runs.host_time [--out FILE]``. Times are medians in
+microseconds: host time is the time until a call returns (the device is idle when it starts), end to
+end includes the wait for the device. Ways are measured in turn, round after round, so that drift
+hits all alike.
 """
 
 from __future__ import annotations
 
-import argparse
 import copy
-import json
 import statistics
 import subprocess
 import sys
 import time
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import torch
 
 import gfxgraph
+from benchmarks.lib import by_hand
+from benchmarks.lib.models import Block
+from benchmarks.lib.report import about, arguments, write
+from benchmarks.lib.timing import in_turn
 
 Ways = dict[str, Callable[[], Any]]
 
 
-def measure(ways: Ways, rounds: int, batch: int = 20) -> dict[str, dict[str, float]]:
-    """Median host and end-to-end time of each way, microseconds."""
-    host: dict[str, list[float]] = {name: [] for name in ways}
-    total: dict[str, list[float]] = {name: [] for name in ways}
-    for call in ways.values():
-        for _ in range(50):
-            call()
-    for _ in range(rounds):
-        for name, call in ways.items():
-            call()
-            for _ in range(batch):
-                torch.cuda.synchronize()
-                start = time.perf_counter_ns()
-                call()
-                middle = time.perf_counter_ns()
-                torch.cuda.synchronize()
-                end = time.perf_counter_ns()
-                host[name].append((middle - start) / 1000)
-                total[name].append((end - start) / 1000)
-    return {
-        name: {
-            "host_us": round(statistics.median(host[name]), 2),
-            "end_to_end_us": round(statistics.median(total[name]), 2),
-        }
-        for name in ways
-    }
-
-
-def by_hand(fn: Callable[..., Any], inputs: list[torch.Tensor]) -> tuple[Any, Any, Any]:
-    """The recipe of torch's documentation: side-stream warm-up, capture, static tensors."""
-    static = [x.clone() for x in inputs]
-    stream = torch.cuda.Stream()
-    stream.wait_stream(torch.cuda.current_stream())
-    with torch.cuda.stream(stream):
-        for _ in range(3):
-            fn(*static)
-    torch.cuda.current_stream().wait_stream(stream)
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        out = fn(*static)
-    return graph, static, out
-
-
 def ways_of(fn: Callable[..., Any], inputs: list[torch.Tensor], compiled: bool = True) -> Ways:
     """Every way to call ``fn`` on ``inputs``."""
-    graph, static, out = by_hand(fn, inputs)
+    graph, static, out = by_hand.captured(fn, inputs)
     view = gfxgraph.graphed(fn, outputs="view", fallback="raise")
     own = gfxgraph.graphed(fn, fallback="raise")
     view(*inputs), own(*inputs)
@@ -114,23 +73,6 @@ class Sum32(torch.nn.Module):
         return torch.stack(xs).sum(0)
 
 
-class Block(torch.nn.Module):
-    """A pre-norm transformer block of width 768, as small language models have it."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.norm1, self.norm2 = torch.nn.LayerNorm(768), torch.nn.LayerNorm(768)
-        self.qkv, self.out = torch.nn.Linear(768, 2304), torch.nn.Linear(768, 768)
-        self.up, self.down = torch.nn.Linear(768, 3072), torch.nn.Linear(3072, 768)
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        b, n, _ = x.shape
-        q, k, v = self.qkv(self.norm1(x)).view(b, n, 3, 12, 64).permute(2, 0, 3, 1, 4)
-        a = torch.nn.functional.scaled_dot_product_attention(q, k, v)
-        x = x + self.out(a.transpose(1, 2).reshape(b, n, 768))
-        return x + self.down(torch.nn.functional.gelu(self.up(self.norm2(x))))
-
-
 def transformer() -> torch.nn.Module:
     """12 blocks in half precision."""
     return torch.nn.Sequential(*[Block() for _ in range(12)]).half()
@@ -170,29 +112,27 @@ def ratios(case: dict[str, dict[str, float]], key: str) -> dict[str, float]:
 
 def main() -> None:
     """Run every case, print a table, write JSON."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--out", type=Path, default=Path("benchmarks/results/host_time.json"))
-    parser.add_argument("--commit", default="")
-    options = parser.parse_args()
+    options = arguments(__doc__, "host_time.json").parse_args()
     torch.manual_seed(0)
     cases: dict[str, Any] = {}
     with torch.no_grad():
         linear = torch.nn.Linear(64, 64).cuda().eval()
         x = torch.randn(4, 64, device="cuda")
-        cases["Linear 64, 1 input"] = measure(ways_of(linear, [x]), 100)
+        cases["Linear 64, 1 input"] = in_turn(ways_of(linear, [x]), range(100), 20, warm_up=50)
         many = [torch.randn(4, 64, device="cuda") for _ in range(32)]
-        cases["stack and sum, 32 inputs"] = measure(ways_of(Sum32().cuda(), many), 100)
+        cases["stack and sum, 32 inputs"] = in_turn(
+            ways_of(Sum32().cuda(), many), range(100), 20, warm_up=50
+        )
         net = transformer().cuda().eval()
         tokens = torch.randn(1, 64, 768, device="cuda", dtype=torch.half)
-        cases["12-layer transformer, batch 1"] = measure(ways_of(net, [tokens]), 40)
+        cases["12-layer transformer, batch 1"] = in_turn(
+            ways_of(net, [tokens]), range(40), 20, warm_up=50
+        )
     facts = gfxgraph.device_facts()
     result = {
-        "command": "make bench",
-        "commit": options.commit,
-        "device": facts.name,
+        **about("host_time", options.commit),
         "driver": facts.driver,
         "runtime": facts.runtime,
-        "torch": facts.torch,
         "python": sys.version.split()[0],
         "import": import_seconds(),
         "cases": {
@@ -204,8 +144,7 @@ def main() -> None:
             for name, case in cases.items()
         },
     }
-    options.out.parent.mkdir(parents=True, exist_ok=True)
-    options.out.write_text(json.dumps(result, indent=2) + "\n")
+    write(options.out, result)
     for name, case in cases.items():
         print(name)
         for way, times in case.items():

@@ -1,27 +1,23 @@
 """Whether the graphs of many architectures give what eager execution gives, and what they gain.
 
-``PYTHONPATH=src python3 benchmarks/models.py [--out FILE] [--commit C] [--only NAME]``: timm's
+``PYTHONPATH=src python3 -m benchmarks.runs.models [--out FILE] [--commit C] [--only NAME]``: timm's
 classifiers and families of transformers with random weights, each called with fresh inputs. On a
 machine without a GPU the graphs are emulated, and times mean nothing.
 """
 
 from __future__ import annotations
 
-import argparse
-import contextlib
-import importlib.metadata
 import json
 import statistics
-import time
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 
 import torch
-from shortened import shortened
 from torch import nn
 
 import gfxgraph
+from benchmarks.lib.report import about, arguments, failure, shortened, write
+from benchmarks.lib.timing import timed
 from gfxgraph.graph.compare import difference
 
 DEVICE = gfxgraph.device_type()
@@ -186,11 +182,8 @@ def judged(make: Callable[[], nn.Module], kind: str, size: int, is_timm: bool) -
             kwargs["use_cache"] = False  # else they return a cache, an object; see llm_decode.py
         results = {}
         for way, call in (("eager", model), ("graph", fast)):
-            synchronize()
-            start = time.perf_counter()
-            results[way] = call(*args, **kwargs)
-            synchronize()
-            times[way].append(1000 * (time.perf_counter() - start))
+            results[way], seconds = timed(call, *args, **kwargs)
+            times[way].append(1000 * seconds)
         pairs = zip(*(tensors_of(results[way]) for way in ("graph", "eager")), strict=True)
         for got, expected in pairs:
             if got.is_floating_point():
@@ -218,47 +211,22 @@ def tensors_of(result: Any) -> list[torch.Tensor]:
     return flatten(result)[0]
 
 
-def versions(*packages: str) -> dict[str, str]:
-    """Of those packages that are installed."""
-    installed = {}
-    for package in packages:
-        with contextlib.suppress(importlib.metadata.PackageNotFoundError):
-            installed[package] = importlib.metadata.version(package)
-    return installed
-
-
-def synchronize() -> None:
-    """Wait for the device, if there is one."""
-    if DEVICE == "cuda":
-        torch.cuda.synchronize()
-
-
 def main() -> None:
     """The command."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--out", type=Path, default=Path("benchmarks/results/models.json"))
-    parser.add_argument("--commit", default="")
+    parser = arguments(__doc__, "models.json")
     parser.add_argument("--only", default="", help="part of the names")
     options = parser.parse_args()
-    facts = gfxgraph.device_facts()
-    found: dict[str, Any] = {
-        "command": "python3 benchmarks/models.py",
-        "commit": options.commit,
-        "device": facts.name if DEVICE == "cuda" else "emulated",
-        "torch": facts.torch,
-        **versions("timm", "transformers"),
-        "models": {},
-    }
+    found = about("models", options.commit, "timm", "transformers") | {"models": {}}
     for name, make, kind, size in (*of_timm(), *of_transformers()):
         if options.only not in name:
             continue
         try:
             row = judged(make, kind, size, name.startswith("timm"))
         except Exception as error:  # the table says what became of each
-            row = {"error": shortened(f"{type(error).__name__}: {error}")[:300]}
+            row = failure(error)
         found["models"][name] = row
         print(name, json.dumps(row)[:400], flush=True)
-        options.out.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
+        write(options.out, found)
 
 
 if __name__ == "__main__":

@@ -1,8 +1,8 @@
 """Which operators of PyTorch a stream capture takes, measured one sample at a time.
 
-``PYTHONPATH=src python3 benchmarks/operators.py --out operators.jsonl.gz`` on a GPU. Every operator
-of torch's own test database (``op_db``) is run with the samples of that database, in float32 and
-int64, under ``torch.no_grad()``:
+``PYTHONPATH=src python3 -m benchmarks.runs.operators --out operators.jsonl.gz`` on a GPU. Every
+operator of torch's own test database (``op_db``) is run with the samples of that database, in
+float32 and int64, under ``torch.no_grad()``:
 
 1. eagerly, under a dispatch mode that lists the ATen operators that reach the dispatcher;
 2. in a stream capture, with nothing else around it;
@@ -13,7 +13,7 @@ int64, under ``torch.no_grad()``:
 Library handles, FFT plans and compiled kernels are made when they are first used, so the first
 sample of an operator is captured also before its first eager run, and a list of families is
 captured in fresh processes. Samples are split by a hash: 70 of 100 are ``measured`` and make the
-table that ``gfxgraph.check`` uses (not made yet), 30 are ``held out``
+table that ``gfxgraph.check`` uses (``benchmarks.runs.operator_table``), 30 are ``held out``
 and say how good it is. Workers are processes of their own, because a device assert or a hang ends
 a process; the parent goes on after the sample that did it.
 
@@ -48,6 +48,8 @@ from typing import Any
 import torch
 import torch.utils._pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
+
+from benchmarks.lib.processes import fresh_processes, one_line, quiet, start_context
 
 DTYPES = {"float32": torch.float32, "int64": torch.int64}
 SILENCE_S = 20.0  # without a word from a worker that has begun a sample: it hangs
@@ -155,15 +157,6 @@ class Trace(TorchDispatchMode):
 def is_tensor(value: object) -> bool:
     """For filters."""
     return isinstance(value, torch.Tensor)
-
-
-def one_line(error: BaseException) -> str:
-    """Class and first line of ``error``, and the names of CUDA's and its libraries' errors."""
-    text = str(error)
-    names = set(re.findall(r"cudaError\w+|CU[A-Z]+_STATUS_\w+|MAGMA\w+|nvrtc\w*", text))
-    first = re.sub(r"\s+", " ", text.strip().partition("\n")[0])[:200]
-    more = sorted(n for n in names if n not in first)
-    return f"{type(error).__name__}: {first}" + (f" ({', '.join(more)[:120]})" if more else "")
 
 
 class Bench:
@@ -557,13 +550,6 @@ def _identity(task: Task, index: int, text: str) -> dict[str, Any]:
 # --- workers --------------------------------------------------------------------------------------
 
 
-def quiet() -> None:
-    """Send what this process prints to nowhere: libraries print, and device asserts do."""
-    nowhere = os.open(os.devnull, os.O_WRONLY)
-    os.dup2(nowhere, 1)
-    os.dup2(nowhere, 2)
-
-
 def worker(connection: Connection, device: str, most: int) -> None:
     """Measure the tasks that come through ``connection`` until ``None`` comes."""
     quiet()
@@ -697,59 +683,6 @@ class Workers:
             pending.append(task)
         else:
             yield {"kind": "task", "op": task.name, "dtype": task.dtype, "left": task.start}
-
-
-def fresh_processes(
-    context: Any,
-    target: Callable[..., None],
-    items: Iterable[tuple[Any, ...]],
-    workers: int,
-    seconds: float,
-) -> Iterator[tuple[tuple[Any, ...], Any]]:
-    """Run ``target(connection, *item)`` in a process of its own for each item.
-
-    Yields each item with what ``target`` sent, or with ``"crash"`` or ``"hang"`` (nothing for
-    ``seconds``).
-    """
-    pending = deque(items)
-    running: dict[Connection, tuple[Any, tuple[Any, ...], float]] = {}
-    try:
-        while pending or running:
-            while pending and len(running) < workers:
-                item = pending.popleft()
-                ours, theirs = multiprocessing.Pipe()
-                process = context.Process(target=target, args=(theirs, *item), daemon=True)
-                process.start()
-                theirs.close()
-                running[ours] = (process, item, time.monotonic() + seconds)
-            answers: dict[Any, Any] = {}
-            for ready in wait(list(running), timeout=0.2):
-                try:
-                    answers[ready] = ready.recv()  # type: ignore[union-attr]
-                except (EOFError, OSError):
-                    answers[ready] = "crash"
-            now = time.monotonic()
-            late = [c for c, (_, _, limit) in running.items() if now > limit]
-            for connection, answer in {**dict.fromkeys(late, "hang"), **answers}.items():
-                process, item, _ = running.pop(connection)
-                process.kill()
-                process.join(5)
-                connection.close()
-                yield item, answer
-    finally:
-        for process, _, _ in running.values():
-            process.kill()
-
-
-def start_context(method: str, threads: int = 2) -> Any:
-    """Processes that begin with torch imported and CUDA untouched, where the system can fork."""
-    os.environ.setdefault("OMP_NUM_THREADS", str(threads))
-    # Asking whether there is a GPU must not start the driver: it does not survive a fork.
-    os.environ.setdefault("PYTORCH_NVML_BASED_CUDA_CHECK", "1")
-    context = multiprocessing.get_context(method)
-    if method == "forkserver":
-        context.set_forkserver_preload(["torch"])
-    return context
 
 
 # --- families in fresh processes ------------------------------------------------------------------

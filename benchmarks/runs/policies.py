@@ -1,6 +1,6 @@
 """Full-size LeRobot policies with random weights: a chunk of actions, eagerly and from a graph.
 
-``PYTHONPATH=src python3 benchmarks/policies.py [pi0 pi05] [--out FILE] [--compile]``, where
+``PYTHONPATH=src python3 -m benchmarks.runs.policies [pi0 pi05] [--out FILE] [--compile]``, where
 LeRobot is installed. ``--compile``: also compiled, alone and in a graph, which takes minutes.
 Nothing is fetched: policies are made from their configurations. What the file says of other
 policies stays there.
@@ -8,21 +8,18 @@ policies stays there.
 
 from __future__ import annotations
 
-import argparse
 import importlib
 import importlib.metadata
 import json
-import statistics
-import time
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import torch
 import torch.utils._pytree as pytree
-from shortened import shortened
 
 import gfxgraph
+from benchmarks.lib.report import about, arguments, shortened, write
+from benchmarks.lib.timing import milliseconds, timed
 from gfxgraph.integrations.lerobot import use_graphs
 
 DEVICE = gfxgraph.device_type()
@@ -69,24 +66,6 @@ def observed(seed: int) -> dict[str, torch.Tensor]:
     return {key: value.to(DEVICE) for key, value in batch.items()}
 
 
-def milliseconds(call: Callable[[], Any], times: int) -> float:
-    """The median until the device is done."""
-    taken = []
-    for _ in range(times):
-        synchronize()
-        start = time.perf_counter()
-        call()
-        synchronize()
-        taken.append(1000 * (time.perf_counter() - start))
-    return round(statistics.median(taken), 3)
-
-
-def synchronize() -> None:
-    """Wait for the device, if there is one."""
-    if DEVICE == "cuda":
-        torch.cuda.synchronize()
-
-
 @torch.inference_mode()
 def compiled(policy: Any, times: int) -> dict[str, Any]:
     """``torch.compile`` alone, and its code in our graph."""
@@ -97,11 +76,7 @@ def compiled(policy: Any, times: int) -> dict[str, Any]:
         return policy.predict_action_chunk(dict(calls[n])).clone()
 
     def way() -> dict[str, Any]:
-        synchronize()
-        start = time.perf_counter()
-        chunk(0)
-        synchronize()
-        first_s = time.perf_counter() - start
+        _, first_s = timed(lambda: chunk(0))
         chunk(1)
         differences = [float((chunk(n) - expected[n]).abs().max()) for n in range(4)]
         taken = milliseconds(lambda: chunk(0), times)
@@ -143,11 +118,7 @@ def measured(policy: Any, times: int) -> dict[str, Any]:
     expected = [chunk(n) for n in range(4)]
     eager = milliseconds(lambda: chunk(0), times)
     with use_graphs(policy) as graphs:
-        synchronize()
-        start = time.perf_counter()
-        first = chunk(0)
-        synchronize()
-        first_s = time.perf_counter() - start
+        first, first_s = timed(lambda: chunk(0))
         got = [chunk(n) for n in range(4)]
         graph = milliseconds(lambda: chunk(0), times)
         stats = graphs.stats()
@@ -201,30 +172,22 @@ def written_by_hand(graphs: Any, captured: Any) -> Callable[..., torch.Tensor]:
 
 def main() -> None:
     """The command."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser = arguments(__doc__, "policies.json")
     parser.add_argument("policies", nargs="*", default=["pi0", "pi05"])
-    parser.add_argument("--out", type=Path, default=Path("benchmarks/results/policies.json"))
-    parser.add_argument("--commit", default="")
     parser.add_argument("--compile", action="store_true")
     parser.add_argument("--times", type=int, default=20)
     options = parser.parse_args()
     torch.set_float32_matmul_precision("high")  # the image encoder is in single precision
-    facts = gfxgraph.device_facts()
     found: dict[str, Any] = json.loads(options.out.read_text()) if options.out.exists() else {}
-    found |= {
-        "command": "python3 benchmarks/policies.py",
-        "device": facts.name if DEVICE == "cuda" else "emulated",
-        "torch": facts.torch,
-        "lerobot": importlib.metadata.version("lerobot"),
-        "transformers": importlib.metadata.version("transformers"),
-    }
+    # Each policy has a commit of its own.
+    found |= about("policies", "", "lerobot", "transformers")
     for name in options.policies:
         policy = make(name)
         found[name] = {"commit": options.commit, **measured(policy, options.times)}
         if options.compile:
             found[name]["compiled"] = compiled(policy, options.times)
         print(name, json.dumps(found[name], indent=1), flush=True)
-        options.out.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
+        write(options.out, found)
 
 
 if __name__ == "__main__":

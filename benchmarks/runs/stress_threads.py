@@ -1,7 +1,7 @@
 """Many threads call the same graphed functions, and every result is compared with eager.
 
-``PYTHONPATH=src python3 benchmarks/stress_threads.py --threads 8 --calls 1000000``, on a GPU or,
-where there is none, on the emulated device. Functions of every kind are called in random order:
+``PYTHONPATH=src python3 -m benchmarks.runs.stress_threads --threads 8 --calls 1000000``, on a GPU
+or, where there is none, on the emulated device. Functions of every kind are called in random order:
 plain, branching, writing in place, random, bucketed, per instance, of a ``ConditionalGraph``; now
 and then a thread releases all graphs of one (``reset()``) or collects garbage. Exit status 1 if a
 result is wrong, a call raises, or a thread stands still; then all stacks are printed.
@@ -503,9 +503,8 @@ def main() -> int:
         return inside(options)
     with place_for(options.json) as path:
         Path(path).unlink(missing_ok=True)
-        status = subprocess.run(
-            [sys.executable, __file__, *sys.argv[1:], "--json", path, "--inside"], check=False
-        ).returncode
+        command = [sys.executable, "-m", "benchmarks.runs.stress_threads", *sys.argv[1:]]
+        status = subprocess.run([*command, "--json", path, "--inside"], check=False).returncode
         if Path(path).exists():
             report = json.loads(Path(path).read_text(encoding="utf-8"))
         else:

@@ -1,9 +1,10 @@
 """Runs the tests with the Python and the torch that run this file, and records the result.
 
-``python benchmarks/versions.py [--core] [--record] [options of pytest ...]``. ``--core`` runs the
-files of ``CORE`` alone. ``--record`` puts the result into ``results/torch_versions.json``, in place
-of that of the same versions, and makes docs/versions.md of all of them. The exit status is that of
-pytest. ``make test-torch TORCH=2.8.0`` makes an environment with that torch and runs this in it.
+``python -m benchmarks.runs.versions [--core] [--record] [options of pytest ...]``. ``--core`` runs
+the files of ``CORE`` alone. ``--record`` puts the result into ``results/torch_versions.json``, in
+place of that of the same versions, and makes docs/versions.md of all of them. The exit status is
+that of pytest. ``make test-torch TORCH=2.8.0`` makes an environment with that torch and runs this
+in it.
 """
 
 from __future__ import annotations
@@ -20,57 +21,24 @@ from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
 
-ROOT = Path(__file__).parents[1]
-RESULTS = ROOT / "benchmarks" / "results" / "torch_versions.json"
-PAGE = ROOT / "docs" / "versions.md"
+from benchmarks.lib.report import ROOT
+from benchmarks.tables import versions as table
+
+# In the folder of the tests.
 CORE = (
-    "branches",
-    "bridged",
-    "buckets",
-    "check",
-    "compiled",
-    "dynamo",
-    "emulated",
-    "folding",
-    "graphed",
-    "layers",
-    "never_stale",
-    "pretend",
+    "analyze/test_check.py",
+    "bridge/test_bridged.py",
+    "call/buckets/test_buckets.py",
+    "call/test_branches.py",
+    "call/test_compiled.py",
+    "call/test_graphed.py",
+    "device/test_emulated.py",
+    "graph/test_never_stale.py",
+    "interpose/test_dynamo.py",
+    "record/test_folding.py",
+    "simulate/test_pretend.py",
+    "test_layers.py",
 )
-HEAD = """# Versions of torch and Python
-
-<!-- Made by benchmarks/versions.py. -->
-
-gfxgraph needs torch {oldest} or newer and Python 3.10 or newer; an older torch is refused when
-gfxgraph is imported. The tests were run with these, on a CPU, where the device is emulated. *all*
-is `make test`; *core* are the files that `benchmarks/versions.py` names. CUDA builds of torch were
-run without a driver.
-
-| torch | Python | tests | passed | failed | skipped | seconds | date | commit |
-| --- | --- | --- | --- | --- | --- | --- | --- | --- |
-"""
-FOOT = """
-`make test-torch TORCH=2.8.0` makes an environment with that torch in `.venv-torch-2.8.0` and runs
-the tests in it; with `CORE=1` the core alone, with `RECORD=1` it adds a row here, and
-`PYTHON=python3.12` takes another Python. Where pip finds no CPU build of that version it takes a
-CUDA build: about 3 GB to fetch, 7 GB unpacked. `make test-long` runs the core with the oldest one.
-
-Python 3.14 has not been run; torch 2.13.0 has a wheel for it.
-"""
-COLUMNS = ("torch", "python", "tests", "passed", "failed", "skipped", "seconds", "date", "commit")
-
-
-def page(rows: list[dict[str, Any]]) -> str:
-    """Markdown of all results."""
-    lines = ("| " + " | ".join(str(row[name]) for name in COLUMNS) + " |\n" for row in rows)
-    return HEAD.format(oldest=oldest_torch()) + "".join(lines) + FOOT
-
-
-def oldest_torch() -> str:
-    """The version that pyproject.toml asks for."""
-    found = re.search(r'"torch>=([\d.]+)"', (ROOT / "pyproject.toml").read_text(encoding="utf-8"))
-    assert found is not None
-    return found[1]
 
 
 def in_order(row: dict[str, Any]) -> tuple[list[int], ...]:
@@ -109,7 +77,7 @@ def main() -> int:
 
     import torch
 
-    tests = [str(ROOT / f"tests/test_{name}.py") for name in CORE] if own.core else [str(ROOT)]
+    tests = [str(ROOT / "tests" / name) for name in CORE] if own.core else [str(ROOT)]
     print(f"torch {torch.__version__}, Python {platform.python_version()}", flush=True)
     with tempfile.TemporaryDirectory() as folder:
         report = Path(folder) / "report.xml"
@@ -125,10 +93,10 @@ def main() -> int:
             "commit": own.commit,
             **counts(report),
         }
-    rows = json.loads(RESULTS.read_text(encoding="utf-8")) if RESULTS.exists() else []
+    rows = json.loads(table.RESULTS.read_text(encoding="utf-8")) if table.RESULTS.exists() else []
     rows = recorded(rows, row)
-    RESULTS.write_text(json.dumps(rows, indent=1) + "\n", encoding="utf-8")
-    PAGE.write_text(page(rows), encoding="utf-8")
+    table.RESULTS.write_text(json.dumps(rows, indent=1) + "\n", encoding="utf-8")
+    table.PAGE.write_text(table.page(rows), encoding="utf-8")
     return status
 
 

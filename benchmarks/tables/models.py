@@ -1,7 +1,7 @@
-"""docs/models.md, made from ``benchmarks/results``: ``PYTHONPATH=src benchmarks/models_table.py``.
+"""docs/models.md: whether graphs of models give what eager execution gives, and how fast.
 
-A section for each file that is there: models.json, policies.json, decode.json, diffusion.json,
-compiled.json.
+A section for each file of results that is there: models.json, policies.json, decode.json,
+diffusion.json, compiled.json.
 """
 
 from __future__ import annotations
@@ -12,10 +12,10 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
-from models import TRANSFORMERS
-from shortened import shortened
+from benchmarks.lib.report import RESULTS, ROOT, shortened
+from benchmarks.runs.models import TRANSFORMERS
+from benchmarks.tables.markdown import code, table
 
-ROOT = Path(__file__).parents[1]
 PAGE = ROOT / "docs" / "models.md"
 KINDS = {
     "tokens": "text",
@@ -26,12 +26,17 @@ KINDS = {
 }
 HEAD = """# Models, from graphs and eagerly
 
-<!-- Made by benchmarks/models_table.py. -->
+<!-- Made by benchmarks/tables/models.py. -->
 
 Code of libraries as it is, with random weights, on one GPU. Times are medians until the device is
 done. *Equal* compares what graphs give with what eager execution gives for the same inputs:
 *bit for bit*, or the largest difference of any number.
 """
+
+
+def made() -> str:
+    """The page of the results as they are."""
+    return page(RESULTS)
 
 
 def page(results: Path) -> str:
@@ -60,33 +65,6 @@ def measured_with(found: dict[str, Any]) -> str:
 
 
 LIBRARIES = ("torch", "timm", "transformers", "lerobot", "diffusers")
-
-
-def table(head: Iterable[str], rows: Iterable[Iterable[Any]]) -> Iterator[str]:
-    """A table; what is no text is written short."""
-    head = list(head)
-    yield f"| {' | '.join(head)} |"
-    yield "| --- |" + " --- |" * (len(head) - 1)
-    for row in rows:
-        yield f"| {' | '.join(written(cell) for cell in row)} |"
-
-
-def written(cell: Any) -> str:
-    """A cell of a table."""
-    if cell is None:
-        return ""
-    if isinstance(cell, bool):
-        return "yes" if cell else "no"
-    if isinstance(cell, float):
-        return f"{cell:.3g}" if abs(cell) < 100 else f"{cell:,.0f}"
-    if isinstance(cell, int):
-        return f"{cell:,}"
-    return shortened(str(cell)).replace("|", "\\|").replace("\n", " ")
-
-
-def code(text: str) -> str:
-    """Text in which characters mean nothing to Markdown."""
-    return f"`{text.replace('`', chr(39))}`"
 
 
 def equal(difference: float, differs: str = "") -> str:
@@ -370,7 +348,3 @@ def notes_of_compiling(row: dict[str, Any]) -> Iterator[str]:
     for reason in row.get("not compiled", ()):
         yield f"not compiled: {code(shortened(reason))}"
     yield from notes(row)
-
-
-if __name__ == "__main__":
-    PAGE.write_text(page(ROOT / "benchmarks" / "results"), encoding="utf-8")

@@ -1,7 +1,4 @@
-"""The README's figures, made from ``benchmarks/results``: ``python3 benchmarks/table.py``.
-
-Rewrites the part of README.md between the two ``figures`` marks.
-"""
+"""The figures of README.md, which stand between its two ``figures`` marks."""
 
 from __future__ import annotations
 
@@ -9,8 +6,11 @@ import json
 from pathlib import Path
 from typing import Any
 
-ROOT = Path(__file__).parents[1]
-BEGIN, END = "<!-- figures: benchmarks/table.py -->", "<!-- end of figures -->"
+from benchmarks.lib.report import RESULTS, ROOT
+from benchmarks.tables.markdown import table
+
+PAGE = ROOT / "README.md"
+BEGIN, END = "<!-- figures: benchmarks/tables/readme.py -->", "<!-- end of figures -->"
 
 
 def figures(results: Path) -> str:
@@ -22,15 +22,18 @@ def figures(results: Path) -> str:
         f"{host['device']}, CUDA {host['runtime']}, torch {host['torch']}, Python {host['python']};"
         " median microseconds until the call returns / until the device is done:",
         "",
-        "| | " + " | ".join(host["cases"]) + " |",
-        "| --- |" + " --- |" * len(host["cases"]),
     ]
-    for way in ways:
-        cells = [
-            f"{case['times'][way]['host_us']:.1f} / {case['times'][way]['end_to_end_us']:.1f}"
-            for case in host["cases"].values()
-        ]
-        lines.append(f"| {way} | " + " | ".join(cells) + " |")
+    rows = (
+        (
+            way,
+            *(
+                f"{case['times'][way]['host_us']:.1f} / {case['times'][way]['end_to_end_us']:.1f}"
+                for case in host["cases"].values()
+            ),
+        )
+        for way in ways
+    )
+    lines += table(("", *host["cases"]), rows)
     report = demo["report"]
     timing = report["timing"]
     facts = report["device"]
@@ -54,7 +57,7 @@ def figures(results: Path) -> str:
 
 
 def of_buckets(found: dict[str, Any]) -> list[str]:
-    """Markdown of what benchmarks/buckets.py found."""
+    """Markdown of what benchmarks.runs.buckets found."""
     call, threads, pairs = found["padded call, host us"], found["threads"], found["encoder"]
     lines = [
         f"Buckets on {found['device']}: a call of 5 rows of a 2-layer MLP, padded to 8, returns"
@@ -64,15 +67,16 @@ def of_buckets(found: dict[str, Any]) -> list[str]:
         f" encoder: {pairs['wrong']} wrong, largest error {pairs['largest error']:.1g}."
         f" {threads['calls']:,} calls of {threads['threads']} threads: {threads['wrong']} wrong.",
         "",
-        "| batches of 1 to 256 in 16 buckets | memory, of the largest alone | time to capture, of a"
-        " bare loop of `torch.cuda.graph` | without verification |",
-        "| --- | --- | --- | --- |",
     ]
-    lines += [
-        f"| {name} | {row['memory ratio']:.2f} | {row['capture ratio']:.2f} |"
-        f" {row['capture ratio, verify=False']:.2f} |"
-        for name, row in found["16 buckets"].items()
-    ]
+    head = (
+        "batches of 1 to 256 in 16 buckets",
+        "memory, of the largest alone",
+        "time to capture, of a bare loop of `torch.cuda.graph`",
+        "without verification",
+    )
+    ratios = ("memory ratio", "capture ratio", "capture ratio, verify=False")
+    rows = found["16 buckets"].items()
+    lines += table(head, ((name, *(f"{row[key]:.2f}" for key in ratios)) for name, row in rows))
     return lines
 
 
@@ -87,7 +91,7 @@ _WAYS = {
 
 
 def of_compiled(found: dict[str, Any]) -> list[str]:
-    """Markdown of what benchmarks/compiled.py found."""
+    """Markdown of what benchmarks.runs.compiled found."""
 
     def cell(row: dict[str, Any] | None) -> str:
         if row is None or "end_to_end_us" not in row:
@@ -98,22 +102,21 @@ def of_compiled(found: dict[str, Any]) -> list[str]:
     lines = [
         f"Compiled code on {found['device']}, microseconds of a call until the device is done:",
         "",
-        "| | " + " | ".join(_WAYS.values()) + " |",
-        "| --- |" + " --- |" * len(_WAYS),
     ]
-    for name, model in found["models"].items():
-        cells = [cell(model["ways"].get(way)) for way in _WAYS]
-        lines.append(f"| {name.replace('_', ' ')} | " + " | ".join(cells) + " |")
-    return lines
+    rows = (
+        (name.replace("_", " "), *(cell(model["ways"].get(way)) for way in _WAYS))
+        for name, model in found["models"].items()
+    )
+    return [*lines, *table(("", *_WAYS.values()), rows)]
 
 
-def rewritten(readme: str) -> str:
-    """``readme`` with the figures of today's results."""
+def made() -> str:
+    """The README with the figures of the results as they are."""
+    return page(PAGE.read_text(encoding="utf-8"))
+
+
+def page(readme: str) -> str:
+    """``readme`` with these figures."""
     before, rest = readme.split(BEGIN)
     after = rest.split(END)[1]
-    return f"{before}{BEGIN}\n{figures(ROOT / 'benchmarks/results')}\n{END}{after}"
-
-
-if __name__ == "__main__":
-    path = ROOT / "README.md"
-    path.write_text(rewritten(path.read_text()))
+    return f"{before}{BEGIN}\n{figures(RESULTS)}\n{END}{after}"

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib.util
 import sys
-from pathlib import Path
 
 import pytest
 import torch
@@ -14,6 +13,7 @@ from gfxgraph.analyze.lint_rules import LINT_RULES
 from gfxgraph.analyze.rules_page import page
 from gfxgraph.errors import CaptureError
 from gfxgraph.record.rules import RULES
+from tests.helpers.paths import ROOT
 
 # They are about the call as a whole.
 WITHOUT_LINE = {"argument", "autograd", "torchscript"}
@@ -65,7 +65,7 @@ def test_a_graphed_function_tells_them_too(example, device, rule, words):
 
 def test_the_page_is_what_the_catalogues_make():
     assert not RULES.keys() & LINT_RULES.keys()  # an id is one place on the page
-    written = Path(__file__).parents[1] / "docs" / "rules.md"
+    written = ROOT / "docs" / "rules.md"
     assert written.read_text(encoding="utf-8") == f"{page()}\n", (
         "run python -m gfxgraph.analyze.rules_page"
     )

@@ -4,15 +4,11 @@ from __future__ import annotations
 
 import gc
 import logging
-import os
-import subprocess
-import sys
 import threading
 from types import SimpleNamespace
 
 import pytest
 import torch
-from conftest import region
 from torch import nn
 
 import gfxgraph
@@ -28,6 +24,8 @@ from gfxgraph.errors import (
     MemoryCapError,
     SettingError,
 )
+from tests.helpers.devices import region
+from tests.helpers.processes import printed
 
 GPU = torch.cuda.is_available()
 gpu = pytest.mark.gpu
@@ -236,8 +234,7 @@ graph.capture_begin()
 torch.rand(3, device=kind.type)
 print("capturing", kind.is_capturing())
 """
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
-    assert done.returncode == 0 and "capturing True" in done.stdout, done.stderr
+    assert "capturing True" in printed(code)
 
 
 def test_a_replay_after_a_captured_tensor_was_freed_is_an_error(device):
@@ -362,8 +359,7 @@ for _ in range(3):
     torch.testing.assert_close(graph(x), work(x), rtol=1e-2, atol=1e-2)
 print(graph.stats().replays)
 """
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
-    assert done.stdout.strip() == "2", done.stderr
+    assert printed(code) == "2"
 
 
 @gpu
@@ -448,13 +444,8 @@ for n in range(3):
     assert graph(torch.full((2,), float(n))).tolist() == [2.0 * n] * 2
 print(gfxgraph.device_type(), gfxgraph.health_check()["ok"], graph.stats().replays)
 """
-    done = subprocess.run(
-        [sys.executable, "-c", code],
-        env={**os.environ, "CUDA_VISIBLE_DEVICES": "", "HIP_VISIBLE_DEVICES": ""},
-        capture_output=True,
-        text=True,
-    )
-    assert done.stdout.strip() == "cpu True 2", done.stderr
+    hidden = {"CUDA_VISIBLE_DEVICES": "", "HIP_VISIBLE_DEVICES": ""}
+    assert printed(code, **hidden) == "cpu True 2"
 
 
 @gpu
@@ -564,20 +555,12 @@ import gfxgraph
 heavy = {"typer", "rich", "transformers", "torch._dynamo", "torch._inductor"} - before
 print(sorted(heavy & set(sys.modules)), torch.cuda.is_initialized())
 """
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == "[] False"
+    assert printed(code) == "[] False"
 
 
 @pytest.mark.parametrize(("value", "expected"), [("1", "True"), ("0", "False"), ("", "False")])
 def test_the_environment_enables_on_import(value, expected):
-    done = subprocess.run(
-        [sys.executable, "-c", "import gfxgraph; print(gfxgraph.is_enabled())"],
-        env={**os.environ, "GFXGRAPH": value},
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    assert done.stdout.strip() == expected
+    assert printed("import gfxgraph; print(gfxgraph.is_enabled())", GFXGRAPH=value) == expected
 
 
 # ---- GFXGRAPH_VRAM_CAP

@@ -6,22 +6,22 @@ import contextlib
 import cProfile
 import functools
 import gc
-import subprocess
 import sys
 import weakref
 from dataclasses import dataclass
 
 import pytest
 import torch
-from conftest import region
-from test_bridged import works_afterwards
-from test_buckets import Attention
 from torch import nn
 
 import gfxgraph
 from gfxgraph import BridgedCUDAGraph
 from gfxgraph.device import current_device
 from gfxgraph.errors import ArgumentError, CaptureError
+from tests.bridge.test_bridged import works_afterwards
+from tests.call.buckets.test_buckets import Attention
+from tests.helpers.devices import region
+from tests.helpers.processes import printed
 
 GPU = torch.cuda.is_available()
 BUCKETS = [1, 4, 8, 16, 32]
@@ -719,8 +719,7 @@ with graph.capture(dynamic_shapes=True, buckets=[4], model_fn=f):
     f(x)
 print(graph.replay(batch_size=3).tolist())
 """
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
-    assert done.stdout.strip() == "[2.0, 2.0, 2.0]", done.stderr
+    assert printed(code) == "[2.0, 2.0, 2.0]"
 
 
 def test_a_block_is_judged_by_made_inputs_not_by_its_static_input_of_zeros(device):

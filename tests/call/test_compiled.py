@@ -8,25 +8,25 @@ import logging
 import os
 import re
 import shutil
-import subprocess
-import sys
 import threading
 import weakref
 from typing import Any
 
 import pytest
 import torch
-from conftest import HAS_GPU
 from torch import nn
 
 import gfxgraph
 from gfxgraph.errors import ArgumentError, CompileError, VerificationError
 from gfxgraph.graph.compare import difference
+from tests.helpers.devices import HAS_GPU
+from tests.helpers.processes import printed
 
 needs_inductor = pytest.mark.skipif(
     not HAS_GPU and shutil.which(os.environ.get("CXX", "g++")) is None,
     reason="Inductor needs a C++ compiler on a machine without a GPU",
 )
+
 BACKENDS = ["eager", "aot_eager", pytest.param("inductor", marks=needs_inductor)]
 
 
@@ -388,7 +388,7 @@ def test_without_a_compiler_for_inductor_there_is_a_graph_all_the_same(tmp_path)
         "assert graph.stats().replays == 2\n"
     )
     nothing = {"CXX": str(tmp_path / "nothing"), "TORCHINDUCTOR_CACHE_DIR": str(tmp_path / "cache")}
-    subprocess.run([sys.executable, "-c", code], check=True, env=os.environ | nothing)
+    printed(code, **nothing)
 
 
 def test_where_compiling_fails_it_is_an_error_if_asked_for(device):
@@ -750,4 +750,4 @@ def test_compile_is_a_function_whatever_rooms_of_the_package_were_imported():
         "    if room.ispkg: importlib.import_module('gfxgraph.' + room.name)\n"
         "assert callable(gfxgraph.compile), gfxgraph.compile\n"
     )
-    subprocess.run([sys.executable, "-c", code], check=True)
+    printed(code)

@@ -17,7 +17,6 @@ from typing import Any, NamedTuple
 import numpy as np
 import pytest
 import torch
-from conftest import region
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
@@ -25,6 +24,7 @@ from torch import nn
 import gfxgraph
 from gfxgraph.device import current_device
 from gfxgraph.errors import ArgumentError, CaptureError, DeadTensorError, VerificationError
+from tests.helpers.devices import region
 
 
 def net(device: str, width: int = 8) -> nn.Module:

@@ -7,8 +7,6 @@ from __future__ import annotations
 
 import ctypes
 import logging
-import subprocess
-import sys
 import threading
 
 import pytest
@@ -18,6 +16,8 @@ import gfxgraph
 from gfxgraph.errors import ArgumentError, SettingError, VerificationError
 from gfxgraph.settings import from_environment
 from gfxgraph.stats import tally
+from tests.helpers.devices import region
+from tests.helpers.processes import printed
 
 pytestmark = pytest.mark.usefixtures("no_grad")
 
@@ -527,8 +527,6 @@ def test_graphs_of_sizes_of_a_block_are_compared(device, factor):
 
 
 def test_where_the_function_is_not_known_nothing_is_compared(device, factor):
-    from conftest import region
-
     gfxgraph.enable(validate=True, validate_every=1)
     x = torch.ones(4, device=device)
     graph = torch.cuda.CUDAGraph()
@@ -671,17 +669,7 @@ factor.value = 3.0
 print([f(x)[0].item() for _ in range(3)], gfxgraph.stats()["validation_failures"])
 """
     environ = {"GFXGRAPH": "validate", "GFXGRAPH_VALIDATE_EVERY": "3"}
-    import os
-
-    found = subprocess.run(
-        [sys.executable, "-c", program],
-        env=os.environ | environ,
-        capture_output=True,
-        text=True,
-        check=True,
-        timeout=120,
-    )
-    assert found.stdout.strip() == "[3.0, 3.0, 3.0] 1"
+    assert printed(program, **environ) == "[3.0, 3.0, 3.0] 1"
 
 
 def test_counters_are_those_of_calls(device):

@@ -4,21 +4,19 @@ from __future__ import annotations
 
 import itertools
 import logging
-import os
 import random
-import subprocess
-import sys
 import threading
-from pathlib import Path
 
 import pytest
 import torch
-from conftest import LACKS_DRIVER
 from torch._dynamo import convert_frame
 
 import gfxgraph
 from gfxgraph.compiling.rng import on_compile_in_capture
 from gfxgraph.device.gpu import GpuDevice
+from tests.helpers.devices import LACKS_DRIVER
+from tests.helpers.paths import ROOT
+from tests.helpers.processes import printed
 
 FORBIDDEN = "Cannot call CUDAGeneratorImpl::current_seed during CUDA graph capture"
 _names = itertools.count()
@@ -175,8 +173,7 @@ def test_claims_from_many_threads_end_where_they_began():
 
 def test_the_guard_does_not_load_the_compiler():
     code = "import sys, gfxgraph; gfxgraph.guard_rng(); print('torch._dynamo' in sys.modules)"
-    child = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert child.stdout.split() == ["False"]
+    assert printed(code) == "False"
 
 
 @pytest.mark.skipif(
@@ -265,7 +262,7 @@ def test_on_a_gpu_a_compilation_in_a_capture_of_the_users_own_is_counted_once(ca
 @pytest.mark.gpu
 def test_on_a_gpu_without_the_guard_it_compiles_or_says_why_not():
     script = (
-        "import test_rng_guard as t\n"
+        "import tests.compiling.test_rng_guard as t\n"
         "try:\n"
         "    print(t.first_call_in_a_capture(guarded=False))\n"
         "except Exception as error:\n"
@@ -274,22 +271,14 @@ def test_on_a_gpu_without_the_guard_it_compiles_or_says_why_not():
         "        error = error.__cause__ or error.__context__\n"
     )
     # A child of its own: a failed capture leaves the generator of the process unusable.
-    child = subprocess.run(
-        [sys.executable, "-c", script],
-        cwd=Path(__file__).parent,
-        env=os.environ | {"PYTHONPATH": str(Path(gfxgraph.__file__).parents[1])},
-        capture_output=True,
-        text=True,
-        timeout=100,
-    )
-    assert child.returncode == 0, child.stderr
+    said = printed(script, cwd=ROOT)
     # Measured on an H200 with torch 2.11: it compiles. Older ones refuse, in one of these words.
     answers = (
         "[[3.0, 3.0, 3.0], [4.0, 4.0, 4.0]]",
         "during CUDA graph capture",
         "during capturing",
     )
-    assert any(answer in child.stdout for answer in answers), child.stdout
+    assert any(answer in said for answer in answers), said
 
 
 @pytest.mark.gpu

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 
 from gfxgraph.device.known_issues import Range, issues_of, known_issues, within
 from gfxgraph.device.platform import Platform
+from tests.helpers.paths import ROOT
 
-ROOT = Path(__file__).parents[1]
 FOLDERS = ("src", "tests", "docs", "benchmarks", "examples", "requirements")
 FULL = {"rocm": "7.14.0", "torch": "2.11.0", "triton": "3.5.1", "vllm": ""}
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import io
 import json
 import re
-import subprocess
 import sys
 from dataclasses import replace
 
@@ -20,6 +19,7 @@ from gfxgraph.doctor.checks import CHECKS
 from gfxgraph.doctor.doctor import diagnose
 from gfxgraph.doctor.probe import Probe, probe
 from gfxgraph.doctor.view import show
+from tests.helpers.processes import python
 
 GIB = 2**30
 AMD = Platform(
@@ -51,6 +51,7 @@ NVIDIA = Platform(
     memory_total=140 * GIB,
     memory_free=139 * GIB,
 )
+
 NONE = Platform(
     "emulated",
     arch="x86_64",
@@ -719,9 +720,7 @@ def test_a_machine_that_could_not_be_asked_is_no_platform(tmp_path):
 
 
 def test_python_m_gfxgraph_is_the_command(device):
-    done = subprocess.run(
-        [sys.executable, "-m", "gfxgraph", "doctor", "--json"], capture_output=True, text=True
-    )
+    done = python("-m", "gfxgraph", "doctor", "--json")
     report = json.loads(done.stdout)
     assert report["here"] and report["health"]["ok"] and not done.stderr
     assert done.returncode == ("ok", "warning", "error").index(report["status"])

@@ -8,18 +8,17 @@ import signal
 import subprocess
 import sys
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
 
-import gfxgraph
 from gfxgraph.cli import app
 from gfxgraph.device.platform import Platform
 from gfxgraph.doctor import launch
 from gfxgraph.doctor.environment import recommended
 from gfxgraph.doctor.launch import environment_of, prepared, start
 from gfxgraph.errors import DeviceError
+from tests.helpers.paths import SOURCE
 
 SEGMENTS = "DEBUG_HIP_GRAPH_SEGMENT_SCHEDULING"
 MI355 = Platform("amd", arch="gfx950", rocm="7.2.4")
@@ -67,9 +66,8 @@ def test_a_script_sees_what_it_sees_under_python_but_gfxgraph_is_enabled(tmp_pat
     bin = tmp_path / "bin"
     bin.mkdir()
     (bin / "gfxgraph").write_text("from gfxgraph.cli import app\napp()\n")  # as pip writes it
-    source = str(Path(gfxgraph.__file__).parents[1])
     ours = python(
-        bin / "gfxgraph", "run", *args, env=os.environ | {"PYTHONPATH": source}, **options
+        bin / "gfxgraph", "run", *args, env=os.environ | {"PYTHONPATH": SOURCE}, **options
     )
     assert plain.returncode == ours.returncode == 7, ours.stderr
     expected = [json.loads(line) for line in plain.stdout.splitlines()]
@@ -120,7 +118,7 @@ def test_an_error_in_a_module_or_its_package_is_that_of_python(
     for file in ("__main__.py", "tool.py"):
         (tmp_path / "broken" / file).write_text(tool)
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("PYTHONPATH", str(Path(gfxgraph.__file__).parents[1]))
+    monkeypatch.setenv("PYTHONPATH", SOURCE)
     plain = python("-m", name)
     status, _, err = started(capfd, name, module=True)
     expected = plain.stderr.splitlines()

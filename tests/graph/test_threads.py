@@ -4,13 +4,10 @@ from __future__ import annotations
 
 import _thread
 import json
-import os
 import queue
-import subprocess
 import sys
 import textwrap
 import threading
-from pathlib import Path
 
 import pytest
 import torch
@@ -18,21 +15,8 @@ import torch
 import gfxgraph
 from gfxgraph.device import current_device, generator_state
 from gfxgraph.graph.locks import CAPTURING, LOCK
-
-ROOT = Path(__file__).parents[1]
-
-
-def run(*arguments: str) -> subprocess.CompletedProcess[str]:
-    """Run Python in a process of its own, with this gfxgraph."""
-    source = str(Path(gfxgraph.__file__).parents[1])
-    return subprocess.run(
-        [sys.executable, *arguments],
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=False,
-        env={**os.environ, "PYTHONPATH": source},
-    )
+from tests.helpers.paths import ROOT
+from tests.helpers.processes import python
 
 
 def in_thread(function):
@@ -78,10 +62,11 @@ CASES += ",state and branching,generator,pool,conditional"
 )
 def test_a_short_run_of_the_stress_program_finds_nothing(tmp_path, names, all_replay):
     report = tmp_path / "report.json"
-    done = run(
-        str(ROOT / "benchmarks" / "stress_threads.py"),
+    done = python(
+        *("-m", "benchmarks.runs.stress_threads"),
         *("--threads", "4", "--calls", "6000", "--reset", "0.002", "--only", names),
-        *("--json", str(report)),
+        *("--json", report),
+        cwd=ROOT,
     )
     assert done.returncode == 0, done.stderr[-4000:]
     found = json.loads(report.read_text())
@@ -251,7 +236,7 @@ def test_the_state_of_a_generator_is_asked_without_a_standstill():
             assert torch.equal(kept[0], restored)
         print(len(met))
     """
-    done = run("-c", textwrap.dedent(program))
+    done = python("-c", textwrap.dedent(program))
     assert done.returncode == 0, done.stderr[-3000:]
     if sys.version_info < (3, 12):  # later ones begin no collection there
         assert done.stdout.strip() == "2"
@@ -398,5 +383,5 @@ print("failed", len(failed))
 
 def test_modules_that_another_thread_is_importing_are_not_used_half_made():
     """torch._dynamo and numpy.random are imported by the first thread that needs them."""
-    done = run("-c", FIRST_CALLS)
+    done = python("-c", FIRST_CALLS)
     assert "failed 0" in done.stdout, done.stderr[-3000:]

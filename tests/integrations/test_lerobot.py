@@ -4,21 +4,16 @@ from __future__ import annotations
 
 import functools
 import importlib.metadata
-import sys
 from collections import deque
-from pathlib import Path
 
 import pytest
 import torch
+from flow_matching import FlowConfig, FlowPolicy
 from torch import nn
 
 import gfxgraph
 from gfxgraph.errors import ArgumentError
 from gfxgraph.integrations.lerobot import use_graphs
-
-sys.path.insert(0, str(Path(__file__).parents[1] / "examples"))
-
-from flow_matching import FlowConfig, FlowPolicy
 
 SMALL = FlowConfig(cameras=1, image_size=32, width=32, expert_width=32, heads=2, head_dim=16)
 

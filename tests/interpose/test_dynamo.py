@@ -11,13 +11,13 @@ import weakref
 
 import pytest
 import torch
-from conftest import HAS_GPU, region
 from torch import nn
 
 import gfxgraph
 from gfxgraph.device import current_device
 from gfxgraph.graph.liveness import InputLiveness
 from gfxgraph.interpose.dynamo import Uncompiled, compiled_code, without_graphs_of_inductor
+from tests.helpers.devices import HAS_GPU, region
 
 
 @pytest.fixture(autouse=True)

@@ -15,8 +15,9 @@ from pathlib import Path
 
 import pytest
 import torch
-from collective_cases import CASES
-from conftest import HAS_GPU
+
+from tests.helpers.devices import HAS_GPU
+from tests.record.collective_cases import CASES
 
 if not torch.distributed.is_available():
     pytest.skip("this torch has no torch.distributed", allow_module_level=True)

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import copy
 import functools
-import subprocess
-import sys
 import threading
 import time
 import types
@@ -25,6 +23,7 @@ from gfxgraph.interpose.cuda_calls import listening
 from gfxgraph.record.effects import storage_key
 from gfxgraph.simulate.tensor import SimulatedTensor
 from gfxgraph.simulate.world import SimulatedCuda
+from tests.helpers.processes import printed
 
 MODES = {
     "grad": nullcontext,
@@ -1024,9 +1023,7 @@ for _ in range(3):
 pretend()
 print(devices)
 """
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.strip() == str(["cuda:0"] * 4)
+    assert printed(code) == str(["cuda:0"] * 4)
 
 
 def test_two_threads_can_pretend_at_the_same_time():

@@ -12,7 +12,6 @@ from dataclasses import asdict, dataclass
 import pytest
 import torch
 import torch.utils._pytree as pytree
-from conftest import region
 from torch import nn
 from typer.testing import CliRunner
 
@@ -21,6 +20,7 @@ from gfxgraph import BridgedCUDAGraph, verify
 from gfxgraph.cli import app
 from gfxgraph.errors import ArgumentError
 from gfxgraph.verifying.inputs import fresh
+from tests.helpers.devices import region
 
 
 def by_hand(fn, *example, forgets=(), views=False, replays=True, generators=()):

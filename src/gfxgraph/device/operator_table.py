@@ -1,8 +1,8 @@
 """What stream capture does with an ATen operator, as measured on a GPU.
 
 ``operators.json`` beside this file holds, for each operator that does not simply capture, what
-happens and under which condition on its arguments; ``benchmarks/operators.py`` makes it from a run
-on a GPU. Copies between host and device are decided here, from the devices of the arguments.
+happens and under which condition on its arguments; ``benchmarks/runs/operators.py`` measures it on
+a GPU. Copies between host and device are decided here, from the devices of the arguments.
 """
 
 from __future__ import annotations
