@@ -37,6 +37,30 @@ def fresh_counters() -> Iterator[None]:
     gfxgraph.disable()
 
 
+@pytest.fixture
+def no_grad() -> Iterator[None]:
+    """Without gradients."""
+    with torch.no_grad():
+        yield
+
+
+@pytest.fixture(scope="module")
+def one_thread() -> Iterator[None]:
+    """Tensors this small gain nothing from more, and tests beside these would wait for them."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.fixture
+def fresh_compiler() -> Iterator[None]:
+    """Nothing is compiled before the test, and nothing of it afterwards."""
+    torch.compiler.reset()
+    yield
+    torch.compiler.reset()
+
+
 @pytest.fixture(autouse=True, scope="module")
 def fresh_dynamo() -> Iterator[None]:
     """Dynamo forgets what the tests of a file have compiled.

@@ -11,16 +11,8 @@ import torch
 
 import gfxgraph
 
+pytestmark = pytest.mark.usefixtures("one_thread")
 TOLERANCE = 1e-5
-
-
-@pytest.fixture(scope="module", autouse=True)
-def one_thread():
-    """Tensors this small gain nothing from more, and tests beside these would wait for them."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 def is_one_graph(found):

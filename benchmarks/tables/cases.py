@@ -48,8 +48,9 @@ def page(measured: dict[str, Any], names: Iterable[str]) -> tuple[str, bool]:
         "",
         "<!-- Made by benchmarks/tables/cases.py. -->",
         "",
-        "Each case of `tests/cases/capture_cases.py`, captured with plain `torch.cuda.graph` on "
-        f"one {about['device']} (torch {about['torch']}, {about['date']}), cold and after three runs; "
+        "Each case of `tests/cases/capture_cases.py`, captured with plain `torch.cuda.graph` "
+        f"on one {about['device']} (torch {about['torch']}, {about['date']}), cold and after "
+        "three runs; "
         f"and what `gfxgraph.check` says of it on a CPU (torch {torch.__version__}).",
         "",
         "*Wrong*: the capture passed, and a replay differs from eager. They agree if `check` says "

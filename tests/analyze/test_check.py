@@ -16,6 +16,7 @@ from torch import nn
 
 import gfxgraph
 from gfxgraph.errors import ArgumentError
+from tests.helpers.command import gfxgraph_command
 
 
 def x():
@@ -164,10 +165,6 @@ def test_what_is_no_function_is_refused():
 
 
 def test_the_command_prints_the_same_as_json_and_tells_by_its_status(tmp_path, monkeypatch):
-    from typer.testing import CliRunner
-
-    from gfxgraph.cli import app
-
     (tmp_path / "policy_to_check.py").write_text(
         "import torch\n"
         "def good(x):\n    return x * 2\n"
@@ -175,13 +172,12 @@ def test_the_command_prints_the_same_as_json_and_tells_by_its_status(tmp_path, m
     )
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", [str(tmp_path), *sys.path])
-    run = CliRunner().invoke
-    good = run(app, ["check", "policy_to_check:good", "float32[4,8]", "--json"])
+    good = gfxgraph_command("check", "policy_to_check:good", "float32[4,8]", "--json")
     assert good.exit_code == 0 and json.loads(good.output)["verdict"] == "captures"
-    bad = run(app, ["check", "policy_to_check:bad", "float32[4,8]"])
+    bad = gfxgraph_command("check", "policy_to_check:bad", "float32[4,8]")
     assert bad.exit_code == 1 and "print" in bad.output and "policy_to_check.py:5" in bad.output
     for wrong in (["check", "nowhere:f"], ["check", "policy_to_check:bad", "float33[4]"]):
-        result = run(app, wrong)
+        result = gfxgraph_command(*wrong)
         assert result.exit_code == 2 and "Error" in result.output
 
 

@@ -5,11 +5,10 @@ from __future__ import annotations
 import json
 
 import pytest
-from typer.testing import CliRunner
 
 from gfxgraph.analyze.lint import LINT_RULES, lint
-from gfxgraph.cli import app
 from gfxgraph.errors import ArgumentError
+from tests.helpers.command import gfxgraph_command
 
 EXAMPLES = [rule for rule in LINT_RULES.values() if rule.bad]
 
@@ -31,11 +30,11 @@ def test_a_rule_does_not_find_its_good_example(tmp_path, rule):
 
 def test_the_command_tells_by_its_status(tmp_path):
     (tmp_path / "bad.py").write_text(LINT_RULES["triton-unclamped-offset"].bad)
-    result = CliRunner().invoke(app, ["lint", str(tmp_path), "--json"])
+    result = gfxgraph_command("lint", tmp_path, "--json")
     assert result.exit_code == 1
     assert json.loads(result.output)[0]["rule"] == "triton-unclamped-offset"
     (tmp_path / "bad.py").write_text("x = 1\n")
-    assert CliRunner().invoke(app, ["lint", str(tmp_path)]).exit_code == 0
+    assert gfxgraph_command("lint", tmp_path).exit_code == 0
 
 
 def test_a_path_that_is_not_there_is_refused(tmp_path):

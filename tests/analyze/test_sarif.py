@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import json
-import sys
 
 import pytest
-from typer.testing import CliRunner
 
 from gfxgraph.analyze.lint import LINT_RULES, lint
 from gfxgraph.analyze.report import Hazard
 from gfxgraph.analyze.sarif import to_sarif
-from gfxgraph.cli import app
 from gfxgraph.record.rules import RULES
+from tests.helpers.command import gfxgraph_command as run
+from tests.helpers.command import importable
 
 FUNCTIONS = """\
 import torch
@@ -46,15 +45,8 @@ with torch.cuda.graph(torch.cuda.CUDAGraph()):
 
 @pytest.fixture(autouse=True)
 def in_a_folder(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(sys, "path", list(sys.path))
-    monkeypatch.delitem(sys.modules, "sarif_subject", raising=False)
-    (tmp_path / "sarif_subject.py").write_text(FUNCTIONS)
+    importable(tmp_path, monkeypatch, "sarif_subject", FUNCTIONS)
     return tmp_path
-
-
-def run(*args):
-    return CliRunner().invoke(app, list(args))
 
 
 def checked(function):

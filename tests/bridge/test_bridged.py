@@ -24,24 +24,11 @@ from gfxgraph.errors import (
     MemoryCapError,
     SettingError,
 )
-from tests.helpers.devices import region
+from tests.helpers.devices import region, works_afterwards
 from tests.helpers.processes import printed
 
 GPU = torch.cuda.is_available()
 gpu = pytest.mark.gpu
-
-
-def works_afterwards(device: str) -> bool:
-    """A new capture works, random numbers can be drawn, and no capture is under way."""
-    assert not current_device().is_capturing()
-    drawn = torch.rand(64, device=device)
-    static = torch.ones(4, device=device)
-    graph = BridgedCUDAGraph()
-    with region(graph):
-        output = static * 2 + torch.rand_like(static) * 0
-    static.fill_(3.0)
-    graph.replay()
-    return output.tolist() == [6.0] * 4 and 0 <= float(drawn.min()) < float(drawn.max()) < 1
 
 
 # ---- the low-level surface

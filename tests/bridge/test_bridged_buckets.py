@@ -18,29 +18,13 @@ import gfxgraph
 from gfxgraph import BridgedCUDAGraph
 from gfxgraph.device import current_device
 from gfxgraph.errors import ArgumentError, CaptureError
-from tests.bridge.test_bridged import works_afterwards
-from tests.call.buckets.test_buckets import Attention
-from tests.helpers.devices import region
+from tests.helpers.devices import region, works_afterwards
+from tests.helpers.models import Attention, rows, same_net
 from tests.helpers.processes import printed
 
+pytestmark = pytest.mark.usefixtures("no_grad")
 GPU = torch.cuda.is_available()
 BUCKETS = [1, 4, 8, 16, 32]
-
-
-@pytest.fixture(autouse=True)
-def no_grad():
-    with torch.no_grad():
-        yield
-
-
-def net(device):
-    torch.manual_seed(0)
-    return nn.Sequential(nn.Linear(8, 16), nn.GELU(), nn.Linear(16, 4)).to(device).eval()
-
-
-def rows(device, count, seed=0):
-    generator = torch.Generator().manual_seed(100 * seed + count)
-    return torch.randn(count, 8, generator=generator).to(device)
 
 
 def doubled(x):
@@ -71,7 +55,7 @@ def captured(model_fn, *args, **options):
 
 
 def test_a_block_is_captured_and_replayed_with_what_the_static_input_holds(device):
-    model, x = net(device), rows(device, 4)
+    model, x = same_net(device), rows(device, 4)
     model(x)
     for options in ({}, {"model_fn": model}):
         graph = BridgedCUDAGraph()
@@ -224,7 +208,7 @@ def test_a_block_that_fails_outside_of_model_fn_is_an_error_for_nothing_can_do_i
 
 
 def test_a_batch_size_is_answered_from_the_next_bucket(device):
-    model, x = net(device), rows(device, 32)
+    model, x = same_net(device), rows(device, 32)
     graph, out = captured(model, x)
     torch.testing.assert_close(out, model(x))
     counts = gfxgraph.stats()
@@ -243,7 +227,7 @@ def test_a_batch_size_is_answered_from_the_next_bucket(device):
 
 
 def test_without_a_batch_size_all_rows_are_computed_and_the_static_output_holds_them(device):
-    model, x = net(device), rows(device, 16)
+    model, x = same_net(device), rows(device, 16)
     graph, out = captured(model, x)
     before = out.clone()
     x.copy_(rows(device, 16, 1))
@@ -256,7 +240,7 @@ def test_without_a_batch_size_all_rows_are_computed_and_the_static_output_holds_
 
 @pytest.mark.parametrize("held", [2, 5, 40])
 def test_the_static_input_need_not_be_as_large_as_the_largest_bucket(device, held):
-    model, x = net(device), rows(device, held)
+    model, x = same_net(device), rows(device, held)
     graph, out = captured(model, x, buckets=[4, 16])
     for count in {1, 2, held}:
         torch.testing.assert_close(graph.replay(batch_size=count), model(x[:count]))
@@ -269,14 +253,14 @@ def test_the_static_input_need_not_be_as_large_as_the_largest_bucket(device, hel
 
 
 def test_no_rows_give_no_rows(device):
-    graph, _ = captured(net(device), rows(device, 4))
+    graph, _ = captured(same_net(device), rows(device, 4))
     assert graph.replay(batch_size=0).shape == (0, 4)
 
 
 def test_a_bound_method_is_a_model_fn(device):
     class Policy:
         def __init__(self):
-            self.model = net(device)
+            self.model = same_net(device)
 
         def act(self, x, scale=1.0, *, bias=None):
             y = self.model(x) * scale
@@ -495,7 +479,7 @@ def test_a_result_of_another_shape_than_the_static_output_is_an_error(device):
 
 
 def test_a_replay_computes_in_the_modes_of_the_capture_whatever_those_of_the_caller(device):
-    model, x = net(device), rows(device, 8)
+    model, x = same_net(device), rows(device, 8)
     with (
         torch.inference_mode(),
         torch.autocast(device, dtype=torch.bfloat16),
@@ -514,7 +498,7 @@ def test_a_replay_computes_in_the_modes_of_the_capture_whatever_those_of_the_cal
 
 
 def test_where_autograd_records_a_capture_leaves_it_out(device):
-    model, x = net(device), rows(device, 8)
+    model, x = same_net(device), rows(device, 8)
     with torch.enable_grad():
         graph, out = captured(model, x)
         x.add_(1)

@@ -19,15 +19,12 @@ import gfxgraph
 import hipgraph_bridge
 from gfxgraph.errors import ArgumentError, CaptureError
 from gfxgraph.graph.locks import CAPTURING
+from tests.helpers.models import net
 
 
 def rows(device, seed=0, count=3):
     generator = torch.Generator().manual_seed(seed)
     return torch.randn(count, 8, generator=generator).to(device)
-
-
-def net(device):
-    return nn.Sequential(nn.Linear(8, 16), nn.GELU(), nn.Linear(16, 4)).to(device).eval()
 
 
 class Scaled(nn.Module):
@@ -77,7 +74,7 @@ def counts(graph):
 
 @torch.no_grad()
 def test_branches_may_differ_in_what_they_are_and_in_what_they_give(device):
-    model, owner = net(device), Scaled().to(device)
+    model, owner = net(device, outputs=4), Scaled().to(device)
     branches = {"net": model, "method": owner.scaled, "tree": summed_up}
     graph = gfxgraph.ConditionalGraph()
     for name, fn in branches.items():
@@ -414,7 +411,7 @@ def test_a_graphed_function_may_run_branches_picked_by_its_data(device):
 
 @torch.no_grad()
 def test_eight_threads_run_mixed_branches_and_each_gets_its_own_results(device):
-    model = net(device)
+    model = net(device, outputs=4)
     branches = {"net": model, "double": doubled, "tree": summed_up}
     graph = gfxgraph.ConditionalGraph()
     for name, fn in branches.items():

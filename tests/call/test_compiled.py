@@ -20,7 +20,10 @@ import gfxgraph
 from gfxgraph.errors import ArgumentError, CompileError, VerificationError
 from gfxgraph.graph.compare import difference
 from tests.helpers.devices import HAS_GPU
+from tests.helpers.models import net
 from tests.helpers.processes import printed
+
+pytestmark = pytest.mark.usefixtures("fresh_compiler")
 
 needs_inductor = pytest.mark.skipif(
     not HAS_GPU and shutil.which(os.environ.get("CXX", "g++")) is None,
@@ -28,13 +31,6 @@ needs_inductor = pytest.mark.skipif(
 )
 
 BACKENDS = ["eager", "aot_eager", pytest.param("inductor", marks=needs_inductor)]
-
-
-@pytest.fixture(autouse=True)
-def fresh_dynamo():
-    torch.compiler.reset()
-    yield
-    torch.compiler.reset()
 
 
 class Backend:
@@ -55,10 +51,6 @@ class Backend:
         self.regions.append(weakref.ref(run))
         self.shapes = [tuple(t.shape) for t in example_inputs if isinstance(t, torch.Tensor)]
         return run
-
-
-def net(device: str, width: int = 8) -> nn.Module:
-    return nn.Sequential(nn.Linear(width, 16), nn.GELU(), nn.Linear(16, width)).to(device).eval()
 
 
 def compiled_only(graph: Any) -> bool:

@@ -25,10 +25,7 @@ import gfxgraph
 from gfxgraph.device import current_device
 from gfxgraph.errors import ArgumentError, CaptureError, DeadTensorError, VerificationError
 from tests.helpers.devices import region
-
-
-def net(device: str, width: int = 8) -> nn.Module:
-    return nn.Sequential(nn.Linear(width, 16), nn.GELU(), nn.Linear(16, width)).to(device).eval()
+from tests.helpers.models import net
 
 
 def replayed(graph: Any, captures: int = 1, replays: int | None = None) -> bool:

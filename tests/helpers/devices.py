@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 
+from gfxgraph import BridgedCUDAGraph
 from gfxgraph.device import current_device
 
 HAS_GPU = torch.cuda.is_available()
@@ -25,3 +26,16 @@ def region(graph: Any, **options: Any) -> Iterator[None]:
             yield
         finally:
             graph.capture_end()
+
+
+def works_afterwards(device: str) -> bool:
+    """A new capture works, random numbers can be drawn, and no capture is under way."""
+    assert not current_device().is_capturing()
+    drawn = torch.rand(64, device=device)
+    static = torch.ones(4, device=device)
+    graph = BridgedCUDAGraph()
+    with region(graph):
+        output = static * 2 + torch.rand_like(static) * 0
+    static.fill_(3.0)
+    graph.replay()
+    return output.tolist() == [6.0] * 4 and 0 <= float(drawn.min()) < float(drawn.max()) < 1

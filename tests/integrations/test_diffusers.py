@@ -19,7 +19,7 @@ diffusers = pytest.importorskip("diffusers")
 from gfxgraph.integrations.diffusers import denoise_loop, use_graphs  # noqa: E402
 
 # Of diffusers: options that it would rather have otherwise, and its use of NumPy.
-pytestmark = pytest.mark.filterwarnings("ignore")
+pytestmark = [pytest.mark.filterwarnings("ignore"), pytest.mark.usefixtures("one_thread")]
 
 STEPS = 3
 
@@ -85,15 +85,6 @@ SCHEDULERS = {
     "PNDM": {"skip_prk_steps": True},
     "UniPCMultistep": {},
 }
-
-
-@pytest.fixture(autouse=True)
-def one_thread():
-    """Tensors this small gain nothing from more, and tests beside these would wait for them."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 def scheduler(name):

@@ -18,6 +18,7 @@ transformers = pytest.importorskip("transformers")
 integration = pytest.importorskip("gfxgraph.integrations.transformers")
 decoding = pytest.importorskip("gfxgraph.integrations.transformers_decoding")
 
+pytestmark = pytest.mark.usefixtures("one_thread")
 OLD = tuple(map(int, transformers.__version__.split(".")[:2])) < (5, 23)
 """Answers by ``generate`` some of what newer versions can have answered from graphs."""
 NEW_ONLY = {"Bloom with biases for positions", "Llama with long RoPE"}
@@ -95,15 +96,6 @@ REFUSED = {
         | rope("longrope", short_factor=[1.0] * 8, long_factor=[3.0] * 8),
     ),
 }
-
-
-@pytest.fixture(scope="module", autouse=True)
-def one_thread():
-    """Tensors this small gain nothing from more, and tests beside these would wait for them."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 def make(config: str, options: dict, device: str):

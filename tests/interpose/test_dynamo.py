@@ -19,12 +19,7 @@ from gfxgraph.graph.liveness import InputLiveness
 from gfxgraph.interpose.dynamo import Uncompiled, compiled_code, without_graphs_of_inductor
 from tests.helpers.devices import HAS_GPU, region
 
-
-@pytest.fixture(autouse=True)
-def fresh_dynamo():
-    torch.compiler.reset()
-    yield
-    torch.compiler.reset()
+pytestmark = pytest.mark.usefixtures("fresh_compiler")
 
 
 class Function:

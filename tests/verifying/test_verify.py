@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import random
-import sys
 import threading
 from collections import OrderedDict
 from dataclasses import asdict, dataclass
@@ -13,13 +12,12 @@ import pytest
 import torch
 import torch.utils._pytree as pytree
 from torch import nn
-from typer.testing import CliRunner
 
 import gfxgraph
 from gfxgraph import BridgedCUDAGraph, verify
-from gfxgraph.cli import app
 from gfxgraph.errors import ArgumentError
 from gfxgraph.verifying.inputs import fresh
+from tests.helpers.command import gfxgraph_command, importable
 from tests.helpers.devices import region
 
 
@@ -699,13 +697,8 @@ def args_and_kwargs():
 
 @pytest.fixture
 def run(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(sys, "path", list(sys.path))
-    monkeypatch.delitem(sys.modules, "verify_subject", raising=False)
-    (tmp_path / "verify_subject.py").write_text(MODULE)
-    return lambda target, *args: CliRunner().invoke(
-        app, ["verify", f"verify_subject:{target}", *args]
-    )
+    importable(tmp_path, monkeypatch, "verify_subject", MODULE)
+    return lambda target, *args: gfxgraph_command("verify", f"verify_subject:{target}", *args)
 
 
 X = "float32[4,8]"

@@ -17,6 +17,7 @@ import gfxgraph
 from gfxgraph.call.buckets.traffic import padded_work
 from gfxgraph.device import current_device
 from gfxgraph.errors import ArgumentError, MemoryCapError
+from tests.helpers.models import Attention, rows, same_net
 
 # ---- buckets chosen from traffic
 
@@ -62,36 +63,12 @@ def test_what_is_no_size_is_refused(sizes, count, message):
 # ---- any size
 
 
-def net(device):
-    torch.manual_seed(0)
-    return nn.Sequential(nn.Linear(8, 16), nn.GELU(), nn.Linear(16, 4)).to(device).eval()
-
-
-def rows(device, count, width=8):
-    generator = torch.Generator().manual_seed(count)
-    return torch.randn(count, width, generator=generator).to(device)
-
-
-class Attention(nn.Module):
-    """Rows of tokens that see one another where the mask lets them."""
-
-    def __init__(self):
-        super().__init__()
-        self.embed = nn.Embedding(50, 16)
-        self.mix = nn.MultiheadAttention(16, 2, batch_first=True)
-
-    def forward(self, input_ids, attention_mask):
-        x = self.embed(input_ids)
-        y, _ = self.mix(x, x, x, key_padding_mask=attention_mask == 0, need_weights=False)
-        return {"tokens": y, "pooled": (y * attention_mask[..., None]).sum(1)}
-
-
 TWO = {"input_ids": {0: "batch", 1: "seq"}, "attention_mask": {0: "batch", 1: "seq"}}
 
 
 @torch.no_grad()
 def test_a_call_of_any_size_gives_the_rows_asked_for(device):
-    model = net(device)
+    model = same_net(device)
     pool = gfxgraph.ShapeBucketPool(model_fn=model, buckets=[1, 4, 8])
     for count in [3, 1, 8, 5, 4, 2, 7, 3, 1]:
         x = rows(device, count)
@@ -294,7 +271,7 @@ def test_an_output_without_the_dimension_comes_whole(device):
 
 @torch.no_grad()
 def test_above_the_largest_bucket_a_call_runs_eagerly_in_pieces_or_not_at_all(device):
-    model = net(device)
+    model = same_net(device)
     eager = gfxgraph.ShapeBucketPool(model, [2, 4])
     split = gfxgraph.ShapeBucketPool(model, [2, 4], larger="split")
     for pool, count in itertools.product((eager, split), (9, 11, 8)):
@@ -309,13 +286,13 @@ def test_above_the_largest_bucket_a_call_runs_eagerly_in_pieces_or_not_at_all(de
 
 @torch.no_grad()
 def test_no_rows_give_no_rows(device):
-    pool = gfxgraph.ShapeBucketPool(net(device), [4])
+    pool = gfxgraph.ShapeBucketPool(same_net(device), [4])
     assert pool(rows(device, 0)).shape == (0, 4)
 
 
 @torch.no_grad()
 def test_all_buckets_can_be_captured_before_the_first_call(device):
-    model = net(device)
+    model = same_net(device)
     pool = gfxgraph.ShapeBucketPool(model, [1, 4, 16])
     order = []
 
@@ -334,7 +311,7 @@ def test_all_buckets_can_be_captured_before_the_first_call(device):
 
 @torch.no_grad()
 def test_threads_call_one_pool_with_mixed_sizes(device):
-    model = net(device)
+    model = same_net(device)
     pool = gfxgraph.ShapeBucketPool(model, [2, 4, 8])
     right, calls = [], 500
 
@@ -354,7 +331,7 @@ def test_threads_call_one_pool_with_mixed_sizes(device):
 
 
 def test_modes_by_turns_each_have_their_quick_way(device):
-    model = net(device)
+    model = same_net(device)
     pool = gfxgraph.ShapeBucketPool(model, [4])
     x = rows(device, 3)
     for _ in range(3):
@@ -408,7 +385,7 @@ def test_arguments_that_do_not_fit_are_refused(device):
 
 
 def test_the_statistics_are_plain_data(device):
-    pool = gfxgraph.ShapeBucketPool(net(device), [4])
+    pool = gfxgraph.ShapeBucketPool(same_net(device), [4])
     with torch.no_grad():
         pool(rows(device, 3))
     assert dataclasses.asdict(pool.stats())["traffic"] == {(3,): 1}
@@ -441,7 +418,7 @@ class Doubler(nn.Module):
 
 @torch.no_grad()
 def test_graphed_with_buckets_answers_any_size_from_a_few_graphs(device):
-    model = net(device)
+    model = same_net(device)
     fast = gfxgraph.graphed(model, buckets=[2, 4, 8], larger="split")
     for count in (3, 1, 8, 5, 3, 1, 11):
         torch.testing.assert_close(fast(rows(device, count)), model(rows(device, count)))
@@ -477,7 +454,7 @@ def test_options_that_do_not_go_together_are_refused(options, message):
 
 
 def test_with_buckets_there_are_no_static_inputs_to_write_into(device):
-    fast = gfxgraph.graphed(net(device), buckets=[2])
+    fast = gfxgraph.graphed(same_net(device), buckets=[2])
     with pytest.raises(ArgumentError, match="share their static inputs"):
         fast.static_inputs(rows(device, 2))
 
@@ -493,7 +470,7 @@ def test_dimensions_of_the_same_size_are_told_apart(device):
     dims = {"x": {0: "left"}, "y": {0: "right"}}
     pool = gfxgraph.ShapeBucketPool(outer, {"left": [2, 4], "right": [2, 4]}, dims=dims)
     for left, right in [(3, 3), (1, 2), (1, 1), (4, 4), (2, 4), (3, 1)]:
-        x, y = rows(device, left, 1)[:, 0], rows(device, right, 1)[:, 0]
+        x, y = rows(device, left, width=1)[:, 0], rows(device, right, width=1)[:, 0]
         for _ in range(2):
             torch.testing.assert_close(pool(x, y), outer(x, y))
     assert not pool.stats().fallbacks
@@ -501,7 +478,7 @@ def test_dimensions_of_the_same_size_are_told_apart(device):
 
 @torch.no_grad()
 def test_pieces_of_a_single_row_are_put_together(device):
-    model = net(device)
+    model = same_net(device)
     pool = gfxgraph.ShapeBucketPool(model, [1], larger="split")
     torch.testing.assert_close(pool(rows(device, 5)), model(rows(device, 5)))
     assert pool.stats().captures == 1 and pool.stats().replays == 5
@@ -574,7 +551,7 @@ def test_a_function_that_counts_in_python_at_some_size_stays_eager_there(device)
 
 @torch.no_grad()
 def test_a_weight_that_is_replaced_is_found_in_all_buckets(device):
-    model = net(device)
+    model = same_net(device)
     pool = gfxgraph.ShapeBucketPool(model, [2, 4, 8])
     pool.capture(rows(device, 8))
     for _ in range(2):
@@ -608,7 +585,7 @@ def wide(device):
 
 @torch.no_grad()
 def test_all_buckets_take_hardly_more_memory_than_the_largest(device):
-    model, x = wide(device), rows(device, 256, 512)
+    model, x = wide(device), rows(device, 256, width=512)
     largest = gfxgraph.ShapeBucketPool(model, [256])
     largest.capture(x)
     every = gfxgraph.ShapeBucketPool(model, [1, 2, 4, 8, 16, 32, 48, 64, 96, 128, 160, 192, 256])
@@ -623,7 +600,7 @@ def test_all_buckets_take_hardly_more_memory_than_the_largest(device):
 
 @torch.no_grad()
 def test_results_are_never_overwritten_though_all_graphs_share_their_memory(device):
-    model = net(device)
+    model = same_net(device)
     pool = gfxgraph.ShapeBucketPool(model, [1, 2, 4, 8])
     pool.capture(rows(device, 8))
     given = [rows(device, 1 + n % 8) for n in range(40)]
@@ -644,13 +621,13 @@ def memory_now():
 def test_a_bucket_without_room_runs_eagerly_and_says_why(device, monkeypatch):
     model, buckets = wide(device), [32, 64, 128, 4096, 8192, 16384]
     probe = gfxgraph.ShapeBucketPool(model, buckets[:3])
-    probe.capture(rows(device, 8, 512))
+    probe.capture(rows(device, 8, width=512))
     in_use, total = memory_now()
     room = 4 * 4096 * 512 * 3  # less than what 4,096 rows take, more than 128
     probe.reset()
     monkeypatch.setenv("GFXGRAPH_VRAM_CAP", f"{(in_use + room) / total:.12f}")
     pool = gfxgraph.ShapeBucketPool(model, buckets)
-    pool.capture(rows(device, 8, 512))
+    pool.capture(rows(device, 8, width=512))
     stats = pool.stats()
     assert {row.key for row in stats.graphs} <= {f"float32[{n},512]" for n in (32, 64, 128, 4096)}
     assert {f"float32[{n},512]" for n in (32, 64, 128)} <= {row.key for row in stats.graphs}
@@ -661,10 +638,10 @@ def test_a_bucket_without_room_runs_eagerly_and_says_why(device, monkeypatch):
     segments = 2 * 2**20 * len(stats.graphs)
     assert memory_now()[0] <= in_use + room + segments
     for count in (20, 100, 5000, 9000):
-        x = rows(device, count, 512)
+        x = rows(device, count, width=512)
         torch.testing.assert_close(pool(x), model(x), rtol=1e-4, atol=1e-4)
     monkeypatch.setenv("GFXGRAPH_VRAM_CAP", "1.0")
-    pool.capture(rows(device, 8, 512))  # there is room now
+    pool.capture(rows(device, 8, width=512))  # there is room now
     assert len(pool.stats().graphs) == len(buckets)
 
 
@@ -690,7 +667,10 @@ def test_graphs_that_nobody_replayed_make_room(device, monkeypatch):
 
 def test_a_cap_of_nothing_leaves_everything_eager(device, monkeypatch):
     monkeypatch.setenv("GFXGRAPH_VRAM_CAP", "0.0")
-    fast, strict = gfxgraph.graphed(net(device)), gfxgraph.graphed(net(device), fallback="raise")
+    fast, strict = (
+        gfxgraph.graphed(same_net(device)),
+        gfxgraph.graphed(same_net(device), fallback="raise"),
+    )
     with torch.no_grad():
         for _ in range(2):
             fast(rows(device, 3))
@@ -735,7 +715,7 @@ def test_a_capture_that_failed_leaves_no_tensors_for_the_garbage_collector(
 
 
 def test_a_pool_of_a_module_runs_without_autograd_unless_an_argument_asks_for_it(device):
-    model = net(device)
+    model = same_net(device)
     pool = gfxgraph.ShapeBucketPool(model, [2, 4])
     pool.capture(rows(device, 4))
     assert torch.is_grad_enabled() and not pool.stats().refused
