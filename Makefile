@@ -30,7 +30,7 @@ test-torch:
 	@$(MAKE) --no-print-directory test-torch-in VENV=$(TORCH_VENV) TORCH=$(TORCH)
 
 test-torch-in: $(READY)
-	@$(BIN)/python benchmarks/versions.py $(if $(CORE),--core) $(if $(RECORD),--record) --commit "$(COMMIT)" -n $(PROCESSES)
+	@$(BIN)/python -m benchmarks.runs.versions $(if $(CORE),--core) $(if $(RECORD),--record) --commit "$(COMMIT)" -n $(PROCESSES)
 
 test-long: $(READY)
 	@PYTHONPATH=src $(BIN)/python tests/fuzz/programs.py --count 2500 --seconds 120 --processes 2
@@ -46,7 +46,7 @@ test-gpu:
 	@PYTHONPATH=src $(PYTHON) -m pytest -m gpu tests
 
 bench:
-	@PYTHONPATH=src $(PYTHON) benchmarks/run.py --commit "$(COMMIT)"
+	@PYTHONPATH=src $(PYTHON) -m benchmarks.runs.host_time --commit "$(COMMIT)"
 
 clean:
 	@rm -rf $(VENV) .venv-torch-* build dist .pytest_cache .hypothesis .mypy_cache .ruff_cache

@@ -4,19 +4,13 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
-from typing import Any
 
 import pytest
 import torch
 
 import gfxgraph
-from gfxgraph.device import current_device
 from gfxgraph.stats import tally
-
-HAS_GPU = torch.cuda.is_available()
-# Parts of such a torch look for the driver as soon as something is said to be on a GPU.
-LACKS_DRIVER = torch.backends.cuda.is_built() and not HAS_GPU
+from tests.helpers.devices import HAS_GPU
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -43,6 +37,30 @@ def fresh_counters() -> Iterator[None]:
     gfxgraph.disable()
 
 
+@pytest.fixture
+def no_grad() -> Iterator[None]:
+    """Without gradients."""
+    with torch.no_grad():
+        yield
+
+
+@pytest.fixture(scope="module")
+def one_thread() -> Iterator[None]:
+    """Tensors this small gain nothing from more, and tests beside these would wait for them."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.fixture
+def fresh_compiler() -> Iterator[None]:
+    """Nothing is compiled before the test, and nothing of it afterwards."""
+    torch.compiler.reset()
+    yield
+    torch.compiler.reset()
+
+
 @pytest.fixture(autouse=True, scope="module")
 def fresh_dynamo() -> Iterator[None]:
     """Dynamo forgets what the tests of a file have compiled.
@@ -53,15 +71,3 @@ def fresh_dynamo() -> Iterator[None]:
     yield
     if "torch._dynamo" in sys.modules:
         torch._dynamo.reset()
-
-
-@contextmanager
-def region(graph: Any, **options: Any) -> Iterator[None]:
-    """Capture what happens inside into ``graph``, on a stream of its own."""
-    kind = current_device()
-    with kind.on_stream(kind.new_stream(0), 0):
-        graph.capture_begin(**options)
-        try:
-            yield
-        finally:
-            graph.capture_end()

@@ -2,24 +2,17 @@
 
 from __future__ import annotations
 
-import importlib
 import json
-import sys
-from pathlib import Path
 
 import pytest
 import torch
-from conftest import LACKS_DRIVER
 
 from gfxgraph.errors import DeviceError
+from tests.cases import capture_cases as cases
+from tests.helpers.devices import LACKS_DRIVER
+from tests.helpers.paths import RESULTS
 
-ROOT = Path(__file__).parents[1]
-sys.path.insert(0, str(ROOT / "benchmarks"))
-try:
-    cases = importlib.import_module("capture_cases")
-finally:
-    sys.path.remove(str(ROOT / "benchmarks"))
-MEASURED = json.loads((ROOT / "benchmarks/results/cases.json").read_text("utf-8"))["cases"]
+MEASURED = json.loads((RESULTS / "cases.json").read_text("utf-8"))["cases"]
 
 
 def test_there_are_many_more_cases_than_the_facts_list():

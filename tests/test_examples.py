@@ -2,31 +2,17 @@
 
 from __future__ import annotations
 
-import sys
-from pathlib import Path
-
+import decoder
+import flow_matching
+import list_indexing
 import pytest
+import robot_policy
 import torch
 
 import gfxgraph
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "examples"))
-
-import decoder
-import flow_matching
-import list_indexing
-import robot_policy
-
+pytestmark = pytest.mark.usefixtures("one_thread")
 TOLERANCE = 1e-5
-
-
-@pytest.fixture(scope="module", autouse=True)
-def one_thread():
-    """Tensors this small gain nothing from more, and tests beside these would wait for them."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 def is_one_graph(found):

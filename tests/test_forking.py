@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
 import textwrap
-from pathlib import Path
 
 import pytest
-from conftest import HAS_GPU
 
-import gfxgraph
+from tests.helpers.devices import HAS_GPU
+from tests.helpers.processes import python
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="this system cannot fork")
 on_the_emulated_device = pytest.mark.skipif(HAS_GPU, reason="a child cannot use a GPU")
@@ -54,16 +51,7 @@ _BEGINNING = """
 
 def run(program: str) -> str:
     """What ``program`` prints, run in a process of its own."""
-    text = textwrap.dedent(_BEGINNING) + textwrap.dedent(program)
-    source = str(Path(gfxgraph.__file__).parents[1])
-    done = subprocess.run(
-        [sys.executable, "-c", text],
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=False,
-        env={**os.environ, "PYTHONPATH": source},
-    )
+    done = python("-c", textwrap.dedent(_BEGINNING) + textwrap.dedent(program))
     print(done.stderr[-6000:])  # the stacks of a child that stood still
     assert done.returncode == 0
     return done.stdout.strip()

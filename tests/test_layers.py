@@ -8,7 +8,9 @@ from pathlib import Path
 
 import pytest
 
-SOURCE = Path(__file__).parents[1] / "src" / "gfxgraph"
+from tests.helpers.paths import ROOT
+
+SOURCE = ROOT / "src" / "gfxgraph"
 
 # From the top down. The picture and the reasons: docs/architecture.md.
 LAYERS = [

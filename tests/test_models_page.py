@@ -5,18 +5,14 @@ from __future__ import annotations
 import json
 import re
 import shutil
-import sys
 from pathlib import Path
 
 import pytest
 import torch
 
-ROOT = Path(__file__).parents[1]
-RESULTS = ROOT / "benchmarks" / "results"
-sys.path.insert(0, str(ROOT / "benchmarks"))
-
-import models_table  # noqa: E402
-from models import shortened  # noqa: E402
+from benchmarks.lib.report import shortened
+from benchmarks.tables import models as models_table
+from tests.helpers.paths import RESULTS
 
 SECTIONS = {
     "models.json": "## timm",
@@ -84,7 +80,7 @@ def page_of(folder: Path, **files) -> str:
 
 def test_the_page_is_what_the_results_make():
     assert models_table.PAGE.read_text(encoding="utf-8") == models_table.page(RESULTS), (
-        "run PYTHONPATH=src python3 benchmarks/models_table.py"
+        "run PYTHONPATH=src python3 -m benchmarks.tables models"
     )
 
 
@@ -156,7 +152,7 @@ def test_files_are_named_from_their_package_on():
 @pytest.fixture
 def decode():
     pytest.importorskip("transformers")
-    import decode
+    from benchmarks.runs import decode
 
     return decode
 

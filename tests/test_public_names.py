@@ -5,13 +5,12 @@ from __future__ import annotations
 import ast
 import importlib
 import inspect
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 import gfxgraph
+from tests.helpers.processes import printed
 
 
 def seen_by_type_checkers():
@@ -27,10 +26,7 @@ def seen_by_type_checkers():
 
 def test_dir_lists_every_public_name_before_any_is_used():
     code = "import gfxgraph; print(set(gfxgraph.__all__) - set(dir(gfxgraph)))"
-    done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, timeout=100, check=True
-    )
-    assert done.stdout == "set()\n"
+    assert printed(code) == "set()"
 
 
 def test_each_public_name_is_there():

@@ -3,21 +3,17 @@
 from __future__ import annotations
 
 import re
-import sys
-from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).parents[1]
-sys.path.insert(0, str(ROOT / "benchmarks"))
-
-import table  # noqa: E402
+from benchmarks.tables import readme
+from tests.helpers.paths import ROOT
 
 README = (ROOT / "README.md").read_text()
 
 
 def test_the_figures_are_those_of_the_results():
-    assert table.rewritten(README) == README
+    assert readme.page(README) == README
 
 
 @pytest.mark.parametrize("example", re.findall(r"```python\n(.*?)```", README, re.DOTALL))

@@ -7,13 +7,12 @@ import logging
 import os
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
-import gfxgraph
 from gfxgraph.errors import SettingError
 from gfxgraph.settings import Settings, from_environment
+from tests.helpers.processes import python
 
 
 def test_an_empty_environment_gives_the_defaults():
@@ -59,13 +58,7 @@ def test_a_malformed_value_is_an_error_that_names_the_variable(name, value, take
     [({"GFXGRAPH_VRAM_CAP": "80%"}, True), ({"GFXGRAPH": "yes"}, False)],
 )
 def test_importing_asks_for_the_switch_alone(environment, imported):
-    child = subprocess.run(
-        [sys.executable, "-c", "import gfxgraph"],
-        env=os.environ | environment,
-        capture_output=True,
-        text=True,
-        timeout=100,
-    )
+    child = python("-c", "import gfxgraph", **environment)
     assert (child.returncode == 0) == imported
     assert imported or "SettingError: GFXGRAPH='yes'" in child.stderr
 
@@ -76,14 +69,8 @@ MALFORMED = [
 ]
 
 
-def command(*args, how=("-m", "gfxgraph"), **environment):
-    return subprocess.run(
-        [sys.executable, *how, *args],
-        env=os.environ | environment,
-        capture_output=True,
-        text=True,
-        timeout=100,
-    )
+def command(*args, **environment):
+    return python("-m", "gfxgraph", *args, **environment)
 
 
 @pytest.mark.parametrize("environment", MALFORMED)
@@ -108,8 +95,7 @@ def test_other_commands_say_a_malformed_setting_in_a_line(args, environment):
 def test_the_installed_command_does_so_too(tmp_path):
     script = tmp_path / "gfxgraph"
     script.write_text("from gfxgraph.cli import app\napp()\n")  # as pip writes it
-    source = str(Path(gfxgraph.__file__).parents[1])
-    done = command("env", how=[script], GFXGRAPH="bogus", PYTHONPATH=source)
+    done = python(script, "env", GFXGRAPH="bogus")
     assert done.returncode == 2 and done.stderr.startswith("Error: GFXGRAPH='bogus'")
 
 

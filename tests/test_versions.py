@@ -12,11 +12,10 @@ from pathlib import Path
 import pytest
 
 import gfxgraph
-
-ROOT = Path(__file__).parents[1]
-sys.path.insert(0, str(ROOT / "benchmarks"))
-
-import versions  # noqa: E402
+from benchmarks.runs import versions
+from benchmarks.tables import versions as table
+from tests.helpers.paths import RESULTS, ROOT, SOURCE
+from tests.helpers.processes import python
 
 ROW = {
     "torch": "2.9.1+cu128",
@@ -36,13 +35,7 @@ def with_torch(version: str, folder: Path, *command: str) -> subprocess.Complete
     package = folder / "torch"
     package.mkdir()
     (package / "__init__.py").write_text(f"__version__ = {version!r}\n")
-    paths = [str(folder), str(Path(gfxgraph.__file__).parents[1])]
-    return subprocess.run(
-        [sys.executable, *command],
-        capture_output=True,
-        text=True,
-        env=os.environ | {"PYTHONPATH": os.pathsep.join(paths)},
-    )
+    return python(*command, PYTHONPATH=os.pathsep.join((str(folder), SOURCE)))
 
 
 @pytest.mark.parametrize("version", ["2.7.1", "2.7.1+rocm6.3", "2.6.0a0+git1234", "1.13.1"])
@@ -75,18 +68,18 @@ def test_the_command_says_it_without_a_traceback(tmp_path):
 
 
 def test_all_places_name_the_same_oldest_torch():
-    assert versions.oldest_torch() == gfxgraph._OLDEST_TORCH == "2.8"
+    assert table.oldest_torch() == gfxgraph._OLDEST_TORCH == "2.8"
     assert "torch 2.8 or newer" in (ROOT / "README.md").read_text()
 
 
 def test_the_page_is_what_the_results_say():
-    rows = json.loads(versions.RESULTS.read_text())
-    assert versions.page(rows) == versions.PAGE.read_text()
+    rows = json.loads((RESULTS / "torch_versions.json").read_text())
+    assert table.page(rows) == table.PAGE.read_text()
     assert rows == sorted(rows, key=versions.in_order)
 
 
 def test_no_recorded_run_failed_or_was_empty():
-    for row in json.loads(versions.RESULTS.read_text()):
+    for row in json.loads((RESULTS / "torch_versions.json").read_text()):
         assert row["failed"] == 0 and row["passed"] > 0, row
 
 
@@ -98,7 +91,7 @@ def test_a_new_result_takes_the_place_of_that_of_the_same_versions():
 
 def test_the_core_is_made_of_files_that_exist():
     for name in versions.CORE:
-        assert (ROOT / f"tests/test_{name}.py").exists(), name
+        assert (ROOT / "tests" / name).is_file(), name
 
 
 def test_counts_are_those_of_pytest(tmp_path):

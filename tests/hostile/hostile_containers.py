@@ -9,7 +9,8 @@ import types
 from typing import Any, NamedTuple
 
 import torch
-from hostile_twins import DEVICE, t
+
+from tests.hostile.hostile_twins import DEVICE, t
 
 
 class Pair(NamedTuple):

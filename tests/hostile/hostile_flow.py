@@ -8,7 +8,8 @@ from types import SimpleNamespace
 from typing import Any
 
 import torch
-from hostile_twins import DEVICE
+
+from tests.hostile.hostile_twins import DEVICE
 
 
 def _while(x: Any) -> Any:

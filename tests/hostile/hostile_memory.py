@@ -7,7 +7,8 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
-from hostile_twins import DEVICE, t
+
+from tests.hostile.hostile_twins import DEVICE, t
 
 # Functions of two matrices of one shape; each runs with every arrangement below.
 FUNCTIONS: dict[str, Any] = {

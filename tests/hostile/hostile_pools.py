@@ -6,7 +6,8 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
-from hostile_twins import DEVICE, t
+
+from tests.hostile.hostile_twins import DEVICE, t
 
 _SIZES = (1, 3, 2, 4, 5, 8, 1, 7)
 

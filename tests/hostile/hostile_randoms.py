@@ -9,7 +9,8 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
-from hostile_twins import DEVICE
+
+from tests.hostile.hostile_twins import DEVICE
 
 try:
     import numpy

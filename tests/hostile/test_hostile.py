@@ -7,17 +7,17 @@ from typing import Any
 
 import pytest
 import torch
-from hostile_containers import CONTAINERS, KEYS
-from hostile_flow import PURE
-from hostile_flow import STATEFUL as FLOW_STATEFUL
-from hostile_memory import ARRANGEMENTS, FUNCTIONS, LAYOUT_CALLS, LAYOUTS, Caches
-from hostile_pools import ROWS, rows
-from hostile_pools import STATEFUL as POOL_STATEFUL
-from hostile_randoms import STATEFUL as RANDOM
-from hostile_twins import Shown, differs, one, seen, silent_differences, t, two
-from hostile_written import SETTINGS, WRITTEN, settings_kept
 
 import gfxgraph
+from tests.hostile.hostile_containers import CONTAINERS, KEYS
+from tests.hostile.hostile_flow import PURE
+from tests.hostile.hostile_flow import STATEFUL as FLOW_STATEFUL
+from tests.hostile.hostile_memory import ARRANGEMENTS, FUNCTIONS, LAYOUT_CALLS, LAYOUTS, Caches
+from tests.hostile.hostile_pools import ROWS, rows
+from tests.hostile.hostile_pools import STATEFUL as POOL_STATEFUL
+from tests.hostile.hostile_randoms import STATEFUL as RANDOM
+from tests.hostile.hostile_twins import Shown, differs, one, seen, silent_differences, t, two
+from tests.hostile.hostile_written import SETTINGS, WRITTEN, settings_kept
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 

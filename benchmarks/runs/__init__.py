@@ -1,0 +1,1 @@
+"""The measurements, each a program: ``PYTHONPATH=src python3 -m benchmarks.runs.NAME --help``."""

@@ -1,0 +1,42 @@
+"""The source-only rules find their own bad example, and not their good one."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from gfxgraph.analyze.lint import LINT_RULES, lint
+from gfxgraph.errors import ArgumentError
+from tests.helpers.command import gfxgraph_command
+
+EXAMPLES = [rule for rule in LINT_RULES.values() if rule.bad]
+
+
+def found(tmp_path, source, name="example.py"):
+    (tmp_path / name).write_text(source)
+    return [finding.rule for finding in lint([tmp_path])]
+
+
+@pytest.mark.parametrize("rule", EXAMPLES, ids=lambda rule: rule.id)
+def test_a_rule_finds_its_bad_example(tmp_path, rule):
+    assert rule.id in found(tmp_path, rule.bad)
+
+
+@pytest.mark.parametrize("rule", EXAMPLES, ids=lambda rule: rule.id)
+def test_a_rule_does_not_find_its_good_example(tmp_path, rule):
+    assert rule.id not in found(tmp_path, rule.good)
+
+
+def test_the_command_tells_by_its_status(tmp_path):
+    (tmp_path / "bad.py").write_text(LINT_RULES["triton-unclamped-offset"].bad)
+    result = gfxgraph_command("lint", tmp_path, "--json")
+    assert result.exit_code == 1
+    assert json.loads(result.output)[0]["rule"] == "triton-unclamped-offset"
+    (tmp_path / "bad.py").write_text("x = 1\n")
+    assert gfxgraph_command("lint", tmp_path).exit_code == 0
+
+
+def test_a_path_that_is_not_there_is_refused(tmp_path):
+    with pytest.raises(ArgumentError):
+        lint([tmp_path / "nowhere"])

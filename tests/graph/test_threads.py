@@ -1,0 +1,387 @@
+"""Threads that call, capture and release the same graphs at once get their own results."""
+
+from __future__ import annotations
+
+import _thread
+import json
+import queue
+import sys
+import textwrap
+import threading
+
+import pytest
+import torch
+
+import gfxgraph
+from gfxgraph.device import current_device, generator_state
+from gfxgraph.graph.locks import CAPTURING, LOCK
+from tests.helpers.paths import ROOT
+from tests.helpers.processes import python
+
+
+def in_thread(function):
+    """Call ``function`` in a thread that waits for it: to start one is a reason against a graph.
+
+    So is work that is handed to a pool, or a message in a queue; a bare lock is none.
+    """
+    begin, done = _thread.allocate_lock(), _thread.allocate_lock()
+    begin.acquire(), done.acquire()
+
+    def work() -> None:
+        while begin.acquire():
+            function()
+            done.release()
+
+    def call() -> None:
+        begin.release()
+        if not done.acquire(timeout=60):
+            raise TimeoutError
+
+    threading.Thread(target=work, daemon=True).start()
+    return call
+
+
+def masked(x):
+    return x[x > 0].sum() + x
+
+
+# ---- all at once
+
+
+CASES = "plain,views,mask,item,items,bucketed,in place,in place and branching,state"
+CASES += ",state and branching,generator,pool,conditional"
+
+
+@pytest.mark.parametrize(
+    ("names", "all_replay"),
+    [
+        (f"{CASES},generator and branching,instances", True),
+        # A draw from everybody's generator in the middle of a capture refuses that capture.
+        (f"{CASES},default generator", False),
+    ],
+)
+def test_a_short_run_of_the_stress_program_finds_nothing(tmp_path, names, all_replay):
+    report = tmp_path / "report.json"
+    done = python(
+        *("-m", "benchmarks.runs.stress_threads"),
+        *("--threads", "4", "--calls", "6000", "--reset", "0.002", "--only", names),
+        *("--json", report),
+        cwd=ROOT,
+    )
+    assert done.returncode == 0, done.stderr[-4000:]
+    found = json.loads(report.read_text())
+    assert (found["wrong"], found["errors"], found["standstills"]) == (0, 0, 0)
+    assert found["calls"] == 6000 and found["replays"] > 300 and found["resets"] > 5
+    for name in CASES.split(",") if all_replay else ():
+        assert found["by case"][name]["replays"], name
+
+
+# ---- another path of a live tree
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("written", [False, True])
+def test_replays_go_on_while_another_path_is_captured(device, written):
+    """In the middle of its warm-up and of its comparison other threads replay the first path."""
+
+    def fn(x, total):
+        if written:
+            total.add_(x)
+        inside()
+        return x * 2 + total if x.sum() > 0 else x[x < -1].sum() - x + total
+
+    def inside() -> None:
+        if not armed.is_set() or threading.current_thread() is not threading.main_thread():
+            return
+        if not LOCK._is_owned():  # in the capture itself the others wait
+            replay_in_thread()
+
+    def replay() -> None:
+        with torch.no_grad():
+            for value in (3.0, 5.0):
+                x, total = torch.full((4,), value, device=device), torch.ones(4, device=device)
+                result = graph(x, total).tolist()
+                right = 3 * value + 1 if written else 2 * value + 1
+                others.put(result == [right] * 4 and total.tolist() == [right - 2 * value] * 4)
+
+    armed, others = threading.Event(), queue.SimpleQueue()  # not what a capture takes for state
+    replay_in_thread = in_thread(replay)
+    graph = gfxgraph.graphed(fn)
+    for _ in range(3):
+        graph(torch.ones(4, device=device), torch.zeros(4, device=device))
+    armed.set()
+    x = torch.tensor([-1.0, -2.0, -3.0, 0.5], device=device)
+    for n in range(3):
+        total = torch.zeros(4, device=device)
+        expected = x[x < -1].sum() - x + (x if written else 0)
+        torch.testing.assert_close(graph(x, total), expected)
+        torch.testing.assert_close(total, x if written else torch.zeros(4, device=device))
+        assert n or others.qsize() > 4  # in the call itself, and while its path was captured
+    assert all(others.get() for _ in range(others.qsize()))
+    assert not graph.stats().fallbacks and graph.stats().graphs[0].paths == 2
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("run", range(1, 5))
+def test_a_tree_that_is_released_while_a_path_is_added_is_no_reason_to_run_eagerly(device, run):
+    """It is released in the middle of one of the runs that adding a path takes."""
+
+    def fn(x):
+        if runs.qsize():
+            count_in_thread()
+        return x * 2 if x.sum() > 0 else -x
+
+    def count() -> None:
+        runs.get()
+        if runs.empty():
+            graph.reset()
+
+    runs = queue.SimpleQueue()
+    count_in_thread = in_thread(count)
+    graph = gfxgraph.graphed(fn)
+    x = torch.ones(3, device=device)
+    graph(x), graph(x)
+    graph_pool = next(iter(graph._dispatcher.builder.graph_pools.values()))
+    for _ in range(run):
+        runs.put(None)
+    assert graph(-x).tolist() == [1.0] * 3
+    assert runs.empty() and not graph.stats().fallbacks
+    assert graph_pool.graphs == 0  # counted once, whatever was released meanwhile
+    for _ in range(2):
+        assert graph(x).tolist() == [2.0] * 3 and graph(-x).tolist() == [1.0] * 3
+    assert graph.stats().replays == 2 and not graph.stats().fallbacks
+
+
+@torch.no_grad()
+def test_a_failed_path_is_not_left_in_the_tree(device, monkeypatch):
+    graph = gfxgraph.graphed(lambda x: x * 2 if x.sum() > 0 else -x)
+    x = torch.ones(3, device=device)
+    graph(x), graph(x)
+
+    def differs(*args, **kwargs):
+        raise gfxgraph.errors.VerificationError("seen to differ")
+
+    from gfxgraph.graph import capture
+
+    monkeypatch.setattr(capture, "_verify_first_replay", differs)
+    assert graph(-x).tolist() == [1.0] * 3
+    assert graph.stats().graphs[0].paths == 1
+    monkeypatch.undo()
+    assert graph(-x).tolist() == [1.0] * 3 == graph(-x).tolist()
+    assert graph.stats().graphs[0].paths == 2
+
+
+@torch.no_grad()
+def test_what_is_recorded_again_is_recorded_with_the_arguments(device):
+    """Not with what other graphs have left in the memory that is shared for static inputs."""
+    name = "gfxgraph_test_threads::positive"
+    if not hasattr(torch.ops.gfxgraph_test_threads, "positive"):
+
+        @torch.library.custom_op(name, mutates_args=())
+        def positive(x: torch.Tensor) -> torch.Tensor:
+            if x.sum().item() <= 0:  # a capture fails here, so it becomes a step of the host
+                raise ValueError("not positive")
+            return x + 1
+
+    branches = {
+        "double": lambda x: x * 2,
+        "checked": lambda x: torch.ops.gfxgraph_test_threads.positive(x) * 2,
+    }
+    graph = gfxgraph.ConditionalGraph()
+    for branch, fn in branches.items():
+        graph.add_branch(branch, fn)
+    x = torch.ones(2, 3, device=device)
+    for _ in range(2):
+        assert torch.equal(graph.run("double", -x), -x * 2)
+    for _ in range(3):
+        assert torch.equal(graph.run("checked", x), (x + 1) * 2)
+    assert graph.failed_branches == {} and graph.stats()["checked"].replays == 2
+
+
+# ---- locks
+
+
+def test_the_state_of_a_generator_is_asked_without_a_standstill():
+    """A collection begins while the state is made, and another thread asks the same generator."""
+    program = """
+        import faulthandler, gc, sys, threading, torch
+        from gfxgraph.device import current_device, generator_state
+
+        faulthandler.dump_traceback_later(60, exit=True)
+        device = current_device()
+        generators = [torch.Generator(device.type), None]
+        met = set()
+
+        def state(generator):
+            if generator is None:
+                return device.rng_state(0)
+            return generator_state(generator)
+
+        def collecting(phase, info):
+            frame = sys._getframe(1)
+            if phase == "start" and frame.f_code.co_name == "generator_state":
+                asked = current[0]
+                get = asked.get_state if asked is not None else lambda: device.rng_state(0)
+                thread = threading.Thread(target=get)
+                thread.start()
+                thread.join()
+                met.add(asked is None)
+
+        gc.callbacks.append(collecting)
+        current = []
+        for generator in generators:
+            current[:] = [generator]
+            kept = [state(generator) for _ in range(4000)]
+            restored = state(generator)
+            assert torch.equal(kept[0], restored)
+        print(len(met))
+    """
+    done = python("-c", textwrap.dedent(program))
+    assert done.returncode == 0, done.stderr[-3000:]
+    if sys.version_info < (3, 12):  # later ones begin no collection there
+        assert done.stdout.strip() == "2"
+
+
+def test_the_state_that_is_asked_is_the_state(device):
+    get = torch.get_rng_state if device == "cpu" else torch.cuda.get_rng_state
+    generator = torch.Generator(device).manual_seed(3)
+    for _ in range(2):
+        assert torch.equal(current_device().rng_state(0), get())
+        assert torch.equal(generator_state(generator), generator.get_state())
+        torch.rand(5, device=device), torch.rand(5, device=device, generator=generator)
+
+
+@torch.no_grad()
+def test_an_engine_is_asked_for_its_counts_while_another_thread_waits_to_release_it(device):
+    """As a finalizer may do that runs in the middle of a capture."""
+    graph = gfxgraph.graphed(masked)
+    graph(torch.ones(3, device=device)), graph(torch.ones(3, device=device))
+    with LOCK:
+        thread = threading.Thread(target=graph.reset)
+        thread.start()
+        thread.join(0.2)  # it waits for LOCK
+        answered = threading.Event()
+
+        def ask() -> None:
+            graph.stats()
+            answered.set()
+
+        asking = threading.Thread(target=ask)
+        asking.start()
+        assert answered.wait(30)
+    thread.join()
+    asking.join()
+    assert not graph.stats().graphs
+
+
+@torch.no_grad()
+def test_a_callable_that_goes_while_another_thread_captures_waits_for_nothing(device):
+    graph = gfxgraph.graphed(masked)
+    graph(torch.ones(3, device=device)), graph(torch.ones(3, device=device))
+    graph_pool = next(iter(graph._dispatcher.builder.graph_pools.values()))
+    held, done = threading.Event(), threading.Event()
+
+    def hold() -> None:
+        with CAPTURING, LOCK:
+            held.set()
+            done.wait(60)
+
+    thread = threading.Thread(target=hold)
+    thread.start()
+    held.wait()
+    del graph  # in a thread that may hold what the other one needs
+    assert graph_pool.graphs == 1
+    done.set()
+    thread.join()
+    other = gfxgraph.graphed(lambda x: x + 1)
+    other(torch.ones(3, device=device))  # a capture releases what had to wait
+    assert graph_pool.graphs == 0
+
+
+@torch.no_grad()
+def test_threads_with_streams_of_their_own_follow_one_another(device):
+    """A capture does not make the pool forget the stream of a replay that is still under way."""
+    graph = gfxgraph.graphed(masked)
+    x = torch.ones(3, device=device)
+    graph(x), graph(x)
+    graph_pool = next(iter(graph._dispatcher.builder.graph_pools.values()))
+    followed: list[bool] = []
+    sync_to = graph_pool.sync_to
+
+    def seen(stream: int) -> None:
+        followed.append(LOCK._is_owned())
+        sync_to(stream)
+
+    graph_pool.sync_to = seen
+    for n in range(3):
+        graph(torch.ones(4 + n, device=device) - n)
+    assert followed and all(followed)
+    assert graph_pool.last_stream == current_device().stream_id(0)
+
+
+@torch.no_grad()
+def test_no_write_of_another_thread_is_lost_while_a_function_is_captured(device):
+    total = torch.zeros(1, device=device)
+
+    def fn(x):
+        total.add_(1)
+        return x * 2
+
+    graph = gfxgraph.graphed(fn)
+
+    def work(size: int) -> None:
+        with torch.no_grad():
+            for _ in range(40):
+                for n in (size, size + 1):
+                    graph(torch.ones(n, device=device))
+
+    threads = [threading.Thread(target=work, args=(size,)) for size in (1, 1, 3, 3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert total.item() == 4 * 80
+    assert graph.stats().captures >= 1 and graph.stats().replays > 0
+
+
+FIRST_CALLS = """
+import threading, traceback
+import torch, gfxgraph
+
+def reads(x):
+    return (x[x > 0].sum() + x).relu()
+
+def prints(x):
+    print("x")
+    return x + 1
+
+def listens(x):
+    with gfxgraph.compile_log():
+        gfxgraph.graphed(reads)(x)
+
+uses = [
+    listens,
+    lambda x: gfxgraph.verify(gfxgraph.graphed(reads), x),
+    lambda x: gfxgraph.check(prints, x),
+    lambda x: gfxgraph.graphed(reads)(x),
+]
+
+def work(n):
+    try:
+        uses[n % 4](torch.ones(2, 4))
+    except BaseException as error:
+        failed.append(error)
+        traceback.print_exc()
+
+failed = []
+threads = [threading.Thread(target=work, args=(n,)) for n in range(8)]
+for thread in threads: thread.start()
+for thread in threads: thread.join()
+print("failed", len(failed))
+"""
+
+
+def test_modules_that_another_thread_is_importing_are_not_used_half_made():
+    """torch._dynamo and numpy.random are imported by the first thread that needs them."""
+    done = python("-c", FIRST_CALLS)
+    assert "failed 0" in done.stdout, done.stderr[-3000:]
