@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import gc
 import inspect
@@ -346,3 +347,21 @@ def test_what_another_thread_compiles_under_a_mode_of_ours_is_compiled(device):
         thread.start()
         thread.join()
     assert len(compiled) == 1 and results[0].tolist() == [2.0, 2.0]
+
+
+def test_a_replay_does_not_pass_by_a_mode_of_ours(device):
+    class Mode(ThreadDispatchMode):
+        def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+            seen.append(func)
+            return func(*args, **(kwargs or {}))
+
+    seen = []
+    fast, x = gfxgraph.graphed(lambda x: x * 2), torch.ones(2, device=device)
+    with torch.no_grad():
+        for _ in range(3):
+            fast(x)
+        for depth in (1, 2):
+            with Mode(), Mode() if depth == 2 else contextlib.nullcontext():
+                fast(x)
+        fast(x)
+    assert len(seen) >= 2 and fast.stats().replays == 3

@@ -65,11 +65,19 @@ class ThreadDispatchMode(TorchDispatchMode):
     def __enter__(self: Mode) -> Mode:
         step_aside()
         dispatch_stack._push_mode(self)
+        _tell_guards(True)
         return self
 
     def __exit__(self, *exc_info: object) -> None:
         dispatch_stack._pop_mode(getattr(self, "_mode_key", None))
+        _tell_guards(bool(torch._C._len_torch_dispatch_stack()))
         step_back()
+
+
+# A flag of this thread, by which torch's TensorGuards see a dispatch mode from 2.10 on.
+_tell_guards: Callable[[bool], object] = getattr(
+    torch._C._dynamo.guards, "set_is_in_mode_without_ignore_compile_internals", lambda is_in: None
+)
 
 
 class HiddenFunctionMode(TorchFunctionMode):
