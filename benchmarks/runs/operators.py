@@ -166,9 +166,9 @@ class Bench:
     """
 
     def __init__(self, device: str) -> None:
+        from gfxgraph import BridgedCUDAGraph
         from gfxgraph.device import current_device
         from gfxgraph.graph.compare import difference
-        from gfxgraph.graph.native import BridgedCUDAGraph
 
         self.type = device
         self.difference = difference
@@ -211,7 +211,7 @@ class Bench:
             gc.enable()
         return graph, results
 
-    def fast_path(
+    def refusal(
         self, call: Callable[[], Any], watch: AbstractContextManager[Any] | None = None
     ) -> str | None:
         """Why ``call`` cannot be captured; ``None`` if it can."""
@@ -301,7 +301,7 @@ def measure(
     found: dict[str, Any] = {}
     inputs = Inputs(tensors)
     if cold:
-        found["cold"] = bench.fast_path(call) or "captures"
+        found["cold"] = bench.refusal(call) or "captures"
         inputs.restore()
     state = bench.device.rng_state(0)
     trace = Trace(bench.type)
@@ -332,7 +332,7 @@ def measure(
     del eager
     inputs.restore()
     blame = Trace(bench.type, bench.broken)
-    found["again"] = bench.fast_path(call, blame)
+    found["again"] = bench.refusal(call, blame)
     found["blame"] = blame.raised
     inputs.restore()
     found["sync"] = bench.synchronizing_operator(call)
@@ -835,11 +835,11 @@ def cold_case(connection: Connection, name: str, device: str) -> None:
             call = families(device)[name]()
             bench.synchronize()
             blame = Trace(device, bench.broken)
-            found["cold"] = bench.fast_path(call, blame) or "captures"
+            found["cold"] = bench.refusal(call, blame) or "captures"
             found["blame"] = blame.raised
             call()
             bench.synchronize()
-            found["warm"] = bench.fast_path(call) or "captures"
+            found["warm"] = bench.refusal(call) or "captures"
     except Exception as error:
         found["error"] = one_line(error)
     connection.send(found)
