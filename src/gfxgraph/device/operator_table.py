@@ -1,8 +1,8 @@
 """Which ATen operators stream capture takes, as measured on a GPU.
 
 ``operators.json`` beside this file lists the operators that do not simply capture: the outcome, and
-the condition on the arguments. ``benchmarks/runs/operators.py`` makes it from a run on a GPU. Copies
-between host and device are decided here, from the devices of the arguments.
+the condition on the arguments. ``benchmarks/runs/operators.py`` makes it from a run on a GPU.
+Copies between host and device are decided here, from the devices of the arguments.
 """
 
 from __future__ import annotations
