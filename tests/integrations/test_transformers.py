@@ -86,7 +86,7 @@ REFUSED = {
         "Lfm2Config",
         {**SMALL, "layer_types": ["conv", "full_attention"], "block_ff_dim": 96},
     ),
-    "prepare_inputs_for_generation is its own": (
+    "overrides prepare_inputs_for_generation": (
         "MambaConfig",
         {"vocab_size": VOCABULARY, "hidden_size": 64, "num_hidden_layers": 2},
     ),
@@ -217,7 +217,7 @@ def test_a_model_that_decodes_in_its_own_way_is_answered_by_generate(device):
     ids, mask = prompt(device)
     got = generate(ids, mask, max_new_tokens=8)
     assert (got[:, ids.shape[1] :] < 5).all()
-    assert "_update_model_kwargs_for_generation is its own" in next(
+    assert "overrides _update_model_kwargs_for_generation" in next(
         iter(generate.stats().fallbacks)
     )
 
