@@ -145,7 +145,9 @@ class Dispatcher:
         for entry in self._others:
             result = entry.fast_path(fn, args, kwargs)
             if result is not NO_MATCH:
-                self.entries.promote(entry)
+                with self.entries.lock:  # what entries.promote() does, without its weak reference
+                    self.entries.move_to_front(entry)
+                    self._order_changed()
                 return result
         if is_inside_gfxgraph():  # inside the graph of a caller: its graph includes our work
             return fn(*args, **kwargs)

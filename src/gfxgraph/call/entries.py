@@ -159,9 +159,14 @@ class Entries:
     def promote(self, entry: Entry | Refusal) -> None:
         """Try ``entry`` first from now on."""
         with self.lock:
-            self._clock += 1
-            entry.used = self._clock
-            self._set_order((entry, *(e for e in self.order if e is not entry))[:_TRIED])
+            self.move_to_front(entry)
+            self._set_order(self.order)
+
+    def move_to_front(self, entry: Entry | Refusal) -> None:
+        """Change :attr:`order` alone: the caller holds the lock, and tells the dispatcher."""
+        self._clock += 1
+        entry.used = self._clock
+        self.order = (entry, *(e for e in self.order if e is not entry))[:_TRIED]
 
     def tick(self) -> int:
         """The number of what happens now."""
