@@ -19,7 +19,6 @@ from __future__ import annotations
 
 import logging
 import sys
-import threading
 import weakref
 from collections.abc import Callable
 from pathlib import Path
@@ -30,6 +29,7 @@ import torch
 from torch._guards import CompileContext
 
 from ..dynamo import frames_compiled
+from ..forking import new_lock
 from ..interpose.patch import intercept
 from ..stats import log, tally
 
@@ -38,7 +38,7 @@ __all__ = ["RngGuard", "guard_rng", "on_compile_in_capture", "tell_if_compiled"]
 # What stands for the state that was not saved; a real one has 16 bytes.
 _NOT_SAVED = torch.empty(0, dtype=torch.uint8)
 
-_lock = threading.RLock()
+_lock = new_lock()
 _guards: set[RngGuard] = set()
 _reported: weakref.WeakSet[CompileContext] = weakref.WeakSet()
 _logged: set[str] = set()
