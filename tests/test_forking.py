@@ -193,3 +193,42 @@ def test_on_a_gpu_the_error_of_torch_comes_at_once():
         thread.join()
     """
     assert run(program) == "(True, True)"
+
+
+@on_the_emulated_device
+def test_no_lock_of_a_module_is_held_in_a_child():
+    program = """
+        import gfxgraph.compiling.log, gfxgraph.compiling.vendor
+        for name in gfxgraph.__all__:
+            getattr(gfxgraph, name)
+        gfxgraph.graphed(masked)(torch.ones(3, device=device))
+        kinds = type(threading.Lock()), type(threading.RLock())
+        locks = {
+            f"{module}.{name}": lock
+            for module in list(sys.modules) if module.partition(".")[0] == "gfxgraph"
+            for name, lock in vars(sys.modules[module]).items() if type(lock) in kinds
+        }
+        del locks["gfxgraph.interpose.patch._lock"]  # fork() waits for that one
+        held, done = threading.Event(), threading.Event()
+
+        def hold():
+            for lock in locks.values():
+                lock.acquire()
+            held.set()
+            done.wait()
+            for lock in locks.values():
+                lock.release()
+
+        thread = threading.Thread(target=hold)
+        thread.start()
+        held.wait()
+
+        def work():
+            return [name for name, lock in locks.items() if not lock.acquire(timeout=1)]
+
+        said = in_child(work)
+        done.set()
+        thread.join()
+        print(len(locks) > 6, said)
+    """
+    assert run(program) == "True fine"

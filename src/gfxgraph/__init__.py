@@ -10,13 +10,13 @@ from __future__ import annotations
 
 import re
 import sys
-import threading
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
 
 from . import errors, settings
+from .forking import new_lock
 from .stats import Stats, tally
 
 if TYPE_CHECKING:
@@ -89,7 +89,7 @@ _LAZY = {
 }
 
 # Threads that import modules of one package at once may get a _DeadlockError from Python.
-_importing = threading.RLock()
+_importing = new_lock()
 
 __all__ = [
     "BreakReport",

@@ -217,9 +217,7 @@ def test_a_model_that_decodes_in_its_own_way_is_answered_by_generate(device):
     ids, mask = prompt(device)
     got = generate(ids, mask, max_new_tokens=8)
     assert (got[:, ids.shape[1] :] < 5).all()
-    assert "overrides _update_model_kwargs_for_generation" in next(
-        iter(generate.stats().fallbacks)
-    )
+    assert "overrides _update_model_kwargs_for_generation" in next(iter(generate.stats().fallbacks))
 
 
 def test_experts_that_are_picked_on_the_host_are_answered_by_generate(device):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import threading
 import time
 from typing import Any, TypedDict, cast
 
@@ -14,6 +13,7 @@ from ..call import validation
 from ..compiling.rng import RngGuard, guard_rng
 from ..device import current_device
 from ..errors import ArgumentError, GfxGraphError
+from ..forking import new_lock
 from ..graph.native import NativeGraph
 from ..interpose.patch import Claim, override
 from ..stats import configure_log, log, tally
@@ -22,7 +22,7 @@ from .graph import BridgedCUDAGraph
 
 __all__ = ["HealthCheck", "disable", "enable", "health_check", "is_enabled"]
 
-_lock = threading.Lock()
+_lock = new_lock()
 _claims: list[Claim | RngGuard] = []
 
 

@@ -19,6 +19,7 @@ import torch
 
 from ..device import generator_state
 from ..errors import ArgumentError
+from ..forking import new_lock
 from ..graph.compare import Tolerance, difference
 from ..graph.locks import CAPTURING, LOCK, inside_gfxgraph
 from .entry import Entry, Refusal
@@ -50,7 +51,7 @@ class Holder(Protocol):
         """Comparing was turned on or off."""
 
 
-_lock = threading.Lock()
+_lock = new_lock()
 _holders: weakref.WeakSet[Holder] = weakref.WeakSet()
 _every = 0
 

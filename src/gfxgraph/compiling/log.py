@@ -28,6 +28,7 @@ from rich.console import Console
 from rich.table import Table
 from torch._guards import CompileContext, TracingContext
 
+from ..forking import new_lock
 from ..interpose.modules import import_whole
 from ..interpose.patch import Claim, find, intercept
 from ..interpose.source import Source, is_the_users, is_users_file, users_line
@@ -167,7 +168,7 @@ def compile_log() -> Iterator[CompileLog]:
 
 Listener = Callable[[Compilation], object]
 
-_lock = threading.RLock()
+_lock = new_lock()
 _listeners: list[Listener] = []
 _claims: dict[str, Claim] = {}
 

@@ -18,7 +18,6 @@ everything else stays preserved.
 from __future__ import annotations
 
 import logging
-import threading
 import weakref
 from collections.abc import Callable
 from types import TracebackType
@@ -27,6 +26,7 @@ from typing import Any
 import torch
 from torch._guards import CompileContext
 
+from ..forking import new_lock
 from ..interpose.dynamo import frames_compiled
 from ..interpose.patch import intercept
 from ..interpose.source import users_line
@@ -37,7 +37,7 @@ __all__ = ["RngGuard", "guard_rng", "on_compile_in_capture", "tell_if_compiled"]
 # Stands for a state that was not saved; a real one has 16 bytes.
 _NOT_SAVED = torch.empty(0, dtype=torch.uint8)
 
-_lock = threading.RLock()
+_lock = new_lock()
 _guards: set[RngGuard] = set()
 _reported: weakref.WeakSet[CompileContext] = weakref.WeakSet()
 _logged: set[str] = set()

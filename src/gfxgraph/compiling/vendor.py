@@ -6,7 +6,6 @@ import functools
 import inspect
 import logging
 import re
-import threading
 import typing
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
@@ -17,6 +16,7 @@ from typing import Any
 import torch
 
 from ..errors import ArgumentError
+from ..forking import new_lock
 from ..stats import log
 
 __all__ = ["vendor_op"]
@@ -34,7 +34,7 @@ class _Registered:
     op: Callable[..., Any]
 
 
-_lock = threading.Lock()
+_lock = new_lock()
 _registered: dict[str, _Registered] = {}
 
 

@@ -25,6 +25,7 @@ from typing import Any
 
 import torch
 
+from ..forking import in_child, new_lock
 from ..interpose.dynamo import frames_compiled, opaque
 from ..record.journal import inside_no_graph
 from ..stats import log
@@ -189,7 +190,21 @@ def executed_now() -> Executed | None:
 
 # ---- who tells
 
+# By thread, as the next one.
 _listeners: dict[int, Executed] = {}
+# How often it is inside.
+_users: dict[int, int] = {}
+
+
+def _keep_own() -> None:
+    """In a child of ``fork()`` the other threads are not there to leave."""
+    ident = threading.get_ident()
+    for table in (_users, _listeners):
+        for other in [key for key in table if key != ident]:
+            del table[other]
+
+
+in_child(_keep_own)
 
 
 def _package(frame: types.FrameType) -> str:
@@ -203,8 +218,7 @@ def _is_closed(frame: types.FrameType) -> bool:
 
 
 if sys.version_info >= (3, 12):
-    _lock = threading.Lock()
-    _users = 0
+    _lock = new_lock()
     _tool: int | None = None
 
     @opaque
@@ -219,10 +233,10 @@ if sys.version_info >= (3, 12):
 
     @contextmanager
     def _started() -> Iterator[None]:
-        global _users, _tool
-        monitoring = sys.monitoring
+        global _tool
+        monitoring, ident = sys.monitoring, threading.get_ident()
         with _lock:
-            _users += 1
+            _users[ident] = _users.get(ident, 0) + 1
             if _tool is None:
                 free = (n for n in (4, 3) if monitoring.get_tool(n) is None)
                 _tool = next(free, None)
@@ -237,7 +251,9 @@ if sys.version_info >= (3, 12):
             yield
         finally:
             with _lock:
-                _users -= 1
+                _users[ident] -= 1
+                if not _users[ident]:
+                    del _users[ident]
                 if not _users and _tool is not None:
                     monitoring.set_events(_tool, 0)
 

@@ -7,7 +7,6 @@
 from __future__ import annotations
 
 import inspect
-import threading
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -18,6 +17,7 @@ from torch import Tensor
 from transformers import GenerationMixin
 
 from ..errors import ArgumentError, CaptureError, VerificationError
+from ..forking import new_lock
 from ..graph.compare import Tolerance, difference
 from ..stats import tally
 from .transformers_decoding import Decoder, Sampling, Session, as_for_decoding
@@ -123,7 +123,7 @@ class Generator:
         self.check_every = check_every
         self.verify = verify
         self.fallback = fallback
-        self._lock = threading.Lock()
+        self._lock = new_lock()
         self.reset()
 
     def reset(self) -> None:

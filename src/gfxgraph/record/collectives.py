@@ -25,6 +25,7 @@ import torch
 from torch import distributed as dist
 
 from ..errors import CaptureError
+from ..forking import new_lock
 from ..interpose.source import Source, users_line
 from .explain import explain
 
@@ -247,7 +248,7 @@ def _name_of_the_users(name: str) -> str:
 
 # Replacements while a thread is observed.
 
-_lock = threading.Lock()
+_lock = new_lock()
 _lookers = 0
 _undo: list[Callable[[], None]] = []
 
