@@ -15,6 +15,7 @@ import itertools
 import os
 import random
 import secrets
+import sys
 import types
 import uuid
 import warnings
@@ -232,8 +233,12 @@ def _position(item: Any, depth: int = 0) -> Any:
             raise _Invisible from None
     else:
         raise _Invisible
-    parts = [_part(part, depth) for part in gc.get_referents(item)]
-    return own, parts
+    referents = gc.get_referents(item)
+    if sys.version_info < (3, 11) and kind in _FRAMES and frame is not None:
+        # Only from 3.11 on a generator refers to what its frame holds.
+        others = (frame.f_globals, frame.f_builtins)
+        referents += [p for p in gc.get_referents(frame) if not any(p is one for one in others)]
+    return own, [_part(part, depth) for part in referents]
 
 
 def _part(part: Any, depth: int) -> Any:
