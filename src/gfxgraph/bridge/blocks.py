@@ -17,7 +17,7 @@ from ..call.buckets.sizes import Buckets, Dims, argument_names
 from ..call.replay import builder
 from ..call.signature import Spec, flatten
 from ..device import current_device
-from ..errors import ArgumentError, CaptureError
+from ..errors import ArgumentError, CaptureError, one_line
 from ..graph.locks import CAPTURING, LOCK, no_garbage_collection
 from ..graph.native import NativeGraph
 from ..graph.rollback import run_and_roll_back
@@ -231,7 +231,7 @@ def _why(error: RuntimeError) -> str:
     """Why a capture failed."""
     where = users_line_of(error)
     place = "" if where.file is None else f"{where}: "
-    return f"capture failed: {place}{type(error).__name__}: {str(error).partition(chr(10))[0]}"
+    return f"capture failed: {place}{one_line(error)}"
 
 
 def _give_up(calls: ObservedCalls, modes: _Modes, reason: str) -> _CallAgain:

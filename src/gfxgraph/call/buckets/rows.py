@@ -18,7 +18,7 @@ from typing import Any, TypeAlias
 import torch
 
 from ...device.operators import outside_of_modes
-from ...errors import CaptureError
+from ...errors import CaptureError, one_line
 from ...graph.compare import Tolerance, difference
 from ...record.numbers import Numbers
 from ...record.reach import Reach
@@ -156,7 +156,7 @@ class Judge:
         try:
             return self.run(self.fn, call)
         except Exception as error:  # made inputs may be none that it takes
-            self._last_error = f"{type(error).__name__}: {str(error).partition(chr(10))[0]}"
+            self._last_error = one_line(error)
             return None
 
     def _around(
@@ -250,7 +250,7 @@ class Judge:
         try:
             self.run(noted, made_like(self.call, sizes, self.buckets))
         except Exception as error:  # made inputs may be none that it takes
-            self._last_error = f"{type(error).__name__}: {str(error).partition(chr(10))[0]}"
+            self._last_error = one_line(error)
             return None
         return mode
 
