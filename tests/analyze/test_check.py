@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import collections
+import ctypes
 import dataclasses
+import itertools
 import json
+import random
 import sys
 import types
 from typing import NamedTuple
@@ -145,6 +148,10 @@ def test_weights_may_be_on_meta():
     assert gfxgraph.check(net, torch.randn(2, 8)).verdict == "captures"
 
 
+def add_to(pointer):
+    pointer.contents.value += 1
+
+
 def test_state_that_is_rebound_in_python_is_found():
     class Counter:
         n = 0
@@ -157,6 +164,24 @@ def test_state_that_is_rebound_in_python_is_found():
     report = gfxgraph.check(counter, x())
     assert report.verdict == "eager" and report.hazards[-1].rule == "python-state"
     assert counter.n == 0
+
+
+@pytest.mark.parametrize(
+    ("state", "advance", "rule"),
+    [
+        (bytearray(1), lambda state: state.__setitem__(0, state[0] + 1), "python-state"),
+        (ctypes.pointer(ctypes.c_int(0)), add_to, "python-state"),
+        (itertools.count(), next, "python-state"),
+        (random.Random(0), random.Random.random, "python-random"),
+    ],
+    ids=["bytes", "pointer", "iterator", "generator"],
+)
+def test_what_a_call_advances_is_named_as_what_it_is(state, advance, rule):
+    def stepping(x):
+        advance(state)
+        return x + 1
+
+    assert rule in {hazard.rule for hazard in gfxgraph.check(stepping, torch.ones(2)).hazards}
 
 
 def test_what_is_no_function_is_refused():

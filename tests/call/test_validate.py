@@ -23,18 +23,25 @@ pytestmark = pytest.mark.usefixtures("no_grad")
 
 
 class Hidden:
-    """A number behind a pointer of C."""
+    """A number in memory that Python knows by its address alone."""
 
     def __init__(self, value):
-        self._memory = ctypes.pointer(ctypes.c_double(value))
+        allocate = ctypes.PYFUNCTYPE(ctypes.c_void_p, ctypes.c_size_t)
+        self._address = allocate(("PyMem_RawMalloc", ctypes.pythonapi))(
+            ctypes.sizeof(ctypes.c_double)
+        )
+        self.value = value
 
     @property
     def value(self):
-        return self._memory.contents.value
+        return ctypes.c_double.from_address(self._address).value
 
     @value.setter
     def value(self, value):
-        self._memory.contents.value = value
+        ctypes.c_double.from_address(self._address).value = value
+
+    def __del__(self):
+        ctypes.PYFUNCTYPE(None, ctypes.c_void_p)(("PyMem_RawFree", ctypes.pythonapi))(self._address)
 
 
 @pytest.fixture

@@ -11,6 +11,7 @@ import array
 import collections
 import contextvars
 import csv
+import ctypes
 import functools
 import io
 import itertools
@@ -510,13 +511,16 @@ def test_an_iterator_that_nobody_can_look_into_is_not_advanced_by_us(device):
     assert stats.replays == 0 and any("owner.matches" in why for why in stats.fallbacks)
 
 
-@pytest.mark.parametrize("kind", ["ndarray", "bytearray", "array", "deque", "queue", "slots"])
+@pytest.mark.parametrize(
+    "kind", ["ndarray", "bytearray", "array", "pointer", "deque", "queue", "slots"]
+)
 def test_what_a_call_changes_in_place_changes_once(device, kind):
     def make(device):
         holder = {
             "ndarray": np.zeros(2),
             "bytearray": bytearray(2),
             "array": array.array("d", [0.0, 0.0]),
+            "pointer": ctypes.pointer(ctypes.c_double(0.0)),
             "deque": deque([0, 0], maxlen=4),
             "queue": queue.Queue(),
             "slots": Slotted(),
@@ -540,6 +544,8 @@ def test_what_a_call_changes_in_place_changes_once(device, kind):
         def look():
             if kind == "slots":
                 return holder.generator
+            if kind == "pointer":
+                return holder.contents.value
             return list(holder.queue) if kind == "queue" else list(holder)
 
         return fn, look

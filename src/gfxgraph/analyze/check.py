@@ -154,9 +154,9 @@ class _Check:
             finally:
                 as_it_was.restore()
                 numbers.rewind()
-        for rule, names_found in (("python-state", state), ("python-random", drawn)):
-            for name in names_found:
-                self._add(rule, name, finder.found.get(name, Source()))
+        for name, random in {**dict.fromkeys(state, False), **drawn}.items():
+            rule = "python-random" if random else "python-state"
+            self._add(rule, name, finder.found.get(name, Source()))
         for hazard in self.report.hazards:
             if hazard.rule == "result":
                 where = finder.returned

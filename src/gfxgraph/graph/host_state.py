@@ -171,10 +171,15 @@ class HostState:
         sources = (*self._still, *(source for _, source in self._of_torch()))
         return not all(source.is_at(source.saved) for source in sources)
 
-    def moved(self) -> list[str]:
-        """Names of state that was advanced since, and that no replay advances."""
-        still = [source.path for source in self._still if not source.is_at(source.saved)]
-        return [*still, *self._one_shots.moved()]
+    def moved(self) -> dict[str, bool]:
+        """State that was advanced since, and that no replay advances.
+
+        Returns:
+            name -> whether random numbers come from it.
+        """
+        still = (source for source in self._still if not source.is_at(source.saved))
+        found = {source.path: source.kind.draws for source in still}
+        return {**found, **self._one_shots.moved()}
 
     def states(self) -> list[torch.Tensor]:
         """Where the generators of the device are now."""
@@ -300,8 +305,7 @@ class HostState:
 
 
 def _does(source: _Source) -> str:
-    draws = "Generator" in source.kind.what or "andom" in source.kind.what
-    path = source.path
+    draws, path = source.kind.draws, source.path
     if source.kind is SETTING:
         return (
             f"each call changes {path}, which holds for the whole process and which a replay "

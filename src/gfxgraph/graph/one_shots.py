@@ -359,13 +359,17 @@ class OneShots:
             if position is not _Invisible and _place(item) != position:
                 raise CaptureError(_advances(path, item))
 
-    def moved(self) -> list[str]:
-        """Names of what is elsewhere than it was, or calls for new numbers each time."""
-        return [
-            path
+    def moved(self) -> dict[str, bool]:
+        """What is elsewhere than it was, or calls for new numbers each time.
+
+        Returns:
+            name -> whether random numbers come from it.
+        """
+        return {
+            path: key in _ENTROPY
             for key, (path, item, position) in self._items.items()
             if key in _ENTROPY or (position is not _Invisible and _place(item) != position)
-        ]
+        }
 
 
 def _advances(path: str, item: Any) -> str:

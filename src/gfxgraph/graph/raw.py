@@ -8,6 +8,7 @@ in C.
 
 from __future__ import annotations
 
+import ctypes
 import threading
 import types
 from collections import OrderedDict, deque
@@ -107,14 +108,16 @@ def slots(item: object) -> dict[str, Any]:
     """Name -> descriptor, for each ``__slots__`` attribute that the classes of ``item`` declare."""
     found: dict[str, Any] = {}
     for cls in _bases(type(item)):
-        if _flags.__get__(cls) & _HEAP:
+        if _flags.__get__(cls) & _HEAP or cls is _C_DATA:
             for name, slot in _space(cls).items():
                 if type(slot) is types.MemberDescriptorType and slot.__objclass__ is cls:
                     found.setdefault(f"{name_of(cls)}.{name}" if name in found else name, slot)
     return found
 
 
-_HEAP = 1 << 9  # made by a class statement, not in C
+_HEAP = 1 << 9  # made by a class statement; from Python 3.13 on also many classes made in C
+# A pointer keeps what it points to in `_objects`.
+_C_DATA = ctypes.Structure.__base__
 
 
 def contents(item: Any) -> Pairs:

@@ -38,6 +38,11 @@ class Kind(NamedTuple):
     read: Callable[[Any], Any]
     write: Callable[[Any, Any], None]
 
+    @property
+    def draws(self) -> bool:
+        """Whether it gives random numbers."""
+        return self.what.startswith(("torch.", "random.", "numpy.random."))
+
 
 def _read_random(item: Any) -> Any:
     own = raw.attributes(item) or {}

@@ -319,7 +319,8 @@ class _SideEffects:
             running = running.f_back
         holders = gc.get_referrers(item)
         # Apart from them, only its bound method during the call.
-        bound = [holder for holder in holders if type(holder) is BuiltinFunctionType]
+        bound = tuple(holder for holder in holders if type(holder) is BuiltinFunctionType)
+        # From Python 3.13 on, the tuple behind `*bound` is a referrer like any other.
         inside |= {id(holders), id(bound), *map(id, bound)}
         others = gc.get_referrers(*bound) if bound else []
         for holder in itertools.chain(holders, others):
