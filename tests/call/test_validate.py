@@ -5,7 +5,6 @@ A factor in memory that Python's guards cannot see (of C) stands for whatever ma
 
 from __future__ import annotations
 
-import ctypes
 import logging
 import threading
 
@@ -18,36 +17,15 @@ from gfxgraph.settings import from_environment
 from gfxgraph.stats import tally
 from tests.helpers.devices import region
 from tests.helpers.processes import printed
+from tests.helpers.unseen import Unseen
 
 pytestmark = pytest.mark.usefixtures("no_grad")
-
-
-class Hidden:
-    """A number in memory that Python knows by its address alone."""
-
-    def __init__(self, value):
-        allocate = ctypes.PYFUNCTYPE(ctypes.c_void_p, ctypes.c_size_t)
-        self._address = allocate(("PyMem_RawMalloc", ctypes.pythonapi))(
-            ctypes.sizeof(ctypes.c_double)
-        )
-        self.value = value
-
-    @property
-    def value(self):
-        return ctypes.c_double.from_address(self._address).value
-
-    @value.setter
-    def value(self, value):
-        ctypes.c_double.from_address(self._address).value = value
-
-    def __del__(self):
-        ctypes.PYFUNCTYPE(None, ctypes.c_void_p)(("PyMem_RawFree", ctypes.pythonapi))(self._address)
 
 
 @pytest.fixture
 def factor():
     """A number that no guard sees."""
-    return Hidden(2.0)
+    return Unseen(2.0)
 
 
 def failures():
@@ -375,7 +353,7 @@ def test_a_compared_call_does_what_the_call_does_once(device, factor):
 def test_a_method_is_compared_for_each_instance(device):
     class Scaled:
         def __init__(self, factor):
-            self.factor = Hidden(factor)
+            self.factor = Unseen(factor)
 
         @gfxgraph.graphed
         def __call__(self, x):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import gc
 import inspect
 import logging
@@ -24,6 +23,7 @@ from gfxgraph.device.overrides import ThreadDispatchMode
 from gfxgraph.graph.liveness import InputLiveness
 from gfxgraph.interpose.dynamo import Uncompiled, compiled_code, without_graphs_of_inductor
 from tests.helpers.devices import HAS_GPU, region
+from tests.helpers.unseen import Unseen
 
 pytestmark = pytest.mark.usefixtures("fresh_compiler")
 
@@ -32,7 +32,7 @@ class Function:
     """A function that is to be compiled, and counts how often it runs as compiled code."""
 
     def __init__(self):
-        self._runs = ctypes.pointer(ctypes.c_int(0))  # not seen: a graph would repeat it otherwise
+        self._runs = Unseen()  # a count that is seen would keep it from a graph
         self.made = []
 
         def work(x):
@@ -42,7 +42,7 @@ class Function:
 
     def _backend(self, graph, example_inputs):
         def run(*args):
-            self._runs.contents.value += 1
+            self._runs.value += 1
             return graph.forward(*args)
 
         self.made.append(weakref.ref(run))
@@ -50,7 +50,7 @@ class Function:
 
     @property
     def runs(self):
-        return self._runs.contents.value
+        return self._runs.value
 
     def __call__(self, x):
         return self.compiled(x)
