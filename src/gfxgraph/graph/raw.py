@@ -17,6 +17,7 @@ from itertools import repeat
 from typing import Any, TypeAlias
 
 __all__ = [
+    "C_DATA",
     "Pairs",
     "attributes",
     "classes",
@@ -108,7 +109,7 @@ def slots(item: object) -> dict[str, Any]:
     """Name -> descriptor, for each ``__slots__`` attribute that the classes of ``item`` declare."""
     found: dict[str, Any] = {}
     for cls in _bases(type(item)):
-        if _flags.__get__(cls) & _HEAP or cls is _C_DATA:
+        if _flags.__get__(cls) & _HEAP or cls is C_DATA:
             for name, slot in _space(cls).items():
                 if type(slot) is types.MemberDescriptorType and slot.__objclass__ is cls:
                     found.setdefault(f"{name_of(cls)}.{name}" if name in found else name, slot)
@@ -116,8 +117,8 @@ def slots(item: object) -> dict[str, Any]:
 
 
 _HEAP = 1 << 9  # made by a class statement; from Python 3.13 on also many classes made in C
-# A pointer keeps what it points to in `_objects`.
-_C_DATA = ctypes.Structure.__base__
+# The base of all objects of ctypes. A pointer keeps what it points to in `_objects`.
+C_DATA: type = ctypes.Structure.__mro__[1]
 
 
 def contents(item: Any) -> Pairs:

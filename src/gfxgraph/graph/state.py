@@ -59,6 +59,7 @@ _OPEN_CLASSES = (
     torch.quasirandom.SobolEngine,  # counts what it has drawn
     types.SimpleNamespace,
     argparse.Namespace,
+    raw.C_DATA,
 )
 # What stands in a class and is no state of it.
 _MEMBERS = (
