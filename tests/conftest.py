@@ -71,3 +71,22 @@ def fresh_dynamo() -> Iterator[None]:
     yield
     if "torch._dynamo" in sys.modules:
         torch._dynamo.reset()
+
+
+@pytest.fixture
+def compiled_loops(fresh_compiler: None) -> None:
+    """Dynamo compiles a loop that a tensor ends; torch 2.13 gives it up on Python 3.14."""
+    regions: list[torch.fx.GraphModule] = []
+
+    def backend(graph: torch.fx.GraphModule, inputs: list[torch.Tensor]) -> torch.fx.GraphModule:
+        regions.append(graph)
+        return graph
+
+    def loop(time: torch.Tensor) -> torch.Tensor:
+        while time >= 0:
+            time = time - 1
+        return time
+
+    torch.compile(loop, backend=backend, dynamic=False)(torch.ones(()))
+    if not regions:
+        pytest.skip("Dynamo compiles nothing of a loop that a tensor ends")

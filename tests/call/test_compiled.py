@@ -527,6 +527,7 @@ def test_a_function_whose_data_decides_becomes_branches_uncompiled(device):
     assert not backend.regions  # it is known before anything is compiled
 
 
+@pytest.mark.usefixtures("compiled_loops")
 def test_a_function_that_reads_constants_of_the_device_is_compiled_and_folded(device):
     def integrate(x):
         time, dt = torch.ones((), device=x.device), torch.full((), -0.25, device=x.device)

@@ -28,13 +28,14 @@ import atexit, json, os, sys
 def report(**more):
     main = sys.modules["__main__"]
     print(json.dumps({
-        "argv": sys.argv, "name": __name__, "file": __file__, "path": sys.path[0],
+        "argv": sys.argv, "name": __name__, "path": sys.path[0],
         "is_main": main.__dict__ is globals(), "spec": getattr(__spec__, "name", None),
         "optimize": sys.flags.optimize, "dev": sys.flags.dev_mode, **more,
     }))
 atexit.register(report, at="exit")
 gfxgraph = sys.modules.get("gfxgraph")
-report(stdin=sys.stdin.read(), enabled=gfxgraph is not None and gfxgraph.is_enabled())
+enabled = gfxgraph is not None and gfxgraph.is_enabled()
+report(file=__file__, stdin=sys.stdin.read(), enabled=enabled)
 sys.exit(7)
 """
 
@@ -218,9 +219,9 @@ def test_what_cannot_be_run_is_explained_and_told_by_status_2(args, problem, tmp
     [
         ("no_such_module", "No module named 'no_such_module'"),
         ("no_such_module.tool", "No module named 'no_such_module'"),
-        ("json.no_such_module", "No module named 'json.no_such_module'"),
+        ("xml.no_such_module", "No module named 'xml.no_such_module'"),
         ("this.tool", "trying to find 'this.tool'"),
-        ("json", "No module named 'json.__main__'"),
+        ("xml", "No module named 'xml.__main__'"),
         (".json", "relative"),
     ],
 )

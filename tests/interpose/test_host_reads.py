@@ -34,6 +34,7 @@ def test_what_was_read_is_given_again_whatever_the_tensors_hold_now(reads, devic
     assert x.tolist() == [32 - 9 * 31 - 0.25 * 26] * 3, "five steps, from the time of now"
 
 
+@pytest.mark.usefixtures("compiled_loops")
 def test_between_regions_of_compiled_code_too_and_nothing_is_compiled_again(reads, device):
     regions = []
 
@@ -117,6 +118,7 @@ def integrating(device):
     return start, policy, gfxgraph.graphed(policy, compile=compile, fallback="raise")
 
 
+@pytest.mark.usefixtures("compiled_loops")
 @torch.no_grad()
 def test_a_graph_holds_compiled_code_with_the_reads_between_its_regions(device):
     _, policy, graph = integrating(device)
@@ -128,6 +130,7 @@ def test_a_graph_holds_compiled_code_with_the_reads_between_its_regions(device):
     assert "Tensor.item(), folded" in stats.graphs[0].report[0]
 
 
+@pytest.mark.usefixtures("compiled_loops")
 @torch.no_grad()
 def test_a_read_value_that_changes_is_read_again(device):
     start, policy, graph = integrating(device)
