@@ -30,7 +30,7 @@ from .buckets.padding import Padding
 from .buckets.sizes import Buckets, Dims, Larger, OutDims, Rows
 from .compiled import Compile
 from .dispatch import Dispatcher, reset_with
-from .options import GraphedOptions, Options, PlainOptions
+from .options import CompileOptions, GraphedOptions, Options
 from .replay import NO_MATCH
 from .stats import GraphedStats
 from .suitable import describe
@@ -182,33 +182,15 @@ def graphed(
 
 
 @overload
-def compile(
-    fn: _Module[P, R],
-    *,
-    mode: str | None = ...,
-    measure: bool = ...,
-    **options: Unpack[PlainOptions],
-) -> Graphed[P, R]: ...
+def compile(fn: _Module[P, R], **options: Unpack[CompileOptions]) -> Graphed[P, R]: ...
 
 
 @overload
-def compile(
-    fn: Callable[P, R],
-    *,
-    mode: str | None = ...,
-    measure: bool = ...,
-    **options: Unpack[PlainOptions],
-) -> Graphed[P, R]: ...
+def compile(fn: Callable[P, R], **options: Unpack[CompileOptions]) -> Graphed[P, R]: ...
 
 
 @overload
-def compile(
-    fn: None = None,
-    *,
-    mode: str | None = ...,
-    measure: bool = ...,
-    **options: Unpack[PlainOptions],
-) -> _Decorator: ...
+def compile(fn: None = None, **options: Unpack[CompileOptions]) -> _Decorator: ...
 
 
 def compile(

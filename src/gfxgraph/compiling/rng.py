@@ -20,7 +20,6 @@ from __future__ import annotations
 import logging
 import weakref
 from collections.abc import Callable
-from types import TracebackType
 from typing import Any
 
 import torch
@@ -68,12 +67,7 @@ class RngGuard:
     def __enter__(self) -> RngGuard:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *exc_info: object) -> None:
         self.undo()
 
 

@@ -16,7 +16,7 @@ import os
 import threading
 from collections import deque
 from collections.abc import Callable
-from types import BuiltinFunctionType, ClassMethodDescriptorType, TracebackType
+from types import BuiltinFunctionType, ClassMethodDescriptorType
 from typing import Any
 
 from .modules import loaded
@@ -67,12 +67,7 @@ class Claim:
     def __enter__(self) -> Claim:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *exc_info: object) -> None:
         self.undo()
 
 

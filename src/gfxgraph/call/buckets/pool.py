@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
-import torch
-
 from ...errors import ArgumentError
 from ...graph.compare import Tolerance
 from ...interpose.dynamo import opaque
@@ -118,13 +116,7 @@ class ShapeBucketPool:
         """
         dispatcher, fn = self._dispatcher, self.model_fn
         result = dispatcher.fast_path(fn, args, kwargs)
-        if result is not NO_MATCH:
-            return result
-        if not torch.is_grad_enabled():
-            return dispatcher(fn, args, kwargs)
-        with inference(args, kwargs):
-            result = dispatcher.fast_path(fn, args, kwargs)
-            return dispatcher(fn, args, kwargs) if result is NO_MATCH else result
+        return dispatcher.without_grad(fn, args, kwargs) if result is NO_MATCH else result
 
     def capture(
         self,
