@@ -106,7 +106,7 @@ class Device(Protocol):
     def pool_segments(self, pool: PoolHandle) -> list[tuple[int, int]]:
         """Address and bytes of each piece of memory that ``pool`` holds."""
 
-    def disowned(self, pool: PoolHandle, tensor: torch.Tensor) -> torch.Tensor:
+    def non_owning_alias(self, pool: PoolHandle, tensor: torch.Tensor) -> torch.Tensor:
         """An alias of a tensor in ``pool`` that does not keep its memory from being reused."""
 
     def memory(self, index: int) -> tuple[int, int]:

@@ -244,7 +244,7 @@ class EmulatedDevice:
         """The blocks of ``pool``."""
         return pool_of(pool).segments()
 
-    def disowned(self, pool: PoolHandle, tensor: torch.Tensor) -> torch.Tensor:
+    def non_owning_alias(self, pool: PoolHandle, tensor: torch.Tensor) -> torch.Tensor:
         """An alias of ``tensor`` that does not hold its block."""
         twin = pool_of(pool).internal(tensor)
         return tensor if twin is None else twin

@@ -76,7 +76,7 @@ class GpuDevice:
         """The allocator's segments that belong to ``pool``."""
         return [(segment["address"], segment["total_size"]) for segment in _segments(pool)]
 
-    def disowned(self, pool: PoolHandle, tensor: torch.Tensor) -> torch.Tensor:
+    def non_owning_alias(self, pool: PoolHandle, tensor: torch.Tensor) -> torch.Tensor:
         """A tensor on the bare address of ``tensor``."""
         construct = getattr(torch._C, "_construct_storage_from_data_pointer", None)  # private
         if construct is None or tensor.is_conj() or tensor.is_neg():

@@ -289,11 +289,11 @@ def _ambient(point: Point) -> Callable[[], Any] | None:
 
 def _ends_empty(graph: NativeGraph) -> bool:
     """End the capture; whether there was nothing in it, which torch says in a warning."""
-    with warnings.catch_warnings(record=True) as heard:
+    with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         graph.capture_end()
     empty = False
-    for warning in heard:
+    for warning in caught:
         if "graph is empty" in str(warning.message).lower():
             empty = True
         else:

@@ -117,9 +117,9 @@ class Candidate:
             return [Cause.of("not-reproducible")]
         if self._rounds_differ(bench.expected, again):
             return [Cause.of("side-effect")]
-        arguments, heard_arguments = self._arguments()
-        tensors, heard_tensors = self._outside()
-        if arguments and tensors and not (heard_arguments or heard_tensors):
+        arguments, reacts_to_arguments = self._arguments()
+        tensors, reacts_to_tensors = self._outside()
+        if arguments and tensors and not (reacts_to_arguments or reacts_to_tensors):
             found = [Cause.of("not-replayed")]
         else:
             found = arguments + tensors
