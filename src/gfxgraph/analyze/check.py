@@ -22,7 +22,7 @@ from ..errors import ArgumentError, CaptureError, DeviceError, one_line
 from ..graph.host_state import HostState
 from ..graph.locks import inside_gfxgraph
 from ..graph.state import PythonState
-from ..interpose.source import LineFinder, Source, users_line, users_line_of
+from ..interpose.source import LineFinder, Source, name_of, users_line, users_line_of
 from ..record.collectives import refused
 from ..record.effects import UndoLog, Unexpected, storage_key
 from ..record.interceptor import Point
@@ -85,7 +85,7 @@ class _Run:
 
 class _Check:
     def __init__(self, fn: Callable[..., Any]) -> None:
-        self._name = getattr(fn, "__qualname__", type(fn).__qualname__)
+        self._name = name_of(fn)
         while type(fn).__module__ == Graphed.__module__:
             fn = fn.__wrapped__  # type: ignore[attr-defined]
         self._fn = fn

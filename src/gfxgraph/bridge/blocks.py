@@ -22,7 +22,7 @@ from ..graph.locks import CAPTURING, LOCK, no_garbage_collection
 from ..graph.native import NativeGraph
 from ..graph.rollback import run_and_roll_back
 from ..interpose.dynamo import opaque
-from ..interpose.source import Source, users_line, users_line_of
+from ..interpose.source import Source, name_of, users_line, users_line_of
 from ..record.collectives import refused
 from ..record.effects import storage_key, tensors_in
 from ..record.explain import explain
@@ -241,8 +241,7 @@ def _give_up(calls: ObservedCalls, modes: _Modes, reason: str) -> _CallAgain:
 
 def _eagerly(fn: Callable[..., Any], reason: str, fails_now: bool = True) -> Callable[..., Any]:
     """``fn``; each call counts as a fallback because of ``reason``, as does the failed capture."""
-    name = getattr(fn, "__qualname__", None) or type(fn).__qualname__
-    count = functools.partial(tally.fallback, name, reason)
+    count = functools.partial(tally.fallback, name_of(fn), reason)
 
     def eagerly(*args: Any, **kwargs: Any) -> Any:
         count()

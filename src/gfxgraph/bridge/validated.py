@@ -22,6 +22,7 @@ from ..graph.compare import difference, rounding
 from ..graph.locks import CAPTURING, LOCK
 from ..graph.native import NO_SIZES, NativeGraph
 from ..graph.rollback import run_and_roll_back
+from ..interpose.source import name_of
 from ..record.effects import UndoLog, tensors_in
 from ..record.recorder import Recording
 from ..stats import log, tally
@@ -80,8 +81,8 @@ class ValidatedBlock:
         if found is None:
             return graph.static_output
         reason = f"a later replay differs from eager execution in {found}"
-        name = getattr(self._fn, "__qualname__", type(self._fn).__qualname__)
         tally.add("validation_failures")
+        name = name_of(self._fn)
         log(logging.WARNING, "validation_failed", function=name, because=reason, so="runs eagerly")
         graph.stand_in = self._give_up(reason)
         return graph.stand_in(None, {})

@@ -156,7 +156,8 @@ def denoise_loop(
             f"cannot be called: {error}. Write its loop and use gfxgraph.graphed()."
         ) from error
     if predict is None:
-        predict = next((_PREDICT[c] for c in _class_names(denoiser) if c in _PREDICT), None)
+        classes = [cls.__name__ for cls in type(denoiser).__mro__]
+        predict = next((_PREDICT[name] for name in classes if name in _PREDICT), None)
     if predict is None:
         raise ArgumentError(
             f"denoise_loop(): how to call a {type(denoiser).__name__} is not known (some scale the "
@@ -319,10 +320,6 @@ def _guided(output: Tensor, scale: Tensor) -> Tensor:
     apart = given - without
     exact = torch.promote_types(apart.dtype, torch.float32)
     return without + (scale.to(exact) * apart.to(exact)).to(apart.dtype)
-
-
-def _class_names(module: Any) -> list[str]:
-    return [cls.__name__ for cls in type(module).__mro__]
 
 
 def _predict(denoiser: Any, latents: Tensor, t: Tensor, **conditions: Any) -> Tensor:

@@ -21,6 +21,7 @@ __all__ = [
     "Source",
     "is_the_users",
     "is_users_file",
+    "name_of",
     "users_line",
     "users_line_of",
 ]
@@ -67,6 +68,11 @@ class Source:
             return "(no line of Python)"
         text = f": {self.text}" if self.text else ""
         return f"{self.file}:{self.line}, in {self.function}{text}"
+
+
+def name_of(fn: Any) -> str:
+    """What reasons and reports call a function, a module or a method."""
+    return getattr(fn, "__qualname__", None) or type(fn).__qualname__
 
 
 def users_line() -> Source:

@@ -586,7 +586,7 @@ class Interceptor:
         return constant
 
     def _host_copy(self, func: Any, args: Any, kwargs: Any) -> str | None:
-        return capture_rules.is_host_copy(func, args, kwargs, lambda t: not self.on_device(t))
+        return capture_rules.is_host_copy(func, args, kwargs, self._on_host)
 
     def _constant_call(self, what: str, func: Any, args: Any, kwargs: Any) -> Any:
         host = tuple(tensors_in((args, kwargs)))

@@ -8,6 +8,7 @@ from typing import Any
 from ...errors import ArgumentError
 from ...graph.compare import Tolerance
 from ...interpose.dynamo import opaque
+from ...interpose.source import name_of
 from ..key import Call
 from ..options import Options
 from ..replay import NO_MATCH
@@ -85,14 +86,13 @@ class ShapeBucketPool:
             raise ArgumentError(
                 f"model_fn is {describe(model_fn)}: expected a function, a module or a method."
             )
-        name = getattr(model_fn, "__qualname__", None) or type(model_fn).__qualname__
         options = Options(
             warmup=warmup,
             verify=verify,
             buckets=Buckets(buckets, dims, pad, larger, out_dims, rows),
         )
         self.model_fn = model_fn
-        self._dispatcher = new_dispatcher(name, options)
+        self._dispatcher = new_dispatcher(name_of(model_fn), options)
 
     @property
     def _padded(self) -> Padded:
