@@ -257,16 +257,11 @@ class _Check:
         effect: Effect,
         anew: bool = False,
     ) -> None:
-        entry = RULES[rule]
+        entry, place = RULES[rule], (rule, where.file, where.line, effect)
         for known in self.report.hazards:
             # One line may write a cache in each layer.
             same = known.what == what or rule.endswith("-write")
-            if same and (known.rule, known.file, known.line, known.effect) == (
-                rule,
-                where.file,
-                where.line,
-                effect,
-            ):
+            if same and (known.rule, known.file, known.line, known.effect) == place:
                 known.count += 1
                 known.tainted |= tainted
                 known.decides_anew |= anew
@@ -358,7 +353,6 @@ class _Recorder(Recorder):
         return super().function(func, args, kwargs)
 
     def met(self, rule: str, what: str, tensors: Iterable[torch.Tensor] = ()) -> None:
-        """Report it."""
         super().met(rule, what, tensors)
         if not self.quiet:
             self._report(rule, what, users_line(), False, RULES[rule].effect)

@@ -276,13 +276,9 @@ class Builder:
         if tree is not None:
             return tree.with_path(captured, static_inputs, leaves, body.out_spec)
         entry = self._checked(wanted.call, captured, site, body.out_spec)
-        entry.private_input_bytes = (
-            graph_pool.input_bytes
-            - input_bytes
-            + sum(
-                bytes_of(s) for s, own in zip(static_inputs, own_statics, strict=True) if s is own
-            )
-        )
+        inputs = zip(static_inputs, own_statics, strict=True)
+        of_its_own = sum(bytes_of(static) for static, own in inputs if static is own)
+        entry.private_input_bytes = graph_pool.input_bytes - input_bytes + of_its_own
         return entry
 
     def _captured_like(self, call: Call, site: _Site) -> CapturedGraph | None:

@@ -294,14 +294,13 @@ def _settings(platform: Platform) -> Iterator[Finding]:
 
 def _environment(platform: Platform) -> Iterator[Finding]:
     for remark in remarks(platform):
-        text = f"{remark.name} is set to {remark.value!r}. {remark.text}"
-        yield Finding("environment", "warning", text, f"unset {remark.name}", (remark.source,))
+        remedy = f"unset {remark.name}"
+        yield Finding("environment", "warning", str(remark), remedy, (remark.source,))
     for remark in slowing(platform):
-        text = f"{remark.name} is set to {remark.value!r}. {remark.text}"
         # Levels 1 and 2 of the log are errors and warnings.
         harmless = remark.name == "AMD_LOG_LEVEL" and remark.value in ("1", "2")
         level: Level = "info" if harmless else "warning"
-        yield Finding("environment", level, text, f"unset {remark.name}", (remark.source,))
+        yield Finding("environment", level, str(remark), f"unset {remark.name}", (remark.source,))
     # Variables that avoid a known issue are in the finding of that issue. Code for the GPU is a
     # finding of _code_for.
     avoiding = {name for match in issues_of(platform) for name in match.issue.variables}

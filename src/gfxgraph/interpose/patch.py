@@ -180,7 +180,6 @@ class _Place:
         return vars(self.owner).get(self.name, _MISSING)
 
     def put(self, value: Any) -> None:
-        """Set the value."""
         if value is _MISSING:
             delattr(self.owner, self.name)
         else:
@@ -206,11 +205,9 @@ class _Place:
             return self.original
 
     def entered(self, claim: Claim) -> None:
-        """Count one user more."""
         self._settle()
 
     def left(self, claim: Claim, above: Claim | None) -> None:
-        """Count one user less."""
         self._settle()
 
     def _settle(self) -> None:
@@ -266,7 +263,6 @@ class _Calls(_Place):
         return handlers[-1](following, *args, **kwargs)
 
     def pass_on(self, *args: Any, **kwargs: Any) -> Any:
-        """Call the original."""
         if self._base is _MISSING:
             raise AttributeError(f"{self.owner!r} has no attribute {self.name!r}")
         return self._base(*args, **kwargs)
@@ -419,11 +415,9 @@ class _Setting(_Place):
         super().__init__(owner, name)
 
     def get(self) -> Any:
-        """The present value."""
         return super().get() if self._get is None else self._get()
 
     def put(self, value: Any) -> None:
-        """Set it."""
         if self._put is None:
             super().put(value)
         else:
