@@ -18,6 +18,7 @@ from torch import nn
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from gfxgraph.device import generator_state
 from gfxgraph.device.emulated import EmulatedDevice, EmulatedGraph
 from gfxgraph.errors import ArgumentError, CaptureError, CaptureForbidden, DeviceError
 
@@ -1252,9 +1253,10 @@ def test_pool_handles_differ_and_an_unused_one_holds_nothing():
 
 
 def test_the_state_of_the_generator_can_be_put_back():
-    state = DEVICE.rng_state()
+    generator = DEVICE.default_generator()
+    state = generator_state(generator)
     before = torch.rand(3)
-    DEVICE.set_rng_state(state)
+    generator.set_state(state)
     assert_same(torch.rand(3), before)
 
 

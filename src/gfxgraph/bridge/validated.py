@@ -16,7 +16,7 @@ import torch
 
 from ..call import validation
 from ..call.signature import flatten
-from ..device import current_device
+from ..device import current_device, generator_state
 from ..errors import ArgumentError, CaptureError
 from ..graph.compare import difference, rounding
 from ..graph.locks import CAPTURING, LOCK
@@ -109,7 +109,8 @@ class ValidatedBlock:
         inputs = list(tensors_in((self._args, self._kwargs)))
         where = next((t.device for t in inputs if t.device.type == device.type), device.type)
         index = device.index(torch.device(where))
-        before = device.rng_state(index)
+        generator = device.default_generator(index)
+        before = generator_state(generator)
         after: list[torch.Tensor] = []
         slack, compiles = 0.0, False
 
@@ -118,7 +119,7 @@ class ValidatedBlock:
             written, compiles = log, recording.compiles
             if compiles:  # it ran eagerly
                 slack = rounding(recording.dtypes, device)
-            after[:] = [*(region.clone() for region in log.regions()), device.rng_state(index)]
+            after[:] = [*(region.clone() for region in log.regions()), generator_state(generator)]
 
         try:
             with self._modes():
@@ -140,11 +141,11 @@ class ValidatedBlock:
                 differs = difference(region, value, True, slack)
                 if found is None and differs is not None:
                     found = f"a tensor of shape {tuple(region.shape)} that it writes: {differs}"
-        same = compiles or not draws or torch.equal(device.rng_state(index), after[-1])
+        same = compiles or not draws or torch.equal(generator_state(generator), after[-1])
         if found is None and not same:
             found = "the state of the random generator"
         if found is not None:
             written.undo()
-            device.set_rng_state(before, index)
+            generator.set_state(before)
             graph.counter.replays -= 1
         return found

@@ -187,7 +187,7 @@ class FirstCalls:
             generators += default_generators(device, index)
             with LOCK:
                 regions = extends.regions() if extends else ()
-                return as_of_now(device, index, regions, found), generators
+                return as_of_now(regions, generators, found), generators
         finally:
             CAPTURING.release()
 

@@ -58,9 +58,9 @@ from torch.autograd import forward_ad
 from torch.autograd.graph import increment_version
 from torch.utils import _pytree
 
-from ..device import generator_state
 from ..errors import ArgumentError
 from ..graph.captured import CapturedGraph
+from ..graph.device_state import DeviceState
 from ..graph.locks import LOCK, PATIENCE
 from ..graph.pool import GraphPool
 from ..graph.segments import Segment, run
@@ -239,11 +239,11 @@ class Replay:
     ) -> Callable[..., Any]:
         guard, root, write_back = captured.guard, captured.root, self.written_inputs
         device, index = graph_pool.device, graph_pool.index
-        written, save = _counted(captured.written), _saver(captured, graph_pool)
-        calls_user = captured.calls_user
-        drawn_from: tuple[torch.Generator, ...] = ()
+        written, calls_user = _counted(captured.written), captured.calls_user
+        generators: tuple[torch.Generator, ...] = ()
         if captured.saves_generator:
-            drawn_from = (device.default_generator(index), *captured.generators)
+            generators = (device.default_generator(index), *captured.generators)
+        state = DeviceState(captured.saved, generators)
 
         def replay(fn: Any, args: Any, kwargs: Any, leaves: Sequence[torch.Tensor]) -> Any:
             if not LOCK.acquire(False) and not LOCK.acquire(True, PATIENCE):
@@ -259,7 +259,7 @@ class Replay:
                 if self._clashes(leaves):
                     return NO_MATCH
                 with torch.no_grad():
-                    put_back = save()
+                    before = state.now()
                     try:
                         self.copy(leaves)
                     except NotImplementedError:
@@ -267,7 +267,7 @@ class Replay:
                     if guard.memory_holds and not guard.memory_holds():
                         return NO_MATCH
                     if calls_user:  # what that does is done, whatever path the data takes
-                        journal = Journal(copies=False, generators=drawn_from)
+                        journal = Journal(copies=False, generators=generators)
                         last = _run_noted(root, journal)
                     else:
                         last = run(root)
@@ -275,7 +275,7 @@ class Replay:
                         _pass_on(written, write_back, leaves)
                         counter.replays += 1
                         return last.build()
-                    put_back()
+                    state.put_back(*before)
             finally:
                 LOCK.release()
             with journal.resumed() if calls_user else nullcontext():
@@ -313,30 +313,6 @@ def _run_noted(root: Segment, journal: Journal) -> Segment | None:
             if not journal.raised:
                 raise
             return None  # the function may catch it
-
-
-def _saver(captured: CapturedGraph, graph_pool: GraphPool) -> Callable[[], Callable[[], None]]:
-    """A function that saves what a tree changes on its way, and gives one that puts it back."""
-    device, index, saved = graph_pool.device, graph_pool.index, captured.saved
-    saves_generator = captured.saves_generator
-    generators = captured.generators if saves_generator else ()
-
-    def save() -> Callable[[], None]:
-        values = [region.clone() for region in saved]
-        random = device.rng_state(index) if saves_generator else None
-        states = [generator_state(generator) for generator in generators]
-
-        def put_back() -> None:
-            for region, value in zip(reversed(saved), reversed(values), strict=True):
-                region.copy_(value)
-            if random is not None:
-                device.set_rng_state(random, index)
-            for generator, state in zip(generators, states, strict=True):
-                generator.set_state(state)
-
-        return put_back
-
-    return save
 
 
 # ---- copying into static inputs

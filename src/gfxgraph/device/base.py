@@ -152,12 +152,6 @@ class Device(Protocol):
     def record_use(self, tensors: list[torch.Tensor], index: int, stream: int) -> None:
         """Keep the memory of ``tensors`` from others until the stream with this id is done."""
 
-    def rng_state(self, index: int) -> torch.Tensor:
-        """The state of the default generator."""
-
-    def set_rng_state(self, state: torch.Tensor, index: int) -> None:
-        """Set the state of the default generator."""
-
     def default_generator(self, index: int) -> torch.Generator:
         """The default generator itself."""
 

@@ -12,7 +12,7 @@ from typing import Any, Literal
 import torch
 
 from ..errors import DeviceError
-from .base import DeviceFacts, PoolHandle, generator_state
+from .base import DeviceFacts, PoolHandle
 
 __all__ = ["GpuDevice"]
 
@@ -162,15 +162,6 @@ class GpuDevice:
         """Tell the allocator that ``stream`` uses ``tensors``."""
         for tensor in tensors:
             tensor.record_stream(_stream(stream, index))
-
-    def rng_state(self, index: int) -> torch.Tensor:
-        """State of the default generator of GPU ``index``."""
-        torch.cuda.init()  # there are no generators before
-        return generator_state(torch.cuda.default_generators[index])
-
-    def set_rng_state(self, state: torch.Tensor, index: int) -> None:
-        """Set the state of the default generator of GPU ``index``."""
-        torch.cuda.set_rng_state(state, index)
 
     def default_generator(self, index: int) -> torch.Generator:
         """The default generator of GPU ``index``."""
