@@ -21,6 +21,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from gfxgraph.device import generator_state
 from gfxgraph.device.emulated import EmulatedDevice, EmulatedGraph
 from gfxgraph.errors import ArgumentError, CaptureError, CaptureForbidden, DeviceError
+from tests.helpers.threads import on_threads
 
 DEVICE = EmulatedDevice()
 
@@ -1093,11 +1094,7 @@ def test_two_threads_capture_at_once():
                 expected.append(torch.equal(y, model(x) * number))
         results[number] = all(expected)
 
-    threads = [threading.Thread(target=work, args=(n,)) for n in (1, 2)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    on_threads(work, (1, 2))
     assert results == {1: True, 2: True}
 
 
@@ -1114,11 +1111,7 @@ def test_threads_share_a_pool_without_sharing_what_they_hold():
             if not torch.equal(y, x + 1):
                 wrong.append(number)
 
-    threads = [threading.Thread(target=work, args=(n,)) for n in range(3)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    on_threads(work, range(3))
     assert wrong == []
     keep.reset()
 

@@ -17,6 +17,7 @@ from gfxgraph.device import current_device, generator_state
 from gfxgraph.graph.locks import CAPTURING, LOCK
 from tests.helpers.paths import ROOT
 from tests.helpers.processes import python
+from tests.helpers.threads import on_threads
 
 
 def in_thread(function):
@@ -329,11 +330,7 @@ def test_no_write_of_another_thread_is_lost_while_a_function_is_captured(device)
                 for n in (size, size + 1):
                     graph(torch.ones(n, device=device))
 
-    threads = [threading.Thread(target=work, args=(size,)) for size in (1, 1, 3, 3)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    on_threads(work, (1, 1, 3, 3))
     assert total.item() == 4 * 80
     assert graph.stats().captures >= 1 and graph.stats().replays > 0
 
