@@ -120,9 +120,8 @@ def as_graphs_of_sizes(
     try:
         with modes():
             pool.capture(*calls.args, **calls.kwargs)
-    except (
-        RuntimeError
-    ) as error:  # it ran in the block, so the sizes are at fault, or another capture is underway
+    except RuntimeError as error:
+        # It ran in the block, so the sizes are at fault, or another capture is underway.
         pool.reset()
         answer = _eagerly(calls.fn, _why(error))
     graph.stand_in = _CallAgain(calls, answer, modes, plan)

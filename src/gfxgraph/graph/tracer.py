@@ -179,7 +179,7 @@ class Tracer(Interceptor):
             return value.detach() if isinstance(value, torch.Tensor) else value
 
         with dispatch_stack._disable_current_modes():
-            key = _expected(event, given)
+            key = outcome(_handed_out(event.result, given))
             if self._shared is not None:
                 self._end_shared(event)
                 following = self._shared.children.get(key)
@@ -240,11 +240,6 @@ class Tracer(Interceptor):
             f"the function took another way in its capture than in the run before: {how} "
             f"({users_line()}). What it does has to depend on its arguments alone."
         )
-
-
-def _expected(event: Event, given: list[torch.Tensor]) -> Any:
-    """The outcome of the recorded result."""
-    return outcome(_handed_out(event.result, given))
 
 
 def _handed_out(result: Any, given: list[torch.Tensor]) -> Any:

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from ..call.graphed import Graphed, GraphedStats, graphed
 from ..errors import ArgumentError
+from ..interpose.patch import Undoable
 
 __all__ = ["DenoiseLoop", "GraphedComponents", "denoise_loop", "use_graphs"]
 
@@ -64,7 +65,7 @@ def use_graphs(pipe: Any, *components: str, **options: Any) -> GraphedComponents
     return GraphedComponents(modules, options)
 
 
-class GraphedComponents:
+class GraphedComponents(Undoable):
     """Modules whose ``forward`` runs from graphs; made by :func:`use_graphs`."""
 
     def __init__(self, modules: Mapping[str, Any], options: Mapping[str, Any]) -> None:
@@ -95,12 +96,6 @@ class GraphedComponents:
         for graph in self._graphs.values():
             graph.reset()
         self._modules.clear()
-
-    def __enter__(self) -> GraphedComponents:
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self.undo()
 
 
 Predict = Callable[..., Tensor]

@@ -17,12 +17,12 @@ import threading
 from collections import deque
 from collections.abc import Callable
 from types import BuiltinFunctionType, ClassMethodDescriptorType
-from typing import Any
+from typing import Any, TypeVar
 
 from .modules import loaded
 from .opaque import opaque
 
-__all__ = ["Claim", "find", "intercept", "override", "substitute"]
+__all__ = ["Claim", "Undoable", "find", "intercept", "override", "substitute"]
 
 _MISSING: Any = object()
 
@@ -31,8 +31,25 @@ _lock = threading.RLock()
 _places: dict[tuple[Any, ...], _Place] = {}
 
 
-class Claim:
-    """One user of a replaced attribute; a context manager that ends with :meth:`undo`.
+Self = TypeVar("Self", bound="Undoable")
+
+
+class Undoable:
+    """A context manager that ends with :meth:`undo`."""
+
+    def undo(self) -> None:
+        """Take it back."""
+        raise NotImplementedError
+
+    def __enter__(self: Self) -> Self:
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        self.undo()
+
+
+class Claim(Undoable):
+    """One user of a replaced attribute.
 
     Attributes:
         ours: a handler, or a value.
@@ -63,12 +80,6 @@ class Claim:
     def survives_fork(self) -> bool:
         """Whether its thread exists in a child, which has only the thread that forked."""
         return self._thread in (None, threading.get_ident())
-
-    def __enter__(self) -> Claim:
-        return self
-
-    def __exit__(self, *exc_info: object) -> None:
-        self.undo()
 
 
 def find(path: str) -> tuple[Any, str] | None:
