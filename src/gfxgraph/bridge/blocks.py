@@ -16,7 +16,7 @@ from ..call.buckets.pool import ShapeBucketPool
 from ..call.buckets.sizes import Buckets, Dims, argument_names
 from ..call.replay import builder
 from ..call.signature import Spec, flatten
-from ..device import current_device
+from ..device import current_device, index_of
 from ..errors import ArgumentError, CaptureError, one_line
 from ..graph.locks import CAPTURING, LOCK, no_garbage_collection
 from ..graph.native import NativeGraph
@@ -51,7 +51,7 @@ def as_one_graph(
     """
     calls = None if model_fn is None else ObservedCalls(model_fn)
     device = current_device()
-    index = device.index(torch.device(device.type))
+    index = index_of(device)
     modes = _modes_of_now()
     effects: list[tuple[str, str, Source]] = []
 

@@ -16,7 +16,7 @@ import torch
 
 from ..call import validation
 from ..call.signature import flatten
-from ..device import current_device, generator_state
+from ..device import current_device, generator_state, index_of
 from ..errors import ArgumentError, CaptureError
 from ..graph.compare import difference, rounding
 from ..graph.locks import CAPTURING, LOCK
@@ -107,9 +107,7 @@ class ValidatedBlock:
         """Run the function, roll back, replay, and compare; then undo the replay."""
         device, written = current_device(), UndoLog()
         inputs = list(tensors_in((self._args, self._kwargs)))
-        where = next((t.device for t in inputs if t.device.type == device.type), device.type)
-        index = device.index(torch.device(where))
-        generator = device.default_generator(index)
+        generator = device.default_generator(index_of(device, inputs))
         before = generator_state(generator)
         after: list[torch.Tensor] = []
         slack, compiles = 0.0, False

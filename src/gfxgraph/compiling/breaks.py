@@ -197,9 +197,7 @@ class _Launches(ThreadDispatchMode):
         super().__init__()  # type: ignore[no-untyped-call]
         self.launches = 0
 
-    def __torch_dispatch__(
-        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
-    ) -> Any:
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if not is_view(func):
             self.launches += 1
         return func(*args, **(kwargs or {}))
