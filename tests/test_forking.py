@@ -16,6 +16,7 @@ on_the_emulated_device = pytest.mark.skipif(HAS_GPU, reason="a child cannot use 
 # What all of these programs begin with. A child that stands still is killed and its stacks shown.
 _BEGINNING = """
     import faulthandler, gc, os, sys, threading, time, torch, gfxgraph
+    from contextlib import contextmanager
     from gfxgraph.device import current_device
     from gfxgraph.graph.locks import CAPTURING, LOCK, is_inside_gfxgraph
 
@@ -44,6 +45,22 @@ _BEGINNING = """
         os.waitpid(child, 0)
         return said or "the child died or stood still"
 
+    @contextmanager
+    def locks_held_on_another_thread():
+        held, done = threading.Event(), threading.Event()
+
+        def hold():
+            with CAPTURING, LOCK:
+                held.set()
+                done.wait(60)
+
+        thread = threading.Thread(target=hold)
+        thread.start()
+        held.wait()
+        yield
+        done.set()
+        thread.join()
+
     def masked(x):
         return x[x > 0].sum() + x
 """
@@ -62,16 +79,6 @@ def test_a_child_replays_at_once_while_another_thread_of_its_parent_holds_the_lo
     program = """
         graph = gfxgraph.graphed(masked)
         right(graph, masked)
-        held, done = threading.Event(), threading.Event()
-
-        def hold():
-            with CAPTURING, LOCK:
-                held.set()
-                done.wait(60)
-
-        thread = threading.Thread(target=hold)
-        thread.start()
-        held.wait()
 
         def work():
             before = graph.stats()
@@ -81,9 +88,8 @@ def test_a_child_replays_at_once_while_another_thread_of_its_parent_holds_the_lo
             assert not after.fallbacks, after.fallbacks
             return (after.replays > before.replays, after.captures > before.captures)
 
-        print(in_child(work))
-        done.set()
-        thread.join()
+        with locks_held_on_another_thread():
+            print(in_child(work))
     """
     assert run(program) == "(True, True)"
 
@@ -169,16 +175,6 @@ def test_on_a_gpu_the_error_of_torch_comes_at_once():
         graph = gfxgraph.graphed(lambda x: x + 1)
         x = torch.ones(3, device=device)
         graph(x), graph(x)
-        held, done = threading.Event(), threading.Event()
-
-        def hold():
-            with CAPTURING, LOCK:
-                held.set()
-                done.wait(60)
-
-        thread = threading.Thread(target=hold)
-        thread.start()
-        held.wait()
 
         def work():
             start = time.monotonic()
@@ -188,9 +184,8 @@ def test_on_a_gpu_the_error_of_torch_comes_at_once():
                 return ("CUDA" in str(error) or "HIP" in str(error), time.monotonic() - start < 4)
             return "no error"
 
-        print(in_child(work))
-        done.set()
-        thread.join()
+        with locks_held_on_another_thread():
+            print(in_child(work))
     """
     assert run(program) == "(True, True)"
 

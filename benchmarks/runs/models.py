@@ -57,6 +57,15 @@ SMALL = {
     "num_attention_heads": 4,
     "vocab_size": 200,
 }
+SMALL_PAIR = {  # an encoder and a decoder
+    "d_model": 64,
+    "encoder_layers": 2,
+    "decoder_layers": 2,
+    "encoder_attention_heads": 4,
+    "decoder_attention_heads": 4,
+    "encoder_ffn_dim": 128,
+    "decoder_ffn_dim": 128,
+}
 KEYS = {"num_key_value_heads": 2, "head_dim": 16}
 
 # Family -> class of the model, changes of its configuration, names of its inputs.
@@ -85,37 +94,12 @@ TRANSFORMERS: dict[str, tuple[str, dict[str, Any], str]] = {
         {"d_model": 64, "d_ff": 128, "num_layers": 2, "num_heads": 4, "d_kv": 16},
         "both",
     ),
-    "bart": (
-        "AutoModel",
-        {
-            "d_model": 64,
-            "encoder_layers": 2,
-            "decoder_layers": 2,
-            "encoder_attention_heads": 4,
-            "decoder_attention_heads": 4,
-            "encoder_ffn_dim": 128,
-            "decoder_ffn_dim": 128,
-        },
-        "both",
-    ),
+    "bart": ("AutoModel", SMALL_PAIR, "both"),
     "vit": ("AutoModel", SMALL, "image"),
     "dinov2": ("AutoModel", SMALL, "image"),
     "clip_vision_model": ("AutoModel", SMALL, "image"),
     "wav2vec2": ("AutoModel", SMALL, "sound"),
-    "whisper": (
-        "AutoModel",
-        {
-            "d_model": 64,
-            "encoder_layers": 2,
-            "decoder_layers": 2,
-            "encoder_attention_heads": 4,
-            "decoder_attention_heads": 4,
-            "encoder_ffn_dim": 128,
-            "decoder_ffn_dim": 128,
-            "max_source_positions": 50,
-        },
-        "spectrum",
-    ),
+    "whisper": ("AutoModel", SMALL_PAIR | {"max_source_positions": 50}, "spectrum"),
 }
 
 

@@ -173,6 +173,7 @@ class Bench:
         self.type = device
         self.difference = difference
         self.device = current_device()
+        self.generator = self.device.default_generator(0)
         self.graph_class = BridgedCUDAGraph
         if self.device.type != device:
             raise SystemExit(f"--device {device}, but the device of this machine is otherwise")
@@ -303,7 +304,7 @@ def measure(
     if cold:
         found["cold"] = bench.refusal(call) or "captures"
         inputs.restore()
-    state = bench.device.rng_state(0)
+    state = bench.generator.get_state()
     trace = Trace(bench.type)
     try:
         with trace:
@@ -312,7 +313,7 @@ def measure(
     except Exception as error:
         return {**found, "outcome": "not run", "error": one_line(error), "trace": [*trace.calls]}
     found["trace"] = [*trace.calls]
-    found["random"] = not torch.equal(bench.device.rng_state(0), state)
+    found["random"] = not torch.equal(bench.generator.get_state(), state)
     inputs.restore()
     try:
         graph, results = bench.capture(call)
@@ -370,7 +371,7 @@ def _replay(
 
     def eager(data: list[torch.Tensor]) -> list[Any]:
         inputs.write(data)
-        bench.device.set_rng_state(state, 0)
+        bench.generator.set_state(state)
         return _copies(leaves(call()))
 
     data = inputs.original
@@ -387,7 +388,7 @@ def _replay(
         except Exception as error:
             return None if "single memory location" in str(error) else f"second run: {error}"[:200]
     inputs.write(data)
-    bench.device.set_rng_state(state, 0)
+    bench.generator.set_state(state)
     graph.replay()
     got = _copies(results)
     different = _difference(bench, got, expected, shapes=uninitialised)

@@ -20,6 +20,7 @@ __all__ = [
     "SettingError",
     "TorchVersionError",
     "VerificationError",
+    "first_paragraph",
     "one_line",
 ]
 
@@ -98,3 +99,13 @@ class CaptureForbidden(GfxGraphError, _AcceleratorError):  # type: ignore[misc, 
 def one_line(error: BaseException) -> str:
     """Class and first line of an error."""
     return f"{type(error).__name__}: {str(error).partition(chr(10))[0]}"
+
+
+def first_paragraph(error: BaseException, length: int | None = None) -> str:
+    """Class and first paragraph of an error, on one line, cut to ``length`` characters of text.
+
+    The first line of Dynamo's errors does not say what happened; what follows the first paragraph
+    is about how to debug the compiler.
+    """
+    text = " ".join(str(error).strip().partition("\n\n")[0].split())
+    return f"{type(error).__name__}: {text[:length]}"

@@ -169,7 +169,6 @@ class _ToStderr(logging.StreamHandler):  # type: ignore[type-arg]  # Python 3.10
     """Prints while the program has no logging of its own."""
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Print ``record``."""
         if logger.handlers == [self] and not logging.getLogger().handlers:
             self.setStream(sys.stderr)
             super().emit(record)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gc
 import logging
-import threading
 from types import SimpleNamespace
 
 import pytest
@@ -26,6 +25,7 @@ from gfxgraph.errors import (
 )
 from tests.helpers.devices import region, works_afterwards
 from tests.helpers.processes import printed
+from tests.helpers.threads import on_threads
 
 GPU = torch.cuda.is_available()
 gpu = pytest.mark.gpu
@@ -411,11 +411,7 @@ def test_threads_on_streams_of_torchs_pool_are_not_captured_by_each_other():
         except RuntimeError as error:
             wrong.append(error)
 
-    threads = [threading.Thread(target=work, args=(seed,)) for seed in range(8)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    on_threads(work, range(8))
     assert not wrong and not graph.stats().fallbacks
 
 

@@ -16,7 +16,7 @@ from torch import nn
 
 import gfxgraph
 from gfxgraph import BridgedCUDAGraph
-from gfxgraph.device import current_device
+from gfxgraph.device import current_device, generator_state
 from gfxgraph.errors import ArgumentError, CaptureError
 from tests.helpers.devices import region, works_afterwards
 from tests.helpers.models import Attention, rows, same_net
@@ -138,11 +138,12 @@ def test_what_the_trial_after_a_failed_capture_does_is_taken_back(device):
         seen.add_(1)
         return reads_the_device(x + torch.rand_like(x))
 
-    state = current_device().rng_state(0)
+    generator = current_device().default_generator(0)
+    state = generator_state(generator)
     graph = BridgedCUDAGraph()
     with graph.capture(model_fn=counted):
         counted(x)
-    assert int(seen) == 0 and torch.equal(state, current_device().rng_state(0))
+    assert int(seen) == 0 and torch.equal(state, generator_state(generator))
     assert len(calls) == 1  # the block's own
     graph.replay()
     assert int(seen) == 1 and len(calls) == 2

@@ -20,6 +20,7 @@ import hipgraph_bridge
 from gfxgraph.errors import ArgumentError, CaptureError
 from gfxgraph.graph.locks import CAPTURING
 from tests.helpers.models import net
+from tests.helpers.threads import on_threads
 
 
 def rows(device, seed=0, count=3):
@@ -428,11 +429,7 @@ def test_eight_threads_run_mixed_branches_and_each_gets_its_own_results(device):
                 torch.testing.assert_close(graph.run(which, x), branches[name](x))
                 right.append((seed, n))
 
-    threads = [threading.Thread(target=work, args=(seed,)) for seed in range(8)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    on_threads(work, range(8))
     stats = graph.stats().values()
     assert len(right) == 8 * 60 == sum(s.replays + s.eager_calls for s in stats)
     assert graph.failed_branches == {}

@@ -8,7 +8,6 @@ import logging
 import os
 import re
 import shutil
-import threading
 import weakref
 from typing import Any
 
@@ -22,6 +21,7 @@ from gfxgraph.graph.compare import difference
 from tests.helpers.devices import HAS_GPU
 from tests.helpers.models import net
 from tests.helpers.processes import printed
+from tests.helpers.threads import on_threads
 
 pytestmark = pytest.mark.usefixtures("fresh_compiler")
 
@@ -308,11 +308,7 @@ def test_threads_get_their_own_results(device):
         except Exception as error:
             wrong.append(error)
 
-    threads = [threading.Thread(target=work, args=(seed,)) for seed in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    on_threads(work, range(4))
     assert not wrong
     assert graph.stats().replays > 0 and not graph.stats().not_compiled
 

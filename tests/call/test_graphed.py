@@ -9,7 +9,6 @@ import functools
 import gc
 import pickle
 import re
-import threading
 import weakref
 from typing import Any, NamedTuple
 
@@ -25,6 +24,7 @@ from gfxgraph.device import current_device
 from gfxgraph.errors import ArgumentError, CaptureError, DeadTensorError, VerificationError
 from tests.helpers.devices import region
 from tests.helpers.models import net
+from tests.helpers.threads import on_threads
 from tests.helpers.unseen import Unseen
 
 
@@ -711,11 +711,7 @@ def test_many_threads_get_their_own_results(device):
                 if not torch.allclose(graph(x), model(x), atol=1e-4):
                     wrong.append(f"thread {seed} call {n}")
 
-    threads = [threading.Thread(target=work, args=(seed,)) for seed in range(1, 7)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    on_threads(work, range(1, 7))
     stats = graph.stats()
     assert not wrong and set(stats.fallbacks) <= set(stats.thrashing)
     assert stats.replays + stats.eager_calls == 240

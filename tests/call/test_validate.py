@@ -6,7 +6,6 @@ A factor in memory that Python's guards cannot see (of C) stands for whatever ma
 from __future__ import annotations
 
 import logging
-import threading
 
 import pytest
 import torch
@@ -17,6 +16,7 @@ from gfxgraph.settings import from_environment
 from gfxgraph.stats import tally
 from tests.helpers.devices import region
 from tests.helpers.processes import printed
+from tests.helpers.threads import on_threads
 from tests.helpers.unseen import Unseen
 
 pytestmark = pytest.mark.usefixtures("no_grad")
@@ -610,11 +610,7 @@ def test_threads_compare_while_others_replay(device):
                 if not torch.equal(counted(y), y * 2) or not torch.allclose(plain(y), y.sin() + 1):
                     wrong.append(n)
 
-    threads = [threading.Thread(target=work, args=(n,)) for n in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    on_threads(work, range(4))
     assert not wrong and failures() == 0
     assert seen[0].item() == 2 + 4 * calls
 

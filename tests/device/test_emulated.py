@@ -18,8 +18,10 @@ from torch import nn
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from gfxgraph.device import generator_state
 from gfxgraph.device.emulated import EmulatedDevice, EmulatedGraph
 from gfxgraph.errors import ArgumentError, CaptureError, CaptureForbidden, DeviceError
+from tests.helpers.threads import on_threads
 
 DEVICE = EmulatedDevice()
 
@@ -1092,11 +1094,7 @@ def test_two_threads_capture_at_once():
                 expected.append(torch.equal(y, model(x) * number))
         results[number] = all(expected)
 
-    threads = [threading.Thread(target=work, args=(n,)) for n in (1, 2)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    on_threads(work, (1, 2))
     assert results == {1: True, 2: True}
 
 
@@ -1113,11 +1111,7 @@ def test_threads_share_a_pool_without_sharing_what_they_hold():
             if not torch.equal(y, x + 1):
                 wrong.append(number)
 
-    threads = [threading.Thread(target=work, args=(n,)) for n in range(3)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    on_threads(work, range(3))
     assert wrong == []
     keep.reset()
 
@@ -1252,9 +1246,10 @@ def test_pool_handles_differ_and_an_unused_one_holds_nothing():
 
 
 def test_the_state_of_the_generator_can_be_put_back():
-    state = DEVICE.rng_state()
+    generator = DEVICE.default_generator()
+    state = generator_state(generator)
     before = torch.rand(3)
-    DEVICE.set_rng_state(state)
+    generator.set_state(state)
     assert_same(torch.rand(3), before)
 
 

@@ -17,6 +17,7 @@ from torch import nn
 
 import gfxgraph
 from gfxgraph.device import current_device
+from tests.helpers.threads import on_threads
 
 DEVICE = gfxgraph.device_type()
 WEIGHT: Any = None
@@ -380,11 +381,7 @@ def test_a_reset_in_another_thread_is_no_reason_to_run_eagerly(device):
     before = sys.getswitchinterval()
     sys.setswitchinterval(1e-5)  # threads take turns often, so that the races are met
     try:
-        threads = [threading.Thread(target=work, args=(seed,)) for seed in range(8)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
+        on_threads(work, range(8))
     finally:
         sys.setswitchinterval(before)
     assert not wrong

@@ -17,6 +17,7 @@ from gfxgraph.device import current_device, generator_state
 from gfxgraph.graph.locks import CAPTURING, LOCK
 from tests.helpers.paths import ROOT
 from tests.helpers.processes import python
+from tests.helpers.threads import on_threads
 
 
 def in_thread(function):
@@ -209,30 +210,24 @@ def test_the_state_of_a_generator_is_asked_without_a_standstill():
 
         faulthandler.dump_traceback_later(60, exit=True)
         device = current_device()
-        generators = [torch.Generator(device.type), None]
+        generators = [torch.Generator(device.type), device.default_generator(0)]
         met = set()
-
-        def state(generator):
-            if generator is None:
-                return device.rng_state(0)
-            return generator_state(generator)
 
         def collecting(phase, info):
             frame = sys._getframe(1)
             if phase == "start" and frame.f_code.co_name == "generator_state":
                 asked = current[0]
-                get = asked.get_state if asked is not None else lambda: device.rng_state(0)
-                thread = threading.Thread(target=get)
+                thread = threading.Thread(target=asked.get_state)
                 thread.start()
                 thread.join()
-                met.add(asked is None)
+                met.add(asked is generators[0])
 
         gc.callbacks.append(collecting)
         current = []
         for generator in generators:
             current[:] = [generator]
-            kept = [state(generator) for _ in range(4000)]
-            restored = state(generator)
+            kept = [generator_state(generator) for _ in range(4000)]
+            restored = generator_state(generator)
             assert torch.equal(kept[0], restored)
         print(len(met))
     """
@@ -246,7 +241,7 @@ def test_the_state_that_is_asked_is_the_state(device):
     get = torch.get_rng_state if device == "cpu" else torch.cuda.get_rng_state
     generator = torch.Generator(device).manual_seed(3)
     for _ in range(2):
-        assert torch.equal(current_device().rng_state(0), get())
+        assert torch.equal(generator_state(current_device().default_generator(0)), get())
         assert torch.equal(generator_state(generator), generator.get_state())
         torch.rand(5, device=device), torch.rand(5, device=device, generator=generator)
 
@@ -335,11 +330,7 @@ def test_no_write_of_another_thread_is_lost_while_a_function_is_captured(device)
                 for n in (size, size + 1):
                     graph(torch.ones(n, device=device))
 
-    threads = [threading.Thread(target=work, args=(size,)) for size in (1, 1, 3, 3)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    on_threads(work, (1, 1, 3, 3))
     assert total.item() == 4 * 80
     assert graph.stats().captures >= 1 and graph.stats().replays > 0
 

@@ -24,6 +24,7 @@ from gfxgraph.record.effects import storage_key
 from gfxgraph.simulate.tensor import SimulatedTensor
 from gfxgraph.simulate.world import SimulatedCuda
 from tests.helpers.processes import printed
+from tests.helpers.threads import on_threads
 
 MODES = {
     "grad": nullcontext,
@@ -1039,11 +1040,7 @@ def test_two_threads_can_pretend_at_the_same_time():
                 results.append(torch.full((2,), value, device="cuda").sum().item() == 2 * value)
                 barrier.wait()
 
-    threads = [threading.Thread(target=pretend, args=(n,)) for n in (1.0, 2.0)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    on_threads(pretend, (1.0, 2.0))
     assert results == [True] * 4 and global_state() == before
 
 

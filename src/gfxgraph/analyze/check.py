@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from contextlib import suppress
+from dataclasses import dataclass
 from operator import is_
 from typing import Any
 
@@ -21,11 +22,11 @@ from ..errors import ArgumentError, CaptureError, DeviceError, one_line
 from ..graph.host_state import HostState
 from ..graph.locks import inside_gfxgraph
 from ..graph.state import PythonState
-from ..interpose.source import LineFinder, Source, users_line, users_line_of
+from ..interpose.source import LineFinder, Source, name_of, users_line, users_line_of
 from ..record.collectives import refused
 from ..record.effects import UndoLog, Unexpected, storage_key
 from ..record.interceptor import Point
-from ..record.recorder import Recorder
+from ..record.recorder import Recorder, Recording
 from ..record.rules import RULES, Effect
 from ..record.side_effects import side_effects
 from ..simulate.tensor import SimulatedTensor
@@ -62,17 +63,32 @@ def check(fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> CheckReport:
     """
     if not callable(fn):
         raise ArgumentError(f"check() takes a function, a module or a method, not {fn!r}.")
-    run = _Check(fn, args, kwargs)
-    run.twice()
+    run = _Check(fn)
+    run.twice(args, kwargs)
     return run.report
 
 
+@dataclass
+class _Run:
+    """One run: Python's state before it, what was recorded, and its result, taken apart."""
+
+    before: PythonState
+    recording: Recording
+    leaves: list[torch.Tensor]
+    spec: Any
+
+    @property
+    def written(self) -> set[int]:
+        """Storage keys of the outside tensors that it wrote to."""
+        return {key for key, _ in self.recording.writes}
+
+
 class _Check:
-    def __init__(self, fn: Callable[..., Any], args: Any, kwargs: Any) -> None:
-        self._name = getattr(fn, "__qualname__", type(fn).__qualname__)
+    def __init__(self, fn: Callable[..., Any]) -> None:
+        self._name = name_of(fn)
         while type(fn).__module__ == Graphed.__module__:
             fn = fn.__wrapped__  # type: ignore[attr-defined]
-        self._fn, self._args, self._kwargs = fn, args, kwargs
+        self._fn = fn
         self._again()
 
     def _again(self) -> None:
@@ -82,110 +98,131 @@ class _Check:
         self._recorder: _Recorder | None = None
         self._forked: dict[Any, Source] = {}
 
-    def twice(self) -> None:
+    def twice(self, args: Any, kwargs: Any) -> None:
         """Run twice: the first run shows what changes from call to call, the second is reported."""
-        try:
-            given, spec = flatten((self._args, self._kwargs))
-            builder(spec, given)  # as a graph will
-        except (ArgumentError, AttributeError, RecursionError, TypeError) as error:
-            return self._add("argument", str(error), Source())
-        for reason in filter(None, map(unsuitable, given)):
-            self._add("argument", reason, Source())
-        if self.report.hazards:
+        taken_apart = self._suitable(args, kwargs)
+        if taken_apart is None:
             return
-        opaque = [const.value for const in constants(spec) if not const.is_value]
-        roots = {self._name: self._fn} | {f"argument {n}": v for n, v in enumerate(opaque)}
-        numbers = HostState(EmulatedDevice(), 0, PythonState(roots).stateful)
-        with SimulatedCuda(self._observe) as world, torch.no_grad(), inside_gfxgraph():
-            self._world = world
-            args, kwargs = builder(spec, world.wrap(given))()
-            as_it_was = PythonState(roots)
+        given, self._spec = taken_apart
+        opaque = [const.value for const in constants(self._spec) if not const.is_value]
+        self._roots = {self._name: self._fn} | {f"argument {n}": v for n, v in enumerate(opaque)}
+        numbers = HostState(EmulatedDevice(), 0, PythonState(self._roots).stateful)
+        with SimulatedCuda(self._observe) as self._world, torch.no_grad(), inside_gfxgraph():
+            self._args, self._kwargs = builder(self._spec, self._world.wrap(given))()
+            as_it_was = PythonState(self._roots)
             for name in as_it_was.scripted:
                 self._add("torchscript", name, Source())
             if as_it_was.scripted:
                 return
-            world.adopt(self._fn, *opaque)
-            inputs, _ = flatten((args, kwargs))
-            names = as_it_was.names() | {
-                storage_key(t): f"argument {n}" for n, t in enumerate(inputs)
+            self._world.adopt(self._fn, *opaque)
+            self._inputs, _ = flatten((self._args, self._kwargs))
+            self._names = as_it_was.names() | {
+                storage_key(t): f"argument {n}" for n, t in enumerate(self._inputs)
             }
             try:
-                varying: set[int] = set()
-                results = []
-                for _ in range(2):
-                    self._again()
-                    before = PythonState(roots)
-                    recorder = self._recorder = _Recorder(
-                        self._hazard, inputs, names, varying, world
-                    )
-                    try:
-                        with side_effects(self._effect), refused(), recorder.watching():
-                            result = self._fn(*args, **kwargs)
-                    except DeviceError:
-                        raise
-                    except Unexpected:
-                        return None  # the rest is not checked
-                    except Exception as error:
-                        if isinstance(error, CaptureError) and error.rule == "collective":
-                            where = Source(error.file, error.line)
-                            return self._add("collective", error.operation or "", where)
-                        if "process group has not been initialized" in str(error):
-                            return self._add("collective", one_line(error), users_line_of(error))
-                        if _NO_ACCELERATOR in str(error):
-                            raise DeviceError(
-                                f"check({self._name}): autograd of a CPU build of torch does not "
-                                "run on the simulated device. Check it with a CUDA or ROCm build."
-                            ) from error
-                        return self._add("raises", one_line(error), users_line_of(error))
-                    finally:
-                        self.report.operations = recorder.recording.operations
-                    varying = {key for key, _ in recorder.recording.writes}
-                    self._look_at_arguments(args, kwargs, inputs, spec, varying)
-                    results.append(self._look_at(result))
-                state = before.changes()
-                before.narrow(state)
-                drawn = numbers.moved()
-                finder = LineFinder(lambda: [*before.changes(), *numbers.moved()])
-                suspects = (*state, *drawn, *(h for h in self.report.hazards if h.rule == "result"))
-                if suspects:
-                    before.restore()
-                    numbers.rewind()
-                    self._once_more(finder, args, kwargs)
+                first = self._run(varying=set())
+                second = first and self._run(first.written)
+                if first is None or second is None:
+                    return
+                changed, finder = self._changes(second.before, numbers)
             finally:
                 as_it_was.restore()
                 numbers.rewind()
-        for name, random in {**dict.fromkeys(state, False), **drawn}.items():
+        for name, random in changed.items():
             rule = "python-random" if random else "python-state"
             self._add(rule, name, finder.found.get(name, Source()))
-        for hazard in self.report.hazards:
-            if hazard.rule == "result":
-                where = finder.returned
-                hazard.file, hazard.line, hazard.source = where.file, where.line, where.text
-        (_, spec_before), (leaves, spec) = results
-        known = any(hazard.rule == "result" for hazard in self.report.hazards)
-        if spec != spec_before and not known and not recorder.recording.breaks():
-            self._add("result", "a Python value that differs between calls", Source())
-        if not any(isinstance(t, SimulatedTensor) for t in (*inputs, *leaves)):
-            self._add("argument", "no tensor among arguments and results is on cuda", Source())
+        self._compare(first, second, finder.returned)
         for where in self._forked.values():
             self._add("side-stream", "a stream that is not joined", where)
 
-    def _once_more(self, finder: LineFinder, args: Any, kwargs: Any) -> None:
+    def _suitable(self, args: Any, kwargs: Any) -> tuple[list[torch.Tensor], Any] | None:
+        """The tensors among the arguments and their structure; ``None``: no graph takes them."""
+        try:
+            given, spec = flatten((args, kwargs))
+            builder(spec, given)  # as a graph will
+        except (ArgumentError, AttributeError, RecursionError, TypeError) as error:
+            self._add("argument", str(error), Source())
+            return None
+        for reason in filter(None, map(unsuitable, given)):
+            self._add("argument", reason, Source())
+        return None if self.report.hazards else (given, spec)
+
+    def _run(self, varying: set[int]) -> _Run | None:
+        """Run once, with a report of its own; ``None`` if it does not come to its end."""
+        self._again()
+        before = PythonState(self._roots)
+        recorder = self._recorder = _Recorder(
+            self._hazard, self._inputs, self._names, varying, self._world
+        )
+        try:
+            with side_effects(self._effect), refused(), recorder.watching():
+                result = self._fn(*self._args, **self._kwargs)
+        except DeviceError:
+            raise
+        except Unexpected:
+            return None  # the rest is not checked
+        except Exception as error:
+            self._raised(error)
+            return None
+        finally:
+            self.report.operations = recorder.recording.operations
+        run = _Run(before, recorder.recording, [], None)
+        self._look_at_arguments(run.written)
+        run.leaves, run.spec = self._look_at(result)
+        return run
+
+    def _raised(self, error: Exception) -> None:
+        """Report what the function raised."""
+        if isinstance(error, CaptureError) and error.rule == "collective":
+            self._add("collective", error.operation or "", Source(error.file, error.line))
+        elif "process group has not been initialized" in str(error):
+            self._add("collective", one_line(error), users_line_of(error))
+        elif _NO_ACCELERATOR in str(error):
+            raise DeviceError(
+                f"check({self._name}): autograd of a CPU build of torch does not run on the "
+                "simulated device. Check it with a CUDA or ROCm build."
+            ) from error
+        else:
+            self._add("raises", one_line(error), users_line_of(error))
+
+    def _changes(
+        self, before: PythonState, numbers: HostState
+    ) -> tuple[dict[str, bool], LineFinder]:
+        """What changed since ``before`` (name -> whether it is random), and at which lines."""
+        state = before.changes()
+        before.narrow(state)
+        drawn = numbers.moved()
+        finder = LineFinder(lambda: [*before.changes(), *numbers.moved()])
+        if state or drawn or any(h.rule == "result" for h in self.report.hazards):
+            before.restore()
+            numbers.rewind()
+            self._once_more(finder)
+        return {**dict.fromkeys(state, False), **drawn}, finder
+
+    def _once_more(self, finder: LineFinder) -> None:
         """Run again and compare after each line; hazards of this run are known already."""
         report, self.report = self.report, CheckReport(self._name)
         # If it raises this time, the lines up to there are found.
         with suppress(Exception, Unexpected), side_effects(self._effect), finder.looking():
-            self._fn(*args, **kwargs)
+            self._fn(*self._args, **self._kwargs)
         self.report = report
 
-    def _look_at_arguments(
-        self, args: Any, kwargs: Any, inputs: list[torch.Tensor], spec: Any, written: set[int]
-    ) -> None:
-        after, spec_after = flatten((args, kwargs))
-        if spec_after != spec or not all(map(is_, after, inputs)):
+    def _compare(self, first: _Run, second: _Run, returned: Source) -> None:
+        """Report results that no graph gives, at the line that ``returned`` them."""
+        of_result = [hazard for hazard in self.report.hazards if hazard.rule == "result"]
+        for hazard in of_result:
+            hazard.file, hazard.line, hazard.source = returned.file, returned.line, returned.text
+        if second.spec != first.spec and not of_result and not second.recording.breaks():
+            self._add("result", "a Python value that differs between calls", Source())
+        if not any(isinstance(t, SimulatedTensor) for t in (*self._inputs, *second.leaves)):
+            self._add("argument", "no tensor among arguments and results is on cuda", Source())
+
+    def _look_at_arguments(self, written: set[int]) -> None:
+        after, spec_after = flatten((self._args, self._kwargs))
+        if spec_after != self._spec or not all(map(is_, after, self._inputs)):
             self._add("argument", "the function changes a container that it is given", Source())
-        given = [tensor for tensor in inputs if storage_key(tensor) in written]
-        if given and (shares_memory(inputs) or any(0 in t.stride() for t in given)):
+        given = [tensor for tensor in self._inputs if storage_key(tensor) in written]
+        if given and (shares_memory(self._inputs) or any(0 in t.stride() for t in given)):
             self._add("argument", SHARED, Source())
 
     def _look_at(self, result: Any) -> tuple[list[torch.Tensor], Any]:
@@ -220,16 +257,11 @@ class _Check:
         effect: Effect,
         anew: bool = False,
     ) -> None:
-        entry = RULES[rule]
+        entry, place = RULES[rule], (rule, where.file, where.line, effect)
         for known in self.report.hazards:
             # One line may write a cache in each layer.
             same = known.what == what or rule.endswith("-write")
-            if same and (known.rule, known.file, known.line, known.effect) == (
-                rule,
-                where.file,
-                where.line,
-                effect,
-            ):
+            if same and (known.rule, known.file, known.line, known.effect) == place:
                 known.count += 1
                 known.tainted |= tainted
                 known.decides_anew |= anew
@@ -321,7 +353,6 @@ class _Recorder(Recorder):
         return super().function(func, args, kwargs)
 
     def met(self, rule: str, what: str, tensors: Iterable[torch.Tensor] = ()) -> None:
-        """Report it."""
         super().met(rule, what, tensors)
         if not self.quiet:
             self._report(rule, what, users_line(), False, RULES[rule].effect)

@@ -16,13 +16,13 @@ from ..call.buckets.pool import ShapeBucketPool
 from ..call.buckets.sizes import Buckets, Dims, argument_names
 from ..call.replay import builder
 from ..call.signature import Spec, flatten
-from ..device import current_device
+from ..device import current_device, index_of
 from ..errors import ArgumentError, CaptureError, one_line
 from ..graph.locks import CAPTURING, LOCK, no_garbage_collection
 from ..graph.native import NativeGraph
 from ..graph.rollback import run_and_roll_back
 from ..interpose.dynamo import opaque
-from ..interpose.source import Source, users_line, users_line_of
+from ..interpose.source import Source, name_of, users_line, users_line_of
 from ..record.collectives import refused
 from ..record.effects import storage_key, tensors_in
 from ..record.explain import explain
@@ -51,7 +51,7 @@ def as_one_graph(
     """
     calls = None if model_fn is None else ObservedCalls(model_fn)
     device = current_device()
-    index = device.index(torch.device(device.type))
+    index = index_of(device)
     modes = _modes_of_now()
     effects: list[tuple[str, str, Source]] = []
 
@@ -120,9 +120,8 @@ def as_graphs_of_sizes(
     try:
         with modes():
             pool.capture(*calls.args, **calls.kwargs)
-    except (
-        RuntimeError
-    ) as error:  # it ran in the block, so the sizes are at fault, or another capture is underway
+    except RuntimeError as error:
+        # It ran in the block, so the sizes are at fault, or another capture is underway.
         pool.reset()
         answer = _eagerly(calls.fn, _why(error))
     graph.stand_in = _CallAgain(calls, answer, modes, plan)
@@ -241,8 +240,7 @@ def _give_up(calls: ObservedCalls, modes: _Modes, reason: str) -> _CallAgain:
 
 def _eagerly(fn: Callable[..., Any], reason: str, fails_now: bool = True) -> Callable[..., Any]:
     """``fn``; each call counts as a fallback because of ``reason``, as does the failed capture."""
-    name = getattr(fn, "__qualname__", None) or type(fn).__qualname__
-    count = functools.partial(tally.fallback, name, reason)
+    count = functools.partial(tally.fallback, name_of(fn), reason)
 
     def eagerly(*args: Any, **kwargs: Any) -> Any:
         count()

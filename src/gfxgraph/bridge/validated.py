@@ -16,12 +16,13 @@ import torch
 
 from ..call import validation
 from ..call.signature import flatten
-from ..device import current_device
+from ..device import current_device, generator_state, index_of
 from ..errors import ArgumentError, CaptureError
 from ..graph.compare import difference, rounding
 from ..graph.locks import CAPTURING, LOCK
 from ..graph.native import NO_SIZES, NativeGraph
 from ..graph.rollback import run_and_roll_back
+from ..interpose.source import name_of
 from ..record.effects import UndoLog, tensors_in
 from ..record.recorder import Recording
 from ..stats import log, tally
@@ -80,8 +81,8 @@ class ValidatedBlock:
         if found is None:
             return graph.static_output
         reason = f"a later replay differs from eager execution in {found}"
-        name = getattr(self._fn, "__qualname__", type(self._fn).__qualname__)
         tally.add("validation_failures")
+        name = name_of(self._fn)
         log(logging.WARNING, "validation_failed", function=name, because=reason, so="runs eagerly")
         graph.stand_in = self._give_up(reason)
         return graph.stand_in(None, {})
@@ -106,9 +107,8 @@ class ValidatedBlock:
         """Run the function, roll back, replay, and compare; then undo the replay."""
         device, written = current_device(), UndoLog()
         inputs = list(tensors_in((self._args, self._kwargs)))
-        where = next((t.device for t in inputs if t.device.type == device.type), device.type)
-        index = device.index(torch.device(where))
-        before = device.rng_state(index)
+        generator = device.default_generator(index_of(device, inputs))
+        before = generator_state(generator)
         after: list[torch.Tensor] = []
         slack, compiles = 0.0, False
 
@@ -117,7 +117,7 @@ class ValidatedBlock:
             written, compiles = log, recording.compiles
             if compiles:  # it ran eagerly
                 slack = rounding(recording.dtypes, device)
-            after[:] = [*(region.clone() for region in log.regions()), device.rng_state(index)]
+            after[:] = [*(region.clone() for region in log.regions()), generator_state(generator)]
 
         try:
             with self._modes():
@@ -139,11 +139,11 @@ class ValidatedBlock:
                 differs = difference(region, value, True, slack)
                 if found is None and differs is not None:
                     found = f"a tensor of shape {tuple(region.shape)} that it writes: {differs}"
-        same = compiles or not draws or torch.equal(device.rng_state(index), after[-1])
+        same = compiles or not draws or torch.equal(generator_state(generator), after[-1])
         if found is None and not same:
             found = "the state of the random generator"
         if found is not None:
             written.undo()
-            device.set_rng_state(before, index)
+            generator.set_state(before)
             graph.counter.replays -= 1
         return found

@@ -178,13 +178,7 @@ class ConditionalGraph:
         except (KeyError, TypeError):
             fn, dispatcher = self._branches[self._name(which)]
         result = dispatcher.fast_path(fn, args, kwargs)
-        if result is not NO_MATCH:
-            return result
-        if not torch.is_grad_enabled():
-            return dispatcher(fn, args, kwargs)
-        with inference(args, kwargs):
-            result = dispatcher.fast_path(fn, args, kwargs)
-            return dispatcher(fn, args, kwargs) if result is NO_MATCH else result
+        return dispatcher.without_grad(fn, args, kwargs) if result is NO_MATCH else result
 
     @property
     def branches(self) -> tuple[str, ...]:

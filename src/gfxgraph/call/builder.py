@@ -9,7 +9,7 @@ from typing import Any, Protocol
 
 import torch
 
-from ..device import current_device
+from ..device import current_device, index_of
 from ..errors import ArgumentError, CaptureError, GfxGraphError
 from ..graph.capture import CaptureOptions, capture, capture_like
 from ..graph.captured import CapturedGraph
@@ -276,13 +276,9 @@ class Builder:
         if tree is not None:
             return tree.with_path(captured, static_inputs, leaves, body.out_spec)
         entry = self._checked(wanted.call, captured, site, body.out_spec)
-        entry.private_input_bytes = (
-            graph_pool.input_bytes
-            - input_bytes
-            + sum(
-                bytes_of(s) for s, own in zip(static_inputs, own_statics, strict=True) if s is own
-            )
-        )
+        inputs = zip(static_inputs, own_statics, strict=True)
+        of_its_own = sum(bytes_of(static) for static, own in inputs if static is own)
+        entry.private_input_bytes = graph_pool.input_bytes - input_bytes + of_its_own
         return entry
 
     def _captured_like(self, call: Call, site: _Site) -> CapturedGraph | None:
@@ -376,10 +372,9 @@ def _place(
         CaptureError: there are tensors, and all are elsewhere.
     """
     device, known = current_device(), [*leaves, *outputs]
-    on_device = [t for t in known if t.device.type == device.type]
-    if not on_device and known:
+    if known and all(t.device.type != device.type for t in known):
         raise CaptureError(f"no tensor among arguments and results is on {device.type}")
-    index = device.index(on_device[0].device if on_device else torch.device(device.type))
+    index = index_of(device, known)
     return index, torch.device("cuda", index) if device.type == "cuda" else torch.device("cpu")
 
 

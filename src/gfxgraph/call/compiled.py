@@ -15,7 +15,7 @@ import torch
 
 from ..compiling.inductor import inductor_settings
 from ..device import current_device
-from ..errors import ArgumentError, CompileError
+from ..errors import ArgumentError, CompileError, first_paragraph
 from ..interpose.modules import import_whole
 from ..record.interceptor import current_interceptor
 
@@ -174,7 +174,7 @@ class Compiled:
                 result = self._compiled()(fn, args, kwargs)
         except Exception as error:
             self.seconds += time.perf_counter() - start
-            raise CompileError(f"torch.compile failed: {_told(error)}") from error
+            raise CompileError(f"torch.compile failed: {first_paragraph(error, 300)}") from error
         if len(self.regions) > before:
             self.seconds += time.perf_counter() - start
             self.kinds += 1
@@ -226,9 +226,3 @@ def _room_for_kinds() -> AbstractContextManager[Any]:
     limit = max(config.recompile_limit, config.accumulated_recompile_limit)
     patch: AbstractContextManager[Any] = config.patch(recompile_limit=limit)
     return patch
-
-
-def _told(error: BaseException) -> str:
-    """The first paragraph of an error: what follows is about how to debug the compiler."""
-    text = " ".join(str(error).strip().partition("\n\n")[0].split())
-    return f"{type(error).__name__}: {text[:300]}"

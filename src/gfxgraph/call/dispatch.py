@@ -36,6 +36,7 @@ from .replay import NO_MATCH, FastPath, builder, miss
 from .request import Request, Wanted
 from .signature import Spec, flatten
 from .stats import GraphedStats
+from .suitable import inference
 from .thrash import Thrash
 from .writers import Writers
 
@@ -157,6 +158,16 @@ class Dispatcher:
         if reason is not None:
             return self.run_eagerly(fn, args, kwargs, reason)
         return self.strategy.answer(self, Call(fn, args, kwargs, leaves, spec))
+
+    def without_grad(
+        self, fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Any:
+        """The same, under ``torch.no_grad()`` where no argument may ask for gradients."""
+        if not torch.is_grad_enabled():
+            return self(fn, args, kwargs)
+        with inference(args, kwargs):
+            result = self.fast_path(fn, args, kwargs)
+            return self(fn, args, kwargs) if result is NO_MATCH else result
 
     def answer(self, call: Call) -> Any:
         """Answer a call by its key."""

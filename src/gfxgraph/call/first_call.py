@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from ..device import current_device
+from ..device import current_device, index_of
 from ..graph import raw
 from ..graph.executed import Executed
 from ..graph.first_call import as_of_now
@@ -175,19 +175,17 @@ class FirstCalls:
         self, leaves: list[torch.Tensor], found: Found, extends: Entry | None
     ) -> tuple[AsBefore, list[torch.Generator]]:
         device = current_device()
-        where = next((t.device for t in leaves if t.device.type == device.type), None)
-        index = device.index(where or torch.device(device.type))
+        on_device = any(leaf.device.type == device.type for leaf in leaves)
         # While another thread captures, its generator is not to be asked; replays are soon over.
-        if (where is None and extends is None and not found) or not CAPTURING.acquire(
-            blocking=False
-        ):
+        concerned = on_device or extends is not None or found
+        if not concerned or not CAPTURING.acquire(blocking=False):
             return nullcontext, []
         try:
             generators = [g for _, g in found if raw.is_a(g, torch._C.Generator)]
-            generators += default_generators(device, index)
+            generators += default_generators(device, index_of(device, leaves))
             with LOCK:
                 regions = extends.regions() if extends else ()
-                return as_of_now(device, index, regions, found), generators
+                return as_of_now(regions, generators, found), generators
         finally:
             CAPTURING.release()
 

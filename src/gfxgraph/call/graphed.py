@@ -25,12 +25,13 @@ import torch
 from ..errors import ArgumentError
 from ..graph.compare import Tolerance
 from ..interpose.dynamo import opaque
+from ..interpose.source import name_of
 from .buckets.padded import new_dispatcher
 from .buckets.padding import Padding
 from .buckets.sizes import Buckets, Dims, Larger, OutDims, Rows
 from .compiled import Compile
 from .dispatch import Dispatcher, reset_with
-from .options import GraphedOptions, Options, PlainOptions
+from .options import CompileOptions, GraphedOptions, Options
 from .replay import NO_MATCH
 from .stats import GraphedStats
 from .suitable import describe
@@ -182,33 +183,15 @@ def graphed(
 
 
 @overload
-def compile(
-    fn: _Module[P, R],
-    *,
-    mode: str | None = ...,
-    measure: bool = ...,
-    **options: Unpack[PlainOptions],
-) -> Graphed[P, R]: ...
+def compile(fn: _Module[P, R], **options: Unpack[CompileOptions]) -> Graphed[P, R]: ...
 
 
 @overload
-def compile(
-    fn: Callable[P, R],
-    *,
-    mode: str | None = ...,
-    measure: bool = ...,
-    **options: Unpack[PlainOptions],
-) -> Graphed[P, R]: ...
+def compile(fn: Callable[P, R], **options: Unpack[CompileOptions]) -> Graphed[P, R]: ...
 
 
 @overload
-def compile(
-    fn: None = None,
-    *,
-    mode: str | None = ...,
-    measure: bool = ...,
-    **options: Unpack[PlainOptions],
-) -> _Decorator: ...
+def compile(fn: None = None, **options: Unpack[CompileOptions]) -> _Decorator: ...
 
 
 def compile(
@@ -261,11 +244,11 @@ class Graphed(Generic[P, R]):
         for kind, is_one in _WITHOUT_RESULT.items():
             if is_one(target) or is_one(type(fn).__call__):
                 raise ArgumentError(
-                    f"graphed() takes a function that returns its result; {_name(fn)} is "
+                    f"graphed() takes a function that returns its result; {name_of(fn)} is "
                     f"{kind}. Decorate the function that does the tensor work."
                 )
         self._options = options
-        self._dispatcher = new_dispatcher(_name(fn), options)
+        self._dispatcher = new_dispatcher(name_of(fn), options)
         reset_with(self, self._dispatcher)
         if isinstance(fn, (types.FunctionType, types.MethodType)):
             functools.update_wrapper(self, fn, updated=())
@@ -443,7 +426,3 @@ def _dispatcher_of(graphed: Graphed[..., Any], instance: Any) -> Dispatcher:
         ) from error
     reset_with(instance, dispatcher)
     return dispatcher
-
-
-def _name(fn: Any) -> str:
-    return getattr(fn, "__qualname__", None) or type(fn).__qualname__

@@ -12,7 +12,7 @@ from .buckets.padding import Padding
 from .buckets.sizes import Buckets, Dims, Larger, OutDims, Rows
 from .compiled import Compile
 
-__all__ = ["GraphedOptions", "Options", "PlainOptions"]
+__all__ = ["CompileOptions", "GraphedOptions", "Options", "PlainOptions"]
 
 
 class PlainOptions(TypedDict, total=False):
@@ -36,6 +36,13 @@ class GraphedOptions(PlainOptions, total=False):
     """The options of :func:`~gfxgraph.graphed`."""
 
     compile: bool | str | Mapping[str, Any] | Compile
+
+
+class CompileOptions(PlainOptions, total=False):
+    """The options of :func:`~gfxgraph.compile`."""
+
+    mode: str | None
+    measure: bool
 
 
 @dataclass(frozen=True)

@@ -58,12 +58,12 @@ from torch.autograd import forward_ad
 from torch.autograd.graph import increment_version
 from torch.utils import _pytree
 
-from ..device import generator_state
 from ..errors import ArgumentError
 from ..graph.captured import CapturedGraph
+from ..graph.device_state import DeviceState
 from ..graph.locks import LOCK, PATIENCE
 from ..graph.pool import GraphPool
-from ..graph.segments import run
+from ..graph.segments import Segment, run
 from ..record.effects import overwrite, storage_key
 from ..record.journal import Journal
 from ..stats import ReplayCounter
@@ -162,6 +162,13 @@ class Replay:
         """Whether one of ``leaves`` shares memory that the graph writes, or writes to it."""
         return any(storage_key(leaf) in self._touched for leaf in leaves)
 
+    def _clashes(self, leaves: Sequence[torch.Tensor]) -> bool:
+        """Whether ``leaves`` share memory with what the graph writes, or with one another."""
+        return bool(
+            (self._touched and self.overlaps(leaves))
+            or (self.written_inputs and shares_memory(leaves))
+        )
+
     def forget(self) -> None:
         """Let go of all tensors: from now on every replay gives NO_MATCH."""
         self.build, self.copy, self.on_new_path = None, nothing, miss
@@ -172,15 +179,13 @@ class Replay:
         stream_id, is_capturing = graph_pool.device.stream_id, graph_pool.device.is_capturing
         index, guard, write_back = graph_pool.index, captured.guard, self.written_inputs
         launch, memory_holds = captured.root.launch or nothing, guard.memory_holds
-        rewritten = _counted(captured.written)
+        written = _counted(captured.written)
         # A replay that changes nothing but its own outputs can be thrown away, so it may be
         # launched before it is known that every weight is still in its place.
         look_first = bool(captured.written) or captured.draws_random_numbers
-        touched, dual = self._touched, vars(forward_ad)
-
-        below_autograd = getattr(torch._C, "_AutoDispatchBelowAutograd", None)  # private to torch
-        if self._input_count < _MANY:
-            below_autograd = None
+        dual, below_autograd = vars(forward_ad), None
+        if self._input_count >= _MANY:  # private to torch
+            below_autograd = getattr(torch._C, "_AutoDispatchBelowAutograd", None)
 
         def replay(fn: Any, args: Any, kwargs: Any, leaves: Sequence[torch.Tensor]) -> Any:
             # Never for ever: the thread that captures may wait for this one.
@@ -204,9 +209,7 @@ class Replay:
                 if look_first:
                     if not guard.places_hold() and guard.changes():
                         return NO_MATCH
-                    if (touched and self.overlaps(leaves)) or (
-                        write_back and shares_memory(leaves)
-                    ):
+                    if self._clashes(leaves):
                         return NO_MATCH
                 try:
                     self.copy(leaves)
@@ -217,12 +220,8 @@ class Replay:
                 if memory_holds and not memory_holds():
                     return NO_MATCH
                 launch()
-                if rewritten:
-                    increment_version(rewritten)
-                if write_back:
-                    with torch.no_grad():
-                        for n, static in write_back:
-                            leaves[n].copy_(static)
+                if written or write_back:
+                    _pass_on(written, write_back, leaves)
                 # Asked while the device replays.
                 if not look_first and not guard.places_hold() and guard.changes():
                     return NO_MATCH
@@ -240,12 +239,11 @@ class Replay:
     ) -> Callable[..., Any]:
         guard, root, write_back = captured.guard, captured.root, self.written_inputs
         device, index = graph_pool.device, graph_pool.index
-        rewritten, saved = _counted(captured.written), captured.saved
-        generators = captured.generators if captured.saves_generator else ()
-        calls_user = captured.calls_user
-        drawn_from = (
-            (device.default_generator(index), *generators) if captured.saves_generator else ()
-        )
+        written, calls_user = _counted(captured.written), captured.calls_user
+        generators: tuple[torch.Generator, ...] = ()
+        if captured.saves_generator:
+            generators = (device.default_generator(index), *captured.generators)
+        state = DeviceState(captured.saved, generators)
 
         def replay(fn: Any, args: Any, kwargs: Any, leaves: Sequence[torch.Tensor]) -> Any:
             if not LOCK.acquire(False) and not LOCK.acquire(True, PATIENCE):
@@ -258,12 +256,10 @@ class Replay:
                     graph_pool.sync_to(stream)
                 if not guard.places_hold() and guard.changes():
                     return NO_MATCH
-                if self.overlaps(leaves) or (write_back and shares_memory(leaves)):
+                if self._clashes(leaves):
                     return NO_MATCH
                 with torch.no_grad():
-                    values = [region.clone() for region in saved]
-                    random = device.rng_state(index) if captured.saves_generator else None
-                    states = [generator_state(g) for g in generators] if generators else ()
+                    before = state.now()
                     try:
                         self.copy(leaves)
                     except NotImplementedError:
@@ -271,35 +267,52 @@ class Replay:
                     if guard.memory_holds and not guard.memory_holds():
                         return NO_MATCH
                     if calls_user:  # what that does is done, whatever path the data takes
-                        journal = Journal(copies=False, generators=drawn_from)
-                        with journal.playing():
-                            try:
-                                last = run(root)
-                            except Exception:
-                                if not journal.raised:
-                                    raise
-                                last = None  # the function may catch it
+                        journal = Journal(copies=False, generators=generators)
+                        last = _run_noted(root, journal)
                     else:
                         last = run(root)
                     if last is not None and last.build is not None:
-                        if rewritten:
-                            increment_version(rewritten)
-                        for n, static in write_back:
-                            leaves[n].copy_(static)
+                        _pass_on(written, write_back, leaves)
                         counter.replays += 1
                         return last.build()
-                    for region, value in zip(reversed(saved), reversed(values), strict=True):
-                        region.copy_(value)
-                    if random is not None:
-                        device.set_rng_state(random, index)
-                    for generator, state in zip(generators, states, strict=True):
-                        generator.set_state(state)
+                    state.put_back(*before)
             finally:
                 LOCK.release()
             with journal.resumed() if calls_user else nullcontext():
                 return self.on_new_path(fn, args, kwargs, leaves)
 
         return replay
+
+
+def _pass_on(
+    written: list[torch.Tensor],
+    write_back: list[tuple[int, torch.Tensor]],
+    leaves: Sequence[torch.Tensor],
+) -> None:
+    """Count what a graph has written, and copy what it wrote to inputs to those of the call."""
+    if written:
+        increment_version(written)
+    if write_back:
+        with torch.no_grad():
+            for n, static in write_back:
+                leaves[n].copy_(static)
+
+
+def _counted(written: dict[int, torch.Tensor]) -> list[torch.Tensor]:
+    """Those that count their versions: a replay writes behind torch's back, and who takes their
+    values for constant has to notice."""
+    return [tensor for tensor in written.values() if not tensor.is_inference()]
+
+
+def _run_noted(root: Segment, journal: Journal) -> Segment | None:
+    """Run a tree that calls the user's functions, and note in ``journal`` what these give."""
+    with journal.playing():
+        try:
+            return run(root)
+        except Exception:
+            if not journal.raised:
+                raise
+            return None  # the function may catch it
 
 
 # ---- copying into static inputs
@@ -324,12 +337,6 @@ def _copy_expanded(static: torch.Tensor, leaf: torch.Tensor) -> None:
 
 def nothing(*leaves: object) -> None:
     """Copy nothing."""
-
-
-def _counted(written: dict[int, torch.Tensor]) -> list[torch.Tensor]:
-    """Those that count their versions: a replay writes behind torch's back, and who takes their
-    values for constant has to notice."""
-    return [tensor for tensor in written.values() if not tensor.is_inference()]
 
 
 def copier(

@@ -17,10 +17,10 @@ from typing import Any, Protocol
 
 import torch
 
-from ..device import generator_state
 from ..errors import ArgumentError
 from ..forking import new_lock
 from ..graph.compare import Tolerance, difference
+from ..graph.device_state import DeviceState
 from ..graph.locks import CAPTURING, LOCK, inside_gfxgraph
 from .entry import Entry, Refusal
 from .replay import NO_MATCH, FastPath
@@ -192,33 +192,22 @@ class _State:
     def __init__(self, entry: Entry, regions: list[torch.Tensor]) -> None:
         captured = entry.captured
         assert captured is not None
-        self._regions = regions
-        self._device, self._index = entry.device, entry.index
-        self._generators = captured.generators
+        generators = list(captured.generators)
+        # Of a tree nobody knows whether another path than the last draws.
+        if captured.draws_random_numbers or captured.root.step is not None:
+            generators.insert(0, entry.device.default_generator(entry.index))
         # Compiled code may draw the same numbers in another order.
         self._compares_generators = not captured.slack
-        # Of a tree nobody knows whether another path than the last draws.
-        self._draws = captured.draws_random_numbers or captured.root.step is not None
-        self.is_any = bool(regions) or self._draws or bool(self._generators)
+        self._state = DeviceState(regions, generators)
+        self.is_any = bool(regions or generators)
+        self.now = self._state.now
         with torch.no_grad():
             self._before = self.now()
 
-    def now(self) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
-        """Copies of the regions, and the states of the generators."""
-        random = [self._device.rng_state(self._index)] if self._draws else []
-        random += [generator_state(generator) for generator in self._generators]
-        return [region.clone() for region in self._regions], random
-
     def put_back(self) -> None:
         """Undo what was changed since."""
-        values, random = self._before
         with torch.no_grad():
-            for region, value in zip(reversed(self._regions), reversed(values), strict=True):
-                region.copy_(value)
-        if self._draws:
-            self._device.set_rng_state(random[0], self._index)
-        for generator, state in zip(self._generators, random[self._draws :], strict=True):
-            generator.set_state(state)
+            self._state.put_back(*self._before)
 
     def differs(
         self,

@@ -5,11 +5,14 @@ from __future__ import annotations
 import json
 import sys
 from contextlib import redirect_stdout
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from .common import NO_GRAPH, Make, RequireGraph, Target, fail
+
+if TYPE_CHECKING:
+    from ..verifying.report import VerifyReport
 
 __all__ = ["verify"]
 
@@ -50,6 +53,31 @@ def verify(
     Status 0: nothing differs, also if it runs eagerly; 1: something differs; 2: a wrong argument,
     or eager raises; 3: with --require-graph, nothing differs but calls are not replays.
     """
+    if make and specs:
+        fail("Give the arguments or --make, not both.", status=2)
+    report = _compare(
+        target,
+        specs or [],
+        make,
+        candidate,
+        runs=runs,
+        threshold=threshold,
+        compiled=compiled,
+        views=views,
+        seed=seed,
+    )
+    typer.echo(json.dumps(report.to_dict(), indent=2) if as_json else str(report))
+    if report.ok and require_graph and not report.is_graph:
+        if report.is_graph is None:
+            fail("--require-graph: the candidate does not tell whether it is a graph.", status=2)
+        raise typer.Exit(NO_GRAPH)
+    raise typer.Exit(not report.ok)
+
+
+def _compare(
+    target: str, specs: list[str], make: str | None, candidate: str | None, **options: Any
+) -> VerifyReport:
+    """Load what the command line names, and compare; a wrong argument or an error ends it."""
     import torch
 
     from ..analyze.view import arguments, fit, load, made
@@ -59,34 +87,17 @@ def verify(
     from ..verifying.inputs import on_device
     from ..verifying.verify import verify
 
-    if make and specs:
-        fail("Give the arguments or --make, not both.", status=2)
-    torch.manual_seed(seed)  # the same report each time
+    torch.manual_seed(options["seed"])  # the same report each time
     device = current_device().type
     try:
         with redirect_stdout(sys.stderr):  # what modules print when they are loaded
             fn = on_device(load(target), device)
-            args, kwargs = on_device(made(make) if make else arguments(specs or []), device)
+            args, kwargs = on_device(made(make) if make else arguments(specs), device)
             fit(fn, args, kwargs)
-            report = verify(
-                fn,
-                *args,
-                candidate=load(candidate) if candidate else None,
-                runs=runs,
-                threshold=threshold,
-                compiled=compiled,
-                views=views,
-                seed=seed,
-                kwargs=kwargs,
-            )
+            other = load(candidate) if candidate else None
+            return verify(fn, *args, candidate=other, kwargs=kwargs, **options)
     except GfxGraphError as error:
         fail(str(error), status=2)
     except Exception as error:  # eager's own
         where = users_line_of(error)
         fail(f"{target} raises {type(error).__name__}: {error} {where}", status=2)
-    typer.echo(json.dumps(report.to_dict(), indent=2) if as_json else str(report))
-    if report.ok and require_graph and not report.is_graph:
-        if report.is_graph is None:
-            fail("--require-graph: the candidate does not tell whether it is a graph.", status=2)
-        raise typer.Exit(NO_GRAPH)
-    raise typer.Exit(not report.ok)

@@ -14,7 +14,7 @@ import torch
 from ..device.operators import is_view
 from ..device.overrides import ThreadDispatchMode
 from ..errors import ArgumentError
-from ..interpose.source import is_users_file
+from ..interpose.source import is_users_file, name_of
 from ..tables import as_json, counted
 from .log import AFTER_BREAK, Compilation, listening
 
@@ -156,7 +156,7 @@ def graph_breaks(model: Callable[..., Any], *args: Any, **kwargs: Any) -> BreakR
         or getattr(model, "_compiled_call_impl", None) is not None  # module.compile()
     ):
         raise ArgumentError(
-            f"graph_breaks({_name(model)}): it is compiled already; pass the function that was "
+            f"graph_breaks({name_of(model)}): it is compiled already; pass the function that was "
             "compiled."
         )
     from torch._dynamo.utils import counters, get_compilation_metrics, graph_break_reasons
@@ -180,7 +180,9 @@ def graph_breaks(model: Callable[..., Any], *args: Any, **kwargs: Any) -> BreakR
             breaks += _first_break(model, args, kwargs)
     finally:
         torch._dynamo.reset()
-    return BreakReport(_name(model), regions, tuple(dict.fromkeys(breaks)), skipped, eager.launches)
+    return BreakReport(
+        name_of(model), regions, tuple(dict.fromkeys(breaks)), skipped, eager.launches
+    )
 
 
 def _is_opaque(model: Any) -> bool:
@@ -195,9 +197,7 @@ class _Launches(ThreadDispatchMode):
         super().__init__()  # type: ignore[no-untyped-call]
         self.launches = 0
 
-    def __torch_dispatch__(
-        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
-    ) -> Any:
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if not is_view(func):
             self.launches += 1
         return func(*args, **(kwargs or {}))
@@ -281,7 +281,3 @@ def _innermost(stack: list[traceback.FrameSummary]) -> traceback.FrameSummary | 
     """The user's innermost frame, else the innermost one."""
     users = [frame for frame in stack if is_users_file(frame.filename)]
     return (users or list(stack) or [None])[-1]  # type: ignore[list-item]
-
-
-def _name(model: Any) -> str:
-    return getattr(model, "__qualname__", None) or type(model).__qualname__

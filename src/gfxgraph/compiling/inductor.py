@@ -9,7 +9,6 @@ from contextlib import ExitStack, contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
 from difflib import get_close_matches
-from types import TracebackType
 from typing import Any, Literal
 
 import torch
@@ -174,12 +173,7 @@ class InductorSettings:
             self._entered.set((*self._entered.get(), stack.pop_all()))
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *exc_info: object) -> None:
         *outer, stack = self._entered.get()
         self._entered.set(tuple(outer))
         stack.close()

@@ -176,26 +176,17 @@ _claims: dict[str, Claim] = {}
 @contextlib.contextmanager
 def listening(listener: Listener) -> Iterator[None]:
     """Call ``listener`` after each compilation, in the thread that compiled."""
-    _listen(listener)
-    try:
-        yield
-    finally:
-        _stop(listener)
-
-
-def _listen(listener: Listener) -> None:
     import_whole("torch._dynamo.output_graph")  # so that there is something to replace
-
     with _lock:
         _listeners.append(listener)
         _intercept_what_is_loaded()
-
-
-def _stop(listener: Listener) -> None:
-    with _lock:
-        _listeners.remove(listener)
-        while _claims and not _listeners:
-            _claims.popitem()[1].undo()
+    try:
+        yield
+    finally:
+        with _lock:
+            _listeners.remove(listener)
+            while _claims and not _listeners:
+                _claims.popitem()[1].undo()
 
 
 def _intercept_what_is_loaded() -> None:

@@ -20,7 +20,6 @@ from __future__ import annotations
 import logging
 import weakref
 from collections.abc import Callable
-from types import TracebackType
 from typing import Any
 
 import torch
@@ -28,7 +27,7 @@ from torch._guards import CompileContext
 
 from ..forking import new_lock
 from ..interpose.dynamo import frames_compiled
-from ..interpose.patch import intercept
+from ..interpose.patch import Undoable, intercept
 from ..interpose.source import users_line
 from ..stats import log, tally
 
@@ -43,7 +42,7 @@ _reported: weakref.WeakSet[CompileContext] = weakref.WeakSet()
 _logged: set[str] = set()
 
 
-class RngGuard:
+class RngGuard(Undoable):
     """A claim on the guard, which holds while there is a claim.
 
     A context manager: leaving it is :meth:`undo`.
@@ -64,17 +63,6 @@ class RngGuard:
         _guards.discard(self)
         for claim in self._claims:
             claim.undo()
-
-    def __enter__(self) -> RngGuard:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        self.undo()
 
 
 def guard_rng() -> RngGuard:

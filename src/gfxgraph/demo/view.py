@@ -9,6 +9,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from ..tables import in_bytes
 from .demo import DemoReport
 
 __all__ = ["show"]
@@ -71,7 +72,7 @@ def _lines(report: DemoReport) -> Iterator[tuple[str, Text]]:
     )
     for reason, count in report.fallbacks.items():
         lines.append(("", f"fell back {count} times: {reason}"))
-    pool, inputs = _size(report.pool_bytes), _size(report.input_bytes)
+    pool, inputs = in_bytes(report.pool_bytes), in_bytes(report.input_bytes)
     lines.append(("memory", f"{pool} for all graphs, {inputs} for the inputs that they share"))
     return ((name, Text(value)) for name, value in lines)
 
@@ -82,7 +83,7 @@ def _graphs(report: DemoReport) -> Table:
     for name in ("replays", "inputs", "adds"):
         table.add_column(name, justify="right", no_wrap=True)
     for row in report.graphs:
-        sizes = _size(row.input_bytes), _size(row.private_bytes)
+        sizes = in_bytes(row.input_bytes), in_bytes(row.private_bytes)
         table.add_row(Text(row.key), str(row.replays), *sizes)
     return table
 
@@ -92,9 +93,3 @@ def _device(report: DemoReport) -> str:
     versions = {"driver": facts.driver, "runtime": facts.runtime, "torch": facts.torch}
     known = [f"{name} {version}" for name, version in versions.items() if version]
     return f"{facts.name} ({', '.join([facts.vendor, facts.arch, *known])})"
-
-
-def _size(count: int) -> str:
-    if count < 2**10:
-        return f"{count} B"
-    return f"{count / 2**20:.1f} MiB" if count >= 2**20 else f"{count / 2**10:.1f} KiB"

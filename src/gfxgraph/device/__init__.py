@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from functools import lru_cache
 
 import torch
@@ -10,7 +11,15 @@ from .base import Device, DeviceFacts, Graph, PoolHandle, generator_state
 from .emulated import EmulatedDevice
 from .gpu import GpuDevice
 
-__all__ = ["Device", "DeviceFacts", "Graph", "PoolHandle", "current_device", "generator_state"]
+__all__ = [
+    "Device",
+    "DeviceFacts",
+    "Graph",
+    "PoolHandle",
+    "current_device",
+    "generator_state",
+    "index_of",
+]
 
 
 @lru_cache(maxsize=1)
@@ -20,3 +29,12 @@ def current_device() -> Device:
     It is decided once per process, as in torch.
     """
     return GpuDevice() if torch.cuda.is_available() else EmulatedDevice()
+
+
+def index_of(device: Device, tensors: Iterable[torch.Tensor] = ()) -> int:
+    """Which one of its kind holds the first of ``tensors`` that are on such a device.
+
+    The current one, if none is.
+    """
+    where = next((t.device for t in tensors if t.device.type == device.type), None)
+    return device.index(where or torch.device(device.type))

@@ -106,7 +106,7 @@ class Device(Protocol):
     def pool_segments(self, pool: PoolHandle) -> list[tuple[int, int]]:
         """Address and bytes of each piece of memory that ``pool`` holds."""
 
-    def disowned(self, pool: PoolHandle, tensor: torch.Tensor) -> torch.Tensor:
+    def non_owning_alias(self, pool: PoolHandle, tensor: torch.Tensor) -> torch.Tensor:
         """An alias of a tensor in ``pool`` that does not keep its memory from being reused."""
 
     def memory(self, index: int) -> tuple[int, int]:
@@ -151,12 +151,6 @@ class Device(Protocol):
 
     def record_use(self, tensors: list[torch.Tensor], index: int, stream: int) -> None:
         """Keep the memory of ``tensors`` from others until the stream with this id is done."""
-
-    def rng_state(self, index: int) -> torch.Tensor:
-        """The state of the default generator."""
-
-    def set_rng_state(self, state: torch.Tensor, index: int) -> None:
-        """Set the state of the default generator."""
 
     def default_generator(self, index: int) -> torch.Generator:
         """The default generator itself."""

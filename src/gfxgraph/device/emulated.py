@@ -23,7 +23,7 @@ import torch.utils._pytree as pytree
 
 from ..errors import ArgumentError, CaptureError, DeviceError
 from . import capture_rules as rules
-from .base import DeviceFacts, PoolHandle, generator_state
+from .base import DeviceFacts, PoolHandle
 from .emulated_capture import (
     Capture,
     Operation,
@@ -244,7 +244,7 @@ class EmulatedDevice:
         """The blocks of ``pool``."""
         return pool_of(pool).segments()
 
-    def disowned(self, pool: PoolHandle, tensor: torch.Tensor) -> torch.Tensor:
+    def non_owning_alias(self, pool: PoolHandle, tensor: torch.Tensor) -> torch.Tensor:
         """An alias of ``tensor`` that does not hold its block."""
         twin = pool_of(pool).internal(tensor)
         return tensor if twin is None else twin
@@ -308,14 +308,6 @@ class EmulatedDevice:
 
     def record_use(self, tensors: list[torch.Tensor], index: int, stream: int) -> None:
         """Nothing is in flight here."""
-
-    def rng_state(self, index: int = 0) -> torch.Tensor:
-        """The state of the default generator."""
-        return generator_state(torch.default_generator)
-
-    def set_rng_state(self, state: torch.Tensor, index: int = 0) -> None:
-        """Set the state of the default generator."""
-        torch.default_generator.set_state(state)
 
     def default_generator(self, index: int = 0) -> torch.Generator:
         """The generator of the processor."""

@@ -301,9 +301,7 @@ class _FunctionMode(HiddenFunctionMode):
         super().__init__()
         self.capture = capture
 
-    def __torch_function__(
-        self, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
-    ) -> Any:
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
         if self.capture.is_open:
             self.capture.check_call(func, args, kwargs)
@@ -318,9 +316,7 @@ class _DispatchMode(TorchDispatchMode):  # type: ignore[no-untyped-call, unused-
         super().__init__()  # type: ignore[no-untyped-call, unused-ignore]
         self.capture = capture
 
-    def __torch_dispatch__(
-        self, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
-    ) -> Any:
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
         if not self.capture.is_open:
             return func(*args, **kwargs)

@@ -12,7 +12,7 @@ from typing import Any, Literal
 import torch
 
 from ..errors import DeviceError
-from .base import DeviceFacts, PoolHandle, generator_state
+from .base import DeviceFacts, PoolHandle
 
 __all__ = ["GpuDevice"]
 
@@ -76,7 +76,7 @@ class GpuDevice:
         """The allocator's segments that belong to ``pool``."""
         return [(segment["address"], segment["total_size"]) for segment in _segments(pool)]
 
-    def disowned(self, pool: PoolHandle, tensor: torch.Tensor) -> torch.Tensor:
+    def non_owning_alias(self, pool: PoolHandle, tensor: torch.Tensor) -> torch.Tensor:
         """A tensor on the bare address of ``tensor``."""
         construct = getattr(torch._C, "_construct_storage_from_data_pointer", None)  # private
         if construct is None or tensor.is_conj() or tensor.is_neg():
@@ -162,15 +162,6 @@ class GpuDevice:
         """Tell the allocator that ``stream`` uses ``tensors``."""
         for tensor in tensors:
             tensor.record_stream(_stream(stream, index))
-
-    def rng_state(self, index: int) -> torch.Tensor:
-        """State of the default generator of GPU ``index``."""
-        torch.cuda.init()  # there are no generators before
-        return generator_state(torch.cuda.default_generators[index])
-
-    def set_rng_state(self, state: torch.Tensor, index: int) -> None:
-        """Set the state of the default generator of GPU ``index``."""
-        torch.cuda.set_rng_state(state, index)
 
     def default_generator(self, index: int) -> torch.Generator:
         """The default generator of GPU ``index``."""

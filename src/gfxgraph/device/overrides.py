@@ -24,6 +24,7 @@ __all__ = [
     "MODE_STACKS",
     "HiddenFunctionMode",
     "ThreadDispatchMode",
+    "UnwrappedDispatchMode",
     "hidden_modes",
     "remove_modes",
 ]
@@ -72,6 +73,16 @@ class ThreadDispatchMode(TorchDispatchMode):
         dispatch_stack._pop_mode(getattr(self, "_mode_key", None))
         _tell_guards(bool(torch._C._len_torch_dispatch_stack()))
         step_back()
+
+
+class UnwrappedDispatchMode(ThreadDispatchMode):
+    """One whose ``__torch_dispatch__`` torch calls as it is."""
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        # Else torch puts a wrapper around it, entered for each operation, which imports Dynamo when
+        # it first runs: a second.
+        return False
 
 
 # A flag of this thread, by which torch's TensorGuards see a dispatch mode from 2.10 on.

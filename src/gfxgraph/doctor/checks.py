@@ -170,21 +170,7 @@ def _allocator(platform: Platform) -> Iterator[Finding]:
         return
     first, value = found[0], platform.variables[found[0]]
     chosen = _options(value)
-    malformed = [
-        f"{name}:{entry}" if entry else name
-        for name, entry in chosen.items()
-        if not re.fullmatch(_TAKES.get(name, r"\[[^][]*\]|[^][:=;]+"), entry)
-    ]
-    if malformed:
-        yield Finding(
-            "allocator",
-            "error",
-            f"{first}={value!r} is malformed at {', '.join(map(repr, malformed))}; torch raises "
-            "where it reads it.",
-            "Write name:value, several with commas between, such as "
-            "max_split_size_mb:128,garbage_collection_threshold:0.8 or expandable_segments:True.",
-            (_FLAGS,),
-        )
+    yield from _malformed(first, value)
     others = [name for name in found[1:] if _options(platform.variables[name]) != chosen]
     if others:
         yield Finding(
@@ -204,14 +190,36 @@ def _allocator(platform: Platform) -> Iterator[Finding]:
             "Use PYTORCH_CUDA_ALLOC_CONF with this torch.",
             (_IGNORED,),
         )
-    expandable = chosen.get("expandable_segments", "").lower() == "true"
-    if not for_rocm or not expandable:
-        return
+    if for_rocm and chosen.get("expandable_segments", "").lower() == "true":
+        yield from _expandable(platform, first, chosen)
+
+
+def _malformed(name: str, value: str) -> Iterator[Finding]:
+    """Whether torch can read what ``name`` is set to."""
+    malformed = [
+        f"{option}:{entry}" if entry else option
+        for option, entry in _options(value).items()
+        if not re.fullmatch(_TAKES.get(option, r"\[[^][]*\]|[^][:=;]+"), entry)
+    ]
+    if malformed:
+        yield Finding(
+            "allocator",
+            "error",
+            f"{name}={value!r} is malformed at {', '.join(map(repr, malformed))}; torch raises "
+            "where it reads it.",
+            "Write name:value, several with commas between, such as "
+            "max_split_size_mb:128,garbage_collection_threshold:0.8 or expandable_segments:True.",
+            (_FLAGS,),
+        )
+
+
+def _expandable(platform: Platform, name: str, chosen: Mapping[str, str]) -> Iterator[Finding]:
+    """What ROCm makes of the expandable segments that ``name`` asks for."""
     if platform.rocm and within(platform.rocm, Range(before="7.0")):
         yield Finding(
             "allocator",
             "warning",
-            f"expandable_segments in {first} has no effect below ROCm 7; here is {platform.rocm}.",
+            f"expandable_segments in {name} has no effect below ROCm 7; here is {platform.rocm}.",
             "Take it out, or use ROCm 7.",
             (_FLAGS,),
         )
@@ -221,7 +229,7 @@ def _allocator(platform: Platform) -> Iterator[Finding]:
         yield Finding(
             "allocator",
             "error" if zeros else "warning",
-            f"{first} sets max_split_size_mb and expandable_segments together. That tensors then "
+            f"{name} sets max_split_size_mb and expandable_segments together. That tensors then "
             f"read as zeros {where}.",
             "Keep one of them.",
             (_ZEROS,),
@@ -286,14 +294,13 @@ def _settings(platform: Platform) -> Iterator[Finding]:
 
 def _environment(platform: Platform) -> Iterator[Finding]:
     for remark in remarks(platform):
-        text = f"{remark.name} is set to {remark.value!r}. {remark.text}"
-        yield Finding("environment", "warning", text, f"unset {remark.name}", (remark.source,))
+        remedy = f"unset {remark.name}"
+        yield Finding("environment", "warning", str(remark), remedy, (remark.source,))
     for remark in slowing(platform):
-        text = f"{remark.name} is set to {remark.value!r}. {remark.text}"
         # Levels 1 and 2 of the log are errors and warnings.
         harmless = remark.name == "AMD_LOG_LEVEL" and remark.value in ("1", "2")
         level: Level = "info" if harmless else "warning"
-        yield Finding("environment", level, text, f"unset {remark.name}", (remark.source,))
+        yield Finding("environment", level, str(remark), f"unset {remark.name}", (remark.source,))
     # Variables that avoid a known issue are in the finding of that issue. Code for the GPU is a
     # finding of _code_for.
     avoiding = {name for match in issues_of(platform) for name in match.issue.variables}

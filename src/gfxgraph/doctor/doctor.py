@@ -73,7 +73,7 @@ def diagnose(
     findings = list(saved)
     if probe is not None:
         platform = platform or probe.platform
-        findings += _health(probe)
+        findings.append(_health(probe))
     for name, check in checks.items() if platform else ():
         assert platform is not None
         try:
@@ -110,29 +110,21 @@ def saved_health(path: Path) -> list[Finding]:
     raise ArgumentError(f"{path}: its findings are not as gfxgraph doctor --json writes them.")
 
 
-def _health(probe: Probe) -> list[Finding]:
+def _health(probe: Probe) -> Finding:
     if probe.problem is not None:
-        return [
-            Finding(
-                "health",
-                "error",
-                probe.problem,
-                "Try a plain torch.cuda.CUDAGraph in a new process; the driver's log (dmesg) may "
-                "say more.",
-            )
-        ]
+        return Finding(
+            "health",
+            "error",
+            probe.problem,
+            "Try a plain torch.cuda.CUDAGraph in a new process; the driver's log (dmesg) may say "
+            "more.",
+        )
     health = probe.health
     assert health is not None
     if not health["ok"]:
-        return [
-            Finding(
-                "health",
-                "error",
-                f"A small graph does not work: {health['details']}",
-                "Until it does, gfxgraph runs everything eagerly.",
-            )
-        ]
+        text = f"A small graph does not work: {health['details']}"
+        return Finding("health", "error", text, "Until it does, gfxgraph runs everything eagerly.")
     if not health["native_bridge"]:
         text = "A small graph was captured and replayed on the emulated device, not on a GPU."
-        return [Finding("health", "ok", text)]
-    return [Finding("health", "ok", f"A small graph was {health['details']}.")]
+        return Finding("health", "ok", text)
+    return Finding("health", "ok", f"A small graph was {health['details']}.")

@@ -75,6 +75,9 @@ class Remark:
     text: str
     source: str
 
+    def __str__(self) -> str:
+        return f"{self.name} is set to {self.value!r}. {self.text}"
+
 
 def recommended(platform: Platform) -> list[Variable]:
     """The variables to set on ``platform``, each with a reason and a source."""
@@ -145,8 +148,7 @@ def script(platform: Platform, shell: Shell = "sh") -> str:
         lines.append(f"{_assignment(one, shell)}  # {maybe}{one.reason} {one.source}")
     if not lines:
         lines.append(f"# Nothing to set: no known issue of {_called(platform)} is avoided by it.")
-    said = remarks(platform) + slowing(platform)
-    lines += [f"# {one.name} is set to {one.value!r}. {one.text}" for one in said]
+    lines += [f"# {one}" for one in remarks(platform) + slowing(platform)]
     return "\n".join(" ".join(line.splitlines()) for line in lines)
 
 

@@ -93,8 +93,7 @@ def prepared(environ: Mapping[str, str] = os.environ) -> dict[str, str]:
             elif one.set_to != one.value:
                 now = f"{one.name} is set to {one.set_to!r}"
                 said.append(f"{now}; recommended is {one.value} ({one.source})")
-        for remark in (*remarks(platform), *slowing(platform)):
-            said.append(f"{remark.name} is set to {remark.value!r}. {remark.text}")
+        said += map(str, remarks(platform) + slowing(platform))
     for line in said:
         print(f"gfxgraph run: {line}", file=sys.stderr)
     found = environment_of(variables, environ)

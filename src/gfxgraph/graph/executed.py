@@ -27,14 +27,12 @@ import torch
 
 from ..forking import in_child, new_lock
 from ..interpose.dynamo import frames_compiled, opaque
+from ..interpose.source import CLOSED
 from ..record.journal import inside_no_graph
 from ..stats import log
 from . import raw
 
-__all__ = ["CLOSED", "Executed", "executed_now"]
-
-CLOSED = frozenset(sys.stdlib_module_names) | {"torch", "numpy", "triton"}
-"""Packages whose code is not looked into: what it reads is not a program's own state."""
+__all__ = ["Executed", "executed_now"]
 
 _OURS = __name__.partition(".")[0]
 _DEPTH_OF_CALLBACKS = 24
@@ -42,7 +40,7 @@ _IMPORT = "importlib._bootstrap"
 
 
 class Executed:
-    """The code that ran while :meth:`listening`, without that of :data:`CLOSED` packages.
+    """The code that ran while :meth:`listening`, without that of closed packages.
 
     Attributes:
         packages: the packages that the code is of.

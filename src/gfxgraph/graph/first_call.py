@@ -8,20 +8,16 @@ from contextlib import AbstractContextManager, contextmanager
 
 import torch
 
-from ..device import Device, generator_state
 from ..errors import CaptureError
-from . import raw
-from .host_state import Stood, default_generators
+from .device_state import DeviceState
+from .host_state import Stood
 from .one_shots import Found, OneShots
 
 __all__ = ["as_of_now", "one_shots_before", "raise_if_moved"]
 
 
 def as_of_now(
-    device: Device,
-    index: int,
-    regions: Sequence[torch.Tensor] = (),
-    found: Found = (),
+    regions: Sequence[torch.Tensor], generators: Sequence[torch.Generator], found: Found
 ) -> Callable[[str], AbstractContextManager[None]]:
     """Save the state that decides which path a call takes, beside its arguments.
 
@@ -31,30 +27,19 @@ def as_of_now(
     takes what the call did that is not put back, such as "writes to its arguments".
 
     Args:
-        device: the device whose generator it is.
-        index: which one of its kind.
         regions: memory that the call may write to.
+        generators: random generators that it may draw from.
         found: generators and iterators that it may advance.
     """
     one_shots, stood = OneShots(found), Stood(found)
-    own = [item for _, item in found if raw.is_a(item, torch._C.Generator)]
-    generators = [*own, *default_generators(device, index)]
-
-    def now() -> tuple[list[torch.Tensor], list[torch.Tensor]]:
-        return [region.clone() for region in regions], [generator_state(g) for g in generators]
-
-    def put(values: list[torch.Tensor], states: list[torch.Tensor]) -> None:
-        for region, value in zip(reversed(regions), reversed(values), strict=True):
-            region.copy_(value)
-        for generator, state in zip(generators, states, strict=True):
-            generator.set_state(state)
+    state = DeviceState(regions, generators)
 
     @contextmanager
     def put_back(doubt: str = "") -> Iterator[None]:
         one_shots.doubt, error = doubt, stood.error()
         with torch.no_grad():
-            after = now()
-            put(*before)
+            after = state.now()
+            state.put_back(*before)
         outer = _of_the_call.one_shots, _of_the_call.error
         _of_the_call.one_shots, _of_the_call.error = one_shots, error
         try:
@@ -62,10 +47,10 @@ def as_of_now(
         finally:
             _of_the_call.one_shots, _of_the_call.error = outer
             with torch.no_grad():
-                put(*after)
+                state.put_back(*after)
 
     with torch.no_grad():
-        before = now()
+        before = state.now()
     return put_back
 
 

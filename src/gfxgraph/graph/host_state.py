@@ -141,7 +141,7 @@ class HostState:
     def is_plain(self) -> bool:
         """Whether there is nothing but the generators that every process has."""
         return (
-            self._of_torch_keys() <= self._defaults
+            self._drawn.keys() | self._of_host.keys() <= self._defaults
             and len(self._still) == len(self._everybodys)
             and not len(self._one_shots)
         )
@@ -279,9 +279,6 @@ class HostState:
                 "each call would be; a replay would not make it. Use the other one itself.",
                 transient=True,  # both may have been given the same seed
             )
-
-    def _of_torch_keys(self) -> frozenset[int]:
-        return frozenset(key for key, _ in self._of_torch())
 
     def _of_torch(self) -> Iterator[tuple[int, _Source]]:
         yield from self._drawn.items()

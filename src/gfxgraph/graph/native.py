@@ -12,7 +12,7 @@ import torch
 
 from .. import settings
 from ..compiling.rng import tell_if_compiled
-from ..device import Device, PoolHandle, current_device
+from ..device import Device, PoolHandle, current_device, index_of
 from ..device.emulated import EmulatedGraph
 from ..errors import ArgumentError, CaptureError, MemoryCapError
 from ..interpose.dynamo import frames_compiled
@@ -132,7 +132,7 @@ class NativeGraph(_Base):  # type: ignore[misc]
         # A pool of our own making, where torch would make a private one: its name is needed to
         # release it when the capture fails.
         handle = cast(PoolHandle, getattr(pool, "id", pool)) or device.pool_handle()
-        index = device.index(torch.device(device.type))
+        index = index_of(device)
         stream = device.current_stream(index)
         try:
             super().capture_begin(pool=handle, capture_error_mode=capture_error_mode)
@@ -212,7 +212,7 @@ class NativeGraph(_Base):  # type: ignore[misc]
         cap = settings.explicit_vram_cap()
         if cap is None:
             return
-        index = device.index(torch.device(device.type))
+        index = index_of(device)
         used, total = device.memory(index)
         used -= device.cached(index)
         if used >= cap * total:

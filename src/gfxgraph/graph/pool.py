@@ -95,7 +95,7 @@ class GraphPool:
         lock of the replay that makes them.
         """
         return [
-            self.device.disowned(self._pool, tensor) if self._holds(tensor) else tensor
+            self.device.non_owning_alias(self._pool, tensor) if self._holds(tensor) else tensor
             for tensor in outputs
         ]
 

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 import torch.utils._pytree as pytree
 
-from ..device import Device
+from ..device import Device, index_of
 from ..errors import CaptureError
 from ..interpose.dynamo import Uncompiled
 from ..record.collectives import refused
@@ -112,8 +112,7 @@ def run_and_roll_back(
         CaptureError: it does something outside of torch, and the run ended before that; or it
             rebinds something in Python.
     """
-    where = next((t.device for t in inputs if t.device.type == device.type), None)
-    index = device.index(where or torch.device(device.type))
+    index = index_of(device, inputs)
     if template is not None and template.plain:
         try:
             with only_computes(template, device, index, inputs) as watching, watching:

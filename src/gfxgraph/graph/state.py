@@ -21,10 +21,11 @@ from typing import Any
 
 import torch
 
+from ..interpose.source import CLOSED, global_names
 from ..record.effects import storage_key
 from . import raw
 from .containers import Container, Slots
-from .executed import CLOSED, executed_now
+from .executed import executed_now
 from .guard import REGISTRIES, Guard
 from .one_shots import STREAM, inner, is_entropy
 from .saved_state import is_stateful
@@ -107,7 +108,7 @@ class PythonState:
         executed = executed_now()
         self._executed = executed.spaces if executed else {}
         self._executed_packages = executed.packages if executed else ()
-        self._executed_names = set().union(*map(_names, list(self._executed)))
+        self._executed_names = set().union(*map(global_names, list(self._executed)))
         run = executed.roots() if executed and roots else []
         self._todo: tuple[list[tuple[str, Any]], ...] = (list(roots.items()), [], run, [])
         self._seen: set[int] = set()
@@ -445,7 +446,7 @@ class PythonState:
 
     def _open_code(self, code: types.CodeType, space: dict[str, Any], level: int) -> None:
         """The global variables that code names."""
-        names, has_run = _names(code), code in self._executed
+        names, has_run = global_names(code), code in self._executed
         for name in names - self._names:
             for near, found in self._unnamed.pop(name, ()):
                 self._todo[near].append(found)
@@ -528,10 +529,3 @@ def _stored(code: types.CodeType) -> frozenset[str]:
 
 
 _STORE_GLOBAL = dis.opmap["STORE_GLOBAL"]
-
-
-@functools.lru_cache(maxsize=4096)
-def _names(code: types.CodeType) -> set[str]:
-    """The global names that a function and the functions in it look up."""
-    inner = (const for const in code.co_consts if type(const) is types.CodeType)
-    return set(code.co_names).union(*map(_names, inner))

@@ -60,10 +60,10 @@ def _sdp(kind: str) -> Setting | None:
     return _of_c(name, f"_get_{kind}_sdp_enabled", f"_set_sdp_use_{kind}")
 
 
-def _precision(backend: str, operation: str) -> Setting | None:
-    name = f"the fp32_precision of {backend} for {operation}"
+def _precision(operation: str) -> Setting | None:
+    name = f"the fp32_precision of cuda for {operation}"
     getter, setter = "_get_fp32_precision_getter", "_set_fp32_precision_setter"
-    return _of_c(name, getter, setter, backend, operation)
+    return _of_c(name, getter, setter, "cuda", operation)
 
 
 _CUBLAS = "torch.backends.cuda.matmul.allow_"
@@ -73,9 +73,7 @@ _FOUND = (
     Setting("torch.use_deterministic_algorithms", _deterministic, _set_deterministic),
     Setting("the number of threads of torch", torch.get_num_threads, torch.set_num_threads),
     # First what torch 2.9 has in place of allow_tf32, then the older flags, which set that too.
-    _precision("cuda", "matmul"),
-    _precision("cuda", "conv"),
-    _precision("cuda", "rnn"),
+    *map(_precision, ("matmul", "conv", "rnn")),
     _of_c(f"{_CUBLAS}tf32", "_get_cublas_allow_tf32", "_set_cublas_allow_tf32"),
     _of_c(
         "torch.set_float32_matmul_precision",

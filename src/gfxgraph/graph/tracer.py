@@ -179,7 +179,7 @@ class Tracer(Interceptor):
             return value.detach() if isinstance(value, torch.Tensor) else value
 
         with dispatch_stack._disable_current_modes():
-            key = _expected(event, given)
+            key = outcome(_handed_out(event.result, given))
             if self._shared is not None:
                 self._end_shared(event)
                 following = self._shared.children.get(key)
@@ -242,11 +242,6 @@ class Tracer(Interceptor):
         )
 
 
-def _expected(event: Event, given: list[torch.Tensor]) -> Any:
-    """The outcome of the recorded result."""
-    return outcome(_handed_out(event.result, given))
-
-
 def _handed_out(result: Any, given: list[torch.Tensor]) -> Any:
     """A result as the function gets it: arguments themselves, and aliases of fixed tensors."""
 
@@ -289,11 +284,11 @@ def _ambient(point: Point) -> Callable[[], Any] | None:
 
 def _ends_empty(graph: NativeGraph) -> bool:
     """End the capture; whether there was nothing in it, which torch says in a warning."""
-    with warnings.catch_warnings(record=True) as heard:
+    with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         graph.capture_end()
     empty = False
-    for warning in heard:
+    for warning in caught:
         if "graph is empty" in str(warning.message).lower():
             empty = True
         else:

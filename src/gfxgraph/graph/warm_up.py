@@ -222,7 +222,7 @@ def report_line(event: Event) -> str:
     return f"{event.where}: {event.point.what}, {how}"
 
 
-class _Unheard:
+class _Discard:
     """Stands in for ``sys.stdout``, and drops what is printed."""
 
     original: Any = None
@@ -237,7 +237,7 @@ class _Unheard:
 @contextmanager
 def _no_printing() -> Iterator[None]:
     """Drop what this thread prints: a compiler may print what it likes."""
-    stream = _Unheard()
+    stream = _Discard()
     with substitute(sys, "stdout", stream) as claim:
         stream.original = claim.original
         yield

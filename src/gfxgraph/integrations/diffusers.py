@@ -15,6 +15,7 @@ from torch import Tensor
 
 from ..call.graphed import Graphed, GraphedStats, graphed
 from ..errors import ArgumentError
+from ..interpose.patch import Undoable
 
 __all__ = ["DenoiseLoop", "GraphedComponents", "denoise_loop", "use_graphs"]
 
@@ -64,7 +65,7 @@ def use_graphs(pipe: Any, *components: str, **options: Any) -> GraphedComponents
     return GraphedComponents(modules, options)
 
 
-class GraphedComponents:
+class GraphedComponents(Undoable):
     """Modules whose ``forward`` runs from graphs; made by :func:`use_graphs`."""
 
     def __init__(self, modules: Mapping[str, Any], options: Mapping[str, Any]) -> None:
@@ -95,12 +96,6 @@ class GraphedComponents:
         for graph in self._graphs.values():
             graph.reset()
         self._modules.clear()
-
-    def __enter__(self) -> GraphedComponents:
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self.undo()
 
 
 Predict = Callable[..., Tensor]
@@ -156,7 +151,8 @@ def denoise_loop(
             f"cannot be called: {error}. Write its loop and use gfxgraph.graphed()."
         ) from error
     if predict is None:
-        predict = next((_PREDICT[c] for c in _class_names(denoiser) if c in _PREDICT), None)
+        classes = [cls.__name__ for cls in type(denoiser).__mro__]
+        predict = next((_PREDICT[name] for name in classes if name in _PREDICT), None)
     if predict is None:
         raise ArgumentError(
             f"denoise_loop(): how to call a {type(denoiser).__name__} is not known (some scale the "
@@ -319,10 +315,6 @@ def _guided(output: Tensor, scale: Tensor) -> Tensor:
     apart = given - without
     exact = torch.promote_types(apart.dtype, torch.float32)
     return without + (scale.to(exact) * apart.to(exact)).to(apart.dtype)
-
-
-def _class_names(module: Any) -> list[str]:
-    return [cls.__name__ for cls in type(module).__mro__]
 
 
 def _predict(denoiser: Any, latents: Tensor, t: Tensor, **conditions: Any) -> Tensor:

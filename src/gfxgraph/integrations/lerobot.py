@@ -15,6 +15,7 @@ import torch
 
 from ..call.graphed import Graphed, GraphedStats, graphed
 from ..errors import ArgumentError
+from ..interpose.patch import Undoable
 
 __all__ = ["GraphedPolicy", "use_graphs"]
 
@@ -84,7 +85,7 @@ def use_graphs(policy: Any, method: str | None = None, **options: Any) -> Graphe
     return GraphedPolicy(policy, owner, name, found, options)
 
 
-class GraphedPolicy:
+class GraphedPolicy(Undoable):
     """A policy whose actions come from a graph; made by :func:`use_graphs`."""
 
     def __init__(
@@ -124,12 +125,6 @@ class GraphedPolicy:
         if getattr(self._policy, "eval", None) is self._eval:
             del vars(self._policy)["eval"]
         self._graph.reset()
-
-    def __enter__(self) -> GraphedPolicy:
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self.undo()
 
 
 def _eval(policy: torch.nn.Module) -> torch.nn.Module:

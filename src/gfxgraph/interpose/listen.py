@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
-from types import FrameType, TracebackType
+from types import FrameType
 from typing import Any
 
 from ..errors import CaptureError
@@ -76,12 +76,7 @@ class Listening:
             sys.setprofile(self._hook)
         return self._go_on
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *exc_info: object) -> None:
         if self._tracer is not None and sys.gettrace() == self._go_on:
             sys.settrace(self._tracer[0])
         for frame in self._frames:

@@ -16,13 +16,13 @@ import os
 import threading
 from collections import deque
 from collections.abc import Callable
-from types import BuiltinFunctionType, ClassMethodDescriptorType, TracebackType
-from typing import Any
+from types import BuiltinFunctionType, ClassMethodDescriptorType
+from typing import Any, TypeVar
 
 from .modules import loaded
 from .opaque import opaque
 
-__all__ = ["Claim", "find", "intercept", "override", "substitute"]
+__all__ = ["Claim", "Undoable", "find", "intercept", "override", "substitute"]
 
 _MISSING: Any = object()
 
@@ -31,8 +31,25 @@ _lock = threading.RLock()
 _places: dict[tuple[Any, ...], _Place] = {}
 
 
-class Claim:
-    """One user of a replaced attribute; a context manager that ends with :meth:`undo`.
+Self = TypeVar("Self", bound="Undoable")
+
+
+class Undoable:
+    """A context manager that ends with :meth:`undo`."""
+
+    def undo(self) -> None:
+        """Take it back."""
+        raise NotImplementedError
+
+    def __enter__(self: Self) -> Self:
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        self.undo()
+
+
+class Claim(Undoable):
+    """One user of a replaced attribute.
 
     Attributes:
         ours: a handler, or a value.
@@ -63,17 +80,6 @@ class Claim:
     def survives_fork(self) -> bool:
         """Whether its thread exists in a child, which has only the thread that forked."""
         return self._thread in (None, threading.get_ident())
-
-    def __enter__(self) -> Claim:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.undo()
 
 
 def find(path: str) -> tuple[Any, str] | None:
@@ -185,7 +191,6 @@ class _Place:
         return vars(self.owner).get(self.name, _MISSING)
 
     def put(self, value: Any) -> None:
-        """Set the value."""
         if value is _MISSING:
             delattr(self.owner, self.name)
         else:
@@ -211,11 +216,9 @@ class _Place:
             return self.original
 
     def entered(self, claim: Claim) -> None:
-        """Count one user more."""
         self._settle()
 
     def left(self, claim: Claim, above: Claim | None) -> None:
-        """Count one user less."""
         self._settle()
 
     def _settle(self) -> None:
@@ -271,7 +274,6 @@ class _Calls(_Place):
         return handlers[-1](following, *args, **kwargs)
 
     def pass_on(self, *args: Any, **kwargs: Any) -> Any:
-        """Call the original."""
         if self._base is _MISSING:
             raise AttributeError(f"{self.owner!r} has no attribute {self.name!r}")
         return self._base(*args, **kwargs)
@@ -424,11 +426,9 @@ class _Setting(_Place):
         super().__init__(owner, name)
 
     def get(self) -> Any:
-        """The present value."""
         return super().get() if self._get is None else self._get()
 
     def put(self, value: Any) -> None:
-        """Set it."""
         if self._put is None:
             super().put(value)
         else:

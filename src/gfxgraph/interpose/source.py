@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import linecache
 import sys
 import sysconfig
@@ -17,13 +18,19 @@ import torch
 import typing_extensions
 
 __all__ = [
+    "CLOSED",
     "LineFinder",
     "Source",
+    "global_names",
     "is_the_users",
     "is_users_file",
+    "name_of",
     "users_line",
     "users_line_of",
 ]
+
+CLOSED = frozenset(sys.stdlib_module_names) | {"torch", "numpy", "triton"}
+"""Packages whose code is not looked into: what it reads is not a program's own state."""
 
 _NOT_THE_USERS = tuple(
     f"{path}{end}"
@@ -67,6 +74,18 @@ class Source:
             return "(no line of Python)"
         text = f": {self.text}" if self.text else ""
         return f"{self.file}:{self.line}, in {self.function}{text}"
+
+
+def name_of(fn: Any) -> str:
+    """What reasons and reports call a function, a module or a method."""
+    return getattr(fn, "__qualname__", None) or type(fn).__qualname__
+
+
+@functools.lru_cache(maxsize=4096)
+def global_names(code: CodeType) -> frozenset[str]:
+    """The global names that a function and the functions in it look up."""
+    inner = (const for const in code.co_consts if type(const) is CodeType)
+    return frozenset(code.co_names).union(*map(global_names, inner))
 
 
 def users_line() -> Source:

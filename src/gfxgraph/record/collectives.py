@@ -123,7 +123,13 @@ class Issued:
         self.stopped: Collective | None = None
 
 
-_local = threading.local()
+class _Local(threading.local):
+    def __init__(self) -> None:
+        self.observers: list[Issued] = []
+        self.known: Issued | None = None
+
+
+_local = _Local()
 
 
 @contextmanager
@@ -168,8 +174,7 @@ def refused(when: Callable[[], bool] = lambda: True) -> Iterator[Issued]:
 @contextmanager
 def known(issued: Issued) -> Iterator[None]:
     """Remember the collectives of a run: further runs of the same function would issue them too."""
-    before = getattr(_local, "known", None)
-    _local.known = issued
+    before, _local.known = _local.known, issued
     try:
         yield
     finally:
@@ -182,7 +187,7 @@ def raise_if_known() -> None:
     Raises:
         CaptureError: it issued a collective.
     """
-    issued: Issued | None = getattr(_local, "known", None)
+    issued = _local.known
     if issued is not None and issued.found:
         raise issued.found[0].error()
 
@@ -194,13 +199,6 @@ def observe(issued: Issued) -> Callable[[], None]:
     observing = _observing(issued)
     observing.__enter__()
     return lambda: (observing.__exit__(None, None, None), None)[1]
-
-
-def _observers() -> list[Issued]:
-    observers: list[Issued] | None = getattr(_local, "observers", None)
-    if observers is None:
-        observers = _local.observers = []
-    return observers
 
 
 def _is_initialized() -> bool:
@@ -217,7 +215,7 @@ def _issue(name: str, ranks: int, group: str) -> None:
     Raises:
         CaptureError: it may not.
     """
-    observers = _observers()
+    observers = _local.observers
     if not observers:
         return
     collective = None
@@ -256,7 +254,7 @@ _undo: list[Callable[[], None]] = []
 @contextmanager
 def _observing(issued: Issued) -> Iterator[None]:
     global _lookers
-    observers = _observers()
+    observers = _local.observers
     with _lock:
         if not _lookers:
             _replace_all()
@@ -299,7 +297,7 @@ def _replace(owner: Any, name: str, ours: Any) -> None:
 def _method(original: Any, name: str) -> Any:
     @functools.wraps(original)
     def method(group: Any, *args: Any, **kwargs: Any) -> Any:
-        if _observers():
+        if _local.observers:
             _issue(name, group.size(), _name_of(group))
         return original(group, *args, **kwargs)
 
@@ -308,7 +306,7 @@ def _method(original: Any, name: str) -> Any:
 
 def _operator(original: Any, op: Any) -> Any:
     def call(*args: Any, **kwargs: Any) -> Any:
-        if _observers():
+        if _local.observers:
             ranks, group = _group_of((*args, *kwargs.values()))
             _issue(op.__name__.partition(".")[0], ranks, group)
         return original(*args, **kwargs)
@@ -319,7 +317,7 @@ def _operator(original: Any, op: Any) -> Any:
 def _new_group(original: Any) -> Any:
     @functools.wraps(original)
     def new_group(*args: Any, **kwargs: Any) -> Any:
-        if _observers():
+        if _local.observers:
             _issue("new_group", dist.get_world_size(), "")
         return original(*args, **kwargs)
 

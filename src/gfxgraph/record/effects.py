@@ -15,7 +15,7 @@ from torch._ops import OpOverload
 from torch.multiprocessing.reductions import StorageWeakRef
 
 from ..device.operators import is_composite, may_write, run_composite, written_tensors
-from ..device.overrides import ThreadDispatchMode
+from ..device.overrides import ThreadDispatchMode, UnwrappedDispatchMode
 
 _weak_tensor: Any = torch._C._WeakTensorRef  # type: ignore[attr-defined]
 
@@ -133,7 +133,7 @@ class Unexpected(BaseException):
     """A run is about to do something unexpected; the user's handlers do not catch this."""
 
 
-class KnownTensors(ThreadDispatchMode):
+class KnownTensors(UnwrappedDispatchMode):
     """Lets a run read known outside tensors, and write to none of them.
 
     It is cheaper than a recording. If the run is about to do anything else, it raises
@@ -152,11 +152,6 @@ class KnownTensors(ThreadDispatchMode):
         self._outside = frozenset(known)
         self._readable = set(self._outside)
         self.may_draw = False
-
-    @classmethod
-    def _should_skip_dynamo(cls) -> bool:
-        # Else torch puts a wrapper around the method below, entered for each operation.
-        return False
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}

@@ -30,7 +30,7 @@ from ..device.operators import (
 from ..device.overrides import (
     MODE_STACKS,
     HiddenFunctionMode,
-    ThreadDispatchMode,
+    UnwrappedDispatchMode,
     hidden_modes,
     remove_modes,
 )
@@ -106,12 +106,17 @@ _LAYOUT: dict[object, tuple[Dependence, str]] = {
     _GRAD.__get__: ("place", "Tensor.grad"),
 }
 
-_local = threading.local()
+
+class _Local(threading.local):
+    interceptor: Interceptor | None = None
+
+
+_local = _Local()
 
 
 def current_interceptor() -> Interceptor | None:
     """The interceptor of this thread, while it sees a function run."""
-    found: Interceptor | None = getattr(_local, "interceptor", None)
+    found = _local.interceptor
     return found if found is not None and not found.quiet else None
 
 
@@ -230,8 +235,7 @@ class Interceptor:
     @contextmanager
     def watching(self) -> Iterator[None]:
         """Intercept the calls of this thread."""
-        before = getattr(_local, "interceptor", None)
-        _local.interceptor = self
+        before, _local.interceptor = _local.interceptor, self
         self._modes = modes = (_FunctionMode(self), _DispatchMode(self))
         uncompiled = Uncompiled()
         try:
@@ -586,7 +590,7 @@ class Interceptor:
         return constant
 
     def _host_copy(self, func: Any, args: Any, kwargs: Any) -> str | None:
-        return capture_rules.is_host_copy(func, args, kwargs, lambda t: not self.on_device(t))
+        return capture_rules.is_host_copy(func, args, kwargs, self._on_host)
 
     def _constant_call(self, what: str, func: Any, args: Any, kwargs: Any) -> Any:
         host = tuple(tensors_in((args, kwargs)))
@@ -615,14 +619,9 @@ class _FunctionMode(HiddenFunctionMode):
         return self._interceptor.called(func, args, kwargs or {})
 
 
-class _DispatchMode(ThreadDispatchMode):
+class _DispatchMode(UnwrappedDispatchMode):
     # Operators such as flex_attention pass through whole.
     supports_higher_order_operators = True
-
-    @classmethod
-    def _should_skip_dynamo(cls) -> bool:
-        # Else torch wraps the method below, and imports Dynamo when it first runs: a second.
-        return False
 
     def __init__(self, interceptor: Interceptor) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
@@ -719,10 +718,9 @@ def _launches_of_triton(interceptor: Interceptor) -> AbstractContextManager[Any]
 def _forget() -> None:
     """Stop in a child of fork(), whose only thread may have been intercepted."""
     torch._C._set_only_lift_cpu_tensors(False)
-    if getattr(_local, "interceptor", None) is None:
-        return
-    _local.interceptor = None
-    remove_modes(lambda mode: isinstance(mode, (_FunctionMode, _DispatchMode)))
+    if _local.interceptor is not None:
+        _local.interceptor = None
+        remove_modes(lambda mode: isinstance(mode, (_FunctionMode, _DispatchMode)))
 
 
 in_child(_forget)

@@ -9,7 +9,7 @@ import torch
 from torch._ops import OpOverload
 
 from ..device.operators import is_composite, run_composite
-from ..device.overrides import ThreadDispatchMode
+from ..device.overrides import UnwrappedDispatchMode
 from ..interpose.source import Source, users_line
 
 __all__ = ["Numbers"]
@@ -20,7 +20,7 @@ _LENGTHS = frozenset({"aten::arange"})
 _MAX_CONSTANT = 16
 
 
-class Numbers(ThreadDispatchMode):
+class Numbers(UnwrappedDispatchMode):
     """Notes the numbers that operators are given, but for sizes, dimensions and indices.
 
     Attributes:
@@ -32,10 +32,6 @@ class Numbers(ThreadDispatchMode):
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.found: list[tuple[Any, tuple[Any, ...], Source]] = []
-
-    @classmethod
-    def _should_skip_dynamo(cls) -> bool:
-        return False
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}

@@ -18,7 +18,7 @@ from ..device.operators import (
     run_composite,
     written_tensors,
 )
-from ..device.overrides import ThreadDispatchMode
+from ..device.overrides import UnwrappedDispatchMode
 from ..interpose.source import users_line
 from .effects import StorageNames, tensors_in
 
@@ -33,7 +33,7 @@ _DATA = frozenset(["self", "other", "input", "tensors", "src", "source", "values
 _NOISE_IN_EPS = {torch.float32: 64, torch.float64: 64, torch.complex64: 64, torch.complex128: 64}
 
 
-class Reach(ThreadDispatchMode):
+class Reach(UnwrappedDispatchMode):
     """Follows which elements depend on data that was marked.
 
     For each storage that such data reached there is a mask with an element for each of its
@@ -59,10 +59,6 @@ class Reach(ThreadDispatchMode):
         self._last: dict[int, str] = {}  # storage -> what computed it
         self._kept: list[torch.Tensor] = []
         self.written_outside: str | None = None
-
-    @classmethod
-    def _should_skip_dynamo(cls) -> bool:
-        return False
 
     def mark(self, tensor: torch.Tensor, marked: torch.Tensor | None) -> None:
         """Add an argument that holds data.

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import functools
 import itertools
-import sys
 import types
 from collections import OrderedDict, deque
 from collections.abc import Callable, Iterator
@@ -18,6 +17,7 @@ from typing import Any
 
 import torch
 
+from ..interpose.source import CLOSED, global_names
 from .tensor import SimulatedTensor
 
 __all__ = ["Place", "places", "swapped", "tensors_of"]
@@ -29,8 +29,6 @@ _MAX_ITEMS = 4096
 # How far to search objects that are no modules.
 _MAX_DEPTH = 4
 _LEAVES = (int, float, bool, str, bytes, complex, type(None), torch.Tensor, torch.dtype, type)
-# Objects and functions of these packages hold nothing of the function's own.
-_CLOSED = frozenset(sys.stdlib_module_names) | {"torch", "numpy", "triton"}
 _HOOKS = ("_forward_hooks", "_forward_pre_hooks")
 _MISSING: Any = object()
 
@@ -113,7 +111,7 @@ class Place:
 def places(objects: tuple[Any, ...]) -> Iterator[Place]:
     """All places that ``objects`` reach and that may hold tensors."""
     packages = {_package(part) for item in objects for part in (item, *_parts_of_root(item))}
-    walk = _Walk(packages - _CLOSED)
+    walk = _Walk(packages - CLOSED)
     todo = deque((item, 0) for item in objects)
     seen: dict[int, Any] = {}
     placed: dict[int, Place] = {}
@@ -152,7 +150,7 @@ class _Walk:
             yield from self._open_module(item)
         elif isinstance(item, (dict, list, deque, tuple)):
             yield from self._open_container(item)
-        elif _package(type(item)) not in _CLOSED or type(item) is types.SimpleNamespace:
+        elif _package(type(item)) not in CLOSED or type(item) is types.SimpleNamespace:
             yield from self._open_object(item)
 
     def _open_container(self, item: Any) -> Iterator[Any]:
@@ -172,7 +170,7 @@ class _Walk:
         yield from (function.__kwdefaults__, vars(function))
         yield from (Place(cell) for cell in function.__closure__ or ())
         space = function.__globals__
-        names = (name for name in sorted(_names(function.__code__)) if name in space)
+        names = (name for name in sorted(global_names(function.__code__)) if name in space)
         yield Place(
             space,
             tuple(name for name in names if not isinstance(space[name], (types.ModuleType, type))),
@@ -193,18 +191,12 @@ class _Walk:
         for cls in type(item).__mro__:
             slots = cls.__dict__.get("__slots__", ())
             slots = (slots,) if isinstance(slots, str) else tuple(slots)
-            if slots and _package(cls) not in _CLOSED:
+            if slots and _package(cls) not in CLOSED:
                 yield Place(item, tuple(name for name in slots if not name.startswith("__")))
             if _package(cls) in self._packages:
                 tensors = [n for n, v in vars(cls).items() if isinstance(v, torch.Tensor)]
                 yield Place(cls, tuple(tensors))
                 yield from (vars(cls).get(name) for name in ("forward", "__call__"))
-
-
-def _names(code: types.CodeType) -> set[str]:
-    """The global names that a function and the functions in it look up."""
-    inner = (const for const in code.co_consts if isinstance(const, types.CodeType))
-    return set(code.co_names).union(*map(_names, inner))
 
 
 def _package(item: Any) -> str:

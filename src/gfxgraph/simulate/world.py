@@ -239,9 +239,7 @@ class _DispatchMode(ThreadDispatchMode):
         self._mode_key = torch._C._TorchDispatchModeKey.FAKE
         self._world = world
 
-    def __torch_dispatch__(
-        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
-    ) -> Any:
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         return Call(func, args, kwargs or {}, self._world).run()
 
 
@@ -252,9 +250,7 @@ class _FunctionMode(HiddenFunctionMode):
         super().__init__()
         self._world = world
 
-    def __torch_function__(
-        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
-    ) -> Any:
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
         if type(kwargs.get("device")) is int:
             kwargs["device"] = torch.device("cuda", kwargs["device"])

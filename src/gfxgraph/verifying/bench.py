@@ -264,16 +264,13 @@ class _NoReplays(ThreadDispatchMode):
     # Under a mode like this one gfxgraph makes no graph and replays none.
     supports_higher_order_operators = True
 
-    def __init__(self) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
-
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         return func(*args, **(kwargs or {}))
 
 
 @contextmanager
 def _no_replays() -> Iterator[None]:
-    with Uncompiled(), _NoReplays():
+    with Uncompiled(), _NoReplays():  # type: ignore[no-untyped-call]
         yield
 
 

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 
 from ..call.graphed import GraphedStats
+from ..errors import first_paragraph
 from .bench import Bench, Function, Key, Round, Values
 from .compare import Errors, same, within
 from .inputs import Inputs, fresh
@@ -43,7 +44,7 @@ class Candidate:
                 replays = after.replays - before.replays
         except Exception as error:
             bench.restart()
-            return self._report(rounds, None, [], [], _first_paragraph(error))
+            return self._report(rounds, None, [], [], first_paragraph(error))
         captured = None if after is None else replays >= len(bench.inputs)
         rows = self._rows(rounds)
         lost = [] if self._views else self._lost(rounds)
@@ -56,7 +57,7 @@ class Candidate:
                 cautions = self._cautions()
         except Exception as error:  # an experiment may pass values that it cannot take
             bench.restart()
-            cautions = [Cause.of("experiment", _first_paragraph(error))]
+            cautions = [Cause.of("experiment", first_paragraph(error))]
         return self._report(rounds, captured, causes, cautions)
 
     def _report(
@@ -117,9 +118,9 @@ class Candidate:
             return [Cause.of("not-reproducible")]
         if self._rounds_differ(bench.expected, again):
             return [Cause.of("side-effect")]
-        arguments, heard_arguments = self._arguments()
-        tensors, heard_tensors = self._outside()
-        if arguments and tensors and not (heard_arguments or heard_tensors):
+        arguments, reacts_to_arguments = self._arguments()
+        tensors, reacts_to_tensors = self._outside()
+        if arguments and tensors and not (reacts_to_arguments or reacts_to_tensors):
             found = [Cause.of("not-replayed")]
         else:
             found = arguments + tensors
@@ -269,12 +270,6 @@ def _why_not(stats: GraphedStats, captured: bool | None, runs: int) -> str:
     by_calls = sorted(stats.fallbacks, key=lambda reason: -stats.fallbacks[reason])
     reasons = [*stats.refused.values(), *stats.thrashing, *by_calls]
     return reasons[0] if reasons else "each call is of a new kind"
-
-
-def _first_paragraph(error: BaseException) -> str:
-    """On one line. The first line of Dynamo's errors does not say what happened."""
-    text = " ".join(str(error).partition("\n\n")[0].split())
-    return f"{type(error).__name__}: {text}"
 
 
 @contextmanager

@@ -12,6 +12,7 @@ from ..call.graphed import Graphed, graphed
 from ..call.suitable import describe
 from ..device import current_device
 from ..errors import ArgumentError
+from ..interpose.source import name_of
 from ..record.collectives import refused
 from .bench import Bench, Function
 from .candidate import Candidate
@@ -88,7 +89,7 @@ def verify(
     eager = fn
     while _is_graphed(eager):
         eager = eager.__wrapped__  # type: ignore[attr-defined]
-    name = getattr(eager, "__qualname__", type(eager).__qualname__)
+    name = name_of(eager)
     first = Inputs.of(args, kwargs or {})
     if not first.leaves:
         raise ArgumentError(
@@ -170,6 +171,4 @@ def _gives_views(fn: Any) -> bool:
 
 
 def _called(fn: Any) -> str:
-    if _is_graphed(fn):
-        return "The graph"
-    return str(getattr(fn, "__qualname__", type(fn).__qualname__))
+    return "The graph" if _is_graphed(fn) else name_of(fn)

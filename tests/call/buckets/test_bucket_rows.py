@@ -352,60 +352,52 @@ def instance_statistics_over_the_batch(device):
     return lambda x: F.instance_norm(x.permute(1, 2, 0)).permute(2, 0, 1)
 
 
+class Remembers(nn.Module):
+    """A buffer, and a function of the module and its argument."""
+
+    def __init__(self, run, *shape):
+        super().__init__()
+        self.register_buffer("memory", torch.zeros(shape))
+        self.run = run
+
+    def forward(self, x):
+        return self.run(self, x)
+
+
 @case(SIZE + "|writes outside", made=True)
 def counts_rows(device):
-    class Counts(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.register_buffer("seen", torch.zeros(()))
+    def run(module, x):
+        module.memory.add_(x.shape[0])
+        return x * 2
 
-        def forward(self, x):
-            self.seen.add_(x.shape[0])
-            return x * 2
-
-    return Counts().to(device)
+    return Remembers(run).to(device)
 
 
 @case(GRAPH, made=True)
 def counts_calls(device):
-    class Counts(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.register_buffer("seen", torch.zeros(()))
+    def run(module, x):
+        module.memory.add_(1)
+        return x * 2
 
-        def forward(self, x):
-            self.seen.add_(1)
-            return x * 2
-
-    return Counts().to(device)
+    return Remembers(run).to(device)
 
 
 @case("writes outside|written outside", made=True)
 def remembers_the_sum(device):
-    class Remembers(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.register_buffer("last", torch.zeros(WIDTH))
+    def run(module, x):
+        module.memory.copy_(x.sum(0))
+        return x * 2
 
-        def forward(self, x):
-            self.last.copy_(x.sum(0))
-            return x * 2
-
-    return Remembers().to(device)
+    return Remembers(run, WIDTH).to(device)
 
 
 @case("writes outside|written outside", made=True)
 def keeps_the_rows(device):
-    class Keeps(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.register_buffer("cache", torch.zeros(8, WIDTH))
+    def run(module, x):
+        module.memory[: len(x)] = x
+        return x + module.memory[0]
 
-        def forward(self, x):
-            self.cache[: len(x)] = x
-            return x + self.cache[0]
-
-    return Keeps().to(device)
+    return Remembers(run, 8, WIDTH).to(device)
 
 
 @case(MIXES, made=True)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import gc
 import itertools
-import threading
 
 import pytest
 import torch
@@ -18,6 +17,7 @@ from gfxgraph.call.buckets.traffic import padded_work
 from gfxgraph.device import current_device
 from gfxgraph.errors import ArgumentError, MemoryCapError
 from tests.helpers.models import Attention, rows, same_net
+from tests.helpers.threads import on_threads
 
 # ---- buckets chosen from traffic
 
@@ -322,11 +322,7 @@ def test_threads_call_one_pool_with_mixed_sizes(device):
                 torch.testing.assert_close(pool(x), model(x))
                 right.append((seed, n))
 
-    threads = [threading.Thread(target=work, args=(seed,)) for seed in range(8)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    on_threads(work, range(8))
     assert len(right) == 8 * calls == sum(pool.stats().traffic.values())
 
 

@@ -188,9 +188,8 @@ class _Run:
     def _call(self, call: ast.Call) -> _Value:
         operator = self._operator(call)
         given = self._all([*call.args, *(key.value for key in call.keywords)])
-        if (
-            operator == "arange"
-        ):  # rows and columns may be the same range: the line distinguishes them
+        # Rows and columns may be the same range: the line distinguishes them.
+        if operator == "arange":
             return _Value(frozenset({f"lane:{call.lineno}:{ast.unparse(call)}"}))
         if operator == "program_id":
             return _Value(frozenset({f"program:{ast.unparse(call)}"}))

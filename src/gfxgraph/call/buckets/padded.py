@@ -27,7 +27,7 @@ from ..request import Request, Wanted
 from ..signature import flatten
 from ..stats import GraphedStats
 from .made import made_like
-from .padding import cut
+from .padding import cut, dim_of
 from .rows import Ran
 from .sized import SizedReplays, shapes_of
 from .sizes import Buckets, SizedCall, product
@@ -275,14 +275,13 @@ class Padded:
     def _answer_in_pieces(
         self, dispatcher: Dispatcher, call: SizedCall, name: str, entry: Entry
     ) -> Any:
-        step, whole = self.buckets.sizes[name][-1], call.sizes[name]
-        parts = [call.piece(name, at, min(step, whole - at)) for at in range(0, whole, step)]
+        parts = call.pieces(name, self.buckets.sizes[name][-1])
         results, specs = zip(
             *(flatten(self._answer(dispatcher, part)) for part in parts), strict=True
         )
         merged = []
         for tensors, dims in zip(zip(*results, strict=True), entry.carried, strict=True):
-            dim = next((d for d, of_dim in dims.items() if of_dim == name), None)
+            dim = dim_of(dims, name)
             merged.append(tensors[0] if dim is None else torch.cat(tensors, dim))
         return builder(specs[0], merged)()
 

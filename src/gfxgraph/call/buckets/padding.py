@@ -14,6 +14,7 @@ __all__ = [
     "Padding",
     "as_indices",
     "cut",
+    "dim_of",
     "fills",
     "is_mask",
     "layout_of",
@@ -47,6 +48,11 @@ def piece(
         if of_dim == name:
             leaf = leaf.narrow(dim, start, length)
     return leaf
+
+
+def dim_of(dims: Mapping[int, str], name: str) -> int | None:
+    """The first dimension of that name."""
+    return next((dim for dim, of_dim in dims.items() if of_dim == name), None)
 
 
 def is_mask(label: str, leaf: torch.Tensor) -> bool:

@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
-import torch
-
 from ...errors import ArgumentError
 from ...graph.compare import Tolerance
 from ...interpose.dynamo import opaque
+from ...interpose.source import name_of
 from ..key import Call
 from ..options import Options
 from ..replay import NO_MATCH
@@ -87,14 +86,13 @@ class ShapeBucketPool:
             raise ArgumentError(
                 f"model_fn is {describe(model_fn)}: expected a function, a module or a method."
             )
-        name = getattr(model_fn, "__qualname__", None) or type(model_fn).__qualname__
         options = Options(
             warmup=warmup,
             verify=verify,
             buckets=Buckets(buckets, dims, pad, larger, out_dims, rows),
         )
         self.model_fn = model_fn
-        self._dispatcher = new_dispatcher(name, options)
+        self._dispatcher = new_dispatcher(name_of(model_fn), options)
 
     @property
     def _padded(self) -> Padded:
@@ -118,13 +116,7 @@ class ShapeBucketPool:
         """
         dispatcher, fn = self._dispatcher, self.model_fn
         result = dispatcher.fast_path(fn, args, kwargs)
-        if result is not NO_MATCH:
-            return result
-        if not torch.is_grad_enabled():
-            return dispatcher(fn, args, kwargs)
-        with inference(args, kwargs):
-            result = dispatcher.fast_path(fn, args, kwargs)
-            return dispatcher(fn, args, kwargs) if result is NO_MATCH else result
+        return dispatcher.without_grad(fn, args, kwargs) if result is NO_MATCH else result
 
     def capture(
         self,

@@ -24,7 +24,7 @@ from ...record.numbers import Numbers
 from ...record.reach import Reach
 from ..signature import Spec, flatten
 from .made import Kind, made_like, poisoned, probes
-from .padding import as_indices, cut, is_mask, layout_of, padding_value
+from .padding import as_indices, cut, dim_of, is_mask, layout_of, padding_value
 from .sizes import Buckets, SizedCall
 
 __all__ = ["Carried", "Judge", "Ran", "Runner", "carried_by", "pieces_differ", "tells_apart"]
@@ -332,14 +332,14 @@ def pieces_differ(
     tolerance: Tolerance,
 ) -> str | None:
     """Why a call is not answered in pieces of ``step`` rows; ``None``: it can be."""
-    expected, size = run(fn, whole), whole.sizes[name]
+    expected = run(fn, whole)
     if expected.writes:
         return "the function writes to memory from outside, once for each piece"
-    parts = [run(fn, whole.piece(name, at, min(step, size - at))) for at in range(0, size, step)]
+    parts = [run(fn, piece) for piece in whole.pieces(name, step)]
     if any(part.spec != expected.spec for part in parts):
         return "the structure or a plain value of the result depends on the size"
     for n, (tensor, dims) in enumerate(zip(expected.tensors, carried, strict=True)):
-        dim = next((d for d, of_dim in dims.items() if of_dim == name), None)
+        dim = dim_of(dims, name)
         tensors = [part.tensors[n] for part in parts]
         for got in tensors if dim is None else [torch.cat(tensors, dim)]:
             different = difference(got, tensor, tolerance)

@@ -174,6 +174,11 @@ class SizedCall(Call):
         leaves = [piece(leaf, dims, name, start, length) for leaf, dims in pairs]
         return replace(self.with_tensors(leaves, {**self.sizes, name: length}), shapes=None)
 
+    def pieces(self, name: str, step: int) -> list[SizedCall]:
+        """All of its rows, at most ``step`` in each piece."""
+        whole = self.sizes[name]
+        return [self.piece(name, at, min(step, whole - at)) for at in range(0, whole, step)]
+
     def resized(self, sizes: dict[str, int], buckets: Buckets) -> SizedCall:
         """The same call with as many rows, cut or padded."""
         leaves, is_cut = [], any(sizes[n] < size for n, size in self.sizes.items())
