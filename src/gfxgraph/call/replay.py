@@ -243,6 +243,10 @@ class Replay:
         rewritten, saved = _counted(captured.written), captured.saved
         generators = captured.generators if captured.saves_generator else ()
         calls_user = captured.calls_user
+
+        def disturbed() -> list[str]:
+            return [] if guard.holds() else guard.changes()
+
         drawn_from = (
             (device.default_generator(index), *generators) if captured.saves_generator else ()
         )
@@ -271,12 +275,12 @@ class Replay:
                     if guard.memory_holds and not guard.memory_holds():
                         return NO_MATCH
                     if calls_user:  # what that does is done, whatever path the data takes
-                        journal = Journal(copies=False, generators=drawn_from)
+                        journal = Journal(copies=False, generators=drawn_from, disturbed=disturbed)
                         with journal.playing():
                             try:
                                 last = run(root)
                             except Exception:
-                                if not journal.raised:
+                                if not journal.raised and not journal.spoilt:
                                     raise
                                 last = None  # the function may catch it
                     else:
@@ -297,7 +301,9 @@ class Replay:
             finally:
                 LOCK.release()
             with journal.resumed() if calls_user else nullcontext():
-                return self.on_new_path(fn, args, kwargs, leaves)
+                return self.on_new_path(
+                    fn, args, kwargs, leaves, journal.spoilt if calls_user else ""
+                )
 
         return replay
 
