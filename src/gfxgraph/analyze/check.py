@@ -21,7 +21,7 @@ from ..errors import ArgumentError, CaptureError, DeviceError, one_line
 from ..graph.host_state import HostState
 from ..graph.locks import inside_gfxgraph
 from ..graph.state import PythonState
-from ..interpose.source import LineFinder, Source, users_line, users_line_of
+from ..interpose.source import LineFinder, Source, is_raised_by_code, users_line, users_line_of
 from ..record.collectives import refused
 from ..record.effects import UndoLog, Unexpected, storage_key
 from ..record.interceptor import Point
@@ -125,7 +125,9 @@ class _Check:
                         raise
                     except Unexpected:
                         return None  # the rest is not checked
-                    except Exception as error:
+                    except BaseException as error:
+                        if not is_raised_by_code(error):
+                            raise
                         if isinstance(error, CaptureError) and error.rule == "collective":
                             where = Source(error.file, error.line)
                             return self._add("collective", error.operation or "", where)
@@ -174,7 +176,11 @@ class _Check:
         """Run again and compare after each line; hazards of this run are known already."""
         report, self.report = self.report, CheckReport(self._name)
         # If it raises this time, the lines up to there are found.
-        with suppress(Exception, Unexpected), side_effects(self._effect), finder.looking():
+        with (
+            suppress(Exception, SystemExit, Unexpected),
+            side_effects(self._effect),
+            finder.looking(),
+        ):
             self._fn(*args, **kwargs)
         self.report = report
 

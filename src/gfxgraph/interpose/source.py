@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dis
 import linecache
 import sys
 import sysconfig
@@ -19,6 +20,7 @@ import typing_extensions
 __all__ = [
     "LineFinder",
     "Source",
+    "is_raised_by_code",
     "is_the_users",
     "is_users_file",
     "users_line",
@@ -67,6 +69,19 @@ class Source:
             return "(no line of Python)"
         text = f": {self.text}" if self.text else ""
         return f"{self.file}:{self.line}, in {self.function}{text}"
+
+
+def is_raised_by_code(error: BaseException) -> bool:
+    """Whether ``error`` is one that code has raised: not an interrupt from the keyboard."""
+    if isinstance(error, (Exception, SystemExit)):
+        return True
+    trace = error.__traceback__
+    while trace is not None and trace.tb_next is not None:
+        trace = trace.tb_next
+    if not isinstance(error, KeyboardInterrupt) or trace is None:
+        return False
+    # Ctrl-C comes at any instruction, and not at the one of a statement `raise`.
+    return trace.tb_frame.f_code.co_code[trace.tb_lasti] == dis.opmap["RAISE_VARARGS"]
 
 
 def users_line() -> Source:

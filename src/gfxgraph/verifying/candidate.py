@@ -41,7 +41,7 @@ class Candidate:
             after = _stats(self._function)
             if before and after:
                 replays = after.replays - before.replays
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             bench.restart()
             return self._report(rounds, None, [], [], _first_paragraph(error))
         captured = None if after is None else replays >= len(bench.inputs)
@@ -54,7 +54,10 @@ class Candidate:
                 causes += self._causes(rounds)
             elif captured is not False:
                 cautions = self._cautions()
-        except Exception as error:  # an experiment may pass values that it cannot take
+        except (
+            Exception,
+            SystemExit,
+        ) as error:  # an experiment may pass values that it cannot take
             bench.restart()
             cautions = [Cause.of("experiment", _first_paragraph(error))]
         return self._report(rounds, captured, causes, cautions)
@@ -222,7 +225,7 @@ class Candidate:
         plain, got = self._plain
         try:
             (changed,) = bench.once(bench.eager, given, before=before)
-        except Exception:
+        except (Exception, SystemExit):
             bench.restart()
             return None
         if not self._differ(plain, changed):
