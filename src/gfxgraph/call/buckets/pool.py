@@ -87,14 +87,22 @@ class ShapeBucketPool:
             raise ArgumentError(
                 f"model_fn is {describe(model_fn)}: expected a function, a module or a method."
             )
-        name = getattr(model_fn, "__qualname__", None) or type(model_fn).__qualname__
         options = Options(
             warmup=warmup,
             verify=verify,
             buckets=Buckets(buckets, dims, pad, larger, out_dims, rows),
         )
-        self.model_fn = model_fn
-        self._dispatcher = new_dispatcher(name, options)
+        self.__setstate__((model_fn, options))
+
+    def __setstate__(self, state: tuple[Callable[..., Any], Options]) -> None:
+        self.model_fn, self._options = state
+        model_fn = self.model_fn
+        name = getattr(model_fn, "__qualname__", None) or type(model_fn).__qualname__
+        self._dispatcher = new_dispatcher(name, self._options)
+
+    def __getstate__(self) -> tuple[Callable[..., Any], Options]:
+        # A copy has the function, and makes graphs of its own.
+        return self.model_fn, self._options
 
     @property
     def _padded(self) -> Padded:
