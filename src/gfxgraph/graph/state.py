@@ -72,7 +72,18 @@ _MEMBERS = (
     property,
 )
 # Modules of Python whose objects are containers in Python.
-_CONTAINERS = frozenset({"collections", "queue", "_thread", "threading", "weakref"})
+_CONTAINERS = frozenset(
+    {
+        "_thread",
+        "collections",
+        "multiprocessing.heap",
+        "multiprocessing.shared_memory",
+        "multiprocessing.sharedctypes",
+        "queue",
+        "threading",
+        "weakref",
+    }
+)
 # Four levels of attention: a graph watches the object; it is compared and put back; the same, but
 # only executed code leads to it; it is only searched for generators and iterators.
 _WATCHED, _COMPARED, _EXECUTED, _SEARCHED = range(4)
