@@ -1629,3 +1629,58 @@ def test_what_is_put_back_after_each_call_costs_no_graph(device):
         for _ in range(4):
             graph(torch.ones(2, device=device))
     assert graph.stats().replays == 3
+
+
+# ---- settings that are changed between calls
+
+
+def of_flag(get, put):
+    return lambda: put(not get())
+
+
+SWITCHES = {
+    "torch.use_deterministic_algorithms": of_flag(
+        torch.are_deterministic_algorithms_enabled,
+        lambda on: torch.use_deterministic_algorithms(on, warn_only=True),
+    ),
+    "torch.set_float32_matmul_precision": lambda: torch.set_float32_matmul_precision(
+        "high" if torch.get_float32_matmul_precision() == "highest" else "highest"
+    ),
+    "torch.backends.cudnn.enabled": of_flag(
+        torch._C._get_cudnn_enabled, torch._C._set_cudnn_enabled
+    ),
+    "torch.backends.cuda.enable_math_sdp": of_flag(
+        torch.backends.cuda.math_sdp_enabled, torch.backends.cuda.enable_math_sdp
+    ),
+}
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("name", SWITCHES)
+@pytest.mark.parametrize("writes", [False, True])
+def test_a_graph_is_used_under_the_settings_of_its_capture_alone(device, name, writes):
+    total = torch.zeros(2, device=device)
+
+    def fn(x):
+        if writes:
+            total.add_(1)
+        flags = (
+            torch.are_deterministic_algorithms_enabled(),
+            torch.get_float32_matmul_precision() == "highest",
+            torch._C._get_cudnn_enabled(),
+            torch.backends.cuda.math_sdp_enabled(),
+        )
+        return x * sum(flag << n for n, flag in enumerate(flags))
+
+    graph, x = gfxgraph.graphed(fn), torch.ones(2, device=device)
+    switch = SWITCHES[name]
+    for _ in range(2):
+        for _ in range(3):
+            assert torch.equal(graph(x), fn(x))
+        switch()
+    for _ in range(3):
+        assert torch.equal(graph(x), fn(x))
+    assert graph.stats().recaptures == 2 and graph.stats().replays == 6
+    (entry,) = graph._dispatcher.entries.all()
+    assert entry._guard.places_hold()  # without a second look
+    assert total[0].item() == (18 if writes else 0)
