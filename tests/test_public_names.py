@@ -54,3 +54,29 @@ def test_all_is_sorted_and_has_no_name_twice():
 def test_a_lazy_name_is_public_in_its_module_too(name):
     module = importlib.import_module(f"gfxgraph.{gfxgraph._LAZY[name]}")
     assert name in module.__all__
+
+
+IMPORTS_ALL = """
+import random, sys
+import numpy, torch
+numpy.random.seed(0), random.seed(0), torch.manual_seed(0)
+
+def states():
+    return random.getstate(), numpy.random.get_state()[2], torch.get_rng_state().tolist()
+
+before = states()
+import gfxgraph
+for name in gfxgraph.__all__:
+    getattr(gfxgraph, name)
+import gfxgraph.doctor.view, gfxgraph.demo.view, gfxgraph.analyze.view, gfxgraph.cli
+graph = gfxgraph.graphed(lambda x: x * 2)
+with torch.no_grad():
+    for _ in range(3):
+        graph(torch.ones(2))
+print(gfxgraph.stats(), file=sys.stderr)
+print(states() == before)
+"""
+
+
+def test_importing_and_using_us_draws_no_random_numbers():
+    assert printed(IMPORTS_ALL).strip() == "True"

@@ -98,7 +98,8 @@ class CaptureForbidden(GfxGraphError, _AcceleratorError):  # type: ignore[misc, 
 
 def one_line(error: BaseException) -> str:
     """Class and first line of an error."""
-    return f"{type(error).__name__}: {str(error).partition(chr(10))[0]}"
+    text = str(error).partition("\n")[0]
+    return f"{type(error).__name__}: {text}" if text else type(error).__name__
 
 
 def first_paragraph(error: BaseException, length: int | None = None) -> str:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import copy
 import gc
 import logging
+import pickle
 from types import SimpleNamespace
 
 import pytest
@@ -582,3 +584,26 @@ def test_a_malformed_cap_is_said_before_the_capture_begins(monkeypatch):
     monkeypatch.setenv("GFXGRAPH_VRAM_CAP", "80%")
     with pytest.raises(SettingError, match="GFXGRAPH_VRAM_CAP='80%'"):
         BridgedCUDAGraph().capture_begin()
+
+
+# ---- copies
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("sized", [False, True])
+@pytest.mark.parametrize(
+    "duplicate", [copy.copy, copy.deepcopy, lambda g: pickle.loads(pickle.dumps(g))]
+)
+def test_a_copy_of_a_graph_holds_no_capture(device, duplicate, sized):
+    model, x = nn.Linear(4, 2).to(device), torch.ones(4, 4, device=device)
+    options = {"dynamic_shapes": True, "buckets": [2, 4]} if sized else {}
+    model(x)
+    graph = BridgedCUDAGraph()
+    with graph.capture(model_fn=model, **options):
+        model(x)
+    twin = duplicate(graph)
+    with pytest.raises(RuntimeError):
+        twin.replay()
+    with twin.capture(model_fn=model, **options):
+        model(x)
+    torch.testing.assert_close(twin.replay(), graph.replay())

@@ -653,6 +653,39 @@ def test_a_graphed_module_can_be_copied_and_forwards_attributes(device):
         assert mine.data_ptr() != theirs.data_ptr() and mine.equal(theirs)
 
 
+def test_an_attribute_of_a_graphed_module_can_be_deleted(device):
+    module = net(device)
+    graph = gfxgraph.graphed(module)
+    graph.scale = 2.0
+    assert module.scale == 2.0
+    del graph.scale
+    assert not hasattr(module, "scale") and not hasattr(graph, "scale")
+    with pytest.raises(AttributeError):
+        del graph.scale
+    function = gfxgraph.graphed(lambda x: x)
+    function.note = 1
+    del function.note
+    assert not hasattr(function, "note")
+
+
+def test_a_module_whose_forward_is_graphed_stays_registered(device):
+    class Outer(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.net = net(device)
+            self.net.forward = gfxgraph.graphed(self.net.forward)
+
+        def forward(self, x):
+            return self.net(x)
+
+    outer, x = Outer(), torch.ones(1, 8, device=device)
+    assert len(list(outer.parameters())) == 4
+    with torch.no_grad():
+        for _ in range(3):
+            outer(x)
+    assert outer.net.forward.stats().replays == 2
+
+
 def test_instances_without_a_dict_are_refused_with_the_remedy(device):
     class Slotted:
         __slots__ = ()

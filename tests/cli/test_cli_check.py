@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import _thread
 import functools
 import json
 import re
@@ -377,3 +378,37 @@ def test_html_escapes_what_comes_from_the_code():
 
     html = gfxgraph.check(fails, torch.ones(3))._repr_html_()
     assert "<script>" not in html and "&lt;script&gt;&#x27;&amp;" in html
+
+
+LEAVES = """\
+import sys
+
+def says_so(x):
+    raise SystemExit(0)
+
+def calls(x):
+    sys.exit()
+
+def interrupts(x):
+    raise KeyboardInterrupt
+"""
+
+
+@pytest.mark.parametrize("name", ["says_so", "calls", "interrupts"])
+@pytest.mark.parametrize(("task", "status"), [("check", 1), ("verify", 2)])
+def test_a_function_that_leaves_the_program_has_raised(tmp_path, monkeypatch, name, task, status):
+    importable(tmp_path, monkeypatch, "leaves_subject", LEAVES)
+    result = gfxgraph_command(task, f"leaves_subject:{name}", "float32[2]")
+    assert result.exit_code == status
+    error = "KeyboardInterrupt" if name == "interrupts" else "SystemExit"
+    assert error in result.output and "leaves_subject.py" in result.output
+
+
+@torch.no_grad()
+def test_an_interrupt_from_the_keyboard_ends_a_check():
+    def waits(x):
+        _thread.interrupt_main()
+        return x
+
+    with pytest.raises(KeyboardInterrupt):
+        gfxgraph.check(waits, torch.ones(2))

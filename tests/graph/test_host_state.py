@@ -12,13 +12,20 @@ import collections
 import contextvars
 import csv
 import ctypes
+import decimal
 import functools
 import io
 import itertools
+import mmap
+import multiprocessing
+import multiprocessing.sharedctypes
 import queue
 import random
+import sys
+import tempfile
 import threading
 import types
+import warnings
 from collections import OrderedDict, UserDict, defaultdict, deque
 
 import numpy as np
@@ -1496,3 +1503,184 @@ def test_a_generator_of_the_users_can_be_used_after_a_capture_that_failed(device
         finally:
             graph.capture_end()
     assert torch.rand(4, generator=g, device=device).shape == (4,)
+
+
+# ---- memory that nobody sees, and settings of the process
+
+
+def shared_value():
+    value = multiprocessing.Value("i", 0)
+
+    def add():
+        value.value += 1
+
+    return add, lambda: value.value
+
+
+def shared_array():
+    values = multiprocessing.Array("i", 2)
+
+    def add():
+        values[0] += 1
+
+    return add, lambda: values[0]
+
+
+def raw_value():
+    value = multiprocessing.sharedctypes.RawValue("i", 0)
+
+    def add():
+        value.value += 1
+
+    return add, lambda: value.value
+
+
+def map_of_memory():
+    memory = mmap.mmap(-1, 4)
+
+    def add():
+        memory[0] += 1
+
+    return add, lambda: memory[0]
+
+
+def place_in_a_map():
+    memory = mmap.mmap(-1, 16)
+    return lambda: memory.read_byte(), memory.tell
+
+
+def map_of_numpy():
+    numbers = np.memmap(tempfile.NamedTemporaryFile(), dtype="int32", shape=(2,))  # noqa: SIM115
+
+    def add():
+        numbers[0] += 1
+
+    return add, lambda: int(numbers[0])
+
+
+def precision_of_decimal():
+    before = decimal.getcontext().prec
+
+    def add():
+        decimal.getcontext().prec += 1
+
+    return add, lambda: decimal.getcontext().prec - before
+
+
+def filters_of_warnings():
+    before = len(warnings.filters)
+
+    def add():
+        warnings.filterwarnings("ignore", f"nothing {len(warnings.filters)}")
+
+    return add, lambda: len(warnings.filters) - before
+
+
+def limit_of_recursion():
+    before = sys.getrecursionlimit()
+    return (
+        lambda: sys.setrecursionlimit(sys.getrecursionlimit() + 1),
+        lambda: sys.getrecursionlimit() - before,
+    )
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        shared_value,
+        shared_array,
+        raw_value,
+        map_of_memory,
+        place_in_a_map,
+        map_of_numpy,
+        precision_of_decimal,
+        filters_of_warnings,
+        limit_of_recursion,
+    ],
+)
+def test_what_each_call_advances_is_advanced_once(device, make):
+    limit = sys.getrecursionlimit()
+    with warnings.catch_warnings(), decimal.localcontext(), torch.no_grad():
+        add, look = make()
+
+        def fn(x):
+            add()
+            return x * 2
+
+        graph = gfxgraph.graphed(fn)
+        try:
+            for n in range(5):
+                graph(torch.ones(2, device=device))
+                assert look() == n + 1
+        finally:
+            sys.setrecursionlimit(limit)
+    assert graph.stats().replays == 0 and graph.stats().fallbacks
+
+
+def test_what_is_put_back_after_each_call_costs_no_graph(device):
+    def fn(x):
+        with warnings.catch_warnings(), decimal.localcontext() as context, np.errstate(all="raise"):
+            warnings.simplefilter("ignore")
+            context.prec = 7
+            return x * float(decimal.Decimal(1) / 3)
+
+    graph = gfxgraph.graphed(fn)
+    with torch.no_grad():
+        for _ in range(4):
+            graph(torch.ones(2, device=device))
+    assert graph.stats().replays == 3
+
+
+# ---- settings that are changed between calls
+
+
+def of_flag(get, put):
+    return lambda: put(not get())
+
+
+SWITCHES = {
+    "torch.use_deterministic_algorithms": of_flag(
+        torch.are_deterministic_algorithms_enabled,
+        lambda on: torch.use_deterministic_algorithms(on, warn_only=True),
+    ),
+    "torch.set_float32_matmul_precision": lambda: torch.set_float32_matmul_precision(
+        "high" if torch.get_float32_matmul_precision() == "highest" else "highest"
+    ),
+    "torch.backends.cudnn.enabled": of_flag(
+        torch._C._get_cudnn_enabled, torch._C._set_cudnn_enabled
+    ),
+    "torch.backends.cuda.enable_math_sdp": of_flag(
+        torch.backends.cuda.math_sdp_enabled, torch.backends.cuda.enable_math_sdp
+    ),
+}
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("name", SWITCHES)
+@pytest.mark.parametrize("writes", [False, True])
+def test_a_graph_is_used_under_the_settings_of_its_capture_alone(device, name, writes):
+    total = torch.zeros(2, device=device)
+
+    def fn(x):
+        if writes:
+            total.add_(1)
+        flags = (
+            torch.are_deterministic_algorithms_enabled(),
+            torch.get_float32_matmul_precision() == "highest",
+            torch._C._get_cudnn_enabled(),
+            torch.backends.cuda.math_sdp_enabled(),
+        )
+        return x * sum(flag << n for n, flag in enumerate(flags))
+
+    graph, x = gfxgraph.graphed(fn), torch.ones(2, device=device)
+    switch = SWITCHES[name]
+    for _ in range(2):
+        for _ in range(3):
+            assert torch.equal(graph(x), fn(x))
+        switch()
+    for _ in range(3):
+        assert torch.equal(graph(x), fn(x))
+    assert graph.stats().recaptures == 2 and graph.stats().replays == 6
+    (entry,) = graph._dispatcher.entries.all()
+    assert entry._guard.places_hold()  # without a second look
+    assert total[0].item() == (18 if writes else 0)

@@ -778,3 +778,23 @@ def test_what_is_not_finite_is_still_json(x):
 def test_the_report_is_plain_data(model, x):
     report = verify(model, x)
     assert json.loads(json.dumps(asdict(report)))["graph"]["captured"] is True
+
+
+# ---- what a candidate may not do
+
+
+def test_a_candidate_that_overwrites_its_argument_differs(x):
+    report = verify(lambda x: x * 2, x, candidate=lambda x: x.mul_(2).clone())
+    assert not report.ok
+    assert [(row.name, row.part) for row in report.graph.outputs if not row.ok] == [
+        ("x", "argument")
+    ]
+
+
+@pytest.mark.parametrize(
+    "other", [lambda x: (x * 2,), lambda x: {"a": x * 2}, lambda x: [[x * 2]], lambda x: x * 2]
+)
+def test_a_result_of_another_structure_differs(x, other):
+    assert verify(lambda x: [x * 2], x, candidate=lambda x: [x * 2]).ok
+    report = verify(lambda x: [x * 2], x, candidate=other)
+    assert not report.ok

@@ -22,7 +22,14 @@ from ..errors import ArgumentError, CaptureError, DeviceError, one_line
 from ..graph.host_state import HostState
 from ..graph.locks import inside_gfxgraph
 from ..graph.state import PythonState
-from ..interpose.source import LineFinder, Source, name_of, users_line, users_line_of
+from ..interpose.source import (
+    LineFinder,
+    Source,
+    is_raised_by_code,
+    name_of,
+    users_line,
+    users_line_of,
+)
 from ..record.collectives import refused
 from ..record.effects import UndoLog, Unexpected, storage_key
 from ..record.interceptor import Point
@@ -161,7 +168,9 @@ class _Check:
             raise
         except Unexpected:
             return None  # the rest is not checked
-        except Exception as error:
+        except BaseException as error:
+            if not is_raised_by_code(error):
+                raise
             self._raised(error)
             return None
         finally:
@@ -171,7 +180,7 @@ class _Check:
         run.leaves, run.spec = self._look_at(result)
         return run
 
-    def _raised(self, error: Exception) -> None:
+    def _raised(self, error: BaseException) -> None:
         """Report what the function raised."""
         if isinstance(error, CaptureError) and error.rule == "collective":
             self._add("collective", error.operation or "", Source(error.file, error.line))
@@ -203,7 +212,11 @@ class _Check:
         """Run again and compare after each line; hazards of this run are known already."""
         report, self.report = self.report, CheckReport(self._name)
         # If it raises this time, the lines up to there are found.
-        with suppress(Exception, Unexpected), side_effects(self._effect), finder.looking():
+        with (
+            suppress(Exception, SystemExit, Unexpected),
+            side_effects(self._effect),
+            finder.looking(),
+        ):
             self._fn(*self._args, **self._kwargs)
         self.report = report
 

@@ -18,7 +18,7 @@ from rich.syntax import Syntax
 from rich.text import Text
 
 from ..errors import ArgumentError
-from ..interpose.source import users_line_of
+from ..interpose.source import is_raised_by_code, users_line_of
 from ..record.rules import Effect
 from ..tables import counted, filled
 from .lint import Finding
@@ -231,7 +231,9 @@ def _explaining(problem: str) -> Iterator[None]:
     """Turn any error of the user's code into an :class:`ArgumentError` with its line."""
     try:
         yield
-    except (Exception, SystemExit) as error:
+    except BaseException as error:
+        if not is_raised_by_code(error):
+            raise
         where = users_line_of(error)
         ours = where.file in (None, __file__, importlib.__file__)
         place = "" if ours else f" ({within(str(where.file))}:{where.line})"

@@ -11,7 +11,7 @@ import torch
 
 from .signature import Const, Spec
 
-__all__ = ["named", "named_arguments"]
+__all__ = ["named", "named_arguments", "structure"]
 
 
 def named_arguments(fn: Callable[..., Any], spec: Spec) -> Iterator[tuple[str, Const | None]]:
@@ -49,6 +49,13 @@ def named(spec: Spec, name: str) -> Iterator[tuple[str, Const | None]]:
         parts = [f"[{n}]" for n in range(len(children))]
     for part, child in zip(parts, children, strict=True):
         yield from named(child, name + part)
+
+
+def structure(spec: Spec) -> str:
+    """The containers of ``spec`` by their classes: ``list[tensor, dict[tensor]]``."""
+    if spec[0] in ("tensor", "const"):
+        return "tensor" if spec[0] == "tensor" else "value"
+    return f"{spec[1].__qualname__}[{', '.join(map(structure, spec[3]))}]"
 
 
 def _parameters(fn: Callable[..., Any], count: int) -> list[str]:

@@ -383,10 +383,24 @@ class Dispatcher:
         return self.run_eagerly(fn, args, kwargs, reason, kind)
 
     def new_path(
-        self, key: Any, spec: Spec, fn: Any, args: Any, kwargs: Any, leaves: Sequence[torch.Tensor]
+        self,
+        key: Any,
+        spec: Spec,
+        fn: Any,
+        args: Any,
+        kwargs: Any,
+        leaves: Sequence[torch.Tensor],
+        spoilt: str = "",
     ) -> Any:
-        """Run a call whose data takes a path that was not captured, and capture that one."""
+        """Run a call whose data takes a path that was not captured, and capture that one.
+
+        ``spoilt``: why no path of the tree can answer such calls from now on.
+        """
         entry = self.entries.get(key)
+        if spoilt:
+            if isinstance(entry, Entry):
+                self._give_up(key, spec, entry, spoilt)
+            return self.run_eagerly(fn, args, kwargs, spoilt)
         if not isinstance(entry, Entry) or entry.captured is None:
             return self(fn, args, kwargs)
         call = Call(fn, args, kwargs, list(leaves), spec)
@@ -413,14 +427,19 @@ class Dispatcher:
                 f"{entry.replays} replays). Keep the value in a tensor, or compare it on the "
                 "device and read the outcome."
             )
-            with entries.lock:
-                tally.thrashes(self.name, entries.thrash.say(reason))
-                if entries.get(key) is entry:
-                    entries.drop(key)
-                    refusal = Refusal(entry.key, reason, CaptureError, miss)
-                    entries.keep_refusal(key, spec, refusal, lambda spec: miss)
-            entries.release_dropped()
+            tally.thrashes(self.name, entries.thrash.say(reason))
+            self._give_up(key, spec, entry, reason)
         return entry.closed or entries.thrash.stops_growing(paths, entry.replays)
+
+    def _give_up(self, key: Any, spec: Spec, entry: Entry, reason: str) -> None:
+        """Release a tree; its calls run eagerly from now on."""
+        entries = self.entries
+        with entries.lock:
+            if entries.get(key) is entry:
+                entries.drop(key)
+                refusal = Refusal(entry.key, reason, CaptureError, miss)
+                entries.keep_refusal(key, spec, refusal, lambda spec: miss)
+        entries.release_dropped()
 
     def _order_changed(self) -> None:
         """Other entries are to be tried first."""

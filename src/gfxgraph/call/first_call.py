@@ -18,6 +18,7 @@ from ..graph.host_state import default_generators
 from ..graph.locks import CAPTURING, LOCK, inside_gfxgraph
 from ..graph.one_shots import Found
 from ..graph.state import PythonState
+from ..graph.witness import witness
 from ..record import collectives
 from ..record.explain import some
 from ..record.journal import Journal
@@ -129,7 +130,7 @@ class FirstCalls:
         outside = [(weakref.ref(t), _version(t)) for t in state.tensors().values()]
         as_before, generators = self._as_of_now(leaves, state.stateful, extends)
         versions = list(map(_version, leaves))
-        journal = Journal(generators=generators)
+        journal = Journal(generators=generators, look=witness)
         executed = Executed()
         with (
             self._writers.gate.passing(),

@@ -113,7 +113,9 @@ def graphed(
     Args:
         fn: the function, ``torch.nn.Module`` or method; used as a decorator it may be left out.
             In a class, each instance has its own graphs, released with it and left out of copies
-            and pickles.
+            and pickles. ``self.f = graphed(module)`` inside another module does not register
+            ``module`` there, since a :class:`Graphed` is no module: assign the module too, or write
+            ``module.forward = graphed(module.forward)``.
         warmup: eager runs before a capture, on the stream of the capture. At least 1, default 3.
         outputs: ``"own"`` (default): each call returns new tensors. ``"view"``: it returns the
             static outputs, which the next call overwrites.
@@ -333,6 +335,13 @@ class Graphed(Generic[P, R]):
         else:
             super().__setattr__(name, value)
 
+    def __delattr__(self, name: str) -> None:
+        wrapped = self.__dict__.get("__wrapped__")
+        if isinstance(wrapped, torch.nn.Module):
+            delattr(wrapped, name)
+        else:
+            super().__delattr__(name)
+
     def __repr__(self) -> str:
         return f"graphed({self.__wrapped__!r})"
 
@@ -401,7 +410,11 @@ class _BoundGraphed(Generic[P, R]):
 
 
 def _dispatcher_of(graphed: Graphed[..., Any], instance: Any) -> Dispatcher:
-    """The dispatcher of a method and an instance; it lives in the instance and dies with it."""
+    """The dispatcher of a method and an instance; it lives in the instance and dies with it.
+
+    Not in a table of ours, whose entries a weak reference would take out: graphs hold what they
+    watch, and that may hold the instance. Only in there the garbage collector sees such a cycle.
+    """
     name = f"__gfxgraph_{graphed._dispatcher.name}_{id(graphed)}"
     attributes: dict[str, Any] = getattr(instance, "__dict__", {})
     dispatcher = attributes.get(name)

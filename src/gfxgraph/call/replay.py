@@ -245,6 +245,9 @@ class Replay:
             generators = (device.default_generator(index), *captured.generators)
         state = DeviceState(captured.saved, generators)
 
+        def disturbed() -> list[str]:
+            return [] if guard.holds() else guard.changes()
+
         def replay(fn: Any, args: Any, kwargs: Any, leaves: Sequence[torch.Tensor]) -> Any:
             if not LOCK.acquire(False) and not LOCK.acquire(True, PATIENCE):
                 return NO_MATCH
@@ -267,7 +270,7 @@ class Replay:
                     if guard.memory_holds and not guard.memory_holds():
                         return NO_MATCH
                     if calls_user:  # what that does is done, whatever path the data takes
-                        journal = Journal(copies=False, generators=generators)
+                        journal = Journal(copies=False, generators=generators, disturbed=disturbed)
                         last = _run_noted(root, journal)
                     else:
                         last = run(root)
@@ -279,7 +282,9 @@ class Replay:
             finally:
                 LOCK.release()
             with journal.resumed() if calls_user else nullcontext():
-                return self.on_new_path(fn, args, kwargs, leaves)
+                return self.on_new_path(
+                    fn, args, kwargs, leaves, journal.spoilt if calls_user else ""
+                )
 
         return replay
 
@@ -310,7 +315,7 @@ def _run_noted(root: Segment, journal: Journal) -> Segment | None:
         try:
             return run(root)
         except Exception:
-            if not journal.raised:
+            if not journal.raised and not journal.spoilt:
                 raise
             return None  # the function may catch it
 

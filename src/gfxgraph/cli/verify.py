@@ -83,7 +83,7 @@ def _compare(
     from ..analyze.view import arguments, fit, load, made
     from ..device import current_device
     from ..errors import GfxGraphError
-    from ..interpose.source import users_line_of
+    from ..interpose.source import is_raised_by_code, users_line_of
     from ..verifying.inputs import on_device
     from ..verifying.verify import verify
 
@@ -98,6 +98,9 @@ def _compare(
             return verify(fn, *args, candidate=other, kwargs=kwargs, **options)
     except GfxGraphError as error:
         fail(str(error), status=2)
-    except Exception as error:  # eager's own
+    except BaseException as error:  # eager's own
+        if not is_raised_by_code(error):
+            raise
         where = users_line_of(error)
-        fail(f"{target} raises {type(error).__name__}: {error} {where}", status=2)
+        text = f": {error}" if str(error) else ""
+        fail(f"{target} raises {type(error).__name__}{text} {where}", status=2)

@@ -33,6 +33,7 @@ from .rollback import Snapshot, only_computes
 from .session import CaptureSession, Failed, Target
 from .state import PythonState
 from .warm_up import WarmedUp, report_line, warm_up
+from .witness import witness
 
 __all__ = ["CaptureOptions", "capture", "capture_like"]
 
@@ -91,8 +92,9 @@ def capture(
     """
     device, index = graph_pool.device, graph_pool.index
     before = Snapshot.take(device, index, target.roots, graph_pool.on_stream)
-    _refuse_as_found(before, target)
-    session = CaptureSession(target, graph_pool, before, Journal.of_the_call())
+    journal = Journal.of_the_call(witness)
+    _refuse_as_found(before, target, journal)
+    session = CaptureSession(target, graph_pool, before, journal)
     with (
         session.rolled_back(),
         inside_gfxgraph(),
@@ -102,6 +104,7 @@ def capture(
         with graph_pool.on_stream():
             eager = warm_up(session, options.warmup)
         before.host.check_still()
+        journal.refuse(before.python.reaches)  # the runs of nobody's call
         if options.tolerance is not None:
             # The recorded run was not compiled, so it rounds at other places.
             least = rounding(eager.recording.dtypes, device) if eager.recording.compiles else 0.0
@@ -195,7 +198,7 @@ def capture_like(
 # What rules a capture out.
 
 
-def _refuse_as_found(before: Snapshot, target: Target) -> None:
+def _refuse_as_found(before: Snapshot, target: Target, journal: Journal) -> None:
     """Raise if the function need not even run to know that no graph can hold it."""
     python, host = before.python, before.host
     if python.scripted:
@@ -206,6 +209,7 @@ def _refuse_as_found(before: Snapshot, target: Target) -> None:
             "Call it under torch.no_grad() or torch.inference_mode()."
         )
     raise_if_moved()
+    journal.refuse(python.reaches)
     if target.layout == "padded":
         host.refuse_one_shots("and runs with padded arguments")
     host.check_one_shots(one_shots_before())

@@ -40,6 +40,11 @@ class Container:
     def __post_init__(self) -> None:
         self.held = self.read()
 
+    @property
+    def owner(self) -> Any:
+        """The object of the user's that it is."""
+        return self.item.item if type(self.item) is Slots else self.item
+
     def read(self) -> raw.Pairs:
         """Keys and values, as of now."""
         item: Any = self.item

@@ -12,10 +12,12 @@ import torch
 from torch.nn.modules import module as torch_module
 from torch.utils.hooks import RemovableHandle
 
+from ..device import current_device
 from ..errors import DeadTensorError
 from ..forking import new_lock
 from ..record.effects import storage_key
 from . import raw
+from .torch_settings import deciding
 
 __all__ = ["Guard"]
 
@@ -150,6 +152,7 @@ class Guard:
         self._memory: dict[int, tuple[str, torch.Tensor, int]] = {}
         self._versions: list[tuple[int, str, torch.Tensor, int]] = []
         self._unplaced = dict(outside)
+        self._settings: list[tuple[str, Callable[[], Any], Any]] = []
         self._modules = _Modules(children, no_hooks)
         self.memory_holds: Callable[[], bool] | None = None
         self.places_hold: Callable[[], bool] = lambda: True
@@ -182,7 +185,8 @@ class Guard:
         return {key: tensor for key, _, tensor, _ in self._versions}
 
     def complete(self) -> None:
-        """Nothing more is to be watched, except the memory of tensors that no container holds."""
+        """Nothing more is to be watched, except settings, and memory that no container holds."""
+        self._settings = deciding(current_device().kind == "emulated")
         for tensor in list(self._unplaced.values()):
             self.watch_memory(f"a tensor of shape {tuple(tensor.shape)}", tensor)
         names: dict[str, Any] = {}
@@ -220,6 +224,9 @@ class Guard:
         for _, name, tensor, version in self._versions:
             if tensor._version != version:
                 found[f"the values of {name}"] = None
+        for name, getter, value in self._settings:
+            if _now(getter) != value:
+                found[name] = None
         return list(found)
 
     def check_alive(self) -> None:
@@ -281,6 +288,9 @@ class Guard:
         for n, (_, _, tensor, version) in enumerate(self._versions):
             names[f"t{n}"] = tensor
             terms.append(f"t{n}._version == {version}")
+        for n, (_, getter, value) in enumerate(self._settings):
+            names[f"g{n}"], names[f"w{n}"] = getter, value
+            terms.append(f"g{n}() {'is' if type(value) is bool else '=='} w{n}")
         self.places_hold = _predicate(terms, names)
 
 
@@ -289,11 +299,18 @@ def _predicate(terms: list[str], names: dict[str, Any]) -> Callable[[], bool]:
     text = f"""def holds():
     try:
         return {" and ".join(terms)}
-    except (LookupError, ValueError):
+    except (LookupError, ValueError, RuntimeError):
         return False
 """
     exec(compile(text, "<gfxgraph>", "exec"), names)
     return names.pop("holds")  # type: ignore[no-any-return]
+
+
+def _now(getter: Callable[[], Any]) -> Any:
+    try:
+        return getter()
+    except RuntimeError:  # the newer way to set it was used since
+        return _MISSING
 
 
 def _length(container: Any) -> int:

@@ -20,6 +20,7 @@ from ..device import Device
 from ..errors import CaptureError
 from . import raw
 from .one_shots import Found, OneShots, numpy_random
+from .python_settings import PYTHON_SETTINGS
 from .saved_state import RANDOM, SETTING, TORCH, Kind, kind_of, perturb
 from .torch_settings import SETTINGS
 
@@ -51,7 +52,7 @@ class _Source:
 
 def still_sources(found: Found = ()) -> tuple[tuple[_Source, ...], tuple[_Source, ...]]:
     """State that no replay advances: of the whole process, and of the objects in ``found``."""
-    sources = [_Source(setting.name, setting, SETTING) for setting in SETTINGS]
+    sources = [_Source(setting.name, setting, SETTING) for setting in (*SETTINGS, *PYTHON_SETTINGS)]
     hidden = getattr(random.getstate, "__self__", None)
     if type(hidden) is random.Random:
         sources.append(_Source("Python's random module", hidden, RANDOM))

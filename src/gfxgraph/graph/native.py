@@ -69,6 +69,7 @@ class NativeGraph(_Base):  # type: ignore[misc]
     def __init__(self, keep_graph: bool = False) -> None:
         # torch before 2.7 has no keep_graph.
         super().__init__(*((True,) if keep_graph else ()))
+        self._keep_graph = keep_graph
         self._capture_stream: Any = None
         self._capture_index = 0
         self._capture_pool: PoolHandle | None = None
@@ -91,6 +92,10 @@ class NativeGraph(_Base):  # type: ignore[misc]
         #: Compares replays with eager execution, where that is asked for.
         self.block: Any = None
         self.counter = tally.replay_counter()
+
+    def __reduce__(self) -> Any:
+        # A copy is a new graph, which holds no capture yet.
+        return type(self), (self._keep_graph,)
 
     def register_generator_state(self, generator: torch.Generator) -> None:
         """Let the capture draw from ``generator``, besides the default one of the device."""

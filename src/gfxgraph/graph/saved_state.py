@@ -10,6 +10,7 @@ import _random
 import array
 import contextvars
 import ctypes
+import mmap
 import pickle
 import random
 import sys
@@ -82,6 +83,15 @@ def _write_python_array(item: Any, state: bytes) -> None:
     item.frombytes(state)
 
 
+def _read_map(item: mmap.mmap) -> tuple[int, bytes]:
+    return item.tell(), item[:]
+
+
+def _write_map(item: mmap.mmap, state: tuple[int, bytes]) -> None:
+    item[:] = state[1]
+    item.seek(state[0])
+
+
 def _write_view(item: memoryview, state: bytes) -> None:
     item.cast("B")[:] = state
 
@@ -151,6 +161,8 @@ def kind_of(item: Any) -> Kind | None:
         except ValueError:  # it was released
             return None
         return Kind("memoryview", bytes, _write_view) if small else None
+    if cls is mmap.mmap:
+        return Kind("mmap.mmap", _read_map, _write_map) if _is_open_map(item) else None
     if raw.is_a(item, *_C_DATA):
         known = ctypes.sizeof(item) <= _MAX_BYTES and _is_number_of_c(cls)
         return Kind("ctypes object", bytes, _write_c_data) if known else None
@@ -162,7 +174,7 @@ def kind_of(item: Any) -> Kind | None:
     numpy = loaded("numpy")
     if numpy is None:
         return None
-    if cls is numpy.ndarray:
+    if cls is numpy.ndarray or cls is numpy.memmap:
         plain = item.dtype.kind in "biufcSU" and item.nbytes <= _MAX_BYTES and item.flags.writeable
         return Kind("numpy.ndarray", lambda a: a.tobytes(), _write_array) if plain else None
     module = numpy_random()
@@ -213,9 +225,20 @@ _by_class: dict[int, tuple[weakref.ref[type], bool, bool]] = {}
 
 def _is_buffer(cls: type) -> bool:
     numpy = loaded("numpy")
-    if cls is bytearray or cls is array.array or cls is memoryview:
+    if cls in (bytearray, array.array, memoryview, mmap.mmap):
         return True
-    return issubclass(cls, _C_DATA) or (numpy is not None and cls is numpy.ndarray)
+    if numpy is not None and (cls is numpy.ndarray or cls is numpy.memmap):
+        return True
+    return issubclass(cls, _C_DATA)
+
+
+def _is_open_map(item: mmap.mmap) -> bool:
+    """Whether it can be read and written, and is small."""
+    try:
+        with memoryview(item) as view:
+            return not view.readonly and view.nbytes <= _MAX_BYTES
+    except ValueError:  # it was closed
+        return False
 
 
 def perturb(item: Any, kind: Kind) -> Any:

@@ -23,6 +23,7 @@ import torch
 
 from ..interpose.source import CLOSED, global_names
 from ..record.effects import storage_key
+from ..record.journal import Place
 from . import raw
 from .containers import Container, Slots
 from .executed import executed_now
@@ -72,7 +73,18 @@ _MEMBERS = (
     property,
 )
 # Modules of Python whose objects are containers in Python.
-_CONTAINERS = frozenset({"collections", "queue", "_thread", "threading", "weakref"})
+_CONTAINERS = frozenset(
+    {
+        "_thread",
+        "collections",
+        "multiprocessing.heap",
+        "multiprocessing.shared_memory",
+        "multiprocessing.sharedctypes",
+        "queue",
+        "threading",
+        "weakref",
+    }
+)
 # Four levels of attention: a graph watches the object; it is compared and put back; the same, but
 # only executed code leads to it; it is only searched for generators and iterators.
 _WATCHED, _COMPARED, _EXECUTED, _SEARCHED = range(4)
@@ -134,6 +146,28 @@ class PythonState:
         containers = [c for c in self._containers if registries or not c.counted]
         found = [c.name(key) for c in containers for key in c.changes()]
         return [*found, *self._changed_tensors()]
+
+    def changed_places(self) -> list[Place]:
+        """What :meth:`changes` names, with the object that holds it, and the key in there."""
+        found: list[Place] = [
+            (container.name(key), container.owner, key)
+            for container in self._containers
+            for key in container.changes()
+        ]
+        moved = {name.rpartition(".")[0]: name for name in self._changed_tensors()}
+        for path, tensor, _ in self._tensors.values():
+            if path in moved:
+                found.append((moved[path], tensor, None))
+        return found
+
+    def reaches(self, item: Any, key: Any) -> bool:
+        """Whether ``key`` of a container, or all of a tensor or a buffer, is part of this."""
+        if id(item) in self._tensors or any(item is other for _, other in self.stateful):
+            return True
+        return any(
+            container.owner is item and (container.names is None or key in container.names)
+            for container in self._containers
+        )
 
     def _changed_tensors(self) -> Iterator[str]:
         for key, (path, tensor, alias) in self._tensors.items():

@@ -6,13 +6,14 @@ be a graph.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from contextlib import suppress
 from typing import Any, NamedTuple
 
 import torch
 
-__all__ = ["SETTINGS", "Setting"]
+__all__ = ["SETTINGS", "Setting", "deciding"]
 
 
 class Setting(NamedTuple):
@@ -68,6 +69,7 @@ def _precision(operation: str) -> Setting | None:
 
 _CUBLAS = "torch.backends.cuda.matmul.allow_"
 _REDUCED = "_reduced_precision_reduction"
+_HALF = ("fp16", "bf16")
 _FOUND = (
     Setting("the default dtype", torch.get_default_dtype, torch.set_default_dtype),
     Setting("torch.use_deterministic_algorithms", _deterministic, _set_deterministic),
@@ -86,7 +88,7 @@ _FOUND = (
             f"_get_cublas_allow_{dtype}{_REDUCED}",
             f"_set_cublas_allow_{dtype}{_REDUCED}",
         )
-        for dtype in ("fp16", "bf16")
+        for dtype in _HALF
     ),
     *(
         _of_c(f"torch.backends.cudnn.{name}", f"_get_cudnn_{name}", f"_set_cudnn_{name}")
@@ -95,3 +97,48 @@ _FOUND = (
     *map(_sdp, ("flash", "mem_efficient", "math", "cudnn")),
 )
 SETTINGS = [setting for setting in _FOUND if setting is not None]
+
+
+_BACKEND = "torch.backends.cudnn."
+_DECIDING = (
+    ("torch.use_deterministic_algorithms", "_get_deterministic_algorithms"),
+    *((f"{_CUBLAS}{dtype}{_REDUCED}", f"_get_cublas_allow_{dtype}{_REDUCED}") for dtype in _HALF),
+    *(
+        (f"{_BACKEND}{name}", f"_get_cudnn_{name}")
+        for name in ("enabled", "benchmark", "deterministic")
+    ),
+    *(
+        (f"torch.backends.cuda.enable_{kind}_sdp", f"_get_{kind}_sdp_enabled")
+        for kind in ("flash", "mem_efficient", "math", "cudnn")
+    ),
+)
+# These raise once the newer way to set them was used as well.
+_OF_FLOAT32 = (
+    ("matmul", f"{_CUBLAS}tf32", "_get_cublas_allow_tf32"),
+    ("conv", f"{_BACKEND}allow_tf32", "_get_cudnn_allow_tf32"),
+)
+
+
+def deciding(on_host: bool) -> list[tuple[str, Callable[[], Any], Any]]:
+    """Name, getter and present value of each setting by which torch picks its kernels.
+
+    They are asked in each call, so they are few: about 0.3 us. A getter may raise ``RuntimeError``
+    after a change.
+
+    Args:
+        on_host: for graphs that are emulated, whose kernels are the CPU's.
+    """
+    found = [(name, getattr(torch._C, get, None)) for name, get in _DECIDING]
+    if on_host:
+        name = "torch.set_float32_matmul_precision"
+        found.append((name, torch.get_float32_matmul_precision))
+    else:
+        newer: Any = getattr(torch._C, "_get_fp32_precision_getter", None)
+        for operation, name, get in _OF_FLOAT32:
+            getter = getattr(torch._C, get)
+            try:
+                getter()
+            except RuntimeError:
+                getter = functools.partial(newer, "cuda", operation)
+            found.append((name, getter))
+    return [(name, getter, getter()) for name, getter in found if getter is not None]

@@ -1,12 +1,15 @@
-"""Imports modules that another thread may be importing at the same moment."""
+"""Imports modules that another thread may be importing at the same moment, or that draw."""
 
 from __future__ import annotations
 
 import importlib
+import random
 import sys
 from typing import Any
 
-__all__ = ["import_whole", "loaded"]
+import torch
+
+__all__ = ["import_undrawn", "import_whole", "loaded"]
 
 
 def loaded(name: str) -> Any:
@@ -28,3 +31,23 @@ def import_whole(name: str) -> Any:
     for end in range(1, len(parts)):
         importlib.import_module(".".join(parts[:end]))
     return importlib.import_module(name)
+
+
+def import_undrawn(name: str) -> None:
+    """Import a module that draws random numbers at its import; put the generators back.
+
+    Those are the global ones of Python, NumPy and torch. Only for modules that are imported in no
+    time: what another thread draws meanwhile is put back as well.
+    """
+    if loaded(name) is not None:
+        return
+    numpy = loaded("numpy.random")
+    python, host = random.getstate(), torch.get_rng_state()
+    legacy = None if numpy is None else numpy.get_state()
+    try:
+        import_whole(name)
+    finally:
+        random.setstate(python)
+        torch.set_rng_state(host)
+        if numpy is not None:
+            numpy.set_state(legacy)

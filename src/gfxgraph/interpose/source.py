@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dis
 import functools
 import linecache
 import sys
@@ -22,6 +23,7 @@ __all__ = [
     "LineFinder",
     "Source",
     "global_names",
+    "is_raised_by_code",
     "is_the_users",
     "is_users_file",
     "name_of",
@@ -86,6 +88,19 @@ def global_names(code: CodeType) -> frozenset[str]:
     """The global names that a function and the functions in it look up."""
     inner = (const for const in code.co_consts if type(const) is CodeType)
     return frozenset(code.co_names).union(*map(global_names, inner))
+
+
+def is_raised_by_code(error: BaseException) -> bool:
+    """Whether ``error`` is one that code has raised: not an interrupt from the keyboard."""
+    if isinstance(error, (Exception, SystemExit)):
+        return True
+    trace = error.__traceback__
+    while trace is not None and trace.tb_next is not None:
+        trace = trace.tb_next
+    if not isinstance(error, KeyboardInterrupt) or trace is None:
+        return False
+    # Ctrl-C comes at any instruction, and not at the one of a statement `raise`.
+    return trace.tb_frame.f_code.co_code[trace.tb_lasti] == dis.opmap["RAISE_VARARGS"]
 
 
 def users_line() -> Source:

@@ -7,11 +7,12 @@ caller's own run, and in each replay. Warm-up, capture and the first replay repe
 from __future__ import annotations
 
 import threading
+import weakref
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, field
+from typing import Any, TypeAlias
 
 import torch
 import torch.utils._pytree as pytree
@@ -19,12 +20,76 @@ from torch.utils._python_dispatch import _disable_current_modes
 
 from ..device import generator_state
 from ..errors import CaptureError
-from .effects import storage_key, tensors_in
+from .effects import StorageNames, storage_key, tensors_in
+from .mutations import Mutations
 
-__all__ = ["Journal", "Judge", "inside_no_graph", "perform"]
+__all__ = [
+    "Effects",
+    "Journal",
+    "Judge",
+    "Look",
+    "Place",
+    "Spoilt",
+    "inside_no_graph",
+    "inside_transform",
+    "perform",
+]
 
 Judge = Callable[[torch.Tensor, torch.Tensor], "str | None"]
 """Describes how a tensor differs from the one that it should equal; ``None``: it does not."""
+
+Place: TypeAlias = tuple[str, Any, Any]
+"""The name of something that was rebound, the object that holds it, and the key in there."""
+
+
+@dataclass(frozen=True)
+class Effects:
+    """What a call did to Python objects.
+
+    Attributes:
+        given: names of what it changed in its arguments.
+        places: what else it rebound.
+        keeps: storage key -> name, of the tensors that the function reaches after the call.
+        kept: storage keys of those that it reached before.
+    """
+
+    given: Sequence[str] = ()
+    places: Sequence[Place] = ()
+    keeps: Mapping[int, str] = field(default_factory=dict)
+    kept: frozenset[int] = frozenset()
+
+
+Look: TypeAlias = Callable[[Callable[..., Any], Any, Any], Callable[[], Effects]]
+"""Looks at a function and its arguments before a call; what it gives tells the effects after it."""
+
+
+class Spoilt(Exception):
+    """A replay cannot go on: a function has changed what the graphs rely on."""
+
+
+@dataclass
+class _Handed:
+    """A tensor that a call gave, or was given, and that others can reach too."""
+
+    name: str
+    reference: weakref.ref[torch.Tensor]
+    version: int | None
+    value: torch.Tensor
+    #: Where it is known that others reach it.
+    tensor: torch.Tensor | None = None
+
+    def share(self) -> None:
+        """Others reach it."""
+        self.tensor = self.reference()
+
+    def is_rewritten(self) -> bool:
+        """Whether others reach it, and somebody has written to it since."""
+        tensor = self.tensor
+        if tensor is None:
+            return False
+        if self.version is not None:
+            return _version(tensor) != self.version
+        return not torch.equal(tensor, self.value)
 
 
 @dataclass(frozen=True)
@@ -51,9 +116,21 @@ class _Call:
     states: list[tuple[torch.Generator, torch.Tensor]]
     gives_views: bool = False
     error: Exception | None = None
+    effects: Effects = field(default_factory=Effects)
+    mutations: Mutations | None = None
 
-    def give(self, given: list[torch.Tensor]) -> Any:
-        """Repeat the effects of the call on ``given`` and the generators, and return its result."""
+    @property
+    def name(self) -> str:
+        """What messages call the function."""
+        return f"{_name(self.fn)}(), which is marked no_graph,"
+
+    def give(self, given: list[torch.Tensor], args: Any = ()) -> Any:
+        """Repeat the effects of the call on ``given`` and the generators, and return its result.
+
+        Args:
+            given: the tensors of this call.
+            args: all its arguments: containers among them get what they got in the call.
+        """
         for generator, state in self.states:
             generator.set_state(state)
         for position, value in self.written.items():
@@ -62,8 +139,6 @@ class _Call:
             if not same:
                 with torch.no_grad():
                     given[position].copy_(value)
-        if self.error is not None:
-            raise self.error
 
         def hand_out(value: Any) -> Any:
             if isinstance(value, _Given):
@@ -73,6 +148,10 @@ class _Call:
             same = next((n for n, tensor in enumerate(self.own) if tensor is value), None)
             return value.clone() if same is None else given[same]
 
+        if self.mutations is not None:
+            self.mutations.repeat(args, lambda tree: pytree.tree_map(hand_out, tree))
+        if self.error is not None:
+            raise self.error
         return pytree.tree_map(hand_out, self.result)
 
 
@@ -92,9 +171,27 @@ class Journal:
     Args:
         copies: keep copies of the arguments, to compare them when the calls are repeated.
         generators: generators from which both the calls and the rest of the run may draw.
+        look: looks at what the calls do to Python objects. Default: nobody does.
+        disturbed: of a replay, names of what the graphs rely on and is no longer as it was.
+
+    Attributes:
+        spoilt: why a replay could not go on; "" if it could.
     """
 
-    def __init__(self, copies: bool = True, generators: Sequence[torch.Generator] = ()) -> None:
+    def __init__(
+        self,
+        copies: bool = True,
+        generators: Sequence[torch.Generator] = (),
+        look: Look | None = None,
+        disturbed: Callable[[], Sequence[str]] = lambda: (),
+    ) -> None:
+        self.spoilt = ""
+        self._look: Look = look or (lambda fn, args, kwargs: Effects)
+        self._disturbed = disturbed
+        self._storages = StorageNames()
+        self._handed: list[tuple[int, _Handed]] = []
+        self._rewritten: list[str] = []
+        self._transformed = ""
         self._copies = copies
         self._generators = tuple(generators)
         self._calls: list[_Call] = []
@@ -105,9 +202,9 @@ class Journal:
         self._judge: Judge | None = None
 
     @classmethod
-    def of_the_call(cls) -> Journal:
+    def of_the_call(cls, look: Look | None = None) -> Journal:
         """The journal of the caller's own run; an empty one if there was none."""
-        return _local.offered or cls()
+        return _local.offered or cls(look=look)
 
     @property
     def raised(self) -> bool:
@@ -141,6 +238,10 @@ class Journal:
             self._expected, self._last_given = self._last_given, []
         try:
             yield
+            if not self._is_complete:
+                with _unseen():
+                    self._rewritten = [h.name for _, h in self._handed if h.is_rewritten()]
+                self._handed.clear()
             self._is_complete = True
         finally:
             _local.journal = before
@@ -158,7 +259,7 @@ class Journal:
     def repeated(self, fn: Callable[..., Any], given: list[torch.Tensor]) -> Any:
         """The result of ``fn`` in the first run."""
         assert self._left is not None
-        name = getattr(fn, "__qualname__", "a no_graph function")
+        name = _name(fn)
         if not self._left or self._left[0].fn is not fn:
             raise CaptureError(
                 f"{name}(), which is marked no_graph, is called in another order than in the "
@@ -189,35 +290,53 @@ class Journal:
             self._last_given.append([_copy(tensor) for tensor in given])
         return call.give(given)
 
+    def refuse(self, reaches: Callable[[Any, Any], bool]) -> None:
+        """Raise if a call did what a replay would not repeat for the rest of the function.
+
+        Args:
+            reaches: whether the rest of the function may read a key of an object.
+
+        Raises:
+            CaptureError: it did. Perhaps in the first call only.
+        """
+        if self._transformed:
+            raise CaptureError(
+                f"{self._transformed}(), which is marked no_graph, is called in torch.vmap or "
+                "another transform of torch.func, where no graph can be cut. Call it outside of "
+                "the transform."
+            )
+        for call in self._calls:
+            effects = call.effects
+            shared = [name for name, item, key in effects.places if reaches(item, key)]
+            for names, whose in (
+                (effects.given, "in its arguments"),
+                (shared, "which the rest of the function can read"),
+            ):
+                if names:
+                    raise CaptureError(
+                        f"{call.name} changes {', '.join(sorted(names)[:3])} in Python, {whose}: "
+                        "a replay of what follows would not see it. Let it return the value.",
+                        transient=True,
+                    )
+        for name in self._rewritten:
+            raise CaptureError(
+                f"{name}(), which is marked no_graph, gives out or keeps a tensor that "
+                "somebody writes to later in the same call; graphs have copies of it, and would "
+                "not see that. Let it return or keep a copy (clone())."
+            )
+
+    def note_transform(self, fn: Callable[..., Any]) -> None:
+        """A function was called inside of a transform of torch.func."""
+        self._transformed = self._transformed or _name(fn)
+
     def ran(self, fn: Callable[..., Any], args: Any, kwargs: Any) -> Any:
         """Run ``fn``, and remember its result and the tensors that it may have written."""
         given = list(tensors_in((args, kwargs)))
-        if not self._copies:  # in a replay: as little as possible
-            if len(set(map(storage_key, given))) == len(given):
-                # The function may keep its arguments, and the next replay overwrites them.
-                own = list(map(_copy, given))
-                args, kwargs = _exchanged((args, kwargs), given, own)
-            else:
-                own = given
-            versions = [_version(tensor) for tensor in own]
-            error, result = _outcome(fn, args, kwargs, own)
-            result = _exchanged(result, own, given)
-            changed = {
-                position: _copy(tensor)
-                for position, tensor in enumerate(own)
-                if versions[position] is None or _version(tensor) != versions[position]
-            }
-            with torch.no_grad():
-                for position, value in changed.items():
-                    if own is not given:
-                        given[position].copy_(value)
-            states = self._states()
-            self._calls.append(_Call(fn, [], changed, result, given, states, error=error))
-            if error is not None:
-                raise error
-            return result
+        if not self._copies:
+            return self._ran_in_replay(fn, args, kwargs, given)
         with _unseen():
             before = list(map(_copy, given))
+            look = self._look(fn, args, kwargs)
         error, result = _outcome(fn, args, kwargs, given)
 
         def keep(value: Any) -> Any:
@@ -227,15 +346,83 @@ class Journal:
             return _copy(value) if same is None else _Given(same)
 
         with _unseen():
+            effects = look()
             after = dict(enumerate(map(_copy, given)))
             self._last_given.append(before)
             kept = pytree.tree_map(keep, result)
             views = not {*map(storage_key, given)}.isdisjoint(
                 storage_key(t) for t in tensors_in(result) if not any(t is g for g in given)
             )
-            self._calls.append(_Call(fn, before, after, kept, [], self._states(), views, error))
+            self._calls.append(
+                _Call(fn, before, after, kept, [], self._states(), views, error, effects)
+            )
+            self._hand(fn, effects, given, result)
         if error is not None:
             raise error
+        return result
+
+    def _hand(
+        self, fn: Callable[..., Any], effects: Effects, given: list[torch.Tensor], result: Any
+    ) -> None:
+        """Remember the tensors that the rest of the function has, and others too."""
+        new = [t for t in tensors_in(result) if not any(t is g for g in given)]
+        keys = list(map(self._storages, new))
+        for tensor, key in zip(new, keys, strict=True):
+            handed = _handed(fn, tensor)
+            same = [other for key_of_other, other in self._handed if key_of_other == key]
+            if storage_key(tensor) in effects.keeps or keys.count(key) > 1 or same:
+                for one in (handed, *same):
+                    one.share()
+            self._handed.append((key, handed))
+        for tensor in given:
+            if storage_key(tensor) in effects.keeps.keys() - effects.kept:
+                handed = _handed(fn, tensor)
+                handed.share()
+                self._handed.append((self._storages(tensor), handed))
+
+    def _ran_in_replay(
+        self, fn: Callable[..., Any], args: Any, kwargs: Any, given: list[torch.Tensor]
+    ) -> Any:
+        """Run ``fn`` between two graphs, doing as little as possible beside.
+
+        Raises:
+            Spoilt: it changed what the next graph relies on.
+        """
+        if len(set(map(storage_key, given))) == len(given):
+            # The function may keep its arguments, and the next replay overwrites them.
+            own = list(map(_copy, given))
+            args, kwargs = _exchanged((args, kwargs), given, own)
+        else:
+            own = given
+        versions = [_version(tensor) for tensor in own]
+        mutations = Mutations((args, kwargs))
+        error, result = _outcome(fn, args, kwargs, own)
+        result = _exchanged(result, own, given)
+        changed = {
+            position: _copy(tensor)
+            for position, tensor in enumerate(own)
+            if versions[position] is None or _version(tensor) != versions[position]
+        }
+        with torch.no_grad():
+            for position, value in changed.items():
+                if own is not given:
+                    given[position].copy_(value)
+        call = _Call(fn, [], changed, result, given, self._states(), error=error)
+        self._calls.append(call)
+        names: Sequence[str] = ()
+        if mutations.happened():
+            mutations.keep(lambda tree: _exchanged(tree, own, given))
+            call.mutations, names = mutations, ("its arguments",)
+        names = names or self._disturbed()
+        if names:
+            self.spoilt = (
+                f"{call.name} has changed {', '.join(names[:3])} in Python, which the graph after "
+                "it relies on. Let it return the value."
+            )
+        if error is not None:
+            raise error
+        if names:
+            raise Spoilt(self.spoilt)
         return result
 
     def _states(self) -> list[tuple[torch.Generator, torch.Tensor]]:
@@ -253,10 +440,19 @@ def inside_no_graph() -> bool:
     return _local.inside
 
 
+def inside_transform() -> bool:
+    """Whether this thread is in ``torch.vmap`` or the like, whose tensors have no memory."""
+    return torch._C._functorch.peek_interpreter_stack() is not None
+
+
 def perform(fn: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
     """Call a ``no_graph`` function, or return its earlier result if this run repeats one."""
     journal = _local.journal
     if _local.inside or (journal is None and not _local.done):
+        return fn(*args, **kwargs)
+    if inside_transform():
+        if journal is not None:
+            journal.note_transform(fn)
         return fn(*args, **kwargs)
     if journal is None:
         return _run(fn, args, kwargs, list(tensors_in((args, kwargs))))
@@ -278,7 +474,7 @@ def _outcome(
 def _run(fn: Callable[..., Any], args: Any, kwargs: Any, given: list[torch.Tensor]) -> Any:
     if _local.done:
         if _local.done[0].fn is fn:
-            return _local.done.popleft().give(given)
+            return _local.done.popleft().give(given, (args, kwargs))
         _local.done.clear()
     _local.inside = True
     try:
@@ -292,6 +488,14 @@ def _unseen() -> Iterator[None]:
     """Hide our own operations on tensors: they are none of the function's."""
     with _disable_current_modes(), torch._C.DisableTorchFunction(), torch.no_grad():
         yield
+
+
+def _name(fn: Callable[..., Any]) -> str:
+    return str(getattr(fn, "__qualname__", "a no_graph function"))
+
+
+def _handed(fn: Callable[..., Any], tensor: torch.Tensor) -> _Handed:
+    return _Handed(_name(fn), weakref.ref(tensor), _version(tensor), _copy(tensor))
 
 
 def _copy(tensor: torch.Tensor) -> torch.Tensor:

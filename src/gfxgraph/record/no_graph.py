@@ -8,7 +8,7 @@ from typing import Any, TypeVar, cast
 
 from ..errors import ArgumentError
 from .interceptor import current_interceptor
-from .journal import perform
+from .journal import inside_transform, perform
 
 __all__ = ["no_graph"]
 
@@ -23,6 +23,10 @@ def no_graph(fn: F) -> F:
     capture repeat its result of the first call. It may return tensors on any device, plain values
     (each new value is a new path), or nothing. Outside of a graphed function it is an ordinary
     call.
+
+    It runs at each call with all its effects. What it changes in Python beside itself, such as a
+    list that it is given or an attribute that the rest of the function can read, no graph after it
+    would see: then the function around it runs eagerly and says why. Let it return such values.
 
     Args:
         fn: the function.
@@ -39,7 +43,7 @@ def no_graph(fn: F) -> F:
     @functools.wraps(fn)
     def call(*args: Any, **kwargs: Any) -> Any:
         interceptor = current_interceptor()
-        if interceptor is not None:
+        if interceptor is not None and not inside_transform():
             return interceptor.user_call(fn, args, kwargs)
         return perform(fn, *args, **kwargs)
 

@@ -502,7 +502,8 @@ def f(x):
         "branches",
         "branches",
         "It runs eagerly between two graphs, at each call.",
-        "Nothing to do. Each such call costs one more graph launch.",
+        "Nothing to do, but return what it changes in Python: the graph after it sees nothing "
+        "else. Each such call costs one more graph launch.",
         bad="""\
 import gfxgraph
 

@@ -10,7 +10,7 @@ from typing import Any, TypeAlias
 
 import torch
 
-from ..call.arguments import named
+from ..call.arguments import named, structure
 from ..call.signature import Const, flatten
 from ..device import current_device
 from ..device.overrides import ThreadDispatchMode
@@ -38,12 +38,14 @@ class _Call:
     """The results of one call.
 
     Attributes:
-        values: part and name -> copies of the values.
+        values: part and name -> copies of the values. Of the arguments those that were written.
         raw: the tensors of the result themselves, by name.
+        given: part and name -> the tensors that were given.
     """
 
     values: Values
     raw: dict[str, torch.Tensor]
+    given: Values
 
 
 @dataclass
@@ -253,11 +255,15 @@ class Bench:
             if const is None:
                 raw[name] = next(found)
             values["output", name] = const or raw[name].detach().clone()
-        if self._written_arguments:
-            tensors = [name for name, const in given.names(self.fn).items() if const is None]
-            for n in self._written_arguments.intersection(range(len(copies))):
-                values["argument", tensors[n]] = copies[n]
-        return _Call(values, raw)
+        values["output", "structure"] = Const(structure(spec))
+        tensors = [name for name, const in given.names(self.fn).items() if const is None]
+        kept: Values = {}
+        for n, (name, leaf, copy) in enumerate(zip(tensors, given.leaves, copies, strict=True)):
+            kept["argument", name] = leaf
+            # A candidate may write to others than the function does.
+            if n in self._written_arguments or not same(copy, leaf):
+                values["argument", name] = copy
+        return _Call(values, raw, kept)
 
 
 class _NoReplays(ThreadDispatchMode):

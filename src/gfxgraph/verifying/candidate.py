@@ -42,7 +42,7 @@ class Candidate:
             after = _stats(self._function)
             if before and after:
                 replays = after.replays - before.replays
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             bench.restart()
             return self._report(rounds, None, [], [], first_paragraph(error))
         captured = None if after is None else replays >= len(bench.inputs)
@@ -55,7 +55,10 @@ class Candidate:
                 causes += self._causes(rounds)
             elif captured is not False:
                 cautions = self._cautions()
-        except Exception as error:  # an experiment may pass values that it cannot take
+        except (
+            Exception,
+            SystemExit,
+        ) as error:  # an experiment may pass values that it cannot take
             bench.restart()
             cautions = [Cause.of("experiment", first_paragraph(error))]
         return self._report(rounds, captured, causes, cautions)
@@ -87,17 +90,19 @@ class Candidate:
         expected = self._bench.expected
         found: dict[Key, Errors] = {}
 
-        def add(call: int, keys: Iterable[Key], got: Values, right: Values) -> None:
+        def add(call: int, keys: Iterable[Key], got: Values, right: Values, given: Values) -> None:
             for key in keys:
                 errors = found.setdefault(key, Errors(*key, self._bench.threshold))
-                errors.add(call, got.get(key), right.get(key))
+                untouched = given.get(key)
+                errors.add(call, got.get(key, untouched), right.get(key, untouched))
 
         count = len(expected.calls)
         for n, one in enumerate(rounds):
             for run, (got, right) in enumerate(zip(one.calls, expected.calls, strict=True)):
-                add(n * count + run + 1, right.values | got.values, got.values, right.values)
+                keys = right.values | got.values
+                add(n * count + run + 1, keys, got.values, right.values, right.given)
             # The candidate's own state does not matter.
-            add((n + 1) * count, expected.state, one.state, expected.state)
+            add((n + 1) * count, expected.state, one.state, expected.state, {})
         # Parts that are no tensors get a row only if they differ.
         rows = [(errors.row(), errors.holds_tensors) for errors in found.values()]
         return tuple(row for row, of_tensors in rows if of_tensors or not row.ok)
@@ -221,7 +226,7 @@ class Candidate:
         plain, got = self._plain
         try:
             (changed,) = bench.once(bench.eager, given, before=before)
-        except Exception:
+        except (Exception, SystemExit):
             bench.restart()
             return None
         if not self._differ(plain, changed):

@@ -39,10 +39,10 @@ def verify(
 
     It calls both with the given arguments and with fresh values of the same kind, each under its
     own seed, in two rounds: a candidate may capture in the first and replays in the second. It
-    compares results, arguments that ``fn`` writes, and tensors and Python values that it changes
-    outside. If something differs, experiments look for the reason: they change one argument, one
-    weight or the seed, and see whether the candidate reacts as eager does. If nothing differs, they
-    see whether it would follow a later change of a weight.
+    compares results and their structure, the arguments after each call, and tensors and Python
+    values that ``fn`` changes outside. If something differs, experiments look for the reason: they
+    change one argument, one weight or the seed, and see whether the candidate reacts as eager does.
+    If nothing differs, they see whether it would follow a later change of a weight.
 
     Everything runs under ``torch.no_grad()``. Afterwards the random generators, tensors and Python
     state that ``fn`` reaches are as before, except for attributes that a first call adds to a

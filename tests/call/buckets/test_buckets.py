@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import gc
 import itertools
+import pickle
 
 import pytest
 import torch
@@ -830,3 +832,22 @@ def test_a_bucket_in_which_nothing_meets_does_not_speak_for_the_larger_ones(devi
     assert {row.key for row in pool.stats().graphs} <= {"float32[1,8]", "float32[2,8]"}
     x = rows(device, 7) * 100
     torch.testing.assert_close(pool(x), sees_the_third(x))
+
+
+# ---- copies
+
+
+@torch.no_grad()
+@pytest.mark.parametrize(
+    "duplicate", [copy.copy, copy.deepcopy, lambda p: pickle.loads(pickle.dumps(p))]
+)
+def test_copies_and_pickles_of_a_pool_have_no_graphs_and_work(device, duplicate):
+    pool = gfxgraph.ShapeBucketPool(same_net(device), [2, 4], rows="independent")
+    x = rows(device, 3)
+    for _ in range(3):
+        pool(x)
+    twin = duplicate(pool)
+    assert twin.stats().captures == 0 and twin.buckets == pool.buckets
+    for _ in range(3):
+        torch.testing.assert_close(twin(x), pool(x))
+    assert twin.stats().captures == 1 and twin.stats().replays == 2

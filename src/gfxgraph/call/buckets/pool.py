@@ -91,8 +91,15 @@ class ShapeBucketPool:
             verify=verify,
             buckets=Buckets(buckets, dims, pad, larger, out_dims, rows),
         )
-        self.model_fn = model_fn
-        self._dispatcher = new_dispatcher(name_of(model_fn), options)
+        self.__setstate__((model_fn, options))
+
+    def __setstate__(self, state: tuple[Callable[..., Any], Options]) -> None:
+        self.model_fn, self._options = state
+        self._dispatcher = new_dispatcher(name_of(self.model_fn), self._options)
+
+    def __getstate__(self) -> tuple[Callable[..., Any], Options]:
+        # A copy has the function, and makes graphs of its own.
+        return self.model_fn, self._options
 
     @property
     def _padded(self) -> Padded:

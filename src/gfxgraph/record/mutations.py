@@ -1,0 +1,88 @@
+"""What a call does to the containers among its arguments, seen cheaply, and done again."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterator
+from types import FunctionType, ModuleType
+from typing import Any
+
+import torch
+
+__all__ = ["Mutations"]
+
+_CONTAINERS = (list, dict, set, deque)
+# These have other watchers, or no state.
+_OTHERS = (torch.Tensor, torch.nn.Module, FunctionType, ModuleType, type)
+
+
+class Mutations:
+    """The containers among the arguments of a call, with what they held before it.
+
+    Args:
+        args: the arguments. Looked at are tuples, lists, dicts, sets and deques in each other, and
+            the attributes of the objects in there.
+    """
+
+    def __init__(self, args: Any) -> None:
+        self._before = [(item, _held(item)) for item in _containers(args)]
+        self._after: dict[int, Any] = {}
+
+    def happened(self) -> bool:
+        """Whether one of them holds other objects by now."""
+        return any(not _same(held, _held(item)) for item, held in self._before)
+
+    def keep(self, change: Callable[[Any], Any]) -> None:
+        """Keep what the changed ones hold now, each after ``change``."""
+        for number, (item, held) in enumerate(self._before):
+            now = _held(item)
+            if not _same(held, now):
+                self._after[number] = change(now)
+        self._before = []
+
+    def repeat(self, args: Any, change: Callable[[Any], Any]) -> None:
+        """Let the containers of ``args`` hold what was kept, each after ``change``."""
+        found = list(_containers(args))
+        for number, held in self._after.items():
+            if number < len(found):
+                _fill(found[number], change(held))
+
+
+def _containers(tree: Any) -> Iterator[Any]:
+    todo, seen = [tree], set()
+    while todo:
+        item = todo.pop()
+        if id(item) in seen:
+            continue
+        seen.add(id(item))
+        kind = type(item)
+        if kind in _CONTAINERS:
+            yield item
+            todo += item.values() if kind is dict else item
+        elif isinstance(item, tuple):
+            todo += item
+        elif not isinstance(item, _OTHERS) and type(getattr(item, "__dict__", None)) is dict:
+            yield item.__dict__
+
+
+def _held(item: Any) -> Any:
+    return dict(item) if type(item) is dict else list(item)
+
+
+def _same(before: Any, now: Any) -> bool:
+    if len(before) != len(now):
+        return False
+    if type(before) is dict:
+        return all(
+            key is other and value is another
+            for (key, value), (other, another) in zip(before.items(), now.items(), strict=True)
+        )
+    return all(one is other for one, other in zip(before, now, strict=True))
+
+
+def _fill(item: Any, held: Any) -> None:
+    item.clear()
+    if type(item) in (dict, set):
+        item.update(held)
+    else:
+        item.extend(held)

@@ -1,0 +1,222 @@
+"""What ``no_graph`` functions do to Python objects, and to tensors that others hold."""
+
+from __future__ import annotations
+
+import numpy
+import pytest
+import torch
+
+import gfxgraph
+
+CASES = {}
+
+
+def case(reason):
+    """A function that makes one; ``reason`` is part of why it runs eagerly."""
+
+    def add(make):
+        CASES[make.__name__] = make, reason
+        return make
+
+    return add
+
+
+@case("h(), which is marked no_graph, changes box[0]")
+def rebinds_what_is_read(device):
+    box = [torch.ones(2, device=device)]
+
+    @gfxgraph.no_graph
+    def h(x):
+        box[0] = x * 2
+
+    def fn(x):
+        h(x)
+        return box[0] + 0
+
+    return fn
+
+
+@case("changes argument 0[0] in Python, in its arguments")
+def appends_to_a_list_that_it_is_given(device):
+    @gfxgraph.no_graph
+    def h(found):
+        found.append(1)
+
+    def fn(x):
+        found = []
+        h(found)
+        return x * len(found)
+
+    return fn
+
+
+@case("changes argument 0[0].n in Python, in its arguments")
+def writes_to_a_dict_in_a_tuple(device):
+    @gfxgraph.no_graph
+    def h(pair):
+        pair[0]["n"] = 3
+
+    def fn(x):
+        found = {"n": 1}
+        h((found, x))
+        return x * found["n"]
+
+    return fn
+
+
+@case("changes argument 0.scale")
+def is_a_method_that_changes_its_object(device):
+    class Model:
+        scale = 1.0
+
+        @gfxgraph.no_graph
+        def h(self):
+            self.scale += 1
+
+        def __call__(self, x):
+            self.h()
+            return x * self.scale
+
+    return Model()
+
+
+@case("changes argument 0")
+def fills_an_array_that_it_is_given(device):
+    @gfxgraph.no_graph
+    def h(numbers):
+        numbers += 1
+
+    def fn(x):
+        numbers = numpy.ones(1)
+        h(numbers)
+        return x * float(numbers[0])
+
+    return fn
+
+
+@case("gives out or keeps a tensor")
+def gives_its_buffer_twice(device):
+    buffer = torch.zeros(2, device=device)
+
+    @gfxgraph.no_graph
+    def h(x):
+        return buffer.copy_(x)
+
+    def fn(x):
+        first = h(x)
+        second = h(x * 2)
+        return first + second
+
+    return fn
+
+
+@case("gives out or keeps a tensor")
+def gives_one_tensor_in_two_places(device):
+    @gfxgraph.no_graph
+    def h(x):
+        y = x * 3
+        return y, y
+
+    def fn(x):
+        first, second = h(x)
+        first.add_(1)
+        return second + 0
+
+    return fn
+
+
+@case("gives out or keeps a tensor")
+def keeps_its_argument_and_writes_to_it_later(device):
+    kept = []
+
+    @gfxgraph.no_graph
+    def keep(y):
+        kept.append(y)
+
+    @gfxgraph.no_graph
+    def bump():
+        kept[-1].add_(1)
+
+    def fn(x):
+        y = x * 2
+        keep(y)
+        bump()
+        return y + 0
+
+    return fn
+
+
+@case("has changed scale[0]")
+def changes_what_is_read_in_a_later_call(device):
+    scale, calls = [2.0], []
+
+    @gfxgraph.no_graph
+    def h(x):
+        calls.append(1)
+        if len(calls) % 4 == 0:
+            scale[0] += 1
+
+    def fn(x):
+        h(x)
+        return x * scale[0]
+
+    return fn
+
+
+@case("has changed its arguments")
+def changes_its_arguments_in_a_later_call(device):
+    calls = []
+
+    @gfxgraph.no_graph
+    def h(found, y):
+        calls.append(1)
+        if len(calls) > 3:
+            found.append(y)
+
+    def fn(x):
+        found, y = [], x * 2
+        h(found, y)
+        return y + sum(found)
+
+    return fn
+
+
+@case("called in torch.vmap")
+def is_called_in_vmap(device):
+    h = gfxgraph.no_graph(lambda x: x * 2)
+    return lambda x: torch.vmap(h)(x)
+
+
+@pytest.mark.parametrize("mode", [torch.no_grad, torch.inference_mode])
+@pytest.mark.parametrize("name", CASES)
+def test_each_call_gives_what_eager_gives_and_the_reason_names_the_function(device, name, mode):
+    make, reason = CASES[name]
+    with mode():
+        eager, graph = make(device), gfxgraph.graphed(make(device))
+        for n in range(1, 9):
+            x = torch.full((2,), float(n), device=device)
+            assert torch.equal(graph(x), eager(x))
+    assert any(reason in why and "no_graph" in why for why in graph.stats().fallbacks)
+
+
+@torch.no_grad()
+def test_what_is_its_own_costs_no_graph(device):
+    counted, names, buffer = [], {}, torch.zeros(2, device=device)
+
+    @gfxgraph.no_graph
+    def h(x, found):
+        counted.append(x)
+        names[len(counted)] = found["name"]
+        return buffer.copy_(x), x * len(counted)
+
+    def fn(x):
+        first, second = h(x * 2, {"name": "a"})
+        second.add_(1)
+        return first + second
+
+    graph = gfxgraph.graphed(fn)
+    for n in range(1, 7):
+        x = torch.full((2,), float(n), device=device)
+        assert torch.equal(graph(x), x * 2 * (n + 1) + 1)
+    assert graph.stats().replays == 5 and list(names) == [1, 2, 3, 4, 5, 6]
+    assert [t[0].item() for t in counted] == [2.0, 4.0, 6.0, 8.0, 10.0, 12.0]
