@@ -167,6 +167,7 @@ def __getattr__(name: str) -> Any:
     from importlib import import_module
 
     with _importing:
+        import_undrawn("rich.style")  # of which all our tables are made
         value = getattr(import_module(f"{__name__}.{_LAZY[name]}"), name)
     globals()[name] = value
     return value
@@ -198,12 +199,11 @@ def _refuse_older_torch() -> None:
 
 
 _refuse_older_torch()
-# All our tables need it: here, since each of our modules may be the first to be imported.
-import_undrawn("rich.style")
 _setting_error: errors.SettingError | None = None
 try:
     _mode = settings.mode()  # the other variables are read where they are used
     if _mode != "off":
+        import_undrawn("rich.style")
         from .bridge.enable import enable
 
         enable(debug=_mode == "debug", validate=_mode == "validate")

@@ -1,9 +1,11 @@
-"""Settings of Python and NumPy that a function may change, and that no replay changes."""
+"""Settings of Python and NumPy that a function may change, and that no replay changes.
+
+Not the filters of warnings and the limit of recursion: libraries and other threads change them at
+any time, when they are imported or compile.
+"""
 
 from __future__ import annotations
 
-import sys
-import warnings
 from typing import Any
 
 from ..interpose.modules import loaded
@@ -35,29 +37,6 @@ def _set_decimal(value: Any) -> None:
         context.traps[signal] = traps[signal.__name__]
 
 
-class _Filters:
-    """The list of warning filters, and what it holds."""
-
-    def __init__(self) -> None:
-        self.item = warnings.filters
-        self.held = list(warnings.filters)
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, _Filters) and self.item is other.item and self.held == other.held
-
-    __hash__ = None  # type: ignore[assignment]
-
-
-def _set_filters(value: _Filters) -> None:
-    # Another list is that of somebody's catch_warnings(), who puts his own back.
-    if warnings.filters is not value.item:
-        return
-    warnings.filters[:] = value.held  # type: ignore[index]
-    tell = getattr(warnings, "_filters_mutated", None)
-    if tell is not None:  # else what was shown once under other filters is not shown again
-        tell()
-
-
 def _numpy() -> Any:
     numpy = loaded("numpy")
     return None if numpy is None else tuple(sorted(numpy.geterr().items()))
@@ -71,7 +50,5 @@ def _set_numpy(value: Any) -> None:
 
 PYTHON_SETTINGS = [
     Setting("decimal.getcontext()", _decimal, _set_decimal),
-    Setting("warnings.filters", _Filters, _set_filters),
     Setting("numpy.seterr()", _numpy, _set_numpy),
-    Setting("sys.setrecursionlimit()", sys.getrecursionlimit, sys.setrecursionlimit),
 ]
