@@ -149,6 +149,7 @@ class Guard:
         self._lengths: dict[int, tuple[str, Any, int]] = {}
         self._memory: dict[int, tuple[str, torch.Tensor, int]] = {}
         self._versions: list[tuple[int, str, torch.Tensor, int]] = []
+        self._held: list[tuple[str, torch.Tensor, str, object]] = []
         self._unplaced = dict(outside)
         self._modules = _Modules(children, no_hooks)
         self.memory_holds: Callable[[], bool] | None = None
@@ -176,6 +177,14 @@ class Guard:
     def watch_version(self, key: int, name: str, tensor: torch.Tensor) -> None:
         """Watch that nothing is written to ``tensor``, whose storage has the key ``key``."""
         self._versions.append((key, name, tensor, tensor._version))
+
+    def watch_held(self, path: str, tensor: torch.Tensor, name: str, value: object) -> None:
+        """Watch that the attribute ``name`` of ``tensor`` stays ``value``: its gradient, say."""
+        self._held.append((path, tensor, name, value))
+
+    def watched_held(self) -> list[tuple[torch.Tensor, str, object]]:
+        """Tensors, and what is watched of what they hold."""
+        return [(tensor, name, value) for _, tensor, name, value in self._held]
 
     def watched_versions(self) -> dict[int, torch.Tensor]:
         """Storage key -> tensor, of those to which nothing may be written."""
@@ -220,6 +229,9 @@ class Guard:
         for _, name, tensor, version in self._versions:
             if tensor._version != version:
                 found[f"the values of {name}"] = None
+        for path, tensor, name, value in self._held:
+            if getattr(tensor, name) is not value:
+                found[f"{path}.{name}"] = None
         return list(found)
 
     def check_alive(self) -> None:
@@ -281,6 +293,9 @@ class Guard:
         for n, (_, _, tensor, version) in enumerate(self._versions):
             names[f"t{n}"] = tensor
             terms.append(f"t{n}._version == {version}")
+        for n, (_, tensor, name, value) in enumerate(self._held):
+            names[f"h{n}"], names[f"g{n}"] = tensor, value
+            terms.append(f"h{n}.{name} is g{n}")
         self.places_hold = _predicate(terms, names)
 
 
