@@ -151,8 +151,17 @@ LAYOUTS: dict[str, Any] = {
     "a relu keeps strides": lambda x: x.relu(),
     "element size": lambda x: x * x.element_size(),
     "is pinned": lambda x: x + float(x.device.type == "cpu" and x.is_pinned()) * 0,
+    "the address": lambda x: x * (2 if x.data_ptr() % 64 == 0 else 3),
+    "the address of a part": lambda x: x * (2 if x[1:].data_ptr() % 64 == 0 else 3),
+    "the address of its storage": lambda x: x * (2 if x.storage().data_ptr() == _at(x) else 3),
+    "is shared": lambda x: x * (2 if x.is_shared() else 3),
+    "the times of writing": lambda x: x + x._version,
     "nonzero bytes": lambda x: x + x.nbytes,
 }
+
+
+def _at(x: torch.Tensor) -> int:
+    return x.data_ptr()
 
 
 def _view_or(x: torch.Tensor) -> torch.Tensor:
@@ -160,6 +169,16 @@ def _view_or(x: torch.Tensor) -> torch.Tensor:
         return x.view(-1) + 1
     except RuntimeError:
         return x.reshape(-1) + 2
+
+
+def _shared(x: torch.Tensor, share: bool) -> torch.Tensor:
+    return x.share_memory_() if share else x
+
+
+def _written(x: torch.Tensor, times: int) -> torch.Tensor:
+    for _ in range(times):
+        x.add_(0)
+    return x
 
 
 def _swap(n: int, *layouts: Any) -> Any:
@@ -173,6 +192,8 @@ LAYOUT_CALLS: dict[str, Any] = {
     "transposed then dense": lambda n: (t(n, 3, 4).t() if n < 3 else t(n, 4, 3),),
     "offsets": lambda n: (t(0, 12, 3)[n : n + 4],),
     "expanded then dense": lambda n: (t(n, 1, 3).expand(4, 3) if n < 3 else t(n, 4, 3),),
+    "dense then shared": lambda n: (_shared(t(n, 4, 3), n > 2),),
+    "written often": lambda n: (_written(t(n, 4, 3), n),),
     "alternating": lambda n: (_swap(n, t(n, 4, 3), t(n, 3, 4).t(), t(n, 4, 6)[:, ::2]),),
 }
 

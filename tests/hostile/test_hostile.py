@@ -16,6 +16,8 @@ from tests.hostile.hostile_memory import ARRANGEMENTS, FUNCTIONS, LAYOUT_CALLS, 
 from tests.hostile.hostile_pools import ROWS, rows
 from tests.hostile.hostile_pools import STATEFUL as POOL_STATEFUL
 from tests.hostile.hostile_randoms import STATEFUL as RANDOM
+from tests.hostile.hostile_reads import OUTSIDE, READS
+from tests.hostile.hostile_storages import GRADIENTS, STORAGES, replace_gradient
 from tests.hostile.hostile_twins import Shown, differs, one, seen, silent_differences, t, two
 from tests.hostile.hostile_written import SETTINGS, WRITTEN, settings_kept
 
@@ -86,6 +88,46 @@ def test_what_a_call_writes_is_written_once_wherever_it_is(device, name, warmup)
         wrap=lambda fn: gfxgraph.graphed(fn, warmup=warmup),
         calls=12,
     )
+
+
+@pytest.mark.parametrize("warmup", [1, 3])
+@pytest.mark.parametrize("name", STORAGES)
+def test_memory_that_no_operation_shows_is_as_in_eager(device, name, warmup):
+    agree(STORAGES[name], one, wrap=lambda fn: gfxgraph.graphed(fn, warmup=warmup))
+
+
+@pytest.mark.parametrize("name", [n for n in STORAGES if "_gets_" in n or "_set_to_" in n])
+def test_what_each_call_puts_into_a_tensor_is_there_again_after_each(device, name):
+    def undo(own: Any, n: int) -> None:
+        if n % 2:
+            own.data = torch.zeros(4, device=own.device)[: max(1, own.shape[0])].clone()
+
+    agree(STORAGES[name], one, between=undo, calls=8)
+
+
+@pytest.mark.parametrize("name", GRADIENTS)
+def test_a_gradient_is_the_one_that_the_caller_has_put_there(device, name):
+    agree(GRADIENTS[name], one, between=replace_gradient, calls=8)
+
+
+@pytest.mark.parametrize("mode", [torch.no_grad, torch.inference_mode])
+@pytest.mark.parametrize("name", READS)
+def test_data_that_the_host_reads_unseen_is_that_of_the_call(device, name, mode):
+    fn, arguments = READS[name]
+    agree(pure(fn), arguments, calls=8, mode=mode)
+
+
+@pytest.mark.parametrize("name", OUTSIDE)
+def test_data_that_the_host_reads_from_outside_is_that_of_now(device, name):
+    def make() -> Any:
+        own = torch.ones(1, device=device)
+        return (lambda x: OUTSIDE[name](x, own)), own
+
+    def fill(own: torch.Tensor, n: int) -> None:
+        if n % 2:
+            own.fill_(n)
+
+    agree(make, lambda n: (t(n, 6),), between=fill, calls=8)
 
 
 KEPT: dict[str, Any] = {

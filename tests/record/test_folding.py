@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import ctypes
+import sysconfig
 import threading
+from typing import Any
 
 import numpy as np
 import pytest
@@ -128,8 +130,13 @@ def test_a_number_of_the_clock_is_not_folded(device):
 @pytest.mark.skipif(torch.cuda.is_available(), reason="memory of the host only")
 @torch.no_grad()
 def test_a_constant_that_came_from_the_inputs_unseen_is_not_folded(device):
-    def peeks(x):  # as an extension in C does
-        values = (ctypes.c_float * x.numel()).from_address(x.data_ptr())
+    # A package hands addresses on; our own code may act upon them.
+    package: dict[str, Any] = {}
+    file = f"{sysconfig.get_path('purelib')}/extension.py"
+    exec(compile("def address(x): return x.data_ptr()", file, "exec"), package)
+
+    def peeks(x):
+        values = (ctypes.c_float * x.numel()).from_address(package["address"](x))
         return x * 0 + torch.tensor([sum(values)], device=device)
 
     graph = gfxgraph.graphed(peeks)

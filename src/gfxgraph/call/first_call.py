@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import weakref
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
@@ -127,7 +126,8 @@ class FirstCalls:
         """Run a call for its caller, and look at what that does."""
         call, leaves = request.call, request.fitted.leaves
         state = self.state_before(call)
-        outside = [(weakref.ref(t), _version(t)) for t in state.tensors().values()]
+        # Not by weak references: torch.utils.swap_tensors() refuses tensors that have any.
+        outside = [(tensor, _version(tensor)) for tensor in state.tensors().values()]
         as_before, generators = self._as_of_now(leaves, state.stateful, extends)
         versions = list(map(_version, leaves))
         journal = Journal(generators=generators, look=witness)
@@ -143,10 +143,7 @@ class FirstCalls:
         ran_anew = executed.spaces.keys() - self._executed.spaces.keys()
         self._executed.learn(executed)
         if not self._writers.writes:
-            self._writers.writes = any(
-                (tensor := reference()) is not None and _version(tensor) != version
-                for reference, version in outside
-            )
+            self._writers.writes = any(_version(tensor) != version for tensor, version in outside)
         is_first = not self._entries.graphs()
         rebound = [] if is_first else state.replaced(guarded=extends is not None)
         # Without the places in containers: one name for what grows with each call.

@@ -8,6 +8,8 @@ import torch
 
 from ..errors import CaptureError
 from ..record.effects import overwrite, storage_key
+from ..record.storages import is_whole
+from .suitable import FREED
 
 __all__ = [
     "alignment",
@@ -56,8 +58,11 @@ def make_static(
         behind: its :func:`alignment`, in bytes.
 
     Raises:
-        CaptureError: with such strides it takes far more memory than its elements do.
+        CaptureError: with such strides it takes far more memory than its elements do, or the call
+            has freed the memory of ``leaf``.
     """
+    if not is_whole(leaf):
+        raise CaptureError(f"argument: {FREED}")
     if strides is None:
         strides = contiguous_strides(leaf.shape)
     span = 1 + sum((n - 1) * step for n, step in zip(leaf.shape, strides, strict=True))

@@ -9,11 +9,15 @@ from typing import Any
 import torch
 
 from ..errors import ArgumentError
+from ..record.storages import is_whole
 from .signature import constants, flatten
 
-__all__ = ["describe", "inference", "unsuitable"]
+__all__ = ["FREED", "describe", "inference", "unsuitable"]
 
 _KINDS = (torch.Tensor, torch.nn.Parameter)
+
+FREED = "its storage was freed or made smaller: it does not hold all elements"
+"""Why a tensor cannot be read."""
 
 
 def unsuitable(leaf: torch.Tensor, kinds: Iterable[type] = _KINDS) -> str | None:
@@ -26,6 +30,8 @@ def unsuitable(leaf: torch.Tensor, kinds: Iterable[type] = _KINDS) -> str | None
         return "is nested: its shape is data of its own"
     if leaf.is_quantized:
         return f"is quantized ({leaf.dtype})"
+    if not is_whole(leaf):
+        return FREED
     # Names that begin with an underscore are marks of torch and of other libraries.
     more = [name for name in getattr(leaf, "__dict__", ()) if not name.startswith("_")]
     if more and type(leaf) is torch.Tensor:

@@ -105,6 +105,9 @@ def capture(
             eager = warm_up(session, options.warmup)
         before.host.check_still()
         journal.refuse(before.python.reaches)  # the runs of nobody's call
+        through = before.memory.written_through()
+        if through:
+            raise explain("side-effect", f"a write through {through}", Source())
         if options.tolerance is not None:
             # The recorded run was not compiled, so it rounds at other places.
             least = rounding(eager.recording.dtypes, device) if eager.recording.compiles else 0.0
@@ -344,9 +347,11 @@ def _captured(
     # What is only returned is used as well: replays give the very memory of then.
     given_back = {storage_key(t): t.detach() for t in recording.unseen}
     outside = {k: t for k, t in (given_back | recording.outside).items() if k not in static}
+    held = list({(id(t), name): (t, name, value) for t, name, value in recording.held}.values())
     if extends is not None:
         outside = extends.outside | outside
         folded_from |= extends.guard.watched_versions()
+        held += extends.guard.watched_held()
     regions = session.before.memory.regions()
     holds_compiled = recording.compiles and not session.not_compiled and device.kind != "emulated"
     captured = CapturedGraph(
@@ -358,7 +363,7 @@ def _captured(
         saves_generator=recording.draws is not None and bool(recording.breaks()),
         generators=host.used,
         calls_user=any(event.point.rule == "no-graph" for event in recording.events),
-        guard=eager.state.guard(outside, folded_from),
+        guard=eager.state.guard(outside, folded_from, held),
         pool_bytes=traced.pool_bytes,
         draws_random_numbers=eager.draws_random_numbers,
         report=_report(eager, compiled or holds_compiled),

@@ -151,6 +151,7 @@ class Guard:
         self._lengths: dict[int, tuple[str, Any, int]] = {}
         self._memory: dict[int, tuple[str, torch.Tensor, int]] = {}
         self._versions: list[tuple[int, str, torch.Tensor, int]] = []
+        self._held: list[tuple[str, torch.Tensor, str, object]] = []
         self._unplaced = dict(outside)
         self._settings: list[tuple[str, Callable[[], Any], Any]] = []
         self._modules = _Modules(children, no_hooks)
@@ -179,6 +180,14 @@ class Guard:
     def watch_version(self, key: int, name: str, tensor: torch.Tensor) -> None:
         """Watch that nothing is written to ``tensor``, whose storage has the key ``key``."""
         self._versions.append((key, name, tensor, tensor._version))
+
+    def watch_held(self, path: str, tensor: torch.Tensor, name: str, value: object) -> None:
+        """Watch that the attribute ``name`` of ``tensor`` stays ``value``: its gradient, say."""
+        self._held.append((path, tensor, name, value))
+
+    def watched_held(self) -> list[tuple[torch.Tensor, str, object]]:
+        """Tensors, and what is watched of what they hold."""
+        return [(tensor, name, value) for _, tensor, name, value in self._held]
 
     def watched_versions(self) -> dict[int, torch.Tensor]:
         """Storage key -> tensor, of those to which nothing may be written."""
@@ -227,6 +236,9 @@ class Guard:
         for name, getter, value in self._settings:
             if _now(getter) != value:
                 found[name] = None
+        for path, tensor, name, value in self._held:
+            if getattr(tensor, name) is not value:
+                found[f"{path}.{name}"] = None
         return list(found)
 
     def check_alive(self) -> None:
@@ -291,6 +303,9 @@ class Guard:
         for n, (_, getter, value) in enumerate(self._settings):
             names[f"g{n}"], names[f"w{n}"] = getter, value
             terms.append(f"g{n}() {'is' if type(value) is bool else '=='} w{n}")
+        for n, (_, tensor, name, value) in enumerate(self._held):
+            names[f"h{n}"], names[f"i{n}"] = tensor, value
+            terms.append(f"h{n}.{name} is i{n}")
         self.places_hold = _predicate(terms, names)
 
 

@@ -219,6 +219,7 @@ class CaptureSession:
                 outputs = self.target.function()
             except Exception as error:
                 self._refuse_layout(recording)
+                recorder.refuse_writes_to_arrays(error)
                 if not recording.asks_capturing or isinstance(error, CaptureError):
                     raise
                 raise CaptureError(

@@ -245,12 +245,18 @@ class PythonState:
             if tensor.requires_grad != self._flags[key] and tensor.is_leaf:
                 tensor.requires_grad_(self._flags[key])
 
-    def guard(self, outside: dict[int, torch.Tensor], folded: dict[int, torch.Tensor]) -> Guard:
+    def guard(
+        self,
+        outside: dict[int, torch.Tensor],
+        folded: dict[int, torch.Tensor],
+        held: Collection[tuple[torch.Tensor, str, Any]] = (),
+    ) -> Guard:
         """A guard for a graph: it sees when something changes that the graph relies on.
 
         Args:
             outside: the tensors that the graph reads from outside, by storage.
             folded: those of them whose values the graph takes for constant.
+            held: tensors from outside, with the name and the value of what they hold.
         """
         children, no_hooks = (
             [c for c in self._containers if c.counted == kind] for kind in ("children", "hooks")
@@ -276,6 +282,9 @@ class PythonState:
         names = self.names()
         for key, tensor in folded.items():
             guard.watch_version(key, names.get(key, "a tensor from outside"), tensor)
+        for tensor, name, value in held:
+            path = names.get(storage_key(tensor), "a tensor from outside")
+            guard.watch_held(path, tensor, name, value)
         guard.complete()
         return guard
 

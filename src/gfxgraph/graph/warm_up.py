@@ -85,6 +85,8 @@ def warm_up(session: CaptureSession, warmup: int) -> WarmedUp:
         session.rewind()
         state = PythonState(roots, search=False) if warmup == 1 else None
         recording, outputs = session.record()
+    if session.before.memory.lends and warmup == 1:
+        warmup = 2  # a run that may write to what the recorded one could only read
     uncompiled = _uncompiled(session, recording, outputs) if session.target.compiled else None
     states, reads = uncompiled_states, HostReads(session.pool.device.type)
     for left in range(warmup - 1, 0, -1):

@@ -22,6 +22,7 @@ __all__ = [
     "CLOSED",
     "LineFinder",
     "Source",
+    "asked_by_the_user",
     "global_names",
     "is_raised_by_code",
     "is_the_users",
@@ -46,6 +47,7 @@ _NOT_THE_USERS = tuple(
         ("<string>", ""),
     )
 )
+_OURS = (f"{Path(__file__).parents[1]}/", "<gfxgraph>")
 _STDLIB = sysconfig.get_path("stdlib") + "/"
 _SITE = (sysconfig.get_path("purelib") + "/", sysconfig.get_path("platlib") + "/")
 # The demo is part of gfxgraph, and yet plays the user.
@@ -106,6 +108,20 @@ def is_raised_by_code(error: BaseException) -> bool:
 def users_line() -> Source:
     """The innermost line of the calling stack that is the user's; see :func:`is_users_file`."""
     return _line_of(sys._getframe(1))
+
+
+def asked_by_the_user(packages: bool = False) -> bool:
+    """Whether the call of torch that we handle stands in the user's code itself.
+
+    Args:
+        packages: count other packages than torch as well. Default: no package that is installed.
+    """
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None and frame.f_code.co_filename.startswith(_OURS):
+        frame = frame.f_back
+    if frame is None or not is_the_users(frame.f_code):
+        return False
+    return packages or not frame.f_code.co_filename.startswith(_SITE)
 
 
 def _line_of(frame: FrameType | None) -> Source:

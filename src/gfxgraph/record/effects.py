@@ -16,6 +16,7 @@ from torch.multiprocessing.reductions import StorageWeakRef
 
 from ..device.operators import is_composite, may_write, run_composite, written_tensors
 from ..device.overrides import ThreadDispatchMode, UnwrappedDispatchMode
+from .storages import is_whole
 
 _weak_tensor: Any = torch._C._WeakTensorRef  # type: ignore[attr-defined]
 
@@ -66,10 +67,13 @@ class StorageNames:
 class UndoLog:
     """Outside regions that runs write to, and the values to restore.
 
-    A region is a view of memory; regions may overlap, so they are restored last first.
+    A region is a view of memory; regions may overlap, so they are restored last first. Arrays on
+    such memory that a run got are put back as well, although it should only read them.
     """
 
     def __init__(self) -> None:
+        self._written_through = ""
+        self._lent: dict[int, tuple[Any, Any, str]] = {}
         self._regions: dict[tuple[Any, ...], tuple[torch.Tensor, torch.Tensor | None]] = {}
 
     def __len__(self) -> int:
@@ -86,13 +90,33 @@ class UndoLog:
         )
         if region not in self._regions:
             where = _without_overlap(tensor.detach())
+            # Where memory was freed there is nothing to keep, and nothing to read.
+            keep_value &= is_whole(where)
             self._regions[region] = (where, where.clone() if keep_value else None)
+
+    def lend(self, array: Any, what: str) -> None:
+        """Add an array of NumPy that ``what`` gives to a run."""
+        self._lent.setdefault(array.ctypes.data, (array, array.copy(), what))
+
+    @property
+    def lends(self) -> bool:
+        """Whether a run got an array."""
+        return bool(self._lent)
+
+    def written_through(self) -> str:
+        """What gave an array that a run has written to all the same; that is put back."""
+        for array, kept, what in self._lent.values():
+            if array.tobytes() != kept.tobytes():
+                array[...] = kept
+                self._written_through = what
+        return self._written_through
 
     def undo(self) -> None:
         """Restore the values."""
+        self.written_through()
         with torch.no_grad():
             for where, value in reversed(self._regions.values()):
-                if value is not None:
+                if value is not None and is_whole(where):
                     where.copy_(value)
 
     def regions(self) -> list[torch.Tensor]:

@@ -12,10 +12,11 @@ import functools
 import threading
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from typing import Any, Literal, NamedTuple, TypeAlias
+from typing import Any, Literal, NamedTuple
 
 import torch
 from torch._ops import HigherOrderOperator, OpOverload
+from torch.utils._python_dispatch import _disable_current_modes
 
 from ..device import capture_rules
 from ..device.operator_table import Call, copies_host_scalar, may_refuse, refusal
@@ -38,12 +39,25 @@ from ..forking import in_child
 from ..interpose.cuda_calls import Answer
 from ..interpose.dynamo import Uncompiled
 from ..interpose.patch import Claim, find, intercept, override
+from ..interpose.source import asked_by_the_user
+from .below import CALLS_BELOW, READS_BELOW, read_below
 from .effects import tensors_in
 from .journal import perform
 from .provenance import NO_ROOTS, Provenance, ProvenanceMap
+from .questions import (
+    ARRAYS,
+    ASKED,
+    GRADS,
+    POINTERS,
+    REBINDS,
+    TENSORS_OF_ARRAYS,
+    Dependence,
+    of_argument,
+    of_outside,
+)
+from .storages import calls_of_storages
 
 __all__ = [
-    "Dependence",
     "Interceptor",
     "Point",
     "current_interceptor",
@@ -54,6 +68,8 @@ __all__ = [
 _READS = {"aten::_local_scalar_dense": "Tensor.item()", "aten::equal": "torch.equal()"}
 _OVERWRITES = frozenset({"aten::copy_", "aten::fill_", "aten::zero_"})
 _COPIES = frozenset({"aten::_to_copy", "aten::copy_", "aten::_copy_from"})
+_MOVES = frozenset({"aten::resize_", "aten::resize_as_", "aten::set_"})
+_RESIZES = frozenset({"inductor::resize_storage_bytes_", "fsdp::set_"})
 _LIFT = torch.ops.aten.lift_fresh.default
 _DECISIONS = frozenset({"cond", "while_loop", "while_loop_stack_output"})
 _AS_STRIDED = torch.ops.aten.as_strided.default
@@ -68,43 +84,6 @@ _INDEXING = frozenset(
         "index_put_",
     )
 )
-_POINTERS: dict[object, str] = {
-    torch.Tensor.data_ptr: "Tensor.data_ptr()",
-    torch.Tensor.__dlpack__: "Tensor.__dlpack__()",
-    torch.Tensor.__cuda_array_interface__.__get__: "Tensor.__cuda_array_interface__",
-    torch.Tensor.untyped_storage: "Tensor.untyped_storage()",
-    torch.Tensor.storage: "Tensor.storage()",
-}
-
-Dependence: TypeAlias = Literal["layout", "views", "place"]
-"""The property of an argument that a call depends on: its strides (``layout``), whether a view is
-possible (``views``), or its place in its storage (``place``), which a static input does not
-share."""
-
-_GRAD: Any = vars(torch._C.TensorBase)["grad"]
-_LAYOUT: dict[object, tuple[Dependence, str]] = {
-    torch.Tensor.stride: ("layout", "Tensor.stride()"),
-    torch.Tensor.is_contiguous: ("layout", "Tensor.is_contiguous()"),
-    torch.Tensor.dim_order: ("layout", "Tensor.dim_order()"),
-    torch.Tensor.data_ptr: ("layout", "Tensor.data_ptr()"),
-    torch.Tensor.untyped_storage: ("place", "Tensor.untyped_storage()"),
-    torch.Tensor.contiguous: ("views", "Tensor.contiguous()"),
-    torch.Tensor.ravel: ("views", "Tensor.ravel()"),
-    torch.ravel: ("views", "torch.ravel()"),
-    torch.Tensor.view: ("views", "Tensor.view()"),
-    torch.Tensor.view_as: ("views", "Tensor.view_as()"),
-    torch.Tensor.unflatten: ("views", "Tensor.unflatten()"),
-    torch.unflatten: ("views", "torch.unflatten()"),
-    torch.view_as_real: ("views", "torch.view_as_real()"),
-    torch.view_as_complex: ("views", "torch.view_as_complex()"),
-    torch.Tensor.storage_offset: ("place", "Tensor.storage_offset()"),
-    torch.Tensor.is_inference: ("place", "Tensor.is_inference()"),
-    torch.is_inference: ("place", "torch.is_inference()"),
-    torch.Tensor.is_set_to: ("place", "Tensor.is_set_to()"),
-    torch.Tensor._is_view: ("place", "Tensor._is_view()"),
-    vars(torch._C.TensorBase)["_base"].__get__: ("place", "Tensor._base"),
-    _GRAD.__get__: ("place", "Tensor.grad"),
-}
 
 
 class _Local(threading.local):
@@ -221,8 +200,21 @@ class Interceptor:
     def called_compiled(self) -> None:
         """A compiled function was called; it ran uncompiled."""
 
-    def rebinds(self, what: str) -> None:
-        """An attribute of an outside tensor is about to be rebound."""
+    def refuse(self, rule: str, what: str, more: str = "") -> None:
+        """The run is about to do what no replay would do."""
+
+    def moves(self, tensor: torch.Tensor, what: str) -> None:
+        """A tensor on memory from outside is about to get another shape, or other memory."""
+
+    def lend(self, array: Any, what: str) -> Any:
+        """The function gets an array on memory from outside; gives the array that it gets."""
+        return array
+
+    def takes(self, array: Any, what: str) -> None:
+        """The function is about to make a tensor on the memory of ``array``."""
+
+    def holds(self, tensor: torch.Tensor, name: str, value: Any) -> None:
+        """The function has asked an outside tensor for a tensor that it holds."""
 
     def laid_out(self, how: Dependence, what: str) -> None:
         """A call depends on how an argument lies in memory."""
@@ -246,6 +238,7 @@ class Interceptor:
                 modes[0],
                 nullcontext() if self._only else modes[1],
                 _launches_of_triton(self),
+                calls_of_storages(self._of_a_storage),
             ):
                 yield
         finally:
@@ -318,20 +311,80 @@ class Interceptor:
     def function(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Handle one of those in which operations are seen."""
         if self.quiet or not args or not isinstance(args[0], torch.Tensor):
+            if not self.quiet and func in TENSORS_OF_ARRAYS and args:
+                self.takes(args[0], TENSORS_OF_ARRAYS[func])
             copy = not self.quiet and self.emulated and self._host_copy(func, args, kwargs)
             if copy:
                 return self._constant_call(copy, func, args, kwargs)
             return func(*args, **kwargs)
         tensor = args[0]
-        depends = _LAYOUT.get(func)
-        if depends is not None and not self.handling and self.name(tensor) in self.inputs:
-            self.laid_out(*depends)
-        if func == _GRAD.__set__ and self.name(tensor) not in self.inside:
-            self.rebinds("Tensor.grad = ...")
-        pointer = _POINTERS.get(func)
-        # While we handle an operation, it is our code that asks for storages.
+        if func in READS_BELOW:
+            args, kwargs = self._read_below(func, args, kwargs)
+        elif func in CALLS_BELOW:
+            return self._call_below(func, args, kwargs)
+        if func in ASKED and not self.handling:  # or it is our code that asks
+            self._asked(func, tensor)
+        pointer = POINTERS.get(func)
         if pointer is not None and not (self.handling and func is torch.Tensor.untyped_storage):
             self.expose([tensor], pointer)
+        if func in GRADS and self.name(tensor) not in self.inside:
+            value = func(*args, **kwargs)
+            self.holds(tensor, "grad", value)
+            return value
+        if func in ARRAYS and tensor.device.type == "cpu" and self.name(tensor) not in self.inside:
+            return self.lend(self._read(func, args, kwargs), ARRAYS[func])
+        return self._read(func, args, kwargs)
+
+    def _read_below(
+        self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """Read first what a function would read unseen; gives its arguments with that."""
+        found = read_below(func, args, kwargs)
+        if found is None:
+            return args, kwargs
+        where, tensor = found
+        values: Any = self._read(torch.Tensor.tolist, (tensor,), {})
+        if not (self.on_device(tensor) or self.may_vary([tensor])):
+            return args, kwargs
+        if "split" not in READS_BELOW[func]:
+            with self.quietly(), _disable_current_modes(), torch._C.DisableTorchFunction():
+                values = torch.tensor(values, dtype=tensor.dtype)
+        if isinstance(where, str):
+            kept = {name: value for name, value in kwargs.items() if name != where}
+            return args, {**kept, "indices": values}
+        return (*args[:where], values, *args[where + 1 :]), kwargs
+
+    def _call_below(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        tensors = tuple(tensors_in((args, kwargs)))
+        if not self.may_vary(tensors) and not any(map(self.on_device, tensors)):
+            return func(*args, **kwargs)
+        point = Point("host-read", CALLS_BELOW[func], "call", tensors)
+        result = self.event(point, func, args, kwargs)
+        self._flow_to(result, self.roots(tensors))
+        return result
+
+    def _asked(self, func: Any, tensor: torch.Tensor) -> None:
+        """Note what a call asks of a tensor beside its data, or binds anew there."""
+        key = self.name(tensor)
+        if key in self.inside:
+            return
+        if func in REBINDS:
+            refuses, what = REBINDS[func]
+            if refuses:
+                self.refuse("side-effect", what)
+            self.moves(tensor, what)
+        if key in self.inputs:
+            depends = of_argument(func, tensor)
+            if depends is not None:
+                self.laid_out(*depends)
+        else:
+            asked = of_outside(func, tensor)
+            if asked is not None:
+                self.refuse(*asked)
+
+    def _read(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Handle a call that may read the device, or copy host data there."""
+        tensor = args[0]
         name = capture_rules.HOST_READ_FUNCTIONS.get(func)
         on_device = self.on_device(tensor)
         if name is not None and func is torch.Tensor.cpu:
@@ -366,12 +419,16 @@ class Interceptor:
             for tensor in written:
                 if self.name(tensor) not in self.inside:
                     self.wrote(tensor)
+            if op and op.moves and not self.quiet and self.name(tensors[0]) not in self.inside:
+                self.moves(tensors[0], str(func))
             # By position: in `t.copy_(t)` the tensor that is written is also the one that is read.
             sources = self.provenance.joined(keys[1:] if op and op.overwrites else keys)
             if op and op.asks_layout:
                 self._ask_layout(func, args, kwargs, tensors)
         if op and op.nested and not self.quiet:
             self.met("nested-tensor", str(func))
+        if op and op.resizes and not self.quiet:
+            self.refuse("side-effect", str(func))
         host = [t for t in tensors if not self.on_device(t)]
         draws = op is None or op.may_draw
         if draws:
@@ -419,6 +476,15 @@ class Interceptor:
             self.provenance.see(key, tensor)
             self.provenance.expose(key)
         self.kernel()
+
+    def _of_a_storage(self, name: str, storage: torch.UntypedStorage) -> None:
+        if self.quiet or self.handling:
+            return
+        if name == "data_ptr":
+            is_ours = storage._cdata in self.inside
+            if is_ours or storage.device.type != "cpu" or not asked_by_the_user():
+                return
+        self.refuse("side-effect", f"UntypedStorage.{name}()")
 
     def _ask_layout(
         self,
@@ -660,9 +726,11 @@ class _Operator:
         "asks_layout",
         "draws",
         "may_draw",
+        "moves",
         "nested",
         "overwrites",
         "plain",
+        "resizes",
         "writes",
     )
 
@@ -680,6 +748,9 @@ class _Operator:
             or "dropout" in name
             or any("Generator" in str(argument.type) for argument in func._schema.arguments)
         )
+        #: Gives its first argument another shape or other memory.
+        self.moves = name in _MOVES or torch.Tag.inplace_view in func.tags
+        self.resizes = name in _RESIZES
         self.overwrites = name in _OVERWRITES
         self.writes = may_write(func)
         #: A capture can hold it wherever all its tensors are on the device.

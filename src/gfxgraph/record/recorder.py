@@ -15,11 +15,14 @@ from torch._ops import HigherOrderOperator, OpOverload
 from torch.utils._python_dispatch import _disable_current_modes
 
 from ..device.operators import written_tensors
-from ..interpose.source import Source, users_line
+from ..interpose.source import Source, users_line, users_line_of
 from .effects import UndoLog, tensors_in
 from .explain import explain
-from .interceptor import Dependence, Interceptor, Point
+from .interceptor import Interceptor, Point
+from .questions import Dependence
+from .storages import is_whole
 
+_ODD = "Part of it (a scale, a count) is on the host, and no copy between two graphs brings it."
 _DONE_IN_EACH_CALL = ("no-graph", "seed")
 
 __all__ = ["Event", "Note", "Recorder", "Recording"]
@@ -111,6 +114,8 @@ class Recording:
             a write, an argument that is returned.
         asks_capturing: whether it asked if a capture is underway, and may take another path in one.
         unseen: returned tensors that no operation used or made.
+        refused: the first thing that it did, or was about to do, and no replay would; and why.
+        held: outside tensors, with the name and the value of what they were asked for.
     """
 
     events: list[Event] = field(default_factory=list)
@@ -127,6 +132,8 @@ class Recording:
     views: Note | None = None
     asks_capturing: bool = False
     unseen: list[torch.Tensor] = field(default_factory=list)
+    refused: tuple[Note, str] | None = None
+    held: list[tuple[torch.Tensor, str, Any]] = field(default_factory=list)
 
     def breaks(self) -> list[Event]:
         """The points at which a graph ends and the host takes over."""
@@ -189,6 +196,9 @@ class Recorder(Interceptor):
         self._names = names
         self._alive: dict[int, int] = {}
         self._alive_bytes = 0
+        #: What gave the function an array on memory from outside.
+        self._was_lent = ""
+        self._moved: list[tuple[weakref.ref[torch.Tensor], str, Source]] = []
 
     def operation(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Run an operation that a capture can hold."""
@@ -208,6 +218,9 @@ class Recorder(Interceptor):
             writes = any(True for _ in written_tensors(func, args, kwargs))
         else:
             writes = point.rule == "no-graph"
+        with self._unseen():  # tolist() reads without any operation
+            for tensor in point.depends:
+                self.provenance.see(self.name(tensor), tensor)
         is_higher = isinstance(func, HigherOrderOperator)
         provenance = None if is_higher else self.roots(point.depends)
         event = Event(
@@ -227,15 +240,88 @@ class Recorder(Interceptor):
             result = func(*args, **kwargs)
             del self.recording.events[before:]
             with self._unseen():  # the host made it, and no operation has seen it yet
+                odd = None if event.folds else _not_plain(result)
                 event.result = _kept(result, given)
+        if odd is not None:
+            self.refuse("forbidden-call", f"{point.what} gives a tensor that is {odd}", _ODD)
         self.recording.events.append(event)
         if not isinstance(func, OpOverload):
             self.drew(repeats=True)
         return result
 
-    def rebinds(self, what: str) -> None:
-        """Refuse before it happens: no replay would do it."""
-        raise explain("side-effect", what, users_line())
+    @contextmanager
+    def watching(self) -> Iterator[None]:
+        """Intercept the calls of this thread.
+
+        Raises:
+            CaptureError: at the end, if the run did what cannot be seen before it happens.
+        """
+        try:
+            with super().watching():
+                yield
+        finally:
+            self._look_back()
+        if self.recording.refused is not None:
+            note, more = self.recording.refused
+            raise explain(note.rule, note.what, note.where, more)
+
+    def _look_back(self) -> None:
+        for moved, what, where in self._moved:
+            if moved() is not None:
+                self._remember(Note("side-effect", what, where), "The tensor is from outside.")
+        self._moved.clear()
+
+    def _remember(self, note: Note, more: str = "") -> None:
+        self.recording.refused = self.recording.refused or (note, more)
+
+    def refuse(self, rule: str, what: str, more: str = "") -> None:
+        """Refuse before it happens: no replay would do it.
+
+        Raises:
+            CaptureError: always.
+        """
+        note = Note(rule, what, users_line())
+        self._remember(note, more)  # the function may catch the error
+        self.met(rule, what)
+        raise explain(rule, what, note.where, more)
+
+    def moves(self, tensor: torch.Tensor, what: str) -> None:
+        """Remember it: a view that the run has made is gone at the end, and does not matter."""
+        self._moved.append((weakref.ref(tensor), what, users_line()))
+
+    def lend(self, array: Any, what: str) -> Any:
+        """Give an array that can only be read; what is written to it all the same is undone."""
+        if type(array).__module__ != "numpy" or array.flags.owndata or not array.flags.writeable:
+            return array
+        if not self._keep_values:
+            return array
+        self._log.lend(array, what)
+        self._was_lent = what
+        lent = array.view()
+        lent.flags.writeable = False
+        return lent
+
+    def takes(self, array: Any, what: str) -> None:
+        """Refuse what could be written to the memory of an array that is to be read only."""
+        flags: Any = getattr(array, "flags", None)
+        if self._was_lent and not (getattr(flags, "owndata", True) or flags.writeable):
+            self.refuse("side-effect", f"{what} of what {self._was_lent} gave")
+
+    def refuse_writes_to_arrays(self, error: Exception) -> None:
+        """Explain an error of the function that comes from an array that can only be read.
+
+        Raises:
+            CaptureError: it does.
+        """
+        if self._was_lent and isinstance(error, (TypeError, ValueError)):
+            text = str(error).lower()
+            if any(word in text for word in ("read-only", "readonly", "not writ")):
+                what = f"a write through {self._was_lent}"
+                raise explain("side-effect", what, users_line_of(error)) from error
+
+    def holds(self, tensor: torch.Tensor, name: str, value: Any) -> None:
+        """Remember it, for a guard."""
+        self.recording.held.append((tensor, name, value))
 
     def observe(self, kind: str, what: str, detail: Any) -> object:
         """A call of the host's that is no operation."""
@@ -291,6 +377,7 @@ class Recorder(Interceptor):
 
     def wrote(self, tensor: torch.Tensor) -> None:
         """Save the data of the tensor, and note the write."""
+        self._refuse_freed(tensor)
         self._log.add(tensor, self._keep_values)
         key = self.name(tensor)
         self.recording.writes.append((key, len(self.recording.events)))
@@ -307,10 +394,27 @@ class Recorder(Interceptor):
         if rule == "unknown-kernel":
             for tensor in tensors:
                 if self.name(tensor) not in self.inside:
+                    self._refuse_freed(tensor)
                     self._log.add(tensor, self._keep_values)  # it may write it
         if not self.quiet:
             note = Note(rule, what, users_line())
             self.recording.notes[note] = self.recording.notes.get(note, 0) + 1
+
+    def _refuse_freed(self, tensor: torch.Tensor) -> None:
+        if not is_whole(tensor):
+            self.refuse("side-effect", "a tensor whose storage holds less than its elements")
+
+
+def _not_plain(result: Any) -> str | None:
+    """What a tensor in ``result`` is, if it is more than its shape and its data."""
+    for tensor in tensors_in(result):
+        if tensor.is_quantized:
+            return "quantized"
+        if tensor.is_nested:
+            return "nested"
+        if tensor.layout is not torch.strided:
+            return "sparse"
+    return None
 
 
 def _kept(result: Any, given: list[torch.Tensor]) -> Any:

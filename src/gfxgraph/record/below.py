@@ -1,0 +1,60 @@
+"""Functions of torch that read data on the host below all modes: no operation shows that.
+
+Their code in C++ takes the address of a tensor and reads there. All others that need a number ask
+for ``item()``, which is an operation. We tried each ATen operator with data that changes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+
+__all__ = ["CALLS_BELOW", "READS_BELOW", "read_below"]
+
+
+def _ways(name: str) -> Iterator[tuple[object, str]]:
+    """The function, the method and the operators of this name."""
+    packet = getattr(torch.ops.aten, name, None)
+    overloads = [] if packet is None else [getattr(packet, o) for o in packet.overloads()]
+    owners = (torch, torch.Tensor)
+    for way in (*(getattr(owner, name, None) for owner in owners), packet, *overloads):
+        if way is not None:
+            yield way, f"torch.{name}()"
+
+
+#: A tensor of theirs decides what they do, as a list of numbers would.
+READS_BELOW: dict[object, str] = {
+    way: what
+    for name in ("tensor_split", "gru", "lstm", "rnn_relu", "rnn_tanh")
+    for way, what in _ways(name)
+}
+
+#: They also give what no operation has made.
+CALLS_BELOW: dict[object, str] = {
+    way: what
+    for name in (
+        "_pad_packed_sequence",
+        "choose_qparams_optimized",
+        "fbgemm_linear_quantize_weight",
+    )
+    for way, what in _ways(name)
+}
+
+
+def read_below(
+    func: object, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> tuple[int | str, torch.Tensor] | None:
+    """The argument that a call of :data:`READS_BELOW` reads: where it is, and the tensor."""
+    if "tensor_split" in READS_BELOW[func]:
+        name = "tensor_indices_or_sections"
+        where: int | str = 1 if len(args) > 1 else name if name in kwargs else "indices"
+        found = args[1] if len(args) > 1 else kwargs.get(str(where))
+    else:  # the sizes of a packed sequence; otherwise the second is a state, the third weights
+        where, found = 1, args[1] if len(args) > 2 else None
+        if "lstm" not in READS_BELOW[func] and found is not None:
+            found = found if isinstance(args[2], torch.Tensor) else None
+    if not isinstance(found, torch.Tensor) or not found.dim():
+        return None
+    return where, found
