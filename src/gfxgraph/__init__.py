@@ -154,11 +154,19 @@ def device_facts(index: int = 0) -> DeviceFacts:
         index: which GPU, where there are several. Default 0.
 
     Raises:
+        ArgumentError: ``index`` is no number of a device.
         DeviceError: the device does not answer.
     """
     from .device import current_device
 
-    return current_device().facts(index)
+    device = current_device()
+    count = torch.cuda.device_count() if device.type == "cuda" else 1
+    if not isinstance(index, int) or isinstance(index, bool) or not 0 <= index < max(1, count):
+        raise errors.ArgumentError(
+            f"device_facts({index!r}): expected the number of a device, from 0 to "
+            f"{max(1, count) - 1}."
+        )
+    return device.facts(index)
 
 
 def __getattr__(name: str) -> Any:
