@@ -17,7 +17,6 @@ import torch
 
 from . import errors, settings
 from .forking import new_lock
-from .interpose.modules import import_undrawn
 from .stats import Stats, tally
 
 if TYPE_CHECKING:
@@ -206,8 +205,6 @@ def _refuse_older_torch() -> None:
 
 
 _refuse_older_torch()
-# All our tables need it: here, since each of our modules may be the first to be imported.
-import_undrawn("rich.style")
 _setting_error: errors.SettingError | None = None
 try:
     _mode = settings.mode()  # the other variables are read where they are used

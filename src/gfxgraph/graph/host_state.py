@@ -34,6 +34,7 @@ class _Source:
 
     def __init__(self, path: str, item: Any, kind: Kind) -> None:
         self.path, self.item, self.kind = path, item, kind
+        self.settles = kind is SETTING and item.settles
         self.saved = self.now()
 
     def now(self) -> Any:
@@ -82,7 +83,7 @@ class Stood:
     def error(self) -> CaptureError | None:
         """Why a function that has run meanwhile cannot be captured; ``None``: nothing moved."""
         for source in (*self._own, *self._everybodys):
-            if not source.is_at(source.saved):
+            if not source.settles and not source.is_at(source.saved):
                 # Another thread may have drawn from what belongs to nobody.
                 return CaptureError(_does(source), transient=source in self._everybodys)
         return None
@@ -178,7 +179,7 @@ class HostState:
         Returns:
             name -> whether random numbers come from it.
         """
-        still = (source for source in self._still if not source.is_at(source.saved))
+        still = (s for s in self._still if not s.settles and not s.is_at(s.saved))
         found = {source.path: source.kind.draws for source in still}
         return {**found, **self._one_shots.moved()}
 

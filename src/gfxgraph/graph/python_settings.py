@@ -71,7 +71,7 @@ def _set_numpy(value: Any) -> None:
 
 PYTHON_SETTINGS = [
     Setting("decimal.getcontext()", _decimal, _set_decimal),
-    Setting("warnings.filters", _Filters, _set_filters),
+    Setting("warnings.filters", _Filters, _set_filters, settles=True),
     Setting("numpy.seterr()", _numpy, _set_numpy),
     Setting("sys.setrecursionlimit()", sys.getrecursionlimit, sys.setrecursionlimit),
 ]

@@ -17,11 +17,19 @@ __all__ = ["SETTINGS", "Setting", "deciding"]
 
 
 class Setting(NamedTuple):
-    """How a setting is read and written; ``read`` gives None where torch refuses to tell."""
+    """How a setting is read and written.
+
+    Attributes:
+        name: for messages.
+        read: gives it; ``None`` where torch refuses to tell.
+        write: sets it.
+        settles: whether a first call may change it once, by what it imports.
+    """
 
     name: str
     read: Callable[[], Any]
     write: Callable[[Any], None]
+    settles: bool = False
 
 
 def _of_c(name: str, get: str, put: str, *args: str) -> Setting | None:
