@@ -65,7 +65,7 @@ def states():
     return random.getstate(), numpy.random.get_state()[2], torch.get_rng_state().tolist()
 
 before = states()
-import gfxgraph
+import gfxgraph, gfxgraph.call.graphed
 for name in gfxgraph.__all__:
     getattr(gfxgraph, name)
 import gfxgraph.doctor.view, gfxgraph.demo.view, gfxgraph.analyze.view, gfxgraph.cli

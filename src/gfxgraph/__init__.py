@@ -17,7 +17,6 @@ import torch
 
 from . import errors, settings
 from .forking import new_lock
-from .interpose.modules import import_undrawn
 from .stats import Stats, tally
 
 if TYPE_CHECKING:
@@ -154,11 +153,19 @@ def device_facts(index: int = 0) -> DeviceFacts:
         index: which GPU, where there are several. Default 0.
 
     Raises:
+        ArgumentError: ``index`` is no number of a device.
         DeviceError: the device does not answer.
     """
     from .device import current_device
 
-    return current_device().facts(index)
+    device = current_device()
+    count = torch.cuda.device_count() if device.type == "cuda" else 1
+    if not isinstance(index, int) or isinstance(index, bool) or not 0 <= index < max(1, count):
+        raise errors.ArgumentError(
+            f"device_facts({index!r}): expected the number of a device, from 0 to "
+            f"{max(1, count) - 1}."
+        )
+    return device.facts(index)
 
 
 def __getattr__(name: str) -> Any:
@@ -167,7 +174,6 @@ def __getattr__(name: str) -> Any:
     from importlib import import_module
 
     with _importing:
-        import_undrawn("rich.style")  # of which all our tables are made
         value = getattr(import_module(f"{__name__}.{_LAZY[name]}"), name)
     globals()[name] = value
     return value
@@ -203,7 +209,6 @@ _setting_error: errors.SettingError | None = None
 try:
     _mode = settings.mode()  # the other variables are read where they are used
     if _mode != "off":
-        import_undrawn("rich.style")
         from .bridge.enable import enable
 
         enable(debug=_mode == "debug", validate=_mode == "validate")

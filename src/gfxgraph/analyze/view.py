@@ -18,6 +18,7 @@ from rich.syntax import Syntax
 from rich.text import Text
 
 from ..errors import ArgumentError
+from ..interpose.signatures import require_fit
 from ..interpose.source import is_raised_by_code, users_line_of
 from ..record.rules import Effect
 from ..tables import counted, filled
@@ -104,7 +105,9 @@ def arguments(specs: Iterable[str]) -> Arguments:
         name, equals, value = spec.partition("=")
         if not equals:
             args.append(_value(spec))
-        elif not name.isidentifier() or name in kwargs:
+        elif name in kwargs:
+            raise ArgumentError(f"{spec!r}: {name} came twice; expected one value for each name.")
+        elif not name.isidentifier():
             raise ArgumentError(f"{spec!r}: expected one name=spec, such as mask=bool[4,8].")
         else:
             kwargs[name] = _value(value)
@@ -117,14 +120,7 @@ def fit(fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -
     Raises:
         ArgumentError: they are too many, too few, or have other names.
     """
-    try:
-        signature = inspect.signature(fn.forward if isinstance(fn, torch.nn.Module) else fn)
-    except (TypeError, ValueError):  # a builtin
-        return
-    try:
-        signature.bind(*args, **kwargs)
-    except TypeError as error:
-        raise ArgumentError(f"The function takes {signature}: {error}.") from error
+    require_fit(fn, args, kwargs, "The arguments do not fit")
 
 
 def located(report: CheckReport, fn: Callable[..., Any]) -> list[Hazard]:

@@ -55,9 +55,13 @@ def enable(debug: bool = False, validate: bool = False, validate_every: int | No
     With ``SGLANG_DISABLE_GFXGRAPH=1`` in the environment it does nothing.
 
     Raises:
-        ArgumentError: ``validate_every`` is no whole number from 1.
+        ArgumentError: ``debug`` or ``validate`` is no bool, or ``validate_every`` no whole number
+            from 1.
         SettingError: a variable in the environment is malformed.
     """
+    for name, value in (("debug", debug), ("validate", validate)):
+        if not isinstance(value, bool):
+            raise ArgumentError(f"enable({name}={value!r}): expected True or False.")
     environment = settings.from_environment()
     every = environment.validate_every if validate_every is None else validate_every
     if not isinstance(every, int) or isinstance(every, bool) or every < 1:

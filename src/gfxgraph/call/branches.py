@@ -17,7 +17,7 @@ from .dispatch import Dispatcher, Exact, reset_with
 from .options import Options
 from .replay import NO_MATCH
 from .stats import GraphedStats
-from .suitable import describe, inference
+from .suitable import check_progress, describe, inference
 
 __all__ = ["ConditionalGraph"]
 
@@ -54,7 +54,13 @@ class ConditionalGraph:
         fallback: Literal["eager", "raise"] = "eager",
         branching: Literal["auto", "off"] = "auto",
     ) -> None:
-        options = Options(warmup=warmup, verify=verify, fallback=fallback, branching=branching)
+        options = Options(
+            warmup=warmup,
+            verify=verify,
+            fallback=fallback,
+            branching=branching,
+            given_to="ConditionalGraph",
+        )
         self.__setstate__((options, {}))
 
     def __setstate__(self, state: tuple[Options, dict[str, Callable[..., Any]]]) -> None:
@@ -131,6 +137,7 @@ class ConditionalGraph:
             CaptureError: with ``fallback="raise"``, why a branch cannot be captured; or another
                 thread has been capturing for a minute.
         """
+        check_progress(progress)
         self._require_branches("capture()")
         if self._captured:
             raise ArgumentError(
@@ -250,6 +257,11 @@ def _position(which: Any) -> int:
         raise ArgumentError(
             f"run(tensor of shape {tuple(which.shape)}): expected an index tensor of one element. "
             "Pick one, such as which[0]."
+        )
+    if which.is_meta:
+        raise ArgumentError(
+            "run(tensor on the meta device): it has no value. Expected an index tensor with data, "
+            "or the name of a branch."
         )
     if which.is_floating_point() or which.is_complex():
         raise ArgumentError(

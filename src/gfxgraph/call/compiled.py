@@ -46,7 +46,7 @@ class Compile:
         Raises:
             ArgumentError: ``torch.compile`` does not take it, or it asks for graphs of Inductor's.
         """
-        if isinstance(given, Compile) or given is None or given is False:
+        if isinstance(given, Compile) or given is False:
             return given or None
         if given is True:
             given = {}

@@ -249,6 +249,8 @@ class Graphed(Generic[P, R]):
                     f"graphed() takes a function that returns its result; {name_of(fn)} is "
                     f"{kind}. Decorate the function that does the tensor work."
                 )
+        if options.buckets is not None:
+            options.buckets.of_arguments(fn)
         self._options = options
         self._dispatcher = new_dispatcher(name_of(fn), options)
         reset_with(self, self._dispatcher)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal, TypedDict
 
 from ..errors import ArgumentError
@@ -57,6 +57,7 @@ class Options:
     branching: Literal["auto", "off"] = "auto"
     buckets: Buckets | None = None
     compile: Compile | None = None
+    given_to: str = field(default="graphed", compare=False)  # what messages call it
 
     def __post_init__(self) -> None:
         def number(name: str) -> bool:
@@ -75,4 +76,6 @@ class Options:
             ("branching", self.branching in ("auto", "off"), "'auto' or 'off'"),
         ):
             if not fits:
-                raise ArgumentError(f"graphed({name}={getattr(self, name)!r}): expected {takes}.")
+                raise ArgumentError(
+                    f"{self.given_to}({name}={getattr(self, name)!r}): expected {takes}."
+                )

@@ -12,7 +12,7 @@ from ..errors import ArgumentError
 from ..record.storages import is_whole
 from .signature import constants, flatten
 
-__all__ = ["FREED", "describe", "inference", "unsuitable"]
+__all__ = ["FREED", "check_progress", "describe", "inference", "unsuitable"]
 
 _KINDS = (torch.Tensor, torch.nn.Parameter)
 
@@ -47,6 +47,19 @@ def describe(value: Any) -> str:
     """The full name of a class, or of the class of an object."""
     cls = value if isinstance(value, type) else type(value)
     return f"{cls.__module__}.{cls.__qualname__}".removeprefix("builtins.")
+
+
+def check_progress(progress: object) -> None:
+    """Raise unless it can be called with what is to be gone through.
+
+    Raises:
+        ArgumentError: it cannot.
+    """
+    if not callable(progress):
+        raise ArgumentError(
+            f"capture(progress={progress!r}): expected a function that takes a list and gives its "
+            "items one by one, such as rich.progress.track."
+        )
 
 
 def inference(args: tuple[Any, ...], kwargs: dict[str, Any]) -> AbstractContextManager[Any]:

@@ -38,7 +38,7 @@ def verify(
             min=0, help="Allowed relative error; default by dtype: 0.01 for 16 bits, less above."
         ),
     ] = None,
-    seed: Annotated[int, typer.Option(min=0, help="Seed of the first run.")] = 0,
+    seed: Annotated[int, typer.Option(min=0, max=(1 << 63) - 1, help="Seed of the first run.")] = 0,
     compiled: Annotated[
         bool, typer.Option("--compiled", help="Compare torch.compile with eager too.")
     ] = False,

@@ -14,6 +14,7 @@ import torch
 from ..device.operators import is_view
 from ..device.overrides import ThreadDispatchMode
 from ..errors import ArgumentError
+from ..interpose.signatures import require_fit
 from ..interpose.source import is_users_file, name_of
 from ..tables import as_json, counted
 from .log import AFTER_BREAK, Compilation, listening
@@ -141,10 +142,11 @@ def graph_breaks(model: Callable[..., Any], *args: Any, **kwargs: Any) -> BreakR
         kwargs: its keyword arguments.
 
     Raises:
-        ArgumentError: ``model`` cannot be called, or is compiled already.
+        ArgumentError: ``model`` cannot be called, does not take these arguments, or is compiled
+            already.
         Exception: whatever the function raises.
     """
-    if not callable(model):
+    if not callable(model) or isinstance(model, type):
         raise ArgumentError(
             f"graph_breaks({model!r}): expected a function or a module, not {type(model).__name__}."
         )
@@ -159,6 +161,7 @@ def graph_breaks(model: Callable[..., Any], *args: Any, **kwargs: Any) -> BreakR
             f"graph_breaks({name_of(model)}): it is compiled already; pass the function that was "
             "compiled."
         )
+    require_fit(model, args, kwargs, f"graph_breaks({name_of(model)})")
     from torch._dynamo.utils import counters, get_compilation_metrics, graph_break_reasons
 
     with _Launches() as eager:

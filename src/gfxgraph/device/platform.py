@@ -144,6 +144,8 @@ def read_platform(path: Path) -> Platform:
     """
     try:
         given = json.loads(path.read_text(encoding="utf-8"))
+    except RecursionError as error:
+        raise ArgumentError(f"{path} cannot be read as JSON: it is nested too deep.") from error
     except (OSError, ValueError) as error:
         raise ArgumentError(f"{path} cannot be read as JSON: {error}.") from error
     if isinstance(given, dict) and "platform" in given:

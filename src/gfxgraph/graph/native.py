@@ -67,6 +67,10 @@ class NativeGraph(_Base):  # type: ignore[misc]
     check_liveness = False
 
     def __init__(self, keep_graph: bool = False) -> None:
+        if not isinstance(keep_graph, bool):
+            raise ArgumentError(
+                f"{type(self).__name__}(keep_graph={keep_graph!r}): expected True or False."
+            )
         # torch before 2.7 has no keep_graph.
         super().__init__(*((True,) if keep_graph else ()))
         self._keep_graph = keep_graph
@@ -98,7 +102,16 @@ class NativeGraph(_Base):  # type: ignore[misc]
         return type(self), (self._keep_graph,)
 
     def register_generator_state(self, generator: torch.Generator) -> None:
-        """Let the capture draw from ``generator``, besides the default one of the device."""
+        """Let the capture draw from ``generator``, besides the default one of the device.
+
+        Raises:
+            ArgumentError: it is no generator of torch.
+        """
+        if not isinstance(generator, torch.Generator):
+            raise ArgumentError(
+                f"register_generator_state({generator!r}): expected a torch.Generator of the "
+                "device."
+            )
         super().register_generator_state(generator)
         self._registered.append(generator)
 

@@ -225,8 +225,7 @@ _by_class: dict[int, tuple[weakref.ref[type], bool, bool]] = {}
 
 def _is_buffer(cls: type) -> bool:
     numpy = loaded("numpy")
-    # By identity: a metaclass may override how its classes compare.
-    if any(cls is kind for kind in (bytearray, array.array, memoryview, mmap.mmap)):
+    if cls is bytearray or cls is array.array or cls is memoryview or cls is mmap.mmap:
         return True
     if numpy is not None and (cls is numpy.ndarray or cls is numpy.memmap):
         return True

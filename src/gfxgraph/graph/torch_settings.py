@@ -17,7 +17,13 @@ __all__ = ["SETTINGS", "Setting", "deciding"]
 
 
 class Setting(NamedTuple):
-    """How a setting is read and written; ``read`` gives None where torch refuses to tell."""
+    """How a setting is read and written.
+
+    Attributes:
+        name: for messages.
+        read: gives it; ``None`` where torch refuses to tell.
+        write: sets it.
+    """
 
     name: str
     read: Callable[[], Any]

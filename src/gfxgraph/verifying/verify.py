@@ -12,6 +12,7 @@ from ..call.graphed import Graphed, graphed
 from ..call.suitable import describe
 from ..device import current_device
 from ..errors import ArgumentError
+from ..interpose.signatures import require_fit
 from ..interpose.source import name_of
 from ..record.collectives import refused
 from .bench import Bench, Function
@@ -19,7 +20,10 @@ from .candidate import Candidate
 from .inputs import Inputs
 from .report import VerifyReport, VerifyResult
 
-__all__ = ["verify"]
+__all__ = ["MAX_SEED", "verify"]
+
+# Each run adds to it, and torch takes 64 bits.
+MAX_SEED = 1 << 63
 
 
 def verify(
@@ -77,6 +81,7 @@ def verify(
         Exception: any error of ``fn`` itself. Errors of the candidate are reported.
     """
     _check_callable("fn", fn)
+    _check_kinds(inputs, kwargs, compiled=compiled, views=views)
     if candidate is not None:
         _check_callable("candidate", candidate)
     _check_numbers(runs, threshold, seed)
@@ -90,6 +95,7 @@ def verify(
     while _is_graphed(eager):
         eager = eager.__wrapped__  # type: ignore[attr-defined]
     name = name_of(eager)
+    require_fit(eager, args, kwargs or {}, f"verify({name})")
     first = Inputs.of(args, kwargs or {})
     if not first.leaves:
         raise ArgumentError(
@@ -100,7 +106,10 @@ def verify(
     if inputs is None:
         rest = [first.fresh(seed + n) for n in range(1, 4 if runs is None else runs)]
     else:
-        rest = [Inputs.of(_tuple(more), kwargs or {}) for more in inputs]
+        more = list(map(_tuple, inputs))
+        for given in more:
+            require_fit(eager, given, kwargs or {}, f"verify({name}, inputs=)")
+        rest = [Inputs.of(given, kwargs or {}) for given in more]
     with torch.no_grad():
         bench = Bench(eager, name, [first, *rest], seed, threshold)
         # The other ranks may not verify the same, or call less often.
@@ -117,9 +126,24 @@ def verify(
 
 
 def _check_callable(name: str, value: Any) -> None:
-    if not callable(value):
+    if not callable(value) or isinstance(value, type):
         raise ArgumentError(
             f"verify({name}): expected a function, a module or a method, not {describe(value)}."
+        )
+
+
+def _check_kinds(inputs: Any, kwargs: Any, **flags: Any) -> None:
+    for name, value in flags.items():
+        if not isinstance(value, bool):
+            raise ArgumentError(f"verify({name}={value!r}): expected True or False.")
+    if inputs is not None and not isinstance(inputs, Iterable):
+        raise ArgumentError(
+            f"verify(inputs=): expected a tuple of arguments for each run, not {describe(inputs)}."
+        )
+    known = kwargs is None or isinstance(kwargs, Mapping)
+    if not known or not all(isinstance(name, str) for name in kwargs or ()):
+        raise ArgumentError(
+            f"verify(kwargs={kwargs!r}): expected keyword arguments, a dict from their names."
         )
 
 
@@ -134,9 +158,9 @@ def _check_numbers(runs: Any, threshold: Any, seed: Any) -> None:
             "threshold",
             threshold,
             threshold is None or (number and 0 <= threshold < float("inf")),
-            "a number from 0",
+            "a finite number from 0",
         ),
-        ("seed", seed, whole(seed) and seed >= 0, "a whole number from 0"),
+        ("seed", seed, whole(seed) and 0 <= seed < MAX_SEED, "a whole number from 0, below 2**63"),
     ):
         if not fits:
             raise ArgumentError(f"verify({name}={value!r}): expected {takes}.")

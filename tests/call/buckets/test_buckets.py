@@ -851,3 +851,18 @@ def test_copies_and_pickles_of_a_pool_have_no_graphs_and_work(device, duplicate)
     for _ in range(3):
         torch.testing.assert_close(twin(x), pool(x))
     assert twin.stats().captures == 1 and twin.stats().replays == 2
+
+
+@torch.no_grad()
+def test_results_of_two_dynamic_dimensions_have_no_gaps(device):
+    def fn(x):
+        return x * 2, (x + 1).transpose(0, 1), x.sum(-1)
+
+    pool = gfxgraph.ShapeBucketPool(
+        fn, {"batch": [2, 4], "seq": [4, 8]}, dims={"x": {0: "batch", 1: "seq"}}
+    )
+    for shape in ((2, 2, 3), (3, 3, 3), (2, 4, 3), (4, 7, 3)):
+        x = torch.randn(*shape, device=device)
+        for _ in range(4):
+            for got, expected in zip(pool(x), fn(x), strict=True):
+                assert torch.equal(got, expected) and got.stride() == expected.stride()

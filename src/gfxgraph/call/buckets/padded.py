@@ -192,7 +192,19 @@ class Padded:
             return result
         results, spec = flatten(result)
         pairs = zip(results, entry.carried, strict=True)
-        return builder(spec, [cut(result, dims, call.sizes) for result, dims in pairs])()
+        rows = [cut(result, dims, call.sizes) for result, dims in pairs]
+        # A copy keeps the order of the dimensions in memory, and leaves the gaps out, as eager
+        # execution gives it. What lives outside is no copy there either.
+        rows = [
+            part.clone()
+            if part is not whole
+            and _is_dense(whole)
+            and not _is_dense(part)
+            and not entry.is_outside(whole)
+            else part
+            for part, whole in zip(rows, results, strict=True)
+        ]
+        return builder(spec, rows)()
 
     # How a bucket is captured.
 
@@ -358,6 +370,11 @@ def new_dispatcher(name: str, options: Options, method: Any = None) -> Dispatche
     strategy = Padded(options.buckets, options.verify)
     options = replace(options, max_graphs=max(options.max_graphs, 2 * strategy.kinds))
     return Dispatcher(name, options, strategy, method)
+
+
+def _is_dense(tensor: torch.Tensor) -> bool:
+    """Whether its elements lie in memory without gaps, in whatever order."""
+    return bool(torch.ops.aten.is_non_overlapping_and_dense(tensor))
 
 
 def _sized(request: Request) -> tuple[SizedCall, SizedCall]:

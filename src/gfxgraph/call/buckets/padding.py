@@ -13,6 +13,7 @@ from ...errors import ArgumentError
 __all__ = [
     "Padding",
     "as_indices",
+    "check_padding",
     "cut",
     "dim_of",
     "fills",
@@ -86,11 +87,26 @@ def layout_of(leaf: torch.Tensor) -> torch.memory_format:
     return last
 
 
+def check_padding(pad: object) -> None:
+    """Raise unless it is a :data:`Padding`.
+
+    Raises:
+        ArgumentError: it is not.
+    """
+    is_number = isinstance(pad, (int, float)) and not isinstance(pad, bool)
+    is_word = isinstance(pad, str) and pad in ("auto", "zero", "last")
+    if not (is_number or is_word or callable(pad)):
+        raise ArgumentError(
+            f"pad={pad!r}: expected a number, 'auto', 'zero', 'last', or a function of (tensor, "
+            "dim, size)."
+        )
+
+
 def pad_to(leaf: torch.Tensor, dim: int, size: int, pad: Padding) -> torch.Tensor:
     """``leaf`` with one dimension as large as ``size``.
 
     Raises:
-        ArgumentError: ``pad`` is nothing to pad with, or gave another shape.
+        ArgumentError: ``pad`` gave another shape.
     """
     missing = size - leaf.shape[dim]
     if missing <= 0:
@@ -109,11 +125,6 @@ def pad_to(leaf: torch.Tensor, dim: int, size: int, pad: Padding) -> torch.Tenso
         pad = "zero" if dim else "last"
     if pad == "last":
         return torch.cat([leaf, leaf.narrow(dim, -1, 1).expand(_with(leaf, dim, missing))], dim)
-    if pad != "zero" and (isinstance(pad, bool) or not isinstance(pad, (int, float))):
-        raise ArgumentError(
-            f"pad={pad!r}: expected a number, 'auto', 'zero', 'last', or a function of (tensor, "
-            "dim, size)."
-        )
     value = 0 if pad == "zero" else pad
     return torch.cat([leaf, leaf.new_full(_with(leaf, dim, missing), value)], dim)
 

@@ -12,7 +12,7 @@ from ...interpose.source import name_of
 from ..key import Call
 from ..options import Options
 from ..replay import NO_MATCH
-from ..suitable import describe, inference
+from ..suitable import check_progress, describe, inference
 from .padded import Padded, new_dispatcher
 from .padding import Padding
 from .sizes import Buckets, Dims, Larger, OutDims, Rows
@@ -89,7 +89,8 @@ class ShapeBucketPool:
         options = Options(
             warmup=warmup,
             verify=verify,
-            buckets=Buckets(buckets, dims, pad, larger, out_dims, rows),
+            buckets=Buckets(buckets, dims, pad, larger, out_dims, rows).of_arguments(model_fn),
+            given_to="ShapeBucketPool",
         )
         self.__setstate__((model_fn, options))
 
@@ -148,6 +149,7 @@ class ShapeBucketPool:
             CaptureError: called inside a capture, or under a dispatch mode; or another thread has
                 been capturing for a minute.
         """
+        check_progress(progress)
         with inference(args, kwargs):
             call = Call(self.model_fn, args, kwargs)
             self._padded.prepare_all(self._dispatcher, call, progress)

@@ -15,7 +15,7 @@ from ...errors import ArgumentError
 from ..key import Call
 from ..replay import builder
 from ..signature import Spec
-from .padding import Padding, as_indices, cut, is_mask, layout_of, pad_to, piece
+from .padding import Padding, as_indices, check_padding, cut, is_mask, layout_of, pad_to, piece
 
 __all__ = [
     "Buckets",
@@ -71,6 +71,8 @@ class Buckets:
             raise ArgumentError(f"larger={larger!r}: expected 'eager', 'split' or 'error'.")
         self.sizes = _checked_buckets(sizes)
         self.dims = None if dims is None else _checked_dims(dims, self.sizes)
+        for padding in pad.values() if isinstance(pad, Mapping) else [pad]:
+            check_padding(padding)
         if dims is None and tuple(self.sizes) != (_BATCH,):
             raise ArgumentError(
                 f"buckets for {', '.join(map(repr, self.sizes))}: say which dimensions of the "
@@ -78,12 +80,35 @@ class Buckets:
             )
         self.pad = pad
         self.larger = larger
-        self.out_dims = None if out_dims is None else [dict(dims) for dims in out_dims]
+        self.out_dims = None if out_dims is None else _checked_out_dims(out_dims)
         unknown = {n for dims in self.out_dims or () for n in dims.values()} - self.sizes.keys()
         if unknown:
             raise ArgumentError(
                 f"out_dims name {sorted(unknown)}, but buckets are for {sorted(self.sizes)}."
             )
+
+    def of_arguments(self, fn: Any) -> Buckets:
+        """These, after a look whether ``fn`` has the arguments that they name.
+
+        Raises:
+            ArgumentError: it has not.
+        """
+        target = fn.forward if isinstance(fn, torch.nn.Module) else fn
+        try:
+            parameters = inspect.signature(target).parameters
+        except (TypeError, ValueError):  # written in C
+            return self
+        if any(p.kind is inspect.Parameter.VAR_KEYWORD for p in parameters.values()):
+            return self
+        padded = self.pad if isinstance(self.pad, Mapping) else {}
+        for option, names in (("dims", self.dims or {}), ("pad", padded)):
+            unknown = [name for name in names if name not in parameters]
+            if unknown:
+                raise ArgumentError(
+                    f"{option} names the argument {unknown[0]!r}, which the function does not "
+                    f"have: expected {', '.join(map(repr, parameters)) or 'none'}."
+                )
+        return self
 
     def pad_of(self, argument: str) -> Padding:
         """The padding of this argument."""
@@ -200,6 +225,11 @@ def _checked_buckets(
     if not by_name:
         raise ArgumentError("buckets={}: expected sizes for at least one dimension.")
     for name, sizes in by_name.items():
+        if not isinstance(name, str):
+            raise ArgumentError(
+                f"buckets={{{name!r}: ...}}: expected the name of a dimension, a string such as "
+                "'batch'."
+            )
         if isinstance(sizes, (str, bytes)) or not isinstance(sizes, Iterable):
             raise ArgumentError(f"buckets of {name!r}: expected a list of sizes, not {sizes!r}.")
         sizes = by_name[name] = list(sizes)
@@ -223,13 +253,40 @@ def _checked_buckets(
     return {name: list(sizes) for name, sizes in by_name.items()}
 
 
-def _checked_dims(dims: Dims, buckets: Mapping[str, Sequence[int]]) -> Dims:
+def _checked_out_dims(out_dims: Any) -> list[dict[int, str]]:
+    is_list = isinstance(out_dims, Iterable) and not isinstance(out_dims, (str, bytes, Mapping))
+    found = list(out_dims) if is_list else []
+    if not is_list or not all(map(_are_dims, found)):
+        raise ArgumentError(
+            f"out_dims={out_dims!r}: expected for each tensor of the result, in order, a mapping "
+            'from dimension to name, such as [{0: "batch"}].'
+        )
+    return [dict(dims) for dims in found]
+
+
+def _are_dims(given: object) -> bool:
+    """Whether it maps dimensions to names."""
+    return isinstance(given, Mapping) and all(
+        isinstance(dim, int) and not isinstance(dim, bool) and isinstance(name, str)
+        for dim, name in given.items()
+    )
+
+
+def _checked_dims(dims: Any, buckets: Mapping[str, Sequence[int]]) -> Dims:
+    if not isinstance(dims, Mapping) or not all(
+        isinstance(argument, str) and _are_dims(of_argument)
+        for argument, of_argument in dims.items()
+    ):
+        raise ArgumentError(
+            f"dims={dims!r}: expected argument name -> dimension -> name of the size, such as "
+            '{"x": {0: "batch"}}.'
+        )
     named = {name for of_argument in dims.values() for name in of_argument.values()}
     if named != set(buckets):
         raise ArgumentError(
             f"dims name {sorted(named)}, buckets {sorted(buckets)}: expected the same names."
         )
-    return dims
+    return dict(dims)
 
 
 def _sizes(

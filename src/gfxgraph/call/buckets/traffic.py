@@ -29,12 +29,19 @@ def suggest_buckets(sizes: Iterable[int] | Mapping[int, int], count: int) -> lis
     """
     if not isinstance(count, int) or isinstance(count, bool) or count < 1:
         raise ArgumentError(f"suggest_buckets(count={count!r}): expected a whole number from 1.")
+    if isinstance(sizes, (str, bytes)) or not isinstance(sizes, Iterable):
+        raise ArgumentError(
+            f"suggest_buckets({sizes!r}): expected sizes as they came, or how often each came."
+        )
     histogram = Counter(sizes)
     for size, times in histogram.items():
         if not isinstance(size, int) or isinstance(size, bool) or size < 1:
             raise ArgumentError(f"suggest_buckets(): {size!r} is no size, a whole number from 1.")
-        if times < 0:
-            raise ArgumentError(f"suggest_buckets(): size {size} came {times} times.")
+        if not isinstance(times, int) or isinstance(times, bool) or times < 0:
+            raise ArgumentError(
+                f"suggest_buckets(): size {size} came {times!r} times; expected a whole number "
+                "from 0."
+            )
     found = sorted(size for size, times in histogram.items() if times)
     if not found:
         raise ArgumentError("suggest_buckets(): there are no sizes to choose buckets for.")

@@ -1,0 +1,37 @@
+"""Whether a function takes the arguments that it is to be called with."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+
+from ..errors import ArgumentError
+
+__all__ = ["require_fit"]
+
+
+def require_fit(
+    fn: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any], what: str
+) -> None:
+    """Check that ``fn`` takes these arguments.
+
+    Args:
+        fn: a function or a module.
+        args: its arguments.
+        kwargs: its keyword arguments.
+        what: what messages begin with.
+
+    Raises:
+        ArgumentError: they are too many, too few, or have other names.
+    """
+    try:
+        signature = inspect.signature(fn.forward if isinstance(fn, torch.nn.Module) else fn)
+    except (TypeError, ValueError):  # a builtin
+        return
+    try:
+        signature.bind(*args, **kwargs)
+    except TypeError as error:
+        raise ArgumentError(f"{what}: the function takes {signature}: {error}.") from error
