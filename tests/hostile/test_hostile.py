@@ -117,17 +117,21 @@ def test_data_that_the_host_reads_unseen_is_that_of_the_call(device, name, mode)
     agree(pure(fn), arguments, calls=8, mode=mode)
 
 
+@pytest.mark.parametrize("mode", [torch.no_grad, torch.inference_mode])
+@pytest.mark.parametrize("where", sorted({"cpu", gfxgraph.device_type()}))
 @pytest.mark.parametrize("name", OUTSIDE)
-def test_data_that_the_host_reads_from_outside_is_that_of_now(device, name):
+def test_data_that_the_host_reads_from_outside_is_that_of_now(device, name, where, mode):
     def make() -> Any:
-        own = torch.ones(1, device=device)
+        with mode():
+            own = torch.ones(1, device=where)
         return (lambda x: OUTSIDE[name](x, own)), own
 
     def fill(own: torch.Tensor, n: int) -> None:
         if n % 2:
-            own.fill_(n)
+            with torch.inference_mode(own.is_inference()):
+                own.fill_(n)
 
-    agree(make, lambda n: (t(n, 6),), between=fill, calls=8)
+    agree(make, lambda n: (t(n, 6),), between=fill, calls=8, mode=mode)
 
 
 KEPT: dict[str, Any] = {

@@ -167,7 +167,7 @@ def _varying(session: CaptureSession, recording: Recording) -> set[int]:
 
 def _must_record_again(recording: Recording, varying: set[int], device: Device) -> bool:
     """Whether the recording was made without knowing of a tensor that varies and matters to it."""
-    if not recording.events:
+    if not (recording.events or recording.host_reads):
         return False
     # What is on the device comes to the host in an event; the emulated one has but one memory.
     seen = {

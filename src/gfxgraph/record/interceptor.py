@@ -213,6 +213,9 @@ class Interceptor:
     def takes(self, array: Any, what: str) -> None:
         """The function is about to make a tensor on the memory of ``array``."""
 
+    def reads_on_host(self, tensors: Iterable[torch.Tensor]) -> None:
+        """The host has read these, which are in its memory; a graph uses what came out."""
+
     def holds(self, tensor: torch.Tensor, name: str, value: Any) -> None:
         """The function has asked an outside tensor for a tensor that it holds."""
 
@@ -398,6 +401,8 @@ class Interceptor:
             or (not on_device and self.may_vary([tensor]))
         ):
             return self.event(Point("host-read", name, "read", (tensor,)), func, args, kwargs)
+        if name is not None and not on_device:
+            self.reads_on_host([tensor])
         copy = self.emulated and self._host_copy(func, args, kwargs)
         if copy:
             return self._constant_call(copy, func, args, kwargs)
@@ -419,16 +424,10 @@ class Interceptor:
             for tensor in written:
                 if self.name(tensor) not in self.inside:
                     self.wrote(tensor)
-            if op and op.moves and not self.quiet and self.name(tensors[0]) not in self.inside:
-                self.moves(tensors[0], str(func))
             # By position: in `t.copy_(t)` the tensor that is written is also the one that is read.
             sources = self.provenance.joined(keys[1:] if op and op.overwrites else keys)
-            if op and op.asks_layout:
-                self._ask_layout(func, args, kwargs, tensors)
-        if op and op.nested and not self.quiet:
-            self.met("nested-tensor", str(func))
-        if op and op.resizes and not self.quiet:
-            self.refuse("side-effect", str(func))
+        if op and op.is_odd and not self.quiet:
+            self._note(func, op, args, kwargs, tensors)
         host = [t for t in tensors if not self.on_device(t)]
         draws = op is None or op.may_draw
         if draws:
@@ -465,7 +464,30 @@ class Interceptor:
             self._flow(func, op, sources, keys, written, result)
         if host and point is None and not self.quiet and not self.emulated:
             self._flow_on_host(tensors, result)
+            # What goes to the device without a point, a graph copies itself from pinned memory.
+            copies = op and func._schema.name in _COPIES
+            goes = copies and any(map(self.on_device, tensors_in(result)))
+            if not goes and not (op and is_view(func)):
+                self.reads_on_host(host)
         return result
+
+    def _note(
+        self,
+        func: OpOverload,
+        op: _Operator,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        tensors: list[torch.Tensor],
+    ) -> None:
+        """Note what is special about an operator."""
+        if self._follows and op.moves and self.name(tensors[0]) not in self.inside:
+            self.moves(tensors[0], str(func))
+        if self._follows and op.asks_layout:
+            self._ask_layout(func, args, kwargs, tensors)
+        if op.nested:
+            self.met("nested-tensor", str(func))
+        if op.resizes:
+            self.refuse("side-effect", str(func))
 
     def expose(self, tensors: Iterable[torch.Tensor], what: str) -> None:
         """From now on, a kernel that torch does not know may read and write these."""
@@ -725,6 +747,7 @@ class _Operator:
         "allocates",
         "asks_layout",
         "draws",
+        "is_odd",
         "may_draw",
         "moves",
         "nested",
@@ -751,6 +774,7 @@ class _Operator:
         #: Gives its first argument another shape or other memory.
         self.moves = name in _MOVES or torch.Tag.inplace_view in func.tags
         self.resizes = name in _RESIZES
+        self.is_odd = self.asks_layout or self.nested or self.moves or self.resizes
         self.overwrites = name in _OVERWRITES
         self.writes = may_write(func)
         #: A capture can hold it wherever all its tensors are on the device.

@@ -114,6 +114,8 @@ class Recording:
             a write, an argument that is returned.
         asks_capturing: whether it asked if a capture is underway, and may take another path in one.
         unseen: returned tensors that no operation used or made.
+        host_reads: storage keys of the outside tensors in the memory of the host that it read
+            there, and whose values are part of a graph.
         refused: the first thing that it did, or was about to do, and no replay would; and why.
         held: outside tensors, with the name and the value of what they were asked for.
     """
@@ -132,6 +134,7 @@ class Recording:
     views: Note | None = None
     asks_capturing: bool = False
     unseen: list[torch.Tensor] = field(default_factory=list)
+    host_reads: set[int] = field(default_factory=set)
     refused: tuple[Note, str] | None = None
     held: list[tuple[torch.Tensor, str, Any]] = field(default_factory=list)
 
@@ -151,7 +154,8 @@ class Recording:
 
     def sources_of_folds(self) -> set[int]:
         """Storage keys of the outside tensors whose values count as constant."""
-        return {key for event in self.events if event.folds for key in event.sources}
+        folded = {key for event in self.events if event.folds for key in event.sources}
+        return folded | self.host_reads
 
 
 class Generators(Protocol):
@@ -306,6 +310,15 @@ class Recorder(Interceptor):
         flags: Any = getattr(array, "flags", None)
         if self._was_lent and not (getattr(flags, "owndata", True) or flags.writeable):
             self.refuse("side-effect", f"{what} of what {self._was_lent} gave")
+
+    def reads_on_host(self, tensors: Iterable[torch.Tensor]) -> None:
+        """Remember those from outside, for a guard."""
+        for tensor in tensors:
+            key = self.name(tensor)
+            if key not in self.inside and key not in self.inputs:
+                with self._unseen():
+                    self.provenance.see(key, tensor)
+                self.recording.host_reads.add(key)
 
     def refuse_writes_to_arrays(self, error: Exception) -> None:
         """Explain an error of the function that comes from an array that can only be read.
