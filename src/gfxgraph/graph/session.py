@@ -218,6 +218,8 @@ class CaptureSession:
             try:
                 outputs = self.target.function()
             except Exception as error:
+                # The error holds this frame: swap_tensors() refuses what is referenced weakly.
+                recording.originals.clear()
                 self._refuse_layout(recording)
                 recorder.refuse_writes_to_arrays(error)
                 if not recording.asks_capturing or isinstance(error, CaptureError):
