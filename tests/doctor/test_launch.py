@@ -137,7 +137,13 @@ def test_it_is_the_same_process_and_ctrl_c_ends_it(tmp_path):
     script = tmp_path / "waits.py"
     script.write_text("import os, time; print(os.getpid(), flush=True); time.sleep(60)")
     command = [sys.executable, "-m", "gfxgraph", "run", "--", str(script)]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+    # A shell that runs the tests in its background ignores SIGINT, and children inherit that.
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    finally:
+        signal.signal(signal.SIGINT, before)
+    with process:
         assert int(process.stdout.readline()) == process.pid
         process.send_signal(signal.SIGINT)
         _, err = process.communicate(timeout=60)

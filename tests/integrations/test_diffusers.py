@@ -325,9 +325,8 @@ def test_hooks_that_keep_state_or_move_weights_stay_eager_and_say_why(device, ki
             same(run(pipe, "Flux", seed, device), expected[seed])
         stats = graphs.stats()["transformer"]
     assert not stats.replays
-    assert all(
-        "still changed" in reason or "each call rebinds" in reason for reason in stats.fallbacks
-    )
+    reasons = ("still changed", "each call rebinds", "Tensor.data = ...")
+    assert all(any(part in reason for part in reasons) for reason in stats.fallbacks)
 
 
 def test_a_deep_copy_runs_with_its_own_weights(device):
