@@ -197,7 +197,7 @@ class _Check:
     def _changes(
         self, before: PythonState, numbers: HostState
     ) -> tuple[dict[str, bool], LineFinder]:
-        """What changed since ``before`` (name -> whether it is random), and at which lines."""
+        """The names that changed since ``before``, each with whether it is random; and their lines."""
         state = before.changes()
         before.narrow(state)
         drawn = numbers.moved()

@@ -211,13 +211,11 @@ class Attributes(Place):
 
     Attributes:
         tensor: the tensor.
-        is_plain: whether torch's own guards know its kind.
     """
 
     def __init__(self, path: str, tensor: torch.Tensor) -> None:
         super().__init__(path, ("tensor", id(tensor)))
         self.tensor = tensor
-        self.is_plain = type(tensor) in _PLAIN and tensor.layout is torch.strided
         self._then = self._now()
 
     def _now(self) -> Any:
@@ -230,6 +228,3 @@ class Attributes(Place):
     def holds(self) -> bool:
         """See :meth:`Place.holds`."""
         return bool(self._now() == self._then)
-
-
-_PLAIN = (torch.Tensor, torch.nn.Parameter)
