@@ -197,7 +197,7 @@ class _Check:
     def _changes(
         self, before: PythonState, numbers: HostState
     ) -> tuple[dict[str, bool], LineFinder]:
-        """The names that changed since ``before``, each with whether it is random; and their lines."""
+        """Names that changed since ``before``, with whether each is random; and their lines."""
         state = before.changes()
         before.narrow(state)
         drawn = numbers.moved()
