@@ -682,3 +682,20 @@ def test_a_path_that_writes_to_an_expanded_argument_runs_eagerly(device):
                 graph(x, y)
         else:
             assert torch.equal(graph(x, y), expected)
+
+
+@torch.no_grad()
+def test_a_call_that_writes_what_it_branches_on_gets_the_path_that_it_took(device):
+    def fn(x):
+        x.mul_(0.5)
+        if x.sum() > 1.0:
+            x.mul_(0.5)
+        return x + 1
+
+    graph = gfxgraph.graphed(fn)
+    for number in (1.0, 1.0, -1.0, 1.0, -1.0, 0.1, 1.0):
+        mine, eager = (torch.full((2, 4), number, device=device) for _ in range(2))
+        assert torch.equal(graph(mine), fn(eager))
+        assert torch.equal(mine, eager)
+    stats = graph.stats()
+    assert (stats.captures, stats.replays, stats.fallbacks) == (2, 5, {})

@@ -17,7 +17,7 @@ from ..graph.compare import Tolerance
 from ..graph.pool import GraphPool
 from ..graph.session import LayoutError, Target
 from ..record import collectives
-from ..record.effects import storage_key
+from ..record.effects import overwrite, storage_key
 from ..stats import tally
 from .body import Body, result_taken_apart
 from .budget import admit
@@ -244,6 +244,9 @@ class Builder:
         allocated = max(0, current_device().allocated(index) - sum(map(bytes_of, ours)))
 
         static_inputs, layout = self._keys.layout.static_inputs(leaves, torch_device)
+        with torch.no_grad():
+            for place, value in wanted.found.items():
+                overwrite(static_inputs[place], value)
         fn, spec = wanted.call.fn, wanted.call.spec
         body = Body(fn if code is None else code.of(fn), spec, static_inputs, torch_device)
         opaque = [constant.value for constant in constants(spec) if not constant.is_value]

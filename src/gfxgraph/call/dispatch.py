@@ -408,8 +408,12 @@ class Dispatcher:
         if closed is not None:
             return self.run_eagerly(fn, args, kwargs, closed)
 
+        # With what the call leaves in its arguments it might take another path.
+        found = entry.found(leaves)
+
         def make(result: Any) -> Exception | None:
-            return self.builder.make(Wanted(call, key, [], result, extends=entry), self)
+            wanted = Wanted(call, key, [], result, extends=entry, found=found)
+            return self.builder.make(wanted, self)
 
         return self.first_calls.run(Request(call, call, key), make, entry)
 

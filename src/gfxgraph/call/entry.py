@@ -230,6 +230,16 @@ class Entry:
         written = captured.written.items()
         return [*captured.saved, *(tensor for key, tensor in written if key not in inputs)]
 
+    def found(self, leaves: Sequence[torch.Tensor]) -> dict[int, torch.Tensor]:
+        """Copies of the arguments that calls write to, by place."""
+        written = () if self.captured is None else self.captured.written
+        with torch.no_grad():
+            return {
+                place: leaves[place].clone()
+                for place, static in enumerate(self._static_inputs)
+                if storage_key(static) in written
+            }
+
     def peak_bytes_for(self, static_inputs: Sequence[torch.Tensor]) -> int:
         """The memory that eager execution takes for other inputs, if it grows as they do."""
         if self.captured is None:

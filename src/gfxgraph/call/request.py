@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from typing import Any
+
+import torch
 
 from .entry import Entry
 from .key import Call
@@ -43,6 +45,7 @@ class Wanted:
         result: what the caller's own call gave; NO_MATCH: there was none, or it was another one.
         called: whether a call ran eagerly, also where its result is not given.
         extends: the tree of graphs of this key that gets another path.
+        found: what arguments held before the call wrote to them, by place.
         judge: raises where the graph is not to be kept.
     """
 
@@ -52,6 +55,7 @@ class Wanted:
     result: Any = NO_MATCH
     called: bool = False
     extends: Entry | None = None
+    found: Mapping[int, torch.Tensor] = field(default_factory=dict)
     judge: Callable[[Entry], None] = _take_any
 
     @property

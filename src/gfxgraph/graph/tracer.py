@@ -96,7 +96,11 @@ class Tracer(Interceptor):
         if self._next < len(self._events):
             self._diverged(f"it ended before {self._events[self._next].point.what}")
         if self._shared is not None:
-            raise CaptureError("the path is there already", transient=True)
+            raise CaptureError(
+                "the call took another path than its recording, which took one that is captured: "
+                "what it reads on the host has changed since",
+                transient=True,
+            )
         self._end()
         self._segment.outputs = outputs
         return self._segment
