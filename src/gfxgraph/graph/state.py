@@ -27,6 +27,8 @@ from .containers import Container, Slots
 from .executed import CLOSED, executed_now
 from .guard import REGISTRIES, Guard
 from .one_shots import STREAM, inner, is_entropy
+from .places import Content, Item, Length
+from .reads import Reads
 from .saved_state import is_stateful
 
 __all__ = ["PythonState"]
@@ -210,31 +212,40 @@ class PythonState:
             if tensor.requires_grad != self._flags[key] and tensor.is_leaf:
                 tensor.requires_grad_(self._flags[key])
 
-    def guard(self, outside: dict[int, torch.Tensor], folded: dict[int, torch.Tensor]) -> Guard:
+    def guard(
+        self,
+        outside: dict[int, torch.Tensor],
+        folded: dict[int, torch.Tensor],
+        reads: Reads,
+    ) -> Guard:
         """A guard for a graph: it sees when something changes that the graph relies on.
 
         Args:
             outside: the tensors that the graph reads from outside, by storage.
             folded: those of them whose values the graph takes for constant.
+            reads: what the executed code has read.
         """
         children, no_hooks = (
             [c for c in self._containers if c.counted == kind] for kind in ("children", "hooks")
         )
-        guard = Guard(outside, children, no_hooks)
+        hooks = {id(c.item): c for c in no_hooks} | reads.no_hooks
+        guard = Guard(outside, children, list(hooks.values()))
         for container in self._containers:
             if not container.guarded or raw.is_a(container.item, set, deque):
                 continue  # queues and sets of the caller; no graph reads them by key
             if not raw.has_plain_keys(container.held):
-                guard.watch_items(container.path, container)
+                guard.watch(Content(container.path, container))
                 continue
             for key, value in container.held:
                 if raw.is_a(value, torch.Tensor):
                     if type(value) in _TENSORS and storage_key(value) in outside:
-                        guard.watch(container.name(key), container.item, key, value)
+                        guard.watch(Item(container.name(key), container.item, key, value))
                 elif not container.counted and not container.is_ours(key):
-                    guard.watch(container.name(key), container.item, key, value)
+                    guard.watch(Item(container.name(key), container.item, key, value))
             if container.has_length:
-                guard.watch_length(container.path, container.item)
+                guard.watch(Length(container.path, container.item))
+        for place in reads.places.values():
+            guard.watch(place)
         for path, tensor, alias in self._tensors.values():  # also those in tuples and defaults
             if storage_key(alias) in outside:
                 guard.watch_memory(path, tensor)
