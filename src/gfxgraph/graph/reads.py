@@ -73,7 +73,7 @@ def _codes_of_module(*names: str) -> frozenset[types.CodeType]:
 
 
 _CALL_OF_MODULE = _codes_of_module("_wrapped_call_impl")
-_QUIET_OF_MODULE = _codes_of_module("_call_impl", "__setattr__", "__delattr__")
+_QUIET_OF_MODULE = _codes_of_module("__init__", "_call_impl", "__setattr__", "__delattr__")
 # Called whenever an object goes.
 _QUIET_CODES = frozenset(
     part.__code__
@@ -115,17 +115,25 @@ class Reads:
         """See what this thread reads inside."""
         for name, root in self.roots.items():
             self._know(root, name)
-        self._old = set(map(id, gc.get_objects()))
         try:
-            # Its callbacks are not what the function does.
-            with no_garbage_collection(), _listening(self):
-                yield
+            # Callbacks of a collection are not what the function does.
+            with no_garbage_collection():
+                gc.collect(0)  # what is in the youngest generation from now on is the run's own
+                self._old = set(map(id, gc.get_objects()))
+                with _listening(self):
+                    yield
         finally:
             # Nothing of the run's own is to live on.
             self._old = set()
             for part in (self._frames, self._known, self._functions, self._types):
                 part.clear()
             self._now = None
+
+    def settle(self) -> None:
+        """Forget what looked on: where it had put something of ours stands what was there before."""
+        for key, place in self.places.items():
+            if isinstance(place, Item) and _is_ours(place.value):
+                self.places[key] = Item.of(place.path, place.container, place.key)
 
     def changes(self) -> list[str]:
         """Names of places that hold something else by now."""
@@ -220,6 +228,10 @@ class Reads:
             return value
         if id(value) in self._fresh:
             return value
+        if _package(type(value)) == _OURS:
+            # It changes with every call; what matters is the function inside.
+            self._know((raw.attributes(value) or {}).get("__wrapped__"), path)
+            return value
         self._known[id(value)] = value, path
         kind = type(value)
         if raw.is_a(value, torch.Tensor):
@@ -255,7 +267,9 @@ class Reads:
     def _is_state(self, item: Any) -> bool:
         if id(item) in self._known:
             return True
-        if id(item) in self._old and id(item) not in self._fresh:
+        if _package(type(item)) == _OURS:  # it looks on
+            return False
+        if id(item) in self._old and id(item) not in self._fresh and not _is_young(item):
             self._know(item, raw.name_of(item if raw.is_a(item, type) else type(item)))
             return id(item) in self._known
         return False
@@ -301,7 +315,9 @@ class Reads:
             self._content_of_state(item, path)
             inner = [value for _, value in raw.contents(item)]
         else:
-            if is_stateful(item) and self._is_state(item) and (kind := kind_of(item)) is not None:
+            kind = kind_of(item) if is_stateful(item) else None
+            # Generators are advanced by replays, or not at all.
+            if kind is not None and not kind.draws and self._is_state(item):
                 self._live(("buffer", id(item)), lambda: kind.read(item), self._path(item))
             return
         if depth:
@@ -621,6 +637,7 @@ class Reads:
             if item is not _UNKNOWN:
                 self._content(item, self._path(item), 1)
         function = self._value(frame, fn)
+        frame.used(fn, args, keywords)
         args_given = given[0] if type(given[0]) in (tuple, list) else ()
         return self._called(
             frame, function, list(args_given), has_keywords=given[1] is not _UNKNOWN
@@ -635,6 +652,7 @@ class Reads:
     ) -> Any:
         function = self._value(frame, fn)
         given = [self._value(frame, operand) for operand in args]
+        frame.used(fn, *args)
         positional = given[: len(given) - len(names)]
         return self._called(frame, function, positional, bool(names), given)
 
@@ -811,6 +829,12 @@ class _Frame:
     def locals(self) -> Any:
         return self.frame.f_locals
 
+    def used(self, *operands: bytecode.Operand) -> None:
+        """Nothing of ours is to hold what a call takes: who else does is asked elsewhere."""
+        for operand in operands:
+            if operand is not None and operand[0] == "made":
+                self.made.pop(operand[1], None)
+
     def where(self) -> tuple[str, int]:
         return self.frame.f_code.co_filename, self.frame.f_lineno or 0
 
@@ -853,6 +877,17 @@ _STEPS: dict[str, Callable[..., Any]] = {
     "spread": Reads._spread,
     "import": Reads._import,
 }
+
+
+def _is_ours(value: Any) -> bool:
+    if type(value) is types.FunctionType:
+        return str(value.__globals__.get("__name__", "")).startswith(f"{_OURS}.")
+    return _package(type(value)) == _OURS
+
+
+def _is_young(item: object) -> bool:
+    """Whether ``item`` was made since the last collection; another one may have had its place."""
+    return any(young is item for young in gc.get_objects(generation=0))
 
 
 def cell_value(cell: types.CellType) -> Any:

@@ -231,6 +231,7 @@ class CaptureSession:
                     f"way in a capture, which fails: {users_line_of(error)}: {one_line(error)}"
                 ) from error
         host.end()
+        self.reads.settle()
         recording.unseen = [t for t in outputs if not recorder.has_seen(t)]
         inputs = set(map(storage_key, self.inputs))
         if any(storage_key(output) in inputs for output in outputs):
