@@ -26,9 +26,11 @@ __all__ = [
     "getter",
     "has_plain_keys",
     "is_a",
+    "is_mutable",
     "is_scalar",
     "length",
     "module_of",
+    "mro",
     "name_of",
     "namespace",
     "put_back",
@@ -53,6 +55,17 @@ _flags: Any = type.__dict__["__flags__"]
 def classes(item: object) -> tuple[type, ...]:
     """The class of ``item`` and its bases, whatever ``item.__class__`` says."""
     return _bases(type(item))
+
+
+def mro(cls: type) -> tuple[type, ...]:
+    """A class and its bases, in the order of lookups."""
+    return _bases(cls)
+
+
+def is_mutable(cls: type) -> bool:
+    """Whether attributes of a class can be set: it was made by a class statement."""
+    flags = _flags.__get__(cls)
+    return bool(flags & _HEAP) and not flags & _IMMUTABLE
 
 
 def is_a(item: object, *kinds: type) -> bool:
@@ -95,8 +108,9 @@ def module_of(cls: type) -> str:
 
 def attributes(item: object) -> dict[str, Any] | None:
     """The ``__dict__`` of ``item``; ``None``: it has none, or hides it."""
-    if type(item) is threading.local:  # that of this thread
-        return threading.local.__getattribute__(item, "__dict__")  # type: ignore[no-any-return]
+    if is_a(item, threading.local):  # that of this thread
+        local: Any = item
+        return threading.local.__getattribute__(local, "__dict__")  # type: ignore[no-any-return]
     for cls in _bases(type(item)):
         slot = _space(cls).get("__dict__")
         if type(slot) in (types.GetSetDescriptorType, types.MemberDescriptorType):
@@ -116,6 +130,7 @@ def slots(item: object) -> dict[str, Any]:
     return found
 
 
+_IMMUTABLE = 1 << 8
 _HEAP = 1 << 9  # made by a class statement; from Python 3.13 on also many classes made in C
 # The base of all objects of ctypes. A pointer keeps what it points to in `_objects`.
 C_DATA: type = ctypes.Structure.__mro__[1]

@@ -1,0 +1,462 @@
+"""What each instruction of a code object reads, and from where.
+
+A symbolic stack over the bytecode of CPython 3.10 to 3.14 (the table of instructions stands in
+the documentation of :mod:`dis`). It says once for each code object, for example, that the
+instruction at offset 24 reads the attribute ``scale`` of what the instruction at offset 14 has
+made. :mod:`~gfxgraph.graph.reads` asks for that when the instruction is about to run.
+
+What is not known is lost, and never shifted: an instruction that is not in the tables empties the
+stack.
+"""
+
+from __future__ import annotations
+
+import dis
+import functools
+import sys
+import types
+from collections.abc import Callable
+from typing import Any, NamedTuple, TypeAlias
+
+__all__ = ["Code", "Operand", "Step", "read"]
+
+Operand: TypeAlias = "tuple[str, Any] | None"
+"""Where a value comes from: ``("local", name)``, ``("const", value)``, ``("made", offset)``, a
+``super`` of the method itself as ``("super", None)``; ``None``: it is not known."""
+Step: TypeAlias = tuple[Any, ...]
+"""What an instruction reads: its kind, and its operands.
+
+=============================  ==================================================================
+``("global", name)``           a global variable
+``("cell", name)``             a variable of a function around it
+``("attribute", base, name)``  an attribute
+``("item", base, key)``        an item
+``("contains", base, key)``    whether a container has an item
+``("content", *bases)``        all that containers hold
+``("length", base)``           whether a container is empty
+``("call", fn, args, names)``  a call; the last arguments are the keywords ``names``
+``("spread", fn, args, kw)``   a call with ``*args`` or ``**kw``
+``("import", name)``           an imported module
+=============================  ==================================================================
+"""
+
+_PY = sys.version_info[:2]
+_NULL = ("null", None)
+
+
+class Code(NamedTuple):
+    """What a code object reads.
+
+    Attributes:
+        steps: offset of an instruction -> what it reads.
+        starts: offset inside an instruction -> offset at which it starts.
+    """
+
+    steps: dict[int, Step]
+    starts: dict[int, int]
+
+
+@functools.lru_cache(maxsize=16384)
+def read(code: types.CodeType) -> Code:
+    """What the instructions of ``code`` read."""
+    return _Reader(code).run()
+
+
+class _Reader:
+    """Goes through one code object once, in the order of its instructions."""
+
+    def __init__(self, code: types.CodeType) -> None:
+        self.code = code
+        self.stack: list[Operand] = []
+        self.steps: dict[int, Step] = {}
+        # Of forward jumps: target -> the stack that it finds.
+        self.landing: dict[int, list[Operand]] = {}
+        self.handlers = _handlers(code)
+        self.keywords: tuple[str, ...] = ()
+
+    def run(self) -> Code:
+        starts: dict[int, int] = {}
+        instructions = list(dis.get_instructions(self.code))
+        ends = [step.offset for step in instructions[1:]] + [len(self.code.co_code)]
+        goes_on = True
+        for step, end in zip(instructions, ends, strict=True):
+            starts.update(
+                dict.fromkeys(range(step.offset, max(end, step.offset + 2), 2), step.offset)
+            )
+            self._arrive(step.offset, goes_on)
+            known = _KNOWN.get(step.opname)
+            if known is not None:
+                known(self, step)
+            elif step.opname in _EFFECTS:
+                pops, pushes = _EFFECTS[step.opname]
+                self.pop(pops if pops >= 0 else (step.arg or 0) - pops - 1)
+                self.stack += [None] * pushes
+            else:
+                self.stack.clear()
+            goes_on = step.opname not in _ENDS
+        return Code(self.steps, starts)
+
+    def _arrive(self, offset: int, goes_on: bool) -> None:
+        if offset in self.handlers:
+            self.stack.clear()
+        elif offset in self.landing:
+            other = self.landing.pop(offset)
+            if goes_on:  # from above the target, too: keep what both agree in
+                depth = min(len(other), len(self.stack))
+                ours, theirs = (s[len(s) - depth :] for s in (self.stack, other))
+                self.stack[:] = [a if a == b else None for a, b in zip(ours, theirs, strict=True)]
+            else:
+                self.stack[:] = other
+        elif not goes_on:
+            self.stack.clear()
+
+    # The stack.
+
+    def push(self, operand: Operand) -> None:
+        self.stack.append(operand)
+
+    def pop(self, count: int) -> list[Operand]:
+        """The topmost ``count`` operands, the deepest first."""
+        found = [self.stack.pop() if self.stack else None for _ in range(count)]
+        return found[::-1]
+
+    def made(self, at: int, *step: Any) -> None:
+        """The instruction at ``at`` reads ``step``, and pushes what it finds."""
+        self.steps[at] = step
+        self.push(("made", at))
+
+    def jump(self, target: int, dropped: int = 0) -> None:
+        """A jump forward is possible, after which ``dropped`` operands are gone."""
+        self.landing.setdefault(target, self.stack[: len(self.stack) - dropped])
+
+    # Instructions.
+
+    def constant(self, step: dis.Instruction) -> None:
+        self.push(("const", step.argval))
+
+    def local(self, step: dis.Instruction) -> None:
+        names = step.argval if type(step.argval) is tuple else (step.argval,)
+        for name in names:
+            self.push(("local", name))
+
+    def store_local(self, step: dis.Instruction) -> None:
+        self.pop(len(step.argval) if type(step.argval) is tuple else 1)
+
+    def store_and_load(self, step: dis.Instruction) -> None:
+        self.pop(1)
+        self.push(("local", step.argval[1]))
+
+    def cell(self, step: dis.Instruction) -> None:
+        if step.opname == "LOAD_FROM_DICT_OR_DEREF":
+            self.pop(1)
+        self.made(step.offset, "cell", step.argval)
+
+    def store_cell(self, step: dis.Instruction) -> None:
+        self.pop(step.opname == "STORE_DEREF")
+        self.steps[step.offset] = ("cell", step.argval)
+
+    def global_(self, step: dis.Instruction) -> None:
+        if step.opname == "LOAD_FROM_DICT_OR_GLOBALS":
+            self.pop(1)
+        with_null = step.opname == "LOAD_GLOBAL" and _PY >= (3, 11) and (step.arg or 0) & 1
+        if with_null and _PY < (3, 13):
+            self.push(_NULL)
+        self.made(step.offset, "global", step.argval)
+        if with_null and _PY >= (3, 13):
+            self.push(_NULL)
+
+    def store_global(self, step: dis.Instruction) -> None:
+        self.pop(step.opname == "STORE_GLOBAL")
+        self.steps[step.offset] = ("global", step.argval)
+
+    def null(self, step: dis.Instruction) -> None:
+        self.push(_NULL)
+
+    def attribute(self, step: dis.Instruction) -> None:
+        (base,) = self.pop(1)
+        self.made(step.offset, "attribute", base, step.argval)
+        if step.opname == "LOAD_METHOD" or (_PY >= (3, 12) and (step.arg or 0) & 1):
+            self.push(_NULL)
+
+    def store_attribute(self, step: dis.Instruction) -> None:
+        base = self.pop(2 if step.opname == "STORE_ATTR" else 1)[-1]
+        self.steps[step.offset] = ("attribute", base, step.argval)
+
+    def attribute_of_super(self, step: dis.Instruction) -> None:
+        self.pop(3)
+        self.made(step.offset, "attribute", ("super", None), step.argval)
+        if (step.arg or 0) & 1:
+            self.push(_NULL)
+
+    def imported(self, step: dis.Instruction) -> None:
+        self.pop(2)
+        self.made(step.offset, "import", step.argval)
+
+    def imported_from(self, step: dis.Instruction) -> None:
+        self.made(step.offset, "attribute", self.stack[-1] if self.stack else None, step.argval)
+
+    def item(self, step: dis.Instruction) -> None:
+        self.made(step.offset, "item", *self.pop(2))
+
+    def store_item(self, step: dis.Instruction) -> None:
+        *_, base, key = self.pop(3 if step.opname == "STORE_SUBSCR" else 2)
+        self.steps[step.offset] = ("item", base, key)
+
+    def slice(self, step: dis.Instruction) -> None:
+        base = self.pop(4 if step.opname == "STORE_SLICE" else 3)[-3]
+        self.steps[step.offset] = ("content", base)
+        if step.opname == "BINARY_SLICE":
+            self.push(None)
+
+    def contains(self, step: dis.Instruction) -> None:
+        key, base = self.pop(2)
+        self.steps[step.offset] = ("contains", base, key)
+        self.push(None)
+
+    def operation(self, step: dis.Instruction) -> None:
+        if step.argrepr == "[]" and step.opname == "BINARY_OP":  # from Python 3.14 on
+            self.item(step)
+            return
+        self.steps[step.offset] = ("content", *self.pop(2))
+        self.push(None)
+
+    def iterated(self, step: dis.Instruction) -> None:
+        """All of the topmost container is read, by an iterator or by what is built from it."""
+        self.steps[step.offset] = ("content", *self.pop(1))
+        if step.opname in _BUILT:
+            self.push(None)
+
+    def unpacked(self, step: dis.Instruction) -> None:
+        self.steps[step.offset] = ("content", *self.pop(1))
+        arg = step.arg or 0
+        is_star = step.opname == "UNPACK_EX"
+        self.stack += [None] * ((arg & 0xFF) + 1 + (arg >> 8) if is_star else arg)
+
+    def next_item(self, step: dis.Instruction) -> None:
+        if _PY < (3, 12):
+            self.jump(step.argval, dropped=1)  # with the iterator gone
+        else:
+            self.landing.setdefault(step.argval, [*self.stack, None])
+        self.push(None)
+
+    def end_for(self, step: dis.Instruction) -> None:
+        self.pop(2 if _PY == (3, 12) else 1)
+
+    def truth(self, step: dis.Instruction) -> None:
+        (base,) = self.pop(1)
+        self.steps[step.offset] = ("length", base)
+        # What TO_BOOL leaves is not what it was asked of.
+        self.push(None)
+
+    def branch(self, step: dis.Instruction) -> None:
+        """A jump that pops what it decides by."""
+        (base,) = self.pop(1)
+        if "NONE" not in step.opname:
+            self.steps[step.offset] = ("length", base)
+        if step.argval > step.offset:
+            self.jump(step.argval)
+
+    def branch_or_keep(self, step: dis.Instruction) -> None:
+        self.steps[step.offset] = ("length", self.stack[-1] if self.stack else None)
+        self.jump(step.argval)
+        self.pop(1)
+
+    def branch_on_error(self, step: dis.Instruction) -> None:
+        self.pop(2)
+        self.jump(step.argval)
+
+    def go(self, step: dis.Instruction) -> None:
+        if step.argval > step.offset:
+            self.jump(step.argval)
+
+    def keyword_names(self, step: dis.Instruction) -> None:
+        # On Python 3.11 argval is the operand itself.
+        self.keywords = self.code.co_consts[step.arg or 0]
+
+    def call(self, step: dis.Instruction) -> None:
+        names, self.keywords = self.keywords, ()
+        if step.opname in ("CALL_KW", "CALL_FUNCTION_KW"):
+            (given,) = self.pop(1)
+            names = given[1] if given is not None and given[0] == "const" else ()
+        args = self.pop(step.arg or 0)
+        fn = self._called(1 if step.opname in ("CALL_FUNCTION", "CALL_FUNCTION_KW") else 2)
+        self.made(step.offset, "call", fn, tuple(args), tuple(names))
+
+    def call_spread(self, step: dis.Instruction) -> None:
+        has_keywords = _PY >= (3, 14) or (step.arg or 0) & 1
+        keywords = self.pop(1)[0] if has_keywords else None
+        (args,) = self.pop(1)
+        fn = self._called(1 if _PY < (3, 11) else 2)
+        self.made(step.offset, "spread", fn, args, None if keywords is _NULL else keywords)
+
+    def _called(self, slots: int) -> Operand:
+        """The function of a call; beside it is a NULL where it is no method."""
+        found = [operand for operand in self.pop(slots) if operand is not _NULL]
+        return found[0] if len(found) == 1 else None
+
+    def copy(self, step: dis.Instruction) -> None:
+        depth = (step.arg or 0) if step.opname == "COPY" else 1
+        self.push(self.stack[-depth] if depth <= len(self.stack) else None)
+
+    def copy_two(self, step: dis.Instruction) -> None:
+        two = self.pop(2)
+        self.stack += [*two, *two]
+
+    def swap(self, step: dis.Instruction) -> None:
+        depth = step.arg or 0
+        if depth <= len(self.stack):
+            self.stack[-1], self.stack[-depth] = self.stack[-depth], self.stack[-1]
+        else:
+            self.stack.clear()
+
+    def rotate(self, step: dis.Instruction) -> None:
+        depth = {"ROT_TWO": 2, "ROT_THREE": 3, "ROT_FOUR": 4}.get(step.opname, step.arg or 0)
+        *others, top = self.pop(depth)
+        self.stack += [top, *others]
+
+    def setup(self, step: dis.Instruction) -> None:
+        """Python 3.10 has blocks in place of a table of handlers."""
+        self.handlers.add(step.argval)
+        if step.opname == "SETUP_WITH":
+            self.pop(1)
+            self.stack += [None, None]
+
+
+def _handlers(code: types.CodeType) -> set[int]:
+    """Offsets at which exceptions are handled, where the stack is not known."""
+    parse: Any = getattr(dis, "_parse_exception_table", None)
+    return set() if parse is None else {entry.target for entry in parse(code)}
+
+
+_BUILT = ("LIST_TO_TUPLE", "GET_ITER", "GET_YIELD_FROM_ITER")
+_ENDS = frozenset(
+    (
+        "JUMP_FORWARD",
+        "JUMP_BACKWARD",
+        "JUMP_BACKWARD_NO_INTERRUPT",
+        "JUMP_ABSOLUTE",
+        "RETURN_VALUE",
+        "RETURN_CONST",
+        "RAISE_VARARGS",
+        "RERAISE",
+    )
+)
+
+_Known: TypeAlias = Callable[[_Reader, dis.Instruction], None]
+
+
+def _table(*rows: tuple[_Known, str]) -> dict[str, _Known]:
+    return {name: handler for handler, names in rows for name in names.split()}
+
+
+_KNOWN = _table(
+    (_Reader.constant, "LOAD_CONST LOAD_SMALL_INT"),
+    (
+        _Reader.local,
+        "LOAD_FAST LOAD_FAST_CHECK LOAD_FAST_AND_CLEAR LOAD_FAST_BORROW LOAD_FAST_LOAD_FAST "
+        "LOAD_FAST_BORROW_LOAD_FAST_BORROW",
+    ),
+    (_Reader.store_local, "STORE_FAST STORE_FAST_MAYBE_NULL STORE_FAST_STORE_FAST"),
+    (_Reader.store_and_load, "STORE_FAST_LOAD_FAST"),
+    (_Reader.cell, "LOAD_DEREF LOAD_CLASSDEREF LOAD_FROM_DICT_OR_DEREF"),
+    (_Reader.store_cell, "STORE_DEREF DELETE_DEREF"),
+    (_Reader.global_, "LOAD_GLOBAL LOAD_NAME LOAD_FROM_DICT_OR_GLOBALS"),
+    (_Reader.store_global, "STORE_GLOBAL DELETE_GLOBAL"),
+    (_Reader.null, "PUSH_NULL"),
+    (_Reader.attribute, "LOAD_ATTR LOAD_METHOD"),
+    (_Reader.store_attribute, "STORE_ATTR DELETE_ATTR"),
+    (_Reader.attribute_of_super, "LOAD_SUPER_ATTR"),
+    (_Reader.imported, "IMPORT_NAME"),
+    (_Reader.imported_from, "IMPORT_FROM"),
+    (_Reader.item, "BINARY_SUBSCR"),
+    (_Reader.store_item, "STORE_SUBSCR DELETE_SUBSCR"),
+    (_Reader.slice, "BINARY_SLICE STORE_SLICE"),
+    (_Reader.contains, "CONTAINS_OP"),
+    (
+        _Reader.operation,
+        "BINARY_OP COMPARE_OP BINARY_MATRIX_MULTIPLY INPLACE_MATRIX_MULTIPLY BINARY_POWER "
+        "BINARY_MULTIPLY BINARY_MODULO BINARY_ADD BINARY_SUBTRACT BINARY_FLOOR_DIVIDE "
+        "BINARY_TRUE_DIVIDE INPLACE_FLOOR_DIVIDE INPLACE_TRUE_DIVIDE INPLACE_ADD "
+        "INPLACE_SUBTRACT INPLACE_MULTIPLY INPLACE_MODULO BINARY_LSHIFT BINARY_RSHIFT BINARY_AND "
+        "BINARY_XOR BINARY_OR INPLACE_POWER INPLACE_LSHIFT INPLACE_RSHIFT INPLACE_AND INPLACE_XOR "
+        "INPLACE_OR",
+    ),
+    (
+        _Reader.iterated,
+        "GET_ITER GET_YIELD_FROM_ITER LIST_TO_TUPLE LIST_EXTEND SET_UPDATE DICT_UPDATE DICT_MERGE",
+    ),
+    (_Reader.unpacked, "UNPACK_SEQUENCE UNPACK_EX"),
+    (_Reader.next_item, "FOR_ITER"),
+    (_Reader.end_for, "END_FOR"),
+    (_Reader.truth, "TO_BOOL UNARY_NOT"),
+    (
+        _Reader.branch,
+        "POP_JUMP_IF_FALSE POP_JUMP_IF_TRUE POP_JUMP_IF_NONE POP_JUMP_IF_NOT_NONE "
+        "POP_JUMP_FORWARD_IF_FALSE POP_JUMP_FORWARD_IF_TRUE POP_JUMP_FORWARD_IF_NONE "
+        "POP_JUMP_FORWARD_IF_NOT_NONE POP_JUMP_BACKWARD_IF_FALSE POP_JUMP_BACKWARD_IF_TRUE "
+        "POP_JUMP_BACKWARD_IF_NONE POP_JUMP_BACKWARD_IF_NOT_NONE",
+    ),
+    (_Reader.branch_or_keep, "JUMP_IF_FALSE_OR_POP JUMP_IF_TRUE_OR_POP"),
+    (_Reader.branch_on_error, "JUMP_IF_NOT_EXC_MATCH"),
+    (
+        _Reader.go,
+        "JUMP_FORWARD JUMP_BACKWARD JUMP_BACKWARD_NO_INTERRUPT JUMP_ABSOLUTE JUMP "
+        "JUMP_NO_INTERRUPT",
+    ),
+    (_Reader.keyword_names, "KW_NAMES"),
+    (_Reader.call, "CALL CALL_KW CALL_FUNCTION CALL_FUNCTION_KW CALL_METHOD"),
+    (_Reader.call_spread, "CALL_FUNCTION_EX"),
+    (_Reader.copy, "COPY DUP_TOP"),
+    (_Reader.copy_two, "DUP_TOP_TWO"),
+    (_Reader.swap, "SWAP"),
+    (_Reader.rotate, "ROT_TWO ROT_THREE ROT_FOUR ROT_N"),
+    (_Reader.setup, "SETUP_FINALLY SETUP_WITH SETUP_CLEANUP"),
+)
+
+
+def _effects(*rows: tuple[int, int, str]) -> dict[str, tuple[int, int]]:
+    return {name: (pops, pushes) for pops, pushes, names in rows for name in names.split()}
+
+
+# Pops and pushes of instructions that read nothing; -1 - n pops: n more than the argument.
+_EFFECTS = _effects(
+    (
+        0,
+        0,
+        "RESUME NOP CACHE PRECALL COPY_FREE_VARS MAKE_CELL EXTENDED_ARG NOT_TAKEN POP_BLOCK "
+        "DELETE_FAST SETUP_ANNOTATIONS",
+    ),
+    (1, 0, "POP_TOP POP_ITER STORE_NAME GEN_START LIST_APPEND SET_ADD"),
+    (2, 0, "MAP_ADD"),
+    (
+        0,
+        1,
+        "RETURN_GENERATOR LOAD_BUILD_CLASS LOAD_ASSERTION_ERROR LOAD_COMMON_CONSTANT LOAD_LOCALS "
+        "LOAD_CLOSURE GET_LEN",
+    ),
+    (
+        1,
+        1,
+        "UNARY_POSITIVE UNARY_NEGATIVE UNARY_INVERT FORMAT_SIMPLE CONVERT_VALUE YIELD_VALUE "
+        "CALL_INTRINSIC_1",
+    ),
+    (2, 1, "IS_OP FORMAT_WITH_SPEC CALL_INTRINSIC_2 SET_FUNCTION_ATTRIBUTE"),
+    (-1, 1, "BUILD_TUPLE BUILD_LIST BUILD_SET BUILD_STRING BUILD_SLICE"),
+    (-2, 1, "BUILD_CONST_KEY_MAP"),
+)
+
+
+def _with_varying_effects(reader: _Reader, step: dis.Instruction) -> None:
+    """Instructions that pop by what their argument means."""
+    arg = step.arg or 0
+    if step.opname == "BUILD_MAP":
+        reader.pop(2 * arg)
+    elif step.opname == "FORMAT_VALUE":
+        reader.pop(2 if arg & 4 else 1)
+    else:  # MAKE_FUNCTION
+        parts = bin(arg).count("1") if _PY < (3, 13) else 0
+        reader.pop(parts + (2 if _PY < (3, 11) else 1))
+    reader.push(None)
+
+
+_KNOWN |= _table((_with_varying_effects, "BUILD_MAP FORMAT_VALUE MAKE_FUNCTION"))

@@ -1,0 +1,283 @@
+"""Places: where Python keeps a value that a graph was captured for.
+
+A place says in two ways whether it still holds that value: :meth:`Place.holds` asks, and
+:meth:`Place.term` is the same question as a Python expression, of which the guard of a graph makes
+one function (:mod:`~gfxgraph.graph.guard`). Neither runs code of the program.
+"""
+
+from __future__ import annotations
+
+import types
+import weakref
+from collections.abc import Callable
+from typing import Any, ClassVar, TypeAlias
+
+import torch
+
+from . import raw
+from .containers import Container
+
+__all__ = [
+    "Attributes",
+    "Content",
+    "Item",
+    "Length",
+    "Live",
+    "Parts",
+    "Place",
+    "TypeOf",
+    "equal",
+    "weakly",
+]
+
+Bind: TypeAlias = Callable[[object], str]
+"""Gives the name under which an object is known to an expression."""
+
+
+def equal(now: object, before: object) -> bool:
+    """Whether both are plain values that are equal; 0.0 is not -0.0."""
+    if type(now) is not type(before) or not raw.is_scalar(now):
+        return False
+    if type(now) is float:
+        return now == before and str(now) == str(before)
+    return now == before
+
+
+class Place:
+    """One place.
+
+    Attributes:
+        path: how it is reached, for messages.
+        identity: what tells it from other places.
+        where: file and line of the code that read it; ``("", 0)``: not known.
+    """
+
+    where: tuple[str, int] = ("", 0)
+    identity: Any
+
+    def __init__(self, path: str, identity: Any) -> None:
+        self.path, self.identity = path, identity
+
+    def holds(self) -> bool:
+        """Whether it holds what it held."""
+        raise NotImplementedError
+
+    def changes(self) -> list[str]:
+        """Names of what is different."""
+        return [] if self.holds() else [self.path]
+
+    def term(self, bind: Bind) -> str:
+        """An expression that is true while the place holds what it held."""
+        return f"{bind(self.holds)}()"
+
+
+class Item(Place):
+    """The item of a dict, list, class or cell at a plain key; or that there is none."""
+
+    MISSING: ClassVar[Any] = type("_Missing", (), {})()
+
+    def __init__(self, path: str, container: Any, key: Any, value: Any) -> None:
+        super().__init__(path, ("item", id(container), raw.token(key)))
+        self.container, self.key, self.value = container, key, value
+
+    @classmethod
+    def of(cls, path: str, container: Any, key: Any) -> Item:
+        """The place, with the value of now."""
+        place = cls(path, container, key, None)
+        place.value = place.read()
+        return place
+
+    def read(self) -> Any:
+        """What it holds now."""
+        container = self.container
+        try:
+            if type(container) is types.CellType:
+                return container.cell_contents
+            if raw.is_a(container, type):
+                return raw.namespace(container).get(self.key, self.MISSING)
+            if raw.is_a(container, dict):
+                return dict.get(container, self.key, self.MISSING)
+            return list.__getitem__(container, self.key)
+        except (LookupError, ValueError):
+            return self.MISSING
+
+    def holds(self) -> bool:
+        """See :meth:`Place.holds`."""
+        now = self.read()
+        return now is self.value or equal(now, self.value)
+
+    def term(self, bind: Bind) -> str:
+        """See :meth:`Place.term`."""
+        container, value = self.container, self.value
+        key = repr(self.key) if type(self.key) in (str, int) else bind(self.key)
+        if type(container) is types.CellType:
+            if value is self.MISSING:
+                return super().term(bind)
+            read = f"{bind(container)}.cell_contents"
+        else:
+            if raw.is_a(container, type):
+                container = raw.namespace(container)
+            elif type(container) not in (dict, list):
+                get = raw.getter(container)
+                if get is not None:
+                    return super().term(bind)
+            if value is self.MISSING:
+                return f"{key} not in {bind(container)}"
+            read = f"{bind(container)}[{key}]"
+        if raw.is_scalar(value) and value is not None and type(value) is not bool:
+            return f"({read} is {bind(value)} or {bind(equal)}({read}, {bind(value)}))"
+        return f"{read} is {bind(value)}"
+
+
+class Content(Place):
+    """All that a container holds."""
+
+    def __init__(self, path: str, container: Container) -> None:
+        super().__init__(path, ("content", id(container.item)))
+        self._container = container
+
+    @property
+    def held(self) -> raw.Pairs:
+        """What it held."""
+        return self._container.held
+
+    def name(self, key: Any) -> str:
+        """How an item is reached."""
+        return self._container.name(key)
+
+    def holds(self) -> bool:
+        """See :meth:`Place.holds`."""
+        return not self._container.changes()
+
+    def changes(self) -> list[str]:
+        """See :meth:`Place.changes`."""
+        return list(map(self._container.name, self._container.changes()))
+
+
+class Length(Place):
+    """How many items a container holds."""
+
+    def __init__(self, path: str, container: Any) -> None:
+        super().__init__(path, ("length", id(container)))
+        self._container = container
+        self._length, self._own = raw.length(container), _own_length(container)
+
+    def holds(self) -> bool:
+        """See :meth:`Place.holds`."""
+        return _own_length(self._container) == self._own
+
+    def term(self, bind: Bind) -> str:
+        """See :meth:`Place.term`."""
+        if type(self._container) in (dict, list):
+            return f"len({bind(self._container)}) == {self._length}"
+        return super().term(bind)
+
+
+def _own_length(container: Any) -> int:
+    """Without the graphs of methods, which come and go in the attributes of their instance."""
+    length = raw.length(container)
+    if raw.is_a(container, dict):
+        length -= sum(map(Container.is_ours, dict.__iter__(container)))
+    return length
+
+
+def weakly(item: Any) -> Callable[[], Any]:
+    """Gives ``item`` while it lives; what allows no weak references is kept.
+
+    A guard must not keep an object whose graphs it guards.
+    """
+    try:
+        return weakref.ref(item)
+    except TypeError:
+        return lambda: item
+
+
+class TypeOf(Place):
+    """The class of an object."""
+
+    def __init__(self, path: str, item: Any) -> None:
+        super().__init__(path, ("type", id(item)))
+        self._item, self._class = weakly(item), type(item)
+
+    def holds(self) -> bool:
+        """See :meth:`Place.holds`."""
+        return type(self._item()) is self._class
+
+    def term(self, bind: Bind) -> str:
+        """See :meth:`Place.term`."""
+        return f"type({bind(self._item)}()) is {bind(self._class)}"
+
+
+class Parts(Place):
+    """The code and the default arguments of a function."""
+
+    def __init__(self, path: str, function: types.FunctionType) -> None:
+        super().__init__(path, ("parts", id(function)))
+        self._function = function
+        self._code = function.__code__
+        self._defaults, self._keywords = function.__defaults__, function.__kwdefaults__
+
+    def holds(self) -> bool:
+        """See :meth:`Place.holds`."""
+        function = self._function
+        return (
+            function.__code__ is self._code
+            and function.__defaults__ is self._defaults
+            and function.__kwdefaults__ is self._keywords
+        )
+
+    def term(self, bind: Bind) -> str:
+        """See :meth:`Place.term`."""
+        name = bind(self._function)
+        parts = {
+            "__code__": self._code,
+            "__defaults__": self._defaults,
+            "__kwdefaults__": self._keywords,
+        }
+        return " and ".join(f"{name}.{part} is {bind(value)}" for part, value in parts.items())
+
+
+class Live(Place):
+    """What a function in C gives."""
+
+    def __init__(self, path: str, identity: Any, get: Callable[[], Any]) -> None:
+        super().__init__(path, identity)
+        self._get, self.value = get, get()
+
+    def read(self) -> Any:
+        """What it gives now."""
+        return self._get()
+
+    def holds(self) -> bool:
+        """See :meth:`Place.holds`."""
+        now = self._get()
+        return now is self.value or equal(now, self.value)
+
+
+class Attributes(Place):
+    """How a tensor lies in memory: shape, strides, dtype; and whether it requires grad.
+
+    Attributes:
+        tensor: the tensor.
+        is_plain: whether torch's own guards know its kind.
+    """
+
+    def __init__(self, path: str, tensor: torch.Tensor) -> None:
+        super().__init__(path, ("tensor", id(tensor)))
+        self.tensor = tensor
+        self.is_plain = type(tensor) in _PLAIN and tensor.layout is torch.strided
+        self._then = self._now()
+
+    def _now(self) -> Any:
+        tensor = self.tensor
+        with torch._C.DisableTorchFunction():
+            strides = tensor.stride() if tensor.layout is torch.strided else ()
+            kind = tensor.shape, tensor.dtype, tensor.device, tensor.layout, tensor.requires_grad
+            return type(tensor), *kind, strides
+
+    def holds(self) -> bool:
+        """See :meth:`Place.holds`."""
+        return bool(self._now() == self._then)
+
+
+_PLAIN = (torch.Tensor, torch.nn.Parameter)

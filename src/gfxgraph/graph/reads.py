@@ -1,0 +1,1104 @@
+"""What Python state the executed code of a run has read, as places that a guard can watch.
+
+While a run is recorded, each instruction is looked at when it is about to run: which variable,
+attribute, item or content does it read (:mod:`~gfxgraph.graph.bytecode`), and does that belong to
+an object that was there before the run? Then it is a place, and the value that stands in it is
+part of what the graph was captured for. Nothing is asked of an object but by the base classes in
+C, so no code of the program runs (:mod:`~gfxgraph.graph.raw`).
+
+From Python 3.12 on ``sys.monitoring`` tells of instructions, before that ``sys.settrace``, which
+is left alone where a debugger or a coverage tool uses it.
+"""
+
+from __future__ import annotations
+
+import contextvars
+import functools
+import gc
+import inspect
+import logging
+import operator
+import sys
+import threading
+import types
+import weakref
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+
+from ..errors import one_line
+from ..interpose.dynamo import opaque
+from ..interpose.source import CLOSED
+from ..stats import log
+from . import bytecode, raw
+from .containers import Container
+from .guard import REGISTRIES
+from .locks import no_garbage_collection
+from .places import Attributes, Content, Item, Length, Live, Parts, Place, TypeOf, weakly
+from .saved_state import is_stateful, kind_of
+
+__all__ = ["Reads"]
+
+_OURS = __name__.partition(".")[0]
+_MISSING = Item.MISSING
+_UNKNOWN: Any = type("_Unknown", (), {})()
+# Nothing stands behind such values.
+_LEAVES = (int, float, complex, str, bytes, type(None), range, slice, type(Ellipsis))
+_TORCH_LEAVES = (torch.dtype, torch.device, torch.Size, torch.layout, torch.memory_format)
+# Of torch only the code of modules reads what is the program's own.
+_OPEN_IN_TORCH = ("torch.nn.modules", "torch.nn.utils", "torch.nn.parameter", "torch.distributions")
+# What no function's result depends on, or what is listened to elsewhere.
+_QUIET = frozenset(
+    [
+        "abc",
+        "ast",
+        "atexit",
+        "dis",
+        "gc",
+        "importlib",
+        "inspect",
+        "io",
+        "linecache",
+        "logging",
+        "re",
+        "sre_compile",
+        "sre_parse",
+        "tokenize",
+        "traceback",
+        "types",
+        "typing",
+        "typing_extensions",
+        "warnings",
+        "threading",
+    ]
+)
+# What of ours looks on while a function runs.
+_WATCHING = tuple(
+    f"{_OURS}.{room}."
+    for room in ("record", "interpose", "device", "simulate", "compiling", "graph")
+)
+_MAX_ITEMS = 4096
+_MAX_NESTED = 3
+
+_MODULE = torch.nn.Module
+_HOOKS = ("_forward_hooks", "_forward_pre_hooks")
+
+
+def _codes_of_module(*names: str) -> frozenset[types.CodeType]:
+    found = (raw.namespace(_MODULE).get(name) for name in names)
+    return frozenset(f.__code__ for f in found if type(f) is types.FunctionType)
+
+
+_CALL_OF_MODULE = _codes_of_module("_wrapped_call_impl")
+# By name: torch's own part in a call of a module, and what is called whenever an object goes.
+_QUIET_CODES = _codes_of_module("__init__", "_call_impl", "__setattr__", "__delattr__") | frozenset(
+    part.__code__
+    for member in vars(weakref.finalize).values()
+    for part in (member, getattr(member, "fget", None), getattr(member, "fset", None))
+    if type(part) is types.FunctionType
+)
+_GETATTR_OF_MODULE = _codes_of_module("__getattr__")
+
+
+class Reads:
+    """The places that the recorded run has read.
+
+    Args:
+        roots: name -> object: the function, and objects among its arguments.
+        fresh: what belongs to the run although it was made before: its static inputs.
+
+    Attributes:
+        places: by what they are a place of.
+        no_hooks: hooks of modules that had none, which torch counts.
+        failed: why not all was seen; ``""``: it was.
+    """
+
+    def __init__(self, roots: dict[str, object], fresh: Sequence[object] = ()) -> None:
+        self.places: dict[Any, Place] = {}
+        self.no_hooks: dict[int, Container] = {}
+        self.failed = ""
+        self._fresh = set(map(id, fresh))
+        self._known: dict[int, tuple[Any, str]] = {}
+        self._functions: dict[types.CodeType, list[types.FunctionType]] = {}
+        self._types: dict[tuple[type, str], Any] = {}
+        self._old: set[int] = set()
+        self._frames: dict[int, _Frame] = {}
+        self._now: _Frame | None = None
+        self.roots = roots
+
+    @contextmanager
+    def recording(self) -> Iterator[None]:
+        """See what this thread reads inside."""
+        for name, root in self.roots.items():
+            self._know(root, name)
+        try:
+            # Callbacks of a collection are not what the function does.
+            with no_garbage_collection():
+                gc.collect(0)  # what is in the youngest generation from now on is the run's own
+                self._old = set(map(id, gc.get_objects()))
+                with _listening(self):
+                    yield
+        finally:
+            # Nothing of the run's own is to live on.
+            self._old = set()
+            for part in (self._frames, self._known, self._functions, self._types):
+                part.clear()
+            self._now = None
+
+    def settle(self) -> None:
+        """Forget what looked on: its replacements are gone, and what was there before is back."""
+        for key, place in self.places.items():
+            if isinstance(place, Item) and _is_ours(place.value):
+                self.places[key] = Item.of(place.path, place.container, place.key)
+
+    def changes(self) -> list[str]:
+        """Names of places that hold something else by now."""
+        return [name for place in self.places.values() for name in place.changes()]
+
+    # Frames.
+
+    def enter(self, frame: types.FrameType) -> bool:
+        """``frame`` begins to run; gives whether its instructions matter."""
+        code = frame.f_code
+        if not code.co_flags & inspect.CO_OPTIMIZED and id(frame.f_back) not in self._frames:
+            return False  # the body of a module; that of a class and what eval() runs matter
+        if code in _QUIET_CODES or _is_for_us(frame):
+            return False
+        try:
+            if code in _CALL_OF_MODULE:
+                self._call_of_module(frame.f_locals["self"])
+                return False
+            if code in _GETATTR_OF_MODULE:
+                variables = frame.f_locals
+                self._attribute(variables["self"], variables["name"])
+                return False
+            self._frames[id(frame)] = _Frame(frame)
+            self._begin(frame)
+        except Exception as error:
+            self._fail(error)
+        return True
+
+    def sees(self, frame: types.FrameType | None) -> bool:
+        """Whether the instructions of ``frame`` are looked at."""
+        known = self._frames.get(id(frame))
+        return known is not None and known.frame is frame
+
+    def instruction(self, frame: types.FrameType, offset: int) -> None:
+        """The instruction at ``offset`` is about to run."""
+        known = self._frames.get(id(frame))
+        if known is None or known.frame is not frame:
+            return
+        step = known.steps.get(offset)
+        if step is None:
+            return
+        try:
+            self._now = known
+            value = _STEPS[step[0]](self, known, *step[1:])
+            if value is _UNKNOWN:
+                known.made.pop(offset, None)
+            else:
+                known.made[offset] = value
+        except Exception as error:
+            self._fail(error)
+
+    def leave(self, frame: types.FrameType, value: object) -> None:
+        """``frame`` returns or yields ``value``."""
+        self._frames.pop(id(frame), None)
+        caller = frame.f_back
+        if value is None:
+            return
+        known = None if caller is None else self._frames.get(id(caller))
+        if known is None or known.frame is not caller:
+            self._content(value, "the result", _MAX_NESTED)
+            return
+        offset = known.starts.get(known.frame.f_lasti)
+        step = None if offset is None else known.steps.get(offset)
+        if (
+            step is not None
+            and offset is not None
+            and step[0] in ("call", "spread", "attribute", "item")
+        ):
+            known.made[offset] = value
+
+    def _fail(self, error: Exception) -> None:
+        if not self.failed:
+            self.failed = one_line(error)
+            log(logging.WARNING, "reads_not_seen", because=self.failed)
+
+    def _begin(self, frame: types.FrameType) -> None:
+        code = frame.f_code
+        if code.co_argcount and code not in self._functions:
+            # Who is called through C, as operators and `for` do, is found in its class.
+            first = frame.f_locals.get(code.co_varnames[0])
+            self._lookup(type(first), code.co_name)
+        for function in self._functions.get(code, ()):
+            self._place_of_parts(function)
+            for part in (function.__defaults__, function.__kwdefaults__):
+                if part:
+                    self._content(part, self._path(function), 1)
+
+    def _place_of_parts(self, function: types.FunctionType) -> None:
+        self._place(("parts", id(function)), lambda: Parts(self._path(function), function))
+
+    # Knowing: an object is state if a place led to it, or if it was there before the run.
+
+    def _know(self, value: Any, path: str) -> Any:
+        if raw.is_a(value, *_LEAVES, *_TORCH_LEAVES) or id(value) in self._known:
+            return value
+        if id(value) in self._fresh:
+            return value
+        if _package(type(value)) == _OURS:
+            # It changes with every call; what matters is the function inside.
+            self._know((raw.attributes(value) or {}).get("__wrapped__"), path)
+            return value
+        self._known[id(value)] = value, path
+        kind = type(value)
+        if raw.is_a(value, torch.Tensor):
+            self.places[("tensor", id(value))] = Attributes(path, value)
+        elif kind is types.FunctionType:
+            self._functions.setdefault(value.__code__, []).append(value)
+            self._know(value.__dict__.get("__wrapped__"), path)
+        elif kind is types.MethodType:
+            self._know(value.__func__, path)
+            self._know(value.__self__, path)
+        elif kind is staticmethod or kind is classmethod:
+            self._know(value.__func__, path)
+        elif kind is property:
+            for part in (value.fget, value.fset, value.fdel):
+                self._know(part, path)
+        elif kind is functools.cached_property:
+            self._know(value.func, path)
+        elif kind is functools._lru_cache_wrapper:
+            self._know(value.__wrapped__, path)
+        elif raw.is_a(value, functools.partial):
+            own = raw.namespace(functools.partial)
+            for part in ("func", "args", "keywords"):
+                found = own[part].__get__(value)
+                self._know(found, path)
+                self._content(found, path, 1)
+        elif raw.is_a(value, tuple, frozenset):
+            base: Any = tuple if raw.is_a(value, tuple) else frozenset
+            if base.__len__(value) <= _MAX_ITEMS:
+                for n, item in enumerate(base.__iter__(value)):
+                    self._know(item, f"{path}[{n}]")
+        return value
+
+    def _is_state(self, item: Any) -> bool:
+        if id(item) in self._known:
+            return True
+        if _package(type(item)) == _OURS:  # it looks on
+            return False
+        if id(item) in self._old and id(item) not in self._fresh and not _is_young(item):
+            self._know(item, raw.name_of(item if raw.is_a(item, type) else type(item)))
+            return id(item) in self._known
+        return False
+
+    def _path(self, item: Any) -> str:
+        found = self._known.get(id(item))
+        return found[1] if found is not None else raw.name_of(type(item))
+
+    def _place(self, key: Any, make: Callable[[], Place]) -> Place:
+        place = self.places.get(key)
+        if place is None:
+            place = self.places[key] = make()
+            if self._now is not None:
+                place.where = self._now.where()
+        return place
+
+    def _read(self, container: Any, key: Any, path: str) -> Any:
+        """The value at ``key``, which is a place from now on."""
+        if not raw.is_scalar(key):
+            self._content(container, self._path(container), 0)
+            return _UNKNOWN
+        place = self._place(
+            ("item", id(container), raw.token(key)), lambda: Item.of(path, container, key)
+        )
+        value = place.read()  # type: ignore[attr-defined]
+        return value if value is _MISSING else self._know(value, path)
+
+    def _content(self, item: Any, path: str, depth: int) -> None:
+        """All that ``item`` holds was read, if it is a container; and what is in there."""
+        if raw.is_a(item, tuple, frozenset):
+            base: Any = tuple if raw.is_a(item, tuple) else frozenset
+            inner = list(base.__iter__(item)) if base.__len__(item) <= _MAX_ITEMS else []
+        elif type(item) is types.MappingProxyType:
+            (mapping,) = gc.get_referents(item)
+            if self._is_state(item):
+                self._know(mapping, self._path(item))
+            self._content(mapping, path, depth)
+            return
+        elif raw.is_a(item, dict, list, deque, set):
+            if raw.length(item) > _MAX_ITEMS:
+                self._content_of_state(item, path, by_length=True)
+                return
+            self._content_of_state(item, path)
+            inner = [value for _, value in raw.contents(item)]
+        else:
+            kind = kind_of(item) if is_stateful(item) else None
+            # Generators are advanced by replays, or not at all.
+            if kind is not None and not kind.draws and self._is_state(item):
+                self._live(("buffer", id(item)), lambda: kind.read(item), self._path(item))
+            return
+        if depth:
+            for value in inner:
+                self._content(value, path, depth - 1)
+
+    def _content_of_state(self, item: Any, path: str, by_length: bool = False) -> None:
+        if not self._is_state(item):
+            return
+        path = self._path(item)
+        if by_length:
+            self._place(("length", id(item)), lambda: Length(path, item))
+            return
+        place = self._place(("content", id(item)), lambda: Content(path, Container(path, item)))
+        for key, value in place.held:  # type: ignore[attr-defined]
+            self._know(value, place.name(key))  # type: ignore[attr-defined]
+
+    # Static lookups.
+
+    def _lookup(self, cls: type, name: str) -> Any:
+        """What stands in a class or its bases; each class that was asked is a place."""
+        known = self._types.get((cls, name), _UNKNOWN)
+        if known is not _UNKNOWN:
+            return known
+        found: Any = _MISSING
+        for base in raw.mro(cls):
+            space = raw.namespace(base)
+            if not raw.is_mutable(base):
+                found = space.get(name, _MISSING)
+            elif _package(base) in CLOSED and name not in space:
+                continue  # nobody adds to the classes of torch
+            else:
+                path = f"{raw.name_of(base)}.{name}"
+                found = self._read(base, name, path)
+            if found is not _MISSING:
+                break
+        self._types[cls, name] = found
+        return found
+
+    def _attribute(self, item: Any, name: str, generic: bool = False) -> Any:
+        """The value of an attribute, found without running any code of the program."""
+        if type(item) is _Super:
+            return self._attribute_of_super(item, name)
+        if raw.is_a(item, types.ModuleType):
+            return self._attribute_of_space(item, name)
+        if raw.is_a(item, type):
+            return self._attribute_of_class(item, name)
+        cls = type(item)
+        is_state = self._is_state(item)
+        path = f"{self._path(item)}.{name}"
+        if cls is types.FunctionType or cls is types.MethodType:
+            return self._attribute_of_function(item, name, path)
+        overridden = self._lookup(cls, "__getattribute__")
+        if type(overridden) is types.FunctionType and not generic:
+            return _UNKNOWN
+        if is_state and raw.is_mutable(cls):
+            self._place(("type", id(item)), lambda: TypeOf(f"{self._path(item)}.__class__", item))
+        if raw.is_a(item, threading.local):
+            if name not in (raw.attributes(item) or {}):
+                self._live(("local", id(item), name), lambda: _get_local(item, name), path)
+                return _bound(self._lookup(cls, name), item, cls)
+            return self._live(("local", id(item), name), lambda: _get_local(item, name), path)
+        found = self._lookup(cls, name)
+        kind = type(found)
+        if kind is types.MemberDescriptorType:
+            owner = weakly(item)
+
+            def get() -> Any:
+                try:
+                    return found.__get__(owner())
+                except (AttributeError, TypeError):  # not set; or its object is gone
+                    return _MISSING
+
+            return self._live(("slot", id(item), name), get, path) if is_state else get()
+        if kind is types.GetSetDescriptorType:
+            return self._getset(item, found, name, path, is_state)
+        if found is not _MISSING and _sets(kind):
+            return _UNKNOWN  # a property: its code is seen when it runs
+        own = raw.attributes(item)
+        if own is not None:
+            if is_state and raw.is_a(item, _MODULE) and name not in own:
+                # One question for all that a module lacks; mostly these are its children.
+                self._place(("length", id(own)), lambda: Length(self._path(item), own))
+            value = self._in_space(own, name, path, is_state)
+            if value is not _MISSING:
+                return value
+        if found is not _MISSING:
+            return _bound(found, item, cls)
+        if raw.is_a(item, _MODULE) and own is not None:
+            held: list[Any] = [own.get(registry) for registry in REGISTRIES]
+            registries = [registry for registry in held if raw.is_a(registry, dict)]
+            for registry in registries:
+                if dict.__contains__(registry, name):
+                    return self._in_space(registry, name, path, is_state)
+            for registry in registries if is_state else ():
+                self._read(registry, name, path)
+        self._lookup(cls, "__getattr__")
+        return _UNKNOWN
+
+    def _in_space(self, space: dict[str, Any], name: str, path: str, is_state: bool) -> Any:
+        if not is_state:
+            return dict.get(space, name, _MISSING)
+        if ("length", id(space)) in self.places and name not in space:
+            return _MISSING
+        return self._read(space, name, path)
+
+    def _attribute_of_super(self, item: _Super, name: str) -> Any:
+        cls = item.of if raw.is_a(item.of, type) else type(item.of)
+        bases = list(raw.mro(cls))
+        if item.after not in bases:
+            return _UNKNOWN
+        for base in bases[bases.index(item.after) + 1 :]:
+            space = raw.namespace(base)
+            if raw.is_mutable(base) and not (_package(base) in CLOSED and name not in space):
+                value = self._read(base, name, f"{raw.name_of(base)}.{name}")
+            else:
+                value = space.get(name, _MISSING)
+            if value is not _MISSING:
+                return _bound(value, item.of, cls)
+        return _UNKNOWN
+
+    def _attribute_of_space(self, module: types.ModuleType, name: str) -> Any:
+        if name == "__dict__":
+            return self._know(module.__dict__, _name_of_module(module))
+        value = self._read(module.__dict__, name, f"{_name_of_module(module)}.{name}")
+        if value is _MISSING:
+            value = self._lookup(type(module), name)
+            return _UNKNOWN if value is _MISSING else _bound(value, module, type(module))
+        return value
+
+    def _attribute_of_class(self, cls: Any, name: str) -> Any:
+        if name == "__dict__":
+            return raw.namespace(cls)
+        if name in ("__name__", "__qualname__", "__module__", "__mro__", "__bases__"):
+            return _UNKNOWN
+        found = self._lookup(cls, name)
+        if found is not _MISSING:
+            return _bound(found, None, cls)
+        found = self._lookup(type(cls), name)
+        return _UNKNOWN if found is _MISSING else _bound(found, cls, type(cls))
+
+    def _attribute_of_function(self, item: Any, name: str, path: str) -> Any:
+        if type(item) is types.MethodType:
+            if name in ("__func__", "__self__"):
+                return getattr(item, name)
+            item = item.__func__
+        if type(item) is not types.FunctionType:
+            return _UNKNOWN
+        if name in ("__defaults__", "__kwdefaults__", "__code__", "__closure__", "__globals__"):
+            if self._is_state(item):
+                self._place(("parts", id(item)), lambda: Parts(path, item))
+            return getattr(item, name)
+        if self._is_state(item):
+            return self._or_unknown(self._read(item.__dict__, name, path))
+        return item.__dict__.get(name, _UNKNOWN)
+
+    def _getset(self, item: Any, found: Any, name: str, path: str, is_state: bool) -> Any:
+        if name == "__dict__":
+            own = raw.attributes(item)
+            return (
+                _UNKNOWN
+                if own is None
+                else (self._know(own, self._path(item)) if is_state else own)
+            )
+        if name == "__class__":
+            return type(item)
+        if raw.is_a(item, torch.Tensor):
+            if name == "grad" and is_state:
+                return self._live(("grad", id(item)), lambda: found.__get__(item), path)
+            return _UNKNOWN
+        return _UNKNOWN
+
+    def _live(self, key: Any, get: Callable[[], Any], path: str) -> Any:
+        """What a function in C gives, asked again by the guard."""
+        place = self._place(key, lambda: Live(path, key, get))
+        value = place.read()  # type: ignore[attr-defined]
+        return value if value is _MISSING else self._know(value, path)
+
+    @staticmethod
+    def _or_unknown(value: Any) -> Any:
+        return _UNKNOWN if value is _MISSING else value
+
+    def _call_of_module(self, module: Any) -> None:
+        """What torch's own code reads when it calls a module."""
+        if not self._is_state(module):
+            return
+        path = self._path(module)
+        self._attribute(module, "forward")
+        self._attribute(module, "_compiled_call_impl")
+        own = raw.attributes(module) or {}
+        for hooks in _HOOKS:
+            held = own.get(hooks)
+            if raw.is_a(held, dict):
+                self._know(held, f"{path}.{hooks}")
+                if held:
+                    self._content(held, f"{path}.{hooks}", 0)
+                else:
+                    self.no_hooks[id(held)] = Container(f"{path}.{hooks}", held, None, "hooks")
+
+    # Steps: what an instruction reads, and the value that it makes.
+
+    def _value(self, frame: _Frame, operand: bytecode.Operand) -> Any:
+        if operand is None:
+            return _UNKNOWN
+        kind, what = operand
+        if kind == "local":
+            return frame.locals.get(what, _UNKNOWN)
+        if kind == "const":
+            return what
+        if kind == "made":
+            return frame.made.get(what, _UNKNOWN)
+        if kind == "super":
+            return frame.super()
+        return _UNKNOWN
+
+    def _global(self, frame: _Frame, name: str) -> Any:
+        space = frame.frame.f_globals
+        if not frame.frame.f_code.co_flags & inspect.CO_OPTIMIZED:
+            own = frame.locals
+            if own is not space and name in own:
+                return own[name]
+        value = self._read(space, name, name)
+        if value is _MISSING:
+            value = self._read(frame.frame.f_builtins, name, name)
+        return self._or_unknown(value)
+
+    def _cell(self, frame: _Frame, name: str) -> Any:
+        value = frame.locals.get(name, _UNKNOWN)
+        code = frame.frame.f_code
+        if name in code.co_freevars:
+            for function in self._functions.get(code, ()):
+                cell = (function.__closure__ or ())[function.__code__.co_freevars.index(name)]
+                if cell_value(cell) is value:
+                    self._read(cell, 0, name)
+        return value
+
+    def _attribute_step(self, frame: _Frame, base: bytecode.Operand, name: str) -> Any:
+        item = self._value(frame, base)
+        if item is _UNKNOWN:
+            return _UNKNOWN
+        return self._attribute(item, name)
+
+    def _item(self, frame: _Frame, base: bytecode.Operand, key: bytecode.Operand) -> Any:
+        item, at = self._value(frame, base), self._value(frame, key)
+        if item is _UNKNOWN:
+            return _UNKNOWN
+        return self._item_of(item, at)
+
+    def _item_of(self, item: Any, at: Any) -> Any:
+        kind = type(item)
+        if kind is tuple:
+            return tuple.__getitem__(item, at) if _is_index(at, len(item)) else _UNKNOWN
+        if kind is types.MappingProxyType:
+            (inner,) = gc.get_referents(item)
+            if self._is_state(item):
+                self._know(inner, self._path(item))
+            return self._item_of(inner, at)
+        if not raw.is_a(item, dict, list, deque):
+            self._content(item, self._path(item), 0)
+            return _UNKNOWN
+        if at is _UNKNOWN or not raw.is_scalar(at):
+            self._content(item, self._path(item), 1)
+            return _UNKNOWN
+        if raw.is_a(item, dict):
+            if not self._is_state(item):
+                return self._or_unknown(dict.get(item, at, _MISSING))
+            return self._or_unknown(
+                self._read(item, at, f"{self._path(item)}[{raw.written_as(at)}]")
+            )
+        if not _is_index(at, raw.length(item)):
+            return _UNKNOWN
+        if raw.is_a(item, deque) or not self._is_state(item):
+            self._content(item, self._path(item), 0)
+            base: Any = deque if raw.is_a(item, deque) else list
+            return base.__getitem__(item, at)
+        if at < 0:
+            self._place(("length", id(item)), lambda: Length(self._path(item), item))
+            at += raw.length(item)
+        return self._or_unknown(self._read(item, at, f"{self._path(item)}[{at}]"))
+
+    def _contains(self, frame: _Frame, base: bytecode.Operand, key: bytecode.Operand) -> Any:
+        item, at = self._value(frame, base), self._value(frame, key)
+        if raw.is_a(item, dict) and at is not _UNKNOWN and raw.is_scalar(at):
+            if self._is_state(item):
+                self._read(item, at, f"{self._path(item)}[{raw.written_as(at)}]")
+        elif item is not _UNKNOWN:
+            self._content(item, self._path(item), 0)
+        return _UNKNOWN
+
+    def _content_step(self, frame: _Frame, *bases: bytecode.Operand) -> Any:
+        for base in bases:
+            item = self._value(frame, base)
+            if item is not _UNKNOWN:
+                self._content(item, self._path(item), 1)
+        return _UNKNOWN
+
+    def _length(self, frame: _Frame, base: bytecode.Operand) -> Any:
+        item = self._value(frame, base)
+        if item is not _UNKNOWN and raw.is_a(item, dict, list, deque, set) and self._is_state(item):
+            self._place(("length", id(item)), lambda: Length(self._path(item), item))
+        return _UNKNOWN
+
+    def _import(self, frame: _Frame, name: str) -> Any:
+        module = sys.modules.get(name, _UNKNOWN)
+        return module if module is _UNKNOWN else self._know(module, name)
+
+    def _spread(
+        self,
+        frame: _Frame,
+        fn: bytecode.Operand,
+        args: bytecode.Operand,
+        keywords: bytecode.Operand,
+    ) -> Any:
+        given = [self._value(frame, operand) for operand in (args, keywords)]
+        for item in given:
+            if item is not _UNKNOWN:
+                self._content(item, self._path(item), 1)
+        function = self._value(frame, fn)
+        frame.used(fn, args, keywords)
+        args_given = given[0] if type(given[0]) in (tuple, list) else ()
+        return self._called(
+            frame, function, list(args_given), has_keywords=given[1] is not _UNKNOWN
+        )
+
+    def _call(
+        self,
+        frame: _Frame,
+        fn: bytecode.Operand,
+        args: tuple[bytecode.Operand, ...],
+        names: tuple[str, ...],
+    ) -> Any:
+        function = self._value(frame, fn)
+        given = [self._value(frame, operand) for operand in args]
+        frame.used(fn, *args)
+        positional = given[: len(given) - len(names)]
+        return self._called(frame, function, positional, bool(names), given)
+
+    def _called(
+        self,
+        frame: _Frame,
+        function: Any,
+        positional: list[Any],
+        has_keywords: bool,
+        given: Sequence[Any] = (),
+    ) -> Any:
+        if function is _UNKNOWN:
+            for item in given:
+                if item is not _UNKNOWN:
+                    self._content(item, self._path(item), 1)
+            return _UNKNOWN
+        kind = type(function)
+        if kind is types.FunctionType:
+            self._run_by_name(function, given)
+            return _UNKNOWN
+        if kind is types.MethodType and type(function.__func__) is types.FunctionType:
+            self._run_by_name(function.__func__, given)
+            return _UNKNOWN
+        if id(function) in _GETTERS:
+            return self._live(("getter", id(function)), function, f"{function.__name__}()")
+        known = _DOORS.get(id(function)) if not has_keywords else None
+        if known is not None:
+            return known(self, frame, positional)
+        owner: Any = getattr(function, "__self__", None) if kind in _C_FUNCTIONS else None
+        if owner is not None and raw.is_a(owner, dict, list, deque, set):
+            return self._method_of_container(owner, function.__name__, positional)
+        if raw.is_a(owner, contextvars.ContextVar) and function.__name__ == "get":
+            return self._live(
+                ("variable", id(owner)), lambda: owner.get(_MISSING), self._path(owner)
+            )
+        if (
+            kind is types.MethodWrapperType
+            and function.__name__
+            in (
+                "__getattribute__",
+                "__setattr__",
+                "__delattr__",
+            )
+            and positional
+            and type(positional[0]) is str
+        ):
+            value = self._attribute(owner, positional[0], generic=True)
+            return value if function.__name__ == "__getattribute__" else _UNKNOWN
+        if raw.is_a(function, weakref.ref):
+            return self._live(("weak", id(function)), function, self._path(function))
+        if raw.is_a(function, operator.attrgetter, operator.itemgetter):
+            if positional and positional[0] is not _UNKNOWN and self._is_state(positional[0]):
+                self._getter(function, positional[0])
+            return _UNKNOWN
+        for item in (*given, *positional) if kind in _C_FUNCTIONS or kind is type else ():
+            if item is not _UNKNOWN:
+                self._content(item, self._path(item), 1)
+        return _UNKNOWN
+
+    def _run_by_name(self, function: types.FunctionType, given: Sequence[Any]) -> None:
+        """A function in Python is about to be called; the code of some is not looked at."""
+        if _is_closed(str(function.__globals__.get("__name__", ""))):
+            for item in given:
+                if item is not _UNKNOWN:
+                    self._content(item, self._path(item), _MAX_NESTED)
+
+    def _method_of_container(self, owner: Any, name: str, positional: list[Any]) -> Any:
+        if not self._is_state(owner):
+            if (
+                name == "get"
+                and positional
+                and raw.is_scalar(positional[0])
+                and raw.is_a(owner, dict)
+            ):
+                return self._or_unknown(dict.get(owner, positional[0], _MISSING))
+            return _UNKNOWN
+        by_key = ("get", "__getitem__", "setdefault", "pop", "__contains__")
+        if (
+            raw.is_a(owner, dict)
+            and name in by_key
+            and positional
+            and positional[0] is not _UNKNOWN
+        ):
+            value = self._item_of(owner, positional[0])
+            if value is _UNKNOWN and name == "get":
+                return positional[1] if len(positional) > 1 else _UNKNOWN
+            return value if name != "__contains__" else _UNKNOWN
+        self._content(owner, self._path(owner), 1)
+        return _UNKNOWN
+
+    def _getter(self, function: Any, item: Any) -> None:
+        """What ``operator.attrgetter`` and ``itemgetter`` read: their names are in their repr."""
+        names = function.__reduce__()[1]
+        for name in names:
+            value = item
+            if raw.is_a(function, operator.attrgetter):
+                for part in name.split("."):
+                    value = self._attribute(value, part) if value is not _UNKNOWN else value
+            else:
+                self._item_of(item, name)
+
+    # C functions that read by name.
+
+    def _getattr(self, frame: _Frame, args: list[Any]) -> Any:
+        if len(args) < 2 or args[0] is _UNKNOWN or type(args[1]) is not str:
+            return _UNKNOWN
+        return self._attribute(args[0], args[1])
+
+    def _hasattr(self, frame: _Frame, args: list[Any]) -> Any:
+        self._getattr(frame, args)
+        return _UNKNOWN
+
+    def _generic_getattr(self, frame: _Frame, args: list[Any]) -> Any:
+        if len(args) < 2 or args[0] is _UNKNOWN or type(args[1]) is not str:
+            return _UNKNOWN
+        return self._attribute(args[0], args[1], generic=True)
+
+    def _vars(self, frame: _Frame, args: list[Any]) -> Any:
+        if not args or args[0] is _UNKNOWN:
+            return _UNKNOWN
+        if raw.is_a(args[0], types.ModuleType):
+            return self._attribute_of_space(args[0], "__dict__")
+        own = raw.attributes(args[0])
+        if own is None:
+            return _UNKNOWN
+        return self._know(own, self._path(args[0])) if self._is_state(args[0]) else own
+
+    def _type(self, frame: _Frame, args: list[Any]) -> Any:
+        if len(args) != 1 or args[0] is _UNKNOWN:
+            return _UNKNOWN
+        self._isinstance(frame, args)
+        return type(args[0])
+
+    def _isinstance(self, frame: _Frame, args: list[Any]) -> Any:
+        item = args[0] if args else _UNKNOWN
+        if item is not _UNKNOWN and raw.is_mutable(type(item)) and self._is_state(item):
+            self._place(("type", id(item)), lambda: TypeOf(f"{self._path(item)}.__class__", item))
+        return _UNKNOWN
+
+    def _len(self, frame: _Frame, args: list[Any]) -> Any:
+        item = args[0] if args else _UNKNOWN
+        if item is not _UNKNOWN and raw.is_a(item, dict, list, deque, set) and self._is_state(item):
+            self._place(("length", id(item)), lambda: Length(self._path(item), item))
+        return _UNKNOWN
+
+    def _super(self, frame: _Frame, args: list[Any]) -> Any:
+        if not args:
+            return frame.super()
+        if len(args) == 2 and raw.is_a(args[0], type) and args[1] is not _UNKNOWN:
+            return _Super(args[0], args[1])
+        return _UNKNOWN
+
+    def _globals(self, frame: _Frame, args: list[Any]) -> Any:
+        return self._know(frame.frame.f_globals, "globals()")
+
+
+_GETTERS = frozenset(map(id, (sys.getrecursionlimit, sys.getswitchinterval)))
+
+
+class _Super:
+    """What ``super()`` gives: attributes of ``of`` that are found after the class ``after``."""
+
+    def __init__(self, after: Any, of: Any) -> None:
+        self.after, self.of = after, of
+
+
+class _Frame:
+    """A frame that is looked at."""
+
+    __slots__ = ("frame", "made", "starts", "steps")
+
+    def __init__(self, frame: types.FrameType) -> None:
+        self.frame = frame
+        self.steps, self.starts = bytecode.read(frame.f_code)
+        #: Offset -> what the instruction there has made last.
+        self.made: dict[int, Any] = {}
+
+    @property
+    def locals(self) -> Any:
+        return self.frame.f_locals
+
+    def used(self, *operands: bytecode.Operand) -> None:
+        """Nothing of ours is to hold what a call takes: who else does is asked elsewhere."""
+        for operand in operands:
+            if operand is not None and operand[0] == "made":
+                self.made.pop(operand[1], None)
+
+    def where(self) -> tuple[str, int]:
+        return self.frame.f_code.co_filename, self.frame.f_lineno or 0
+
+    def super(self) -> Any:
+        variables, code = self.locals, self.frame.f_code
+        first = variables.get(code.co_varnames[0], _UNKNOWN) if code.co_argcount else _UNKNOWN
+        cls = variables.get("__class__", _UNKNOWN)
+        return _UNKNOWN if first is _UNKNOWN or cls is _UNKNOWN else _Super(cls, first)
+
+
+_C_FUNCTIONS = (
+    types.BuiltinFunctionType,
+    types.MethodDescriptorType,
+    types.ClassMethodDescriptorType,
+    types.WrapperDescriptorType,
+    types.MethodWrapperType,
+)
+_DOORS: dict[int, Callable[..., Any]] = {
+    id(getattr): Reads._getattr,
+    id(hasattr): Reads._hasattr,
+    id(setattr): Reads._hasattr,
+    id(delattr): Reads._hasattr,
+    id(vars): Reads._vars,
+    id(type): Reads._type,
+    id(isinstance): Reads._isinstance,
+    id(len): Reads._len,
+    id(super): Reads._super,
+    id(globals): Reads._globals,
+    id(object.__getattribute__): Reads._generic_getattr,
+}
+_STEPS: dict[str, Callable[..., Any]] = {
+    "global": Reads._global,
+    "cell": Reads._cell,
+    "attribute": Reads._attribute_step,
+    "item": Reads._item,
+    "contains": Reads._contains,
+    "content": Reads._content_step,
+    "length": Reads._length,
+    "call": Reads._call,
+    "spread": Reads._spread,
+    "import": Reads._import,
+}
+
+
+def _is_ours(value: Any) -> bool:
+    if type(value) is types.FunctionType:
+        return str(value.__globals__.get("__name__", "")).startswith(f"{_OURS}.")
+    return _package(type(value)) == _OURS
+
+
+def _is_young(item: object) -> bool:
+    """Whether ``item`` was made since the last collection; another one may have had its place."""
+    return any(young is item for young in gc.get_objects(generation=0))
+
+
+def cell_value(cell: types.CellType) -> Any:
+    """What a variable holds; a mark of ours where it is not bound."""
+    try:
+        return cell.cell_contents
+    except ValueError:
+        return _MISSING
+
+
+def _get_local(item: threading.local, name: str) -> Any:
+    own = raw.attributes(item)
+    return _MISSING if own is None else own.get(name, _MISSING)
+
+
+def _sets(kind: type) -> bool:
+    return any("__set__" in raw.namespace(base) for base in raw.mro(kind))
+
+
+def _bound(found: Any, item: Any, cls: type) -> Any:
+    """What an attribute lookup makes of ``found``, which stands in a class."""
+    kind = type(found)
+    if kind is types.FunctionType:
+        return found if item is None else types.MethodType(found, item)
+    if kind is staticmethod:
+        return found.__func__
+    if kind is classmethod:
+        inner = found.__func__
+        return types.MethodType(inner, cls) if type(inner) is types.FunctionType else _UNKNOWN
+    if kind in (types.MethodDescriptorType, types.WrapperDescriptorType):
+        try:
+            return found if item is None else found.__get__(item)
+        except TypeError:
+            return _UNKNOWN
+    if kind is types.BuiltinFunctionType:
+        return found
+    if any("__get__" in raw.namespace(base) for base in raw.mro(kind)):
+        return _UNKNOWN
+    return found
+
+
+def _is_index(at: Any, length: int) -> bool:
+    return type(at) is int and -length <= at < length
+
+
+def _package(cls: type) -> str:
+    return raw.module_of(cls).partition(".")[0]
+
+
+def _name_of_module(module: types.ModuleType) -> str:
+    name = module.__dict__.get("__name__")
+    return name if type(name) is str else "a module"
+
+
+@functools.lru_cache(maxsize=4096)
+def _is_closed(name: str) -> bool:
+    """Whether the code of a module is not looked at."""
+    package = name.partition(".")[0]
+    if package == "torch":
+        return not name.startswith(_OPEN_IN_TORCH)
+    return package in ("numpy", "triton", _OURS) or package in _QUIET
+
+
+@functools.lru_cache(maxsize=4096)
+def _watches(name: str) -> bool:
+    """Whether a module of ours looks on while the function runs."""
+    return name.startswith(_WATCHING)
+
+
+def _is_for_us(frame: types.FrameType) -> bool:
+    """Whether code of torch or of Python runs since what looks on has called it."""
+    caller: types.FrameType | None = frame
+    while caller is not None:
+        name = str(caller.f_globals.get("__name__", ""))
+        if _watches(name):
+            return True
+        if name.partition(".")[0] not in CLOSED:
+            return False
+        caller = caller.f_back
+    return False
+
+
+# ---- who tells
+
+_listeners: dict[int, Reads] = {}
+
+if sys.version_info >= (3, 12):
+    _tools = (4, 3, 1)
+
+    @contextmanager
+    def _listening(reads: Reads) -> Iterator[None]:
+        monitoring, ident = sys.monitoring, threading.get_ident()
+        tool = next((n for n in _tools if monitoring.get_tool(n) is None), None)
+        if tool is None:
+            reads.failed = "no tool of sys.monitoring is free"
+            log(logging.INFO, "reads_not_seen", because=reads.failed)
+            yield
+            return
+        events = monitoring.events
+        watched: set[types.CodeType] = set()
+
+        @opaque
+        def start(code: types.CodeType, offset: int) -> Any:
+            if threading.get_ident() != ident:
+                return None
+            frame = sys._getframe(1)
+            if _is_closed(str(frame.f_globals.get("__name__", ""))):
+                return monitoring.DISABLE
+            if reads.enter(frame) and code not in watched:
+                watched.add(code)
+                monitoring.set_local_events(tool, code, events.INSTRUCTION)
+            return None
+
+        @opaque
+        def instruction(code: types.CodeType, offset: int) -> None:
+            if threading.get_ident() == ident:
+                reads.instruction(sys._getframe(1), offset)
+
+        @opaque
+        def leave(code: types.CodeType, offset: int, value: object) -> None:
+            if threading.get_ident() == ident:
+                reads.leave(sys._getframe(1), value)
+
+        callbacks = {
+            events.PY_START: start,
+            events.PY_RESUME: start,
+            events.INSTRUCTION: instruction,
+            events.PY_RETURN: leave,
+            events.PY_YIELD: leave,
+        }
+        monitoring.use_tool_id(tool, f"{_OURS}.reads")
+        try:
+            for event, callback in callbacks.items():
+                monitoring.register_callback(tool, event, callback)
+            monitoring.set_events(
+                tool, events.PY_START | events.PY_RESUME | events.PY_RETURN | events.PY_YIELD
+            )
+            monitoring.restart_events()
+            yield
+        finally:
+            monitoring.set_events(tool, 0)
+            for code in watched:
+                monitoring.set_local_events(tool, code, 0)
+            for event in callbacks:
+                monitoring.register_callback(tool, event, None)
+            monitoring.free_tool_id(tool)
+
+else:
+
+    class _Tracer:
+        """What ``sys.settrace`` calls. Its methods are bound: closures would be a cycle."""
+
+        def __init__(self, reads: Reads) -> None:
+            self._reads = reads
+
+        @opaque
+        def begin(self, frame: types.FrameType, event: str, arg: object) -> Any:
+            closed = _is_closed(str(frame.f_globals.get("__name__", "")))
+            frame.f_trace_lines = False
+            if closed or not self._reads.enter(frame):
+                return self.inside if self._reads.sees(frame.f_back) else None
+            frame.f_trace_opcodes = True
+            return self.inside
+
+        @opaque
+        def inside(self, frame: types.FrameType, event: str, arg: object) -> Any:
+            if event == "opcode":
+                self._reads.instruction(frame, frame.f_lasti)
+            elif event == "return":
+                self._reads.leave(frame, arg)
+            return self.inside
+
+    @contextmanager
+    def _listening(reads: Reads) -> Iterator[None]:
+        before = sys.gettrace()
+        if before is not None:
+            reads.failed = "sys.settrace is in use"
+            log(logging.INFO, "reads_not_seen", because=reads.failed)
+            yield
+            return
+
+        tracer = _Tracer(reads)
+        sys.settrace(tracer.begin)
+        try:
+            yield
+        finally:
+            if sys.gettrace() == tracer.begin:
+                sys.settrace(None)
