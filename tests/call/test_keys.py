@@ -23,7 +23,7 @@ import gfxgraph
 from gfxgraph.call.key import Call
 from gfxgraph.call.replay import builder, matcher
 from gfxgraph.call.signature import flatten
-from gfxgraph.call.tensor_check import python_tensor_check, tensor_check
+from gfxgraph.graph.tensor_check import python_tensor_check, tensor_check
 from gfxgraph.record.effects import UndoLog
 from gfxgraph.record.recorder import Recorder
 

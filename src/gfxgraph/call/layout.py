@@ -15,10 +15,10 @@ import torch
 
 from ..graph.captured import CapturedGraph
 from ..graph.session import Layout, LayoutError
+from ..graph.tensor_check import tensor_check
 from .key import SEEN_BY_CHECK, Call, conditions, key_of
 from .replay import FastPath, matcher
 from .static_inputs import alignment, first_of_each, make_static, static_strides
-from .tensor_check import tensor_check
 
 __all__ = ["LayoutKey"]
 

@@ -408,7 +408,7 @@ def matcher(
         args: spec of the tuple of positional arguments.
         kwargs: spec of the dict of keyword arguments.
         check: says of all tensors whether they fit, see
-            :func:`~gfxgraph.call.tensor_check.tensor_check`; ``None`` if there
+            :func:`~gfxgraph.graph.tensor_check.tensor_check`; ``None`` if there
             are none.
         conditions: what else must hold.
         same: for each tensor, the number of the first one that is the same object. ``check`` is

@@ -363,7 +363,7 @@ def _captured(
         saves_generator=recording.draws is not None and bool(recording.breaks()),
         generators=host.used,
         calls_user=any(event.point.rule == "no-graph" for event in recording.events),
-        guard=eager.state.guard(outside, folded_from, held),
+        guard=eager.state.guard(outside, folded_from, session.reads, held),
         pool_bytes=traced.pool_bytes,
         draws_random_numbers=eager.draws_random_numbers,
         report=_report(eager, compiled or holds_compiled),

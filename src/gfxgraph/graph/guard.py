@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import types
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any, ClassVar, Protocol
 
 import torch
@@ -17,14 +15,14 @@ from ..errors import DeadTensorError
 from ..forking import new_lock
 from ..record.effects import storage_key
 from . import raw
+from .places import Attributes, Item, Place
+from .tensor_check import tensor_check
 from .torch_settings import deciding
 
 __all__ = ["Guard"]
 
 REGISTRIES = ("_parameters", "_buffers", "_modules")
 """The attributes of a module that hold its parameters, buffers and children, by name."""
-
-_MISSING: Any = object()
 
 
 class _Registrations:
@@ -62,28 +60,6 @@ class _Snapshot(Protocol):
 
     def changes(self) -> list[Any]: ...
     def name(self, key: Any) -> str: ...
-
-
-@dataclass
-class _Place:
-    path: str
-    container: Any
-    key: Any
-    value: object
-
-    def read(self) -> object:
-        try:
-            if type(self.container) is types.CellType:
-                return self.container.cell_contents
-            if raw.is_a(self.container, type):
-                return raw.namespace(self.container)[self.key]
-            get = raw.getter(self.container)
-            if get is None:
-                return self.container[self.key]
-            default = (_MISSING,) if raw.is_a(self.container, dict) else ()
-            return get(self.key, *default)
-        except (LookupError, ValueError):
-            return _MISSING
 
 
 class _Modules:
@@ -146,9 +122,8 @@ class Guard:
         children: Sequence[_Snapshot],
         no_hooks: Sequence[_Snapshot],
     ) -> None:
-        self._places: list[_Place] = []
-        self._items: list[tuple[str, _Snapshot]] = []
-        self._lengths: dict[int, tuple[str, Any, int]] = {}
+        self._places: dict[Any, Place] = {}
+        self._tensors: dict[Any, Attributes] = {}
         self._memory: dict[int, tuple[str, torch.Tensor, int]] = {}
         self._versions: list[tuple[int, str, torch.Tensor, int]] = []
         self._held: list[tuple[str, torch.Tensor, str, object]] = []
@@ -158,19 +133,14 @@ class Guard:
         self.memory_holds: Callable[[], bool] | None = None
         self.places_hold: Callable[[], bool] = lambda: True
 
-    def watch(self, path: str, container: Any, key: Any, value: object) -> None:
-        """Watch that ``container[key]`` stays ``value``; a cell needs no key."""
-        self._places.append(_Place(path, container, key, value))
-        if raw.is_a(value, torch.Tensor):
-            self.watch_memory(path, value)  # type: ignore[arg-type]
-
-    def watch_items(self, path: str, snapshot: _Snapshot) -> None:
-        """Watch all that a container holds, whose keys are not to be hashed or compared."""
-        self._items.append((path, snapshot))
-
-    def watch_length(self, path: str, container: Any) -> None:
-        """Watch that nothing is added to ``container`` or taken from it."""
-        self._lengths[id(container)] = (path, container, _length(container))
+    def watch(self, place: Place) -> None:
+        """Watch that ``place`` holds what it holds."""
+        if isinstance(place, Attributes) and place.is_plain:
+            self._tensors.setdefault(place.identity, place)
+            return
+        self._places.setdefault(place.identity, place)
+        if isinstance(place, Item) and raw.is_a(place.value, torch.Tensor):
+            self.watch_memory(place.path, place.value)
 
     def watch_memory(self, name: str, tensor: torch.Tensor) -> None:
         """Watch that ``tensor`` stays where it is."""
@@ -216,15 +186,8 @@ class Guard:
     def changes(self) -> list[str]:
         """Names of what was rebound or moved; not a scalar that is equal to the old one."""
         found: dict[str, None] = {}
-        for place in self._places:
-            now = place.read()
-            if now is not place.value and not _equal_scalars(now, place.value):
-                found[place.path] = None
-        for _, snapshot in self._items:
-            found |= dict.fromkeys(map(snapshot.name, snapshot.changes()))
-        for path, container, length in self._lengths.values():
-            if _length(container) != length:
-                found[path] = None
+        for place in (*self._places.values(), *self._tensors.values()):
+            found |= dict.fromkeys(place.changes())
         for snapshot in (*self._modules.children, *self._modules.no_hooks):
             found |= dict.fromkeys(map(snapshot.name, snapshot.changes()))
         for name, tensor, address in self._memory.values():
@@ -263,49 +226,28 @@ class Guard:
             "modules": self._modules,
             "registrations": _Registrations,
             "hooks": RemovableHandle,
-            "equal": _equal_scalars,
-            "missing": _MISSING,
         }
+        bound: dict[int, str] = {}
+
+        def bind(item: object) -> str:
+            name = bound.setdefault(id(item), f"v{len(bound)}")
+            names[name] = item
+            return name
+
         terms = [
             "(registrations.count == modules.registrations or modules.has_same_children())",
             "(hooks.next_id == modules.next_hook or modules.has_no_hooks())",
         ]
-        for n, place in enumerate(self._places):
-            container = place.container
-            # Of a class the namespace: its attributes must be read where they are written.
-            if raw.is_a(container, type):
-                container = raw.namespace(container)
-            names[f"k{n}"], names[f"v{n}"] = place.key, place.value
-            if type(container) is types.CellType:
-                names[f"c{n}"], read = container, f"c{n}.cell_contents"
-            elif (get := raw.getter(container)) is not None:
-                default = ", missing" if raw.is_a(container, dict) else ""
-                names[f"c{n}"], read = get, f"c{n}(k{n}{default})"
-            else:
-                names[f"c{n}"], read = container, f"c{n}[k{n}]"
-            holds = f"{read} is v{n}"
-            if raw.is_scalar(place.value):
-                holds = f"({holds} or equal({read}, v{n}))"
-            terms.append(holds)
-        for n, (_, snapshot) in enumerate(self._items):
-            names[f"s{n}"] = snapshot.changes
-            terms.append(f"not s{n}()")
-        for n, (_, container, _) in enumerate(self._lengths.values()):
-            asked = "len"
-            if type(container) not in (dict, list):
-                asked = f"len{n}"
-                names[asked] = raw.length
-            names[f"l{n}"] = container
-            terms.append(f"{asked}(l{n}) == {raw.length(container)}")
-        for n, (_, _, tensor, version) in enumerate(self._versions):
-            names[f"t{n}"] = tensor
-            terms.append(f"t{n}._version == {version}")
-        for n, (_, getter, value) in enumerate(self._settings):
-            names[f"g{n}"], names[f"w{n}"] = getter, value
-            terms.append(f"g{n}() {'is' if type(value) is bool else '=='} w{n}")
-        for n, (_, tensor, name, value) in enumerate(self._held):
-            names[f"h{n}"], names[f"i{n}"] = tensor, value
-            terms.append(f"h{n}.{name} is i{n}")
+        terms += [place.term(bind) for place in self._places.values()]
+        tensors = [place.tensor for place in self._tensors.values()]
+        if tensors:
+            names["are_like"], names["tensors"] = tensor_check(tensors), tensors
+            terms.append("are_like(*tensors)")
+        terms += [f"{bind(t)}._version == {version}" for _, _, t, version in self._versions]
+        for _, getter, value in self._settings:
+            same = "is" if type(value) is bool else "=="
+            terms.append(f"{bind(getter)}() {same} {bind(value)}")
+        terms += [f"{bind(t)}.{name} is {bind(value)}" for _, t, name, value in self._held]
         self.places_hold = _predicate(terms, names)
 
 
@@ -325,17 +267,4 @@ def _now(getter: Callable[[], Any]) -> Any:
     try:
         return getter()
     except RuntimeError:  # the newer way to set it was used since
-        return _MISSING
-
-
-def _length(container: Any) -> int:
-    """Without the graphs of methods, which come and go in the attributes of their instance."""
-    if raw.is_a(container, list):
-        return raw.length(container)
-    return sum(
-        not (type(key) is str and key.startswith("__gfxgraph_")) for key in dict.__iter__(container)
-    )
-
-
-def _equal_scalars(now: object, before: object) -> bool:
-    return type(now) is type(before) and raw.is_scalar(now) and now == before
+        return Item.MISSING

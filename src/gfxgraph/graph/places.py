@@ -1,7 +1,8 @@
 """Places: where Python keeps a value that a graph was captured for.
 
-A place says whether it still holds that value, and runs no code of the program to find out. No
-guard asks places yet: :mod:`~gfxgraph.graph.guard` watches what a walk from the function reaches.
+A place says in two ways whether it still holds that value: :meth:`Place.holds` asks, and
+:meth:`Place.term` is the same question as a Python expression, of which the guard of a graph makes
+one function (:mod:`~gfxgraph.graph.guard`). Neither runs code of the program.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from __future__ import annotations
 import types
 import weakref
 from collections.abc import Callable
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypeAlias
 
 import torch
 
@@ -28,6 +29,9 @@ __all__ = [
     "equal",
     "weakly",
 ]
+
+Bind: TypeAlias = Callable[[object], str]
+"""Gives the name under which an object is known to an expression."""
 
 
 def equal(now: object, before: object) -> bool:
@@ -61,6 +65,10 @@ class Place:
     def changes(self) -> list[str]:
         """Names of what is different."""
         return [] if self.holds() else [self.path]
+
+    def term(self, bind: Bind) -> str:
+        """An expression that is true while the place holds what it held."""
+        return f"{bind(self.holds)}()"
 
 
 class Item(Place):
@@ -97,6 +105,28 @@ class Item(Place):
         """See :meth:`Place.holds`."""
         now = self.read()
         return now is self.value or equal(now, self.value)
+
+    def term(self, bind: Bind) -> str:
+        """See :meth:`Place.term`."""
+        container, value = self.container, self.value
+        key = repr(self.key) if type(self.key) in (str, int) else bind(self.key)
+        if type(container) is types.CellType:
+            if value is self.MISSING:
+                return super().term(bind)
+            read = f"{bind(container)}.cell_contents"
+        else:
+            if raw.is_a(container, type):
+                container = raw.namespace(container)
+            elif type(container) not in (dict, list):
+                get = raw.getter(container)
+                if get is not None:
+                    return super().term(bind)
+            if value is self.MISSING:
+                return f"{key} not in {bind(container)}"
+            read = f"{bind(container)}[{key}]"
+        if raw.is_scalar(value) and value is not None and type(value) is not bool:
+            return f"({read} is {bind(value)} or {bind(equal)}({read}, {bind(value)}))"
+        return f"{read} is {bind(value)}"
 
 
 class Content(Place):
@@ -136,6 +166,12 @@ class Length(Place):
         """See :meth:`Place.holds`."""
         return _own_length(self._container) == self._own
 
+    def term(self, bind: Bind) -> str:
+        """See :meth:`Place.term`."""
+        if type(self._container) in (dict, list):
+            return f"len({bind(self._container)}) == {self._length}"
+        return super().term(bind)
+
 
 def _own_length(container: Any) -> int:
     """Without the graphs of methods, which come and go in the attributes of their instance."""
@@ -167,6 +203,10 @@ class TypeOf(Place):
         """See :meth:`Place.holds`."""
         return type(self._item()) is self._class
 
+    def term(self, bind: Bind) -> str:
+        """See :meth:`Place.term`."""
+        return f"type({bind(self._item)}()) is {bind(self._class)}"
+
 
 class Parts(Place):
     """The code and the default arguments of a function."""
@@ -185,6 +225,16 @@ class Parts(Place):
             and function.__defaults__ is self._defaults
             and function.__kwdefaults__ is self._keywords
         )
+
+    def term(self, bind: Bind) -> str:
+        """See :meth:`Place.term`."""
+        name = bind(self._function)
+        parts = {
+            "__code__": self._code,
+            "__defaults__": self._defaults,
+            "__kwdefaults__": self._keywords,
+        }
+        return " and ".join(f"{name}.{part} is {bind(value)}" for part, value in parts.items())
 
 
 class Live(Place):
@@ -211,11 +261,13 @@ class Attributes(Place):
 
     Attributes:
         tensor: the tensor.
+        is_plain: whether torch's own guards know its kind.
     """
 
     def __init__(self, path: str, tensor: torch.Tensor) -> None:
         super().__init__(path, ("tensor", id(tensor)))
         self.tensor = tensor
+        self.is_plain = type(tensor) in _PLAIN and tensor.layout is torch.strided
         self._then = self._now()
 
     def _now(self) -> Any:
@@ -228,3 +280,6 @@ class Attributes(Place):
     def holds(self) -> bool:
         """See :meth:`Place.holds`."""
         return bool(self._now() == self._then)
+
+
+_PLAIN = (torch.Tensor, torch.nn.Parameter)

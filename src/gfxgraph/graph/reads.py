@@ -1,4 +1,4 @@
-"""What Python state the executed code of a run has read, as places.
+"""What Python state the executed code of a run has read, as places that a guard can watch.
 
 While a run is recorded, each instruction is looked at when it is about to run: which variable,
 attribute, item or content does it read (:mod:`~gfxgraph.graph.bytecode`), and does that belong to
@@ -152,6 +152,12 @@ class Reads:
             for part in (self._frames, self._known, self._functions, self._types):
                 part.clear()
             self._now = None
+
+    def settle(self) -> None:
+        """Forget what looked on: its replacements are gone, and what was there before is back."""
+        for key, place in self.places.items():
+            if isinstance(place, Item) and _is_ours(place.value):
+                self.places[key] = Item.of(place.path, place.container, place.key)
 
     def changes(self) -> list[str]:
         """Names of places that hold something else by now."""
@@ -931,6 +937,12 @@ _STEPS: dict[str, Callable[..., Any]] = {
     "spread": Reads._spread,
     "import": Reads._import,
 }
+
+
+def _is_ours(value: Any) -> bool:
+    if type(value) is types.FunctionType:
+        return str(value.__globals__.get("__name__", "")).startswith(f"{_OURS}.")
+    return _package(type(value)) == _OURS
 
 
 def _is_young(item: object) -> bool:

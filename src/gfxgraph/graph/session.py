@@ -30,6 +30,7 @@ from .compare import Tensors
 from .locks import LOCK, no_garbage_collection, release_waiting
 from .native import NativeGraph
 from .pool import GraphPool
+from .reads import Reads
 from .rollback import Snapshot
 from .segments import Graft, Segment, run
 from .tracer import Failure, Tracer
@@ -131,6 +132,7 @@ class CaptureSession:
         forced: operators at which the graph is cut, because a capture failed at them.
         not_compiled: why what the function itself has compiled is not in the graph.
         journal: what ``no_graph`` functions gave in the caller's own run.
+        reads: what Python state the recorded run has read.
         judge: says how a tensor differs from what it should be; ``None``: nothing is compared.
         traced: what was captured.
     """
@@ -144,6 +146,7 @@ class CaptureSession:
     varying: set[int] = field(default_factory=set)
     forced: set[str] = field(default_factory=set)
     not_compiled: str = ""
+    reads: Reads = field(default_factory=lambda: Reads({}))
     judge: Judge | None = None
     traced: Traced | None = None
 
@@ -207,6 +210,7 @@ class CaptureSession:
             CaptureError: it does what no graph can hold and nothing can take over.
         """
         recorder, host = self._recorder(), self.before.host
+        self.reads = Reads(self.target.roots, (*self.inputs, *self.given))
         recording = recorder.recording
         host.begin()
         with (
@@ -216,7 +220,8 @@ class CaptureSession:
             self.journal.playing(),
         ):
             try:
-                outputs = self.target.function()
+                with self.reads.recording():
+                    outputs = self.target.function()
             except Exception as error:
                 # The error holds this frame: swap_tensors() refuses what is referenced weakly.
                 recording.originals.clear()
@@ -229,6 +234,7 @@ class CaptureSession:
                     f"way in a capture, which fails: {users_line_of(error)}: {one_line(error)}"
                 ) from error
         host.end()
+        self.reads.settle()
         recording.unseen = [t for t in outputs if not recorder.has_seen(t)]
         inputs = set(map(storage_key, self.inputs))
         if any(storage_key(output) in inputs for output in outputs):

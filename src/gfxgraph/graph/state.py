@@ -29,6 +29,8 @@ from .containers import Container, Slots
 from .executed import executed_now
 from .guard import REGISTRIES, Guard
 from .one_shots import STREAM, inner, is_entropy
+from .places import Content, Item, Length
+from .reads import Reads
 from .saved_state import is_stateful
 
 __all__ = ["PythonState"]
@@ -249,6 +251,7 @@ class PythonState:
         self,
         outside: dict[int, torch.Tensor],
         folded: dict[int, torch.Tensor],
+        reads: Reads,
         held: Collection[tuple[torch.Tensor, str, Any]] = (),
     ) -> Guard:
         """A guard for a graph: it sees when something changes that the graph relies on.
@@ -256,26 +259,30 @@ class PythonState:
         Args:
             outside: the tensors that the graph reads from outside, by storage.
             folded: those of them whose values the graph takes for constant.
+            reads: what the executed code has read.
             held: tensors from outside, with the name and the value of what they hold.
         """
         children, no_hooks = (
             [c for c in self._containers if c.counted == kind] for kind in ("children", "hooks")
         )
-        guard = Guard(outside, children, no_hooks)
+        hooks = {id(c.item): c for c in no_hooks} | reads.no_hooks
+        guard = Guard(outside, children, list(hooks.values()))
         for container in self._containers:
             if not container.guarded or raw.is_a(container.item, set, deque):
                 continue  # queues and sets of the caller; no graph reads them by key
             if not raw.has_plain_keys(container.held):
-                guard.watch_items(container.path, container)
+                guard.watch(Content(container.path, container))
                 continue
             for key, value in container.held:
                 if raw.is_a(value, torch.Tensor):
                     if type(value) in _TENSORS and storage_key(value) in outside:
-                        guard.watch(container.name(key), container.item, key, value)
+                        guard.watch(Item(container.name(key), container.item, key, value))
                 elif not container.counted and not container.is_ours(key):
-                    guard.watch(container.name(key), container.item, key, value)
+                    guard.watch(Item(container.name(key), container.item, key, value))
             if container.has_length:
-                guard.watch_length(container.path, container.item)
+                guard.watch(Length(container.path, container.item))
+        for place in reads.places.values():
+            guard.watch(place)
         for path, tensor, alias in self._tensors.values():  # also those in tuples and defaults
             if storage_key(alias) in outside:
                 guard.watch_memory(path, tensor)
