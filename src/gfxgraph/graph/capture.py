@@ -29,6 +29,7 @@ from .fallbacks import capture_with_fallbacks
 from .first_call import one_shots_before, raise_if_moved
 from .locks import inside_gfxgraph
 from .pool import GraphPool
+from .reads import Reads
 from .rollback import Snapshot, only_computes
 from .session import CaptureSession, Failed, Target
 from .state import PythonState
@@ -128,6 +129,7 @@ def capture(
         sample = _verify_first_replay(session, eager)
         before.host.check_still()
         _refuse_unsettled(before.python)
+        _refuse_changed(session)
     captured = _captured(session, eager, extends)
     return dataclasses.replace(
         captured,
@@ -164,12 +166,15 @@ def capture_like(
     """
     device, index = graph_pool.device, graph_pool.index
     session = CaptureSession(target, graph_pool, Snapshot.take(device, index, {}))
+    reads = Reads(target.roots, session.given)
     sample: list[torch.Tensor] = []
     captured: CapturedGraph | None = None
     try:
         with only_computes(template, device, index, session.given) as watching:
-            with graph_pool.on_stream(), watching:
+            with graph_pool.on_stream(), watching, reads.recording():
                 outputs = target.function()
+            if not reads.places.keys() <= template.guard.places().keys():
+                raise Unexpected("the function reads other Python state")
             session.static_inputs = graph_pool.shared_inputs(session.inputs)
             traced = session.trace(listen=False)
         if tolerance is not None:
@@ -256,6 +261,15 @@ def _refuse_foreign_tensors(session: CaptureSession, eager: WarmedUp) -> None:
             f"the function uses a tensor of shape {tuple(made[0].shape)} that is made in "
             "the call but not by it: on another thread, or by a library outside of torch. "
             "A graph would hold that one for ever. Make it outside and pass it."
+        )
+
+
+def _refuse_changed(session: CaptureSession) -> None:
+    changed = session.reads.changes()
+    if changed:
+        raise CaptureError(
+            f"each call changes {some(changed)}, which it also reads, and a replay would not. Keep "
+            "such state in a tensor that is written in place (copy_, add_), or outside."
         )
 
 
@@ -363,7 +377,9 @@ def _captured(
         saves_generator=recording.draws is not None and bool(recording.breaks()),
         generators=host.used,
         calls_user=any(event.point.rule == "no-graph" for event in recording.events),
-        guard=eager.state.guard(outside, folded_from, session.reads, held),
+        guard=eager.state.guard(
+            outside, folded_from, session.reads, held, None if extends is None else extends.guard
+        ),
         pool_bytes=traced.pool_bytes,
         draws_random_numbers=eager.draws_random_numbers,
         report=_report(eager, compiled or holds_compiled),

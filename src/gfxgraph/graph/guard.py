@@ -112,6 +112,7 @@ class Guard:
         no_hooks: hooks of modules that had none, looked at only when there are new hooks.
 
     Attributes:
+        no_hooks: see above.
         memory_holds: whether all watched tensors are where they were; ``None``: there are none.
         places_hold: whether all watched places hold what they held.
     """
@@ -129,6 +130,7 @@ class Guard:
         self._held: list[tuple[str, torch.Tensor, str, object]] = []
         self._unplaced = dict(outside)
         self._settings: list[tuple[str, Callable[[], Any], Any]] = []
+        self.no_hooks = no_hooks
         self._modules = _Modules(children, no_hooks)
         self.memory_holds: Callable[[], bool] | None = None
         self.places_hold: Callable[[], bool] = lambda: True
@@ -154,6 +156,10 @@ class Guard:
     def watch_held(self, path: str, tensor: torch.Tensor, name: str, value: object) -> None:
         """Watch that the attribute ``name`` of ``tensor`` stays ``value``: its gradient, say."""
         self._held.append((path, tensor, name, value))
+
+    def places(self) -> dict[Any, Place]:
+        """Identity -> each place that is watched."""
+        return self._places | self._tensors
 
     def watched_held(self) -> list[tuple[torch.Tensor, str, object]]:
         """Tensors, and what is watched of what they hold."""

@@ -253,6 +253,7 @@ class PythonState:
         folded: dict[int, torch.Tensor],
         reads: Reads,
         held: Collection[tuple[torch.Tensor, str, Any]] = (),
+        earlier: Guard | None = None,
     ) -> Guard:
         """A guard for a graph: it sees when something changes that the graph relies on.
 
@@ -261,11 +262,16 @@ class PythonState:
             folded: those of them whose values the graph takes for constant.
             reads: what the executed code has read.
             held: tensors from outside, with the name and the value of what they hold.
+            earlier: the guard of the paths that this one joins.
         """
         children, no_hooks = (
             [c for c in self._containers if c.counted == kind] for kind in ("children", "hooks")
         )
         hooks = {id(c.item): c for c in no_hooks} | reads.no_hooks
+        places = list(reads.places.values())
+        if earlier is not None:
+            hooks |= {id(c.item): c for c in earlier.no_hooks}
+            places += earlier.places().values()
         guard = Guard(outside, children, list(hooks.values()))
         for container in self._containers:
             if not container.guarded or raw.is_a(container.item, set, deque):
@@ -281,7 +287,7 @@ class PythonState:
                     guard.watch(Item(container.name(key), container.item, key, value))
             if container.has_length:
                 guard.watch(Length(container.path, container.item))
-        for place in reads.places.values():
+        for place in places:
             guard.watch(place)
         for path, tensor, alias in self._tensors.values():  # also those in tuples and defaults
             if storage_key(alias) in outside:

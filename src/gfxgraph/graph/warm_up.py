@@ -71,7 +71,7 @@ def warm_up(session: CaptureSession, warmup: int) -> WarmedUp:
     unguarded = python.unguarded_now()
     with host.standing_still():
         recording, outputs = session.record()
-    if python.changes():
+    if python.changes() or session.reads.changes():
         # It may take another way now: that is watched as well, before anything runs unwatched.
         session.rewind()
         state, unguarded = PythonState(roots, search=False), python.unguarded_now()
