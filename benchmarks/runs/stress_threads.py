@@ -351,6 +351,7 @@ class Run:
         self.by_case: Counter[str] = Counter()
         self.examples: list[str] = []
         self.resets = self.not_drawn = 0
+        self.forgotten: Counter[str] = Counter()  # replays, whose counts a reset takes away
         self.stop = False
         self._lock = threading.Lock()
         self._deadline = time.monotonic() + (options.seconds or float("inf"))
@@ -374,7 +375,10 @@ class Run:
                 if self.last[number] > self._deadline:
                     break
                 if stream.random.random() < self.options.reset:
-                    for graph in stream.random.choice(self.cases).graphs():
+                    some = stream.random.choice(self.cases)
+                    for graph in some.graphs():
+                        with self._lock:
+                            self.forgotten[some.name] += replays(graph)
                         graph.reset()
                     self.resets += 1
                 if stream.random.random() < self.options.reset / 4:
@@ -441,7 +445,7 @@ class Run:
             "by case": {
                 case.name: {
                     "calls": self.by_case[case.name],
-                    "replays": sum(map(replays, case.graphs())),
+                    "replays": sum(map(replays, case.graphs())) + self.forgotten[case.name],
                     "wrong": self.found[f"wrong of {case.name}"],
                     "errors": self.found[f"errors of {case.name}"],
                 }
