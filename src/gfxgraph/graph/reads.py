@@ -16,6 +16,7 @@ import contextvars
 import functools
 import gc
 import inspect
+import itertools
 import logging
 import operator
 import sys
@@ -143,7 +144,7 @@ class Reads:
             # Callbacks of a collection are not what the function does.
             with no_garbage_collection():
                 gc.collect(0)  # what is in the youngest generation from now on is the run's own
-                self._old = set(map(id, gc.get_objects()))
+                self._old = _ids()
                 with _listening(self):
                     yield
         finally:
@@ -947,7 +948,17 @@ def _is_ours(value: Any) -> bool:
 
 def _is_young(item: object) -> bool:
     """Whether ``item`` was made since the last collection; another one may have had its place."""
-    return any(young is item for young in gc.get_objects(generation=0))
+    return id(item) in _ids(0)
+
+
+def _ids(generation: int | None = None) -> set[int]:
+    """The ids of all containers, or of those that are as young as that.
+
+    One call to C, in which no other thread runs: a tuple that one of them is about to make must not
+    be referred to from elsewhere when it goes on.
+    """
+    lists = map(gc.get_objects, (generation,))
+    return set(map(id, itertools.chain.from_iterable(lists)))
 
 
 def cell_value(cell: types.CellType) -> Any:
@@ -985,7 +996,8 @@ def _bound(found: Any, item: Any, cls: type) -> Any:
         return types.MethodType(inner, cls) if type(inner) is types.FunctionType else _UNKNOWN
     if kind in (types.MethodDescriptorType, types.WrapperDescriptorType):
         try:
-            return found if item is None else found.__get__(item)
+            # Without the class, CPython 3.10 and 3.11 crash for some (re.Pattern.sub).
+            return found if item is None else found.__get__(item, cls)
         except TypeError:
             return _UNKNOWN
     if kind is types.BuiltinFunctionType:
@@ -1107,10 +1119,18 @@ else:
         """What ``sys.settrace`` calls. Its methods are bound: closures would be a cycle."""
 
         def __init__(self, reads: Reads) -> None:
-            self._reads = reads
+            self._reads: Reads | None = reads
+
+        def end(self) -> None:
+            self._reads = None
+            if sys.gettrace() == self.begin:
+                sys.settrace(None)
 
         @opaque
         def begin(self, frame: types.FrameType, event: str, arg: object) -> Any:
+            if self._reads is None:  # somebody has put it back who found it
+                self.end()
+                return None
             closed = _is_closed(str(frame.f_globals.get("__name__", "")))
             frame.f_trace_lines = False
             if closed or not self._reads.enter(frame):
@@ -1120,6 +1140,8 @@ else:
 
         @opaque
         def inside(self, frame: types.FrameType, event: str, arg: object) -> Any:
+            if self._reads is None:
+                return None
             if event == "opcode":
                 self._reads.instruction(frame, frame.f_lasti)
             elif event == "return":
@@ -1140,5 +1162,4 @@ else:
         try:
             yield
         finally:
-            if sys.gettrace() == tracer.begin:
-                sys.settrace(None)
+            tracer.end()

@@ -267,7 +267,7 @@ class PythonState:
         children, no_hooks = (
             [c for c in self._containers if c.counted == kind] for kind in ("children", "hooks")
         )
-        hooks = {id(c.item): c for c in no_hooks} | reads.no_hooks
+        hooks: dict[int, Any] = {id(c.item): c for c in no_hooks} | reads.no_hooks
         places = list(reads.places.values())
         if earlier is not None:
             hooks |= {id(c.item): c for c in earlier.no_hooks}

@@ -33,7 +33,7 @@ class Listening:
         self._profiler: Any = None
         self._hook: Observe = observe
         self._tracer: tuple[Any] | None = None
-        self._frames: list[FrameType] = []
+        self._frames: dict[FrameType, Any] = {}  # with the trace functions that they had
 
     def __enter__(self) -> Listening:
         profiler: Any = sys.getprofile()
@@ -64,8 +64,9 @@ class Listening:
         if self._tracer is None:
             self._tracer = (sys.gettrace(),)
         while frame is not None and frame is not until:
+            if frame not in self._frames:
+                self._frames[frame] = frame.f_trace
             frame.f_trace, frame.f_trace_lines = self._go_on, False
-            self._frames.append(frame)
             frame = frame.f_back
         sys.settrace(self._go_on)
 
@@ -74,13 +75,18 @@ class Listening:
             return None
         if event == "exception" and sys.getprofile() is None:
             sys.setprofile(self._hook)
+        # Whoever traced before goes on: new frames are his.
+        outer = self._tracer[0] if event == "call" and self._tracer else self._frames.get(frame)
+        if outer is not None:
+            traced = outer(frame, event, value)
+            return traced if event == "call" else self._go_on
         return self._go_on
 
     def __exit__(self, *exc_info: object) -> None:
         if self._tracer is not None and sys.gettrace() == self._go_on:
             sys.settrace(self._tracer[0])
-        for frame in self._frames:
-            frame.f_trace = None
+        for frame, before in self._frames.items():
+            frame.f_trace = before
         self._frames.clear()  # nothing is to wait for the garbage collector
         self._observe = self._hook = _nothing
         if self._profiler is None or callable(self._profiler):
