@@ -27,6 +27,7 @@ class Container:
             after one.
         shrinks: things are taken out of it as well, which nobody tells of.
         guarded: whether a graph that relies on it watches it.
+        by_name: whether only Python code reads it, which is seen where reads are recorded.
     """
 
     path: str
@@ -35,6 +36,7 @@ class Container:
     counted: Literal["children", "hooks"] | None = None
     shrinks: bool = False
     guarded: bool = True
+    by_name: bool = False
     held: raw.Pairs = field(init=False)
 
     def __post_init__(self) -> None:

@@ -15,7 +15,7 @@ from ..errors import DeadTensorError
 from ..forking import new_lock
 from ..record.effects import storage_key
 from . import raw
-from .places import Attributes, Item, Place
+from .places import Attributes, Bind, Item, Place, TypeOf
 from .tensor_check import tensor_check
 from .torch_settings import deciding
 
@@ -233,18 +233,14 @@ class Guard:
             "registrations": _Registrations,
             "hooks": RemovableHandle,
         }
-        bound: dict[int, str] = {}
-
-        def bind(item: object) -> str:
-            name = bound.setdefault(id(item), f"v{len(bound)}")
-            names[name] = item
-            return name
-
+        bind = Bind(names)
         terms = [
             "(registrations.count == modules.registrations or modules.has_same_children())",
             "(hooks.next_id == modules.next_hook or modules.has_no_hooks())",
         ]
-        terms += [place.term(bind) for place in self._places.values()]
+        # Last those that ask about objects which the others hold anyhow.
+        ordered = sorted(self._places.values(), key=lambda place: isinstance(place, TypeOf))
+        terms += [place.term(bind) for place in ordered]
         tensors = [place.tensor for place in self._tensors.values()]
         if tensors:
             names["are_like"], names["tensors"] = tensor_check(tensors), tensors

@@ -10,7 +10,7 @@ from __future__ import annotations
 import types
 import weakref
 from collections.abc import Callable
-from typing import Any, ClassVar, TypeAlias
+from typing import Any, ClassVar
 
 import torch
 
@@ -19,6 +19,7 @@ from .containers import Container
 
 __all__ = [
     "Attributes",
+    "Bind",
     "Content",
     "Item",
     "Length",
@@ -30,8 +31,27 @@ __all__ = [
     "weakly",
 ]
 
-Bind: TypeAlias = Callable[[object], str]
-"""Gives the name under which an object is known to an expression."""
+
+class Bind:
+    """Gives objects the names by which an expression knows them.
+
+    Attributes:
+        names: name -> object.
+    """
+
+    def __init__(self, names: dict[str, Any]) -> None:
+        self.names = names
+        self._bound: dict[int, str] = {}
+
+    def __call__(self, item: object) -> str:
+        """The name of ``item``."""
+        name = self._bound.setdefault(id(item), f"v{len(self._bound)}")
+        self.names[name] = item
+        return name
+
+    def known(self, item: object) -> str | None:
+        """The name of an object that has one."""
+        return self._bound.get(id(item))
 
 
 def equal(now: object, before: object) -> bool:
@@ -205,7 +225,9 @@ class TypeOf(Place):
 
     def term(self, bind: Bind) -> str:
         """See :meth:`Place.term`."""
-        return f"type({bind(self._item)}()) is {bind(self._class)}"
+        item = self._item()
+        name = bind.known(item) or f"{bind(self._item)}()"
+        return f"type({name}) is {bind(self._class)}"
 
 
 class Parts(Place):

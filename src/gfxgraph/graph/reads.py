@@ -41,7 +41,7 @@ from .locks import no_garbage_collection
 from .places import Attributes, Content, Item, Length, Live, Parts, Place, TypeOf, weakly
 from .saved_state import is_stateful, kind_of
 
-__all__ = ["Reads"]
+__all__ = ["Reads", "is_closed"]
 
 _OURS = __name__.partition(".")[0]
 _MISSING = Item.MISSING
@@ -714,10 +714,11 @@ class Reads:
         owner: Any = getattr(function, "__self__", None) if kind in _C_FUNCTIONS else None
         if owner is not None and raw.is_a(owner, dict, list, deque, set):
             return self._method_of_container(owner, function.__name__, positional)
-        if raw.is_a(owner, contextvars.ContextVar) and function.__name__ == "get":
-            return self._live(
+        if raw.is_a(owner, contextvars.ContextVar):  # also what is there before it is set
+            value = self._live(
                 ("variable", id(owner)), lambda: owner.get(_MISSING), self._path(owner)
             )
+            return value if function.__name__ == "get" else _UNKNOWN
         if (
             kind is types.MethodWrapperType
             and function.__name__
@@ -757,7 +758,7 @@ class Reads:
 
     def _run_by_name(self, function: types.FunctionType, given: Sequence[Any]) -> None:
         """A function in Python is about to be called; the code of some is not looked at."""
-        if _is_closed(str(function.__globals__.get("__name__", ""))):
+        if is_closed(str(function.__globals__.get("__name__", ""))):
             for item in given:
                 if item is not _UNKNOWN:
                     self._content(item, self._path(item), _MAX_NESTED)
@@ -1021,7 +1022,7 @@ def _name_of_module(module: types.ModuleType) -> str:
 
 
 @functools.lru_cache(maxsize=4096)
-def _is_closed(name: str) -> bool:
+def is_closed(name: str) -> bool:
     """Whether the code of a module is not looked at."""
     package = name.partition(".")[0]
     if package == "torch":
@@ -1072,7 +1073,7 @@ if sys.version_info >= (3, 12):
             if threading.get_ident() != ident:
                 return None
             frame = sys._getframe(1)
-            if _is_closed(str(frame.f_globals.get("__name__", ""))):
+            if is_closed(str(frame.f_globals.get("__name__", ""))):
                 return monitoring.DISABLE
             if reads.enter(frame) and code not in watched:
                 watched.add(code)
@@ -1131,7 +1132,7 @@ else:
             if self._reads is None:  # somebody has put it back who found it
                 self.end()
                 return None
-            closed = _is_closed(str(frame.f_globals.get("__name__", "")))
+            closed = is_closed(str(frame.f_globals.get("__name__", "")))
             frame.f_trace_lines = False
             if closed or not self._reads.enter(frame):
                 return self.inside if self._reads.sees(frame.f_back) else None

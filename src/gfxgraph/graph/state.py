@@ -30,7 +30,7 @@ from .executed import executed_now
 from .guard import REGISTRIES, Guard
 from .one_shots import STREAM, inner, is_entropy
 from .places import Content, Item, Length
-from .reads import Reads
+from .reads import Reads, is_closed
 from .saved_state import is_stateful
 
 __all__ = ["PythonState"]
@@ -274,6 +274,8 @@ class PythonState:
             places += earlier.places().values()
         guard = Guard(outside, children, list(hooks.values()))
         for container in self._containers:
+            if container.by_name and not reads.failed:
+                continue  # what was read of it is among the places
             if not container.guarded or raw.is_a(container.item, set, deque):
                 continue  # queues and sets of the caller; no graph reads them by key
             if not raw.has_plain_keys(container.held):
@@ -436,7 +438,8 @@ class PythonState:
                     Container(f"{path}.{hooks}", found, None, None if found else "hooks"), level
                 )
             own = tuple(name for name in attributes if name not in _MODULE_ATTRIBUTES)
-            yield from self._keep(Container(path, attributes, own), level)
+            by_name = not any(is_closed(raw.module_of(cls)) for cls in raw.classes(item)[:-1])
+            yield from self._keep(Container(path, attributes, own, by_name=by_name), level)
         elif attributes is not None:
             yield from self._keep(Container(path, attributes), level)
         slots = raw.slots(item)
