@@ -481,7 +481,7 @@ class _Source:
 
     def __init__(self) -> None:
         self._lines: list[str] = []
-        self._names: dict[str, Any] = {"NO_MATCH": NO_MATCH}
+        self._names: dict[str, Any] = {"__name__": __name__, "NO_MATCH": NO_MATCH}
 
     def line(self, text: str) -> None:
         self._lines.append(text)
