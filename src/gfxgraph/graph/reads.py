@@ -213,13 +213,16 @@ class Reads:
 
     def leave(self, frame: types.FrameType, value: object) -> None:
         """``frame`` returns or yields ``value``."""
-        self._frames.pop(id(frame), None)
+        was_seen = self.sees(frame)
+        if was_seen:
+            del self._frames[id(frame)]
         caller = frame.f_back
         if value is None:
             return
         known = None if caller is None else self._frames.get(id(caller))
         if known is None or known.frame is not caller:
-            self._content(value, "the result", _MAX_NESTED)
+            if was_seen:
+                self._content(value, "the result", _MAX_NESTED)
             return
         offset = known.starts.get(known.frame.f_lasti)
         step = None if offset is None else known.steps.get(offset)
