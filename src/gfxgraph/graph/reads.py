@@ -378,8 +378,8 @@ class Reads:
         found: Any = _MISSING
         for base in raw.mro(cls):
             space = raw.namespace(base)
-            if not raw.is_mutable(base):
-                found = space.get(name, _MISSING)
+            if not raw.is_mutable(base) or (base is _MODULE and name == "__init__"):
+                found = space.get(name, _MISSING)  # torch replaces that when it first compiles
             elif _package(base) in CLOSED and name not in space:
                 continue  # nobody adds to the classes of torch
             else:
