@@ -324,6 +324,8 @@ class Reads:
         if not raw.is_scalar(key):
             self._content(container, self._path(container), 0)
             return _UNKNOWN
+        if container is _MODULE and key == "__init__":
+            return raw.namespace(_MODULE)[key]  # torch replaces it when it first compiles
         place = self._place(
             ("item", id(container), raw.token(key)), lambda: Item.of(path, container, key)
         )
@@ -378,8 +380,8 @@ class Reads:
         found: Any = _MISSING
         for base in raw.mro(cls):
             space = raw.namespace(base)
-            if not raw.is_mutable(base) or (base is _MODULE and name == "__init__"):
-                found = space.get(name, _MISSING)  # torch replaces that when it first compiles
+            if not raw.is_mutable(base):
+                found = space.get(name, _MISSING)
             elif _package(base) in CLOSED and name not in space:
                 continue  # nobody adds to the classes of torch
             else:
