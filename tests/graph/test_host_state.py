@@ -1660,3 +1660,17 @@ def test_a_graph_is_used_under_the_settings_of_its_capture_alone(device, name, w
     (entry,) = graph._dispatcher.entries.all()
     assert entry._guard.places_hold()  # without a second look
     assert total[0].item() == (18 if writes else 0)
+
+
+@torch.no_grad()
+@pytest.mark.parametrize(("layer", "recaptures"), [("Linear", 0), ("Conv1d", 1)])
+def test_only_settings_that_kernels_of_the_graph_ask_for_are_looked_at(device, layer, recaptures):
+    model = (
+        getattr(torch.nn, layer)(*((8, 8) if layer == "Linear" else (4, 4, 3))).to(device).eval()
+    )
+    graph, x = gfxgraph.graphed(model), torch.randn(2, 4, 8, device=device)
+    for _ in range(2):
+        for _ in range(3):
+            torch.testing.assert_close(graph(x), model(x))
+        torch._C._set_cudnn_benchmark(not torch._C._get_cudnn_benchmark())
+    assert graph.stats().recaptures == recaptures

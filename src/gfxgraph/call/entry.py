@@ -363,6 +363,6 @@ class Entry:
         for replay in (self._replay, *self._others):
             replay.forget()
         self._static_inputs = []
-        self._guard = Guard({}, (), ())
+        self._guard = Guard({}, (), (), {})
         self.keeps = None
         self.fast_path = self.replay = miss

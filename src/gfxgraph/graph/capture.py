@@ -33,6 +33,7 @@ from .reads import Reads
 from .rollback import Snapshot, only_computes
 from .session import CaptureSession, Failed, Target
 from .state import PythonState
+from .torch_settings import deciding
 from .warm_up import WarmedUp, report_line, warm_up
 from .witness import witness
 
@@ -367,6 +368,7 @@ def _captured(
         folded_from |= extends.guard.watched_versions()
         held += extends.guard.watched_held()
     regions = session.before.memory.regions()
+    asks = session.reads.asks_settings or session.reads.failed
     holds_compiled = recording.compiles and not session.not_compiled and device.kind != "emulated"
     captured = CapturedGraph(
         traced.root,
@@ -378,7 +380,12 @@ def _captured(
         generators=host.used,
         calls_user=any(event.point.rule == "no-graph" for event in recording.events),
         guard=eager.state.guard(
-            outside, folded_from, session.reads, held, None if extends is None else extends.guard
+            outside,
+            folded_from,
+            session.reads,
+            held,
+            deciding(None if asks else recording.kernels, device.kind == "emulated"),
+            None if extends is None else extends.guard,
         ),
         pool_bytes=traced.pool_bytes,
         draws_random_numbers=eager.draws_random_numbers,

@@ -10,14 +10,13 @@ import torch
 from torch.nn.modules import module as torch_module
 from torch.utils.hooks import RemovableHandle
 
-from ..device import current_device
 from ..errors import DeadTensorError
 from ..forking import new_lock
 from ..record.effects import storage_key
 from . import raw
 from .places import Attributes, Bind, Item, Place, TypeOf
 from .tensor_check import tensor_check
-from .torch_settings import deciding
+from .torch_settings import Settings
 
 __all__ = ["Guard"]
 
@@ -110,9 +109,10 @@ class Guard:
         children: registries of modules as they were at the capture, looked at only after a
             registration.
         no_hooks: hooks of modules that had none, looked at only when there are new hooks.
+        settings: of torch, which the graph depends on.
 
     Attributes:
-        no_hooks: see above.
+        no_hooks, settings: see above.
         memory_holds: whether all watched tensors are where they were; ``None``: there are none.
         places_hold: whether all watched places hold what they held.
     """
@@ -122,6 +122,7 @@ class Guard:
         outside: dict[int, torch.Tensor],
         children: Sequence[_Snapshot],
         no_hooks: Sequence[_Snapshot],
+        settings: Settings,
     ) -> None:
         self._places: dict[Any, Place] = {}
         self._tensors: dict[Any, Attributes] = {}
@@ -129,7 +130,7 @@ class Guard:
         self._versions: list[tuple[int, str, torch.Tensor, int]] = []
         self._held: list[tuple[str, torch.Tensor, str, object]] = []
         self._unplaced = dict(outside)
-        self._settings: list[tuple[str, Callable[[], Any], Any]] = []
+        self.settings = settings
         self.no_hooks = no_hooks
         self._modules = _Modules(children, no_hooks)
         self.memory_holds: Callable[[], bool] | None = None
@@ -170,8 +171,7 @@ class Guard:
         return {key: tensor for key, _, tensor, _ in self._versions}
 
     def complete(self) -> None:
-        """Nothing more is to be watched, except settings, and memory that no container holds."""
-        self._settings = deciding(current_device().kind == "emulated")
+        """Nothing more is to be watched, except memory that no container holds."""
         for tensor in list(self._unplaced.values()):
             self.watch_memory(f"a tensor of shape {tuple(tensor.shape)}", tensor)
         names: dict[str, Any] = {}
@@ -202,7 +202,7 @@ class Guard:
         for _, name, tensor, version in self._versions:
             if tensor._version != version:
                 found[f"the values of {name}"] = None
-        for name, getter, value in self._settings:
+        for name, (getter, value) in self.settings.items():
             if _now(getter) != value:
                 found[name] = None
         for path, tensor, name, value in self._held:
@@ -246,7 +246,7 @@ class Guard:
             names["are_like"], names["tensors"] = tensor_check(tensors), tensors
             terms.append("are_like(*tensors)")
         terms += [f"{bind(t)}._version == {version}" for _, _, t, version in self._versions]
-        for _, getter, value in self._settings:
+        for getter, value in self.settings.values():
             same = "is" if type(value) is bool else "=="
             terms.append(f"{bind(getter)}() {same} {bind(value)}")
         terms += [f"{bind(t)}.{name} is {bind(value)}" for _, t, name, value in self._held]

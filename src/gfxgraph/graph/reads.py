@@ -40,6 +40,7 @@ from .guard import REGISTRIES
 from .locks import no_garbage_collection
 from .places import Attributes, Content, Item, Length, Live, Parts, Place, TypeOf, weakly
 from .saved_state import is_stateful, kind_of
+from .torch_settings import READERS
 
 __all__ = ["Reads", "is_closed"]
 
@@ -116,12 +117,14 @@ class Reads:
     Attributes:
         places: by what they are a place of.
         no_hooks: hooks of modules that had none, which torch counts.
+        asks_settings: whether settings of torch may have been asked for.
         failed: why not all was seen; ``""``: it was.
     """
 
     def __init__(self, roots: dict[str, object], fresh: Sequence[object] = ()) -> None:
         self.places: dict[Any, Place] = {}
         self.no_hooks: dict[int, Container] = {}
+        self.asks_settings = False
         self.failed = ""
         self._fresh = set(map(id, fresh))
         self._known: dict[int, tuple[Any, str]] = {}
@@ -257,6 +260,8 @@ class Reads:
     # Knowing: an object is state if a place led to it, or if it was there before the run.
 
     def _know(self, value: Any, path: str) -> Any:
+        if id(value) in READERS:
+            self.asks_settings = True
         if raw.is_a(value, *_LEAVES, *_TORCH_LEAVES) or id(value) in self._known:
             return value
         if id(value) in self._fresh:

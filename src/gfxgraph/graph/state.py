@@ -32,6 +32,7 @@ from .one_shots import STREAM, inner, is_entropy
 from .places import Content, Item, Length
 from .reads import Reads, is_closed
 from .saved_state import is_stateful
+from .torch_settings import Settings
 
 __all__ = ["PythonState"]
 
@@ -252,7 +253,8 @@ class PythonState:
         outside: dict[int, torch.Tensor],
         folded: dict[int, torch.Tensor],
         reads: Reads,
-        held: Collection[tuple[torch.Tensor, str, Any]] = (),
+        held: Collection[tuple[torch.Tensor, str, Any]],
+        settings: Settings,
         earlier: Guard | None = None,
     ) -> Guard:
         """A guard for a graph: it sees when something changes that the graph relies on.
@@ -262,6 +264,7 @@ class PythonState:
             folded: those of them whose values the graph takes for constant.
             reads: what the executed code has read.
             held: tensors from outside, with the name and the value of what they hold.
+            settings: of torch, which it depends on.
             earlier: the guard of the paths that this one joins.
         """
         children, no_hooks = (
@@ -271,8 +274,9 @@ class PythonState:
         places = list(reads.places.values())
         if earlier is not None:
             hooks |= {id(c.item): c for c in earlier.no_hooks}
+            settings = settings | earlier.settings
             places += earlier.places().values()
-        guard = Guard(outside, children, list(hooks.values()))
+        guard = Guard(outside, children, list(hooks.values()), settings)
         for container in self._containers:
             if container.by_name and not reads.failed:
                 continue  # what was read of it is among the places

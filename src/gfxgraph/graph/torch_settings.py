@@ -7,13 +7,17 @@ be a graph.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Collection
 from contextlib import suppress
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 import torch
 
-__all__ = ["SETTINGS", "Setting", "deciding"]
+__all__ = ["SETTINGS", "Setting", "Settings", "deciding"]
+
+Settings: TypeAlias = dict[str, tuple[Callable[[], Any], Any]]
+"""Name -> getter and value of settings by which torch picks its kernels."""
 
 
 class Setting(NamedTuple):
@@ -105,46 +109,82 @@ _FOUND = (
 SETTINGS = [setting for setting in _FOUND if setting is not None]
 
 
+_IN_FLOAT32 = {torch.float32, torch.complex64}
+# Where kernels are chosen by the flags of cuDNN and by those of attention. A flag that is off may
+# hide the operator that it would choose, so then it is always asked for.
+_CUDNN = re.compile("conv|cudnn|miopen|batch_norm|rnn|lstm|gru|ctc|grid|affine")
+_ATTENTION = re.compile("attention|sdp|flash|transformer")
 _BACKEND = "torch.backends.cudnn."
-_DECIDING = (
-    ("torch.use_deterministic_algorithms", "_get_deterministic_algorithms"),
-    *((f"{_CUBLAS}{dtype}{_REDUCED}", f"_get_cublas_allow_{dtype}{_REDUCED}") for dtype in _HALF),
-    *(
-        (f"{_BACKEND}{name}", f"_get_cudnn_{name}")
-        for name in ("enabled", "benchmark", "deterministic")
-    ),
-    *(
-        (f"torch.backends.cuda.enable_{kind}_sdp", f"_get_{kind}_sdp_enabled")
-        for kind in ("flash", "mem_efficient", "math", "cudnn")
-    ),
+_MODULES = (torch.backends, torch.backends.cuda, torch.backends.cudnn)
+READERS = frozenset(
+    id(item)
+    for item in (
+        *_MODULES,
+        *(
+            value
+            for module in _MODULES
+            for value in vars(module).values()
+            if str(getattr(value, "__module__", "")).startswith("torch.backends")
+        ),
+        torch.get_float32_matmul_precision,
+        torch.are_deterministic_algorithms_enabled,
+        torch.is_deterministic_algorithms_warn_only_enabled,
+        torch.get_deterministic_debug_mode,
+        *(value for name, value in vars(torch._C).items() if name.startswith("_get_")),
+    )
 )
-# These raise once the newer way to set them was used as well.
-_OF_FLOAT32 = (
-    ("matmul", f"{_CUBLAS}tf32", "_get_cublas_allow_tf32"),
-    ("conv", f"{_BACKEND}allow_tf32", "_get_cudnn_allow_tf32"),
-)
+"""Whoever gets hold of one of these may ask for a setting."""
 
 
-def deciding(on_host: bool) -> list[tuple[str, Callable[[], Any], Any]]:
-    """Name, getter and present value of each setting by which torch picks its kernels.
+def deciding(kernels: Collection[tuple[Any, Any]] | None, on_host: bool) -> Settings:
+    """The settings by which torch picks the kernels of a recorded run.
 
-    They are asked in each call, so they are few: about 0.3 us. A getter may raise ``RuntimeError``
-    after a change.
+    They are asked in each call, so they are few: about 30 ns each.
 
     Args:
+        kernels: the operators of the run, with the dtypes that they were given; ``None``: all of
+            the settings, since code in Python may have asked for any.
         on_host: for graphs that are emulated, whose kernels are the CPU's.
+
+    Returns:
+        Name -> getter and present value. A getter may raise ``RuntimeError`` after a change.
     """
-    found = [(name, getattr(torch._C, get, None)) for name, get in _DECIDING]
-    if on_host:
-        name = "torch.set_float32_matmul_precision"
-        found.append((name, torch.get_float32_matmul_precision))
-    else:
-        newer: Any = getattr(torch._C, "_get_fp32_precision_getter", None)
-        for operation, name, get in _OF_FLOAT32:
-            getter = getattr(torch._C, get)
-            try:
-                getter()
-            except RuntimeError:
-                getter = functools.partial(newer, "cuda", operation)
-            found.append((name, getter))
-    return [(name, getter, getter()) for name, getter in found if getter is not None]
+    found = {"torch.use_deterministic_algorithms": _getter("deterministic_algorithms")}
+    names = {operator._name for operator, _ in kernels or ()}
+    dtypes = {dtype for _, dtype in kernels or ()}
+    # What is not torch's own may ask for anything.
+    foreign = kernels is None or any(not name.startswith(("aten::", "prims::")) for name in names)
+    for dtype, kind in ((torch.float16, "fp16"), (torch.bfloat16, "bf16")):
+        if foreign or dtype in dtypes:
+            found[f"{_CUBLAS}{kind}{_REDUCED}"] = _getter(f"cublas_allow_{kind}{_REDUCED}")
+    flags = {name: _getter(f"cudnn_{name}") for name in ("enabled", "benchmark", "deterministic")}
+    uses_cudnn = foreign or any(map(_CUDNN.search, names))
+    if uses_cudnn or not flags["enabled"]():
+        found |= {_BACKEND + name: getter for name, getter in flags.items()}
+    kinds = ("flash", "mem_efficient", "math", "cudnn")
+    allowed = {kind: _getter(f"{kind}_sdp_enabled") for kind in kinds}
+    if foreign or any(map(_ATTENTION.search, names)) or not all(get() for get in allowed.values()):
+        found |= {f"torch.backends.cuda.enable_{kind}_sdp": get for kind, get in allowed.items()}
+    if foreign or not dtypes.isdisjoint(_IN_FLOAT32):
+        if on_host:
+            found["torch.set_float32_matmul_precision"] = torch.get_float32_matmul_precision
+        else:
+            found[f"{_CUBLAS}tf32"] = _precision_now("matmul", "cublas_allow_tf32")
+            if uses_cudnn:
+                found[f"{_BACKEND}allow_tf32"] = _precision_now("conv", "cudnn_allow_tf32")
+    return {name: (getter, getter()) for name, getter in found.items()}
+
+
+def _getter(name: str) -> Callable[..., Any]:
+    getter: Callable[..., Any] = getattr(torch._C, f"_get_{name}")
+    return getter
+
+
+def _precision_now(operation: str, name: str) -> Callable[[], Any]:
+    """The older way to ask raises once the newer one was used to set it."""
+    older = _getter(name)
+    try:
+        older()
+    except RuntimeError:
+        return functools.partial(_getter("fp32_precision_getter"), "cuda", operation)
+    return older

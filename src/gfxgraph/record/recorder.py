@@ -108,6 +108,7 @@ class Recording:
         draws: number of events before the first random number of the device; ``None``: none.
         peak_bytes: most device bytes that tensors of the run took at one time.
         dtypes: dtypes of these tensors.
+        kernels: each operator that ran on the device, with each dtype that it was given.
         compiles: whether it called a compiled function; that ran uncompiled.
         layout: the first call that asked for the strides of an argument.
         views: the first call whose effect depends on the strides: a view that not every layout has,
@@ -129,6 +130,7 @@ class Recording:
     draws: int | None = None
     peak_bytes: int = 0
     dtypes: set[torch.dtype] = field(default_factory=set)
+    kernels: set[tuple[Any, torch.dtype | None]] = field(default_factory=set)
     compiles: bool = False
     layout: Note | None = None
     views: Note | None = None
@@ -207,6 +209,8 @@ class Recorder(Interceptor):
     def operation(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Run an operation that a capture can hold."""
         self.recording.operations += 1
+        dtypes = {tensor.dtype for tensor in tensors_in((args, kwargs))}
+        self.recording.kernels.update((func, dtype) for dtype in dtypes or (None,))
         rule = self._off_stream()
         if rule is not None:
             self.met(rule, str(func))
