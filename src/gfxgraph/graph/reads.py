@@ -31,6 +31,7 @@ from typing import Any
 import torch
 
 from ..errors import one_line
+from ..forking import in_child
 from ..interpose.dynamo import opaque
 from ..interpose.source import CLOSED
 from ..stats import log
@@ -1061,7 +1062,24 @@ def _is_for_us(frame: types.FrameType) -> bool:
 
 # ---- who tells
 
-_listeners: dict[int, Reads] = {}
+# What ends those that listen now.
+_running: dict[int, Callable[[], None]] = {}
+
+
+def _end_all() -> None:
+    """In a child of ``fork()`` nobody listens: what it does is not what a capture has begun."""
+    while _running:
+        _running.popitem()[1]()
+
+
+in_child(_end_all)
+
+
+def _end(reads: Reads) -> None:
+    end = _running.pop(id(reads), None)
+    if end is not None:
+        end()
+
 
 if sys.version_info >= (3, 12):
     _tools = (4, 3, 1)
@@ -1107,7 +1125,17 @@ if sys.version_info >= (3, 12):
             events.PY_RETURN: leave,
             events.PY_YIELD: leave,
         }
+
+        def end() -> None:
+            monitoring.set_events(tool, 0)
+            for code in watched:
+                monitoring.set_local_events(tool, code, 0)
+            for event in callbacks:
+                monitoring.register_callback(tool, event, None)
+            monitoring.free_tool_id(tool)
+
         monitoring.use_tool_id(tool, f"{_OURS}.reads")
+        _running[id(reads)] = end
         try:
             for event, callback in callbacks.items():
                 monitoring.register_callback(tool, event, callback)
@@ -1117,12 +1145,7 @@ if sys.version_info >= (3, 12):
             monitoring.restart_events()
             yield
         finally:
-            monitoring.set_events(tool, 0)
-            for code in watched:
-                monitoring.set_local_events(tool, code, 0)
-            for event in callbacks:
-                monitoring.register_callback(tool, event, None)
-            monitoring.free_tool_id(tool)
+            _end(reads)
 
 else:
 
@@ -1169,8 +1192,9 @@ else:
             return
 
         tracer = _Tracer(reads)
+        _running[id(reads)] = tracer.end
         sys.settrace(tracer.begin)
         try:
             yield
         finally:
-            tracer.end()
+            _end(reads)
