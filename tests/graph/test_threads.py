@@ -376,3 +376,40 @@ def test_modules_that_another_thread_is_importing_are_not_used_half_made():
     """torch._dynamo and numpy.random are imported by the first thread that needs them."""
     done = python("-c", FIRST_CALLS)
     assert "failed 0" in done.stdout, done.stderr[-3000:]
+
+
+HALF_MADE_TUPLES = """
+import sys, threading
+from gfxgraph.graph.reads import Reads
+
+sys.addaudithook(lambda *event: None)  # Python code runs wherever C code tells of something
+sys.setswitchinterval(1e-5)
+errors, stop = [], False
+
+def make():
+    while not stop:
+        try:
+            tuple((n, str(n)) for n in range(300))
+        except SystemError as error:  # somebody else refers to the tuple
+            errors.append(error)
+
+def fn():
+    return sum(numbers["few"])
+
+numbers = {"few": [1, 2]}
+threads = [threading.Thread(target=make) for _ in range(3)]
+for thread in threads:
+    thread.start()
+for _ in range(15):
+    with Reads({"fn": fn}).recording():
+        fn()
+stop = True
+for thread in threads:
+    thread.join()
+print(errors)
+"""
+
+
+def test_looking_on_disturbs_no_tuple_that_another_thread_is_making():
+    done = python("-c", HALF_MADE_TUPLES)
+    assert (done.returncode, done.stdout.strip()) == (0, "[]"), done.stderr[-2000:]

@@ -148,7 +148,7 @@ class Reads:
             # Callbacks of a collection are not what the function does.
             with no_garbage_collection():
                 gc.collect(0)  # what is in the youngest generation from now on is the run's own
-                self._old = _ids()
+                self._old = _addresses()
                 with _listening(self):
                     yield
         finally:
@@ -308,7 +308,7 @@ class Reads:
             return True
         if _package(type(item)) == _OURS:  # it looks on
             return False
-        if id(item) in self._old and id(item) not in self._fresh and not _is_young(item):
+        if _address(item) in self._old and id(item) not in self._fresh and not _is_young(item):
             self._know(item, raw.name_of(item if raw.is_a(item, type) else type(item)))
             return id(item) in self._known
         return False
@@ -960,17 +960,21 @@ def _is_ours(value: Any) -> bool:
 
 def _is_young(item: object) -> bool:
     """Whether ``item`` was made since the last collection; another one may have had its place."""
-    return id(item) in _ids(0)
+    return _address(item) in _addresses(0)
 
 
-def _ids(generation: int | None = None) -> set[int]:
-    """The ids of all containers, or of those that are as young as that.
+# In place of id(), which tells the audit hooks of the process, and those run code.
+_address = object.__hash__
+
+
+def _addresses(generation: int | None = None) -> set[int]:
+    """Where all containers are, or those that are as young as that.
 
     One call to C, in which no other thread runs: a tuple that one of them is about to make must not
     be referred to from elsewhere when it goes on.
     """
     lists = map(gc.get_objects, (generation,))
-    return set(map(id, itertools.chain.from_iterable(lists)))
+    return set(map(_address, itertools.chain.from_iterable(lists)))
 
 
 def cell_value(cell: types.CellType) -> Any:
