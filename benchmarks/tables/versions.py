@@ -28,9 +28,8 @@ the tests in it; with `CORE=1` the core alone, with `RECORD=1` it adds a row her
 `PYTHON=python3.12` takes another Python. Where pip finds no CPU build of that version it takes a
 CUDA build: about 3 GB to fetch, 7 GB unpacked. `make test-long` runs the core with the oldest one.
 
-On Python 3.14.10, with torch 2.13.0 at d305b94, 5,934 tests passed and 2 failed, for reasons of the
-tests; both pass on 3.11 since. The Dynamo of torch 2.13 compiles
-nothing of a loop that a tensor ends on Python 3.14; the tests of that are skipped there.
+The Dynamo of torch 2.13 compiles nothing of a loop that a tensor ends on Python 3.14; the tests of
+that are skipped there.
 """
 COLUMNS = ("torch", "Python", "tests", "passed", "failed", "skipped", "seconds", "date", "commit")
 

@@ -98,7 +98,7 @@ class Tracer(Interceptor):
         if self._shared is not None:
             raise CaptureError(
                 "the call took another path than its recording, which took one that is captured: "
-                "what it reads on the host has changed since",
+                "the data that it decides by has changed since",
                 transient=True,
             )
         self._end()
