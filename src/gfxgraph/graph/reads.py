@@ -16,7 +16,6 @@ import contextvars
 import functools
 import gc
 import inspect
-import itertools
 import logging
 import operator
 import sys
@@ -36,6 +35,7 @@ from ..interpose.dynamo import opaque
 from ..interpose.source import CLOSED
 from ..stats import log
 from . import bytecode, raw
+from .age import Before
 from .containers import Container
 from .guard import REGISTRIES
 from .locks import no_garbage_collection
@@ -131,7 +131,7 @@ class Reads:
         self._known: dict[int, tuple[Any, str]] = {}
         self._functions: dict[types.CodeType, list[types.FunctionType]] = {}
         self._types: dict[tuple[type, str], Any] = {}
-        self._old: set[int] = set()
+        self._before: Before | None = None
         self._frames: dict[int, _Frame] = {}
         self._now: _Frame | None = None
         self.roots = roots
@@ -147,13 +147,12 @@ class Reads:
         try:
             # Callbacks of a collection are not what the function does.
             with no_garbage_collection():
-                gc.collect(0)  # what is in the youngest generation from now on is the run's own
-                self._old = _addresses()
+                self._before = Before()
                 with _listening(self):
                     yield
         finally:
             # Nothing of the run's own is to live on.
-            self._old = set()
+            self._before = None
             for part in (self._frames, self._known, self._functions, self._types):
                 part.clear()
             self._now = None
@@ -308,7 +307,9 @@ class Reads:
             return True
         if _package(type(item)) == _OURS:  # it looks on
             return False
-        if _address(item) in self._old and id(item) not in self._fresh and not _is_young(item):
+        if self._before is None or id(item) in self._fresh:
+            return False
+        if self._before.has(item):
             self._know(item, raw.name_of(item if raw.is_a(item, type) else type(item)))
             return id(item) in self._known
         return False
@@ -956,25 +957,6 @@ def _is_ours(value: Any) -> bool:
     if type(value) is types.FunctionType:
         return str(value.__globals__.get("__name__", "")).startswith(f"{_OURS}.")
     return _package(type(value)) == _OURS
-
-
-def _is_young(item: object) -> bool:
-    """Whether ``item`` was made since the last collection; another one may have had its place."""
-    return _address(item) in _addresses(0)
-
-
-# In place of id(), which tells the audit hooks of the process, and those run code.
-_address = object.__hash__
-
-
-def _addresses(generation: int | None = None) -> set[int]:
-    """Where all containers are, or those that are as young as that.
-
-    One call to C, in which no other thread runs: a tuple that one of them is about to make must not
-    be referred to from elsewhere when it goes on.
-    """
-    lists = map(gc.get_objects, (generation,))
-    return set(map(_address, itertools.chain.from_iterable(lists)))
 
 
 def cell_value(cell: types.CellType) -> Any:
