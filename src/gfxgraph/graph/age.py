@@ -1,11 +1,11 @@
-"""Which objects were there before a run began, as the garbage collector tells it."""
+"""Which objects a run has made, as the garbage collector tells it."""
 
 from __future__ import annotations
 
 import gc
 import itertools
 
-__all__ = ["Before"]
+__all__ = ["Since"]
 
 # In place of id(), which tells the audit hooks of the process, and those run code.
 _address = object.__hash__
@@ -13,27 +13,28 @@ _address = object.__hash__
 _FROZEN_BY_PYTHON = 1000
 
 
-class Before:
-    """What is there when this is made. Meanwhile no collection may run.
+class Since:
+    """The time since this was made, in which no collection runs by itself.
 
     What the collector has not seen yet lies in its youngest generation. That is empty now, so what
-    lies there later was made since. What it does not track (numbers, strings, and before Python
-    3.14 dicts of nothing else) counts as new.
+    lies there later was made since.
     """
 
     def __init__(self) -> None:
-        self._made_since: set[int] = set()
+        self._made: set[int] = set()
         _age()
 
-    def has(self, item: object) -> bool:
-        """Whether ``item`` is older than this."""
+    def made(self, item: object) -> bool:
+        """Whether ``item`` was made since; of what the collector does not track, nobody knows."""
         at = _address(item)
-        # Whatever else comes to be at this address is new as well.
-        if at in self._made_since:
-            return False
-        self._made_since |= _young_addresses()
+        if at not in self._made:  # whatever else comes to be there is new as well
+            self.look()
+        return at in self._made
+
+    def look(self) -> None:
+        """Note what was made, before a collection that is asked for."""
+        self._made |= _young_addresses()
         _age()
-        return at not in self._made_since and gc.is_tracked(item)
 
 
 def _young_addresses() -> set[int]:

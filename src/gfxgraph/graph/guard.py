@@ -17,11 +17,16 @@ from . import raw
 from .places import Attributes, Bind, Item, Place, TypeOf
 from .tensor_check import tensor_check
 from .torch_settings import Settings
+from .watched import Unchanged, Watcher, watcher
 
 __all__ = ["Guard"]
 
 REGISTRIES = ("_parameters", "_buffers", "_modules")
 """The attributes of a module that hold its parameters, buffers and children, by name."""
+
+
+# Asking whether a watched dict has changed takes as long as asking four places.
+_WORTH_WATCHING = 8
 
 
 class _Registrations:
@@ -240,6 +245,11 @@ class Guard:
         ]
         # Last those that ask about objects which the others hold anyhow.
         ordered = sorted(self._places.values(), key=lambda place: isinstance(place, TypeOf))
+        inside = {place: space for place in ordered if (space := place.inside) is not None}
+        by = watcher() if len(inside) >= _WORTH_WATCHING else None
+        if by is not None:
+            terms.append(self._unless_changed(by, inside, bind))
+            ordered = [place for place in ordered if place not in inside]
         terms += [place.term(bind) for place in ordered]
         tensors = [place.tensor for place in self._tensors.values()]
         if tensors:
@@ -251,6 +261,15 @@ class Guard:
             terms.append(f"{bind(getter)}() {same} {bind(value)}")
         terms += [f"{bind(t)}.{name} is {bind(value)}" for _, t, name, value in self._held]
         self.places_hold = _predicate(terms, names)
+
+    def _unless_changed(self, by: Watcher, inside: dict[Place, Any], bind: Bind) -> str:
+        """A term for all ``inside`` of dicts that are watched."""
+        names: dict[str, Any] = {}
+        own = Bind(names)
+        asked = _predicate([place.term(own) for place in inside], names)
+        spaces = {id(space): space for space in inside.values()}
+        name = bind(Unchanged(by, asked, list(spaces.values())))
+        return f"({name}.stamp == {bind(by.left)}() or {name}.holds())"
 
 
 def _predicate(terms: list[str], names: dict[str, Any]) -> Callable[[], bool]:

@@ -7,8 +7,11 @@ one function (:mod:`~gfxgraph.graph.guard`). Neither runs code of the program.
 
 from __future__ import annotations
 
+import gc
+import operator
 import types
 import weakref
+from collections import OrderedDict
 from collections.abc import Callable
 from typing import Any, ClassVar
 
@@ -78,6 +81,11 @@ class Place:
     def __init__(self, path: str, identity: Any) -> None:
         self.path, self.identity = path, identity
 
+    @property
+    def inside(self) -> dict[Any, Any] | None:
+        """The dict which has to change before the place holds something else."""
+        return None
+
     def holds(self) -> bool:
         """Whether it holds what it held."""
         raise NotImplementedError
@@ -106,6 +114,11 @@ class Item(Place):
         place = cls(path, container, key, None)
         place.value = place.read()
         return place
+
+    @property
+    def inside(self) -> dict[Any, Any] | None:
+        """See :meth:`Place.inside`."""
+        return _space(self.container)
 
     def read(self) -> Any:
         """What it holds now."""
@@ -157,6 +170,12 @@ class Content(Place):
         self._container = container
 
     @property
+    def inside(self) -> dict[Any, Any] | None:
+        """See :meth:`Place.inside`. The order of other dicts changes without their content."""
+        item = self._container.item
+        return _space(item) if type(item) is dict and self._container.names is None else None
+
+    @property
     def held(self) -> raw.Pairs:
         """What it held."""
         return self._container.held
@@ -173,6 +192,21 @@ class Content(Place):
         """See :meth:`Place.changes`."""
         return list(map(self._container.name, self._container.changes()))
 
+    def term(self, bind: Bind) -> str:
+        """See :meth:`Place.term`. An equal scalar in place of another is no change: ask again."""
+        held, item = self._container.held, self._container.item
+        is_whole = self._container.names is None and not any(
+            Container.is_ours(key) for key, _ in held
+        )
+        if type(item) not in (dict, OrderedDict, list) or not is_whole:
+            return super().term(bind)
+        name, same = bind(item), bind(operator.is_)
+        parts = {name: [value for _, value in held]}
+        if type(item) is not list:
+            parts = {name: [key for key, _ in held], f"{name}.values()": parts[name]}
+        terms = [f"all(map({same}, {part}, {bind(then)}))" for part, then in parts.items() if then]
+        return f"({' and '.join([f'len({name}) == {len(held)}', *terms])} or {super().term(bind)})"
+
 
 class Length(Place):
     """How many items a container holds."""
@@ -181,6 +215,11 @@ class Length(Place):
         super().__init__(path, ("length", id(container)))
         self._container = container
         self._length, self._own = raw.length(container), _own_length(container)
+
+    @property
+    def inside(self) -> dict[Any, Any] | None:
+        """See :meth:`Place.inside`."""
+        return _space(self._container)
 
     def holds(self) -> bool:
         """See :meth:`Place.holds`."""
@@ -191,6 +230,14 @@ class Length(Place):
         if type(self._container) in (dict, list):
             return f"len({bind(self._container)}) == {self._length}"
         return super().term(bind)
+
+
+def _space(container: Any) -> dict[Any, Any] | None:
+    """The dict behind a container. Global variables change all the time, in scripts and notebooks,
+    so they are not worth watching."""
+    if raw.is_a(container, type):
+        (container,) = gc.get_referents(raw.namespace(container))
+    return container if raw.is_a(container, dict) and "__builtins__" not in container else None
 
 
 def _own_length(container: Any) -> int:

@@ -22,7 +22,7 @@ import sys
 import threading
 import types
 import weakref
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any
@@ -35,7 +35,7 @@ from ..interpose.dynamo import opaque
 from ..interpose.source import CLOSED
 from ..stats import log
 from . import bytecode, raw
-from .age import Before
+from .age import Since
 from .containers import Container
 from .guard import REGISTRIES
 from .locks import no_garbage_collection
@@ -131,9 +131,11 @@ class Reads:
         self._known: dict[int, tuple[Any, str]] = {}
         self._functions: dict[types.CodeType, list[types.FunctionType]] = {}
         self._types: dict[tuple[type, str], Any] = {}
-        self._before: Before | None = None
+        self._since: Since | None = None
         self._frames: dict[int, _Frame] = {}
         self._now: _Frame | None = None
+        self._collecting: _Frame | None = None
+        self._sets: Counter[Any] = Counter()
         self.roots = roots
 
     def recording(self) -> AbstractContextManager[None]:
@@ -147,13 +149,13 @@ class Reads:
         try:
             # Callbacks of a collection are not what the function does.
             with no_garbage_collection():
-                self._before = Before()
+                self._since = Since()
                 with _listening(self):
                     yield
         finally:
             # Nothing of the run's own is to live on.
-            self._before = None
-            for part in (self._frames, self._known, self._functions, self._types):
+            self._since = None
+            for part in (self._frames, self._known, self._functions, self._types, self._sets):
                 part.clear()
             self._now = None
 
@@ -175,7 +177,7 @@ class Reads:
         code = frame.f_code
         if not code.co_flags & inspect.CO_OPTIMIZED and id(frame.f_back) not in self._frames:
             return False  # the body of a module; that of a class and what eval() runs matter
-        if code in _QUIET_CODES or _is_for_us(frame):
+        if code in _QUIET_CODES or self._collecting is not None or _is_for_us(frame):
             return False
         try:
             if code in _CALL_OF_MODULE:
@@ -201,6 +203,8 @@ class Reads:
         known = self._frames.get(id(frame))
         if known is None or known.frame is not frame:
             return
+        if known is self._collecting:
+            self._collecting = None
         step = known.steps.get(offset)
         if step is None:
             return
@@ -217,8 +221,8 @@ class Reads:
     def leave(self, frame: types.FrameType, value: object) -> None:
         """``frame`` returns or yields ``value``."""
         was_seen = self.sees(frame)
-        if was_seen:
-            del self._frames[id(frame)]
+        if was_seen and self._frames.pop(id(frame)) is self._collecting:
+            self._collecting = None
         caller = frame.f_back
         if value is None:
             return
@@ -307,12 +311,18 @@ class Reads:
             return True
         if _package(type(item)) == _OURS:  # it looks on
             return False
-        if self._before is None or id(item) in self._fresh:
-            return False
-        if self._before.has(item):
+        if gc.is_tracked(item) and id(item) not in self._fresh and not self._is_made(item):
             self._know(item, raw.name_of(item if raw.is_a(item, type) else type(item)))
             return id(item) in self._known
         return False
+
+    def _is_made(self, item: Any) -> bool:
+        is_known = id(item) in self._known or not gc.is_tracked(item)
+        return not is_known and self._since is not None and self._since.made(item)
+
+    def _held(self, value: Any, path: str) -> Any:
+        """What a place holds is state; but for what the run itself has put there."""
+        return value if value is _MISSING or self._is_made(value) else self._know(value, path)
 
     def _path(self, item: Any) -> str:
         found = self._known.get(id(item))
@@ -337,7 +347,7 @@ class Reads:
             ("item", id(container), raw.token(key)), lambda: Item.of(path, container, key)
         )
         value = place.read()  # type: ignore[attr-defined]
-        return value if value is _MISSING else self._know(value, path)
+        return self._held(value, path)
 
     def _content(self, item: Any, path: str, depth: int) -> None:
         """All that ``item`` holds was read, if it is a container; and what is in there."""
@@ -375,7 +385,7 @@ class Reads:
             return
         place = self._place(("content", id(item)), lambda: Content(path, Container(path, item)))
         for key, value in place.held:  # type: ignore[attr-defined]
-            self._know(value, place.name(key))  # type: ignore[attr-defined]
+            self._held(value, place.name(key))  # type: ignore[attr-defined]
 
     # Static lookups.
 
@@ -440,8 +450,8 @@ class Reads:
             return _UNKNOWN  # a property: its code is seen when it runs
         own = raw.attributes(item)
         if own is not None:
-            if is_state and raw.is_a(item, _MODULE) and name not in own:
-                # One question for all that a module lacks; mostly these are its children.
+            if is_state and raw.is_a(item, _MODULE) and name not in own and _holds(own, name):
+                # One question for all its children, which an attribute of that name would hide.
                 self._place(("length", id(own)), lambda: Length(self._path(item), own))
             value = self._in_space(own, name, path, is_state)
             if value is not _MISSING:
@@ -463,7 +473,7 @@ class Reads:
     def _in_space(self, space: dict[str, Any], name: str, path: str, is_state: bool) -> Any:
         if not is_state:
             return dict.get(space, name, _MISSING)
-        if ("length", id(space)) in self.places and name not in space:
+        if ("length", id(space)) in self.places and _holds(space, name) and name not in space:
             return _MISSING
         return self._read(space, name, path)
 
@@ -537,7 +547,7 @@ class Reads:
         """What a function in C gives, asked again by the guard."""
         place = self._place(key, lambda: Live(path, key, get))
         value = place.read()  # type: ignore[attr-defined]
-        return value if value is _MISSING else self._know(value, path)
+        return self._held(value, path)
 
     @staticmethod
     def _or_unknown(value: Any) -> Any:
@@ -718,6 +728,9 @@ class Reads:
         if kind is types.MethodType and type(function.__func__) is types.FunctionType:
             self._run_by_name(function.__func__, given)
             return _UNKNOWN
+        if function is gc.collect and self._since is not None:  # finalizers run in it
+            self._since.look()
+            self._collecting = frame
         if id(function) in _GETTERS:
             return self._live(("getter", id(function)), function, f"{function.__name__}()")
         known = _DOORS.get(id(function)) if not has_keywords else None
@@ -726,11 +739,8 @@ class Reads:
         owner: Any = getattr(function, "__self__", None) if kind in _C_FUNCTIONS else None
         if owner is not None and raw.is_a(owner, dict, list, deque, set):
             return self._method_of_container(owner, function.__name__, positional)
-        if raw.is_a(owner, contextvars.ContextVar):  # also what is there before it is set
-            value = self._live(
-                ("variable", id(owner)), lambda: owner.get(_MISSING), self._path(owner)
-            )
-            return value if function.__name__ == "get" else _UNKNOWN
+        if raw.is_a(owner, contextvars.ContextVar):
+            return self._variable(owner, function.__name__)
         if (
             kind is types.MethodWrapperType
             and function.__name__
@@ -774,6 +784,16 @@ class Reads:
             for item in given:
                 if item is not _UNKNOWN:
                     self._content(item, self._path(item), _MAX_NESTED)
+
+    def _variable(self, variable: contextvars.ContextVar[Any], method: str) -> Any:
+        """What a context variable holds, unless the run itself has set it."""
+        key = ("variable", id(variable))
+        sets = self._sets[variable]
+        self._sets[variable] += {"set": 1, "reset": -1}.get(method, 0)
+        if sets > 0:
+            return variable.get(_UNKNOWN) if method == "get" else _UNKNOWN
+        value = self._live(key, lambda: variable.get(_MISSING), self._path(variable))
+        return value if method == "get" else _UNKNOWN
 
     def _method_of_container(self, owner: Any, name: str, positional: list[Any]) -> Any:
         if not self._is_state(owner):
@@ -976,6 +996,12 @@ def _kept(cached: Any) -> tuple[int, int]:
 def _get_local(item: threading.local, name: str) -> Any:
     own = raw.attributes(item)
     return _MISSING if own is None else own.get(name, _MISSING)
+
+
+def _holds(own: dict[str, Any], name: str) -> bool:
+    """Whether a module with these attributes has a child, parameter or buffer of that name."""
+    registries: list[Any] = [own.get(registry) for registry in REGISTRIES]
+    return any(raw.is_a(held, dict) and dict.__contains__(held, name) for held in registries)
 
 
 def _sets(kind: type) -> bool:
