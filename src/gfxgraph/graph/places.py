@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import gc
 import operator
+import threading
 import types
 import weakref
 from collections import OrderedDict
@@ -82,8 +83,8 @@ class Place:
         self.path, self.identity = path, identity
 
     @property
-    def inside(self) -> dict[Any, Any] | None:
-        """The dict which has to change before the place holds something else."""
+    def depends_on(self) -> Any:
+        """A dict or a function that has to change first, where CPython can tell of its changes."""
         return None
 
     def holds(self) -> bool:
@@ -116,8 +117,8 @@ class Item(Place):
         return place
 
     @property
-    def inside(self) -> dict[Any, Any] | None:
-        """See :meth:`Place.inside`."""
+    def depends_on(self) -> Any:
+        """See :meth:`Place.depends_on`."""
         return _space(self.container)
 
     def read(self) -> Any:
@@ -170,10 +171,10 @@ class Content(Place):
         self._container = container
 
     @property
-    def inside(self) -> dict[Any, Any] | None:
-        """See :meth:`Place.inside`. The order of other dicts changes without their content."""
+    def depends_on(self) -> Any:
+        """See :meth:`Place.depends_on`. An ``OrderedDict`` keeps its order elsewhere."""
         item = self._container.item
-        return _space(item) if type(item) is dict and self._container.names is None else None
+        return None if raw.is_a(item, OrderedDict) else _space(item)
 
     @property
     def held(self) -> raw.Pairs:
@@ -195,17 +196,23 @@ class Content(Place):
     def term(self, bind: Bind) -> str:
         """See :meth:`Place.term`. An equal scalar in place of another is no change: ask again."""
         held, item = self._container.held, self._container.item
-        is_whole = self._container.names is None and not any(
-            Container.is_ours(key) for key, _ in held
-        )
-        if type(item) not in (dict, OrderedDict, list) or not is_whole:
+        base = next((kind for kind in _ORDERED if raw.is_a(item, kind)), None)
+        is_hashed = base is OrderedDict and not raw.has_plain_keys(held)
+        if base is None or is_hashed or self._container.names is not None:
             return super().term(bind)
         name, same = bind(item), bind(operator.is_)
-        parts = {name: [value for _, value in held]}
-        if type(item) is not list:
-            parts = {name: [key for key, _ in held], f"{name}.values()": parts[name]}
-        terms = [f"all(map({same}, {part}, {bind(then)}))" for part, then in parts.items() if then]
-        return f"({' and '.join([f'len({name}) == {len(held)}', *terms])} or {super().term(bind)})"
+        parts = {base.__iter__: 0 if raw.is_a(item, dict) else 1}
+        if raw.is_a(item, dict):
+            parts[base.values] = 1
+        terms = [f"{bind(base.__len__)}({name}) == {len(held)}"]
+        for get, at in parts.items():
+            then = [pair[at] for pair in held]
+            terms.append(f"all(map({same}, {bind(get)}({name}), {bind(then)}))")
+        return f"({' and '.join(terms)} or {super().term(bind)})"
+
+
+# Whose items come in an order that stays while nothing changes.
+_ORDERED: tuple[Any, ...] = (OrderedDict, dict, list, set)
 
 
 class Length(Place):
@@ -217,8 +224,8 @@ class Length(Place):
         self._length, self._own = raw.length(container), _own_length(container)
 
     @property
-    def inside(self) -> dict[Any, Any] | None:
-        """See :meth:`Place.inside`."""
+    def depends_on(self) -> Any:
+        """See :meth:`Place.depends_on`."""
         return _space(self._container)
 
     def holds(self) -> bool:
@@ -227,9 +234,11 @@ class Length(Place):
 
     def term(self, bind: Bind) -> str:
         """See :meth:`Place.term`."""
-        if type(self._container) in (dict, list):
-            return f"len({bind(self._container)}) == {self._length}"
-        return super().term(bind)
+        base = next((kind for kind in _ORDERED if raw.is_a(self._container, kind)), None)
+        if base is None:
+            return super().term(bind)
+        length = f"{bind(base.__len__)}({bind(self._container)})"
+        return f"({length} == {self._length} or {super().term(bind)})"
 
 
 def _space(container: Any) -> dict[Any, Any] | None:
@@ -237,7 +246,11 @@ def _space(container: Any) -> dict[Any, Any] | None:
     so they are not worth watching."""
     if raw.is_a(container, type):
         (container,) = gc.get_referents(raw.namespace(container))
-    return container if raw.is_a(container, dict) and "__builtins__" not in container else None
+    return (
+        container
+        if raw.is_a(container, dict) and not dict.__contains__(container, "__builtins__")
+        else None
+    )
 
 
 def _own_length(container: Any) -> int:
@@ -260,21 +273,37 @@ def weakly(item: Any) -> Callable[[], Any]:
 
 
 class TypeOf(Place):
-    """The class of an object."""
+    """The class of an object, and the dict in which it has its attributes."""
 
     def __init__(self, path: str, item: Any) -> None:
         super().__init__(path, ("type", id(item)))
         self._item, self._class = weakly(item), type(item)
+        # Each thread has attributes of its own in such an object.
+        self._own = None if raw.is_a(item, threading.local) else raw.attributes(item)
 
     def holds(self) -> bool:
         """See :meth:`Place.holds`."""
-        return type(self._item()) is self._class
+        return not self.changes()
+
+    def changes(self) -> list[str]:
+        """See :meth:`Place.changes`."""
+        item = self._item()
+        if type(item) is not self._class:
+            return [self.path]
+        if self._own is not None and raw.attributes(item) is not self._own:
+            return [f"{self.path.removesuffix('__class__')}__dict__"]
+        return []
 
     def term(self, bind: Bind) -> str:
         """See :meth:`Place.term`."""
         item = self._item()
         name = bind.known(item) or f"{bind(self._item)}()"
-        return f"type({name}) is {bind(self._class)}"
+        term = f"type({name}) is {bind(self._class)}"
+        if self._own is None:
+            return term
+        if raw.has_usual_attributes(self._class):
+            return f"{term} and {name}.__dict__ is {bind(self._own)}"
+        return f"{term} and {super().term(bind)}"
 
 
 class Parts(Place):
@@ -285,6 +314,11 @@ class Parts(Place):
         self._function = function
         self._code = function.__code__
         self._defaults, self._keywords = function.__defaults__, function.__kwdefaults__
+
+    @property
+    def depends_on(self) -> Any:
+        """See :meth:`Place.depends_on`. To ask the function itself calls the audit hooks."""
+        return self._function
 
     def holds(self) -> bool:
         """See :meth:`Place.holds`."""

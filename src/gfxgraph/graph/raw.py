@@ -25,6 +25,7 @@ __all__ = [
     "differences",
     "getter",
     "has_plain_keys",
+    "has_usual_attributes",
     "is_a",
     "is_mutable",
     "is_scalar",
@@ -117,6 +118,18 @@ def attributes(item: object) -> dict[str, Any] | None:
             found = slot.__get__(item)
             return found if type(found) is dict else None
     return None
+
+
+def has_usual_attributes(cls: type) -> bool:
+    """Whether to ask an instance of ``cls`` for its ``__dict__`` runs no code of the program."""
+    for name, kind in (
+        ("__dict__", types.GetSetDescriptorType),
+        ("__getattribute__", types.WrapperDescriptorType),
+    ):
+        found = next((_space(base)[name] for base in _bases(cls) if name in _space(base)), None)
+        if type(found) is not kind:
+            return False
+    return True
 
 
 def slots(item: object) -> dict[str, Any]:
