@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import contextvars
+import ctypes
+import gc
+
 import pytest
 import torch
 
@@ -83,3 +87,68 @@ def test_none_of_the_programs_code_is_called_to_look():
     assert asked.times == 0 and not reads.changes() and asked.times == 0
     asked.value = 2.0
     assert len(reads.changes()) == 1 and asked.times == 0
+
+
+class Held:
+    def __init__(self):
+        self.scale = 2.0
+
+
+@pytest.mark.parametrize("frozen", [False, True])
+def test_an_object_that_no_place_leads_to_is_state_if_it_was_there_before(frozen):
+    """Engines freeze what they have loaded; the collector lists nothing of it then."""
+    held = Held()
+    address = id(held)
+
+    def fn(x):
+        made = [Held()]  # these are the run's own
+        there = ctypes.cast(address, ctypes.py_object).value
+        return x * there.scale * made[0].scale
+
+    if frozen:
+        gc.freeze()
+    try:
+        reads = recorded(fn, torch.ones(2))
+    finally:
+        if frozen:
+            gc.unfreeze()
+    assert (
+        sum(place.path == "Held.scale" for place in reads.places.values()) == 2
+    )  # in the class and in the object
+    held.scale = 3.0
+    assert reads.changes() == ["Held.scale"]
+
+
+def test_what_a_run_puts_into_a_context_variable_is_its_own():
+    variable = contextvars.ContextVar("variable", default=None)
+
+    def fn(x):
+        token = variable.set({"scale": 2.0})
+        try:
+            return x * variable.get()["scale"]
+        finally:
+            variable.reset(token)
+
+    reads = recorded(fn, torch.ones(2))
+    assert not any("scale" in place.path for place in reads.places.values())
+    assert not reads.changes()
+    variable.set({})
+    assert reads.changes()
+
+
+def test_what_a_collection_calls_reads_nothing_for_the_function():
+    counts = {"started": 0}
+
+    def count(phase, info):
+        counts["started"] += phase == "start"
+
+    def fn(x):
+        gc.collect()
+        return x + 1
+
+    gc.callbacks.append(count)
+    try:
+        reads = recorded(fn, torch.ones(2))
+    finally:
+        gc.callbacks.remove(count)
+    assert counts["started"] and not reads.changes()
