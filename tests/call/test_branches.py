@@ -20,6 +20,7 @@ import hipgraph_bridge
 from gfxgraph.errors import ArgumentError, CaptureError
 from gfxgraph.graph.locks import CAPTURING
 from tests.helpers.models import net
+from tests.helpers.processes import printed
 from tests.helpers.threads import on_threads
 
 
@@ -699,3 +700,34 @@ def test_a_call_that_writes_what_it_branches_on_gets_the_path_that_it_took(devic
         assert torch.equal(mine, eager)
     stats = graph.stats()
     assert (stats.captures, stats.replays, stats.fallbacks) == (2, 5, {})
+
+
+NO_MEMORY = """
+import resource, torch, gfxgraph
+
+def fn(x):
+    x.mul_(0.5)
+    return x[:1] + 1 if x[0] > 0 else x[:1] - 1
+
+device, size = gfxgraph.device_type(), 1 << 26
+graph = gfxgraph.graphed(fn)
+inputs = [torch.ones(size, device=device), -torch.ones(size, device=device)]
+with torch.no_grad():
+    for _ in range(3):
+        graph(inputs[0])
+    if device == "cpu":
+        used = int(open("/proc/self/statm").read().split()[0]) * resource.getpagesize()
+        resource.setrlimit(resource.RLIMIT_AS, (used + size, used + size))
+    else:
+        torch.cuda.empty_cache()
+        total = torch.cuda.mem_get_info()[1]
+        used = torch.cuda.memory_reserved()
+        torch.cuda.set_per_process_memory_fraction((used + size) / total)
+    result = graph(inputs[1])
+print(result.item(), inputs[1].sum().item() / size, *graph.stats().fallbacks)
+"""
+
+
+def test_a_new_path_whose_arguments_cannot_be_copied_runs_eagerly():
+    said = printed(NO_MEMORY)
+    assert said.startswith("-1.5 -0.5 what it writes to could not be copied"), said

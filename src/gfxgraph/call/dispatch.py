@@ -20,7 +20,7 @@ from typing import Any, Protocol
 
 import torch
 
-from ..errors import ArgumentError, CaptureError, VerificationError
+from ..errors import ArgumentError, CaptureError, VerificationError, one_line
 from ..graph.locks import is_inside_gfxgraph, when_free
 from ..graph.pool import GraphPool
 from ..stats import log, tally
@@ -409,7 +409,11 @@ class Dispatcher:
             return self.run_eagerly(fn, args, kwargs, closed)
 
         # With what the call leaves in its arguments it might take another path.
-        found = entry.found(leaves)
+        try:
+            found = entry.found(leaves)
+        except RuntimeError as error:  # mostly, no memory is left
+            reason = f"what it writes to could not be copied: {one_line(error)}"
+            return self.run_eagerly(fn, args, kwargs, reason)
 
         def make(result: Any) -> Exception | None:
             wanted = Wanted(call, key, [], result, extends=entry, found=found)

@@ -245,7 +245,8 @@ class HostState:
         for key, source in self._moved():
             self._reason = self._reason or CaptureError(
                 f"each call sets the state of {source.path} (manual_seed or set_state), which a "
-                "replay would not do. Set it outside of the function, or pass a generator.",
+                "replay would not do, or another thread draws from it meanwhile. Set it outside of "
+                "the function, or pass a generator.",
                 transient=key in self._defaults,  # another thread may have drawn from it
             )
             self._after[key] = source.now()
