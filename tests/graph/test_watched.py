@@ -1,4 +1,4 @@
-"""What CPython tells of dicts and functions is heard, and nothing else has to be asked."""
+"""A change of a watched dict is heard, and without one nothing has to be asked."""
 
 from __future__ import annotations
 
@@ -9,8 +9,10 @@ import pytest
 import torch
 
 import gfxgraph
+from gfxgraph.graph.places import Bind, Parts
 from gfxgraph.graph.watched import Unchanged, watcher
 from tests.helpers.processes import python
+from tests.helpers.threads import on_threads
 
 needs_watchers = pytest.mark.skipif(
     watcher() is None, reason="this Python does not tell of all changes of dicts"
@@ -53,53 +55,43 @@ def test_each_change_of_a_watched_dict_is_heard(change):
     by = watcher()
     held = type("Other", (Held,), dict(vars(Held)))()
     asked = Unchanged(by, lambda: True, spaces(held))
-    assert asked.holds() and asked.stamp == by.left()
+    assert asked.holds() and asked.stamp == by.changes()
     CHANGES[change](held)
-    assert asked.stamp != by.left()
+    assert asked.stamp != by.changes()
 
 
 @needs_watchers
 def test_each_of_many_sets_in_one_line_of_code_is_heard():
     by, held = watcher(), Held()
-    watching = Unchanged(by, lambda: True, spaces(held))
+    Unchanged(by, lambda: True, spaces(held))
     for n in range(1000):
-        before = by.left()
+        before = by.changes()
+        assert by.changes() == before
         held.own = n
-        assert by.left() != before
-    del watching
+        assert by.changes() != before
 
 
 @needs_watchers
-@pytest.mark.parametrize("part", ["__code__", "__defaults__", "__kwdefaults__"])
-def test_each_change_of_a_function_is_heard_by_all(part):
-    def function(a=1, *, b=2):
-        return a + b
-
-    def other(a=3, *, b=4):
-        return a * b
-
-    by = watcher()
-    both = [Unchanged(by, lambda: True, [function]) for _ in range(2)]
-    for asked in both:
-        assert asked.holds()
-    setattr(function, part, getattr(other, part))
-    for asked in both:  # the first one that asks leaves it to be seen by the second
-        by.settle()
-        assert asked.stamp != by.left()
-        assert asked.holds() and asked.stamp == by.left()
-
-
-@needs_watchers
-def test_nothing_is_heard_of_what_is_not_watched_any_more():
+def test_a_change_is_heard_by_all_who_ask():
     by, held = watcher(), Held()
-    first, second = (Unchanged(by, lambda: True, [held.__dict__]) for _ in range(2))
-    del first
-    before = by.left()
+    both = [Unchanged(by, lambda: True, [held.__dict__]) for _ in range(2)]
+    assert all(asked.holds() and asked.stamp == by.changes() for asked in both)
     held.own = 2
-    assert by.left() == before - 1
-    del second
-    held.own = 3
-    assert by.left() == before - 1
+    for asked in both:
+        assert asked.stamp != by.changes()
+        assert asked.holds()
+    assert all(asked.stamp == by.changes() for asked in both)
+
+
+@needs_watchers
+def test_a_dict_that_has_become_empty_is_asked_each_time():
+    """Torch hears nothing of what is put into an empty dict at once."""
+    by, held = watcher(), Held()
+    asked = Unchanged(by, lambda: "hidden" not in held.__dict__, [held.__dict__])
+    held.__dict__.clear()
+    assert asked.holds() and asked.stamp != by.changes()
+    held.__dict__.update({"hidden": 1, "other": 2})
+    assert not asked.holds()
 
 
 @needs_watchers
@@ -107,7 +99,51 @@ def test_what_does_not_hold_is_asked_again():
     held, answers = Held(), [False, True]
     asked = Unchanged(watcher(), lambda: answers.pop(0), [held.__dict__])
     assert not asked.holds() and asked.stamp == -1
-    assert asked.holds() and asked.stamp == watcher().left()
+    assert asked.holds() and asked.stamp == watcher().changes()
+
+
+@needs_watchers
+def test_changes_in_other_threads_are_heard_while_many_ask():
+    by, held = watcher(), Held()
+    asked = Unchanged(by, lambda: True, [held.__dict__])
+    missed = []
+
+    def work(number):
+        mine = Held()
+        own = Unchanged(by, lambda: True, [mine.__dict__])
+        for n in range(3000):
+            own.holds()
+            stamp = own.stamp
+            mine.own = n
+            missed.extend([n] if by.changes() == stamp else [])
+            asked.holds()
+
+    on_threads(work, range(4))
+    assert not missed
+
+
+PARTS = {
+    "the code": lambda f, other: setattr(f, "__code__", other.__code__),
+    "the defaults": lambda f, other: setattr(f, "__defaults__", (3,)),
+    "the keyword defaults": lambda f, other: setattr(f, "__kwdefaults__", {"b": 3}),
+    "no defaults": lambda f, other: delattr(f, "__defaults__"),
+}
+
+
+@pytest.mark.parametrize("part", PARTS)
+def test_each_change_of_a_function_is_seen(part):
+    def function(a=1, *, b=2):
+        return a + b
+
+    def other(a=1, *, b=2):
+        return a * b
+
+    place = Parts("function", function)
+    bind = Bind({})
+    holds = eval(f"lambda: {place.term(bind)}", bind.names)
+    assert place.holds() and holds()
+    PARTS[part](function, other)
+    assert not place.holds() and not holds()
 
 
 @torch.no_grad()
@@ -135,7 +171,7 @@ def late():
     torch.testing.assert_close(fast(x), model(x))
     print("late", fast.stats().captures)
 
-atexit.register(late)  # runs after what the first capture registers
+atexit.register(late)
 with torch.no_grad():
     fast(x), fast(x)
 for n in range(1000):
@@ -175,15 +211,13 @@ with torch.no_grad():
 """
 
 
-@needs_watchers
 def test_a_replay_asks_nothing_that_audit_hooks_of_the_program_hear():
     done = python("-c", HOOK)
     assert done.stdout.split() == ["[]"], done.stderr[-3000:] + done.stdout
 
 
-def test_this_python_is_one_that_tells_or_one_that_does_not():
-    tells = (3, 12) <= sys.version_info < (3, 13) or sys.version_info >= (3, 14)
-    if tells:
-        assert watcher() is not None
-    elif sys.version_info < (3, 12):
+def test_before_python_3_12_nothing_is_told():
+    if sys.version_info < (3, 12):
         assert watcher() is None
+    elif sys.version_info < (3, 13):
+        assert watcher() is not None

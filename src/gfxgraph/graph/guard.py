@@ -17,7 +17,7 @@ from . import raw
 from .places import Attributes, Bind, Item, Place, TypeOf
 from .tensor_check import tensor_check
 from .torch_settings import Settings
-from .watched import USUAL, Unchanged, Watcher, watcher
+from .watched import Unchanged, Watcher, watcher
 
 __all__ = ["Guard"]
 
@@ -25,8 +25,8 @@ REGISTRIES = ("_parameters", "_buffers", "_modules")
 """The attributes of a module that hold its parameters, buffers and children, by name."""
 
 
-# Asking whether a watched dict has changed takes as long as asking four places.
-_WORTH_WATCHING = 8
+# Asking whether a watched dict has changed takes as long as asking ten places.
+_WORTH_WATCHING = 24
 
 
 class _Registrations:
@@ -245,11 +245,11 @@ class Guard:
         ]
         # Last those that ask about objects which the others hold anyhow.
         ordered = sorted(self._places.values(), key=lambda place: isinstance(place, TypeOf))
-        told = {place: item for place in ordered if (item := place.depends_on) is not None}
-        by = watcher() if len(told) >= _WORTH_WATCHING else None
+        inside = {place: item for place in ordered if (item := place.inside)}
+        by = watcher() if len(inside) >= _WORTH_WATCHING else None
         if by is not None:
-            terms.append(_unless_changed(by, told, bind))
-            ordered = [place for place in ordered if place not in told]
+            terms.append(_unless_changed(by, inside, bind))
+            ordered = [place for place in ordered if place not in inside]
         terms += [place.term(bind) for place in ordered]
         tensors = [place.tensor for place in self._tensors.values()]
         if tensors:
@@ -263,14 +263,13 @@ class Guard:
         self.places_hold = _predicate(terms, names)
 
 
-def _unless_changed(by: Watcher, told: dict[Place, Any], bind: Bind) -> str:
-    """A term for all places that depend on what is watched: they are asked after a change."""
-    names: dict[str, Any] = {}
-    asked = _predicate([place.term(own) for own in (Bind(names),) for place in told], names)
-    items = {id(item): item for item in told.values()}
-    name = bind(Unchanged(by, asked, list(items.values())))
-    quiet = f"{name}.stamp == {bind(by.left)}() and len({bind(by.functions)}) == {USUAL}"
-    return f"({quiet} or {name}.holds())"
+def _unless_changed(by: Watcher, inside: dict[Place, Any], bind: Bind) -> str:
+    """A term for all places inside of dicts that are watched: they are asked after a change."""
+    own = Bind({})
+    asked = _predicate([place.term(own) for place in inside], own.names)
+    dicts = {id(item): item for item in inside.values()}
+    name = bind(Unchanged(by, asked, list(dicts.values())))
+    return f"({name}.stamp == {bind(by.changes)}() or {name}.holds())"
 
 
 def _predicate(terms: list[str], names: dict[str, Any]) -> Callable[[], bool]:

@@ -7,6 +7,8 @@ one function (:mod:`~gfxgraph.graph.guard`). Neither runs code of the program.
 
 from __future__ import annotations
 
+import ctypes
+import functools
 import gc
 import operator
 import threading
@@ -83,8 +85,8 @@ class Place:
         self.path, self.identity = path, identity
 
     @property
-    def depends_on(self) -> Any:
-        """A dict or a function that has to change first, where CPython can tell of its changes."""
+    def inside(self) -> dict[Any, Any] | None:
+        """The dict that has to change before the place holds something else, if it is watched."""
         return None
 
     def holds(self) -> bool:
@@ -117,8 +119,8 @@ class Item(Place):
         return place
 
     @property
-    def depends_on(self) -> Any:
-        """See :meth:`Place.depends_on`."""
+    def inside(self) -> dict[Any, Any] | None:
+        """See :meth:`Place.inside`."""
         return _space(self.container)
 
     def read(self) -> Any:
@@ -171,8 +173,8 @@ class Content(Place):
         self._container = container
 
     @property
-    def depends_on(self) -> Any:
-        """See :meth:`Place.depends_on`. An ``OrderedDict`` keeps its order elsewhere."""
+    def inside(self) -> dict[Any, Any] | None:
+        """See :meth:`Place.inside`. An ``OrderedDict`` keeps its order elsewhere."""
         item = self._container.item
         return None if raw.is_a(item, OrderedDict) else _space(item)
 
@@ -224,8 +226,8 @@ class Length(Place):
         self._length, self._own = raw.length(container), _own_length(container)
 
     @property
-    def depends_on(self) -> Any:
-        """See :meth:`Place.depends_on`."""
+    def inside(self) -> dict[Any, Any] | None:
+        """See :meth:`Place.inside`."""
         return _space(self._container)
 
     def holds(self) -> bool:
@@ -312,32 +314,49 @@ class Parts(Place):
     def __init__(self, path: str, function: types.FunctionType) -> None:
         super().__init__(path, ("parts", id(function)))
         self._function = function
-        self._code = function.__code__
-        self._defaults, self._keywords = function.__defaults__, function.__kwdefaults__
-
-    @property
-    def depends_on(self) -> Any:
-        """See :meth:`Place.depends_on`. To ask the function itself calls the audit hooks."""
-        return self._function
+        self._parts = function.__code__, function.__defaults__, function.__kwdefaults__
+        self._memory = _memory_of_parts(function)
+        self._held = None if self._memory is None else self._memory.raw
 
     def holds(self) -> bool:
         """See :meth:`Place.holds`."""
+        if self._memory is not None:
+            return bool(self._memory.raw == self._held)
         function = self._function
-        return (
-            function.__code__ is self._code
-            and function.__defaults__ is self._defaults
-            and function.__kwdefaults__ is self._keywords
-        )
+        now = function.__code__, function.__defaults__, function.__kwdefaults__
+        return all(map(operator.is_, now, self._parts))
 
     def term(self, bind: Bind) -> str:
         """See :meth:`Place.term`."""
-        name = bind(self._function)
-        parts = {
-            "__code__": self._code,
-            "__defaults__": self._defaults,
-            "__kwdefaults__": self._keywords,
-        }
-        return " and ".join(f"{name}.{part} is {bind(value)}" for part, value in parts.items())
+        if self._memory is None:
+            return super().term(bind)
+        return f"{bind(self._memory)}.raw == {bind(self._held)}"
+
+
+def _memory_of_parts(function: types.FunctionType) -> Any:
+    """Where CPython keeps the code and the defaults of ``function``; ``None``: not known.
+
+    To ask the function for them calls all audit hooks of the process, in each call: a library on
+    which torch depends has one, and then it takes ten times as long.
+    """
+    at = _place_of_parts()
+    if at is None:
+        return None
+    return (ctypes.c_char * (3 * _WORD)).from_address(id(function) + at)
+
+
+@functools.lru_cache(maxsize=1)
+def _place_of_parts() -> int | None:
+    def probe(a: int = 1, *, b: int = 2) -> None: ...
+
+    parts = [id(probe.__code__), id(probe.__defaults__), id(probe.__kwdefaults__)]
+    size = types.FunctionType.__basicsize__ // _WORD
+    words = list((ctypes.c_void_p * size).from_address(id(probe)))
+    found = (n for n in range(size - 2) if words[n : n + 3] == parts)
+    return next((_WORD * n for n in found), None)
+
+
+_WORD = ctypes.sizeof(ctypes.c_void_p)
 
 
 class Live(Place):
