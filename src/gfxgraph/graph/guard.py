@@ -245,7 +245,8 @@ class Guard:
         ]
         # Last those that ask about objects which the others hold anyhow.
         ordered = sorted(self._places.values(), key=lambda place: isinstance(place, TypeOf))
-        inside = {place: item for place in ordered if (item := place.inside)}
+        spaces = {place: place.inside for place in ordered}
+        inside = {p: item for p, item in spaces.items() if item is not None and dict.__len__(item)}
         by = watcher() if len(inside) >= _WORTH_WATCHING else None
         if by is not None:
             terms.append(_unless_changed(by, inside, bind))

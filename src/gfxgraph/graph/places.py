@@ -16,6 +16,7 @@ import types
 import weakref
 from collections import OrderedDict
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any, ClassVar
 
 import torch
@@ -266,12 +267,13 @@ def _own_length(container: Any) -> int:
 def weakly(item: Any) -> Callable[[], Any]:
     """Gives ``item`` while it lives; what allows no weak references is kept.
 
-    A guard must not keep an object whose graphs it guards.
+    A guard must not keep an object whose graphs it guards. A tensor is kept:
+    torch.utils.swap_tensors() refuses those that are referenced weakly.
     """
-    try:
-        return weakref.ref(item)
-    except TypeError:
-        return lambda: item
+    if not raw.is_a(item, torch.Tensor):
+        with suppress(TypeError):
+            return weakref.ref(item)
+    return lambda: item
 
 
 class TypeOf(Place):
