@@ -185,7 +185,7 @@ def test_a_rebound_attribute_that_differs_in_every_call_is_said_by_name(device, 
     stats = graph.stats()
     assert stats.captures <= ENOUGH + 1 and stats.replays == 0
     (reason,) = stats.thrashing
-    assert "scale changes on every call" in reason
+    assert "Model.scale (read in test_thrashing.py:" in reason and "changes on every call" in reason
 
 
 def test_a_function_that_no_graph_takes_is_not_tried_for_each_size(device, x):

@@ -2,11 +2,48 @@
 
 from __future__ import annotations
 
+import sys
+
 import pytest
 import torch
 
 import gfxgraph
-from tests.hostile.hostile_python import CASES
+from tests.hostile import hostile_python, hostile_python_more
+
+CASES = hostile_python.CASES | hostile_python_more.CASES
+# What is not seen, with the reason; docs/limits.md names these kinds.
+NOT_SEEN = {
+    "attributes that only torch's own code reads": ["autocast_object_held"],
+    "what objects in C hold": [
+        "bytesio_value",
+        "ctypes_pointer",
+        "ctypes_structure",
+        "ctypes_value",
+        "decimal_precision",
+        "exception_args",
+        "exception_cause",
+        "numpy_record",
+        "numpy_shape",
+        "partial_set_state",
+        "queue_size",
+        "stringio_value",
+    ],
+    "another context": ["context_item", "context_run", "context_variable_in_copied_context"],
+    "questions to the interpreter": [
+        "cell_unbound_then_bound",
+        "exception_class_bases",
+        "subclasses_counted",
+        "text_of_class_by_getattr_static",
+        "thread_name",
+    ],
+}
+EAGER = ("iter_with_sentinel", "tensor_storage_bytes", "weak_method", "weak_proxy")
+REASONS = {name: reason for reason, names in NOT_SEEN.items() for name in names}
+
+
+def marked(name):
+    marks = [pytest.mark.xfail(strict=True, reason=REASONS[name])] if name in REASONS else []
+    return pytest.param(name, marks=marks)
 
 
 def outcome(fn, x):
@@ -18,9 +55,19 @@ def outcome(fn, x):
     return result if isinstance(result, tuple) else (result,)
 
 
-@pytest.mark.parametrize("name", CASES)
+@pytest.fixture
+def modules_as_before():
+    """Some cases make modules that come from no file; Dynamo looks at all of them."""
+    before = set(sys.modules)
+    yield
+    for name in sys.modules.keys() - before:
+        if getattr(sys.modules[name], "__spec__", None) is None:
+            del sys.modules[name]
+
+
+@pytest.mark.parametrize("name", map(marked, CASES))
 @torch.no_grad()
-def test_what_was_read_and_changes_is_never_stale(device, name):
+def test_what_was_read_and_changes_is_never_stale(device, name, modules_as_before):
     with torch.device(device):
         fn, change = CASES[name]()
     graph = gfxgraph.graphed(fn)
@@ -35,6 +82,30 @@ def test_what_was_read_and_changes_is_never_stale(device, name):
                 assert got is expected
             else:
                 torch.testing.assert_close(got, expected)
-        assert graph.stats().replays
+        assert graph.stats().replays or name in EAGER
     finally:
         getattr(fn, "undo", lambda: None)()
+
+
+class Config:
+    scale = 2.0
+
+
+@torch.no_grad()
+def test_what_was_changed_is_named_with_the_line_that_reads_it(device, caplog):
+    def fn(x):
+        return x * Config.scale
+
+    graph = gfxgraph.graphed(fn)
+    x = torch.ones(2, 4, device=device)
+    try:
+        with caplog.at_level("INFO", logger="gfxgraph"):
+            graph(x), graph(x)
+            Config.scale = 3.0
+            assert graph(x)[0, 0] == 3.0
+    finally:
+        Config.scale = 2.0
+    line = fn.__code__.co_firstlineno + 1
+    what = f"Config.scale (read in test_python_state.py:{line})"
+    assert graph.stats().changed == {what: 1} and what in str(graph.stats())
+    assert what in caplog.text

@@ -268,6 +268,7 @@ class Dispatcher:
                 fallbacks=dict(counts.fallbacks),
                 evictions=counts.evictions,
                 recaptures=counts.recaptures,
+                changed=dict(counts.changed),
                 graphs=rows,
                 refused={e.key: e.reason for e in found if isinstance(e, Refusal)},
                 pool_bytes=sum(graph_pool.pool_bytes() for graph_pool in pools),

@@ -11,6 +11,7 @@ from typing import Any
 
 from ..forking import new_lock
 from ..graph.locks import when_free
+from ..record.explain import some
 from ..stats import log, tally
 from . import validation
 from .budget import register
@@ -103,6 +104,8 @@ class Entries:
             changes = entry.stale() if isinstance(entry, Entry) else []
             if changes:
                 self.counts.recaptures += 1
+                self.counts.changed.update(changes)
+                log(logging.INFO, "captured_again", changed=some(changes))
                 if self.drop(key) >= WORTH_IT:
                     changes = []
                 entry = None

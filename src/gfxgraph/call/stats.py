@@ -48,7 +48,8 @@ class GraphedStats:
         fallbacks: reason -> calls that ran eagerly for it.
         evictions: graphs released because there were more than ``max_graphs``, or because another
             needed the memory and they were never replayed.
-        recaptures: graphs captured again because a weight was rebound or moved.
+        recaptures: graphs captured again because something that they rely on was changed.
+        changed: what was changed, and the line that reads it -> graphs captured again for it.
         graphs: a row a graph, least recently used first.
         refused: arguments (as ``key`` of a row) -> why calls with such run eagerly.
         pool_bytes: bytes of the memory pools that the graphs share.
@@ -66,6 +67,7 @@ class GraphedStats:
     fallbacks: dict[str, int]
     evictions: int
     recaptures: int
+    changed: dict[str, int]
     graphs: list[GraphRow]
     refused: dict[str, str]
     pool_bytes: int
@@ -83,6 +85,7 @@ class GraphedStats:
         rows: list[tuple[str, Any]] = [(name, getattr(self, name)) for name in counts]
         rows += [("memory", memory), ("thrashing", self.thrashing)]
         rows += [("fallbacks", [f"{n} calls: {why}" for why, n in self.fallbacks.items()])]
+        rows += [("changed", [f"{n} times: {what}" for what, n in self.changed.items()])]
         rows += [("refused", self.refused)]
         if self.not_compiled or self.compile_s:
             rows += [("compile_s", self.compile_s), ("not_compiled", self.not_compiled)]
@@ -101,4 +104,5 @@ class Counts:
     eager_calls: int = 0
     evictions: int = 0
     recaptures: int = 0
+    changed: Counter[str] = field(default_factory=Counter)
     fallbacks: Counter[str] = field(default_factory=Counter)

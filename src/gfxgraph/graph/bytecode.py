@@ -18,11 +18,15 @@ import types
 from collections.abc import Callable
 from typing import Any, NamedTuple, TypeAlias
 
+from .frames import depths
+
 __all__ = ["Code", "Operand", "Step", "read"]
 
-Operand: TypeAlias = "tuple[str, Any] | None"
+Operand: TypeAlias = "tuple[Any, ...] | None"
 """Where a value comes from: ``("local", name)``, ``("const", value)``, ``("made", offset)``, a
-``super`` of the method itself as ``("super", None)``; ``None``: it is not known."""
+``super`` of the method itself as ``("super", None)``; ``None``: it is not known. Of what a step
+takes from the stack, ``("made", offset, slot)`` and ``("slot", slot)`` say where it lies; of two
+slots, in the first one that holds anything."""
 Step: TypeAlias = tuple[Any, ...]
 """What an instruction reads: its kind, and its operands.
 
@@ -36,7 +40,8 @@ Step: TypeAlias = tuple[Any, ...]
 ``("length", base)``           whether a container is empty
 ``("call", fn, args, names)``  a call; the last arguments are the keywords ``names``
 ``("spread", fn, args, kw)``   a call with ``*args`` or ``**kw``
-``("import", name)``           an imported module
+``("match", on, cls, names, n)``  a pattern of a class, with ``n`` positional parts
+``("import", name, outer)``    an imported module; ``outer``: the package around it is what comes
 =============================  ==================================================================
 """
 
@@ -73,6 +78,9 @@ class _Reader:
         self.landing: dict[int, list[Operand]] = {}
         self.handlers = _handlers(code)
         self.keywords: tuple[str, ...] = ()
+        self.depths = depths(code)
+        #: How much lies on the stack; ``None``: the instruction is never reached.
+        self.depth: int | None = 0
 
     def run(self) -> Code:
         starts: dict[int, int] = {}
@@ -84,6 +92,7 @@ class _Reader:
                 dict.fromkeys(range(step.offset, max(end, step.offset + 2), 2), step.offset)
             )
             self._arrive(step.offset, goes_on)
+            self.depth = self.depths.get(step.offset)
             known = _KNOWN.get(step.opname)
             if known is not None:
                 known(self, step)
@@ -112,13 +121,33 @@ class _Reader:
 
     # The stack.
 
-    def push(self, operand: Operand) -> None:
-        self.stack.append(operand)
+    def push(self, *operands: Operand) -> None:
+        for operand in operands:
+            if operand is not None and operand[0] == "slot":
+                operand = None
+            elif operand is not None and operand[0] == "made":
+                operand = operand[:2]
+            self.stack.append(operand)
 
     def pop(self, count: int) -> list[Operand]:
-        """The topmost ``count`` operands, the deepest first."""
-        found = [self.stack.pop() if self.stack else None for _ in range(count)]
+        """The topmost ``count`` operands, the deepest first, each with its slot."""
+        found = []
+        for _ in range(count):
+            found.append(self.peek(1))
+            if self.stack:
+                self.stack.pop()
+            if self.depth is not None:
+                self.depth -= 1
         return found[::-1]
+
+    def peek(self, nth: int) -> Operand:
+        """The ``nth`` operand from the top, with its slot."""
+        operand = self.stack[-nth] if nth <= len(self.stack) else None
+        if operand is _NULL or self.depth is None or self.depth < nth:
+            return operand
+        if operand is None:
+            return "slot", self.depth - nth
+        return (*operand, self.depth - nth) if operand[0] == "made" else operand
 
     def made(self, at: int, *step: Any) -> None:
         """The instruction at ``at`` reads ``step``, and pushes what it finds."""
@@ -182,6 +211,13 @@ class _Reader:
         base = self.pop(2 if step.opname == "STORE_ATTR" else 1)[-1]
         self.steps[step.offset] = ("attribute", base, step.argval)
 
+    def matched_class(self, step: dis.Instruction) -> None:
+        subject, cls, names = self.pop(3)
+        self.steps[step.offset] = ("match", subject, cls, names, step.arg or 0)
+        self.push(None)
+        if _PY < (3, 11):
+            self.push(None)  # and whether it matched
+
     def attribute_of_super(self, step: dis.Instruction) -> None:
         self.pop(3)
         self.made(step.offset, "attribute", ("super", None), step.argval)
@@ -189,11 +225,11 @@ class _Reader:
             self.push(_NULL)
 
     def imported(self, step: dis.Instruction) -> None:
-        self.pop(2)
-        self.made(step.offset, "import", step.argval)
+        _, names = self.pop(2)
+        self.made(step.offset, "import", step.argval, names == ("const", None))
 
     def imported_from(self, step: dis.Instruction) -> None:
-        self.made(step.offset, "attribute", self.stack[-1] if self.stack else None, step.argval)
+        self.made(step.offset, "attribute", self.peek(1), step.argval)
 
     def item(self, step: dis.Instruction) -> None:
         self.made(step.offset, "item", *self.pop(2))
@@ -220,6 +256,13 @@ class _Reader:
         self.steps[step.offset] = ("content", *self.pop(2))
         self.push(None)
 
+    def formatted(self, step: dis.Instruction) -> None:
+        has_spec = step.opname == "FORMAT_WITH_SPEC"
+        if step.opname == "FORMAT_VALUE":
+            has_spec = bool((step.arg or 0) & 4)
+        self.steps[step.offset] = ("content", self.pop(2 if has_spec else 1)[0])
+        self.push(None)
+
     def iterated(self, step: dis.Instruction) -> None:
         """All of the topmost container is read, by an iterator or by what is built from it."""
         self.steps[step.offset] = ("content", *self.pop(1))
@@ -229,8 +272,7 @@ class _Reader:
     def matched(self, step: dis.Instruction) -> None:
         """A pattern looks into a container, which stays where it is."""
         depth = 2 if step.opname == "MATCH_KEYS" else 1
-        base = self.stack[-depth] if depth <= len(self.stack) else None
-        self.steps[step.offset] = ("content", base)
+        self.steps[step.offset] = ("content", self.peek(depth))
         self.push(None)
         if step.opname == "MATCH_KEYS" and _PY < (3, 11):
             self.push(None)  # and whether all keys were there
@@ -266,7 +308,7 @@ class _Reader:
             self.jump(step.argval)
 
     def branch_or_keep(self, step: dis.Instruction) -> None:
-        self.steps[step.offset] = ("length", self.stack[-1] if self.stack else None)
+        self.steps[step.offset] = ("length", self.peek(1))
         self.jump(step.argval)
         self.pop(1)
 
@@ -300,16 +342,21 @@ class _Reader:
 
     def _called(self, slots: int) -> Operand:
         """The function of a call; beside it is a NULL where it is no method."""
-        found = [operand for operand in self.pop(slots) if operand is not _NULL]
-        return found[0] if len(found) == 1 else None
+        both = self.pop(slots)
+        found = [operand for operand in both if operand is not _NULL]
+        if slots == 2 and both[0] is not _NULL and _PY < (3, 13) and self.depth is not None:
+            # In the first one lies NULL if what a name gave is no method.
+            known = found[0] if len(found) == 1 and found[0] is not None else None
+            of = known[:2] if known is not None and known[0] == "made" else ("slot",)
+            return (*of, self.depth, self.depth + 1)
+        return found[0] if found else None
 
     def copy(self, step: dis.Instruction) -> None:
-        depth = (step.arg or 0) if step.opname == "COPY" else 1
-        self.push(self.stack[-depth] if depth <= len(self.stack) else None)
+        self.push(self.peek((step.arg or 0) if step.opname == "COPY" else 1))
 
     def copy_two(self, step: dis.Instruction) -> None:
         two = self.pop(2)
-        self.stack += [*two, *two]
+        self.push(*two, *two)
 
     def swap(self, step: dis.Instruction) -> None:
         depth = step.arg or 0
@@ -321,7 +368,7 @@ class _Reader:
     def rotate(self, step: dis.Instruction) -> None:
         depth = {"ROT_TWO": 2, "ROT_THREE": 3, "ROT_FOUR": 4}.get(step.opname, step.arg or 0)
         *others, top = self.pop(depth)
-        self.stack += [top, *others]
+        self.push(top, *others)
 
     def setup(self, step: dis.Instruction) -> None:
         """Python 3.10 has blocks in place of a table of handlers."""
@@ -390,11 +437,13 @@ _KNOWN = _table(
         "BINARY_XOR BINARY_OR INPLACE_POWER INPLACE_LSHIFT INPLACE_RSHIFT INPLACE_AND INPLACE_XOR "
         "INPLACE_OR",
     ),
+    (_Reader.formatted, "FORMAT_SIMPLE FORMAT_WITH_SPEC FORMAT_VALUE CONVERT_VALUE"),
     (
         _Reader.iterated,
         "GET_ITER GET_YIELD_FROM_ITER LIST_TO_TUPLE LIST_EXTEND SET_UPDATE DICT_UPDATE DICT_MERGE",
     ),
     (_Reader.matched, "MATCH_KEYS MATCH_MAPPING MATCH_SEQUENCE GET_LEN"),
+    (_Reader.matched_class, "MATCH_CLASS"),
     (_Reader.unpacked, "UNPACK_SEQUENCE UNPACK_EX"),
     (_Reader.next_item, "FOR_ITER"),
     (_Reader.end_for, "END_FOR"),
@@ -447,10 +496,9 @@ _EFFECTS = _effects(
     (
         1,
         1,
-        "UNARY_POSITIVE UNARY_NEGATIVE UNARY_INVERT FORMAT_SIMPLE CONVERT_VALUE YIELD_VALUE "
-        "CALL_INTRINSIC_1",
+        "UNARY_POSITIVE UNARY_NEGATIVE UNARY_INVERT YIELD_VALUE CALL_INTRINSIC_1",
     ),
-    (2, 1, "IS_OP FORMAT_WITH_SPEC CALL_INTRINSIC_2 SET_FUNCTION_ATTRIBUTE"),
+    (2, 1, "IS_OP CALL_INTRINSIC_2 SET_FUNCTION_ATTRIBUTE"),
     (-1, 1, "BUILD_TUPLE BUILD_LIST BUILD_SET BUILD_STRING BUILD_SLICE"),
     (-2, 1, "BUILD_CONST_KEY_MAP"),
 )
@@ -461,12 +509,10 @@ def _with_varying_effects(reader: _Reader, step: dis.Instruction) -> None:
     arg = step.arg or 0
     if step.opname == "BUILD_MAP":
         reader.pop(2 * arg)
-    elif step.opname == "FORMAT_VALUE":
-        reader.pop(2 if arg & 4 else 1)
     else:  # MAKE_FUNCTION
         parts = bin(arg).count("1") if _PY < (3, 13) else 0
         reader.pop(parts + (2 if _PY < (3, 11) else 1))
     reader.push(None)
 
 
-_KNOWN |= _table((_with_varying_effects, "BUILD_MAP FORMAT_VALUE MAKE_FUNCTION"))
+_KNOWN |= _table((_with_varying_effects, "BUILD_MAP MAKE_FUNCTION"))

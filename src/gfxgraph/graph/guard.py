@@ -26,7 +26,7 @@ REGISTRIES = ("_parameters", "_buffers", "_modules")
 
 
 # Asking whether a watched dict has changed takes as long as asking ten places.
-_WORTH_WATCHING = 24
+_WORTH_WATCHING = 12
 
 
 class _Registrations:
@@ -198,7 +198,7 @@ class Guard:
         """Names of what was rebound or moved; not a scalar that is equal to the old one."""
         found: dict[str, None] = {}
         for place in (*self._places.values(), *self._tensors.values()):
-            found |= dict.fromkeys(place.changes())
+            found |= dict.fromkeys(map(place.described, place.changes()))
         for snapshot in (*self._modules.children, *self._modules.no_hooks):
             found |= dict.fromkeys(map(snapshot.name, snapshot.changes()))
         for name, tensor, address in self._memory.values():

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import ctypes
 import functools
-import gc
 import operator
+import os
 import threading
 import types
 import weakref
@@ -26,6 +26,7 @@ from .containers import Container
 
 __all__ = [
     "Attributes",
+    "Bases",
     "Bind",
     "Content",
     "Item",
@@ -65,7 +66,7 @@ def equal(now: object, before: object) -> bool:
     """Whether both are plain values that are equal; 0.0 is not -0.0."""
     if type(now) is not type(before) or not raw.is_scalar(now):
         return False
-    if type(now) is float:
+    if type(now) in (float, complex):
         return now == before and str(now) == str(before)
     return now == before
 
@@ -97,6 +98,11 @@ class Place:
     def changes(self) -> list[str]:
         """Names of what is different."""
         return [] if self.holds() else [self.path]
+
+    def described(self, name: str) -> str:
+        """``name`` with the line that read it."""
+        file, line = self.where
+        return f"{name} (read in {os.path.basename(file)}:{line})" if file else name
 
     def term(self, bind: Bind) -> str:
         """An expression that is true while the place holds what it held."""
@@ -248,7 +254,7 @@ def _space(container: Any) -> dict[Any, Any] | None:
     """The dict behind a container. Global variables change all the time, in scripts and notebooks,
     so they are not worth watching."""
     if raw.is_a(container, type):
-        (container,) = gc.get_referents(raw.namespace(container))
+        container = raw.dict_of(container)
     return (
         container
         if raw.is_a(container, dict) and not dict.__contains__(container, "__builtins__")
@@ -282,8 +288,9 @@ class TypeOf(Place):
     def __init__(self, path: str, item: Any) -> None:
         super().__init__(path, ("type", id(item)))
         self._item, self._class = weakly(item), type(item)
-        # Each thread has attributes of its own in such an object.
-        self._own = None if raw.is_a(item, threading.local) else raw.attributes(item)
+        # Each thread has attributes of its own in one of these; the other's cannot be replaced.
+        is_fixed = raw.is_a(item, threading.local, types.ModuleType)
+        self._own = None if is_fixed else raw.attributes(item)
 
     def holds(self) -> bool:
         """See :meth:`Place.holds`."""
@@ -308,6 +315,22 @@ class TypeOf(Place):
         if raw.has_usual_attributes(self._class):
             return f"{term} and {name}.__dict__ is {bind(self._own)}"
         return f"{term} and {super().term(bind)}"
+
+
+class Bases(Place):
+    """The class and its bases, in the order of lookups."""
+
+    def __init__(self, path: str, cls: type) -> None:
+        super().__init__(path, ("bases", id(cls)))
+        self._class, self._mro = cls, raw.mro(cls)
+
+    def holds(self) -> bool:
+        """See :meth:`Place.holds`."""
+        return raw.mro(self._class) is self._mro
+
+    def term(self, bind: Bind) -> str:
+        """See :meth:`Place.term`."""
+        return f"{bind(raw.mro)}({bind(self._class)}) is {bind(self._mro)}"
 
 
 class Parts(Place):
@@ -399,7 +422,7 @@ class Attributes(Place):
         with torch._C.DisableTorchFunction():
             strides = tensor.stride() if tensor.layout is torch.strided else ()
             kind = tensor.shape, tensor.dtype, tensor.device, tensor.layout, tensor.requires_grad
-            return type(tensor), *kind, strides
+            return type(tensor), *kind, tensor.is_conj(), tensor.is_neg(), strides
 
     def holds(self) -> bool:
         """See :meth:`Place.holds`."""

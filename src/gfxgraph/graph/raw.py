@@ -9,6 +9,7 @@ in C.
 from __future__ import annotations
 
 import ctypes
+import gc
 import threading
 import types
 from collections import OrderedDict, deque
@@ -22,6 +23,7 @@ __all__ = [
     "attributes",
     "classes",
     "contents",
+    "dict_of",
     "differences",
     "getter",
     "has_plain_keys",
@@ -47,6 +49,8 @@ _MISSING: Any = object()
 # None of these asks a metaclass, which may override how its classes compare and what they hold.
 _derives: Any = type.__subclasscheck__
 _bases: Callable[[type], tuple[type, ...]] = type.__dict__["__mro__"].__get__
+mro = _bases
+"""A class and its bases, in the order of lookups: the same tuple until the bases change."""
 _space: Callable[[type], Any] = type.__dict__["__dict__"].__get__
 _module: Any = type.__dict__["__module__"]
 _name: Any = type.__dict__["__qualname__"]
@@ -56,11 +60,6 @@ _flags: Any = type.__dict__["__flags__"]
 def classes(item: object) -> tuple[type, ...]:
     """The class of ``item`` and its bases, whatever ``item.__class__`` says."""
     return _bases(type(item))
-
-
-def mro(cls: type) -> tuple[type, ...]:
-    """A class and its bases, in the order of lookups."""
-    return _bases(cls)
 
 
 def is_mutable(cls: type) -> bool:
@@ -96,6 +95,12 @@ def name_of(cls: type) -> str:
 def namespace(cls: type) -> Any:
     """The attributes of a class itself, without those of its bases."""
     return _space(cls)
+
+
+def dict_of(cls: type) -> dict[str, Any]:
+    """The dict behind :func:`namespace`."""
+    (inner,) = gc.get_referents(_space(cls))
+    return inner  # type: ignore[no-any-return]
 
 
 def module_of(cls: type) -> str:

@@ -12,6 +12,8 @@ is left alone where a debugger or a coverage tool uses it.
 
 from __future__ import annotations
 
+import abc
+import collections
 import contextvars
 import functools
 import gc
@@ -36,12 +38,13 @@ from ..interpose.source import CLOSED
 from ..stats import log
 from . import bytecode, raw
 from .age import Since
-from .containers import Container
+from .containers import Container, Slots
+from .frames import NOTHING, Stack
 from .guard import REGISTRIES
 from .locks import no_garbage_collection
-from .places import Attributes, Content, Item, Length, Live, Parts, Place, TypeOf, weakly
+from .places import Attributes, Bases, Content, Item, Length, Live, Parts, Place, TypeOf, weakly
 from .saved_state import is_stateful, kind_of
-from .torch_settings import READERS
+from .torch_settings import OTHERS, READERS
 
 __all__ = ["Reads", "is_closed"]
 
@@ -49,10 +52,18 @@ _OURS = __name__.partition(".")[0]
 _MISSING = Item.MISSING
 _UNKNOWN: Any = type("_Unknown", (), {})()
 # Nothing stands behind such values.
-_LEAVES = (int, float, complex, str, bytes, type(None), range, slice, type(Ellipsis))
+_LEAVES = frozenset(
+    (int, bool, float, complex, str, bytes, type(None), range, slice, type(Ellipsis))
+)
 _TORCH_LEAVES = (torch.dtype, torch.device, torch.Size, torch.layout, torch.memory_format)
 # Of torch only the code of modules reads what is the program's own.
-_OPEN_IN_TORCH = ("torch.nn.modules", "torch.nn.utils", "torch.nn.parameter", "torch.distributions")
+_OPEN_IN_TORCH = (
+    "torch.nn.functional",
+    "torch.nn.modules",
+    "torch.nn.utils",
+    "torch.nn.parameter",
+    "torch.distributions",
+)
 # What no function's result depends on, or what is listened to elsewhere.
 _QUIET = frozenset(
     [
@@ -135,6 +146,8 @@ class Reads:
         self._frames: dict[int, _Frame] = {}
         self._now: _Frame | None = None
         self._collecting: _Frame | None = None
+        self._stack = Stack()
+        self._read_whole: set[int] = set()
         self._sets: Counter[Any] = Counter()
         self.roots = roots
 
@@ -155,7 +168,14 @@ class Reads:
         finally:
             # Nothing of the run's own is to live on.
             self._since = None
-            for part in (self._frames, self._known, self._functions, self._types, self._sets):
+            for part in (
+                self._read_whole,
+                self._frames,
+                self._known,
+                self._functions,
+                self._types,
+                self._sets,
+            ):
                 part.clear()
             self._now = None
 
@@ -231,6 +251,8 @@ class Reads:
             if was_seen:
                 self._content(value, "the result", _MAX_NESTED)
             return
+        if self._stack.is_known:
+            return  # what comes of it is seen there; C code between the two may give something else
         offset = known.starts.get(known.frame.f_lasti)
         step = None if offset is None else known.steps.get(offset)
         if (
@@ -250,7 +272,8 @@ class Reads:
         if code.co_argcount and code not in self._functions:
             # Who is called through C, as operators and `for` do, is found in its class.
             first = frame.f_locals.get(code.co_varnames[0])
-            self._lookup(type(first), code.co_name)
+            for name in _names_in(type(first), code) or (code.co_name,):
+                self._lookup(type(first), name)
         for function in self._functions.get(code, ()):
             self._place_of_parts(function)
             for part in (function.__defaults__, function.__kwdefaults__):
@@ -266,7 +289,9 @@ class Reads:
     def _know(self, value: Any, path: str) -> Any:
         if id(value) in READERS:
             self.asks_settings = True
-        if raw.is_a(value, *_LEAVES, *_TORCH_LEAVES) or id(value) in self._known:
+        for name, getter in OTHERS.get(id(value), ()):
+            self._live(("setting", name), getter, name)
+        if type(value) in _LEAVES or raw.is_a(value, *_TORCH_LEAVES) or id(value) in self._known:
             return value
         if id(value) in self._fresh:
             return value
@@ -286,9 +311,10 @@ class Reads:
             self._know(value.__self__, path)
         elif kind is staticmethod or kind is classmethod:
             self._know(value.__func__, path)
-        elif kind is property:
-            for part in (value.fget, value.fset, value.fdel):
-                self._know(part, path)
+        elif raw.is_a(value, property):
+            own = raw.namespace(property)
+            for part in ("fget", "fset", "fdel"):
+                self._know(own[part].__get__(value), path)
         elif kind is functools.cached_property:
             self._know(value.func, path)
         elif kind is functools._lru_cache_wrapper:
@@ -351,15 +377,13 @@ class Reads:
 
     def _content(self, item: Any, path: str, depth: int) -> None:
         """All that ``item`` holds was read, if it is a container; and what is in there."""
+        self._special(item)
+        while type(item) in _VIEWS:
+            (inner,) = gc.get_referents(item)
+            item = self._know(inner, path) if self._is_state(item) else inner
         if raw.is_a(item, tuple, frozenset):
             base: Any = tuple if raw.is_a(item, tuple) else frozenset
             inner = list(base.__iter__(item)) if base.__len__(item) <= _MAX_ITEMS else []
-        elif type(item) is types.MappingProxyType:
-            (mapping,) = gc.get_referents(item)
-            if self._is_state(item):
-                self._know(mapping, self._path(item))
-            self._content(mapping, path, depth)
-            return
         elif raw.is_a(item, dict, list, deque, set):
             if raw.length(item) > _MAX_ITEMS:
                 self._content_of_state(item, path, by_length=True)
@@ -394,13 +418,14 @@ class Reads:
         known = self._types.get((cls, name), _UNKNOWN)
         if known is not _UNKNOWN:
             return known
+        self._place_of_bases(cls)
         found: Any = _MISSING
         for base in raw.mro(cls):
             space = raw.namespace(base)
             if not raw.is_mutable(base):
                 found = space.get(name, _MISSING)
             elif _package(base) in CLOSED and name not in space:
-                continue  # nobody adds to the classes of torch
+                self._place_of_members(base)  # few add to the classes of torch: one question
             else:
                 path = f"{raw.name_of(base)}.{name}"
                 found = self._read(base, name, path)
@@ -408,6 +433,23 @@ class Reads:
                 break
         self._types[cls, name] = found
         return found
+
+    def _place_of_bases(self, cls: type) -> None:
+        if raw.is_mutable(cls) and _package(cls) not in CLOSED:
+            self._place(("bases", id(cls)), lambda: Bases(f"{raw.name_of(cls)}.__bases__", cls))
+
+    def _place_of_members(self, cls: type) -> None:
+        space = raw.dict_of(cls)
+        self._place(("length", id(space)), lambda: Length(raw.name_of(cls), space))
+
+    def _special(self, item: Any) -> None:
+        """An operation with ``item`` calls what its class may get: ``__bool__``, ``__eq__``."""
+        cls = type(item)
+        if raw.is_mutable(cls) and _package(cls) not in CLOSED and self._is_state(item):
+            self._place_of_bases(cls)
+            for base in raw.mro(cls):
+                if raw.is_mutable(base) and _package(base) not in CLOSED:
+                    self._place_of_members(base)
 
     def _attribute(self, item: Any, name: str, generic: bool = False) -> Any:
         """The value of an attribute, found without running any code of the program."""
@@ -446,6 +488,10 @@ class Reads:
             return self._live(("slot", id(item), name), get, path) if is_state else get()
         if kind is types.GetSetDescriptorType:
             return self._getset(item, found, name, path, is_state)
+        if kind is collections._tuplegetter and raw.is_a(item, tuple):  # type: ignore[attr-defined]
+            return tuple.__getitem__(item, found.__reduce__()[1][0])
+        if raw.is_mutable(kind):  # it may become a descriptor
+            self._special(found)
         if found is not _MISSING and _sets(kind):
             return _UNKNOWN  # a property: its code is seen when it runs
         own = raw.attributes(item)
@@ -461,8 +507,10 @@ class Reads:
         if raw.is_a(item, _MODULE) and own is not None:
             held: list[Any] = [own.get(registry) for registry in REGISTRIES]
             registries = [registry for registry in held if raw.is_a(registry, dict)]
-            for registry in registries:
-                if dict.__contains__(registry, name):
+            for key, registry in zip(REGISTRIES, held, strict=True):
+                if raw.is_a(registry, dict) and dict.__contains__(registry, name):
+                    if is_state:
+                        self._read(own, key, f"{self._path(item)}.{key}")
                     return self._in_space(registry, name, path, is_state)
             for registry in registries if is_state else ():
                 self._read(registry, name, path)
@@ -493,6 +541,7 @@ class Reads:
         return _UNKNOWN
 
     def _attribute_of_space(self, module: types.ModuleType, name: str) -> Any:
+        self._isinstance(None, [module])
         if name == "__dict__":
             return self._know(module.__dict__, _name_of_module(module))
         value = self._read(module.__dict__, name, f"{_name_of_module(module)}.{name}")
@@ -503,9 +552,15 @@ class Reads:
 
     def _attribute_of_class(self, cls: Any, name: str) -> Any:
         if name == "__dict__":
+            if raw.is_mutable(cls):
+                self._know(raw.dict_of(cls), raw.name_of(cls))
             return raw.namespace(cls)
-        if name in ("__name__", "__qualname__", "__module__", "__mro__", "__bases__"):
-            return _UNKNOWN
+        if name in ("__mro__", "__bases__"):
+            self._place_of_bases(cls)
+            return raw.namespace(type)[name].__get__(cls)
+        if name in ("__name__", "__qualname__", "__module__") and raw.is_mutable(cls):
+            get = functools.partial(raw.namespace(type)[name].__get__, cls)
+            return self._live((name, id(cls)), get, f"{raw.name_of(cls)}.{name}")
         found = self._lookup(cls, name)
         if found is not _MISSING:
             return _bound(found, None, cls)
@@ -523,6 +578,10 @@ class Reads:
             if self._is_state(item):
                 self._place(("parts", id(item)), lambda: Parts(path, item))
             return getattr(item, name)
+        if name in ("__name__", "__qualname__", "__doc__", "__annotations__"):
+            get = functools.partial(getattr, item, name)
+            value = self._live((name, id(item)), get, path) if self._is_state(item) else get()
+            return value
         if self._is_state(item):
             return self._or_unknown(self._read(item.__dict__, name, path))
         return item.__dict__.get(name, _UNKNOWN)
@@ -538,8 +597,8 @@ class Reads:
         if name == "__class__":
             return type(item)
         if raw.is_a(item, torch.Tensor):
-            if name == "grad" and is_state:
-                return self._live(("grad", id(item)), lambda: found.__get__(item), path)
+            if name in ("grad", "is_leaf", "grad_fn", "_backward_hooks") and is_state:
+                return self._live((name, id(item)), lambda: found.__get__(item), path)
             return _UNKNOWN
         return _UNKNOWN
 
@@ -560,10 +619,12 @@ class Reads:
         path = self._path(module)
         self._attribute(module, "forward")
         self._attribute(module, "_compiled_call_impl")
+        self._attribute(module, "_call_impl")
         own = raw.attributes(module) or {}
         for hooks in _HOOKS:
             held = own.get(hooks)
             if raw.is_a(held, dict):
+                self._read(own, hooks, f"{path}.{hooks}")
                 self._know(held, f"{path}.{hooks}")
                 if held:
                     self._content(held, f"{path}.{hooks}", 0)
@@ -575,16 +636,24 @@ class Reads:
     def _value(self, frame: _Frame, operand: bytecode.Operand) -> Any:
         if operand is None:
             return _UNKNOWN
-        kind, what = operand
+        kind, what, *slots = operand
         if kind == "local":
             return frame.locals.get(what, _UNKNOWN)
         if kind == "const":
             return what
         if kind == "made":
-            return frame.made.get(what, _UNKNOWN)
+            value = frame.made.get(what, _UNKNOWN)
+            return self._on_stack(frame, *slots) if value is _UNKNOWN else value
+        if kind == "slot":
+            return self._on_stack(frame, what, *slots)
         if kind == "super":
             return frame.super()
         return _UNKNOWN
+
+    def _on_stack(self, frame: _Frame, *slots: int) -> Any:
+        """What no step has told: what C code gave, say."""
+        found = (self._stack.at(frame.frame, slot) for slot in slots)
+        return next((value for value in found if value is not NOTHING), _UNKNOWN)
 
     def _global(self, frame: _Frame, name: str) -> Any:
         space = frame.frame.f_globals
@@ -621,13 +690,14 @@ class Reads:
 
     def _item_of(self, item: Any, at: Any) -> Any:
         kind = type(item)
-        if kind is tuple:
+        if kind is tuple or self._is_tuple(item):
             return tuple.__getitem__(item, at) if _is_index(at, len(item)) else _UNKNOWN
         if kind is types.MappingProxyType:
             (inner,) = gc.get_referents(item)
             if self._is_state(item):
                 self._know(inner, self._path(item))
             return self._item_of(inner, at)
+        self._special(item)
         if not raw.is_a(item, dict, list, deque):
             self._content(item, self._path(item), 0)
             return _UNKNOWN
@@ -651,6 +721,12 @@ class Reads:
             at += raw.length(item)
         return self._or_unknown(self._read(item, at, f"{self._path(item)}[{at}]"))
 
+    def _is_tuple(self, item: Any) -> bool:
+        """Whether indexing it is that of a tuple."""
+        if not raw.is_a(item, tuple):
+            return False
+        return self._lookup(type(item), "__getitem__") is raw.namespace(tuple)["__getitem__"]
+
     def _contains(self, frame: _Frame, base: bytecode.Operand, key: bytecode.Operand) -> Any:
         item, at = self._value(frame, base), self._value(frame, key)
         if raw.is_a(item, dict) and at is not _UNKNOWN and raw.is_scalar(at):
@@ -668,14 +744,32 @@ class Reads:
         return _UNKNOWN
 
     def _length(self, frame: _Frame, base: bytecode.Operand) -> Any:
-        item = self._value(frame, base)
-        if item is not _UNKNOWN and raw.is_a(item, dict, list, deque, set) and self._is_state(item):
-            self._place(("length", id(item)), lambda: Length(self._path(item), item))
-        return _UNKNOWN
+        return self._len(frame, [self._value(frame, base)])
 
-    def _import(self, frame: _Frame, name: str) -> Any:
-        module = sys.modules.get(name, _UNKNOWN)
-        return module if module is _UNKNOWN else self._know(module, name)
+    def _import(self, frame: _Frame, name: str, outer: bool) -> Any:
+        module = self._read(sys.modules, name, f"sys.modules[{name!r}]")
+        if outer:
+            module = self._read(sys.modules, name.partition(".")[0], name.partition(".")[0])
+        return self._or_unknown(module)
+
+    def _match(
+        self,
+        frame: _Frame,
+        on: bytecode.Operand,
+        of: bytecode.Operand,
+        names: bytecode.Operand,
+        count: int,
+    ) -> Any:
+        item, cls = self._value(frame, on), self._value(frame, of)
+        if item is _UNKNOWN or not raw.is_a(cls, type):
+            return _UNKNOWN
+        self._isinstance(frame, [item, cls])
+        by_place = self._attribute_of_class(cls, "__match_args__") if count else ()
+        by_name = names[1] if names is not None and names[0] == "const" else ()
+        if raw.is_a(item, cls):
+            for name in (*(by_place if type(by_place) is tuple else ())[:count], *by_name):
+                self._attribute(item, name)
+        return _UNKNOWN
 
     def _spread(
         self,
@@ -725,7 +819,15 @@ class Reads:
         if kind is types.FunctionType:
             self._run_by_name(function, given)
             return _UNKNOWN
+        if kind is functools.partial:
+            own = raw.namespace(functools.partial)
+            inner, before = (own[part].__get__(function) for part in ("func", "args"))
+            given = [*before, *given]
+            return self._called(frame, inner, [*before, *positional], has_keywords, given)
         if kind is types.MethodType and type(function.__func__) is types.FunctionType:
+            if _is_apply(function, function.__self__):
+                for part in ("forward", "setup_context"):
+                    self._lookup(function.__self__, part)
             self._run_by_name(function.__func__, given)
             return _UNKNOWN
         if function is gc.collect and self._since is not None:  # finalizers run in it
@@ -739,6 +841,10 @@ class Reads:
         owner: Any = getattr(function, "__self__", None) if kind in _C_FUNCTIONS else None
         if owner is not None and raw.is_a(owner, dict, list, deque, set):
             return self._method_of_container(owner, function.__name__, positional)
+        if kind is type or raw.is_a(function, type):
+            for part in ("__new__", "__init__"):
+                if raw.is_mutable(function):
+                    self._run_by_name_of(self._lookup(function, part))
         if raw.is_a(owner, contextvars.ContextVar):
             return self._variable(owner, function.__name__)
         if (
@@ -769,17 +875,71 @@ class Reads:
             if item is not _UNKNOWN:
                 self._attributes(item) if kind in _C_FUNCTIONS else None
                 self._content(item, self._path(item), _MAX_NESTED)
+        if any(raw.is_a(item, *_READERS) for item in given):  # as map(attrgetter("scale"), items)
+            self._everything(*given)
         return _UNKNOWN
+
+    def _everything(self, *items: Any) -> None:
+        """C code may read what it likes of ``items``, and of what they hold."""
+        todo = [(item, _MAX_NESTED) for item in items if item is not _UNKNOWN]
+        seen: set[int] = set()
+        for item, depth in todo:  # which grows meanwhile
+            if raw.is_a(item, *_C_FUNCTIONS):
+                item = item.__self__
+            if type(item) in _LEAVES or raw.is_a(item, *_NOT_PLAIN) or id(item) in self._read_whole:
+                continue
+            if id(item) in seen or len(seen) > _MAX_ITEMS:
+                continue
+            seen.add(id(item))
+            is_state = self._is_state(item)
+            if is_state:
+                self._read_whole.add(id(item))
+            inner: list[Any] = []
+            if raw.is_a(item, dict, list, deque, set):
+                self._content(item, self._path(item), 0)
+                if raw.length(item) <= _MAX_ITEMS:
+                    inner += [value for _, value in raw.contents(item)]
+            elif raw.is_a(item, tuple, frozenset):
+                inner += list(_members(item))
+            self._attributes(item)
+            if is_state:
+                own = raw.attributes(item)
+                inner += [value for _, value in raw.contents(own)] if own else []
+                inner += [value for _, value in Slots(item, raw.slots(item)).read()]
+            if depth:
+                todo += [(value, depth - 1) for value in inner]
+
+    def _run_by_name_of(self, found: Any) -> None:
+        """Defaults of a function that C code is about to call."""
+        if type(found) is staticmethod:
+            found = found.__func__
+        if type(found) is types.FunctionType:
+            self._place_of_parts(found)
 
     def _attributes(self, item: Any) -> None:
         """C code was given ``item``: all its attributes count as read, if it is a plain object."""
+        if raw.is_a(item, *_NOT_PLAIN) or not self._is_state(item):
+            return
         own = raw.attributes(item)
-        if own and not raw.is_a(item, *_NOT_PLAIN) and self._is_state(item):
+        if own:
             self._know(own, self._path(item))
             self._content(own, self._path(item), 0)
+        for name in raw.slots(item):
+            self._attribute(item, name.rpartition(".")[2])
+        for base in raw.mro(type(item)):
+            if raw.is_mutable(base) and _package(base) not in CLOSED:
+                space, path = raw.dict_of(base), raw.name_of(base)
+                self._know(space, path)
+                self._content(space, path, 0)
 
     def _run_by_name(self, function: types.FunctionType, given: Sequence[Any]) -> None:
         """A function in Python is about to be called; the code of some is not looked at."""
+        if function.__globals__.get("__name__") == "inspect":
+            for item in given:
+                self._run_by_name_of(item)
+                if raw.is_a(item, type):
+                    self._attribute_of_class(item, "__dict__")
+                    self._content(raw.namespace(item), raw.name_of(item), 0)
         if is_closed(str(function.__globals__.get("__name__", ""))):
             for item in given:
                 if item is not _UNKNOWN:
@@ -792,8 +952,8 @@ class Reads:
         self._sets[variable] += {"set": 1, "reset": -1}.get(method, 0)
         if sets > 0:
             return variable.get(_UNKNOWN) if method == "get" else _UNKNOWN
-        value = self._live(key, lambda: variable.get(_MISSING), self._path(variable))
-        return value if method == "get" else _UNKNOWN
+        value = self._live(key, functools.partial(_value_of, variable), self._path(variable))
+        return self._or_unknown(value) if method == "get" else _UNKNOWN
 
     def _method_of_container(self, owner: Any, name: str, positional: list[Any]) -> Any:
         if not self._is_state(owner):
@@ -851,6 +1011,9 @@ class Reads:
             return _UNKNOWN
         if raw.is_a(args[0], types.ModuleType):
             return self._attribute_of_space(args[0], "__dict__")
+        if raw.is_a(args[0], type):
+            return self._attribute_of_class(args[0], "__dict__")
+        self._isinstance(frame, args)
         own = raw.attributes(args[0])
         if own is None:
             return _UNKNOWN
@@ -862,15 +1025,47 @@ class Reads:
         self._isinstance(frame, args)
         return type(args[0])
 
-    def _isinstance(self, frame: _Frame, args: list[Any]) -> Any:
+    def _isinstance(self, frame: _Frame | None, args: list[Any]) -> Any:
         item = args[0] if args else _UNKNOWN
-        if item is not _UNKNOWN and raw.is_mutable(type(item)) and self._is_state(item):
+        may_change = raw.is_mutable(type(item)) or raw.is_a(item, types.ModuleType)
+        if item is not _UNKNOWN and may_change and self._is_state(item):
             self._place(("type", id(item)), lambda: TypeOf(f"{self._path(item)}.__class__", item))
+            self._place_of_bases(type(item))
+        classes = args[1] if len(args) > 1 else ()
+        for cls in classes if type(classes) is tuple else (classes,):
+            self._class_checked(cls)
+        return _UNKNOWN
+
+    def _class_checked(self, cls: Any) -> None:
+        """A metaclass may answer what is an instance of ``cls``."""
+        if not raw.is_a(cls, type) or type(cls) is type:
+            return
+        self._lookup(type(cls), "__instancecheck__")
+        if raw.is_mutable(type(cls)):
+            self._place_of_members(type(cls))
+        if raw.is_a(cls, abc.ABCMeta) and _package(cls) not in (*CLOSED, *_QUIET, "collections"):
+            self._live(("abc",), abc.get_cache_token, "abc.ABC.register()")
+
+    def _issubclass(self, frame: _Frame, args: list[Any]) -> Any:
+        if len(args) == 2 and raw.is_a(args[0], type):
+            self._place_of_bases(args[0])
+            for cls in args[1] if type(args[1]) is tuple else (args[1],):
+                self._class_checked(cls)
+        return _UNKNOWN
+
+    def _callable(self, frame: _Frame, args: list[Any]) -> Any:
+        if args and args[0] is not _UNKNOWN:
+            self._lookup(type(args[0]), "__call__")
         return _UNKNOWN
 
     def _len(self, frame: _Frame, args: list[Any]) -> Any:
         item = args[0] if args else _UNKNOWN
-        if item is not _UNKNOWN and raw.is_a(item, dict, list, deque, set) and self._is_state(item):
+        if item is _UNKNOWN or type(item) in _LEAVES or raw.is_a(item, tuple, torch.Tensor):
+            return _UNKNOWN
+        if not raw.is_a(item, dict, list, deque, set):
+            self._content(item, self._path(item), 0)
+        elif self._is_state(item):
+            self._special(item)
             self._place(("length", id(item)), lambda: Length(self._path(item), item))
         return _UNKNOWN
 
@@ -885,6 +1080,7 @@ class Reads:
         return self._know(frame.frame.f_globals, "globals()")
 
 
+_VIEWS: Any = (type({}.keys()), type({}.values()), type({}.items()), types.MappingProxyType)
 _GETTERS = frozenset(map(id, (sys.getrecursionlimit, sys.getswitchinterval)))
 
 
@@ -946,6 +1142,8 @@ _C_FUNCTIONS = (
     types.WrapperDescriptorType,
     types.MethodWrapperType,
 )
+# What reads attributes or items for C code that it is given to.
+_READERS = (operator.attrgetter, operator.methodcaller, functools.partial, *_C_FUNCTIONS)
 _DOORS: dict[int, Callable[..., Any]] = {
     id(getattr): Reads._getattr,
     id(hasattr): Reads._hasattr,
@@ -954,6 +1152,8 @@ _DOORS: dict[int, Callable[..., Any]] = {
     id(vars): Reads._vars,
     id(type): Reads._type,
     id(isinstance): Reads._isinstance,
+    id(issubclass): Reads._issubclass,
+    id(callable): Reads._callable,
     id(len): Reads._len,
     id(super): Reads._super,
     id(globals): Reads._globals,
@@ -970,6 +1170,7 @@ _STEPS: dict[str, Callable[..., Any]] = {
     "call": Reads._call,
     "spread": Reads._spread,
     "import": Reads._import,
+    "match": Reads._match,
 }
 
 
@@ -987,6 +1188,36 @@ def cell_value(cell: types.CellType) -> Any:
         return _MISSING
 
 
+def _names_in(cls: type, code: types.CodeType) -> list[str]:
+    """The names by which a class made by the program knows functions with this code."""
+    names = []
+    for base in raw.mro(cls) if raw.is_mutable(cls) and _package(cls) not in CLOSED else ():
+        for name, value in list(raw.namespace(base).items()) if raw.is_mutable(base) else ():
+            parts = [value]
+            if raw.is_a(value, property):
+                own = raw.namespace(property)
+                parts = [own[part].__get__(value) for part in ("fget", "fset", "fdel")]
+            elif type(value) in (staticmethod, classmethod):
+                parts = [value.__func__]
+            if any(type(p) is types.FunctionType and p.__code__ is code for p in parts):
+                names.append(str(name))
+    return names
+
+
+def _value_of(variable: contextvars.ContextVar[Any]) -> Any:
+    """What a context variable holds, or its own default."""
+    try:
+        return variable.get()
+    except LookupError:
+        return _MISSING
+
+
+def _is_apply(function: Any, owner: Any) -> bool:
+    """Whether C code is about to call the ``forward`` of ``owner``."""
+    is_one = raw.is_a(owner, type) and torch.autograd.Function in raw.mro(owner)
+    return is_one and function.__name__ == "apply"
+
+
 def _kept(cached: Any) -> tuple[int, int]:
     """What tells that a cache was emptied or filled since."""
     info = cached.cache_info()
@@ -1002,6 +1233,12 @@ def _holds(own: dict[str, Any], name: str) -> bool:
     """Whether a module with these attributes has a child, parameter or buffer of that name."""
     registries: list[Any] = [own.get(registry) for registry in REGISTRIES]
     return any(raw.is_a(held, dict) and dict.__contains__(held, name) for held in registries)
+
+
+def _members(item: Any) -> Iterator[Any]:
+    """Those of a tuple or a frozenset."""
+    base: Any = tuple if raw.is_a(item, tuple) else frozenset
+    return iter(base.__iter__(item))
 
 
 def _sets(kind: type) -> bool:
@@ -1061,6 +1298,8 @@ def _watches(name: str) -> bool:
 
 def _is_for_us(frame: types.FrameType) -> bool:
     """Whether code of torch or of Python runs since what looks on has called it."""
+    if str(frame.f_globals.get("__name__", "")).startswith(_OPEN_IN_TORCH):
+        return False  # called by a mode of ours for the function
     caller: types.FrameType | None = frame
     while caller is not None:
         name = str(caller.f_globals.get("__name__", ""))

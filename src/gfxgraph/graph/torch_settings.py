@@ -14,7 +14,7 @@ from typing import Any, NamedTuple, TypeAlias
 
 import torch
 
-__all__ = ["SETTINGS", "Setting", "Settings", "deciding"]
+__all__ = ["OTHERS", "SETTINGS", "Setting", "Settings", "deciding"]
 
 Settings: TypeAlias = dict[str, tuple[Callable[[], Any], Any]]
 """Name -> getter and value of settings by which torch picks its kernels."""
@@ -136,6 +136,38 @@ READERS = frozenset(
 """Whoever gets hold of one of these may ask for a setting."""
 
 
+def _others() -> dict[int, list[tuple[str, Callable[[], Any]]]]:
+    found: dict[int, list[tuple[str, Callable[[], Any]]]] = {}
+
+    def add(reader: object, getter: Callable[[], Any], name: str) -> None:
+        found.setdefault(id(reader), []).append((name, getter))
+
+    plain: list[Any] = [
+        torch.get_num_threads,
+        torch.get_num_interop_threads,
+        torch.is_anomaly_enabled,
+        torch.is_anomaly_check_nan_enabled,
+        torch.is_warn_always_enabled,
+        torch.backends.mha.get_fastpath_enabled,
+        *(value for name, value in vars(torch.__future__).items() if name.startswith("get_")),
+    ]
+    for getter in plain:
+        add(getter, getter, f"{getter.__name__}()")
+    in_c = {
+        "mkldnn_enabled": torch.backends.mkldnn,
+        "deterministic_fill_uninitialized_memory": torch.utils.deterministic,
+    }
+    for name, module in in_c.items():
+        if hasattr(torch._C, f"_get_{name}"):
+            add(module, _getter(name), name)
+    for kind in ("cpu", "cuda"):
+        asked = functools.partial(torch.get_autocast_dtype, kind)
+        old = torch.get_autocast_gpu_dtype if kind == "cuda" else torch.get_autocast_cpu_dtype
+        for reader in (torch.get_autocast_dtype, old):
+            add(reader, asked, f"torch.get_autocast_dtype({kind!r})")
+    return found
+
+
 def deciding(kernels: Collection[tuple[Any, Any]] | None, on_host: bool) -> Settings:
     """The settings by which torch picks the kernels of a recorded run.
 
@@ -188,3 +220,7 @@ def _precision_now(operation: str, name: str) -> Callable[[], Any]:
     except RuntimeError:
         return functools.partial(_getter("fp32_precision_getter"), "cuda", operation)
     return older
+
+
+OTHERS = _others()
+"""Id of who may ask for settings that choose no kernel -> their names, and what gives each."""
