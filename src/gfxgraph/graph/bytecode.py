@@ -18,7 +18,7 @@ import types
 from collections.abc import Callable
 from typing import Any, NamedTuple, TypeAlias
 
-from .frames import depths
+from .frames import ENDS, depths
 
 __all__ = ["Code", "Operand", "Step", "read"]
 
@@ -102,7 +102,7 @@ class _Reader:
                 self.stack += [None] * pushes
             else:
                 self.stack.clear()
-            goes_on = step.opname not in _ENDS
+            goes_on = step.opname not in ENDS
         return Code(self.steps, starts)
 
     def _arrive(self, offset: int, goes_on: bool) -> None:
@@ -385,19 +385,6 @@ def _handlers(code: types.CodeType) -> set[int]:
 
 
 _BUILT = ("LIST_TO_TUPLE", "GET_ITER", "GET_YIELD_FROM_ITER")
-_ENDS = frozenset(
-    (
-        "JUMP_FORWARD",
-        "JUMP_BACKWARD",
-        "JUMP_BACKWARD_NO_INTERRUPT",
-        "JUMP_ABSOLUTE",
-        "RETURN_VALUE",
-        "RETURN_CONST",
-        "RAISE_VARARGS",
-        "RERAISE",
-    )
-)
-
 _Known: TypeAlias = Callable[[_Reader, dis.Instruction], None]
 
 

@@ -1,4 +1,4 @@
-"""What lies on the stack of a running frame, which Python does not tell.
+"""Reads values from the stack of a running frame, for which Python has no interface.
 
 The stack of CPython is an array of pointers behind the variables of a frame. Its place in a frame
 is looked up once, in a frame whose variables are known; where that finds nothing, no value is
@@ -17,14 +17,15 @@ import sys
 import types
 from typing import Any, NamedTuple
 
-__all__ = ["NOTHING", "Stack", "depths"]
+__all__ = ["ENDS", "NOTHING", "Stack", "depths"]
 
 NOTHING: Any = type("_Nothing", (), {})()
 """There is no value, or it is not known where."""
 
 _WORD = ctypes.sizeof(ctypes.c_void_p)
 _TAGS = 3  # from Python 3.14 on the lowest bits of a pointer may say something
-_SEARCHED = 64
+# Words of a frame that are searched for its variables: no more than a frame of the probe has.
+_SEARCHED = 48 if sys.version_info < (3, 11) else 16
 
 
 class _Layout(NamedTuple):
@@ -140,7 +141,7 @@ def depths(code: types.CodeType) -> dict[int, int]:
             step = by_offset[at]
             if step.opcode in _JUMPS:
                 todo.append((step.argval, depth + _effect(step, jump=True)))
-            if step.opname in _ENDS:
+            if step.opname in ENDS:
                 break
             depth += _effect(step, jump=False)
             at = following.get(at, -1)
@@ -159,7 +160,7 @@ def _effect(step: dis.Instruction, jump: bool) -> int:
 _CALL_COUNTS_ONE = "PRECALL" in dis.opmap
 _GENERATORS = inspect.CO_GENERATOR | inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR
 _JUMPS = frozenset((*dis.hasjrel, *dis.hasjabs))
-_ENDS = frozenset(
+ENDS = frozenset(
     (
         "JUMP_FORWARD",
         "JUMP_BACKWARD",
@@ -171,3 +172,4 @@ _ENDS = frozenset(
         "RERAISE",
     )
 )
+"""Instructions after which the next one is not reached from here."""

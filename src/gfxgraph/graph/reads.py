@@ -347,7 +347,7 @@ class Reads:
         return not is_known and self._since is not None and self._since.made(item)
 
     def _held(self, value: Any, path: str) -> Any:
-        """What a place holds is state; but for what the run itself has put there."""
+        """Know the value of a place as state, unless the run itself has made it."""
         return value if value is _MISSING or self._is_made(value) else self._know(value, path)
 
     def _path(self, item: Any) -> str:
@@ -651,7 +651,7 @@ class Reads:
         return _UNKNOWN
 
     def _on_stack(self, frame: _Frame, *slots: int) -> Any:
-        """What no step has told: what C code gave, say."""
+        """Give the value of the first slot that has one, such as a result of C code."""
         found = (self._stack.at(frame.frame, slot) for slot in slots)
         return next((value for value in found if value is not NOTHING), _UNKNOWN)
 
@@ -841,7 +841,7 @@ class Reads:
         owner: Any = getattr(function, "__self__", None) if kind in _C_FUNCTIONS else None
         if owner is not None and raw.is_a(owner, dict, list, deque, set):
             return self._method_of_container(owner, function.__name__, positional)
-        if kind is type or raw.is_a(function, type):
+        if raw.is_a(function, type):
             for part in ("__new__", "__init__"):
                 if raw.is_mutable(function):
                     self._run_by_name_of(self._lookup(function, part))
@@ -946,7 +946,7 @@ class Reads:
                     self._content(item, self._path(item), _MAX_NESTED)
 
     def _variable(self, variable: contextvars.ContextVar[Any], method: str) -> Any:
-        """What a context variable holds, unless the run itself has set it."""
+        """Read a context variable. If the run has set it, its value is no state."""
         key = ("variable", id(variable))
         sets = self._sets[variable]
         self._sets[variable] += {"set": 1, "reset": -1}.get(method, 0)
@@ -1205,7 +1205,7 @@ def _names_in(cls: type, code: types.CodeType) -> list[str]:
 
 
 def _value_of(variable: contextvars.ContextVar[Any]) -> Any:
-    """What a context variable holds, or its own default."""
+    """Give the value of a context variable, or its own default."""
     try:
         return variable.get()
     except LookupError:

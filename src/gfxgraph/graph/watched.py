@@ -2,15 +2,20 @@
 
 From Python 3.12 on CPython tells C code of each change of a dict. No code in Python may run there,
 so torch's own watcher is used, which its compiler has for the same purpose: it gives each change
-a number, the next one (``dict_version``, private to torch, looked up in torch 2.8 to 2.15).
+a number, the next one (``dict_version``, private to torch; tried with torch 2.13 on Python 3.12 to
+3.14). A process tries it before it relies on it.
 """
 
 from __future__ import annotations
 
 import functools
+import logging
 import sys
 from collections.abc import Callable
 from typing import Any
+
+from ..errors import one_line
+from ..stats import log
 
 __all__ = ["Unchanged", "Watcher", "watcher"]
 
@@ -45,7 +50,7 @@ class Watcher:
         return self._number(item)
 
     def changes(self) -> int:
-        """A number that is another one after a change of a watched dict."""
+        """Gives a number, which differs after any watched dict has changed."""
         self._own[0] = object()  # a change, too: its number is the next one if there was no other
         number = self._number(self._own)
         if number != self._last + 1:
@@ -85,7 +90,8 @@ def watcher() -> Watcher | None:
     """The one of this process; ``None``: there is none."""
     try:
         return Watcher()
-    except OSError:
+    except OSError as error:
+        log(logging.DEBUG, "dicts_not_watched", because=one_line(error))
         return None
 
 
