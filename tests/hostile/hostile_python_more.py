@@ -2319,7 +2319,7 @@ def numpy_view_of_array():
 
 @case
 def numpy_from_tensor():
-    w = torch.tensor([2.0, 3.0])
+    w = torch.tensor([2.0, 3.0], device="cpu")
     a = w.numpy()
     return (lambda x: x * float(a[0])), lambda: w.fill_(5.0)
 
@@ -4610,7 +4610,7 @@ def size_of_tensor_in_attribute():
 
 @case
 def default_dtype_of_new_tensors():
-    f = lambda x: x + torch.ones(4)
+    f = lambda x: x + torch.ones(4, device=x.device)
     f.undo = lambda: torch.set_default_dtype(torch.float32)
     return f, lambda: torch.set_default_dtype(torch.float64)
 
@@ -4712,7 +4712,8 @@ def autocast_inside_with_state():
 
 @case
 def autocast_object_held():
-    cast = torch.autocast("cpu", dtype=torch.bfloat16, enabled=False)
+    kind = torch.get_default_device().type
+    cast = torch.autocast(kind, dtype=torch.bfloat16, enabled=False)
     m = nn.Linear(4, 4)
 
     def f(x):

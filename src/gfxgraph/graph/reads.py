@@ -98,6 +98,9 @@ _MAX_ITEMS = 4096
 _MAX_NESTED = 3
 
 _MODULE = torch.nn.Module
+# Dynamo adds this attribute to the class of modules when it first compiles anything, and asks whether
+# it is false. It is there before a graph counts the attributes of that class.
+_FIRST_COMPILATION = "___needs_generation_tag_patch"
 # What C code is given as a whole, and does not look into.
 _NOT_PLAIN = (torch.Tensor, _MODULE, type, types.ModuleType, types.FunctionType)
 _HOOKS = ("_forward_hooks", "_forward_pre_hooks")
@@ -440,6 +443,8 @@ class Reads:
 
     def _place_of_members(self, cls: type) -> None:
         space = raw.dict_of(cls)
+        if cls is _MODULE and _FIRST_COMPILATION not in space:
+            setattr(cls, _FIRST_COMPILATION, True)
         self._place(("length", id(space)), lambda: Length(raw.name_of(cls), space))
 
     def _special(self, item: Any) -> None:

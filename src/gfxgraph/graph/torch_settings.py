@@ -165,6 +165,9 @@ def _others() -> dict[int, list[tuple[str, Callable[[], Any]]]]:
         old = torch.get_autocast_gpu_dtype if kind == "cuda" else torch.get_autocast_cpu_dtype
         for reader in (torch.get_autocast_dtype, old):
             add(reader, asked, f"torch.get_autocast_dtype({kind!r})")
+        asked = functools.partial(torch.is_autocast_enabled, kind)
+        for reader in (torch.is_autocast_enabled, torch.is_autocast_cpu_enabled):
+            add(reader, asked, f"torch.is_autocast_enabled({kind!r})")
     return found
 
 
