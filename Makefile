@@ -3,7 +3,8 @@
 #
 # test-torch tests with another PyTorch, in an environment of its own (see docs/versions.md):
 #   make test-torch TORCH=2.9.1 [PYTHON=python3.12] [CORE=1] [RECORD=1]
-# test-long is what takes longer than test: random programs, and the oldest PyTorch.
+# test-long is what takes longer than test: most hostile functions that write, random programs, and
+# the oldest PyTorch.
 
 PYTHON ?= python3
 VENV ?= .venv
@@ -23,7 +24,7 @@ demo: $(READY)
 	@$(BIN)/gfxgraph demo --query "$(QUERY)"
 
 test: $(READY)
-	@$(BIN)/python -m pytest -m "not gpu" -n $(PROCESSES)
+	@$(BIN)/python -m pytest -m "not gpu and not long" -n $(PROCESSES)
 
 test-torch:
 	@test -n "$(TORCH)" || { echo "make test-torch TORCH=$(OLDEST_TORCH) ..." >&2; exit 1; }
@@ -33,6 +34,7 @@ test-torch-in: $(READY)
 	@$(BIN)/python -m benchmarks.runs.versions $(if $(CORE),--core) $(if $(RECORD),--record) --commit "$(COMMIT)" -n $(PROCESSES)
 
 test-long: $(READY)
+	@$(BIN)/python -m pytest -m "long and not gpu" -n $(PROCESSES)
 	@PYTHONPATH=src $(BIN)/python tests/fuzz/programs.py --count 2500 --seconds 120 --processes 2
 	@$(MAKE) --no-print-directory test-torch TORCH=$(OLDEST_TORCH) CORE=1
 

@@ -20,6 +20,7 @@ from ..device.capture_rules import is_move
 from ..device.emulated import EmulatedDevice
 from ..errors import ArgumentError, CaptureError, DeviceError, one_line
 from ..graph.host_state import HostState
+from ..graph.lift import slots_of
 from ..graph.locks import inside_gfxgraph
 from ..graph.state import PythonState
 from ..interpose.source import (
@@ -131,12 +132,15 @@ class _Check:
                 second = first and self._run(first.written)
                 if first is None or second is None:
                     return
+                stored = self._stored(second.before)
                 changed, finder = self._changes(second.before, numbers)
             finally:
                 as_it_was.restore()
                 numbers.rewind()
         for name, random in changed.items():
             rule = "python-random" if random else "python-state"
+            if name in stored:
+                rule = "stored-tensor"
             self._add(rule, name, finder.found.get(name, Source()))
         self._compare(first, second, finder.returned)
         for where in self._forked.values():
@@ -193,6 +197,14 @@ class _Check:
             ) from error
         else:
             self._add("raises", one_line(error), users_line_of(error))
+
+    def _stored(self, before: PythonState) -> set[str]:
+        """Names of what was bound to another tensor of the kind that was there."""
+        return {
+            slot.path
+            for slot in slots_of(before.changed_items() or (), {}, ()) or ()
+            if not slot.is_whole and _are_alike(slot.value_before, slot.get())
+        }
 
     def _changes(
         self, before: PythonState, numbers: HostState
@@ -315,6 +327,15 @@ class _Check:
         """Report an effect outside of torch, and prevent it."""
         self._add(rule, what, users_line())
         return True
+
+
+def _are_alike(before: Any, now: Any) -> bool:
+    """Whether both are tensors that could be one input of a graph."""
+    return (
+        isinstance(before, torch.Tensor)
+        and isinstance(now, torch.Tensor)
+        and (before.shape, before.dtype, before.device) == (now.shape, now.dtype, now.device)
+    )
 
 
 class _Recorder(Recorder):

@@ -390,11 +390,43 @@ def f(x, phase=0.5):  # the caller passes time.time() % 1 in a tensor
 """,
     ),
     Rule(
+        "stored-tensor",
+        "each call binds an attribute, a global or an item of a container to another tensor",
+        "captures",
+        "captures",
+        "A replay runs no Python code, so graphed() stores a copy of the tensor there after each "
+        "replay; what was there before is an input of the graph. A capture by hand stores nothing.",
+        "Keep the state in one tensor and update it in place (copy_, add_): that copies less.",
+        bad="""\
+import gfxgraph
+import torch
+
+state = torch.zeros(4, 8, device=gfxgraph.device_type())
+
+def f(x):
+    global state
+    state = state * 0.5 + x
+    return state * 2
+""",
+        good="""\
+import gfxgraph
+import torch
+
+state = torch.zeros(4, 8, device=gfxgraph.device_type())
+
+def f(x):
+    state.mul_(0.5).add_(x)
+    return state * 2
+""",
+    ),
+    Rule(
         "python-state",
-        "each call changes a Python attribute, global or container",
+        "each call changes a number or a container in Python",
         "eager",
         "eager",
-        "A replay runs no Python code: the value would stay as it was at capture.",
+        "A replay runs no Python code: the value would stay as it was at capture. graphed() stores "
+        "what it can (numbers that only count, values that come again, tensors in containers of "
+        "one length), and runs the rest eagerly.",
         "Keep the state in a tensor and update it in place: self.position.add_(1).",
         bad="""\
 step = 0
