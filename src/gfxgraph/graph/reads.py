@@ -765,7 +765,7 @@ class Reads:
         return _UNKNOWN
 
     def _mark_stored(self, known: int, item: Any, key: Any, kind: str) -> None:
-        for identity in itertools.islice(self.places, known, None):
+        for identity in itertools.islice(reversed(self.places), len(self.places) - known):
             place = self.places[identity]
             if kind == "cell":
                 place.stored = isinstance(place, Item) and type(place.container) is types.CellType

@@ -202,8 +202,11 @@ class CaptureSession:
         with self.journal.playing():
             return self.target.function()
 
-    def record(self) -> tuple[Recording, list[torch.Tensor]]:
+    def record(self, with_reads: bool = True) -> tuple[Recording, list[torch.Tensor]]:
         """Run and record; gives the outputs, too.
+
+        Args:
+            with_reads: record what Python state is read as well, which takes most of the time.
 
         Raises:
             LayoutError: the function asks how its arguments lie in memory, which is not how its
@@ -211,7 +214,8 @@ class CaptureSession:
             CaptureError: it does what no graph can hold and nothing can take over.
         """
         recorder, host = self._recorder(), self.before.host
-        self.reads = Reads(self.target.roots, (*self.inputs, *self.given))
+        if with_reads:
+            self.reads = Reads(self.target.roots, (*self.inputs, *self.given))
         recording = recorder.recording
         host.begin()
         with (
@@ -221,7 +225,7 @@ class CaptureSession:
             self.journal.playing(),
         ):
             try:
-                with self.reads.recording():
+                with self.reads.recording() if with_reads else nullcontext():
                     outputs = self.target.function()
             except Exception as error:
                 # The error holds this frame: swap_tensors() refuses what is referenced weakly.
@@ -236,9 +240,10 @@ class CaptureSession:
                 ) from error
         host.end()
         lift = lift_among(list(self.target.roots.values()))
-        if lift is not None:
+        if with_reads and lift is not None:
             lift.take_out(self.reads.places)
-        self.reads.settle()
+        if with_reads:
+            self.reads.settle()
         recording.unseen = [t for t in outputs if not recorder.has_seen(t)]
         inputs = set(map(storage_key, self.inputs))
         if any(storage_key(output) in inputs for output in outputs):

@@ -79,6 +79,9 @@ def warm_up(session: CaptureSession, warmup: int) -> WarmedUp:
             "such state in a tensor that is written in place (copy_, add_), or outside.",
             slots,
         )
+    changed = python.changed_items() if python.changes() else None
+    if changed and session.reads.slots([changed]):
+        _refuse_changes(session, python)
     if python.changes() or session.reads.changes():
         # It may take another way now: that is watched as well, before anything runs unwatched.
         session.rewind()
@@ -202,7 +205,7 @@ def _confirm(session: CaptureSession, recording: Recording) -> None:
     try:
         with session.other_inputs():
             try:
-                recording, _ = other.record()
+                recording, _ = other.record(with_reads=False)
             finally:
                 log.undo()
     except Exception as error:
