@@ -115,11 +115,43 @@ state.cache[:, :1].copy_({a}.sum().clamp(-4, 4).expand_as(state.cache[:, :1])) ;
 {r} = (lambda t: t * state.scale)({a})
 {r} = {a} if state.kept is None else {a} - state.kept.sum()
 """
+# What it writes in Python, and graphs store again.
+_EFFECTS = """
+state.hidden = state.hidden * 0.5 + {a}.sum().clamp(-4, 4) ; {r} = {a} + state.hidden
+state.hidden = {a}.mean() - state.hidden
+state.queue.append({a}.mean().clamp(-4, 4)) ; {r} = {a} + torch.stack(list(state.queue)).sum()
+state.queue.append({a})
+state.first, state.second = state.second, {a}.amax().clamp(-4, 4) ; {r} = {a} + state.first
+state.turn = (state.turn + 1) % 3 ; {r} = {a} * (state.turn + 1) * 0.5
+state.turn = (state.turn + 1) % 2
+state.count += 2
+Kept.seen = {a}.sum().clamp(-4, 4) ; {r} = {b} * 0.5 + Kept.seen
+Kept.total += 1
+Kept.total -= 1 ; {r} = {a}.abs()
+state.slot.value = {a} * 0.5
+{r} = {a} + state.slot.value.sum().clamp(-4, 4) ; state.slot.value = {r}
+state.pair = ({a}, {b}) ; {r} = state.pair[0] + 1
+state.last = {a}[:1]
+state.last = x
+state.last = state.hidden
+state.parts["a"], state.parts["b"] = {a}.sum(), state.parts["a"] ; {r} = {a} + state.parts["b"].clamp(-4, 4)
+state.parts["new"] = {a}.amin()
+{r} = {a} + (0 if state.last is None else 1)
+{r} = {a} + len(state.queue) * 0.25
+{r} = {a} * (1 if state.turn else 2)
+state.note = SimpleNamespace(value={a}, size={a}.shape[0])
+state.note = Box({a}, state.hidden) ; {r} = state.note.one.abs()
+del state.gone ; state.gone = {a}.sum()
+state.recent[state.turn % 2] = {a}.mean() ; {r} = {a} + state.recent[0].clamp(-4, 4)
+state.recent = [state.recent[1], {a}.mean().clamp(-4, 4)] ; {r} = {a} + state.recent[0]
+tick() ; {r} = {a} + 1
+"""
 
 _PRELUDE = """
 import random
 import torch
 import torch.nn.functional as F
+from collections import deque
 from types import SimpleNamespace
 
 
@@ -130,7 +162,31 @@ def make(dev, seed):
         kept=torch.ones(3, device=dev), position=torch.zeros((), device=dev),
         cache=torch.zeros(2, 3, device=dev), python_random=random.Random(seed),
         numbers=iter(range(10**9)), own=torch.Generator(device=dev).manual_seed(seed + 1),
+        hidden=torch.zeros((), device=dev), queue=deque(maxlen=2), first=torch.zeros((), device=dev),
+        second=torch.ones((), device=dev), turn=0, pair=None, note=None, gone=None,
+        parts={"a": torch.zeros((), device=dev), "b": torch.ones((), device=dev)},
+        recent=[torch.zeros((), device=dev), torch.ones((), device=dev)],
     )
+
+    class Box:
+        def __init__(self, one, two):
+            self.one, self.two = one, two
+
+    class Kept:
+        seen, total = None, 0
+
+    class Slotted:
+        __slots__ = ("value",)
+
+    ticks = 0
+
+    def tick():
+        nonlocal ticks
+        ticks += 1
+
+    state.kept_class, state.ticks = Kept, lambda: ticks
+    state.slot = Slotted()
+    state.slot.value = torch.zeros(2, 3, device=dev)
 
     def helper(t, c):
         if t.shape[-1] > 2:
@@ -154,7 +210,7 @@ _TABLES = {
     }.items()
 } | {
     kind: [line for line in table.strip().splitlines()]
-    for kind, table in {"host": _HOST, "python": _PYTHON}.items()
+    for kind, table in {"host": _HOST, "python": _PYTHON, "effects": _EFFECTS}.items()
 }
 
 _LAYOUTS = ("dense", "transposed", "sliced", "expanded", "offset", "channels")
@@ -199,13 +255,16 @@ class Outcome:
 class _Writer:
     """Writes the lines of one function."""
 
-    def __init__(self, chance: random.Random, wild: float, random_numbers: bool) -> None:
+    def __init__(
+        self, chance: random.Random, wild: float, random_numbers: bool, effects: float
+    ) -> None:
         self.chance = chance
         self.lines: list[str] = []
         self.tensors = ["x", "y"]
         self._names = 0
         self._wild = wild
         self._random = random_numbers
+        self._effects = effects
 
     def new(self) -> str:
         self._names += 1
@@ -244,6 +303,8 @@ class _Writer:
             self.assign(depth, "host", prefix=False)
         elif chance < 0.08 + 0.18 * self._wild:
             self.assign(depth, "python", prefix=False)
+        elif chance < 0.08 + 0.18 * self._wild + 0.10 * self._effects:
+            self.assign(depth, "effects", prefix=False)
         elif chance < 0.40:
             template = self.chance.choice(_TABLES["in_place"])
             if ("normal_" in template or "bernoulli" in template or "uniform" in template) and (
@@ -336,15 +397,18 @@ class _Writer:
             f"{a}.transpose(-1, -2)", f"{a}[..., :1]", f"{a}.expand(2, *{a}.shape)",
             f"({a}, state.count)", f"({a}, float(y.shape[0]))", f"torch.return_types.max(({a}, {b}))",
         ]  # fmt: skip
+        if self._effects:
+            kinds += [f"Box({a}, {b})", f"({a}, state.hidden)", f"SimpleNamespace(a={a}, b={b})"]
         return self.chance.choice(kinds)
 
 
 def generate(seed: int, pools: bool = True) -> Program:
     """The program of a seed, the same in each process."""
     chance = random.Random(seed)
-    writer = _Writer(
-        chance, wild=chance.choice((0.0, 0.3, 1.0)), random_numbers=chance.random() < 0.4
-    )
+    wild, random_numbers = chance.choice((0.0, 0.3, 1.0)), chance.random() < 0.4
+    # From numbers of their own: programs without effects are what they were.
+    effects = random.Random(f"{seed} effects").choice((0.0, 0.0, 1.0))
+    writer = _Writer(chance, wild, random_numbers, effects)
     writer.block(0, chance.randint(2, 9))
     body = "\n".join(writer.lines)
     prelude = _PRELUDE
@@ -433,6 +497,16 @@ class _World:
             "numbers": repr(state.numbers.__reduce__()[1:]),
             "own": self.own.get_state(),
             "state.own": state.own.get_state(),
+            "attributes": list(vars(state)),
+            "hidden": state.hidden,
+            "queue": list(state.queue),
+            "pairs": [state.first, state.second, state.pair, state.turn, state.gone],
+            "parts": dict(state.parts),
+            "recent": list(state.recent),
+            "note": state.note,
+            "elsewhere": [state.kept_class.seen, state.kept_class.total, state.ticks()],
+            "slot": state.slot.value,
+            "same": [state.last is state.hidden, state.note is None],
         }
 
 
@@ -530,6 +604,8 @@ def _snapshot(value: Any) -> Any:
         return type(value)(map(_snapshot, value))
     if isinstance(value, dict):
         return {key: _snapshot(item) for key, item in value.items()}
+    if hasattr(value, "__dict__"):  # of a class of the program
+        return {"of": type(value).__name__} | _snapshot(vars(value))
     return value
 
 
@@ -543,6 +619,8 @@ def _difference(a: Any, b: Any, path: str) -> str:
         else:
             same = torch.equal(a, b)
         return "" if same else f"{path}: {a.flatten()[:6].tolist()} != {b.flatten()[:6].tolist()}"
+    if all(hasattr(item, "__dict__") for item in (a, b)):  # each world has classes of its own
+        a, b = ({"of": type(item).__name__} | vars(item) for item in (a, b))
     if type(a) is not type(b):
         return f"{path}: {type(a).__name__} against {type(b).__name__}"
     if isinstance(a, (tuple, list)):
