@@ -325,7 +325,7 @@ def test_hooks_that_keep_state_or_move_weights_stay_eager_and_say_why(device, ki
             same(run(pipe, "Flux", seed, device), expected[seed])
         stats = graphs.stats()["transformer"]
     assert not stats.replays
-    reasons = ("still changed", "each call rebinds", "Tensor.data = ...")
+    reasons = ("still changed", "each call rebinds", "Tensor.data = ...", "another thread is alive")
     assert all(any(part in reason for part in reasons) for reason in stats.fallbacks)
 
 
