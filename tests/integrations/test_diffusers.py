@@ -624,13 +624,13 @@ class Remembering(diffusers.DDIMScheduler):
     """Keeps its state where a copy of the scheduler does not reach."""
 
     def step(self, *args, **kwargs):
-        self.memory.steps += 1
+        self.memory.steps.append(1)
         return super().step(*args, **kwargs)
 
 
 def test_state_that_no_copy_renews_stays_eager_and_says_why(device):
     kept = Remembering()
-    kept.memory = types.SimpleNamespace(steps=0)
+    kept.memory = types.SimpleNamespace(steps=[])
     loop = denoise_loop((unet(device), kept), STEPS)
     latents, text = noise_and_text(0, device)
     for _ in range(2):

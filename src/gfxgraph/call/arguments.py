@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 
+from ..graph.lift import Lifting
 from .signature import Const, Spec
 
 __all__ = ["named", "named_arguments", "structure"]
@@ -21,6 +22,12 @@ def named_arguments(fn: Callable[..., Any], spec: Spec) -> Iterator[tuple[str, C
         fn: the function that is called.
         spec: of ``(args, kwargs)``.
     """
+    if isinstance(fn, Lifting):
+        entry, *of_call = spec[3][0][3]
+        for slot, child in zip(fn.lift.read, entry[3], strict=True):
+            yield from named(child, slot.path)
+        yield from named_arguments(fn.__wrapped__, ("sequence", tuple, None, tuple(of_call)))
+        return
     args, kwargs = spec[3]
     for name, child in zip(_parameters(fn, len(args[3])), args[3], strict=True):
         yield from named(child, name)
@@ -35,6 +42,8 @@ def named(spec: Spec, name: str) -> Iterator[tuple[str, Const | None]]:
     kinds of dict.
     """
     kind = spec[0]
+    if kind == "again":
+        return
     if kind in ("tensor", "const"):
         yield name, (spec[1] if kind == "const" else None)
         return
@@ -53,7 +62,7 @@ def named(spec: Spec, name: str) -> Iterator[tuple[str, Const | None]]:
 
 def structure(spec: Spec) -> str:
     """The containers of ``spec`` by their classes: ``list[tensor, dict[tensor]]``."""
-    if spec[0] in ("tensor", "const"):
+    if spec[0] in ("tensor", "const", "again"):
         return "tensor" if spec[0] == "tensor" else "value"
     return f"{spec[1].__qualname__}[{', '.join(map(structure, spec[3]))}]"
 

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from operator import is_
 from typing import Any
 
 import torch
 
 from ..errors import ArgumentError, CaptureError
+from ..graph.lift import Lifting
+from ..record.effects import storage_key
 from .key import unsuitable_for_graph
 from .replay import builder
-from .signature import Spec, constants, flatten
+from .signature import Given, Objects, Spec, constants, count_tensors, flatten
+from .static_inputs import by_storage, parts_of
 from .suitable import describe
 
 __all__ = ["Body", "result_taken_apart"]
@@ -30,6 +33,7 @@ class Body:
 
     Attributes:
         out_spec: of its result, once there was one.
+        there: objects that were there before our runs. Where a result holds one, it is that one.
     """
 
     def __init__(
@@ -40,6 +44,7 @@ class Body:
         device: torch.device,
     ) -> None:
         self.out_spec: Spec | None = None
+        self.there: list[object] = []
         self._fn, self._spec, self._device = fn, spec, device
         self._static_inputs = static_inputs
         self._shapes = [(static.shape, static.stride()) for static in static_inputs]
@@ -59,6 +64,8 @@ class Body:
             returned = self._fn(*static_args, **static_kwargs)
         finally:
             torch.set_autocast_cache_enabled(cached)
+        if any(map(vars, static_inputs)):
+            raise CaptureError("argument: the function sets an attribute of a tensor")
         after, spec_after = flatten((static_args, static_kwargs))
         if spec_after != spec or not all(map(is_, after, static_inputs)):
             raise CaptureError("argument: the function changes a container that it is given")
@@ -66,12 +73,55 @@ class Body:
             shapes = [(static.shape, static.stride()) for static in static_inputs]
         if self._shapes != shapes:
             raise CaptureError("argument: the function changes the shape of a tensor in place")
+        if isinstance(self._fn, Lifting):
+            with torch._C.DisableTorchFunction():  # it is us who ask
+                return self._lifted(returned, (static_args, static_kwargs))
         if self.out_spec is None:
-            return self.accept(*result_taken_apart(returned))
-        outputs, out_spec = flatten(returned)
+            return self.accept(*result_taken_apart(returned, self.there))
+        outputs, out_spec = flatten(returned, Objects(self.there))
         if out_spec != self.out_spec:
             raise CaptureError("result: its structure or its plain values change between calls")
         return outputs
+
+    def _lifted(self, returned: tuple[Any, tuple[Any, ...]], arguments: Any) -> list[torch.Tensor]:
+        """The tensors of a result, and of what is to be stored after a replay."""
+        inside = Objects()
+        flatten(arguments, inside)
+        objects = Objects(self.there, refused=inside.containers())
+        # A result may be what was there before: ``old, self.h = self.h, new; return old``.
+        entry = self._spec[3][0][3][0]
+        objects.inputs_are(self._static_inputs[: count_tensors(entry)])
+        outputs, spec = result_taken_apart(returned[0], self.there, objects)
+        objects.inputs_are(self._static_inputs)
+        try:
+            effects, spec_of_effects = flatten(returned[1], objects)
+        except ArgumentError as error:
+            raise CaptureError(f"what it stores: {error}") from error
+        reason = unsuitable_for_graph(effects, "what it stores")
+        if reason is not None or any(tensor.requires_grad for tensor in effects):
+            raise CaptureError(reason or "what it stores: requires grad")
+        inputs = list(map(storage_key, self._static_inputs))
+        is_old = set(inputs[: count_tensors(entry)])
+        if any(storage_key(tensor) in inputs for tensor in effects) or any(
+            storage_key(tensor) in is_old for tensor in outputs
+        ):
+            raise CaptureError("what it stores: is a view of an argument, or of what was there")
+        for group in by_storage([*outputs, *effects]):
+            if (
+                len(group) > 1
+                and not parts_of(group)
+                and not set(map(id, group)).isdisjoint(map(id, effects))
+            ):
+                raise CaptureError("what it stores: shares memory with other tensors of the result")
+        both: Spec = ("sequence", tuple, None, (spec, spec_of_effects))
+        if self.out_spec is None:
+            return self.accept([*outputs, *effects], both)
+        if both != self.out_spec:
+            raise CaptureError(
+                "result: its structure or its plain values, or those that it stores, change "
+                "between calls"
+            )
+        return [*outputs, *effects]
 
     def accept(self, outputs: list[torch.Tensor], spec: Spec) -> list[torch.Tensor]:
         """Expect such results from now on."""
@@ -82,18 +132,25 @@ class Body:
         return outputs
 
 
-def result_taken_apart(result: Any) -> tuple[list[torch.Tensor], Spec]:
+def result_taken_apart(
+    result: Any, there: Iterable[object] = (), objects: Objects | None = None
+) -> tuple[list[torch.Tensor], Spec]:
     """The tensors of a result and its spec.
+
+    Args:
+        result: what a call gave.
+        there: objects that were there before.
+        objects: what has met them. Default: anew.
 
     Raises:
         CaptureError: a graph cannot give such a result.
     """
     try:
-        leaves, spec = flatten(result)
+        leaves, spec = flatten(result, Objects(there) if objects is None else objects)
     except ArgumentError as error:
         raise CaptureError(f"result: {error}") from error
     for const in constants(spec):
-        if not const.is_value:
+        if not const.is_value and not isinstance(const.value, Given):
             raise CaptureError(
                 f"result: holds a {describe(const.value)}, which a replay cannot make anew. "
                 "Return tensors, numbers and containers of them."

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
@@ -14,6 +15,7 @@ from ..errors import ArgumentError, CaptureError, GfxGraphError
 from ..graph.capture import CaptureOptions, capture, capture_like
 from ..graph.captured import CapturedGraph
 from ..graph.compare import Tolerance
+from ..graph.lift import EffectsError, Lifting
 from ..graph.pool import GraphPool
 from ..graph.session import LayoutError, Target
 from ..record import collectives
@@ -30,7 +32,7 @@ from .layout import LayoutKey
 from .options import Options
 from .replay import NO_MATCH, FastPath, miss
 from .request import Wanted
-from .signature import Spec, constants
+from .signature import Objects, Spec, constants, count_tensors
 from .static_inputs import bytes_of, shares_memory
 from .thrash import Traits, traits
 
@@ -65,6 +67,9 @@ class Answers(Protocol):
         self, key: Any, spec: Spec, fn: Any, args: Any, kwargs: Any, leaves: Sequence[torch.Tensor]
     ) -> Any:
         """Answer a call whose data takes a path that was not captured."""
+
+    def lift(self, error: EffectsError, call: Call) -> bool:
+        """Let graphs store what a call has written, from the next call on, if they can."""
 
     def refused(
         self, reason: str, kind: type[Exception], fn: Any, args: Any, kwargs: Any, leaves: Any
@@ -133,6 +138,8 @@ class Builder:
             self._keep(wanted, entry, found, answers)
             return None
         except Exception as error:  # the caller has his result: whatever it is, it is no graph
+            if isinstance(error, EffectsError) and answers.lift(error, wanted.call):
+                return None
             if not isinstance(error, GfxGraphError):
                 wrapped = CaptureError(f"cannot be captured: {type(error).__name__}: {error}")
                 wrapped.__cause__ = error
@@ -234,7 +241,13 @@ class Builder:
             Exception: see :func:`~gfxgraph.graph.capture.capture`; or nobody could use the graph.
         """
         leaves, tree = wanted.call.leaves, wanted.extends
-        first = None if wanted.result is NO_MATCH else result_taken_apart(wanted.result)
+        fn, spec = wanted.call.fn, wanted.call.spec
+        lift = fn.lift if isinstance(fn, Lifting) else None
+        result = wanted.result if lift is None or wanted.result is NO_MATCH else wanted.result[0]
+        met = Objects()
+        if lift is not None:
+            met.inputs_are(wanted.call.leaves[: count_tensors(spec[3][0][3][0])])
+        first = None if result is NO_MATCH else result_taken_apart(result, (), met)
         index, torch_device = _place(leaves, first[0] if first else ())
         # Another thread may release the tree, and its pool with it, whenever we do not hold LOCK.
         extended = None if tree is None else tree.now()
@@ -247,7 +260,6 @@ class Builder:
         with torch.no_grad():
             for place, value in wanted.found.items():
                 overwrite(static_inputs[place], value)
-        fn, spec = wanted.call.fn, wanted.call.spec
         body = Body(fn if code is None else code.of(fn), spec, static_inputs, torch_device)
         opaque = [constant.value for constant in constants(spec) if not constant.is_value]
         roots = {f"argument {n}": value for n, value in enumerate(opaque)}
@@ -257,20 +269,27 @@ class Builder:
             roots={self._entries.name: fn, **roots},
             layout=layout,
             compiled=code is not None,
-            first_outputs=None if first is None else body.accept(*first),
+            first_outputs=None if first is None else first[0],
         )
+        body.there = met.met()
+        if first is not None and lift is None and not body.there:
+            body.accept(*first)
         own_statics, input_bytes = list(static_inputs), graph_pool.input_bytes
         site = _Site(graph_pool, allocated, target, extended)
         try:
             captured = None
-            # What is timed has to know the way back to the state of now.
-            if not (tree or code or timed):
-                captured = self._captured_like(wanted.call, site)
-            captured = captured or self._captured_anew(site, code, timed)
+            with nullcontext() if lift is None else lift.as_it_was():
+                # What is timed has to know the way back to the state of now.
+                if not (tree or code or timed):
+                    captured = self._captured_like(wanted.call, site)
+                captured = captured or self._captured_anew(site, code, timed)
         except BaseException:
             graph_pool.renew_pool()
             raise
         assert body.out_spec is not None  # it ran
+        if lift is not None and first is not None and body.out_spec[3][0] != first[1]:
+            (captured.root if captured.graft is None else captured.graft.child).reset()
+            raise CaptureError("result: its structure or its plain values change between calls")
         graph_pool.update_overhead(captured.peak_bytes)
         given = [s for s in static_inputs if storage_key(s) in captured.written]
         if given and (shares_memory(leaves) or any(0 in s.stride() for s in given)):
@@ -328,7 +347,14 @@ class Builder:
         """The entry of a graph that calls can use."""
         key, owns = describe_key(call.leaves, call.spec), self._options.outputs == "own"
         entry = Entry(
-            key, captured, site.graph_pool, site.target.inputs, call.leaves, out_spec, owns
+            key,
+            captured,
+            site.graph_pool,
+            site.target.inputs,
+            call.leaves,
+            out_spec,
+            owns,
+            [] if isinstance(call.fn, Lifting) else None,
         )
         try:
             if entry.overlaps(call.leaves):

@@ -15,12 +15,15 @@ from __future__ import annotations
 import functools
 import logging
 import weakref
+from collections import Counter
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any, Protocol
 
 import torch
 
 from ..errors import ArgumentError, CaptureError, VerificationError, one_line
+from ..graph.lift import EffectsError, Lift, Lifting
 from ..graph.locks import is_inside_gfxgraph, when_free
 from ..graph.pool import GraphPool
 from ..stats import log, tally
@@ -31,6 +34,7 @@ from .entry import Entry, Refusal
 from .first_call import FirstCalls
 from .key import Call, no_graph_now, taken_apart
 from .layout import LayoutKey
+from .lifted import fast_path_of
 from .options import Options
 from .replay import NO_MATCH, FastPath, builder, miss
 from .request import Request, Wanted
@@ -47,6 +51,8 @@ _IN_USE = (
     "was capturing"
 )
 
+# So often more is found that calls write, or read.
+_MAX_LIFTS = 6
 # Paths of one key, before calls that would need one more run eagerly.
 _MAX_PATHS = 64
 # So many paths without as many replays, keyed by more than yes and no: the data hardly ever takes
@@ -118,6 +124,7 @@ class Dispatcher:
         strategy: Strategy,
         method: Any = None,
         graph_pools: dict[int, GraphPool] | None = None,
+        outer: Dispatcher | None = None,
     ) -> None:
         self.name = name
         self.method = method
@@ -125,12 +132,18 @@ class Dispatcher:
         self.options = options
         self.strategy = strategy
         limit, is_padded = options.max_graphs, strategy.layout.is_padded
-        new_thrash = functools.partial(Thrash, strategy.kinds, limit=limit, is_padded=is_padded)
+        is_lifted = outer is not None
+        new_thrash = functools.partial(Thrash, strategy.kinds, limit, is_padded, is_lifted)
         self.entries = Entries(name, limit, new_thrash, self._order_changed)
         self._writers = Writers(self.entries)
         pools = {} if graph_pools is None else graph_pools
         self.builder = Builder(self.entries, options, strategy, pools)
         self.first_calls = FirstCalls(self.entries, self._writers, options.fallback == "raise")
+        #: Answers the calls instead, if they write to places in Python.
+        self._lifted: Dispatcher | None = None
+        self._lift = Lift(())
+        self._lifts = 0
+        self._outer = None if outer is None else weakref.ref(outer)
         #: Keys whose graph differed from eager execution in a later replay.
         self._differed: set[str] = set()
         self._order_changed()
@@ -143,6 +156,8 @@ class Dispatcher:
         The entry of the key says what happens: a graph is replayed (a hit), a refusal runs eagerly.
         Without an entry (a miss) the call runs eagerly, and a graph for the next one is captured.
         """
+        if self._lifted is not None:
+            return self.fast_path(fn, args, kwargs)
         for entry in self._others:
             result = entry.fast_path(fn, args, kwargs)
             if result is not NO_MATCH:
@@ -255,6 +270,9 @@ class Dispatcher:
 
     def stats(self) -> GraphedStats:
         """See :meth:`Graphed.stats`."""
+        lifted = self._lifted
+        if lifted is not None:
+            return self._with_own(lifted.stats())
         with self.entries.lock:
             found = self.entries.all()
             entries = [entry for entry in found if isinstance(entry, Entry)]
@@ -279,6 +297,17 @@ class Dispatcher:
             )
         return self.strategy.stats(known)
 
+    def _with_own(self, known: GraphedStats) -> GraphedStats:
+        """The statistics of the lifted function, with the calls before."""
+        counts = self.entries.counts
+        return replace(
+            known,
+            eager_calls=known.eager_calls + counts.eager_calls,
+            fallbacks=dict(counts.fallbacks + Counter(known.fallbacks)),
+            recaptures=known.recaptures + counts.recaptures,
+            stored=[slot.path for slot in self._lift.slots.values()],
+        )
+
     def reset(self) -> None:
         """Release all graphs, and forget all reasons and counts."""
         for entry in self.empty():
@@ -288,6 +317,10 @@ class Dispatcher:
         """Forget everything; gives the graphs, for the caller to release."""
         with self.entries.lock:
             graphs = self.entries.empty()
+            if self._lifted is not None:
+                graphs += self._lifted.empty()
+                self._lifted, self._lifts = None, 0
+                self._order_changed()
             self.builder.forget()
             self.strategy.forget()
             self._differed.clear()
@@ -450,8 +483,48 @@ class Dispatcher:
                 entries.keep_refusal(key, spec, refusal, lambda spec: miss)
         entries.release_dropped()
 
+    def lift(self, error: EffectsError, call: Call) -> bool:
+        """Let graphs store what a call has written, from the next call on.
+
+        Args:
+            error: says what a call has written.
+            call: that call.
+
+        Returns:
+            Whether that can be.
+        """
+        outer = None if self._outer is None else self._outer()
+        if outer is not None:
+            known = call.fn.lift if isinstance(call.fn, Lifting) else None
+            grown = None if known is None else known.grown(error.slots)
+            return grown is not None and outer._lift_over(grown)
+        can_lift = error.slots and self.options.outputs == "own" and self.options.compile is None
+        if not can_lift or not isinstance(self.strategy, Exact) or self.strategy.shares_inputs:
+            return False
+        return self._lift_over(Lift(error.slots))
+
+    def _lift_over(self, lift: Lift) -> bool:
+        self._lifts += 1
+        if self._lifts > _MAX_LIFTS:
+            return False
+        before = self._lifted
+        inner = Dispatcher(
+            self.name, self.options, Exact(), self.method, self.builder.graph_pools, self
+        )
+        inner._writers.writes = True  # what captures put into the places is for nobody else
+        self._lifted, self._lift = inner, lift
+        self._order_changed()
+        for entry in () if before is None else before.empty():
+            when_free(entry.release)
+        self.entries.drop_all()  # of calls that took a way without such writes
+        self.entries.release_dropped()
+        return True
+
     def _order_changed(self) -> None:
         """Other entries are to be tried first."""
+        if self._lifted is not None:
+            self.fast_path = fast_path_of(self._lift, self._lifted)
+            return
         self.fast_path, self._others = self.strategy.fast_paths(
             () if self.entries.is_paused else self.entries.order
         )

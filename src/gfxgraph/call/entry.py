@@ -18,7 +18,7 @@ from ..record.effects import storage_key
 from ..stats import tally
 from .replay import FastPath, Replay, builder, copier, copy_one, miss
 from .signature import Spec
-from .static_inputs import bytes_of, maker_of_copies
+from .static_inputs import Part, bytes_of, first_of_each, maker_of_copies, parts_of
 from .stats import GraphRow
 
 __all__ = ["SHARED", "Entry", "Refusal"]
@@ -69,6 +69,8 @@ class Entry:
         leaves: the tensors of a call that it is for.
         out_spec: the spec of the result.
         own_outputs: whether each call gets copies of the static outputs.
+        given: holds the tensors of a call during its replay, for results that are one of them.
+            Default: no result is.
 
     Attributes:
         fast_path: recognises a call and replays; whoever keeps this entry sets it.
@@ -92,6 +94,7 @@ class Entry:
         leaves: Sequence[torch.Tensor],
         out_spec: Spec,
         own_outputs: bool,
+        given: list[torch.Tensor] | None = None,
     ) -> None:
         self.used = 0
         self.closed: str | None = None
@@ -112,14 +115,26 @@ class Entry:
         self._guard = captured.guard
         self._input_bytes = sum(map(bytes_of, static_inputs))
         self._own_outputs = own_outputs
+        same = first_of_each(captured.outputs)
+        parts = self._parts(captured)
         with LOCK:
             graph_pool.graphs += 1
             # Each call copies them before another graph runs, which may use their memory then.
             if own_outputs and captured.root.step is None:
                 captured.last.outputs = graph_pool.release_outputs(captured.outputs)
-        build = builder(out_spec, self._handed_out(captured))
+                shared = {id(part.memory): part.memory for part in parts.values()}
+                released = graph_pool.release_outputs(list(shared.values()))
+                memory = dict(zip(shared, released, strict=True))
+                parts = {n: p._replace(memory=memory[id(p.memory)]) for n, p in parts.items()}
+        # One tensor that comes twice in the result is one tensor again.
+        handed_out = [parts.get(n, made) for n, made in enumerate(self._handed_out(captured))]
+        self._given = given
+        copy = copier(static_inputs, leaves)
+        build = builder(out_spec, [handed_out[n] for n in same], () if given is None else given)
+        if given is not None:
+            copy, build = _noting(given, static_inputs, copy, build)
         captured.last.build = build
-        self._replay = Replay(captured, static_inputs, copier(static_inputs, leaves), build)
+        self._replay = Replay(captured, static_inputs, copy, build)
         #: Replays of this graph that fill the static inputs or build the result in another way.
         self._others: weakref.WeakSet[Replay] = weakref.WeakSet()
         self.replay = self._replay.function(captured, graph_pool, self.counter)
@@ -133,11 +148,27 @@ class Entry:
             if storage_key(output) in inputs:  # the next call's copies would overwrite each other
                 return maker_of_copies(output)
             # What lives outside (a cache that the function returns) is itself in eager, too.
-            if not self._own_outputs or storage_key(output) in captured.outside:
+            outside = captured.outside.get(storage_key(output))
+            if outside is not None and outside is not output and output._is_view():
+                return output.detach  # a view of that, made anew
+            if not self._own_outputs or outside is not None:
                 return output
             return maker_of_copies(output)
 
         return list(map(hand_out, captured.outputs))
+
+    def _parts(self, captured: CapturedGraph) -> dict[int, Part]:
+        """The outputs that are copied together with others, since they share memory."""
+        elsewhere = captured.outside.keys() | set(map(storage_key, self._static_inputs))
+        groups: dict[int, list[int]] = {}
+        for n, output in enumerate(captured.outputs):
+            if self._own_outputs and storage_key(output) not in elsewhere:
+                groups.setdefault(storage_key(output), []).append(n)
+        found: dict[int, Part] = {}
+        for numbers in groups.values():
+            parts = parts_of([captured.outputs[n] for n in numbers])
+            found |= dict(zip(numbers, parts, strict=False))
+        return found
 
     def sized_replay(
         self, copy: Callable[[Sequence[torch.Tensor]], None], build: Callable[[], Any]
@@ -273,7 +304,14 @@ class Entry:
     ) -> Entry:
         """An entry with another path, which answers calls from :meth:`take_over` on."""
         entry = Entry(
-            self.key, captured, self.graph_pool, static_inputs, leaves, spec, self._own_outputs
+            self.key,
+            captured,
+            self.graph_pool,
+            static_inputs,
+            leaves,
+            spec,
+            self._own_outputs,
+            self._given,
         )
         tally.retire(entry.counter)
         entry.counter = self.counter
@@ -362,7 +400,30 @@ class Entry:
     def _forget(self) -> None:
         for replay in (self._replay, *self._others):
             replay.forget()
-        self._static_inputs = []
+        self._static_inputs, self._given = [], None
         self._guard = Guard({}, (), (), {})
         self.keeps = None
         self.fast_path = self.replay = miss
+
+
+def _noting(
+    given: list[torch.Tensor],
+    static_inputs: list[torch.Tensor],
+    copy: Callable[[Sequence[torch.Tensor]], None],
+    build: Callable[[], Any],
+) -> tuple[Callable[[Sequence[torch.Tensor]], None], Callable[[], Any]]:
+    """``copy`` and ``build`` such that ``given`` holds the tensors of the call in between."""
+
+    def copy_noted(leaves: Sequence[torch.Tensor]) -> None:
+        given[:] = leaves
+        copy(leaves)
+
+    def build_noted() -> Any:
+        if not given:  # nobody has called
+            given[:] = static_inputs
+        try:
+            return build()
+        finally:
+            given.clear()
+
+    return copy_noted, build_noted

@@ -47,7 +47,7 @@ import itertools
 import linecache
 import types
 import weakref
-from collections import OrderedDict
+from collections import OrderedDict, deque
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from operator import itemgetter
@@ -59,6 +59,7 @@ from torch.autograd.graph import increment_version
 from torch.utils import _pytree
 
 from ..errors import ArgumentError
+from ..graph import raw
 from ..graph.captured import CapturedGraph
 from ..graph.device_state import DeviceState
 from ..graph.locks import LOCK, PATIENCE
@@ -67,8 +68,19 @@ from ..graph.segments import Segment, run
 from ..record.effects import overwrite, storage_key
 from ..record.journal import Journal
 from ..stats import ReplayCounter
-from .signature import TENSOR, TOO_DEEP, Const, Spec, Weak, bits, is_numpy_scalar, is_whole
-from .static_inputs import shares_memory
+from .signature import (
+    TENSOR,
+    TOO_DEEP,
+    Array,
+    Const,
+    Given,
+    Spec,
+    Weak,
+    bits,
+    is_numpy_scalar,
+    is_whole,
+)
+from .static_inputs import Part, shares_memory
 
 __all__ = [
     "NO_MATCH",
@@ -446,20 +458,45 @@ def matcher(
     )
 
 
-def builder(spec: Spec, leaves: Sequence[Any]) -> Callable[[], Any]:
+def builder(
+    spec: Spec, leaves: Sequence[Any], given: Sequence[torch.Tensor] = ()
+) -> Callable[[], Any]:
     """A function without arguments that builds the tree of ``spec``.
 
     Args:
         spec: what to build.
-        leaves: a tensor stands for itself; a function is called to make the tensor.
+        leaves: a tensor stands for itself; a function is called to make the tensor, and
+            :class:`~gfxgraph.call.static_inputs.Part` is a part of what another one has made.
+        given: where the tensors of the call are found while the function runs.
     """
     if spec == TENSOR and not isinstance(leaves[0], torch.Tensor):
         return leaves[0]  # type: ignore[no-any-return]
-    source = _Source()
-    named = [
-        source.name(leaf) + ("" if isinstance(leaf, torch.Tensor) else "()") for leaf in leaves
-    ]
+    source = _Source(_has_again(spec), given)
+    named: list[str] = []
+    first: dict[int, int] = {}
+    memory: dict[int, str] = {}
+    for n, leaf in enumerate(leaves):
+        if isinstance(leaf, torch.Tensor):
+            named.append(source.name(leaf))
+        elif isinstance(leaf, Part) and first.setdefault(id(leaf), n) == n:
+            made = memory.get(id(leaf.memory))
+            if made is None:
+                memory[id(leaf.memory)] = f"m{n}"
+                made = f"(m{n} := {source.name(leaf.memory.clone)}())"
+            where = f"{leaf.shape}, {leaf.strides}, {leaf.offset}"
+            named.append(f"(t{n} := {made}.as_strided({where}))")
+        elif first.setdefault(id(leaf), n) != n:  # one tensor that comes twice
+            named.append(f"t{first[id(leaf)]}")
+        else:
+            named.append(f"(t{n} := {source.name(leaf)}())")
     return source.compile("build()", source.build(spec, iter(named)))
+
+
+def _has_again(spec: Spec) -> bool:
+    """Whether one object comes twice in the tree of ``spec``."""
+    if spec[0] in ("tensor", "const"):
+        return False
+    return spec[0] == "again" or any(map(_has_again, spec[3]))
 
 
 _numbers = itertools.count()
@@ -479,7 +516,8 @@ def _code(text: str) -> types.CodeType:
 class _Source:
     """Source code of one function, and the objects that it names."""
 
-    def __init__(self) -> None:
+    def __init__(self, is_shared: bool = False, given: Sequence[torch.Tensor] = ()) -> None:
+        self.is_shared, self._built, self._given = is_shared, 0, given
         self._lines: list[str] = []
         self._names: dict[str, Any] = {"__name__": __name__, "NO_MATCH": NO_MATCH}
 
@@ -591,11 +629,24 @@ class _Source:
         )
 
     def build(self, spec: Spec, leaves: Any) -> str:
-        kind = spec[0]
-        if kind == "tensor":
+        """An expression that makes the tree of ``spec``."""
+        if spec[0] == "tensor":
             return str(next(leaves))
-        if kind == "const":
-            return self.name(spec[1].value)
+        if spec[0] == "const":
+            const: Any = spec[1]
+            if isinstance(const, Array):
+                return f"{self.name(const.copy)}()"
+            if isinstance(const.value, Given):
+                return f"{self.name(self._given)}[{const.value.number}]"
+            return self.name(const.value)
+        if spec[0] == "again":
+            return f"o{spec[1]}"
+        text = self._build(spec, leaves)
+        self._built += 1
+        return f"(o{self._built - 1} := {text})" if self.is_shared else text
+
+    def _build(self, spec: Spec, leaves: Any) -> str:
+        kind = spec[0]
         _, cls, keys, children, *more = spec
         parts = [self.build(child, leaves) for child in children]
         listed = "".join(f"{part}, " for part in parts)
@@ -610,7 +661,14 @@ class _Source:
             return f"{make}({listed})"
         if kind == "registered":
             unflatten = self.name(_pytree.SUPPORTED_NODES[cls].unflatten_fn)
-            return f"{unflatten}([{listed}], {self.build(keys, leaves)})"
+            count, is_shared = self._built, self.is_shared
+            self.is_shared = False  # nothing in there is what comes again
+            context = self.build(keys, leaves)
+            self._built, self.is_shared = count, is_shared
+            return f"{unflatten}([{listed}], {context})"
+        if kind == "object":
+            how = self.name((cls, *keys, *more[0]))
+            return f"{self.name(_make_plain_object)}({how}, ({listed}))"
         if kind in ("dataclass", "namespace"):
             return f"{self.name(_make_object)}({make}, {self.name(keys)}, ({listed}))"
         pairs = "".join(
@@ -624,6 +682,29 @@ class _Source:
             made = f"{{{pairs}}}, {values}"
             return f"{self.name(_make_object)}({make}, {self.name(names)}, ({made}))"
         return f"{{{pairs}}}" if cls is dict else f"{make}({{{pairs}}})"
+
+
+def _make_plain_object(how: tuple[Any, ...], values: tuple[Any, ...]) -> Any:
+    """An object of any class without ``__init__``: its items, its attributes, its slots."""
+    cls, keys, names, in_slots, base, size = how
+    made: Any = base.__new__(cls)
+    items, rest = values[: len(keys)], values[len(keys) :]
+    if base is OrderedDict or base is dict:
+        for key, value in zip(keys, items, strict=True):
+            base.__setitem__(made, key, value)
+    elif base is deque:
+        deque.__init__(made, items, size)
+    elif base is list:
+        list.extend(made, items)
+    elif base is set:
+        set.update(made, items)
+    own = raw.attributes(made)
+    if own is not None:
+        own.update(zip(names, rest, strict=False))
+    found = raw.slots(made) if in_slots else {}
+    for name, value in zip(in_slots, rest[len(names) :], strict=True):
+        found[name].__set__(made, value)
+    return made
 
 
 def _make_object(cls: type, names: tuple[str, ...], values: tuple[Any, ...]) -> Any:

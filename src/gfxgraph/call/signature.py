@@ -4,27 +4,33 @@ from __future__ import annotations
 
 import dataclasses
 import enum
+import functools
 import struct
 import sys
+import threading
 import types
 import weakref
-from collections import OrderedDict, UserDict
-from collections.abc import Iterable
+from collections import OrderedDict, UserDict, deque
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import torch
 from torch.utils import _pytree
 
 from ..errors import ArgumentError
+from ..graph import raw
 
 __all__ = [
     "TENSOR",
     "TOO_DEEP",
     "Const",
+    "Given",
+    "Objects",
     "Spec",
     "Weak",
     "bits",
     "constants",
+    "count_tensors",
     "flatten",
     "is_numpy_scalar",
     "is_whole",
@@ -73,6 +79,21 @@ def is_numpy_scalar(value: object) -> bool:
     return isinstance(value, (numpy.number, numpy.bool_))
 
 
+def _is_array(value: object) -> bool:
+    """Whether it is a NumPy array of numbers, of its own."""
+    if type(value).__module__ != "numpy":
+        return False
+    numpy: Any = sys.modules["numpy"]
+    if type(value) is not numpy.ndarray:
+        return False
+    array: Any = value
+    return array.base is None and not array.dtype.hasobject and array.nbytes <= _MAX_ARRAY
+
+
+# Bytes of a NumPy array that each replay copies.
+_MAX_ARRAY = 1 << 24
+
+
 def bits(value: float | complex) -> bytes:
     """Tells -0.0 from 0.0, and a nan from others."""
     return struct.pack("dd", value.real, value.imag)
@@ -115,6 +136,27 @@ class Const:
         return repr(self.value) if self.is_value else f"<{type(self.value).__name__}>"
 
 
+class Array(Const):
+    """A NumPy array that a result holds; each one gets a copy, so it stays what it was here."""
+
+    __slots__ = ()
+
+    def __init__(self, value: Any) -> None:
+        self.value = value.copy("K")
+        how = value.dtype.str, value.shape, value.strides, value.flags.writeable
+        self._key = (type(value), *how, value.tobytes("A"))
+
+    @property
+    def is_value(self) -> bool:
+        """It is compared by what it holds."""
+        return True
+
+    def copy(self) -> Any:
+        """An array like it."""
+        array: Any = self.value
+        return array.copy("K")
+
+
 class Weak(Const):
     """Equal to ``const`` as long as its object lives, to which it holds a weak reference."""
 
@@ -124,12 +166,80 @@ class Weak(Const):
         self.value, self._key = weakref.ref(const.value), const._key
 
 
-def flatten(tree: Any) -> tuple[list[torch.Tensor], Spec]:
+class Given:
+    """Stands for a tensor of the call, in what is to be stored after a replay.
+
+    Attributes:
+        number: of the tensor, among those of the call.
+    """
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+
+
+given = functools.lru_cache(maxsize=None)(Given)
+
+
+class Objects:
+    """Lets :func:`flatten` take objects of any class apart, and see what is one object.
+
+    Args:
+        there: objects that were there before, which are given as they are.
+        refused: containers of the arguments, which a copy would not be.
+    """
+
+    def __init__(self, there: Iterable[object] = (), refused: Iterable[object] = ()) -> None:
+        self._there = {id(item): item for item in there}
+        self._refused = {id(item): item for item in refused}
+        self._inputs: dict[int, Given] = {}
+        self._numbers: dict[int, int | None] = {}
+        self._met: list[object] = []
+
+    def inputs_are(self, inputs: Sequence[torch.Tensor]) -> None:
+        """From now on these tensors are those of the call."""
+        self._inputs = {id(tensor): given(n) for n, tensor in reversed(list(enumerate(inputs)))}
+
+    def met(self) -> list[object]:
+        """The objects that were taken apart."""
+        return [item for item in self._met if _is_plain(item)]
+
+    def containers(self) -> list[object]:
+        """The containers and objects that were taken apart; an empty tuple is one for all."""
+        return [item for item in self._met if item != ()]
+
+    def known(self, item: Any) -> Spec | None:
+        """The spec of what is known already."""
+        if id(item) in self._refused:
+            raise ArgumentError(
+                f"a {type(item).__qualname__} that was there before the call: a replay would give "
+                "another one."
+            )
+        if id(item) in self._inputs:
+            return ("const", Const(self._inputs[id(item)]))
+        if id(item) in self._there:
+            return ("const", Const(item))
+        number = self._numbers.get(id(item), -1)
+        if number is None:
+            raise ArgumentError(f"a {type(item).__qualname__} holds itself.")
+        return None if number < 0 else ("again", number)
+
+    def begin(self, item: Any) -> None:
+        """``item`` is being taken apart."""
+        self._met.append(item)
+        self._numbers[id(item)] = None
+
+    def end(self, item: Any) -> None:
+        """It was."""
+        self._numbers[id(item)] = sum(1 for number in self._numbers.values() if number is not None)
+
+
+def flatten(tree: Any, objects: Objects | None = None) -> tuple[list[torch.Tensor], Spec]:
     """The tensors of ``tree`` and its spec.
 
     Trees are made of tuples, lists, dicts, slices, ranges, NamedTuples, dataclasses,
     ``SimpleNamespace``, transformers' ``ModelOutput`` and ``BatchEncoding``, and whatever is
-    registered with ``torch.utils._pytree``.
+    registered with ``torch.utils._pytree``. With ``objects`` also of objects of other classes,
+    whose state is their attributes and their items.
 
     Raises:
         ArgumentError: a leaf holds data that can be neither copied nor compared, such as a NumPy
@@ -137,12 +247,26 @@ def flatten(tree: Any) -> tuple[list[torch.Tensor], Spec]:
     """
     leaves: list[torch.Tensor] = []
     try:
-        return leaves, _flatten(tree, leaves)
+        return leaves, _flatten(tree, leaves, objects)
     except RecursionError as error:
         raise ArgumentError(TOO_DEEP) from error
 
 
-def _flatten(item: Any, leaves: list[torch.Tensor]) -> Spec:
+def _flatten(item: Any, leaves: list[torch.Tensor], objects: Objects | None) -> Spec:
+    if objects is None:
+        return _taken_apart(item, leaves, None)
+    known = objects.known(item)
+    if known is not None:
+        return known
+    if isinstance(item, torch.Tensor) or _is_value(item):
+        return _taken_apart(item, leaves, objects)
+    objects.begin(item)
+    spec = _taken_apart(item, leaves, objects)
+    objects.end(item)
+    return spec
+
+
+def _taken_apart(item: Any, leaves: list[torch.Tensor], objects: Objects | None) -> Spec:
     cls = type(item)
     if isinstance(item, torch.Tensor):
         leaves.append(item)
@@ -150,37 +274,46 @@ def _flatten(item: Any, leaves: list[torch.Tensor]) -> Spec:
     if _is_value(item):
         return ("const", Const(item))
     if cls is tuple or cls is list:
-        return ("sequence", cls, None, _flatten_all(item, leaves))
+        return ("sequence", cls, None, _flatten_all(item, leaves, objects))
     if cls is slice or cls is range:  # ranges are equal that differ in their ends
-        return ("slice", cls, _ENDS, _flatten_all((getattr(item, end) for end in _ENDS), leaves))
+        return (
+            "slice",
+            cls,
+            _ENDS,
+            _flatten_all((getattr(item, end) for end in _ENDS), leaves, objects),
+        )
     if isinstance(item, tuple) and hasattr(cls, "_fields"):
         _refuse_attributes(item, ())
-        return ("namedtuple", cls, None, _flatten_all(item, leaves))
+        return ("namedtuple", cls, None, _flatten_all(item, leaves, objects))
     if isinstance(item, tuple) and hasattr(cls, "n_sequence_fields"):  # torch.return_types
-        return ("structseq", cls, None, _flatten_all(item, leaves))
+        return ("structseq", cls, None, _flatten_all(item, leaves, objects))
     if cls is dict or cls is OrderedDict:
         _refuse_attributes(item, ())
         return (
             "dict",
             cls,
             _keys(item),
-            _flatten_all(item.values(), leaves),
+            _flatten_all(item.values(), leaves, objects),
             tuple(map(type, item)),
         )
     if isinstance(item, UserDict):
-        return _flatten_mapping(item, leaves)
+        return _flatten_mapping(item, leaves, objects)
     if dataclasses.is_dataclass(item) and not isinstance(item, type):
-        return _flatten_dataclass(item, leaves)
+        return _flatten_dataclass(item, leaves, objects)
     if cls is types.SimpleNamespace:
         names = tuple(vars(item))
-        return ("namespace", cls, names, _flatten_all(vars(item).values(), leaves))
+        return ("namespace", cls, names, _flatten_all(vars(item).values(), leaves, objects))
     if cls in _pytree.SUPPORTED_NODES:
-        return _flatten_registered(item, leaves)
+        return _flatten_registered(item, leaves, objects)
     if isinstance(item, _OF_VALUES):
         raise ArgumentError(
             f"a {cls.__module__}.{cls.__qualname__} may hold more than its value: pass a plain "
             f"{next(known for known in _OF_VALUES if isinstance(item, known)).__name__}."
         )
+    if objects is not None and _is_array(item):
+        return ("const", Array(item))
+    if objects is not None and _is_plain(item):
+        return _flatten_object(item, leaves, objects)
     if isinstance(item, (list, tuple, dict)) and vars(item) is not item:
         _refuse_attributes(item, ())  # nobody looks whether they change
     if hasattr(item, "__dict__") or callable(item) or isinstance(item, torch.Generator):
@@ -221,38 +354,107 @@ def _refuse_attributes(item: Any, known: tuple[str, ...]) -> None:
         )
 
 
-def _flatten_all(items: Iterable[Any], leaves: list[torch.Tensor]) -> tuple[Spec, ...]:
-    return tuple([_flatten(item, leaves) for item in items])
+def _flatten_all(
+    items: Iterable[Any], leaves: list[torch.Tensor], objects: Objects | None
+) -> tuple[Spec, ...]:
+    return tuple([_flatten(item, leaves, objects) for item in items])
 
 
-def _flatten_dataclass(item: Any, leaves: list[torch.Tensor]) -> Spec:
+def _flatten_dataclass(item: Any, leaves: list[torch.Tensor], objects: Objects | None) -> Spec:
     cls = type(item)
     names = tuple(f.name for f in dataclasses.fields(item) if _is_own(item, f.name))
     _refuse_attributes(item, names)
     if isinstance(item, dict):  # ModelOutput: a dict of those fields that are not None
         count = len(vars(item))
-        return ("fields", cls, _keys(item), _flatten_all(item.values(), leaves), count)
+        return ("fields", cls, _keys(item), _flatten_all(item.values(), leaves, objects), count)
     if not all(hasattr(item, name) for name in names) or isinstance(item, _CONTAINERS):
         raise ArgumentError(
             f"a {cls.__qualname__} lacks some of its fields, or holds more than these: "
             "a static one could not be made of them."
         )
     count = len(getattr(item, "__dict__", ()))
-    return ("dataclass", cls, names, _flatten_all((getattr(item, n) for n in names), leaves), count)
+    return (
+        "dataclass",
+        cls,
+        names,
+        _flatten_all((getattr(item, n) for n in names), leaves, objects),
+        count,
+    )
 
 
-def _flatten_registered(item: Any, leaves: list[torch.Tensor]) -> Spec:
+def _flatten_registered(item: Any, leaves: list[torch.Tensor], objects: Objects | None) -> Spec:
     """An object of a class that is registered with ``torch.utils._pytree``."""
     cls = type(item)
     parts, context = _pytree.SUPPORTED_NODES[cls].flatten_fn(item)
     inside: list[torch.Tensor] = []
-    known = _flatten(context, inside)
+    known = _flatten(context, inside, None)
     if inside:
         raise ArgumentError(
             f"a {cls.__qualname__} keeps tensors in its context: return them among its "
             "children where it is registered."
         )
-    return ("registered", cls, known, _flatten_all(parts, leaves))
+    return ("registered", cls, known, _flatten_all(parts, leaves, objects))
+
+
+def _flatten_object(item: Any, leaves: list[torch.Tensor], objects: Objects) -> Spec:
+    """An object that is nothing but its items and its attributes."""
+    base = _base_of(type(item))
+    items = [] if base is object or base is types.SimpleNamespace else raw.contents(item)
+    if base not in _KEYED:
+        items = [(None, value) for _, value in items]
+    held = [*((key, value) for key, value in (raw.attributes(item) or {}).items())]
+    in_slots = [
+        (name, slot.__get__(item)) for name, slot in raw.slots(item).items() if _is_set(slot, item)
+    ]
+    keys = tuple(key for key, _ in items), tuple(k for k, _ in held), tuple(k for k, _ in in_slots)
+    if not all(type(key) in (*_KEYS, type(None)) or isinstance(key, enum.Enum) for key in keys[0]):
+        raise ArgumentError(f"a {type(item).__qualname__} has keys that are no plain values.")
+    size = item.maxlen if base is deque else None
+    children = _flatten_all([value for _, value in (*items, *held, *in_slots)], leaves, objects)
+    return ("object", type(item), keys, children, (base, size))
+
+
+def _is_set(slot: Any, item: Any) -> bool:
+    try:
+        slot.__get__(item)
+    except AttributeError:
+        return False
+    return True
+
+
+_BASES = (OrderedDict, dict, list, set, deque, types.SimpleNamespace, object)
+_KEYED = (OrderedDict, dict)
+_NO_DATA = (torch.nn.Module, threading.Thread, BaseException, torch.Tensor)
+
+
+def _base_of(cls: type) -> Any:
+    return next(base for base in raw.mro(cls) if base in _BASES)
+
+
+def _is_plain(item: Any) -> bool:
+    """Whether an object has no state but items, ``__dict__`` and slots."""
+    cls: Any = type(item)
+    return _is_plain_class(cls)
+
+
+@functools.lru_cache(maxsize=4096)
+def _is_plain_class(cls: Any) -> bool:
+    if any(issubclass(cls, kind) for kind in (*_NO_DATA, type, types.ModuleType)):
+        return False
+    base = next((base for base in raw.mro(cls) if base in _BASES), object)
+    own = raw.mro(cls)[: raw.mro(cls).index(base)]
+    if cls is object or not all(map(raw.is_mutable, own)):
+        return False
+    words = sum(
+        1
+        for part in own
+        for slot in raw.namespace(part).values()
+        if type(slot) is types.MemberDescriptorType and slot.__objclass__ is part
+    )
+    for name in ("__dictoffset__", "__weakrefoffset__"):
+        words += getattr(cls, name) > 0 and not getattr(base, name)
+    is_all = cls.__basicsize__ == base.__basicsize__ + struct.calcsize("P") * words
+    return is_all and cls.__new__ is base.__new__
 
 
 class _Unequal(int):
@@ -265,7 +467,7 @@ class _Unequal(int):
         return 0
 
 
-def _flatten_mapping(item: Any, leaves: list[torch.Tensor]) -> Spec:
+def _flatten_mapping(item: Any, leaves: list[torch.Tensor], objects: Objects | None) -> Spec:
     """A ``UserDict``: its items, and the plain values among its attributes.
 
     Other attributes, such as what a tokenizer leaves in a ``BatchEncoding``, are none of the static
@@ -280,15 +482,22 @@ def _flatten_mapping(item: Any, leaves: list[torch.Tensor]) -> Spec:
         for name, value in attributes.items()
         if name != "data" and _is_value(value)
     )
-    children = tuple([_flatten(value, leaves) for value in data.values()])
+    children = _flatten_all(data.values(), leaves, objects)
     key_types = tuple(map(type, data))
     count = _Unequal(len(attributes))
     return ("mapping", type(item), _keys(data), children, (key_types, more, count))
 
 
+def count_tensors(spec: Spec) -> int:
+    """How many tensors a tree of ``spec`` has."""
+    if spec[0] in ("const", "again"):
+        return 0
+    return 1 if spec[0] == "tensor" else sum(map(count_tensors, spec[3]))
+
+
 def constants(spec: Spec) -> list[Const]:
     """The leaves of ``spec`` that are not tensors."""
-    if spec[0] == "tensor":
+    if spec[0] in ("tensor", "again"):
         return []
     if spec[0] == "const":
         return [spec[1]]
@@ -301,7 +510,7 @@ def without_objects(spec: Spec) -> Spec:
     Raises:
         TypeError: one is of a class without weak references.
     """
-    if spec[0] == "tensor":
+    if spec[0] in ("tensor", "again"):
         return spec
     if spec[0] == "const":
         return spec if spec[1].is_value else ("const", Weak(spec[1]))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
 import torch
 
@@ -12,13 +13,16 @@ from ..record.storages import is_whole
 from .suitable import FREED
 
 __all__ = [
+    "Part",
     "alignment",
+    "by_storage",
     "bytes_of",
     "contiguous_strides",
     "first_of_each",
     "make_static",
     "maker_of_copies",
     "overlaps_itself",
+    "parts_of",
     "shares_memory",
     "static_strides",
 ]
@@ -117,6 +121,57 @@ def maker_of_copies(output: torch.Tensor) -> Callable[[], torch.Tensor]:
     span = 1 + sum((n - 1) * step for n, step in zip(output.shape, strides, strict=True))
     memory = output.as_strided((span,), (1,))
     return lambda: memory.clone().as_strided(output.shape, strides)
+
+
+class Part(NamedTuple):
+    """A tensor that shares its memory with others of the result.
+
+    Attributes:
+        memory: of all that share it, as the graph leaves it.
+        shape, strides, offset: of the tensor in there.
+    """
+
+    memory: torch.Tensor
+    shape: tuple[int, ...]
+    strides: tuple[int, ...]
+    offset: int
+
+
+def by_storage(tensors: Sequence[torch.Tensor]) -> list[list[torch.Tensor]]:
+    """Those on one storage together, each object once."""
+    found: dict[int, dict[int, torch.Tensor]] = {}
+    for tensor in tensors:
+        found.setdefault(storage_key(tensor), {})[id(tensor)] = tensor
+    return [list(group.values()) for group in found.values()]
+
+
+def parts_of(outputs: Sequence[torch.Tensor]) -> list[Part]:
+    """Copies of tensors on one storage that share memory as these do; none where they are alone.
+
+    Where they lie far from each other in memory, or are of several dtypes, nothing is shared.
+    """
+    first = outputs[0]
+    if len(set(map(id, outputs))) < 2 or any(
+        t.dtype != first.dtype or t.is_conj() or t.is_neg() or not t.numel() for t in outputs
+    ):
+        return []
+    spans = [
+        1 + sum((n - 1) * step for n, step in zip(t.shape, t.stride(), strict=True))
+        for t in outputs
+    ]
+    start = min(t.storage_offset() for t in outputs)
+    end = max(t.storage_offset() + span for t, span in zip(outputs, spans, strict=True))
+    if end - start > 2 * sum(spans) + _MAX_BETWEEN:
+        return []
+    memory = first.as_strided((end - start,), (1,), start)
+    return [
+        Part(memory, tuple(t.shape), t.stride(), int(t.storage_offset()) - int(start))
+        for t in outputs
+    ]
+
+
+# Elements between tensors on one storage that are copied with them.
+_MAX_BETWEEN = 1 << 20
 
 
 def overlaps_itself(tensor: torch.Tensor) -> bool:

@@ -59,6 +59,7 @@ class GraphedStats:
             although ``compile=``, or the function itself, asks for it.
         thrashing: why calls that could be captured are not, since nearly each is of a kind of its
             own: what differs between them, and what to write.
+        stored: the places in Python that calls write, and that each replay stores again.
     """
 
     captures: int
@@ -75,6 +76,7 @@ class GraphedStats:
     compile_s: float
     not_compiled: dict[str, str]
     thrashing: tuple[str, ...]
+    stored: list[str] = field(default_factory=list, kw_only=True)
 
     def __str__(self) -> str:
         return "\n".join(self._lines())
@@ -87,6 +89,8 @@ class GraphedStats:
         rows += [("fallbacks", [f"{n} calls: {why}" for why, n in self.fallbacks.items()])]
         rows += [("changed", [f"{n} times: {what}" for what, n in self.changed.items()])]
         rows += [("refused", self.refused)]
+        if self.stored:
+            rows += [("stored", ", ".join(self.stored))]
         if self.not_compiled or self.compile_s:
             rows += [("compile_s", self.compile_s), ("not_compiled", self.not_compiled)]
         if not self.graphs:

@@ -31,6 +31,8 @@ WORTH_IT = 3
 
 # Attempts in a row without a replay, before kinds of calls have to come again to be captured.
 _ON_TRIAL = 8
+# The same for a function that writes Python state, which most often differs in each call then.
+_LIFTED_ON_TRIAL = 3
 # At most so many calls of a kind are waited for.
 _MAX_CALLS = 64
 # Kinds of calls whose number is remembered, each some 200 bytes.
@@ -109,10 +111,12 @@ class Thrash:
         reasons: why calls are not captured: what differs, and what to write.
     """
 
-    def __init__(self, kinds: int, limit: int, is_padded: bool) -> None:
+    def __init__(self, kinds: int, limit: int, is_padded: bool, is_lifted: bool = False) -> None:
         self.reasons: list[str] = []
         self._limit, self._is_padded = limit, is_padded
-        self._trial: deque[_Attempt] = deque(maxlen=_ON_TRIAL + kinds)
+        self._trial: deque[_Attempt] = deque(
+            maxlen=_LIFTED_ON_TRIAL if is_lifted else _ON_TRIAL + kinds
+        )
         self._seen: OrderedDict[int, _Seen] = OrderedDict()
         self._replays: dict[int, int] = {}
         self._wasted = 0

@@ -181,8 +181,9 @@ class _Reader:
         self.made(step.offset, "cell", step.argval)
 
     def store_cell(self, step: dis.Instruction) -> None:
-        self.pop(step.opname == "STORE_DEREF")
-        self.steps[step.offset] = ("cell", step.argval)
+        is_store = step.opname == "STORE_DEREF"
+        self.pop(is_store)
+        self.steps[step.offset] = (*_STORE[is_store], "cell", step.argval)
 
     def global_(self, step: dis.Instruction) -> None:
         if step.opname == "LOAD_FROM_DICT_OR_GLOBALS":
@@ -195,8 +196,9 @@ class _Reader:
             self.push(_NULL)
 
     def store_global(self, step: dis.Instruction) -> None:
-        self.pop(step.opname == "STORE_GLOBAL")
-        self.steps[step.offset] = ("global", step.argval)
+        is_store = step.opname == "STORE_GLOBAL"
+        self.pop(is_store)
+        self.steps[step.offset] = (*_STORE[is_store], "global", step.argval)
 
     def null(self, step: dis.Instruction) -> None:
         self.push(_NULL)
@@ -208,8 +210,9 @@ class _Reader:
             self.push(_NULL)
 
     def store_attribute(self, step: dis.Instruction) -> None:
-        base = self.pop(2 if step.opname == "STORE_ATTR" else 1)[-1]
-        self.steps[step.offset] = ("attribute", base, step.argval)
+        is_store = step.opname == "STORE_ATTR"
+        base = self.pop(2 if is_store else 1)[-1]
+        self.steps[step.offset] = (*_STORE[is_store], "attribute", base, step.argval)
 
     def matched_class(self, step: dis.Instruction) -> None:
         subject, cls, names = self.pop(3)
@@ -235,8 +238,10 @@ class _Reader:
         self.made(step.offset, "item", *self.pop(2))
 
     def store_item(self, step: dis.Instruction) -> None:
-        *_, base, key = self.pop(3 if step.opname == "STORE_SUBSCR" else 2)
-        self.steps[step.offset] = ("item", base, key)
+        is_store = step.opname == "STORE_SUBSCR"
+        *_, base, key = self.pop(3 if is_store else 2)
+        how = ("store", "item") if is_store else ("delete",)
+        self.steps[step.offset] = (*how, base, key)
 
     def slice(self, step: dis.Instruction) -> None:
         base = self.pop(4 if step.opname == "STORE_SLICE" else 3)[-3]
@@ -247,6 +252,10 @@ class _Reader:
     def contains(self, step: dis.Instruction) -> None:
         key, base = self.pop(2)
         self.steps[step.offset] = ("contains", base, key)
+        self.push(None)
+
+    def identity(self, step: dis.Instruction) -> None:
+        self.steps[step.offset] = ("is", *self.pop(2))
         self.push(None)
 
     def operation(self, step: dis.Instruction) -> None:
@@ -384,6 +393,8 @@ def _handlers(code: types.CodeType) -> set[int]:
     return set() if parse is None else {entry.target for entry in parse(code)}
 
 
+# To delete something it has to be there: that is a question.
+_STORE = ((), ("store",))
 _BUILT = ("LIST_TO_TUPLE", "GET_ITER", "GET_YIELD_FROM_ITER")
 _Known: TypeAlias = Callable[[_Reader, dis.Instruction], None]
 
@@ -415,6 +426,7 @@ _KNOWN = _table(
     (_Reader.store_item, "STORE_SUBSCR DELETE_SUBSCR"),
     (_Reader.slice, "BINARY_SLICE STORE_SLICE"),
     (_Reader.contains, "CONTAINS_OP"),
+    (_Reader.identity, "IS_OP"),
     (
         _Reader.operation,
         "BINARY_OP COMPARE_OP BINARY_MATRIX_MULTIPLY INPLACE_MATRIX_MULTIPLY BINARY_POWER "
@@ -485,7 +497,7 @@ _EFFECTS = _effects(
         1,
         "UNARY_POSITIVE UNARY_NEGATIVE UNARY_INVERT YIELD_VALUE CALL_INTRINSIC_1",
     ),
-    (2, 1, "IS_OP CALL_INTRINSIC_2 SET_FUNCTION_ATTRIBUTE"),
+    (2, 1, "CALL_INTRINSIC_2 SET_FUNCTION_ATTRIBUTE"),
     (-1, 1, "BUILD_TUPLE BUILD_LIST BUILD_SET BUILD_STRING BUILD_SLICE"),
     (-2, 1, "BUILD_CONST_KEY_MAP"),
 )

@@ -23,10 +23,12 @@ from ..record.effects import Unexpected, nobody_else_holds, storage_key
 from ..record.explain import explain, some
 from ..record.journal import Journal
 from ..stats import log
+from . import raw
 from .captured import CapturedGraph
 from .compare import Tolerance, difference, require_equal, rounding
 from .fallbacks import capture_with_fallbacks
 from .first_call import one_shots_before, raise_if_moved
+from .lift import EffectsError
 from .locks import inside_gfxgraph
 from .pool import GraphPool
 from .reads import Reads
@@ -129,7 +131,7 @@ def capture(
         session.rewind()
         sample = _verify_first_replay(session, eager)
         before.host.check_still()
-        _refuse_unsettled(before.python)
+        _refuse_unsettled(session)
         _refuse_changed(session)
     captured = _captured(session, eager, extends)
     return dataclasses.replace(
@@ -274,9 +276,15 @@ def _refuse_changed(session: CaptureSession) -> None:
         )
 
 
-def _refuse_unsettled(python: PythonState) -> None:
+def _refuse_unsettled(session: CaptureSession) -> None:
     """Raise if warming up has changed something in Python after all."""
+    python = session.before.python
     changes = python.changes()
+    if any(raw.is_a(value, torch.Tensor) for value in python.changed().values()):
+        raise EffectsError(
+            f"each call stores a tensor in {some(changes)}, which a replay would not do.",
+            session.reads.slots([python.changed_items()]),
+        )
     if changes:
         raise CaptureError(
             f"the second call still changed {some(changes)} in Python; wait until it has settled.",
@@ -303,7 +311,9 @@ def _compare_runs(session: CaptureSession, eager: WarmedUp, tolerance: Tolerance
         and not any(event.point.rule == "no-graph" for event in recording.events)
     ):
         what = "second run differs from first"
-        require_equal((eager.first_outputs, []), (first, []), session.judge, what)
+        # Of a function that is lifted the first call gave the result, and no effects.
+        got = eager.first_outputs[: len(first)]
+        require_equal((got, []), (first, []), session.judge, what)
     if eager.uncompiled is not None:
         least = rounding(recording.dtypes, session.pool.device)
         judge = functools.partial(difference, tolerance=tolerance, least=least)

@@ -28,6 +28,7 @@ class Container:
         shrinks: things are taken out of it as well, which nobody tells of.
         guarded: whether a graph that relies on it watches it.
         by_name: whether only Python code reads it, which is seen where reads are recorded.
+        lifted: tokens of keys that calls write, so that they are no part of this; see ``lift.py``.
     """
 
     path: str
@@ -37,6 +38,7 @@ class Container:
     shrinks: bool = False
     guarded: bool = True
     by_name: bool = False
+    lifted: frozenset[Any] = frozenset()
     held: raw.Pairs = field(init=False)
 
     def __post_init__(self) -> None:
@@ -66,12 +68,29 @@ class Container:
 
     def changes(self) -> list[Any]:
         """Keys whose value is another object by now, or that came or went."""
+        if Ellipsis in self.lifted:
+            return []
         held, now = self.held, self.read()
         # Keys of ours come and go; what stands behind one then has not moved.
         if len(held) != len(now):
             held, now = ([p for p in pairs if not self.is_ours(p[0])] for pairs in (held, now))
         found = raw.differences(held, now, ordered=not raw.is_a(self.item, set))
-        return [key for key in found if not self.is_ours(key)]
+        found = [key for key in found if not self.is_ours(key)]
+        if self.lifted and not self._is_rearranged(now):
+            found = [key for key in found if not self.is_lifted(key)]
+        return found
+
+    def _is_rearranged(self, now: raw.Pairs) -> bool:
+        """Whether keys that are there and were there come in another order."""
+        if not raw.is_a(self.item, dict) or self.names is not None:
+            return False
+        before, after = ([raw.token(key) for key, _ in pairs] for pairs in (self.held, now))
+        both = set(before) & set(after)
+        return [k for k in before if k in both] != [k for k in after if k in both]
+
+    def is_lifted(self, key: Any) -> bool:
+        """Whether calls write there, and graphs store it again."""
+        return bool(self.lifted) and (Ellipsis in self.lifted or raw.token(key) in self.lifted)
 
     @staticmethod
     def is_ours(key: Any) -> bool:
@@ -102,10 +121,14 @@ class Container:
                 if raw.token(name) in changed:
                     type.__setattr__(item, name, value)
         elif self.names is not None:
+            before = dict(self.held)
             for name in self.names:
-                if raw.token(name) in changed:
+                if raw.token(name) not in changed:
+                    continue
+                if name in before:  # at its place among the others, if it still has one
+                    dict.__setitem__(item, name, before[name])
+                else:
                     dict.pop(item, name, None)
-            dict.update(item, {k: v for k, v in self.held if raw.token(k) in changed})
         else:
             ours = [(key, value) for key, value in self.read() if self.is_ours(key)]
             held = [(key, value) for key, value in self.held if not self.is_ours(key)]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any, ClassVar, Protocol
 
 import torch
@@ -115,6 +115,7 @@ class Guard:
             registration.
         no_hooks: hooks of modules that had none, looked at only when there are new hooks.
         settings: of torch, which the graph depends on.
+        moving: numbers of dicts that replays write to, so that watching them is of no use.
 
     Attributes:
         no_hooks, settings: see above.
@@ -128,7 +129,9 @@ class Guard:
         children: Sequence[_Snapshot],
         no_hooks: Sequence[_Snapshot],
         settings: Settings,
+        moving: Collection[int] = (),
     ) -> None:
+        self._moving = moving
         self._places: dict[Any, Place] = {}
         self._tensors: dict[Any, Attributes] = {}
         self._memory: dict[int, tuple[str, torch.Tensor, int]] = {}
@@ -246,7 +249,11 @@ class Guard:
         # Last those that ask about objects which the others hold anyhow.
         ordered = sorted(self._places.values(), key=lambda place: isinstance(place, TypeOf))
         spaces = {place: place.inside for place in ordered}
-        inside = {p: item for p, item in spaces.items() if item is not None and dict.__len__(item)}
+        inside = {
+            place: item
+            for place, item in spaces.items()
+            if item is not None and dict.__len__(item) and id(item) not in self._moving
+        }
         by = watcher() if len(inside) >= _WORTH_WATCHING else None
         if by is not None:
             terms.append(_unless_changed(by, inside, bind))

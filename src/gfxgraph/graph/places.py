@@ -78,9 +78,11 @@ class Place:
         path: how it is reached, for messages.
         identity: what tells it from other places.
         where: file and line of the code that read it; ``("", 0)``: not known.
+        stored: whether the run wrote to it before it read it, if it read it at all.
     """
 
     where: tuple[str, int] = ("", 0)
+    stored = False
     identity: Any
 
     def __init__(self, path: str, identity: Any) -> None:
@@ -98,6 +100,9 @@ class Place:
     def changes(self) -> list[str]:
         """Names of what is different."""
         return [] if self.holds() else [self.path]
+
+    def put_back(self) -> None:
+        """Let it hold again what it held, after a run of ours, as far as that can be."""
 
     def described(self, name: str) -> str:
         """``name`` with the line that read it."""
@@ -149,6 +154,32 @@ class Item(Place):
         now = self.read()
         return now is self.value or equal(now, self.value)
 
+    def as_it_was(self) -> Container:
+        """The container, which holds here what it held."""
+        is_named = raw.is_a(self.container, type, dict)
+        return Container(self.path, self.container, (self.key,) if is_named else None)
+
+    def put_back(self) -> None:
+        """See :meth:`Place.put_back`."""
+        container: Any = self.container
+        if type(container) is types.CellType:
+            if self.value is self.MISSING:
+                del container.cell_contents
+            else:
+                container.cell_contents = self.value
+        elif raw.is_a(container, type):
+            if self.value is self.MISSING:
+                type.__delattr__(container, self.key)
+            else:
+                type.__setattr__(container, self.key, self.value)
+        elif raw.is_a(container, dict):
+            if self.value is self.MISSING:
+                dict.pop(container, self.key, None)
+            else:
+                raw.base_of_dict(container).__setitem__(container, self.key, self.value)
+        elif self.key < list.__len__(container):
+            list.__setitem__(container, self.key, self.value)
+
     def term(self, bind: Bind) -> str:
         """See :meth:`Place.term`."""
         container, value = self.container, self.value
@@ -173,41 +204,49 @@ class Item(Place):
 
 
 class Content(Place):
-    """All that a container holds."""
+    """All that a container holds.
+
+    Attributes:
+        container: what it held.
+    """
 
     def __init__(self, path: str, container: Container) -> None:
         super().__init__(path, ("content", id(container.item)))
-        self._container = container
+        self.container = container
 
     @property
     def inside(self) -> dict[Any, Any] | None:
         """See :meth:`Place.inside`. An ``OrderedDict`` keeps its order elsewhere."""
-        item = self._container.item
+        item = self.container.item
         return None if raw.is_a(item, OrderedDict) else _space(item)
 
     @property
     def held(self) -> raw.Pairs:
         """What it held."""
-        return self._container.held
+        return self.container.held
 
     def name(self, key: Any) -> str:
         """How an item is reached."""
-        return self._container.name(key)
+        return self.container.name(key)
 
     def holds(self) -> bool:
         """See :meth:`Place.holds`."""
-        return not self._container.changes()
+        return not self.container.changes()
 
     def changes(self) -> list[str]:
         """See :meth:`Place.changes`."""
-        return list(map(self._container.name, self._container.changes()))
+        return list(map(self.container.name, self.container.changes()))
+
+    def put_back(self) -> None:
+        """See :meth:`Place.put_back`."""
+        self.container.restore()
 
     def term(self, bind: Bind) -> str:
         """See :meth:`Place.term`. An equal scalar in place of another is no change: ask again."""
-        held, item = self._container.held, self._container.item
+        held, item = self.container.held, self.container.item
         base = next((kind for kind in _ORDERED if raw.is_a(item, kind)), None)
         is_hashed = base is OrderedDict and not raw.has_plain_keys(held)
-        if base is None or is_hashed or self._container.names is not None:
+        if base is None or is_hashed or self.container.names is not None:
             return super().term(bind)
         name, same = bind(item), bind(operator.is_)
         parts = {base.__iter__: 0 if raw.is_a(item, dict) else 1}
@@ -305,6 +344,14 @@ class TypeOf(Place):
             return [f"{self.path.removesuffix('__class__')}__dict__"]
         return []
 
+    def put_back(self) -> None:
+        """See :meth:`Place.put_back`."""
+        item: Any = self._item()
+        if type(item) is not self._class:
+            object.__setattr__(item, "__class__", self._class)
+        if self._own is not None and raw.attributes(item) is not self._own:
+            object.__setattr__(item, "__dict__", self._own)
+
     def term(self, bind: Bind) -> str:
         """See :meth:`Place.term`."""
         item = self._item()
@@ -350,6 +397,11 @@ class Parts(Place):
         function = self._function
         now = function.__code__, function.__defaults__, function.__kwdefaults__
         return all(map(operator.is_, now, self._parts))
+
+    def put_back(self) -> None:
+        """See :meth:`Place.put_back`."""
+        function = self._function
+        function.__code__, function.__defaults__, function.__kwdefaults__ = self._parts
 
     def term(self, bind: Bind) -> str:
         """See :meth:`Place.term`."""

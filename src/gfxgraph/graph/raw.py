@@ -21,6 +21,7 @@ __all__ = [
     "C_DATA",
     "Pairs",
     "attributes",
+    "base_of_dict",
     "classes",
     "contents",
     "dict_of",
@@ -188,6 +189,11 @@ def length(item: Any) -> int:
     return base.__len__(item)  # type: ignore[no-any-return]
 
 
+def base_of_dict(item: Any) -> Any:
+    """The class in C whose methods write to a dict."""
+    return OrderedDict if is_a(item, OrderedDict) else dict
+
+
 def getter(item: Any) -> Callable[..., Any] | None:
     """Looks a key up in a dict or list whose class may override that; ``None``: it does not.
 
@@ -229,7 +235,7 @@ def _only(some: dict[Any, Any], others: dict[Any, Any]) -> Iterator[Any]:
 
 
 def _put_back_dict(item: Any, held: Pairs, now: Pairs) -> None:
-    base: Any = OrderedDict if is_a(item, OrderedDict) else dict
+    base = base_of_dict(item)
     before, after = ({token(key): (key, value) for key, value in pairs} for pairs in (held, now))
     for key, _ in _only(after, before):
         base.__delitem__(item, key)

@@ -18,6 +18,7 @@ import contextvars
 import functools
 import gc
 import inspect
+import itertools
 import logging
 import operator
 import sys
@@ -25,9 +26,9 @@ import threading
 import types
 import weakref
 from collections import Counter, deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 
@@ -41,6 +42,7 @@ from .age import Since
 from .containers import Container, Slots
 from .frames import NOTHING, Stack
 from .guard import REGISTRIES
+from .lift import Counted, Slot, Unread, slots_of
 from .locks import no_garbage_collection
 from .places import Attributes, Bases, Content, Item, Length, Live, Parts, Place, TypeOf, weakly
 from .saved_state import is_stateful, kind_of
@@ -98,8 +100,8 @@ _MAX_ITEMS = 4096
 _MAX_NESTED = 3
 
 _MODULE = torch.nn.Module
-# Dynamo adds this attribute to the class of modules when it first compiles anything, and asks whether
-# it is false. It is there before a graph counts the attributes of that class.
+# Dynamo adds this attribute to the class of modules when it first compiles anything, and asks
+# whether it is false. It is there before a graph counts the attributes of that class.
 _FIRST_COMPILATION = "___needs_generation_tag_patch"
 # What C code is given as a whole, and does not look into.
 _NOT_PLAIN = (torch.Tensor, _MODULE, type, types.ModuleType, types.FunctionType)
@@ -119,7 +121,14 @@ _QUIET_CODES = _codes_of_module("__init__", "_call_impl", "__setattr__", "__dela
     for part in (member, getattr(member, "fget", None), getattr(member, "fset", None))
     if type(part) is types.FunctionType
 )
+_SETATTR_OF_MODULE = raw.namespace(_MODULE)["__setattr__"]
 _GETATTR_OF_MODULE = _codes_of_module("__getattr__")
+
+
+class Reaches(Protocol):
+    """State in Python that is put back without what was read."""
+
+    def reaches(self, item: Any, key: Any) -> bool: ...
 
 
 class Reads:
@@ -152,6 +161,8 @@ class Reads:
         self._stack = Stack()
         self._read_whole: set[int] = set()
         self._sets: Counter[Any] = Counter()
+        # Dicts from which something was taken: where it stands afterwards is another matter.
+        self._taken_from: set[int] = set()
         self.roots = roots
 
     def recording(self) -> AbstractContextManager[None]:
@@ -192,6 +203,48 @@ class Reads:
         """Names of places that hold something else by now."""
         of_hooks = (c.name(key) for c in self.no_hooks.values() for key in c.changes())
         return [name for place in self.places.values() for name in place.changes()] + [*of_hooks]
+
+    def put_back(self, python: Reaches) -> tuple[list[str], list[Slot]]:
+        """Put back what the run has changed and ``python`` does not know.
+
+        Returns:
+            Names of it, and the places over which the function may be lifted; none: it cannot be.
+        """
+        changed = [
+            place
+            for place in self.places.values()
+            if isinstance(place, (Item, Content, TypeOf, Parts))
+            and not place.holds()
+            and not (
+                (isinstance(place, Item) and python.reaches(place.container, place.key))
+                or (isinstance(place, Content) and python.reaches(place.container.item, None))
+            )
+        ]
+        names = [name for place in changed for name in place.changes()]
+        items: list[tuple[Container, Any]] = []
+        for place in changed:
+            keys = place.container.changes() if isinstance(place, Content) else []
+            place.put_back()
+            if isinstance(place, Content):
+                items += [(place.container, key) for key in keys]
+            elif isinstance(place, Item):
+                items.append((place.as_it_was(), place.key))
+        is_all = all(isinstance(place, (Item, Content)) for place in changed)
+        return names, self.slots([items]) if is_all else []
+
+    def slots(self, changed: Iterable[list[tuple[Container, Any]] | None]) -> list[Slot]:
+        """The places that a run has changed, as far as graphs can store them again.
+
+        Args:
+            changed: containers as they were before the run, with the keys; ``None``: more than
+                these has changed.
+        """
+        found: list[tuple[Container, Any]] = []
+        for part in changed:
+            if part is None or self.failed:
+                return []
+            found += part
+        return slots_of(found, self.places, self._taken_from) or []
 
     # Frames.
 
@@ -376,10 +429,13 @@ class Reads:
             ("item", id(container), raw.token(key)), lambda: Item.of(path, container, key)
         )
         value = place.read()  # type: ignore[attr-defined]
-        return self._held(value, path)
+        # What the run has put there is known for what it is: the collector does not know arrays.
+        return value if place.stored else self._held(value, path)
 
     def _content(self, item: Any, path: str, depth: int) -> None:
         """All that ``item`` holds was read, if it is a container; and what is in there."""
+        if raw.is_a(item, Unread):
+            return
         self._special(item)
         while type(item) in _VIEWS:
             (inner,) = gc.get_referents(item)
@@ -460,6 +516,9 @@ class Reads:
         """The value of an attribute, found without running any code of the program."""
         if type(item) is _Super:
             return self._attribute_of_super(item, name)
+        if type(item) is Counted:
+            item.use()
+            return _UNKNOWN
         if raw.is_a(item, types.ModuleType):
             return self._attribute_of_space(item, name)
         if raw.is_a(item, type):
@@ -687,6 +746,44 @@ class Reads:
             return _UNKNOWN
         return self._attribute(item, name)
 
+    def _store(self, frame: _Frame, kind: str, *operands: Any) -> Any:
+        """What is stored somewhere was not read there: what asks for it later asks for that."""
+        known = len(self.places)
+        _STEPS[kind](self, frame, *operands)
+        item = self._value(frame, operands[0]) if kind in ("attribute", "item") else None
+        if kind in ("attribute", "item") and not self._stores_plainly(item, kind):
+            return _UNKNOWN
+        key = self._value(frame, operands[1]) if kind == "item" else operands[-1]
+        self._mark_stored(known, item, key, kind)
+        if kind == "attribute" and raw.is_a(item, _MODULE) and self._is_state(item):
+            # What is a parameter by now is stored elsewhere, or not at all.
+            own = raw.attributes(item) or {}
+            for registry in map(own.get, REGISTRIES):
+                if raw.is_a(registry, dict) and not dict.__contains__(registry, key):
+                    self._read(registry, key, f"{self._path(item)}.{key}")
+        return _UNKNOWN
+
+    def _mark_stored(self, known: int, item: Any, key: Any, kind: str) -> None:
+        for identity in itertools.islice(self.places, known, None):
+            place = self.places[identity]
+            if kind == "cell":
+                place.stored = isinstance(place, Item) and type(place.container) is types.CellType
+            elif kind == "global" or not raw.is_a(item, type):
+                is_there = isinstance(place, Live) or (
+                    isinstance(place, Item) and not raw.is_a(place.container, type)
+                )
+                place.stored = is_there and identity[-1] in (key, raw.token(key))
+            else:
+                place.stored = identity == ("item", id(item), raw.token(key))
+
+    def _stores_plainly(self, item: Any, kind: str) -> bool:
+        """Whether no code of the program runs when something is stored in ``item``."""
+        name = "__setattr__" if kind == "attribute" else "__setitem__"
+        if item is _UNKNOWN:
+            return False
+        found = self._lookup(type(item), name)
+        return found is _SETATTR_OF_MODULE or type(found) is types.WrapperDescriptorType
+
     def _item(self, frame: _Frame, base: bytecode.Operand, key: bytecode.Operand) -> Any:
         item, at = self._value(frame, base), self._value(frame, key)
         if item is _UNKNOWN:
@@ -732,6 +829,10 @@ class Reads:
             return False
         return self._lookup(type(item), "__getitem__") is raw.namespace(tuple)["__getitem__"]
 
+    def _delete(self, frame: _Frame, base: bytecode.Operand, key: bytecode.Operand) -> Any:
+        self._taken_from.add(id(self._value(frame, base)))
+        return self._item(frame, base, key)
+
     def _contains(self, frame: _Frame, base: bytecode.Operand, key: bytecode.Operand) -> Any:
         item, at = self._value(frame, base), self._value(frame, key)
         if raw.is_a(item, dict) and at is not _UNKNOWN and raw.is_scalar(at):
@@ -739,6 +840,14 @@ class Reads:
                 self._read(item, at, f"{self._path(item)}[{raw.written_as(at)}]")
         elif item is not _UNKNOWN:
             self._content(item, self._path(item), 0)
+        return _UNKNOWN
+
+    def _is(self, frame: _Frame, *both: bytecode.Operand) -> Any:
+        """A counter is a number to who compares it with other objects than ``None``."""
+        values = [self._value(frame, operand) for operand in both]
+        for value in values:
+            if type(value) is Counted and None not in values:
+                value.use()
         return _UNKNOWN
 
     def _content_step(self, frame: _Frame, *bases: bytecode.Operand) -> Any:
@@ -835,6 +944,10 @@ class Reads:
                     self._lookup(function.__self__, part)
             self._run_by_name(function.__func__, given)
             return _UNKNOWN
+        if id(function) not in _STORING and not frame.is_of_torch():
+            for item in given:
+                if type(item) is Counted:  # id(), operator.is_() and their like do not ask it
+                    item.use()
         if function is gc.collect and self._since is not None:  # finalizers run in it
             self._since.look()
             self._collecting = frame
@@ -970,6 +1083,8 @@ class Reads:
             ):
                 return self._or_unknown(dict.get(owner, positional[0], _MISSING))
             return _UNKNOWN
+        if name in _TAKING and raw.is_a(owner, dict):
+            self._taken_from.add(id(owner))
         by_key = ("get", "__getitem__", "setdefault", "pop", "__contains__")
         if (
             raw.is_a(owner, dict)
@@ -1006,6 +1121,13 @@ class Reads:
         self._getattr(frame, args)
         return _UNKNOWN
 
+    def _setattr(self, frame: _Frame, args: list[Any]) -> Any:
+        known = len(self.places)
+        self._getattr(frame, args)
+        if len(args) > 1 and self._stores_plainly(args[0], "attribute"):
+            self._mark_stored(known, args[0], args[1], "attribute")
+        return _UNKNOWN
+
     def _generic_getattr(self, frame: _Frame, args: list[Any]) -> Any:
         if len(args) < 2 or args[0] is _UNKNOWN or type(args[1]) is not str:
             return _UNKNOWN
@@ -1032,6 +1154,8 @@ class Reads:
 
     def _isinstance(self, frame: _Frame | None, args: list[Any]) -> Any:
         item = args[0] if args else _UNKNOWN
+        if type(item) is Counted and frame is not None and not frame.is_of_torch():
+            item.use()
         may_change = raw.is_mutable(type(item)) or raw.is_a(item, types.ModuleType)
         if item is not _UNKNOWN and may_change and self._is_state(item):
             self._place(("type", id(item)), lambda: TypeOf(f"{self._path(item)}.__class__", item))
@@ -1085,6 +1209,8 @@ class Reads:
         return self._know(frame.frame.f_globals, "globals()")
 
 
+_STORING = frozenset(map(id, (setattr, object.__setattr__)))
+_TAKING = ("pop", "popitem", "clear", "move_to_end", "__delitem__")
 _VIEWS: Any = (type({}.keys()), type({}.values()), type({}.items()), types.MappingProxyType)
 _GETTERS = frozenset(map(id, (sys.getrecursionlimit, sys.getswitchinterval)))
 
@@ -1130,6 +1256,10 @@ class _Frame:
             if operand is not None and operand[0] == "made":
                 self.made.pop(operand[1], None)
 
+    def is_of_torch(self) -> bool:
+        """Whether it is of torch, which asks what is set as the attribute of a module."""
+        return str(self.frame.f_globals.get("__name__", "")).startswith("torch.")
+
     def where(self) -> tuple[str, int]:
         return self.frame.f_code.co_filename, self.frame.f_lineno or 0
 
@@ -1152,7 +1282,7 @@ _READERS = (operator.attrgetter, operator.methodcaller, functools.partial, *_C_F
 _DOORS: dict[int, Callable[..., Any]] = {
     id(getattr): Reads._getattr,
     id(hasattr): Reads._hasattr,
-    id(setattr): Reads._hasattr,
+    id(setattr): Reads._setattr,
     id(delattr): Reads._hasattr,
     id(vars): Reads._vars,
     id(type): Reads._type,
@@ -1176,6 +1306,9 @@ _STEPS: dict[str, Callable[..., Any]] = {
     "spread": Reads._spread,
     "import": Reads._import,
     "match": Reads._match,
+    "store": Reads._store,
+    "is": Reads._is,
+    "delete": Reads._delete,
 }
 
 

@@ -27,6 +27,7 @@ from ..record.recorder import Recorder, Recording
 from ..record.rules import RULES
 from ..record.side_effects import no_side_effects
 from .compare import Tensors
+from .lift import lift_among
 from .locks import LOCK, no_garbage_collection, release_waiting
 from .native import NativeGraph
 from .pool import GraphPool
@@ -234,6 +235,9 @@ class CaptureSession:
                     f"way in a capture, which fails: {users_line_of(error)}: {one_line(error)}"
                 ) from error
         host.end()
+        lift = lift_among(list(self.target.roots.values()))
+        if lift is not None:
+            lift.take_out(self.reads.places)
         self.reads.settle()
         recording.unseen = [t for t in outputs if not recorder.has_seen(t)]
         inputs = set(map(storage_key, self.inputs))

@@ -28,6 +28,7 @@ from . import raw
 from .containers import Container, Slots
 from .executed import executed_now
 from .guard import REGISTRIES, Guard
+from .lift import lift_among
 from .one_shots import STREAM, inner, is_entropy
 from .places import Content, Item, Length
 from .reads import Reads, is_closed
@@ -111,6 +112,7 @@ class PythonState:
 
     def __init__(self, roots: dict[str, object], search: bool = True) -> None:
         self.stateful: list[tuple[str, Any]] = []
+        self._lift = lift_among(list(roots.values()))
         #: Where there is TorchScript, whose state cannot be looked at.
         self.scripted: list[str] = []
         self._caches: list[tuple[str, Any, int]] = []
@@ -149,6 +151,12 @@ class PythonState:
         containers = [c for c in self._containers if registries or not c.counted]
         found = [c.name(key) for c in containers for key in c.changes()]
         return [*found, *self._changed_tensors()]
+
+    def changed_items(self) -> list[tuple[Container, Any]] | None:
+        """What :meth:`changes` names, as containers and keys; ``None``: tensors are among it."""
+        if any(True for _ in self._changed_tensors()):
+            return None
+        return [(c, key) for c in self._containers for key in c.changes()]
 
     def changed_places(self) -> list[Place]:
         """What :meth:`changes` names, with the object that holds it, and the key in there."""
@@ -276,16 +284,21 @@ class PythonState:
             hooks |= {id(c.item): c for c in earlier.no_hooks}
             settings = settings | earlier.settings
             places += earlier.places().values()
-        guard = Guard(outside, children, list(hooks.values()), settings)
+        moving = () if self._lift is None else self._lift.dicts
+        guard = Guard(outside, children, list(hooks.values()), settings, moving)
         for container in self._containers:
             if container.by_name and not reads.failed:
                 continue  # what was read of it is among the places
             if not container.guarded or raw.is_a(container.item, set, deque):
                 continue  # queues and sets of the caller; no graph reads them by key
+            if Ellipsis in container.lifted:
+                continue
             if not raw.has_plain_keys(container.held):
                 guard.watch(Content(container.path, container))
                 continue
             for key, value in container.held:
+                if container.is_lifted(key):
+                    continue
                 if raw.is_a(value, torch.Tensor):
                     if type(value) in _TENSORS and storage_key(value) in outside:
                         guard.watch(Item(container.name(key), container.item, key, value))
@@ -328,6 +341,8 @@ class PythonState:
 
     def _keep(self, container: Container, level: int) -> Iterator[tuple[str, Any]]:
         container.guarded = level == _WATCHED
+        if self._lift is not None:
+            container.lifted = self._lift.keys_in(container.item)
         if level < _SEARCHED:
             self._containers.append(container)
         yield from ((container.name(key), value) for key, value in container.held)
@@ -416,6 +431,8 @@ class PythonState:
         members = tuple(n for n in space if n not in own and not n.startswith("__"))
         if level < _SEARCHED and members:  # a method may be bound anew
             methods = Container(raw.name_of(cls), cls, members, guarded=False)
+            if self._lift is not None:
+                methods.lifted = self._lift.keys_in(cls)
             self._containers.append(methods)
 
     def _open_attributes(self, path: str, item: Any, level: int) -> None:
@@ -540,7 +557,8 @@ class PythonState:
             if name in space and not raw.is_a(space[name], types.ModuleType, type)
         )
         if own:
-            self._todo[level].extend(self._keep(Container("", space, own), level))
+            held = Container("", space, own, by_name=True)
+            self._todo[level].extend(self._keep(held, level))
 
 
 def _lies_elsewhere(tensor: torch.Tensor, before: torch.Tensor) -> bool:

@@ -161,13 +161,13 @@ def _others() -> dict[int, list[tuple[str, Callable[[], Any]]]]:
         if hasattr(torch._C, f"_get_{name}"):
             add(module, _getter(name), name)
     for kind in ("cpu", "cuda"):
-        asked = functools.partial(torch.get_autocast_dtype, kind)
+        asked: Any = functools.partial(torch.get_autocast_dtype, kind)
         old = torch.get_autocast_gpu_dtype if kind == "cuda" else torch.get_autocast_cpu_dtype
         for reader in (torch.get_autocast_dtype, old):
             add(reader, asked, f"torch.get_autocast_dtype({kind!r})")
-        asked = functools.partial(torch.is_autocast_enabled, kind)
-        for reader in (torch.is_autocast_enabled, torch.is_autocast_cpu_enabled):
-            add(reader, asked, f"torch.is_autocast_enabled({kind!r})")
+        is_on = functools.partial(torch.is_autocast_enabled, kind)
+        for switch in (torch.is_autocast_enabled, torch.is_autocast_cpu_enabled):
+            add(switch, is_on, f"torch.is_autocast_enabled({kind!r})")
     return found
 
 

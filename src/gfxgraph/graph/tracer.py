@@ -151,10 +151,10 @@ class Tracer(Interceptor):
         if event.folds:
             if event.is_of_the_host and not event.was_given(args, kwargs):
                 self._diverged(f"another value came to {point.what}")
-            return self._fold(event, point)
+            return self._fold(event, point, list(tensors_in((args, kwargs))))
         return self._break(event, func, args, kwargs)
 
-    def _fold(self, event: Event, point: Point) -> Any:
+    def _fold(self, event: Event, point: Point, given: list[torch.Tensor]) -> Any:
         folded = self._segment.folded
         if self._shared is None:
             folded.append(event)
@@ -163,6 +163,8 @@ class Tracer(Interceptor):
         self._folds += 1
 
         def copy(value: Any) -> Any:
+            if isinstance(value, Same):
+                return given[value.position]
             # A copy, since the function may write to it: each replay starts from the constant.
             if isinstance(value, torch.Tensor):
                 if self.handling and value.device.type == self.device_type:

@@ -22,6 +22,7 @@ from ..record.explain import explain, some
 from ..record.recorder import Event, Recording
 from ..record.side_effects import no_side_effects
 from .compare import Tensors
+from .lift import EffectsError
 from .session import CaptureSession, cloned
 from .state import PythonState
 
@@ -71,12 +72,19 @@ def warm_up(session: CaptureSession, warmup: int) -> WarmedUp:
     unguarded = python.unguarded_now()
     with host.standing_still():
         recording, outputs = session.record()
+    names, slots = session.reads.put_back(python)
+    if names:
+        raise EffectsError(
+            f"each call writes to {some(names)} in Python, which a replay would not do. Keep "
+            "such state in a tensor that is written in place (copy_, add_), or outside.",
+            slots,
+        )
     if python.changes() or session.reads.changes():
         # It may take another way now: that is watched as well, before anything runs unwatched.
         session.rewind()
         state, unguarded = PythonState(roots, search=False), python.unguarded_now()
         recording, outputs = session.record()
-        _refuse_changes(state, unguarded)
+        _refuse_changes(session, state, unguarded)
     first_outputs = outputs
     draws, uncompiled_states = host.draws(), host.states()
     session.varying = _varying(session, recording)
@@ -96,7 +104,7 @@ def warm_up(session: CaptureSession, warmup: int) -> WarmedUp:
         outputs = _run_unwatched(session, recording, reads if left == 1 else None)
         states = host.states()
     assert state is not None
-    _refuse_changes(state, unguarded)
+    _refuse_changes(session, state, unguarded)
     eager = WarmedUp(
         first_outputs,
         recording,
@@ -144,12 +152,13 @@ def _uncompiled(
     return cloned(outputs, session.written)
 
 
-def _refuse_changes(*states: PythonState) -> None:
+def _refuse_changes(session: CaptureSession, *states: PythonState) -> None:
     changes = list(dict.fromkeys(name for state in states for name in state.changes()))
     if changes:
-        raise CaptureError(
+        raise EffectsError(
             f"each call rebinds {some(changes)} in Python, which a replay would not do. Keep "
-            "such state in a tensor that is written in place (copy_, add_), or outside."
+            "such state in a tensor that is written in place (copy_, add_), or outside.",
+            session.reads.slots([state.changed_items() for state in states]),
         )
 
 

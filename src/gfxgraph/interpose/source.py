@@ -32,7 +32,7 @@ __all__ = [
     "users_line_of",
 ]
 
-CLOSED = frozenset(sys.stdlib_module_names) | {"torch", "numpy", "triton"}
+CLOSED = frozenset(sys.stdlib_module_names) | {"torch", "numpy", "triton", "tqdm"}
 """Packages whose code is not looked into: what it reads is not a program's own state."""
 
 _NOT_THE_USERS = tuple(

@@ -1,0 +1,88 @@
+"""Calls of a function that writes to places in Python: their graphs hold these as well.
+
+The graphs are those of ``lifted(entry, args, kwargs) -> (result, effects)``, see
+:mod:`~gfxgraph.graph.lift`. A dispatcher of their own answers such calls: ``entry`` is part of its
+key as arguments are, tensors in it are static inputs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Protocol
+
+from ..graph.lift import Lift, Lifting
+from .replay import NO_MATCH, FastPath
+
+__all__ = ["Lifted", "fast_path_of"]
+
+
+class Lifted(Lifting):
+    """One call of a function, with the state that it writes as argument and result.
+
+    Args:
+        fn: the function.
+        lift: the places that it writes.
+        entry: what those hold that it reads.
+
+    Attributes:
+        has_run: whether the call ran for its caller, so that the places hold what it has left.
+    """
+
+    def __init__(self, fn: Callable[..., Any], lift: Lift, entry: list[Any]) -> None:
+        self.__wrapped__, self.lift, self._entry = fn, lift, entry
+        self.has_run = False
+
+    @property
+    def __self__(self) -> Any:
+        """The module that it belongs to, if it does."""
+        return getattr(self.__wrapped__, "__self__", self.__wrapped__)
+
+    def __call__(
+        self, entry: list[Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> tuple[Any, tuple[Any, ...]]:
+        """Run the function; gives its result, and what it leaves in the places."""
+        lift = self.lift
+        if entry is self._entry:
+            self.has_run = True
+            before = lift.values()
+            result = self.__wrapped__(*args, **kwargs)
+            return result, lift.own(before)
+        lift.begin(entry)
+        try:
+            result = self.__wrapped__(*args, **kwargs)
+        except Exception:
+            lift.require_unused()
+            raise
+        return result, lift.end()
+
+
+class Answers(Protocol):
+    """A dispatcher of a lifted function."""
+
+    fast_path: FastPath
+
+    def __call__(self, fn: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any: ...
+
+
+def fast_path_of(lift: Lift, inner: Answers) -> FastPath:
+    """The fast path of a callable that is lifted: it answers every call.
+
+    Args:
+        lift: the places that it writes.
+        inner: answers the calls of the lifted function.
+    """
+    counts = any(slot.is_counter for slot in lift.slots.values())
+
+    def fast_path(fn: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        if counts and not lift.counts():
+            return fn(*args, **kwargs)
+        entry = lift.gather()
+        lifted, given = Lifted(fn, lift, entry), (entry, args, kwargs)
+        found = inner.fast_path(lifted, given, {})
+        if found is NO_MATCH:
+            found = inner(lifted, given, {})
+        if not lifted.has_run:
+            lift.store(found[1])
+        return found[0]
+
+    return fast_path

@@ -1,0 +1,505 @@
+"""State in Python that a call writes: made an argument and a result, so that a graph can hold it.
+
+``self.state = cell(x, self.state)`` would stay what it was at the capture. So the function is
+captured as ``run(entry, args) -> (result, effects)``: ``entry`` is what the places hold that it
+reads before it writes to them, ``effects`` what they hold afterwards. Each replay takes the one
+from the places and stores the other there.
+"""
+
+from __future__ import annotations
+
+import enum
+import threading
+import types
+from collections import deque
+from collections.abc import Callable, Collection, Iterable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+
+from ..errors import CaptureError
+from . import raw
+from .containers import Container, Slots
+from .places import Bind, Content, Item, Place, equal
+
+__all__ = [
+    "Counted",
+    "EffectsError",
+    "Left",
+    "Lift",
+    "Lifting",
+    "Slot",
+    "Unread",
+    "lift_among",
+    "slots_of",
+]
+
+# In place of keys: the container as a whole.
+_ALL: frozenset[Any] = frozenset({Ellipsis})
+
+
+class Left(enum.Enum):
+    """What stands for a value where a place holds none.
+
+    Attributes:
+        ABSENT: the place is empty.
+        AS_IT_WAS: the run has not written to it.
+    """
+
+    ABSENT = "absent"
+    AS_IT_WAS = "as it was"
+
+
+class Slot:
+    """A place that a call writes: an item of a dict, class, cell or object, or all of a container.
+
+    Attributes:
+        path: how it is reached, for messages.
+        is_read: whether a call reads it before it writes to it.
+        is_counter: whether a call only adds a fixed number to it.
+        value_before: what it held before the run in which it was found.
+    """
+
+    def __init__(self, path: str, container: Container, key: Any, is_whole: bool) -> None:
+        item = container.item
+        self.path = path
+        self.is_read = self.is_counter = False
+        self.is_whole = is_whole
+        self.container = item
+        self.key: Any = None if self.is_whole else key
+        held = {raw.token(k): value for k, value in container.held}
+        self.value_before = Left.ABSENT if self.is_whole else held.get(raw.token(key), Left.ABSENT)
+
+    @property
+    def owner(self) -> int:
+        """The number of the object by which places know the container."""
+        return id(self.container.item if type(self.container) is Slots else self.container)
+
+    @property
+    def identity(self) -> Any:
+        """What tells it from other slots."""
+        if self.is_whole:
+            return ("whole", self.owner)
+        kind = "slot" if type(self.container) is Slots else "item"
+        name = self.key if kind == "slot" else raw.token(self.key)
+        return (kind, self.owner, name)
+
+    @property
+    def known_as(self) -> int:
+        """How much of what calls do with it is known: they write, they count, they read."""
+        return 2 * self.is_read - self.is_counter
+
+    def get(self) -> Any:
+        """What it holds now."""
+        item: Any = self.container
+        if self.is_whole:
+            held = raw.contents(item)
+            if raw.is_a(item, dict):
+                return [pair for pair in held if not Container.is_ours(pair[0])]
+            return [value for _, value in held]
+        if type(item) is types.CellType:
+            try:
+                return item.cell_contents
+            except ValueError:
+                return Left.ABSENT
+        if type(item) is Slots:
+            return dict(item.read()).get(self.key, Left.ABSENT)
+        if raw.is_a(item, type):
+            return raw.namespace(item).get(self.key, Left.ABSENT)
+        return dict.get(item, self.key, Left.ABSENT)
+
+    def put(self, value: Any) -> None:
+        """Let it hold ``value``."""
+        item: Any = self.container
+        if value is Left.AS_IT_WAS:
+            return
+        if self.is_whole:
+            now = raw.contents(item)
+            if raw.is_a(item, dict):
+                value = [*value, *(pair for pair in now if Container.is_ours(pair[0]))]
+            else:
+                value = list(enumerate(value))
+            raw.put_back(item, value, now)
+        elif type(item) is types.CellType:
+            if value is not Left.ABSENT:
+                item.cell_contents = value
+            elif self.get() is not Left.ABSENT:
+                del item.cell_contents
+        elif type(item) is Slots:
+            held = [(key, old) for key, old in item.read() if key != self.key]
+            item.put_back(held if value is Left.ABSENT else [*held, (self.key, value)])
+        elif raw.is_a(item, type):
+            if value is not Left.ABSENT:
+                type.__setattr__(item, self.key, value)
+            elif self.get() is not Left.ABSENT:
+                type.__delattr__(item, self.key)
+        elif value is Left.ABSENT:
+            dict.pop(item, self.key, None)
+        else:
+            base: Any = raw.base_of_dict(item)
+            base.__setitem__(item, self.key, value)
+
+    def covers(self, place: Place) -> bool:
+        """Whether ``place`` is this one, or a part of it."""
+        kind, owner, *_ = place.identity if type(place.identity) is tuple else (None, None)
+        if self.is_whole:
+            return owner == self.owner and kind in ("item", "content", "length")
+        return bool(place.identity == self.identity)
+
+
+class EffectsError(CaptureError):
+    """A call writes to places in Python. The function may be lifted over these.
+
+    Attributes:
+        slots: the places, and whether each is read before it is written to; none: it cannot be.
+    """
+
+    def __init__(
+        self, message: str, slots: Iterable[Slot] = (), *, transient: bool = False
+    ) -> None:
+        super().__init__(message, transient=transient)
+        self.slots = list(slots)
+
+
+class Unread:
+    """Stands where a call is not expected to read: every use raises, and is noted.
+
+    Attributes:
+        was_used: whether somebody has used it.
+    """
+
+    was_used = False
+
+    def _use(self, *args: Any, **kwargs: Any) -> Any:
+        self.__dict__["was_used"] = True
+        raise TypeError("gfxgraph: a place was read that no call has read so far")
+
+    def __getattr__(self, name: str) -> Any:
+        return self._use()
+
+
+class Counted(Unread):
+    """Stands for a counter: knows how to be advanced, and raises in every other use.
+
+    Args:
+        by: by how much it was advanced.
+        start: the one that it was advanced from. Default: it begins here.
+    """
+
+    def __init__(self, by: int = 0, start: Counted | None = None) -> None:
+        self.__dict__.update(by=by, start=self if start is None else start)
+
+    def _use(self, *args: Any, **kwargs: Any) -> Any:
+        self.start.__dict__["was_used"] = True
+        raise TypeError("gfxgraph: the counter is used for more than counting")
+
+    def use(self) -> None:
+        """Somebody asks what it is."""
+        self.start.__dict__["was_used"] = True
+
+    def _advanced(self, by: Any) -> Any:
+        return Counted(self.by + by, self.start) if type(by) is int else self._use()
+
+    __add__ = __radd__ = __iadd__ = _advanced
+
+    def __sub__(self, by: Any) -> Any:
+        return self._advanced(-by if type(by) is int else by)
+
+    __isub__ = __sub__
+
+
+# Whatever an operator or a statement may ask an object for.
+_COMMON = (
+    "bool len iter eq ne lt gt le ge mul rmul truediv rtruediv floordiv rfloordiv mod rmod pow "
+    "add radd iadd sub isub rpow neg pos abs invert and rand or ror xor rxor lshift rlshift "
+    "rshift rrshift getitem setitem delitem contains call index int float complex round next "
+    "str repr format hash enter exit torch_function array reversed rsub matmul rmatmul"
+)
+for _name in _COMMON.split():
+    setattr(Unread, f"__{_name}__", lambda self, *args, **kwargs: self._use())
+
+
+class Lift:
+    """The places that calls of one callable write.
+
+    Args:
+        slots: these places.
+
+    Attributes:
+        gather: a function that gives what the places hold that are read: an ``entry``.
+        read: those.
+    """
+
+    def __init__(self, slots: Iterable[Slot]) -> None:
+        self.slots = {slot.identity: slot for slot in slots}
+        self.read = [slot for slot in self.slots.values() if slot.is_read and not slot.is_counter]
+        self.gather = _gather(self.read)
+        #: What the places held when the last run of ours began.
+        self._began: list[Any] = []
+        self._keys: dict[int, frozenset[Any]] = {}
+        for slot in self.slots.values():
+            known = self._keys.get(slot.owner, frozenset())
+            key = raw.token(slot.key)
+            self._keys[slot.owner] = _ALL if slot.is_whole else known | {key}
+
+    @property
+    def dicts(self) -> set[int]:
+        """The numbers of the dicts among the containers."""
+        spaces = (s.container for s in self.slots.values())
+        return {id(raw.dict_of(c) if raw.is_a(c, type) else c) for c in spaces}
+
+    def keys_in(self, container: Any) -> frozenset[Any]:
+        """Tokens of the keys of ``container`` that calls write."""
+        found = self._keys.get(id(container.item if type(container) is Slots else container))
+        return frozenset() if found is None else found
+
+    def grown(self, slots: Iterable[Slot]) -> Lift | None:
+        """One of more places, or of more that are read; ``None``: that is nothing new."""
+        merged, is_new = dict(self.slots), False
+        for slot in slots:
+            known = merged.get(slot.identity)
+            if known is None or slot.known_as > known.known_as:
+                merged[slot.identity], is_new = slot, True
+        return Lift(merged.values()) if is_new else None
+
+    @contextmanager
+    def as_it_was(self) -> Iterator[None]:
+        """Put back what the places hold when what runs inside is done."""
+        before = [(slot, slot.get()) for slot in self.slots.values()]
+        try:
+            yield
+        finally:
+            for slot, value in before:
+                slot.put(value)
+
+    def begin(self, entry: list[Any]) -> None:
+        """Let the places hold ``entry``, before a run of ours.
+
+        In the others stands what shows whether they are read or written to: something that nobody
+        may read, or, where another thread could meet it, a copy of what was there.
+        """
+        for slot, value in zip(self.read, entry, strict=True):
+            slot.put(value)
+        is_alone = _is_alone()
+        for slot in self.slots.values():
+            if slot.is_counter and not is_alone:
+                raise self._learnt([slot])
+            if slot.is_counter:
+                slot.put(Counted())
+            elif not slot.is_read:
+                slot.put(Unread() if is_alone else _stand_in(slot))
+        self._began = self.values()
+
+    def end(self) -> tuple[Any, ...]:
+        """What a run of ours has left in the places.
+
+        Raises:
+            EffectsError: it has used a place for more than was known.
+        """
+        self.require_unused()
+        effects = []
+        for slot, before in zip(self.slots.values(), self._began, strict=True):
+            now = slot.get()
+            if slot.is_counter:
+                if type(now) is not Counted or now.start is not before:
+                    raise self._learnt([slot])
+                now = now.by
+            elif not slot.is_read and now is before:
+                now = Left.AS_IT_WAS
+            effects.append(now)
+        return tuple(effects)
+
+    def require_unused(self) -> None:
+        """Raise if a run has used what stands for places that it was not known to read.
+
+        Raises:
+            EffectsError: it has.
+        """
+        pairs = zip(self.slots.values(), self._began, strict=True)
+        used = [s for s, v in pairs if type(v) in (Unread, Counted) and v.was_used]
+        if used:
+            raise self._learnt(used)
+
+    def _learnt(self, slots: Iterable[Slot]) -> EffectsError:
+        found = []
+        for slot in slots:
+            more = Slot.__new__(Slot)
+            more.__dict__.update(slot.__dict__, is_read=True, is_counter=False)
+            found.append(more)
+        names = ", ".join(slot.path for slot in found[:5])
+        return EffectsError(f"a call reads {names} before it writes there", found)
+
+    def own(self, before: list[Any]) -> tuple[Any, ...]:
+        """What the caller's own run has left in the places, which held ``before``."""
+        effects = []
+        for slot, old in zip(self.slots.values(), before, strict=True):
+            now = slot.get()
+            if slot.is_counter:
+                now = now - old if type(now) is int and type(old) is int else now
+            effects.append(now)
+        return tuple(effects)
+
+    def values(self) -> list[Any]:
+        """What all places hold now."""
+        return [slot.get() for slot in self.slots.values()]
+
+    def store(self, effects: tuple[Any, ...]) -> None:
+        """Let the places hold what a replay has given for them."""
+        for slot, value in zip(self.slots.values(), effects, strict=True):
+            slot.put(slot.get() + value if slot.is_counter else value)
+
+    def counts(self) -> bool:
+        """Whether all counters hold whole numbers, so that a replay can advance them."""
+        return all(type(slot.get()) is int for slot in self.slots.values() if slot.is_counter)
+
+    def take_out(self, places: dict[Any, Place]) -> None:
+        """Leave to the entry what is known of these places; the guard is not to watch them.
+
+        Raises:
+            EffectsError: one is read that was not known to be.
+        """
+        read = []
+        for slot, began in zip(self.slots.values(), self._began, strict=True):
+            is_known = slot.is_read or slot.is_counter
+            for key in [key for key, place in places.items() if slot.covers(place)]:
+                place = places.pop(key)
+                value = getattr(place, "value", began)
+                if not is_known and not place.stored and _is_same(value, began):
+                    read.append(slot)
+        for place in places.values():
+            if isinstance(place, Content) and self.keys_in(place.container.item):
+                place.container.lifted = self.keys_in(place.container.item)
+                held = {raw.token(key): value for key, value in place.held}
+                read += [
+                    slot
+                    for slot, began in zip(self.slots.values(), self._began, strict=True)
+                    if slot.owner == id(place.container.item)
+                    and not slot.is_read
+                    and _is_same(held.get(raw.token(slot.key), Left.ABSENT), began)
+                ]
+        if read:
+            raise self._learnt(read)
+
+
+def _is_same(value: Any, before: Any) -> bool:
+    if before is Left.ABSENT:
+        return value is Item.MISSING or value is Left.ABSENT
+    return value is before or equal(value, before)
+
+
+def _stand_in(slot: Slot) -> Any:
+    """Another object that is what the place holds, for other threads that may look at it.
+
+    Raises:
+        EffectsError: it cannot be told from another one.
+    """
+    value = slot.get()
+    if value is Left.ABSENT:  # to delete it is an error, so who leaves it so has not written
+        return value
+    if type(value) is torch.Tensor:
+        return value.detach()
+    if type(value) in (list, dict, set, deque) or (type(value) is tuple and value):
+        return type(value)([*value] if type(value) is not dict else value.items())
+    if type(value) is float:
+        return float.fromhex(value.hex())
+    raise EffectsError(
+        f"it could not be told whether a call writes to {slot.path}, since another thread is alive",
+        transient=True,
+    )
+
+
+def _is_alone() -> bool:
+    """Whether no other thread could read what a run of ours has put into a place."""
+    me = threading.current_thread()
+    # That of tqdm looks after progress bars alone.
+    return all(t is me or type(t).__module__.startswith("tqdm.") for t in threading.enumerate())
+
+
+class Lifting:
+    """A callable that runs a function with the state that it writes as argument and result.
+
+    Attributes:
+        lift: the places.
+    """
+
+    lift: Lift
+
+
+def slots_of(
+    changed: Iterable[tuple[Container, Any]], places: dict[Any, Place], taken_from: Collection[int]
+) -> list[Slot] | None:
+    """The places that a run has changed, and whether it has read them before.
+
+    Args:
+        changed: containers as they were before the run, with the keys.
+        places: what the run has read.
+        taken_from: numbers of dicts out of which it has taken something.
+
+    Returns:
+        ``None``: one is of a kind that cannot be stored again.
+    """
+    found: dict[Any, Slot] = {}
+    for container, key in changed:
+        item = container.item
+        if raw.is_a(item, set) or not raw.is_scalar(key):
+            return None
+        is_whole = raw.is_a(item, list, deque) or _is_arranged(container, taken_from)
+        if is_whole and not all(raw.is_scalar(key) for key, _ in raw.contents(item)):
+            return None
+        grows = is_whole and len(container.held) != len(raw.contents(item))
+        if grows and not (raw.is_a(item, deque) and item.maxlen):
+            return None  # each call would have a graph of its own
+        if container.path.startswith("argument "):  # of another object in each call, maybe
+            return None
+        slot = Slot(container.path if is_whole else container.name(key), container, key, is_whole)
+        # torch asks which registry of a module has a name before it stores something there.
+        is_registry = container.counted == "children"
+        slot.is_read = slot.is_whole or is_registry or _is_read(slot, places)
+        before, now = slot.value_before, slot.get()
+        slot.is_counter = slot.is_read and type(before) is int and type(now) is int
+        found.setdefault(slot.identity, slot)
+    return list(found.values())
+
+
+def _is_arranged(container: Container, taken_from: Collection[int]) -> bool:
+    """Whether a run has added or removed keys of a dict, or has changed their order."""
+    if not raw.is_a(container.item, dict) or container.names is not None:
+        return False
+    if id(container.item) in taken_from:
+        return True
+    keys = ([k for k, _ in pairs] for pairs in (container.held, container.read()))
+    before, after = ([k for k in part if not Container.is_ours(k)] for part in keys)
+    return list(map(raw.token, before)) != list(map(raw.token, after))
+
+
+def _is_read(slot: Slot, places: dict[Any, Place]) -> bool:
+    for place in places.values():
+        if isinstance(place, Content) and id(place.container.item) == slot.owner:
+            return True
+        if slot.covers(place) and not place.stored:
+            return _is_same(getattr(place, "value", slot.value_before), slot.value_before)
+    return False
+
+
+def _gather(slots: list[Slot]) -> Callable[[], list[Any]]:
+    """A function that gives what ``slots`` hold."""
+    names: dict[str, Any] = {"ABSENT": Left.ABSENT}
+    bind = Bind(names)
+    parts = []
+    for slot in slots:
+        item = slot.container
+        if type(item) is dict and not slot.is_whole:
+            key = repr(slot.key) if type(slot.key) in (str, int) else bind(slot.key)
+            parts.append(f"{bind(item)}.get({key}, ABSENT)")
+        else:
+            parts.append(f"{bind(slot.get)}()")
+    # A list, of which no two are one object.
+    text = f"def gather():\n    return [{', '.join(parts)}]\n"
+    exec(compile(text, "<gfxgraph>", "exec"), names)
+    return names.pop("gather")  # type: ignore[no-any-return]
+
+
+def lift_among(roots: Collection[object]) -> Lift | None:
+    """The places over which one of ``roots`` is lifted; ``None``: none is."""
+    return next((root.lift for root in roots if isinstance(root, Lifting)), None)
