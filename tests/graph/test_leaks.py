@@ -182,3 +182,29 @@ def test_new_paths_of_a_function_that_reads_data_leave_nothing_behind(device):
         graph.reset()
     gc.collect()
     assert len(tally._live) == before
+
+
+class Remembers:
+    def __init__(self, device):
+        self.h = torch.zeros(2, device=device)
+
+    @gfxgraph.graphed
+    def step(self, x):
+        self.h = self.h * 0.5 + x
+        return self.h
+
+
+def test_what_is_stored_goes_with_its_object_and_not_with_the_collector(device):
+    gc.collect()
+    gc.disable()
+    try:
+        owner = Remembers(device)
+        for _ in range(4):
+            owner.step(torch.ones(2, device=device))
+        assert owner.step.stats().replays == 2
+        owner.kept = Request()
+        alive = weakref.ref(owner.kept)
+        del owner
+        assert alive() is None
+    finally:
+        gc.enable()

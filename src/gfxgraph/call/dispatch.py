@@ -319,7 +319,7 @@ class Dispatcher:
             graphs = self.entries.empty()
             if self._lifted is not None:
                 graphs += self._lifted.empty()
-                self._lifted, self._lifts = None, 0
+                self._lifted, self._lift, self._lifts = None, Lift(()), 0
                 self._order_changed()
             self.builder.forget()
             self.strategy.forget()

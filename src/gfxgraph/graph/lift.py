@@ -239,6 +239,7 @@ class Lift:
         self._began: list[Any] = []
         self._keys: dict[int, frozenset[Any]] = {}
         for slot in self.slots.values():
+            slot.value_before = None  # it may be large, and is of no use from here on
             known = self._keys.get(slot.owner, frozenset())
             key = raw.token(slot.key)
             self._keys[slot.owner] = _ALL if slot.is_whole else known | {key}
@@ -272,6 +273,7 @@ class Lift:
         finally:
             for slot, value in before:
                 slot.put(value)
+            self._began = []
 
     def begin(self, entry: list[Any]) -> None:
         """Let the places hold ``entry``, before a run of ours.
