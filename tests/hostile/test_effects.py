@@ -10,7 +10,9 @@ from __future__ import annotations
 import threading
 
 import pytest
+import torch
 
+import gfxgraph
 from tests.helpers.devices import HAS_GPU
 from tests.hostile.hostile_writes import CASES, compare
 
@@ -25,7 +27,7 @@ NOT_SEEN = {
 REASONS = {name: reason for reason, names in NOT_SEEN.items() for name in names}
 
 
-# So many times as many run in make test-long as in make test.
+# One in so many runs in make test, the others in make test-long.
 _SHARE = 6
 
 
@@ -57,3 +59,22 @@ def test_so_it_is_while_another_thread_is_alive(name):
         thread.join()
     graph.reset()
     assert found is None
+
+
+def test_a_counter_that_is_no_number_any_more_is_a_fallback_that_is_counted(device):
+    class Counts:
+        n = 0
+
+        def step(self, x):
+            self.n += 1
+            return x * 2
+
+    owner, x = Counts(), torch.ones(2, device=device)
+    graph = gfxgraph.graphed(owner.step)
+    for _ in range(4):
+        graph(x)
+    assert graph.stats().replays == 2 and owner.n == 4
+    owner.n = 0.5
+    graph(x)
+    assert owner.n == 1.5
+    assert any("a whole number" in reason for reason in graph.stats().fallbacks)

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Protocol
 
+from ..errors import CaptureError
 from ..graph.lift import Lift, Lifting
 from .replay import NO_MATCH, FastPath
 
@@ -63,6 +64,13 @@ class Answers(Protocol):
 
     def __call__(self, fn: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any: ...
 
+    def refused(
+        self, reason: str, kind: type[Exception], fn: Any, args: Any, kwargs: Any, leaves: Any
+    ) -> Any: ...
+
+
+_NO_NUMBER = "a counter that each call advances holds something else than a whole number now"
+
 
 def fast_path_of(lift: Lift, inner: Answers) -> FastPath:
     """The fast path of a callable that is lifted: it answers every call.
@@ -75,7 +83,7 @@ def fast_path_of(lift: Lift, inner: Answers) -> FastPath:
 
     def fast_path(fn: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         if counts and not lift.counts():
-            return fn(*args, **kwargs)
+            return inner.refused(_NO_NUMBER, CaptureError, fn, args, kwargs, ())
         entry = lift.gather()
         lifted, given = Lifted(fn, lift, entry), (entry, args, kwargs)
         found = inner.fast_path(lifted, given, {})
