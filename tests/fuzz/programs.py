@@ -73,7 +73,7 @@ _IN_PLACE = """
 {a}[0] = {c} | {a}[..., 0] = {c} | {a}[{a} > {c}] = 0.5 | {a}.clamp_(-2, 2) | {a}.masked_fill_({b} > 1, 0.0)
 {a} += 1 | {a}[..., 1:] *= 0.5 | torch.add({a}, {b}, out={a}) ; {a}.clamp_(-8, 8) | {a}.t().mul_(0.5)
 {a}.index_add_(0, torch.tensor([0], device={dev}), {b}[:1].clone()).clamp_(-8, 8) | {a}[:1].copy_({b}[-1:])
-{a}.view(-1)[0] = {c} | {a}.neg_() | {a}.sub_({b}.mean()) | {a}[1:] = {b}[:-1].clone() | {a}.tanh_()
+{a}.view(-1)[0] = {c} | {a}[0].fill_({c}) | {a}.neg_() | {a}.sub_({b}.mean()) | {a}[1:] = {b}[:-1].clone() | {a}.tanh_()
 {a}.normal_() | {a}.uniform_(generator=own) | {a}.bernoulli_(0.5)
 """
 # What comes out of the device to the host.

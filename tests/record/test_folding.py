@@ -531,3 +531,32 @@ def test_a_tensor_that_is_copied_onto_itself_still_depends_on_the_arguments(devi
     for sign in (1.0, 1.0, -1.0, -1.0, 1.0):
         x = torch.full((3,), sign, device=device)
         assert torch.equal(graphed(x), fn(x))
+
+
+# ---- a constant that was written over part of the memory hides nothing of the rest
+
+
+def _expanded(rows):
+    return rows.amax(-1, keepdim=True).expand(3, 3)[0]
+
+
+def _windows(rows):
+    return rows[:, 0].clone().as_strided((1, 3), (3, 0))
+
+
+def _spread(rows):
+    return rows[0].clone().as_strided((3,), (0,))
+
+
+@pytest.mark.parametrize("part", [_expanded, _windows, _spread])
+@torch.no_grad()
+def test_a_constant_over_elements_that_share_a_place_is_not_all_of_the_memory(device, part):
+    def decide(rows):
+        first = part(rows)
+        first.fill_(0.5)
+        all_of_it = torch.as_strided(first, (3,), (1,))
+        return rows * 2 if all_of_it.amax() > 0.75 else rows * 3
+
+    low = torch.full((3, 3), 0.25, device=device)
+    high = torch.full((3, 3), 2.0, device=device)
+    agree(gfxgraph.graphed(decide), decide, (low,), (low,), (high,), (low,), (high,))

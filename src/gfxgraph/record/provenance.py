@@ -111,4 +111,7 @@ class ProvenanceMap:
 def _fills_its_storage(tensor: torch.Tensor) -> bool:
     if type(tensor) is not torch.Tensor:
         return False
-    return tensor.numel() * tensor.element_size() == tensor.untyped_storage().nbytes()
+    # Each element has a place of its own: an expanded tensor may have as many as its storage.
+    is_dense = torch._debug_has_internal_overlap(tensor) == 0
+    size = tensor.numel() * tensor.element_size()
+    return is_dense and size == tensor.untyped_storage().nbytes()

@@ -180,7 +180,14 @@ class Reach(UnwrappedDispatchMode):
         if mask.numel() != _elements(tensor):
             mask.fill_(True)
             return
-        mask.as_strided(tensor.size(), tensor.stride(), tensor.storage_offset()).copy_(marked)
+        view = tensor.size(), tensor.stride(), tensor.storage_offset()
+        if torch._debug_has_internal_overlap(tensor) == 0:
+            mask.as_strided(*view).copy_(marked)
+            return
+        # Where elements share a place, one that is marked decides.
+        here = torch.arange(mask.numel(), device=mask.device).as_strided(*view)
+        mask[here] = False
+        mask[here[marked]] = True
 
 
 @cache

@@ -117,6 +117,20 @@ def test_a_mask_hides_padding_also_where_the_example_fills_its_bucket(device):
 
 
 @torch.no_grad()
+def test_rows_that_are_written_where_elements_share_a_place_are_followed(device):
+    def second_is_half(x):
+        highest = x.amax(-1, keepdim=True).expand_as(x)
+        highest[1].fill_(0.5)
+        return highest + x
+
+    pool = gfxgraph.ShapeBucketPool(second_is_half, [4, 8])
+    for count in (3, 2, 4, 3):
+        x = torch.randn(count, 3, device=device)
+        torch.testing.assert_close(pool(x), second_is_half(x))
+    assert pool.stats().replays and not pool.stats().fallbacks
+
+
+@torch.no_grad()
 def test_attention_without_a_mask_is_refused(device):
     torch.manual_seed(0)
     mix = nn.MultiheadAttention(16, 2, batch_first=True).to(device).eval()
