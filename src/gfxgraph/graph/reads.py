@@ -5,9 +5,6 @@ attribute, item or content does it read (:mod:`~gfxgraph.graph.bytecode`), and d
 an object that was there before the run? Then it is a place, and the value that stands in it is
 part of what the graph was captured for. Nothing is asked of an object but by the base classes in
 C, so no code of the program runs (:mod:`~gfxgraph.graph.raw`).
-
-From Python 3.12 on ``sys.monitoring`` tells of instructions, before that ``sys.settrace``, which
-is left alone where a debugger or a coverage tool uses it.
 """
 
 from __future__ import annotations
@@ -33,8 +30,6 @@ from typing import Any, Protocol
 import torch
 
 from ..errors import one_line
-from ..forking import in_child
-from ..interpose.dynamo import opaque
 from ..interpose.source import CLOSED
 from ..stats import log
 from . import bytecode, raw
@@ -43,12 +38,14 @@ from .containers import Container, Slots
 from .frames import NOTHING, Stack
 from .guard import REGISTRIES
 from .lift import Counted, Slot, Unread, slots_of
+from .listening import OPEN_IN_TORCH, QUIET, hear_again, is_closed, listening
 from .locks import no_garbage_collection
 from .places import Attributes, Bases, Content, Item, Length, Live, Parts, Place, TypeOf, weakly
+from .repeats import OWN, Repeats
 from .saved_state import is_stateful, kind_of
 from .torch_settings import OTHERS, READERS
 
-__all__ = ["Reads", "is_closed"]
+__all__ = ["Reads"]
 
 _OURS = __name__.partition(".")[0]
 _MISSING = Item.MISSING
@@ -58,39 +55,6 @@ _LEAVES = frozenset(
     (int, bool, float, complex, str, bytes, type(None), range, slice, type(Ellipsis))
 )
 _TORCH_LEAVES = (torch.dtype, torch.device, torch.Size, torch.layout, torch.memory_format)
-# Of torch only the code of modules reads what is the program's own.
-_OPEN_IN_TORCH = (
-    "torch.nn.functional",
-    "torch.nn.modules",
-    "torch.nn.utils",
-    "torch.nn.parameter",
-    "torch.distributions",
-)
-# What no function's result depends on, or what is listened to elsewhere.
-_QUIET = frozenset(
-    [
-        "abc",
-        "ast",
-        "atexit",
-        "dis",
-        "gc",
-        "importlib",
-        "inspect",
-        "io",
-        "linecache",
-        "logging",
-        "re",
-        "sre_compile",
-        "sre_parse",
-        "tokenize",
-        "traceback",
-        "types",
-        "typing",
-        "typing_extensions",
-        "warnings",
-        "threading",
-    ]
-)
 # What of ours looks on while a function runs.
 _WATCHING = tuple(
     f"{_OURS}.{room}."
@@ -137,23 +101,35 @@ class Reads:
     Args:
         roots: name -> object: the function, and objects among its arguments.
         fresh: what belongs to the run although it was made before: its static inputs.
+        repeats: calls of modules that read what earlier ones have read.
 
     Attributes:
         places: by what they are a place of.
         no_hooks: hooks of modules that had none, which torch counts.
         asks_settings: whether settings of torch may have been asked for.
         failed: why not all was seen; ``""``: it was.
+        hears_all: whether instructions that read nothing matter as well now.
     """
 
-    def __init__(self, roots: dict[str, object], fresh: Sequence[object] = ()) -> None:
+    def __init__(
+        self,
+        roots: dict[str, object],
+        fresh: Sequence[object] = (),
+        repeats: Repeats | None = None,
+    ) -> None:
         self.places: dict[Any, Place] = {}
         self.no_hooks: dict[int, Container] = {}
         self.asks_settings = False
         self.failed = ""
+        self.hears_all = False
         self._fresh = set(map(id, fresh))
         self._known: dict[int, tuple[Any, str]] = {}
         self._functions: dict[types.CodeType, list[types.FunctionType]] = {}
-        self._types: dict[tuple[type, str], Any] = {}
+        # What was found, and the places that were asked.
+        self._types: dict[tuple[type, str], tuple[Any, list[Any]]] = {}
+        self._repeats = repeats
+        # What the calls that run have read, for the next ones.
+        self._read_now: list[Any] = [] if repeats is None else repeats.read
         self._since: Since | None = None
         self._frames: dict[int, _Frame] = {}
         self._now: _Frame | None = None
@@ -177,7 +153,9 @@ class Reads:
             # Callbacks of a collection are not what the function does.
             with no_garbage_collection():
                 self._since = Since()
-                with _listening(self):
+                if self._repeats is not None:
+                    self._repeats.start()
+                with listening(self):
                     yield
         finally:
             # Nothing of the run's own is to live on.
@@ -189,8 +167,11 @@ class Reads:
                 self._functions,
                 self._types,
                 self._sets,
+                self._read_now,
             ):
                 part.clear()
+            if self._repeats is not None:
+                self._repeats.clear()
             self._now = None
 
     def settle(self) -> None:
@@ -250,6 +231,8 @@ class Reads:
 
     def enter(self, frame: types.FrameType) -> bool:
         """``frame`` begins to run; gives whether its instructions matter."""
+        if self.skips:
+            return False
         code = frame.f_code
         if not code.co_flags & inspect.CO_OPTIMIZED and id(frame.f_back) not in self._frames:
             return False  # the body of a module; that of a class and what eval() runs matter
@@ -257,7 +240,11 @@ class Reads:
             return False
         try:
             if code in _CALL_OF_MODULE:
-                self._call_of_module(frame.f_locals["self"])
+                module = frame.f_locals["self"]
+                if self._is_state(module):
+                    self._call_of_module(module)
+                    if self._repeats is not None:
+                        self._repeats.begin(frame, self.places, self.no_hooks, self._is_state)
                 return False
             if code in _GETATTR_OF_MODULE:
                 variables = frame.f_locals
@@ -269,10 +256,19 @@ class Reads:
             self._fail(error)
         return True
 
+    @property
+    def skips(self) -> bool:
+        """Whether a call runs that nobody has to look at."""
+        return self._repeats is not None and self._repeats.skipped is not None
+
     def sees(self, frame: types.FrameType | None) -> bool:
         """Whether the instructions of ``frame`` are looked at."""
         known = self._frames.get(id(frame))
         return known is not None and known.frame is frame
+
+    def awaits(self, frame: types.FrameType) -> bool:
+        """Whether it matters when ``frame`` is done."""
+        return self._repeats is not None and self._repeats.runs(frame)
 
     def instruction(self, frame: types.FrameType, offset: int) -> None:
         """The instruction at ``offset`` is about to run."""
@@ -280,7 +276,7 @@ class Reads:
         if known is None or known.frame is not frame:
             return
         if known is self._collecting:
-            self._collecting = None
+            self._collect(None)
         step = known.steps.get(offset)
         if step is None:
             return
@@ -296,9 +292,13 @@ class Reads:
 
     def leave(self, frame: types.FrameType, value: object) -> None:
         """``frame`` returns or yields ``value``."""
+        if self._repeats is not None:
+            self._repeats.end(frame)
+            if self._repeats.skipped is not None:
+                return
         was_seen = self.sees(frame)
         if was_seen and self._frames.pop(id(frame)) is self._collecting:
-            self._collecting = None
+            self._collect(None)
         caller = frame.f_back
         if value is None:
             return
@@ -317,6 +317,15 @@ class Reads:
             and step[0] in ("call", "spread", "attribute", "item")
         ):
             known.made[offset] = value
+
+    def unwind(self, frame: types.FrameType) -> None:
+        """An exception leaves ``frame``."""
+        if self._repeats is not None:
+            self._repeats.end(frame, failed=True)
+
+    def _collect(self, frame: _Frame | None) -> None:
+        """Finalizers run until the next instruction of ``frame``; ``None``: they are done."""
+        self._collecting, self.hears_all = frame, frame is not None
 
     def _fail(self, error: Exception) -> None:
         if not self.failed:
@@ -404,13 +413,19 @@ class Reads:
 
     def _held(self, value: Any, path: str) -> Any:
         """Know the value of a place as state, unless the run itself has made it."""
-        return value if value is _MISSING or self._is_made(value) else self._know(value, path)
+        if value is _MISSING:
+            return value
+        if self._is_made(value):
+            self._read_now.append(OWN)
+            return value
+        return self._know(value, path)
 
     def _path(self, item: Any) -> str:
         found = self._known.get(id(item))
         return found[1] if found is not None else raw.name_of(type(item))
 
     def _place(self, key: Any, make: Callable[[], Place]) -> Place:
+        self._read_now.append(key)
         place = self.places.get(key)
         if place is None:
             place = self.places[key] = make()
@@ -474,9 +489,11 @@ class Reads:
 
     def _lookup(self, cls: type, name: str) -> Any:
         """What stands in a class or its bases; each class that was asked is a place."""
-        known = self._types.get((cls, name), _UNKNOWN)
-        if known is not _UNKNOWN:
-            return known
+        known = self._types.get((cls, name))
+        if known is not None:
+            self._read_now += known[1]
+            return known[0]
+        read_before = len(self._read_now)
         self._place_of_bases(cls)
         found: Any = _MISSING
         for base in raw.mro(cls):
@@ -490,7 +507,7 @@ class Reads:
                 found = self._read(base, name, path)
             if found is not _MISSING:
                 break
-        self._types[cls, name] = found
+        self._types[cls, name] = found, self._read_now[read_before:]
         return found
 
     def _place_of_bases(self, cls: type) -> None:
@@ -678,8 +695,6 @@ class Reads:
 
     def _call_of_module(self, module: Any) -> None:
         """What torch's own code reads when it calls a module."""
-        if not self._is_state(module):
-            return
         path = self._path(module)
         self._attribute(module, "forward")
         self._attribute(module, "_compiled_call_impl")
@@ -693,6 +708,7 @@ class Reads:
                 if held:
                     self._content(held, f"{path}.{hooks}", 0)
                 else:
+                    self._read_now.append(id(held))
                     self.no_hooks[id(held)] = Container(f"{path}.{hooks}", held, None, "hooks")
 
     # Steps: what an instruction reads, and the value that it makes.
@@ -951,7 +967,8 @@ class Reads:
                     item.use()
         if function is gc.collect and self._since is not None:  # finalizers run in it
             self._since.look()
-            self._collecting = frame
+            self._collect(frame)
+            hear_again()
         if id(function) in _GETTERS:
             return self._live(("getter", id(function)), function, f"{function.__name__}()")
         known = _DOORS.get(id(function)) if not has_keywords else None
@@ -1005,7 +1022,10 @@ class Reads:
         for item, depth in todo:  # which grows meanwhile
             if raw.is_a(item, *_C_FUNCTIONS):
                 item = item.__self__
-            if type(item) in _LEAVES or raw.is_a(item, *_NOT_PLAIN) or id(item) in self._read_whole:
+            if type(item) in _LEAVES or raw.is_a(item, *_NOT_PLAIN):
+                continue
+            if id(item) in self._read_whole:
+                self._read_now.append(OWN)  # not what another call has read
                 continue
             if id(item) in seen or len(seen) > _MAX_ITEMS:
                 continue
@@ -1070,6 +1090,7 @@ class Reads:
         sets = self._sets[variable]
         self._sets[variable] += {"set": 1, "reset": -1}.get(method, 0)
         if sets > 0:
+            self._read_now.append(OWN)
             return variable.get(_UNKNOWN) if method == "get" else _UNKNOWN
         value = self._live(key, functools.partial(_value_of, variable), self._path(variable))
         return self._or_unknown(value) if method == "get" else _UNKNOWN
@@ -1173,7 +1194,7 @@ class Reads:
         self._lookup(type(cls), "__instancecheck__")
         if raw.is_mutable(type(cls)):
             self._place_of_members(type(cls))
-        if raw.is_a(cls, abc.ABCMeta) and _package(cls) not in (*CLOSED, *_QUIET, "collections"):
+        if raw.is_a(cls, abc.ABCMeta) and _package(cls) not in (*CLOSED, *QUIET, "collections"):
             self._live(("abc",), abc.get_cache_token, "abc.ABC.register()")
 
     def _issubclass(self, frame: _Frame, args: list[Any]) -> Any:
@@ -1421,15 +1442,6 @@ def _name_of_module(module: types.ModuleType) -> str:
 
 
 @functools.lru_cache(maxsize=4096)
-def is_closed(name: str) -> bool:
-    """Whether the code of a module is not looked at."""
-    package = name.partition(".")[0]
-    if package == "torch":
-        return not name.startswith(_OPEN_IN_TORCH)
-    return package in ("numpy", "triton", _OURS) or package in _QUIET
-
-
-@functools.lru_cache(maxsize=4096)
 def _watches(name: str) -> bool:
     """Whether a module of ours looks on while the function runs."""
     return name.startswith(_WATCHING)
@@ -1437,7 +1449,7 @@ def _watches(name: str) -> bool:
 
 def _is_for_us(frame: types.FrameType) -> bool:
     """Whether code of torch or of Python runs since what looks on has called it."""
-    if str(frame.f_globals.get("__name__", "")).startswith(_OPEN_IN_TORCH):
+    if str(frame.f_globals.get("__name__", "")).startswith(OPEN_IN_TORCH):
         return False  # called by a mode of ours for the function
     caller: types.FrameType | None = frame
     while caller is not None:
@@ -1448,143 +1460,3 @@ def _is_for_us(frame: types.FrameType) -> bool:
             return False
         caller = caller.f_back
     return False
-
-
-# ---- who tells
-
-# What ends those that listen now.
-_running: dict[int, Callable[[], None]] = {}
-
-
-def _end_all() -> None:
-    """In a child of ``fork()`` nobody listens: what it does is not what a capture has begun."""
-    while _running:
-        _running.popitem()[1]()
-
-
-in_child(_end_all)
-
-
-def _end(reads: Reads) -> None:
-    end = _running.pop(id(reads), None)
-    if end is not None:
-        end()
-
-
-if sys.version_info >= (3, 12):
-    _tools = (4, 3, 1)
-
-    @contextmanager
-    def _listening(reads: Reads) -> Iterator[None]:
-        monitoring, ident = sys.monitoring, threading.get_ident()
-        tool = next((n for n in _tools if monitoring.get_tool(n) is None), None)
-        if tool is None:
-            reads.failed = "no tool of sys.monitoring is free"
-            log(logging.INFO, "reads_not_seen", because=reads.failed)
-            yield
-            return
-        events = monitoring.events
-        watched: set[types.CodeType] = set()
-
-        @opaque
-        def start(code: types.CodeType, offset: int) -> Any:
-            if threading.get_ident() != ident:
-                return None
-            frame = sys._getframe(1)
-            if is_closed(str(frame.f_globals.get("__name__", ""))):
-                return monitoring.DISABLE
-            if reads.enter(frame) and code not in watched:
-                watched.add(code)
-                monitoring.set_local_events(tool, code, events.INSTRUCTION)
-            return None
-
-        @opaque
-        def instruction(code: types.CodeType, offset: int) -> None:
-            if threading.get_ident() == ident:
-                reads.instruction(sys._getframe(1), offset)
-
-        @opaque
-        def leave(code: types.CodeType, offset: int, value: object) -> None:
-            if threading.get_ident() == ident:
-                reads.leave(sys._getframe(1), value)
-
-        callbacks = {
-            events.PY_START: start,
-            events.PY_RESUME: start,
-            events.INSTRUCTION: instruction,
-            events.PY_RETURN: leave,
-            events.PY_YIELD: leave,
-        }
-
-        def end() -> None:
-            monitoring.set_events(tool, 0)
-            for code in watched:
-                monitoring.set_local_events(tool, code, 0)
-            for event in callbacks:
-                monitoring.register_callback(tool, event, None)
-            monitoring.free_tool_id(tool)
-
-        monitoring.use_tool_id(tool, f"{_OURS}.reads")
-        _running[id(reads)] = end
-        try:
-            for event, callback in callbacks.items():
-                monitoring.register_callback(tool, event, callback)
-            monitoring.set_events(
-                tool, events.PY_START | events.PY_RESUME | events.PY_RETURN | events.PY_YIELD
-            )
-            monitoring.restart_events()
-            yield
-        finally:
-            _end(reads)
-
-else:
-
-    class _Tracer:
-        """What ``sys.settrace`` calls. Its methods are bound: closures would be a cycle."""
-
-        def __init__(self, reads: Reads) -> None:
-            self._reads: Reads | None = reads
-
-        def end(self) -> None:
-            self._reads = None
-            if sys.gettrace() == self.begin:
-                sys.settrace(None)
-
-        @opaque
-        def begin(self, frame: types.FrameType, event: str, arg: object) -> Any:
-            if self._reads is None:  # somebody has put it back who found it
-                self.end()
-                return None
-            closed = is_closed(str(frame.f_globals.get("__name__", "")))
-            frame.f_trace_lines = False
-            if closed or not self._reads.enter(frame):
-                return self.inside if self._reads.sees(frame.f_back) else None
-            frame.f_trace_opcodes = True
-            return self.inside
-
-        @opaque
-        def inside(self, frame: types.FrameType, event: str, arg: object) -> Any:
-            if self._reads is None:
-                return None
-            if event == "opcode":
-                self._reads.instruction(frame, frame.f_lasti)
-            elif event == "return":
-                self._reads.leave(frame, arg)
-            return self.inside
-
-    @contextmanager
-    def _listening(reads: Reads) -> Iterator[None]:
-        before = sys.gettrace()
-        if before is not None:
-            reads.failed = "sys.settrace is in use"
-            log(logging.INFO, "reads_not_seen", because=reads.failed)
-            yield
-            return
-
-        tracer = _Tracer(reads)
-        _running[id(reads)] = tracer.end
-        sys.settrace(tracer.begin)
-        try:
-            yield
-        finally:
-            _end(reads)

@@ -32,6 +32,7 @@ from .locks import LOCK, no_garbage_collection, release_waiting
 from .native import NativeGraph
 from .pool import GraphPool
 from .reads import Reads
+from .repeats import Repeats
 from .rollback import Snapshot
 from .segments import Graft, Segment, run
 from .tracer import Failure, Tracer
@@ -214,9 +215,10 @@ class CaptureSession:
             CaptureError: it does what no graph can hold and nothing can take over.
         """
         recorder, host = self._recorder(), self.before.host
-        if with_reads:
-            self.reads = Reads(self.target.roots, (*self.inputs, *self.given))
         recording = recorder.recording
+        if with_reads:
+            repeats = Repeats(recorder.on_device, lambda: len(recording.events))
+            self.reads = Reads(self.target.roots, (*self.inputs, *self.given), repeats)
         host.begin()
         with (
             no_side_effects(lambda: recorder.quiet > 0),

@@ -29,9 +29,10 @@ from .containers import Container, Slots
 from .executed import executed_now
 from .guard import REGISTRIES, Guard
 from .lift import lift_among
+from .listening import is_closed
 from .one_shots import STREAM, inner, is_entropy
 from .places import Content, Item, Length
-from .reads import Reads, is_closed
+from .reads import Reads
 from .saved_state import is_stateful
 from .torch_settings import Settings
 

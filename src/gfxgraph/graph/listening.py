@@ -1,0 +1,262 @@
+"""Tells of each instruction of Python that a thread is about to run.
+
+From Python 3.12 on ``sys.monitoring`` tells of instructions, before that ``sys.settrace``, which
+is left alone where a debugger or a coverage tool uses it.
+"""
+
+from __future__ import annotations
+
+import functools
+import logging
+import sys
+import threading
+import types
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any, Protocol
+
+from ..forking import in_child
+from ..interpose.dynamo import opaque
+from ..stats import log
+from . import bytecode
+
+__all__ = ["OPEN_IN_TORCH", "QUIET", "Listener", "hear_again", "is_closed", "listening"]
+
+_OURS = __name__.partition(".")[0]
+OPEN_IN_TORCH = (
+    "torch.nn.functional",
+    "torch.nn.modules",
+    "torch.nn.utils",
+    "torch.nn.parameter",
+    "torch.distributions",
+)
+"""Of torch only the code of modules reads what is the program's own."""
+QUIET = frozenset(
+    [
+        "abc",
+        "ast",
+        "atexit",
+        "dis",
+        "gc",
+        "importlib",
+        "inspect",
+        "io",
+        "linecache",
+        "logging",
+        "re",
+        "sre_compile",
+        "sre_parse",
+        "tokenize",
+        "traceback",
+        "types",
+        "typing",
+        "typing_extensions",
+        "warnings",
+        "threading",
+    ]
+)
+"""Packages that no function's result depends on, or that are listened to elsewhere."""
+
+
+@functools.lru_cache(maxsize=4096)
+def is_closed(name: str) -> bool:
+    """Whether the code of a module is not looked at."""
+    package = name.partition(".")[0]
+    if package == "torch":
+        return not name.startswith(OPEN_IN_TORCH)
+    return package in ("numpy", "triton", _OURS) or package in QUIET
+
+
+def _is_closed(frame: types.FrameType) -> bool:
+    return is_closed(str(frame.f_globals.get("__name__", "")))
+
+
+class Listener(Protocol):
+    """Who is told.
+
+    Attributes:
+        failed: why it could not be told of all; ``""``: it could.
+        hears_all: whether to tell also of instructions that read nothing.
+    """
+
+    failed: str
+    hears_all: bool
+
+    @property
+    def skips(self) -> bool:
+        """Whether what runs now does not matter."""
+
+    def enter(self, frame: types.FrameType) -> bool:
+        """``frame`` begins or goes on to run; gives whether its instructions matter."""
+
+    def sees(self, frame: types.FrameType | None) -> bool:
+        """Whether the instructions of ``frame`` are looked at."""
+
+    def awaits(self, frame: types.FrameType) -> bool:
+        """Whether it matters when ``frame`` is done."""
+
+    def instruction(self, frame: types.FrameType, offset: int) -> None:
+        """The instruction at ``offset`` is about to run."""
+
+    def leave(self, frame: types.FrameType, value: object) -> None:
+        """``frame`` returns or yields ``value``."""
+
+    def unwind(self, frame: types.FrameType) -> None:
+        """An exception leaves ``frame``."""
+
+
+# What ends those that listen now.
+_running: dict[int, Callable[[], None]] = {}
+
+
+def _end_all() -> None:
+    """In a child of ``fork()`` nobody listens: what it does is not what a capture has begun."""
+    while _running:
+        _running.popitem()[1]()
+
+
+in_child(_end_all)
+
+
+def _end(listener: Listener) -> None:
+    end = _running.pop(id(listener), None)
+    if end is not None:
+        end()
+
+
+if sys.version_info >= (3, 12):
+    _tools = (4, 3, 1)
+
+    @contextmanager
+    def listening(listener: Listener) -> Iterator[None]:
+        """Tell ``listener`` of what this thread runs inside."""
+        monitoring, ident = sys.monitoring, threading.get_ident()
+        tool = next((n for n in _tools if monitoring.get_tool(n) is None), None)
+        if tool is None:
+            listener.failed = "no tool of sys.monitoring is free"
+            log(logging.INFO, "reads_not_seen", because=listener.failed)
+            yield
+            return
+        events, never = monitoring.events, monitoring.DISABLE
+        watched: dict[types.CodeType, dict[int, bytecode.Step]] = {}
+
+        @opaque
+        def start(code: types.CodeType, offset: int) -> Any:
+            if threading.get_ident() != ident:
+                return None
+            frame = sys._getframe(1)
+            if _is_closed(frame):
+                return never
+            if listener.enter(frame) and code not in watched:
+                watched[code] = bytecode.read(code).steps
+                monitoring.set_local_events(tool, code, events.INSTRUCTION)
+            return None
+
+        @opaque
+        def instruction(code: types.CodeType, offset: int) -> Any:
+            if offset not in watched[code] and not listener.hears_all:
+                return never  # it is not told again of this instruction
+            if threading.get_ident() == ident and not listener.skips:
+                listener.instruction(sys._getframe(1), offset)
+            return None
+
+        @opaque
+        def leave(code: types.CodeType, offset: int, value: object) -> Any:
+            if threading.get_ident() != ident:
+                return None
+            frame = sys._getframe(1)
+            if code not in watched and _is_closed(frame):
+                return never
+            listener.leave(frame, value)
+            return None
+
+        @opaque
+        def unwind(code: types.CodeType, offset: int, error: BaseException) -> None:
+            if threading.get_ident() == ident:
+                listener.unwind(sys._getframe(1))
+
+        callbacks = {
+            events.PY_START: start,
+            events.PY_RESUME: start,
+            events.INSTRUCTION: instruction,
+            events.PY_RETURN: leave,
+            events.PY_YIELD: leave,
+            events.PY_UNWIND: unwind,
+        }
+
+        def end() -> None:
+            monitoring.set_events(tool, 0)
+            for code in watched:
+                monitoring.set_local_events(tool, code, 0)
+            for event in callbacks:
+                monitoring.register_callback(tool, event, None)
+            monitoring.free_tool_id(tool)
+
+        monitoring.use_tool_id(tool, f"{_OURS}.reads")
+        _running[id(listener)] = end
+        try:
+            for event, callback in callbacks.items():
+                monitoring.register_callback(tool, event, callback)
+            monitoring.set_events(tool, sum(callbacks) - events.INSTRUCTION)
+            monitoring.restart_events()
+            yield
+        finally:
+            _end(listener)
+
+    def hear_again() -> None:
+        """Tell of instructions again that were left out, because they read nothing."""
+        sys.monitoring.restart_events()
+
+else:
+
+    class _Tracer:
+        """What ``sys.settrace`` calls. Its methods are bound: closures would be a cycle."""
+
+        def __init__(self, listener: Listener) -> None:
+            self._listener: Listener | None = listener
+
+        def end(self) -> None:
+            self._listener = None
+            if sys.gettrace() == self.begin:
+                sys.settrace(None)
+
+        @opaque
+        def begin(self, frame: types.FrameType, event: str, arg: object) -> Any:
+            if self._listener is None:  # somebody has put it back who found it
+                self.end()
+                return None
+            frame.f_trace_lines = False
+            if _is_closed(frame) or not self._listener.enter(frame):
+                matters = self._listener.awaits(frame) or self._listener.sees(frame.f_back)
+                return self.inside if matters else None
+            frame.f_trace_opcodes = True
+            return self.inside
+
+        @opaque
+        def inside(self, frame: types.FrameType, event: str, arg: object) -> Any:
+            if self._listener is None:
+                return None
+            if event == "opcode":
+                self._listener.instruction(frame, frame.f_lasti)
+            elif event == "return":
+                self._listener.leave(frame, arg)
+            return self.inside
+
+    @contextmanager
+    def listening(listener: Listener) -> Iterator[None]:
+        """Tell ``listener`` of what this thread runs inside."""
+        if sys.gettrace() is not None:
+            listener.failed = "sys.settrace is in use"
+            log(logging.INFO, "reads_not_seen", because=listener.failed)
+            yield
+            return
+        tracer = _Tracer(listener)
+        _running[id(listener)] = tracer.end
+        sys.settrace(tracer.begin)
+        try:
+            yield
+        finally:
+            _end(listener)
+
+    def hear_again() -> None:
+        """Nothing was left out."""
