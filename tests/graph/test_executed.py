@@ -77,6 +77,30 @@ def test_a_debugger_keeps_its_trace_function(device):
 
 
 @torch.no_grad()
+def test_while_a_debugger_traces_nothing_is_captured_that_could_not_be_seen(device):
+    class Config:
+        scale = 2.0
+
+    def scaled(x):
+        return x * Config.scale
+
+    graph, x = gfxgraph.graphed(scaled), torch.ones(2, device=device)
+    sys.settrace(lambda frame, event, arg: None)
+    try:
+        graph(x)
+        is_seen = sys.version_info >= (3, 12)  # sys.monitoring has room for several tools
+        assert graph.stats().captures == is_seen
+        assert is_seen or any("sys.settrace is in use" in r for r in graph.stats().fallbacks)
+    finally:
+        sys.settrace(None)
+    graph(x)
+    graph(x)
+    assert graph.stats().captures == 1 and graph.stats().replays
+    Config.scale = 3.0
+    assert torch.equal(graph(x), torch.full_like(x, 3.0))
+
+
+@torch.no_grad()
 def test_a_function_may_begin_to_trace(device):
     def trace(frame, event, arg):
         return None

@@ -10,7 +10,9 @@ from __future__ import annotations
 import threading
 
 import pytest
+import torch
 
+import gfxgraph
 from tests.helpers.devices import HAS_GPU
 from tests.helpers.processes import printed
 from tests.hostile.hostile_writes import CASES, compare
@@ -83,3 +85,78 @@ assert owner.n == 1.5
 print(*graph.stats().fallbacks)
 """
     assert "a whole number" in printed(code)
+
+
+def _counting(how):
+    class Counts:
+        total = 0
+
+        def __init__(self):
+            self.n, self.held, self.note = 0, {"k": 0}, None
+
+    owner = Counts()
+
+    def attribute(x):
+        owner.n += 1
+        return x * 2
+
+    def item(x):
+        owner.held["k"] -= 2
+        return x * 2
+
+    def of_the_class(x):
+        Counts.total += 1
+        return x * 2
+
+    def and_a_plain_value(x):
+        owner.n = owner.n + 1
+        owner.note = "seen"
+        return x * 2
+
+    def and_used(x):
+        owner.n += 1
+        return x * owner.n
+
+    def and_used_before(x):
+        y = x * Counts.total
+        Counts.total += 1
+        return y
+
+    def and_used_as_it_is_stored(x):
+        now = owner.n = owner.n + 1
+        return x * now
+
+    def and_shown(x):
+        owner.n += 1
+        return x * len(str(vars(owner)))
+
+    def and_an_index(x):
+        owner.n += 1
+        return x * list(range(99))[owner.n]
+
+    return owner, locals()[how]
+
+
+ONLY_COUNTS = ("attribute", "item", "of_the_class", "and_a_plain_value")
+USES = ("and_used", "and_used_before", "and_used_as_it_is_stored", "and_shown", "and_an_index")
+
+
+@pytest.mark.parametrize("how", [*ONLY_COUNTS, *USES])
+def test_a_counter_counts_in_replays_also_while_another_thread_is_alive(device, how):
+    done = threading.Event()
+    thread = threading.Thread(target=done.wait)
+    thread.start()
+    try:
+        (owner, fn), (twin, eager) = _counting(how), _counting(how)
+        graph = gfxgraph.graphed(fn)
+        for n in range(7):
+            x = torch.full((2,), float(n), device=device)
+            assert torch.equal(graph(x), eager(x))
+            assert vars(owner) == vars(twin) and type(owner).total == type(twin).total
+        stats = graph.stats()
+        assert (stats.replays >= 5) == (how in ONLY_COUNTS)
+        assert (stats.thrashing == ()) == (how in ONLY_COUNTS)
+        assert not any("argument owner" in reason for reason in stats.thrashing)
+    finally:
+        done.set()
+        thread.join()

@@ -21,6 +21,7 @@ from typing import Any, Protocol
 
 import torch
 
+from ..graph.lift import Lifting
 from .arguments import named_arguments
 from .signature import Const, Spec, constants
 
@@ -263,48 +264,48 @@ def traits(fn: Callable[..., Any], leaves: Sequence[torch.Tensor], spec: Spec) -
     """In what a call of ``fn`` may differ from others."""
     found: Traits = {}
     tensors = iter(leaves)
+    state = {slot.path for slot in fn.lift.read} if isinstance(fn, Lifting) else ()
     for name, const in named_arguments(fn, spec):
+        label = name if name in state else f"argument {name}"
         if const is None:
-            found.update(_of_tensor(name, next(tensors)))
+            found.update(_of_tensor(name, label, next(tensors)))
         else:
             mark = hash(const) if const.is_value else id(const.value)
-            found[_of_constant(name, const)] = (type(const.value).__name__, mark)
+            found[_of_constant(name, label, const)] = (type(const.value).__name__, mark)
     names = tuple(trait.what for trait in found)
     found[_Trait("the structure of the arguments", "Give them one structure")] = hash(names)
     return found
 
 
-def _of_tensor(name: str, leaf: torch.Tensor) -> Traits:
+def _of_tensor(name: str, label: str, leaf: torch.Tensor) -> Traits:
     found: Traits = {
-        _Trait(f"the number of dimensions of argument {name}", "Reshape it before", name): (
-            leaf.dim()
-        ),
-        _Trait(f"the dtype of argument {name}", "Convert it before", name): str(leaf.dtype),
-        _Trait(f"the device of argument {name}", "Move it before", name): str(leaf.device),
-        _Trait(f"whether argument {name} requires grad", "detach() it before", name): (
-            leaf.requires_grad
-        ),
+        _Trait(f"the number of dimensions of {label}", "Reshape it before", name): (leaf.dim()),
+        _Trait(f"the dtype of {label}", "Convert it before", name): str(leaf.dtype),
+        _Trait(f"the device of {label}", "Move it before", name): str(leaf.device),
+        _Trait(f"whether {label} requires grad", "detach() it before", name): (leaf.requires_grad),
     }
     for dim, size in enumerate(leaf.shape):
-        found[_Trait(f"dimension {dim} of argument {name}", "", name.partition("[")[0], dim)] = size
+        found[_Trait(f"dimension {dim} of {label}", "", name.partition("[")[0], dim)] = size
     if leaf.layout is torch.strided and not leaf.is_contiguous():
         layout: Hashable = leaf.stride()
     else:
         layout = ()
-    found[_Trait(f"the layout of argument {name}", "Call contiguous() before", name)] = layout
+    found[_Trait(f"the layout of {label}", "Call contiguous() before", name)] = layout
     return found
 
 
-def _of_constant(name: str, const: Const) -> _Trait:
+def _of_constant(name: str, label: str, const: Const) -> _Trait:
     value = const.value
     if not const.is_value:
         remedy = "Pass one object in all calls, or what is in it as tensors"
     elif isinstance(value, (bool, int, float, complex)):
         example = f": {name}=torch.tensor(...)" if name.isidentifier() else ""
         remedy = f"Pass a tensor instead of the number{example}"
+        if label == name:
+            remedy = "Keep the number in a tensor that is written in place (add_)"
     else:
         remedy = "Take few values of it, or keep it out of the function"
-    return _Trait(f"argument {name}", remedy, name)
+    return _Trait(label, remedy, name)
 
 
 def _with_types(what: str, values: Iterable[Hashable]) -> str:

@@ -42,6 +42,7 @@ Step: TypeAlias = tuple[Any, ...]
 ``("spread", fn, args, kw)``   a call with ``*args`` or ``**kw``
 ``("match", on, cls, names, n)``  a pattern of a class, with ``n`` positional parts
 ``("import", name, outer)``    an imported module; ``outer``: the package around it is what comes
+``("counting", *step)``        the same as ``step``, whose value is only advanced and put back
 =============================  ==================================================================
 """
 
@@ -78,6 +79,8 @@ class _Reader:
         self.landing: dict[int, list[Operand]] = {}
         self.handlers = _handlers(code)
         self.keywords: tuple[str, ...] = ()
+        # Offsets whose values stand on the stack twice.
+        self.copied: set[int] = set()
         self.depths = depths(code)
         #: How much lies on the stack; ``None``: the instruction is never reached.
         self.depth: int | None = 0
@@ -143,6 +146,8 @@ class _Reader:
     def peek(self, nth: int) -> Operand:
         """The ``nth`` operand from the top, with its slot."""
         operand = self.stack[-nth] if nth <= len(self.stack) else None
+        if operand is not None and operand[0] == "sum":
+            operand = None
         if operand is _NULL or self.depth is None or self.depth < nth:
             return operand
         if operand is None:
@@ -157,6 +162,27 @@ class _Reader:
     def jump(self, target: int, dropped: int = 0) -> None:
         """A jump forward is possible, after which ``dropped`` operands are gone."""
         self.landing.setdefault(target, self.stack[: len(self.stack) - dropped])
+
+    def counts(self, nth: int, *target: Any) -> None:
+        """The ``nth`` operand from the top is about to be stored where ``target`` reads.
+
+        If it is what was read there and a constant, and went nowhere else, that only counts.
+        """
+        operand = self.stack[-nth] if nth <= len(self.stack) else None
+        if operand is None or operand[0] != "sum" or operand[1] in self.copied:
+            return
+        step = self.steps[operand[1]]
+        # Of other kinds are calls, whose parts are no operands.
+        is_alike = step[0] == target[0] and len(step) == len(target)
+        if is_alike and list(map(self._origin, step)) == list(map(self._origin, target)):
+            self.steps[operand[1]] = ("counting", *step)
+
+    def _origin(self, part: Any) -> Any:
+        """An operand, or the variable that gave it: nothing stores there meanwhile."""
+        if type(part) is not tuple or part[0] != "made":
+            return part
+        step = self.steps[part[1]]
+        return step if step[0] in ("cell", "global") else part[:2]
 
     # Instructions.
 
@@ -182,6 +208,7 @@ class _Reader:
 
     def store_cell(self, step: dis.Instruction) -> None:
         is_store = step.opname == "STORE_DEREF"
+        self.counts(is_store, "cell", step.argval)
         self.pop(is_store)
         self.steps[step.offset] = (*_STORE[is_store], "cell", step.argval)
 
@@ -197,6 +224,7 @@ class _Reader:
 
     def store_global(self, step: dis.Instruction) -> None:
         is_store = step.opname == "STORE_GLOBAL"
+        self.counts(is_store, "global", step.argval)
         self.pop(is_store)
         self.steps[step.offset] = (*_STORE[is_store], "global", step.argval)
 
@@ -211,6 +239,8 @@ class _Reader:
 
     def store_attribute(self, step: dis.Instruction) -> None:
         is_store = step.opname == "STORE_ATTR"
+        if is_store:
+            self.counts(2, "attribute", self.peek(1), step.argval)
         base = self.pop(2 if is_store else 1)[-1]
         self.steps[step.offset] = (*_STORE[is_store], "attribute", base, step.argval)
 
@@ -239,6 +269,8 @@ class _Reader:
 
     def store_item(self, step: dis.Instruction) -> None:
         is_store = step.opname == "STORE_SUBSCR"
+        if is_store:
+            self.counts(3, "item", self.peek(2), self.peek(1))
         *_, base, key = self.pop(3 if is_store else 2)
         how = ("store", "item") if is_store else ("delete",)
         self.steps[step.offset] = (*how, base, key)
@@ -262,8 +294,12 @@ class _Reader:
         if step.argrepr == "[]" and step.opname == "BINARY_OP":  # from Python 3.14 on
             self.item(step)
             return
-        self.steps[step.offset] = ("content", *self.pop(2))
-        self.push(None)
+        left, right = self.pop(2)
+        self.steps[step.offset] = ("content", left, right)
+        is_made = left is not None and left[0] == "made"
+        is_number = right is not None and right[0] == "const" and type(right[1]) is int
+        is_sum = step.argrepr in _SUMS or step.opname in _SUMS
+        self.stack.append(("sum", left[1]) if left and is_made and is_number and is_sum else None)
 
     def formatted(self, step: dis.Instruction) -> None:
         has_spec = step.opname == "FORMAT_WITH_SPEC"
@@ -361,11 +397,21 @@ class _Reader:
         return found[0] if found else None
 
     def copy(self, step: dis.Instruction) -> None:
-        self.push(self.peek((step.arg or 0) if step.opname == "COPY" else 1))
+        nth = (step.arg or 0) if step.opname == "COPY" else 1
+        operand = self.peek(nth)
+        self._is_copied(nth)
+        self.push(operand)
 
     def copy_two(self, step: dis.Instruction) -> None:
-        two = self.pop(2)
-        self.push(*two, *two)
+        both = self.peek(2), self.peek(1)
+        self._is_copied(1)
+        self._is_copied(2)
+        self.push(*both)
+
+    def _is_copied(self, nth: int) -> None:
+        operand = self.stack[-nth] if nth <= len(self.stack) else None
+        if operand is not None and operand[0] in ("made", "sum"):
+            self.copied.add(operand[1])
 
     def swap(self, step: dis.Instruction) -> None:
         depth = step.arg or 0
@@ -376,8 +422,10 @@ class _Reader:
 
     def rotate(self, step: dis.Instruction) -> None:
         depth = {"ROT_TWO": 2, "ROT_THREE": 3, "ROT_FOUR": 4}.get(step.opname, step.arg or 0)
-        *others, top = self.pop(depth)
-        self.push(top, *others)
+        if depth <= len(self.stack):
+            self.stack.insert(len(self.stack) - depth, self.stack.pop())
+        else:
+            self.stack.clear()
 
     def setup(self, step: dis.Instruction) -> None:
         """Python 3.10 has blocks in place of a table of handlers."""
@@ -393,6 +441,8 @@ def _handlers(code: types.CodeType) -> set[int]:
     return set() if parse is None else {entry.target for entry in parse(code)}
 
 
+_HOW = ("BINARY", "INPLACE")
+_SUMS = ("+", "-", "+=", "-=", *(f"{how}_{what}" for how in _HOW for what in ("ADD", "SUBTRACT")))
 # To delete something it has to be there: that is a question.
 _STORE = ((), ("store",))
 _BUILT = ("LIST_TO_TUPLE", "GET_ITER", "GET_YIELD_FROM_ITER")

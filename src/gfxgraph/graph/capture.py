@@ -176,6 +176,7 @@ def capture_like(
         with only_computes(template, device, index, session.given) as watching:
             with graph_pool.on_stream(), watching, reads.recording():
                 outputs = target.function()
+            reads.require_seen()
             if not reads.places.keys() <= template.guard.places().keys():
                 raise Unexpected("the function reads other Python state")
             session.static_inputs = graph_pool.shared_inputs(session.inputs)
@@ -378,7 +379,6 @@ def _captured(
         folded_from |= extends.guard.watched_versions()
         held += extends.guard.watched_held()
     regions = session.before.memory.regions()
-    asks = session.reads.asks_settings or session.reads.failed
     holds_compiled = recording.compiles and not session.not_compiled and device.kind != "emulated"
     captured = CapturedGraph(
         traced.root,
@@ -394,7 +394,10 @@ def _captured(
             folded_from,
             session.reads,
             held,
-            deciding(None if asks else recording.kernels, device.kind == "emulated"),
+            deciding(
+                None if session.reads.asks_settings else recording.kernels,
+                device.kind == "emulated",
+            ),
             None if extends is None else extends.guard,
         ),
         pool_bytes=traced.pool_bytes,

@@ -58,13 +58,14 @@ class Slot:
         path: how it is reached, for messages.
         is_read: whether a call reads it before it writes to it.
         is_counter: whether a call only adds a fixed number to it.
+        counts: whether the code shows that, so that no object has to stand there to see it.
         value_before: what it held before the run in which it was found.
     """
 
     def __init__(self, path: str, container: Container, key: Any, is_whole: bool) -> None:
         item = container.item
         self.path = path
-        self.is_read = self.is_counter = False
+        self.is_read = self.is_counter = self.counts = False
         self.is_whole = is_whole
         self.container = item
         self.key: Any = None if self.is_whole else key
@@ -285,13 +286,38 @@ class Lift:
             slot.put(value)
         is_alone = _is_alone()
         for slot in self.slots.values():
-            if slot.is_counter and not is_alone:
-                raise self._learnt([slot])
-            if slot.is_counter:
+            if slot.is_counter and is_alone:
                 slot.put(Counted())
+            elif slot.is_counter and not slot.counts:
+                raise self._learnt([slot])
             elif not slot.is_read:
-                slot.put(Unread() if is_alone else _stand_in(slot))
+                slot.put(Unread() if is_alone else self._stand_in(slot))
         self._began = self.values()
+
+    def _stand_in(self, slot: Slot) -> Any:
+        """Another object that is what the place holds, for other threads that may look at it.
+
+        Raises:
+            EffectsError: it cannot be told from another one. A plain value counts as read.
+        """
+        value = slot.get()
+        if value is Left.ABSENT:  # to delete it is an error, so who leaves it so has not written
+            return value
+        if type(value) is torch.Tensor:
+            return value.detach()
+        if type(value) in (list, dict, set, deque) or (type(value) is tuple and value):
+            return type(value)([*value] if type(value) is not dict else value.items())
+        if type(value) is float:
+            return float.fromhex(value.hex())
+        if raw.is_scalar(value):
+            raise self._learnt([slot])
+        if type(value).__module__ == "numpy" and type(value).__name__ == "ndarray":
+            return value.copy("K")
+        raise EffectsError(
+            f"it could not be told whether a call writes to {slot.path}, since another thread is "
+            "alive",
+            transient=True,
+        )
 
     def end(self) -> tuple[Any, ...]:
         """What a run of ours has left in the places.
@@ -303,10 +329,14 @@ class Lift:
         effects = []
         for slot, before in zip(self.slots.values(), self._began, strict=True):
             now = slot.get()
-            if slot.is_counter:
+            if slot.is_counter and type(before) is Counted:
                 if type(now) is not Counted or now.start is not before:
                     raise self._learnt([slot])
                 now = now.by
+            elif slot.is_counter:
+                if type(now) is not int or type(before) is not int:
+                    raise self._learnt([slot])
+                now = now - before
             elif not slot.is_read and now is before:
                 now = Left.AS_IT_WAS
             effects.append(now)
@@ -367,7 +397,8 @@ class Lift:
             for key in [key for key, place in places.items() if slot.covers(place)]:
                 place = places.pop(key)
                 value = getattr(place, "value", began)
-                if not is_known and not place.stored and _is_same(value, began):
+                is_used = slot.is_counter and type(began) is int and not place.counts
+                if is_used or not (is_known or place.stored or not _is_same(value, began)):
                     read.append(slot)
         for place in places.values():
             if isinstance(place, Content) and self.keys_in(place.container.item):
@@ -377,8 +408,12 @@ class Lift:
                     slot
                     for slot, began in zip(self.slots.values(), self._began, strict=True)
                     if slot.owner == id(place.container.item)
-                    and not slot.is_read
-                    and _is_same(held.get(raw.token(slot.key), Left.ABSENT), began)
+                    and (
+                        type(began) is int
+                        if slot.is_counter
+                        else not slot.is_read
+                        and _is_same(held.get(raw.token(slot.key), Left.ABSENT), began)
+                    )
                 ]
         if read:
             raise self._learnt(read)
@@ -388,27 +423,6 @@ def _is_same(value: Any, before: Any) -> bool:
     if before is Left.ABSENT:
         return value is Item.MISSING or value is Left.ABSENT
     return value is before or equal(value, before)
-
-
-def _stand_in(slot: Slot) -> Any:
-    """Another object that is what the place holds, for other threads that may look at it.
-
-    Raises:
-        EffectsError: it cannot be told from another one.
-    """
-    value = slot.get()
-    if value is Left.ABSENT:  # to delete it is an error, so who leaves it so has not written
-        return value
-    if type(value) is torch.Tensor:
-        return value.detach()
-    if type(value) in (list, dict, set, deque) or (type(value) is tuple and value):
-        return type(value)([*value] if type(value) is not dict else value.items())
-    if type(value) is float:
-        return float.fromhex(value.hex())
-    raise EffectsError(
-        f"it could not be told whether a call writes to {slot.path}, since another thread is alive",
-        transient=True,
-    )
 
 
 def _is_alone() -> bool:
@@ -460,6 +474,7 @@ def slots_of(
         slot.is_read = slot.is_whole or is_registry or _is_read(slot, places)
         before, now = slot.value_before, slot.get()
         slot.is_counter = slot.is_read and type(before) is int and type(now) is int
+        slot.counts = slot.is_counter and _counts(slot, places)
         found.setdefault(slot.identity, slot)
     return list(found.values())
 
@@ -482,6 +497,15 @@ def _is_read(slot: Slot, places: dict[Any, Place]) -> bool:
         if slot.covers(place) and not place.stored:
             return _is_same(getattr(place, "value", slot.value_before), slot.value_before)
     return False
+
+
+def _counts(slot: Slot, places: dict[Any, Place]) -> bool:
+    """Whether nothing has read it but instructions that add a constant."""
+    over = [p for p in places.values() if isinstance(p, Content)]
+    if any(id(place.container.item) == slot.owner for place in over):
+        return False
+    found = [place.counts for place in places.values() if slot.covers(place)]
+    return bool(found) and all(found)
 
 
 def _gather(slots: list[Slot]) -> Callable[[], list[Any]]:

@@ -7,7 +7,6 @@ is left alone where a debugger or a coverage tool uses it.
 from __future__ import annotations
 
 import functools
-import logging
 import sys
 import threading
 import types
@@ -17,7 +16,6 @@ from typing import Any, Protocol
 
 from ..forking import in_child
 from ..interpose.dynamo import opaque
-from ..stats import log
 from . import bytecode
 
 __all__ = ["OPEN_IN_TORCH", "QUIET", "Listener", "hear_again", "is_closed", "listening"]
@@ -134,7 +132,6 @@ if sys.version_info >= (3, 12):
         tool = next((n for n in _tools if monitoring.get_tool(n) is None), None)
         if tool is None:
             listener.failed = "no tool of sys.monitoring is free"
-            log(logging.INFO, "reads_not_seen", because=listener.failed)
             yield
             return
         events, never = monitoring.events, monitoring.DISABLE
@@ -208,6 +205,7 @@ if sys.version_info >= (3, 12):
         sys.monitoring.restart_events()
 
 else:
+    _SETTRACE = "sys.settrace is in use, by a debugger, a coverage tool or the function itself"
 
     class _Tracer:
         """What ``sys.settrace`` calls. Its methods are bound: closures would be a cycle."""
@@ -246,8 +244,7 @@ else:
     def listening(listener: Listener) -> Iterator[None]:
         """Tell ``listener`` of what this thread runs inside."""
         if sys.gettrace() is not None:
-            listener.failed = "sys.settrace is in use"
-            log(logging.INFO, "reads_not_seen", because=listener.failed)
+            listener.failed = _SETTRACE
             yield
             return
         tracer = _Tracer(listener)
@@ -255,6 +252,8 @@ else:
         sys.settrace(tracer.begin)
         try:
             yield
+            if sys.gettrace() != tracer.begin and id(listener) in _running:
+                listener.failed = _SETTRACE
         finally:
             _end(listener)
 

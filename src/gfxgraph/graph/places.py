@@ -79,10 +79,12 @@ class Place:
         identity: what tells it from other places.
         where: file and line of the code that read it; ``("", 0)``: not known.
         stored: whether the run wrote to it before it read it, if it read it at all.
+        counts: whether only instructions read it that add a constant, and store the sum there.
     """
 
     where: tuple[str, int] = ("", 0)
     stored = False
+    counts = False
     identity: Any
 
     def __init__(self, path: str, identity: Any) -> None:

@@ -16,7 +16,6 @@ import functools
 import gc
 import inspect
 import itertools
-import logging
 import operator
 import sys
 import threading
@@ -29,9 +28,8 @@ from typing import Any, Protocol
 
 import torch
 
-from ..errors import one_line
+from ..errors import CaptureError, one_line
 from ..interpose.source import CLOSED
-from ..stats import log
 from . import bytecode, raw
 from .age import Since
 from .containers import Container, Slots
@@ -135,6 +133,8 @@ class Reads:
         self._now: _Frame | None = None
         self._collecting: _Frame | None = None
         self._stack = Stack()
+        # Whether the instruction only counts; and whether one has.
+        self._counting = self._has_counted = False
         self._read_whole: set[int] = set()
         self._sets: Counter[Any] = Counter()
         # Dicts from which something was taken: where it stands afterwards is another matter.
@@ -173,6 +173,19 @@ class Reads:
             if self._repeats is not None:
                 self._repeats.clear()
             self._now = None
+
+    def require_seen(self) -> None:
+        """Raise if not all that the run reads is, or was, seen.
+
+        Raises:
+            CaptureError: it is not.
+        """
+        if self.failed:
+            raise CaptureError(
+                f"what it reads in Python could not be seen, so a later change could not be seen "
+                f"either: {self.failed}",
+                transient=True,
+            )
 
     def settle(self) -> None:
         """Forget what looked on: its replacements are gone, and what was there before is back."""
@@ -222,7 +235,7 @@ class Reads:
         """
         found: list[tuple[Container, Any]] = []
         for part in changed:
-            if part is None or self.failed:
+            if part is None:
                 return []
             found += part
         return slots_of(found, self.places, self._taken_from) or []
@@ -328,9 +341,7 @@ class Reads:
         self._collecting, self.hears_all = frame, frame is not None
 
     def _fail(self, error: Exception) -> None:
-        if not self.failed:
-            self.failed = one_line(error)
-            log(logging.WARNING, "reads_not_seen", because=self.failed)
+        self.failed = self.failed or one_line(error)
 
     def _begin(self, frame: types.FrameType) -> None:
         code = frame.f_code
@@ -429,8 +440,11 @@ class Reads:
         place = self.places.get(key)
         if place is None:
             place = self.places[key] = make()
+            place.counts = self._counting
             if self._now is not None:
                 place.where = self._now.where()
+        elif place.counts:
+            place.counts = self._counting
         return place
 
     def _read(self, container: Any, key: Any, path: str) -> Any:
@@ -492,6 +506,10 @@ class Reads:
         known = self._types.get((cls, name))
         if known is not None:
             self._read_now += known[1]
+            if self._has_counted and not self._counting:
+                for key in known[1]:
+                    if key in self.places:
+                        self.places[key].counts = False
             return known[0]
         read_before = len(self._read_now)
         self._place_of_bases(cls)
@@ -765,7 +783,7 @@ class Reads:
     def _store(self, frame: _Frame, kind: str, *operands: Any) -> Any:
         """What is stored somewhere was not read there: what asks for it later asks for that."""
         known = len(self.places)
-        _STEPS[kind](self, frame, *operands)
+        self._uncounted(frame, kind, *operands)
         item = self._value(frame, operands[0]) if kind in ("attribute", "item") else None
         if kind in ("attribute", "item") and not self._stores_plainly(item, kind):
             return _UNKNOWN
@@ -779,6 +797,19 @@ class Reads:
                 if raw.is_a(registry, dict) and not dict.__contains__(registry, key):
                     self._read(registry, key, f"{self._path(item)}.{key}")
         return _UNKNOWN
+
+    def _count(self, frame: _Frame, *step: Any) -> Any:
+        """A constant is added to what is read, and the sum is stored there."""
+        self._has_counted = True
+        return self._uncounted(frame, *step)
+
+    def _uncounted(self, frame: _Frame, kind: str, *operands: Any) -> Any:
+        """What such an instruction asks for does not depend on the number."""
+        self._counting = True
+        try:
+            return _STEPS[kind](self, frame, *operands)
+        finally:
+            self._counting = False
 
     def _mark_stored(self, known: int, item: Any, key: Any, kind: str) -> None:
         for identity in itertools.islice(reversed(self.places), len(self.places) - known):
@@ -1329,6 +1360,7 @@ _STEPS: dict[str, Callable[..., Any]] = {
     "import": Reads._import,
     "match": Reads._match,
     "store": Reads._store,
+    "counting": Reads._count,
     "is": Reads._is,
     "delete": Reads._delete,
 }

@@ -228,7 +228,9 @@ class CaptureSession:
         ):
             try:
                 with self.reads.recording() if with_reads else nullcontext():
+                    self.reads.require_seen()
                     outputs = self.target.function()
+                self.reads.require_seen()
             except Exception as error:
                 # The error holds this frame: swap_tensors() refuses what is referenced weakly.
                 recording.originals.clear()

@@ -288,7 +288,7 @@ class PythonState:
         moving = () if self._lift is None else self._lift.dicts
         guard = Guard(outside, children, list(hooks.values()), settings, moving)
         for container in self._containers:
-            if container.by_name and not reads.failed:
+            if container.by_name:
                 continue  # what was read of it is among the places
             if not container.guarded or raw.is_a(container.item, set, deque):
                 continue  # queues and sets of the caller; no graph reads them by key
