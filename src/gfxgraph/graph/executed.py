@@ -256,6 +256,7 @@ if sys.version_info >= (3, 12):
                     monitoring.set_events(_tool, 0)
 
 else:
+    from .listening import traced_by_others
 
     @opaque
     def _on_call(frame: types.FrameType, event: str, arg: object) -> None:
@@ -265,11 +266,11 @@ else:
 
     @contextmanager
     def _started() -> Iterator[None]:
-        before = sys.gettrace()
-        if before is not None and before is not _on_call:
+        if traced_by_others() or sys.gettrace() not in (None, _on_call):
             log(logging.DEBUG, "not_listening", because="sys.settrace is in use")
             yield
             return
+        before = sys.gettrace()
         sys.settrace(_on_call)
         try:
             yield

@@ -212,11 +212,16 @@ else:
 
         def __init__(self, listener: Listener) -> None:
             self._listener: Listener | None = listener
+            self._before = sys.gettrace()  # that of another room of ours, or none
+
+        @property
+        def is_over(self) -> bool:
+            return self._listener is None
 
         def end(self) -> None:
             self._listener = None
             if sys.gettrace() == self.begin:
-                sys.settrace(None)
+                sys.settrace(self._before)
 
         @opaque
         def begin(self, frame: types.FrameType, event: str, arg: object) -> Any:
@@ -240,10 +245,20 @@ else:
                 self._listener.leave(frame, arg)
             return self.inside
 
+    def traced_by_others() -> bool:
+        """Whether a debugger or a coverage tool has a trace function in this thread."""
+        before = sys.gettrace()
+        owner = getattr(before, "__self__", None)
+        if isinstance(owner, _Tracer) and owner.is_over:  # in a child of fork()
+            sys.settrace(None)
+            return False
+        is_ours = str(getattr(before, "__module__", "")).startswith(f"{_OURS}.")
+        return before is not None and not is_ours
+
     @contextmanager
     def listening(listener: Listener) -> Iterator[None]:
         """Tell ``listener`` of what this thread runs inside."""
-        if sys.gettrace() is not None:
+        if traced_by_others():
             listener.failed = _SETTRACE
             yield
             return

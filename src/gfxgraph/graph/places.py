@@ -474,9 +474,11 @@ class Attributes(Place):
     def _now(self) -> Any:
         tensor = self.tensor
         with torch._C.DisableTorchFunction():
+            kind = tensor.dtype, tensor.device, tensor.layout, tensor.requires_grad
+            if tensor.is_nested:  # it has no shape
+                return type(tensor), *kind
             strides = tensor.stride() if tensor.layout is torch.strided else ()
-            kind = tensor.shape, tensor.dtype, tensor.device, tensor.layout, tensor.requires_grad
-            return type(tensor), *kind, tensor.is_conj(), tensor.is_neg(), strides
+            return type(tensor), *kind, tensor.shape, tensor.is_conj(), tensor.is_neg(), strides
 
     def holds(self) -> bool:
         """See :meth:`Place.holds`."""

@@ -176,7 +176,7 @@ class Repeats:
             return id(tensor)
         if type(tensor) is not torch.Tensor or tensor.__dict__ or not self._on_device(tensor):
             return None
-        if tensor.layout is not torch.strided:
+        if tensor.layout is not torch.strided or tensor.is_nested:
             return None
         return (
             tensor.shape,

@@ -86,6 +86,7 @@ class Target:
         first_outputs: what the first call gave for the same arguments. A function that writes
             nothing and draws nothing gives the same again, or it has seen that its arguments are
             static inputs now.
+        numbers: which inputs stand for numbers.
     """
 
     function: Callable[[], list[torch.Tensor]]
@@ -94,6 +95,7 @@ class Target:
     layout: Layout = "own"
     compiled: bool = False
     first_outputs: list[torch.Tensor] | None = None
+    numbers: tuple[int, ...] = ()
 
 
 @dataclass
@@ -275,6 +277,7 @@ class CaptureSession:
             varying=self.varying,
             forced=self.forced,
             generators=self.before.host,
+            numbers=[self.inputs[n] for n in self.target.numbers],
         )
 
     def _refuse_layout(self, recording: Recording) -> None:
