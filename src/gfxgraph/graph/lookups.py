@@ -1,0 +1,740 @@
+"""What objects hold and what names lead to, found without running code of the program.
+
+:class:`Lookups` knows the objects that were there before a run, and does what Python would do for
+an attribute, an item or a name. Each place that is asked on the way is kept.
+"""
+
+from __future__ import annotations
+
+import abc
+import collections
+import contextvars
+import functools
+import gc
+import operator
+import threading
+import types
+from collections import Counter, deque
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import torch
+
+from ..interpose.source import CLOSED
+from . import raw
+from .age import Since
+from .containers import Container, Slots
+from .guard import REGISTRIES
+from .lift import Counted, Unread
+from .listening import QUIET, is_closed
+from .places import Attributes, Bases, Content, Item, Length, Live, Parts, Place, TypeOf, weakly
+from .repeats import OWN
+from .saved_state import is_stateful, kind_of
+from .torch_settings import OTHERS, READERS
+
+__all__ = [
+    "C_FUNCTIONS",
+    "LEAVES",
+    "MAX_NESTED",
+    "MISSING",
+    "MODULE",
+    "UNKNOWN",
+    "Lookups",
+    "Super",
+    "cell_value",
+    "package_of",
+]
+
+_OURS = __name__.partition(".")[0]
+MISSING = Item.MISSING
+"""There is nothing at that key."""
+UNKNOWN: Any = type("_Unknown", (), {})()
+"""Nobody knows what it is, without running code of the program."""
+LEAVES = frozenset(
+    (int, bool, float, complex, str, bytes, type(None), range, slice, type(Ellipsis))
+)
+"""Nothing stands behind values of these."""
+_TORCH_LEAVES = (torch.dtype, torch.device, torch.Size, torch.layout, torch.memory_format)
+
+_MAX_ITEMS = 4096
+MAX_NESTED = 3
+"""How deep C code looks into what it is given."""
+MODULE = torch.nn.Module
+"""Whose lookups are in Python, and known here."""
+# Dynamo adds this attribute to the class of modules when it first compiles anything, and asks
+# whether it is false. It is there before a graph counts the attributes of that class.
+_FIRST_COMPILATION = "___needs_generation_tag_patch"
+# What C code is given as a whole, and does not look into.
+_NOT_PLAIN = (torch.Tensor, MODULE, type, types.ModuleType, types.FunctionType)
+_HOOKS = ("_forward_hooks", "_forward_pre_hooks")
+_SETATTR_OF_MODULE = raw.namespace(MODULE)["__setattr__"]
+_TAKING = ("pop", "popitem", "clear", "move_to_end", "__delitem__")
+_VIEWS: Any = (type({}.keys()), type({}.values()), type({}.items()), types.MappingProxyType)
+C_FUNCTIONS = (
+    types.BuiltinFunctionType,
+    types.MethodDescriptorType,
+    types.ClassMethodDescriptorType,
+    types.WrapperDescriptorType,
+    types.MethodWrapperType,
+)
+"""The kinds of functions in C."""
+
+
+class Lookups:
+    """The objects that a run knows, and the places that it has read.
+
+    Args:
+        fresh: what belongs to the run although it was made before: its static inputs.
+        read_now: gets the keys of places that are read, for calls that may be repeated.
+
+    Attributes:
+        places: by what they are a place of.
+        no_hooks: hooks of modules that had none, which torch counts.
+        asks_settings: whether settings of torch may have been asked for.
+    """
+
+    def __init__(self, fresh: Sequence[object], read_now: list[Any]) -> None:
+        self.places: dict[Any, Place] = {}
+        self.no_hooks: dict[int, Container] = {}
+        self.asks_settings = False
+        self._fresh = set(map(id, fresh))
+        self._known: dict[int, tuple[Any, str]] = {}
+        self._functions: dict[types.CodeType, list[types.FunctionType]] = {}
+        # What was found, and the places that were asked.
+        self._types: dict[tuple[type, str], tuple[Any, list[Any]]] = {}
+        self._read_now = read_now
+        self._since: Since | None = None
+        # Whether the instruction only counts; and whether one has.
+        self._counting = self._has_counted = False
+        self._read_whole: set[int] = set()
+        self._sets: Counter[Any] = Counter()
+        # Dicts from which something was taken: where it stands afterwards is another matter.
+        self._taken_from: set[int] = set()
+
+    def where(self) -> tuple[str, int]:
+        """File and line of the code that reads now; ``("", 0)``: none does."""
+        return "", 0
+
+    def _place_of_parts(self, function: types.FunctionType) -> None:
+        self._place(("parts", id(function)), lambda: Parts(self._path(function), function))
+
+    def _know(self, value: Any, path: str) -> Any:
+        if id(value) in READERS:
+            self.asks_settings = True
+        for name, getter in OTHERS.get(id(value), ()):
+            self._live(("setting", name), getter, name)
+        if type(value) in LEAVES or raw.is_a(value, *_TORCH_LEAVES) or id(value) in self._known:
+            return value
+        if id(value) in self._fresh:
+            return value
+        if package_of(type(value)) == _OURS:
+            # It changes with every call; what matters is the function inside.
+            self._know((raw.attributes(value) or {}).get("__wrapped__"), path)
+            return value
+        self._known[id(value)] = value, path
+        kind = type(value)
+        if raw.is_a(value, torch.Tensor):
+            self.places[("tensor", id(value))] = Attributes(path, value)
+        elif kind is types.FunctionType:
+            self._functions.setdefault(value.__code__, []).append(value)
+            self._know(value.__dict__.get("__wrapped__"), path)
+        elif kind is types.MethodType:
+            self._know(value.__func__, path)
+            self._know(value.__self__, path)
+        elif kind is staticmethod or kind is classmethod:
+            self._know(value.__func__, path)
+        elif raw.is_a(value, property):
+            own = raw.namespace(property)
+            for part in ("fget", "fset", "fdel"):
+                self._know(own[part].__get__(value), path)
+        elif kind is functools.cached_property:
+            self._know(value.func, path)
+        elif kind is functools._lru_cache_wrapper:
+            self._know(value.__wrapped__, path)
+        elif raw.is_a(value, functools.partial):
+            own = raw.namespace(functools.partial)
+            for part in ("func", "args", "keywords"):
+                found = own[part].__get__(value)
+                self._know(found, path)
+                self._content(found, path, 1)
+        elif raw.is_a(value, tuple, frozenset):
+            base: Any = tuple if raw.is_a(value, tuple) else frozenset
+            if base.__len__(value) <= _MAX_ITEMS:
+                for n, item in enumerate(base.__iter__(value)):
+                    self._know(item, f"{path}[{n}]")
+        return value
+
+    def _is_state(self, item: Any) -> bool:
+        if id(item) in self._known:
+            return True
+        if package_of(type(item)) == _OURS:  # it looks on
+            return False
+        if gc.is_tracked(item) and id(item) not in self._fresh and not self._is_made(item):
+            self._know(item, raw.name_of(item if raw.is_a(item, type) else type(item)))
+            return id(item) in self._known
+        return False
+
+    def _is_made(self, item: Any) -> bool:
+        is_known = id(item) in self._known or not gc.is_tracked(item)
+        return not is_known and self._since is not None and self._since.made(item)
+
+    def _held(self, value: Any, path: str) -> Any:
+        """Know the value of a place as state, unless the run itself has made it."""
+        if value is MISSING:
+            return value
+        if self._is_made(value):
+            self._read_now.append(OWN)
+            return value
+        return self._know(value, path)
+
+    def _path(self, item: Any) -> str:
+        found = self._known.get(id(item))
+        return found[1] if found is not None else raw.name_of(type(item))
+
+    def _place(self, key: Any, make: Callable[[], Place]) -> Place:
+        self._read_now.append(key)
+        place = self.places.get(key)
+        if place is None:
+            place = self.places[key] = make()
+            place.counts = self._counting
+            place.where = self.where()
+        elif place.counts:
+            place.counts = self._counting
+        return place
+
+    def _read(self, container: Any, key: Any, path: str) -> Any:
+        """The value at ``key``, which is a place from now on."""
+        if not raw.is_scalar(key):
+            self._content(container, self._path(container), 0)
+            return UNKNOWN
+        if container is MODULE and key == "__init__":
+            return raw.namespace(MODULE)[key]  # torch replaces it when it first compiles
+        place = self._place(
+            ("item", id(container), raw.token(key)), lambda: Item.of(path, container, key)
+        )
+        value = place.read()  # type: ignore[attr-defined]
+        # What the run has put there is known for what it is: the collector does not know arrays.
+        return value if place.stored else self._held(value, path)
+
+    def _content(self, item: Any, path: str, depth: int) -> None:
+        """All that ``item`` holds was read, if it is a container; and what is in there."""
+        if raw.is_a(item, Unread):
+            return
+        self._special(item)
+        while type(item) in _VIEWS:
+            (inner,) = gc.get_referents(item)
+            item = self._know(inner, path) if self._is_state(item) else inner
+        if raw.is_a(item, tuple, frozenset):
+            base: Any = tuple if raw.is_a(item, tuple) else frozenset
+            inner = list(base.__iter__(item)) if base.__len__(item) <= _MAX_ITEMS else []
+        elif raw.is_a(item, dict, list, deque, set):
+            if raw.length(item) > _MAX_ITEMS:
+                self._content_of_state(item, path, by_length=True)
+                return
+            self._content_of_state(item, path)
+            inner = [value for _, value in raw.contents(item)]
+        else:
+            kind = kind_of(item) if is_stateful(item) else None
+            # Generators are advanced by replays, or not at all.
+            if kind is not None and not kind.draws and self._is_state(item):
+                self._live(("buffer", id(item)), lambda: kind.read(item), self._path(item))
+            return
+        if depth:
+            for value in inner:
+                self._content(value, path, depth - 1)
+
+    def _content_of_state(self, item: Any, path: str, by_length: bool = False) -> None:
+        if not self._is_state(item):
+            return
+        path = self._path(item)
+        if by_length:
+            self._place(("length", id(item)), lambda: Length(path, item))
+            return
+        place = self._place(("content", id(item)), lambda: Content(path, Container(path, item)))
+        for key, value in place.held:  # type: ignore[attr-defined]
+            self._held(value, place.name(key))  # type: ignore[attr-defined]
+
+    def _lookup(self, cls: type, name: str) -> Any:
+        """What stands in a class or its bases; each class that was asked is a place."""
+        known = self._types.get((cls, name))
+        if known is not None:
+            self._read_now += known[1]
+            if self._has_counted and not self._counting:
+                for key in known[1]:
+                    if key in self.places:
+                        self.places[key].counts = False
+            return known[0]
+        read_before = len(self._read_now)
+        self._place_of_bases(cls)
+        found: Any = MISSING
+        for base in raw.mro(cls):
+            space = raw.namespace(base)
+            if not raw.is_mutable(base):
+                found = space.get(name, MISSING)
+            elif package_of(base) in CLOSED and name not in space:
+                self._place_of_members(base)  # few add to the classes of torch: one question
+            else:
+                path = f"{raw.name_of(base)}.{name}"
+                found = self._read(base, name, path)
+            if found is not MISSING:
+                break
+        self._types[cls, name] = found, self._read_now[read_before:]
+        return found
+
+    def _place_of_bases(self, cls: type) -> None:
+        if raw.is_mutable(cls) and package_of(cls) not in CLOSED:
+            self._place(("bases", id(cls)), lambda: Bases(f"{raw.name_of(cls)}.__bases__", cls))
+
+    def _place_of_members(self, cls: type) -> None:
+        space = raw.dict_of(cls)
+        if cls is MODULE and _FIRST_COMPILATION not in space:
+            setattr(cls, _FIRST_COMPILATION, True)
+        self._place(("length", id(space)), lambda: Length(raw.name_of(cls), space))
+
+    def _special(self, item: Any) -> None:
+        """An operation with ``item`` calls what its class may get: ``__bool__``, ``__eq__``."""
+        cls = type(item)
+        if raw.is_mutable(cls) and package_of(cls) not in CLOSED and self._is_state(item):
+            self._place_of_bases(cls)
+            for base in raw.mro(cls):
+                if raw.is_mutable(base) and package_of(base) not in CLOSED:
+                    self._place_of_members(base)
+
+    def _attribute(self, item: Any, name: str, generic: bool = False) -> Any:
+        """The value of an attribute, found without running any code of the program."""
+        if type(item) is Super:
+            return self._attribute_of_super(item, name)
+        if type(item) is Counted:
+            item.use()
+            return UNKNOWN
+        if raw.is_a(item, types.ModuleType):
+            return self._attribute_of_space(item, name)
+        if raw.is_a(item, type):
+            return self._attribute_of_class(item, name)
+        cls = type(item)
+        is_state = self._is_state(item)
+        path = f"{self._path(item)}.{name}"
+        if cls is types.FunctionType or cls is types.MethodType:
+            return self._attribute_of_function(item, name, path)
+        overridden = self._lookup(cls, "__getattribute__")
+        if type(overridden) is types.FunctionType and not generic:
+            return UNKNOWN
+        if is_state and raw.is_mutable(cls):
+            self._place(("type", id(item)), lambda: TypeOf(f"{self._path(item)}.__class__", item))
+        if raw.is_a(item, threading.local):
+            if name not in (raw.attributes(item) or {}):
+                self._live(("local", id(item), name), lambda: _get_local(item, name), path)
+                return _bound(self._lookup(cls, name), item, cls)
+            return self._live(("local", id(item), name), lambda: _get_local(item, name), path)
+        found = self._lookup(cls, name)
+        kind = type(found)
+        if kind is types.MemberDescriptorType:
+            owner = weakly(item)
+
+            def get() -> Any:
+                try:
+                    return found.__get__(owner())
+                except (AttributeError, TypeError):  # not set; or its object is gone
+                    return MISSING
+
+            return self._live(("slot", id(item), name), get, path) if is_state else get()
+        if kind is types.GetSetDescriptorType:
+            return self._getset(item, found, name, path, is_state)
+        if kind is collections._tuplegetter and raw.is_a(item, tuple):  # type: ignore[attr-defined]
+            return tuple.__getitem__(item, found.__reduce__()[1][0])
+        if raw.is_mutable(kind):  # it may become a descriptor
+            self._special(found)
+        if found is not MISSING and _sets(kind):
+            return UNKNOWN  # a property: its code is seen when it runs
+        own = raw.attributes(item)
+        if own is not None:
+            if is_state and raw.is_a(item, MODULE) and name not in own and _holds(own, name):
+                # One question for all its children, which an attribute of that name would hide.
+                self._place(("length", id(own)), lambda: Length(self._path(item), own))
+            value = self._in_space(own, name, path, is_state)
+            if value is not MISSING:
+                return value
+        if found is not MISSING:
+            return _bound(found, item, cls)
+        if raw.is_a(item, MODULE) and own is not None:
+            held: list[Any] = [own.get(registry) for registry in REGISTRIES]
+            registries = [registry for registry in held if raw.is_a(registry, dict)]
+            for key, registry in zip(REGISTRIES, held, strict=True):
+                if raw.is_a(registry, dict) and dict.__contains__(registry, name):
+                    if is_state:
+                        self._read(own, key, f"{self._path(item)}.{key}")
+                    return self._in_space(registry, name, path, is_state)
+            for registry in registries if is_state else ():
+                self._read(registry, name, path)
+        if type(self._lookup(cls, "__getattr__")) in C_FUNCTIONS and raw.is_a(item, dict):
+            return self._item_of(item, name)  # class D(dict): __getattr__ = dict.__getitem__
+        return UNKNOWN
+
+    def _in_space(self, space: dict[str, Any], name: str, path: str, is_state: bool) -> Any:
+        if not is_state:
+            return dict.get(space, name, MISSING)
+        if ("length", id(space)) in self.places and _holds(space, name) and name not in space:
+            return MISSING
+        return self._read(space, name, path)
+
+    def _attribute_of_super(self, item: Super, name: str) -> Any:
+        cls = item.of if raw.is_a(item.of, type) else type(item.of)
+        bases = list(raw.mro(cls))
+        if item.after not in bases:
+            return UNKNOWN
+        for base in bases[bases.index(item.after) + 1 :]:
+            space = raw.namespace(base)
+            if raw.is_mutable(base) and not (package_of(base) in CLOSED and name not in space):
+                value = self._read(base, name, f"{raw.name_of(base)}.{name}")
+            else:
+                value = space.get(name, MISSING)
+            if value is not MISSING:
+                return _bound(value, item.of, cls)
+        return UNKNOWN
+
+    def _attribute_of_space(self, module: types.ModuleType, name: str) -> Any:
+        self._class_asked(module)
+        if name == "__dict__":
+            return self._know(module.__dict__, _name_of_module(module))
+        value = self._read(module.__dict__, name, f"{_name_of_module(module)}.{name}")
+        if value is MISSING:
+            value = self._lookup(type(module), name)
+            return UNKNOWN if value is MISSING else _bound(value, module, type(module))
+        return value
+
+    def _attribute_of_class(self, cls: Any, name: str) -> Any:
+        if name == "__dict__":
+            if raw.is_mutable(cls):
+                self._know(raw.dict_of(cls), raw.name_of(cls))
+            return raw.namespace(cls)
+        if name in ("__mro__", "__bases__"):
+            self._place_of_bases(cls)
+            return raw.namespace(type)[name].__get__(cls)
+        if name in ("__name__", "__qualname__", "__module__") and raw.is_mutable(cls):
+            get = functools.partial(raw.namespace(type)[name].__get__, cls)
+            return self._live((name, id(cls)), get, f"{raw.name_of(cls)}.{name}")
+        found = self._lookup(cls, name)
+        if found is not MISSING:
+            return _bound(found, None, cls)
+        found = self._lookup(type(cls), name)
+        return UNKNOWN if found is MISSING else _bound(found, cls, type(cls))
+
+    def _attribute_of_function(self, item: Any, name: str, path: str) -> Any:
+        if type(item) is types.MethodType:
+            if name in ("__func__", "__self__"):
+                return getattr(item, name)
+            item = item.__func__
+        if type(item) is not types.FunctionType:
+            return UNKNOWN
+        if name in ("__defaults__", "__kwdefaults__", "__code__", "__closure__", "__globals__"):
+            if self._is_state(item):
+                self._place(("parts", id(item)), lambda: Parts(path, item))
+            return getattr(item, name)
+        if name in ("__name__", "__qualname__", "__doc__", "__annotations__"):
+            get = functools.partial(getattr, item, name)
+            value = self._live((name, id(item)), get, path) if self._is_state(item) else get()
+            return value
+        if self._is_state(item):
+            return self._or_unknown(self._read(item.__dict__, name, path))
+        return item.__dict__.get(name, UNKNOWN)
+
+    def _getset(self, item: Any, found: Any, name: str, path: str, is_state: bool) -> Any:
+        if name == "__dict__":
+            own = raw.attributes(item)
+            return (
+                UNKNOWN if own is None else (self._know(own, self._path(item)) if is_state else own)
+            )
+        if name == "__class__":
+            return type(item)
+        if raw.is_a(item, torch.Tensor):
+            if name in ("grad", "is_leaf", "grad_fn", "_backward_hooks") and is_state:
+                return self._live((name, id(item)), lambda: found.__get__(item), path)
+            return UNKNOWN
+        return UNKNOWN
+
+    def _live(self, key: Any, get: Callable[[], Any], path: str) -> Any:
+        """What a function in C gives, asked again by the guard."""
+        place = self._place(key, lambda: Live(path, key, get))
+        value = place.read()  # type: ignore[attr-defined]
+        return self._held(value, path)
+
+    @staticmethod
+    def _or_unknown(value: Any) -> Any:
+        return UNKNOWN if value is MISSING else value
+
+    def _call_of_module(self, module: Any) -> None:
+        """What torch's own code reads when it calls a module."""
+        path = self._path(module)
+        self._attribute(module, "forward")
+        self._attribute(module, "_compiled_call_impl")
+        self._attribute(module, "_call_impl")
+        own = raw.attributes(module) or {}
+        for hooks in _HOOKS:
+            held = own.get(hooks)
+            if raw.is_a(held, dict):
+                self._read(own, hooks, f"{path}.{hooks}")
+                self._know(held, f"{path}.{hooks}")
+                if held:
+                    self._content(held, f"{path}.{hooks}", 0)
+                else:
+                    self._read_now.append(id(held))
+                    self.no_hooks[id(held)] = Container(f"{path}.{hooks}", held, None, "hooks")
+
+    def _stores_plainly(self, item: Any, kind: str) -> bool:
+        """Whether no code of the program runs when something is stored in ``item``."""
+        name = "__setattr__" if kind == "attribute" else "__setitem__"
+        if item is UNKNOWN:
+            return False
+        found = self._lookup(type(item), name)
+        return found is _SETATTR_OF_MODULE or type(found) is types.WrapperDescriptorType
+
+    def _item_of(self, item: Any, at: Any) -> Any:
+        kind = type(item)
+        if kind is tuple or self._is_tuple(item):
+            return tuple.__getitem__(item, at) if _is_index(at, len(item)) else UNKNOWN
+        if kind is types.MappingProxyType:
+            (inner,) = gc.get_referents(item)
+            if self._is_state(item):
+                self._know(inner, self._path(item))
+            return self._item_of(inner, at)
+        self._special(item)
+        if not raw.is_a(item, dict, list, deque):
+            self._content(item, self._path(item), 0)
+            return UNKNOWN
+        if at is UNKNOWN or not raw.is_scalar(at):
+            self._content(item, self._path(item), 1)
+            return UNKNOWN
+        if raw.is_a(item, dict):
+            if not self._is_state(item):
+                return self._or_unknown(dict.get(item, at, MISSING))
+            return self._or_unknown(
+                self._read(item, at, f"{self._path(item)}[{raw.written_as(at)}]")
+            )
+        if not _is_index(at, raw.length(item)):
+            return UNKNOWN
+        if raw.is_a(item, deque) or not self._is_state(item):
+            self._content(item, self._path(item), 0)
+            base: Any = deque if raw.is_a(item, deque) else list
+            return base.__getitem__(item, at)
+        if at < 0:
+            self._place(("length", id(item)), lambda: Length(self._path(item), item))
+            at += raw.length(item)
+        return self._or_unknown(self._read(item, at, f"{self._path(item)}[{at}]"))
+
+    def _is_tuple(self, item: Any) -> bool:
+        """Whether indexing it is that of a tuple."""
+        if not raw.is_a(item, tuple):
+            return False
+        return self._lookup(type(item), "__getitem__") is raw.namespace(tuple)["__getitem__"]
+
+    def _everything(self, *items: Any) -> None:
+        """C code may read what it likes of ``items``, and of what they hold."""
+        todo = [(item, MAX_NESTED) for item in items if item is not UNKNOWN]
+        seen: set[int] = set()
+        for item, depth in todo:  # which grows meanwhile
+            if raw.is_a(item, *C_FUNCTIONS):
+                item = item.__self__
+            if type(item) in LEAVES or raw.is_a(item, *_NOT_PLAIN):
+                continue
+            if id(item) in self._read_whole:
+                self._read_now.append(OWN)  # not what another call has read
+                continue
+            if id(item) in seen or len(seen) > _MAX_ITEMS:
+                continue
+            seen.add(id(item))
+            is_state = self._is_state(item)
+            if is_state:
+                self._read_whole.add(id(item))
+            inner: list[Any] = []
+            if raw.is_a(item, dict, list, deque, set):
+                self._content(item, self._path(item), 0)
+                if raw.length(item) <= _MAX_ITEMS:
+                    inner += [value for _, value in raw.contents(item)]
+            elif raw.is_a(item, tuple, frozenset):
+                inner += list(_members(item))
+            self._attributes(item)
+            if is_state:
+                own = raw.attributes(item)
+                inner += [value for _, value in raw.contents(own)] if own else []
+                inner += [value for _, value in Slots(item, raw.slots(item)).read()]
+            if depth:
+                todo += [(value, depth - 1) for value in inner]
+
+    def _run_by_name_of(self, found: Any) -> None:
+        """Defaults of a function that C code is about to call."""
+        if type(found) is staticmethod:
+            found = found.__func__
+        if type(found) is types.FunctionType:
+            self._place_of_parts(found)
+
+    def _attributes(self, item: Any) -> None:
+        """C code was given ``item``: all its attributes count as read, if it is a plain object."""
+        if raw.is_a(item, *_NOT_PLAIN) or not self._is_state(item):
+            return
+        own = raw.attributes(item)
+        if own:
+            self._know(own, self._path(item))
+            self._content(own, self._path(item), 0)
+        for name in raw.slots(item):
+            self._attribute(item, name.rpartition(".")[2])
+        for base in raw.mro(type(item)):
+            if raw.is_mutable(base) and package_of(base) not in CLOSED:
+                space, path = raw.dict_of(base), raw.name_of(base)
+                self._know(space, path)
+                self._content(space, path, 0)
+
+    def _run_by_name(self, function: types.FunctionType, given: Sequence[Any]) -> None:
+        """A function in Python is about to be called; the code of some is not looked at."""
+        if function.__globals__.get("__name__") == "inspect":
+            for item in given:
+                self._run_by_name_of(item)
+                if raw.is_a(item, type):
+                    self._attribute_of_class(item, "__dict__")
+                    self._content(raw.namespace(item), raw.name_of(item), 0)
+        if is_closed(str(function.__globals__.get("__name__", ""))):
+            for item in given:
+                if item is not UNKNOWN:
+                    self._content(item, self._path(item), MAX_NESTED)
+
+    def _variable(self, variable: contextvars.ContextVar[Any], method: str) -> Any:
+        """Read a context variable. If the run has set it, its value is no state."""
+        key = ("variable", id(variable))
+        sets = self._sets[variable]
+        self._sets[variable] += {"set": 1, "reset": -1}.get(method, 0)
+        if sets > 0:
+            self._read_now.append(OWN)
+            return variable.get(UNKNOWN) if method == "get" else UNKNOWN
+        value = self._live(key, functools.partial(_value_of, variable), self._path(variable))
+        return self._or_unknown(value) if method == "get" else UNKNOWN
+
+    def _method_of_container(self, owner: Any, name: str, positional: list[Any]) -> Any:
+        if not self._is_state(owner):
+            if (
+                name == "get"
+                and positional
+                and raw.is_scalar(positional[0])
+                and raw.is_a(owner, dict)
+            ):
+                return self._or_unknown(dict.get(owner, positional[0], MISSING))
+            return UNKNOWN
+        if name in _TAKING and raw.is_a(owner, dict):
+            self._taken_from.add(id(owner))
+        by_key = ("get", "__getitem__", "setdefault", "pop", "__contains__")
+        if raw.is_a(owner, dict) and name in by_key and positional and positional[0] is not UNKNOWN:
+            value = self._item_of(owner, positional[0])
+            if value is UNKNOWN and name == "get":
+                return positional[1] if len(positional) > 1 else UNKNOWN
+            return value if name != "__contains__" else UNKNOWN
+        self._content(owner, self._path(owner), 1)
+        return UNKNOWN
+
+    def _getter(self, function: Any, item: Any) -> None:
+        """What ``operator.attrgetter`` and ``itemgetter`` read: their names are in their repr."""
+        names = function.__reduce__()[1]
+        for name in names:
+            value = item
+            if raw.is_a(function, operator.attrgetter):
+                for part in name.split("."):
+                    value = self._attribute(value, part) if value is not UNKNOWN else value
+            else:
+                self._item_of(item, name)
+
+    def _class_checked(self, cls: Any) -> None:
+        """A metaclass may answer what is an instance of ``cls``."""
+        if not raw.is_a(cls, type) or type(cls) is type:
+            return
+        self._lookup(type(cls), "__instancecheck__")
+        if raw.is_mutable(type(cls)):
+            self._place_of_members(type(cls))
+        if raw.is_a(cls, abc.ABCMeta) and package_of(cls) not in (*CLOSED, *QUIET, "collections"):
+            self._live(("abc",), abc.get_cache_token, "abc.ABC.register()")
+
+    def _class_asked(self, item: Any, classes: Any = ()) -> None:
+        """Somebody asks for the class of ``item``, or whether it is one of ``classes``."""
+        may_change = raw.is_mutable(type(item)) or raw.is_a(item, types.ModuleType)
+        if item is not UNKNOWN and may_change and self._is_state(item):
+            self._place(("type", id(item)), lambda: TypeOf(f"{self._path(item)}.__class__", item))
+            self._place_of_bases(type(item))
+        for cls in classes if type(classes) is tuple else (classes,):
+            self._class_checked(cls)
+
+
+class Super:
+    """What ``super()`` gives: attributes of ``of`` that are found after the class ``after``."""
+
+    def __init__(self, after: Any, of: Any) -> None:
+        self.after, self.of = after, of
+
+
+def cell_value(cell: types.CellType) -> Any:
+    """What a variable holds; a mark of ours where it is not bound."""
+    try:
+        return cell.cell_contents
+    except ValueError:
+        return MISSING
+
+
+def _value_of(variable: contextvars.ContextVar[Any]) -> Any:
+    """Give the value of a context variable, or its own default."""
+    try:
+        return variable.get()
+    except LookupError:
+        return MISSING
+
+
+def _get_local(item: threading.local, name: str) -> Any:
+    own = raw.attributes(item)
+    return MISSING if own is None else own.get(name, MISSING)
+
+
+def _holds(own: dict[str, Any], name: str) -> bool:
+    """Whether a module with these attributes has a child, parameter or buffer of that name."""
+    registries: list[Any] = [own.get(registry) for registry in REGISTRIES]
+    return any(raw.is_a(held, dict) and dict.__contains__(held, name) for held in registries)
+
+
+def _members(item: Any) -> Iterator[Any]:
+    """Those of a tuple or a frozenset."""
+    base: Any = tuple if raw.is_a(item, tuple) else frozenset
+    return iter(base.__iter__(item))
+
+
+def _sets(kind: type) -> bool:
+    return any("__set__" in raw.namespace(base) for base in raw.mro(kind))
+
+
+def _bound(found: Any, item: Any, cls: type) -> Any:
+    """What an attribute lookup makes of ``found``, which stands in a class."""
+    kind = type(found)
+    if kind is types.FunctionType:
+        return found if item is None else types.MethodType(found, item)
+    if kind is staticmethod:
+        return found.__func__
+    if kind is classmethod:
+        inner = found.__func__
+        return types.MethodType(inner, cls) if type(inner) is types.FunctionType else UNKNOWN
+    if kind in (types.MethodDescriptorType, types.WrapperDescriptorType):
+        try:
+            # Without the class, CPython 3.10 and 3.11 crash for some (re.Pattern.sub).
+            return found if item is None else found.__get__(item, cls)
+        except TypeError:
+            return UNKNOWN
+    if kind is types.BuiltinFunctionType:
+        return found
+    if any("__get__" in raw.namespace(base) for base in raw.mro(kind)):
+        return UNKNOWN
+    return found
+
+
+def _is_index(at: Any, length: int) -> bool:
+    return type(at) is int and -length <= at < length
+
+
+def package_of(cls: type) -> str:
+    """The package in which a class was made."""
+    return raw.module_of(cls).partition(".")[0]
+
+
+def _name_of_module(module: types.ModuleType) -> str:
+    name = module.__dict__.get("__name__")
+    return name if type(name) is str else "a module"
