@@ -137,7 +137,7 @@ def test_children_are_right_while_threads_of_their_parent_capture_and_replay():
 
 
 @on_the_emulated_device
-@pytest.mark.parametrize("branches", [False, True])
+@pytest.mark.parametrize("branches", [pytest.param(False, marks=pytest.mark.long), True])
 def test_a_child_that_is_forked_in_the_middle_of_a_capture_does_not_believe_that_it_captures(
     branches,
 ):

@@ -125,6 +125,7 @@ def test_an_object_is_not_mistaken_for_one_that_is_gone(device):
     assert len(numbers) < 300  # numbers were used again
 
 
+@pytest.mark.long
 def test_objects_without_weak_references_are_kept_in_a_bounded_number(device):
     class Slots:
         __slots__ = ("scale",)

@@ -81,7 +81,7 @@ def test_a_short_run_of_the_stress_program_finds_nothing(tmp_path, names, all_re
 
 
 @torch.no_grad()
-@pytest.mark.parametrize("written", [False, True])
+@pytest.mark.parametrize("written", [False, pytest.param(True, marks=pytest.mark.long)])
 def test_replays_go_on_while_another_path_is_captured(device, written):
     """In the middle of its warm-up and of its comparison other threads replay the first path."""
 
