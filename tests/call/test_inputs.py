@@ -240,6 +240,16 @@ def test_other_devices_of_the_arguments_and_static_inputs(device, x):
     assert graph.stats().captures == 1
 
 
+def test_a_name_is_that_of_its_parameter_alone(device, x):
+    def added(x, *rest, scale=1.0, **more):
+        return x * scale + sum(rest) + more.get("shift", 0)
+
+    graph = gfxgraph.graphed(added, inputs=["scale", "shift"])
+    calls = [((x, 5), {"scale": n * 0.3, "shift": n * 0.7}) for n in range(4)]
+    stats = agree(graph, added, *calls, ((x, 1, 2, 3), {}), ((x, 1, 2, 3), {"scale": 2.0}))
+    assert stats.captures == 3 and stats.replays == 3 and not stats.fallbacks
+
+
 @pytest.mark.parametrize(
     ("inputs", "message"),
     [

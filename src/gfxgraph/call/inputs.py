@@ -61,8 +61,8 @@ class WithInputs(Dispatcher):
         if isinstance(fn, WithNumbers):  # it was done before
             return fn, args, kwargs
         if self._positions is None:
-            parameters = list(_signature(fn).parameters)
-            self._positions = [n for n, name in enumerate(parameters) if name in self._names]
+            parameters = enumerate(_signature(fn).parameters.items())
+            self._positions = [n for n, (k, p) in parameters if k in self._names and _by_place(p)]
         given, named = list(args), dict(kwargs)
         numbers: dict[int | str, Any] = {}
         device: torch.device | None = None
@@ -91,6 +91,11 @@ def _device_of(args: tuple[Any, ...], kwargs: dict[str, Any]) -> torch.device:
             if isinstance(value, torch.Tensor) and value.device.type == kind:
                 return value.device
     return torch.device(kind)
+
+
+def _by_place(parameter: inspect.Parameter) -> bool:
+    kinds = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    return parameter.kind in kinds
 
 
 def _signature(fn: Any) -> inspect.Signature:

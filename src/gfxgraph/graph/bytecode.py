@@ -168,7 +168,7 @@ class _Reader:
 
         If it is what was read there and a constant, and went nowhere else, that only counts.
         """
-        operand = self.stack[-nth] if nth <= len(self.stack) else None
+        operand = self.stack[-nth] if 0 < nth <= len(self.stack) else None
         if operand is None or operand[0] != "sum" or operand[1] in self.copied:
             return
         step = self.steps[operand[1]]
