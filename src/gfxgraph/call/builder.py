@@ -35,7 +35,6 @@ from .request import Wanted
 from .signature import Objects, Spec, constants, count_tensors
 from .static_inputs import bytes_of, shares_memory
 from .thrash import Traits, traits
-from .with_numbers import WithNumbers
 
 __all__ = ["Builder", "Keys"]
 
@@ -261,10 +260,6 @@ class Builder:
         with torch.no_grad():
             for place, value in wanted.found.items():
                 overwrite(static_inputs[place], value)
-        inner = fn.__wrapped__ if isinstance(fn, Lifting) else fn
-        numbers = inner.among(leaves) if isinstance(inner, WithNumbers) else ()
-        if code is not None and isinstance(fn, WithNumbers):
-            fn = fn.__wrapped__  # compiled code knows one kind of arguments
         body = Body(fn if code is None else code.of(fn), spec, static_inputs, torch_device)
         opaque = [constant.value for constant in constants(spec) if not constant.is_value]
         roots = {f"argument {n}": value for n, value in enumerate(opaque)}
@@ -275,7 +270,6 @@ class Builder:
             layout=layout,
             compiled=code is not None,
             first_outputs=None if first is None else first[0],
-            numbers=numbers,
         )
         body.there = met.met()
         if first is not None and lift is None and not body.there:

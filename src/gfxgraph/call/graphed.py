@@ -31,7 +31,6 @@ from .buckets.padding import Padding
 from .buckets.sizes import Buckets, Dims, Larger, OutDims, Rows
 from .compiled import Compile
 from .dispatch import Dispatcher, reset_with
-from .inputs import check_names
 from .options import CompileOptions, GraphedOptions, Options
 from .replay import NO_MATCH
 from .stats import GraphedStats
@@ -91,7 +90,6 @@ def graphed(
     fallback: Literal["eager", "raise"] = "eager",
     max_graphs: int = 32,
     branching: Literal["auto", "off"] = "auto",
-    inputs: Sequence[str] = (),
     buckets: Sequence[int] | Mapping[str, Sequence[int]] | None = None,
     dims: Dims | None = None,
     pad: Padding | Mapping[str, Padding] = "auto",
@@ -130,13 +128,6 @@ def graphed(
             its inputs becomes several graphs, and the value read decides which one is next.
             ``"off"``: it runs eagerly, and says which line is the reason. A host read that does
             not depend on the inputs is folded in either case.
-        inputs: names of parameters whose numbers (``int``, ``float``) are inputs of the graph, so
-            that each value needs no graph of its own. In runs of a graph ``fn`` has a tensor
-            without dimensions in place of the number (int64, float64), on the device of the
-            arguments; eager runs, with which the graph is compared, have the number. An operation
-            that would round the number otherwise, such as one with a tensor of half precision, is a
-            reason to run eagerly. Where ``fn`` decides by the number each decision is a path, as
-            with other data of the device. Default: none.
         buckets: pad each call to the smallest of these sizes that fits, and cut the result: graphs
             of a few sizes answer calls of any, as with :class:`~gfxgraph.ShapeBucketPool`.
             Default: each shape has a graph of its own.
@@ -172,13 +163,7 @@ def graphed(
     """
     of_sizes = None if buckets is None else Buckets(buckets, dims, pad, larger, out_dims, rows)
     how = Compile.of(compile)
-    if isinstance(inputs, str) or not all(isinstance(name, str) for name in inputs):
-        raise ArgumentError(
-            f"graphed(inputs={inputs!r}): expected a list of names, as in inputs=['scale']."
-        )
-    options = Options(
-        warmup, outputs, verify, fallback, max_graphs, branching, of_sizes, how, tuple(inputs)
-    )
+    options = Options(warmup, outputs, verify, fallback, max_graphs, branching, of_sizes, how)
     if of_sizes is None and (dims, pad, larger, out_dims, rows) != (
         None,
         "auto",
@@ -266,8 +251,6 @@ class Graphed(Generic[P, R]):
                 )
         if options.buckets is not None:
             options.buckets.of_arguments(fn)
-        if options.inputs:
-            check_names(fn, options.inputs)
         self._options = options
         self._dispatcher = new_dispatcher(name_of(fn), options)
         reset_with(self, self._dispatcher)

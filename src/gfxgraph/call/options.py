@@ -24,7 +24,6 @@ class PlainOptions(TypedDict, total=False):
     fallback: Literal["eager", "raise"]
     max_graphs: int
     branching: Literal["auto", "off"]
-    inputs: Sequence[str]
     buckets: Sequence[int] | Mapping[str, Sequence[int]] | None
     dims: Dims | None
     pad: Padding | Mapping[str, Padding]
@@ -58,7 +57,6 @@ class Options:
     branching: Literal["auto", "off"] = "auto"
     buckets: Buckets | None = None
     compile: Compile | None = None
-    inputs: tuple[str, ...] = ()
     given_to: str = field(default="graphed", compare=False)  # what messages call it
 
     def __post_init__(self) -> None:
@@ -75,7 +73,6 @@ class Options:
             ("verify", tolerance, "True, False or a tolerance from 0"),
             ("fallback", self.fallback in ("eager", "raise"), "'eager' or 'raise'"),
             ("max_graphs", number("max_graphs"), "a whole number from 1"),
-            ("inputs", all(map(str.isidentifier, self.inputs)), "names of parameters"),
             ("branching", self.branching in ("auto", "off"), "'auto' or 'off'"),
         ):
             if not fits:

@@ -299,11 +299,8 @@ def _of_constant(name: str, label: str, const: Const) -> _Trait:
     if not const.is_value:
         remedy = "Pass one object in all calls, or what is in it as tensors"
     elif isinstance(value, (bool, int, float, complex)):
-        remedy = "Pass a tensor instead of the number"
-        if name.isidentifier() and type(value) in (int, float):
-            remedy = (
-                f"Write graphed(..., inputs=[{name!r}]): the number is an input of the graph then"
-            )
+        example = f": {name}=torch.tensor(...)" if name.isidentifier() else ""
+        remedy = f"Pass a tensor instead of the number{example}"
         if label == name:
             remedy = "Keep the number in a tensor that is written in place (add_)"
     else:

@@ -86,7 +86,6 @@ class Target:
         first_outputs: what the first call gave for the same arguments. A function that writes
             nothing and draws nothing gives the same again, or it has seen that its arguments are
             static inputs now.
-        numbers: which inputs stand for numbers.
     """
 
     function: Callable[[], list[torch.Tensor]]
@@ -95,7 +94,6 @@ class Target:
     layout: Layout = "own"
     compiled: bool = False
     first_outputs: list[torch.Tensor] | None = None
-    numbers: tuple[int, ...] = ()
 
 
 @dataclass
@@ -277,7 +275,6 @@ class CaptureSession:
             varying=self.varying,
             forced=self.forced,
             generators=self.before.host,
-            numbers=[self.inputs[n] for n in self.target.numbers],
         )
 
     def _refuse_layout(self, recording: Recording) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from types import MappingProxyType
@@ -15,9 +15,7 @@ from torch._ops import HigherOrderOperator, OpOverload
 from torch.utils._python_dispatch import _disable_current_modes
 
 from ..device.operators import written_tensors
-from ..errors import CaptureError
 from ..interpose.source import Source, users_line, users_line_of
-from .as_numbers import AsNumbers
 from .effects import UndoLog, tensors_in
 from .explain import explain
 from .interceptor import Interceptor, Point
@@ -178,7 +176,6 @@ class Recorder(Interceptor):
         off_stream: the rule by which work on the current stream is left out of a capture.
         names: names of tensors from outside, by storage key.
         generators: learns which generators the run draws from.
-        numbers: inputs that stand for numbers.
         options: see :class:`Interceptor`.
 
     Attributes:
@@ -194,12 +191,9 @@ class Recorder(Interceptor):
         off_stream: Callable[[], str | None] = lambda: None,
         names: Mapping[int, str] = MappingProxyType({}),
         generators: Generators | None = None,
-        numbers: Sequence[torch.Tensor] = (),
         **options: Any,
     ) -> None:
         super().__init__(device_type, inputs, **options)
-        self._numbers = AsNumbers(self.name, numbers)
-        self._differs = ""
         self._generators = generators
         self.recording = Recording(outside=self.outside, originals=self.provenance.originals)
         self._log = log
@@ -220,16 +214,7 @@ class Recorder(Interceptor):
         rule = self._off_stream()
         if rule is not None:
             self.met(rule, str(func))
-        result = func(*args, **kwargs)
-        why = self._numbers.differ(func, list(tensors_in((args, kwargs))), list(tensors_in(result)))
-        if why:
-            self._differs = self._differs or (
-                f"argument: {users_line()}: {func} takes a number that inputs= makes a tensor, and "
-                f"{why}. Convert the other tensor before (float()), pass a float, or leave the "
-                "name out of inputs=."
-            )
-            raise CaptureError(self._differs)
-        return result
+        return func(*args, **kwargs)
 
     def event(
         self, point: Point, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
@@ -284,8 +269,6 @@ class Recorder(Interceptor):
                 yield
         finally:
             self._look_back()
-        if self._differs:  # the function has caught the error
-            raise CaptureError(self._differs)
         if self.recording.refused is not None:
             note, more = self.recording.refused
             raise explain(note.rule, note.what, note.where, more)

@@ -16,10 +16,9 @@ from ...graph.compare import Tolerance
 from ...graph.locks import CAPTURING, inside_gfxgraph, turn_to_capture
 from ...record.explain import some
 from .. import validation
-from ..dispatch import Dispatcher, Exact, Strategy
+from ..dispatch import Dispatcher, Exact
 from ..entries import Entries
 from ..entry import Entry, Refusal
-from ..inputs import WithInputs
 from ..key import Call, key_of, no_graph_now
 from ..layout import LayoutKey
 from ..options import Options
@@ -366,12 +365,10 @@ class Padded:
 
 def new_dispatcher(name: str, options: Options, method: Any = None) -> Dispatcher:
     """The dispatcher that ``options`` ask for."""
-    strategy: Strategy = Exact()
-    if options.buckets is not None:
-        strategy = Padded(options.buckets, options.verify)
-        options = replace(options, max_graphs=max(options.max_graphs, 2 * strategy.kinds))
-    if options.inputs:
-        return WithInputs(options.inputs, name, options, strategy, method)
+    if options.buckets is None:
+        return Dispatcher(name, options, Exact(), method)
+    strategy = Padded(options.buckets, options.verify)
+    options = replace(options, max_graphs=max(options.max_graphs, 2 * strategy.kinds))
     return Dispatcher(name, options, strategy, method)
 
 
