@@ -43,6 +43,7 @@ Step: TypeAlias = tuple[Any, ...]
 ``("match", on, cls, names, n)``  a pattern of a class, with ``n`` positional parts
 ``("import", name, outer)``    an imported module; ``outer``: the package around it is what comes
 ``("counting", *step)``        the same as ``step``, whose value is only advanced and put back
+``("store", *step)``           a store where ``step`` reads; ``advance``: it puts that back
 =============================  ==================================================================
 """
 
@@ -163,19 +164,21 @@ class _Reader:
         """A jump forward is possible, after which ``dropped`` operands are gone."""
         self.landing.setdefault(target, self.stack[: len(self.stack) - dropped])
 
-    def counts(self, nth: int, *target: Any) -> None:
+    def stores(self, nth: int, *target: Any) -> str:
         """The ``nth`` operand from the top is about to be stored where ``target`` reads.
 
         If it is what was read there and a constant, and went nowhere else, that only counts.
         """
         operand = self.stack[-nth] if 0 < nth <= len(self.stack) else None
         if operand is None or operand[0] != "sum" or operand[1] in self.copied:
-            return
+            return "store"
         step = self.steps[operand[1]]
         # Of other kinds are calls, whose parts are no operands.
         is_alike = step[0] == target[0] and len(step) == len(target)
         if is_alike and list(map(self._origin, step)) == list(map(self._origin, target)):
             self.steps[operand[1]] = ("counting", *step)
+            return "advance"
+        return "store"
 
     def _origin(self, part: Any) -> Any:
         """An operand, or the variable that gave it: nothing stores there meanwhile."""
@@ -208,9 +211,9 @@ class _Reader:
 
     def store_cell(self, step: dis.Instruction) -> None:
         is_store = step.opname == "STORE_DEREF"
-        self.counts(is_store, "cell", step.argval)
+        how = (self.stores(1, "cell", step.argval),) if is_store else ()
         self.pop(is_store)
-        self.steps[step.offset] = (*_STORE[is_store], "cell", step.argval)
+        self.steps[step.offset] = (*how, "cell", step.argval)
 
     def global_(self, step: dis.Instruction) -> None:
         if step.opname == "LOAD_FROM_DICT_OR_GLOBALS":
@@ -224,9 +227,9 @@ class _Reader:
 
     def store_global(self, step: dis.Instruction) -> None:
         is_store = step.opname == "STORE_GLOBAL"
-        self.counts(is_store, "global", step.argval)
+        how = (self.stores(1, "global", step.argval),) if is_store else ()
         self.pop(is_store)
-        self.steps[step.offset] = (*_STORE[is_store], "global", step.argval)
+        self.steps[step.offset] = (*how, "global", step.argval)
 
     def null(self, step: dis.Instruction) -> None:
         self.push(_NULL)
@@ -239,10 +242,9 @@ class _Reader:
 
     def store_attribute(self, step: dis.Instruction) -> None:
         is_store = step.opname == "STORE_ATTR"
-        if is_store:
-            self.counts(2, "attribute", self.peek(1), step.argval)
+        how = (self.stores(2, "attribute", self.peek(1), step.argval),) if is_store else ()
         base = self.pop(2 if is_store else 1)[-1]
-        self.steps[step.offset] = (*_STORE[is_store], "attribute", base, step.argval)
+        self.steps[step.offset] = (*how, "attribute", base, step.argval)
 
     def matched_class(self, step: dis.Instruction) -> None:
         subject, cls, names = self.pop(3)
@@ -269,10 +271,10 @@ class _Reader:
 
     def store_item(self, step: dis.Instruction) -> None:
         is_store = step.opname == "STORE_SUBSCR"
+        how: tuple[str, ...] = ("delete",)
         if is_store:
-            self.counts(3, "item", self.peek(2), self.peek(1))
+            how = (self.stores(3, "item", self.peek(2), self.peek(1)), "item")
         *_, base, key = self.pop(3 if is_store else 2)
-        how = ("store", "item") if is_store else ("delete",)
         self.steps[step.offset] = (*how, base, key)
 
     def slice(self, step: dis.Instruction) -> None:
@@ -443,8 +445,6 @@ def _handlers(code: types.CodeType) -> set[int]:
 
 _HOW = ("BINARY", "INPLACE")
 _SUMS = ("+", "-", "+=", "-=", *(f"{how}_{what}" for how in _HOW for what in ("ADD", "SUBTRACT")))
-# To delete something it has to be there: that is a question.
-_STORE = ((), ("store",))
 _BUILT = ("LIST_TO_TUPLE", "GET_ITER", "GET_YIELD_FROM_ITER")
 _Known: TypeAlias = Callable[[_Reader, dis.Instruction], None]
 

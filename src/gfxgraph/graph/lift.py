@@ -394,6 +394,9 @@ class Lift:
         read = []
         for slot, began in zip(self.slots.values(), self._began, strict=True):
             is_known = slot.is_read or slot.is_counter
+            if slot.is_counter and type(began) is int and slot.get() != began:
+                is_seen = any(slot.covers(place) for place in places.values())
+                read += [] if is_seen else [slot]  # code in C has written to it
             for key in [key for key, place in places.items() if slot.covers(place)]:
                 place = places.pop(key)
                 value = getattr(place, "value", began)

@@ -587,6 +587,7 @@ class Lookups:
         """A function in Python is about to be called; the code of some is not looked at."""
         if function.__globals__.get("__name__") == "inspect":
             for item in given:
+                self._attributes(item)
                 self._run_by_name_of(item)
                 if raw.is_a(item, type):
                     self._attribute_of_class(item, "__dict__")

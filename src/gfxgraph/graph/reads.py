@@ -385,7 +385,7 @@ class Reads(Lookups):
     def _store(self, frame: _Frame, kind: str, *operands: Any) -> Any:
         """What is stored somewhere was not read there: what asks for it later asks for that."""
         known = len(self.places)
-        self._uncounted(frame, kind, *operands)
+        _STEPS[kind](self, frame, *operands)
         item = self._value(frame, operands[0]) if kind in ("attribute", "item") else None
         if kind in ("attribute", "item") and not self._stores_plainly(item, kind):
             return UNKNOWN
@@ -402,16 +402,14 @@ class Reads(Lookups):
 
     def _count(self, frame: _Frame, *step: Any) -> Any:
         """A constant is added to what is read, and the sum is stored there."""
-        self._has_counted = True
-        return self._uncounted(frame, *step)
-
-    def _uncounted(self, frame: _Frame, kind: str, *operands: Any) -> Any:
-        """What such an instruction asks for does not depend on the number."""
-        self._counting = True
+        self._counting = self._has_counted = True
         try:
-            return _STEPS[kind](self, frame, *operands)
+            return _STEPS[step[0]](self, frame, *step[1:])
         finally:
             self._counting = False
+
+    def _advance(self, frame: _Frame, *step: Any) -> Any:
+        return self._count(frame, "store", *step)
 
     def _mark_stored(self, known: int, item: Any, key: Any, kind: str) -> None:
         for identity in itertools.islice(reversed(self.places), len(self.places) - known):
@@ -765,6 +763,7 @@ _STEPS: dict[str, Callable[..., Any]] = {
     "match": Reads._match,
     "store": Reads._store,
     "counting": Reads._count,
+    "advance": Reads._advance,
     "is": Reads._is,
     "delete": Reads._delete,
 }
