@@ -33,7 +33,6 @@ NOT_SEEN = {
         "cell_unbound_then_bound",
         "exception_class_bases",
         "subclasses_counted",
-        "text_of_class_by_getattr_static",
         "thread_name",
     ],
 }

@@ -80,27 +80,17 @@ class Listener(Protocol):
     failed: str
     hears_all: bool
 
-    @property
-    def skips(self) -> bool:
-        """Whether what runs now does not matter."""
-
     def enter(self, frame: types.FrameType) -> bool:
         """``frame`` begins or goes on to run; gives whether its instructions matter."""
 
     def sees(self, frame: types.FrameType | None) -> bool:
         """Whether the instructions of ``frame`` are looked at."""
 
-    def awaits(self, frame: types.FrameType) -> bool:
-        """Whether it matters when ``frame`` is done."""
-
     def instruction(self, frame: types.FrameType, offset: int) -> None:
         """The instruction at ``offset`` is about to run."""
 
     def leave(self, frame: types.FrameType, value: object) -> None:
         """``frame`` returns or yields ``value``."""
-
-    def unwind(self, frame: types.FrameType) -> None:
-        """An exception leaves ``frame``."""
 
 
 # What ends those that listen now.
@@ -153,7 +143,7 @@ if sys.version_info >= (3, 12):
         def instruction(code: types.CodeType, offset: int) -> Any:
             if offset not in watched[code] and not listener.hears_all:
                 return never  # it is not told again of this instruction
-            if threading.get_ident() == ident and not listener.skips:
+            if threading.get_ident() == ident:
                 listener.instruction(sys._getframe(1), offset)
             return None
 
@@ -167,18 +157,12 @@ if sys.version_info >= (3, 12):
             listener.leave(frame, value)
             return None
 
-        @opaque
-        def unwind(code: types.CodeType, offset: int, error: BaseException) -> None:
-            if threading.get_ident() == ident:
-                listener.unwind(sys._getframe(1))
-
         callbacks = {
             events.PY_START: start,
             events.PY_RESUME: start,
             events.INSTRUCTION: instruction,
             events.PY_RETURN: leave,
             events.PY_YIELD: leave,
-            events.PY_UNWIND: unwind,
         }
 
         def end() -> None:
@@ -230,8 +214,7 @@ else:
                 return None
             frame.f_trace_lines = False
             if _is_closed(frame) or not self._listener.enter(frame):
-                matters = self._listener.awaits(frame) or self._listener.sees(frame.f_back)
-                return self.inside if matters else None
+                return self.inside if self._listener.sees(frame.f_back) else None
             frame.f_trace_opcodes = True
             return self.inside
 

@@ -28,7 +28,6 @@ from .guard import REGISTRIES
 from .lift import Counted, Unread
 from .listening import QUIET, is_closed
 from .places import Attributes, Bases, Content, Item, Length, Live, Parts, Place, TypeOf, weakly
-from .repeats import OWN
 from .saved_state import is_stateful, kind_of
 from .torch_settings import OTHERS, READERS
 
@@ -85,7 +84,6 @@ class Lookups:
 
     Args:
         fresh: what belongs to the run although it was made before: its static inputs.
-        read_now: gets the keys of places that are read, for calls that may be repeated.
 
     Attributes:
         places: by what they are a place of.
@@ -93,16 +91,14 @@ class Lookups:
         asks_settings: whether settings of torch may have been asked for.
     """
 
-    def __init__(self, fresh: Sequence[object], read_now: list[Any]) -> None:
+    def __init__(self, fresh: Sequence[object]) -> None:
         self.places: dict[Any, Place] = {}
         self.no_hooks: dict[int, Container] = {}
         self.asks_settings = False
         self._fresh = set(map(id, fresh))
         self._known: dict[int, tuple[Any, str]] = {}
         self._functions: dict[types.CodeType, list[types.FunctionType]] = {}
-        # What was found, and the places that were asked.
-        self._types: dict[tuple[type, str], tuple[Any, list[Any]]] = {}
-        self._read_now = read_now
+        self._types: dict[tuple[type, str], Any] = {}
         self._since: Since | None = None
         # Whether the instruction only counts; and whether one has.
         self._counting = self._has_counted = False
@@ -180,10 +176,7 @@ class Lookups:
 
     def _held(self, value: Any, path: str) -> Any:
         """Know the value of a place as state, unless the run itself has made it."""
-        if value is MISSING:
-            return value
-        if self._is_made(value):
-            self._read_now.append(OWN)
+        if value is MISSING or self._is_made(value):
             return value
         return self._know(value, path)
 
@@ -192,7 +185,6 @@ class Lookups:
         return found[1] if found is not None else raw.name_of(type(item))
 
     def _place(self, key: Any, make: Callable[[], Place]) -> Place:
-        self._read_now.append(key)
         place = self.places.get(key)
         if place is None:
             place = self.places[key] = make()
@@ -256,15 +248,10 @@ class Lookups:
 
     def _lookup(self, cls: type, name: str) -> Any:
         """What stands in a class or its bases; each class that was asked is a place."""
-        known = self._types.get((cls, name))
-        if known is not None:
-            self._read_now += known[1]
-            if self._has_counted and not self._counting:
-                for key in known[1]:
-                    if key in self.places:
-                        self.places[key].counts = False
-            return known[0]
-        read_before = len(self._read_now)
+        known = self._types.get((cls, name), UNKNOWN)
+        # A number that is more than counted is a place that is asked for again.
+        if known is not UNKNOWN and (self._counting or not self._has_counted):
+            return known
         self._place_of_bases(cls)
         found: Any = MISSING
         for base in raw.mro(cls):
@@ -278,7 +265,7 @@ class Lookups:
                 found = self._read(base, name, path)
             if found is not MISSING:
                 break
-        self._types[cls, name] = found, self._read_now[read_before:]
+        self._types[cls, name] = found
         return found
 
     def _place_of_bases(self, cls: type) -> None:
@@ -316,6 +303,8 @@ class Lookups:
         path = f"{self._path(item)}.{name}"
         if cls is types.FunctionType or cls is types.MethodType:
             return self._attribute_of_function(item, name, path)
+        if cls is types.CellType and name == "cell_contents":
+            return self._or_unknown(self._read(item, 0, path))
         overridden = self._lookup(cls, "__getattribute__")
         if type(overridden) is types.FunctionType and not generic:
             return UNKNOWN
@@ -477,7 +466,6 @@ class Lookups:
                 if held:
                     self._content(held, f"{path}.{hooks}", 0)
                 else:
-                    self._read_now.append(id(held))
                     self.no_hooks[id(held)] = Container(f"{path}.{hooks}", held, None, "hooks")
 
     def _stores_plainly(self, item: Any, kind: str) -> bool:
@@ -537,7 +525,6 @@ class Lookups:
             if type(item) in LEAVES or raw.is_a(item, *_NOT_PLAIN):
                 continue
             if id(item) in self._read_whole:
-                self._read_now.append(OWN)  # not what another call has read
                 continue
             if id(item) in seen or len(seen) > _MAX_ITEMS:
                 continue
@@ -603,7 +590,6 @@ class Lookups:
         sets = self._sets[variable]
         self._sets[variable] += {"set": 1, "reset": -1}.get(method, 0)
         if sets > 0:
-            self._read_now.append(OWN)
             return variable.get(UNKNOWN) if method == "get" else UNKNOWN
         value = self._live(key, functools.partial(_value_of, variable), self._path(variable))
         return self._or_unknown(value) if method == "get" else UNKNOWN

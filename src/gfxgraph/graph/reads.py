@@ -48,7 +48,6 @@ from .lookups import (
     package_of,
 )
 from .places import Content, Item, Length, Live, Parts, TypeOf
-from .repeats import Repeats
 
 __all__ = ["Reads"]
 
@@ -88,23 +87,16 @@ class Reads(Lookups):
     Args:
         roots: name -> object: the function, and objects among its arguments.
         fresh: what belongs to the run although it was made before: its static inputs.
-        repeats: calls of modules that read what earlier ones have read.
 
     Attributes:
         failed: why not all was seen; ``""``: it was.
         hears_all: whether instructions that read nothing matter as well now.
     """
 
-    def __init__(
-        self,
-        roots: dict[str, object],
-        fresh: Sequence[object] = (),
-        repeats: Repeats | None = None,
-    ) -> None:
-        super().__init__(fresh, [] if repeats is None else repeats.read)
+    def __init__(self, roots: dict[str, object], fresh: Sequence[object] = ()) -> None:
+        super().__init__(fresh)
         self.failed = ""
         self.hears_all = False
-        self._repeats = repeats
         self._frames: dict[int, _Frame] = {}
         self._now: _Frame | None = None
         self._collecting: _Frame | None = None
@@ -123,8 +115,6 @@ class Reads(Lookups):
             # Callbacks of a collection are not what the function does.
             with no_garbage_collection():
                 self._since = Since()
-                if self._repeats is not None:
-                    self._repeats.start()
                 with listening(self):
                     yield
         finally:
@@ -137,11 +127,8 @@ class Reads(Lookups):
                 self._functions,
                 self._types,
                 self._sets,
-                self._read_now,
             ):
                 part.clear()
-            if self._repeats is not None:
-                self._repeats.clear()
             self._now = None
 
     def require_seen(self) -> None:
@@ -218,8 +205,6 @@ class Reads(Lookups):
 
     def enter(self, frame: types.FrameType) -> bool:
         """``frame`` begins to run; gives whether its instructions matter."""
-        if self.skips:
-            return False
         code = frame.f_code
         if not code.co_flags & inspect.CO_OPTIMIZED and id(frame.f_back) not in self._frames:
             return False  # the body of a module; that of a class and what eval() runs matter
@@ -230,8 +215,6 @@ class Reads(Lookups):
                 module = frame.f_locals["self"]
                 if self._is_state(module):
                     self._call_of_module(module)
-                    if self._repeats is not None:
-                        self._repeats.begin(frame, self.places, self.no_hooks, self._is_state)
                 return False
             if code in _GETATTR_OF_MODULE:
                 variables = frame.f_locals
@@ -243,19 +226,10 @@ class Reads(Lookups):
             self._fail(error)
         return True
 
-    @property
-    def skips(self) -> bool:
-        """Whether a call runs that nobody has to look at."""
-        return self._repeats is not None and self._repeats.skipped is not None
-
     def sees(self, frame: types.FrameType | None) -> bool:
         """Whether the instructions of ``frame`` are looked at."""
         known = self._frames.get(id(frame))
         return known is not None and known.frame is frame
-
-    def awaits(self, frame: types.FrameType) -> bool:
-        """Whether it matters when ``frame`` is done."""
-        return self._repeats is not None and self._repeats.runs(frame)
 
     def instruction(self, frame: types.FrameType, offset: int) -> None:
         """The instruction at ``offset`` is about to run."""
@@ -279,10 +253,6 @@ class Reads(Lookups):
 
     def leave(self, frame: types.FrameType, value: object) -> None:
         """``frame`` returns or yields ``value``."""
-        if self._repeats is not None:
-            self._repeats.end(frame)
-            if self._repeats.skipped is not None:
-                return
         was_seen = self.sees(frame)
         if was_seen and self._frames.pop(id(frame)) is self._collecting:
             self._collect(None)
@@ -304,11 +274,6 @@ class Reads(Lookups):
             and step[0] in ("call", "spread", "attribute", "item")
         ):
             known.made[offset] = value
-
-    def unwind(self, frame: types.FrameType) -> None:
-        """An exception leaves ``frame``."""
-        if self._repeats is not None:
-            self._repeats.end(frame, failed=True)
 
     def _collect(self, frame: _Frame | None) -> None:
         """Finalizers run until the next instruction of ``frame``; ``None``: they are done."""
@@ -591,7 +556,8 @@ class Reads(Lookups):
         is_of_python = type(self._lookup(kind, "__call__")) is types.FunctionType
         for item in () if is_of_python else (owner, *given, *positional):
             if item is not UNKNOWN:
-                self._attributes(item) if kind in C_FUNCTIONS else None
+                if kind in C_FUNCTIONS or kind is operator.methodcaller:
+                    self._attributes(item)
                 self._content(item, self._path(item), MAX_NESTED)
         if any(raw.is_a(item, *_READERS) for item in given):  # as map(attrgetter("scale"), items)
             self._everything(*given)

@@ -32,7 +32,6 @@ from .locks import LOCK, no_garbage_collection, release_waiting
 from .native import NativeGraph
 from .pool import GraphPool
 from .reads import Reads
-from .repeats import Repeats
 from .rollback import Snapshot
 from .segments import Graft, Segment, run
 from .tracer import Failure, Tracer
@@ -217,8 +216,7 @@ class CaptureSession:
         recorder, host = self._recorder(), self.before.host
         recording = recorder.recording
         if with_reads:
-            repeats = Repeats(recorder.on_device, lambda: len(recording.events))
-            self.reads = Reads(self.target.roots, (*self.inputs, *self.given), repeats)
+            self.reads = Reads(self.target.roots, (*self.inputs, *self.given))
         host.begin()
         with (
             no_side_effects(lambda: recorder.quiet > 0),
