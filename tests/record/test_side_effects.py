@@ -36,6 +36,7 @@ import torch
 
 import gfxgraph
 from gfxgraph.errors import CaptureError
+from tests.helpers.processes import printed
 
 
 @dataclass
@@ -653,3 +654,36 @@ def test_a_collection_while_we_begin_to_listen_is_not_the_functions_doing(device
         gc.set_threshold(*before)
         gc.callbacks.remove(reads_the_clock)
     assert fast.stats().replays == 2 and not fast.stats().fallbacks
+
+
+@pytest.mark.parametrize("made_by", ["python -c", "exec"])
+def test_effects_of_code_without_a_file_are_seen(made_by):
+    code = """
+import dataclasses, threading, torch, gfxgraph
+
+@dataclasses.dataclass
+class Scale:
+    by: float = 2.0
+
+def printed(x):
+    print("called")
+    return x * Scale().by
+
+def on_a_thread(x):
+    thread = threading.Thread(target=lambda: None)
+    thread.start()
+    thread.join()
+    return x * 2
+
+def quiet(x):
+    return x * Scale().by
+
+x = torch.ones(2, device=gfxgraph.device_type())
+for fn in (printed, on_a_thread, quiet):
+    graph = gfxgraph.graphed(fn)
+    for _ in range(4):
+        graph(x)
+    print(fn.__name__, graph.stats().replays, len(graph.stats().fallbacks))
+"""
+    said = printed(code if made_by == "python -c" else f"exec({code!r}, {{'__name__': 'made'}})")
+    assert said.splitlines() == [*["called"] * 4, "printed 0 1", "on_a_thread 0 1", "quiet 3 0"]

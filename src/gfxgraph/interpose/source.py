@@ -35,6 +35,7 @@ __all__ = [
 CLOSED = frozenset(sys.stdlib_module_names) | {"torch", "numpy", "triton", "tqdm"}
 """Packages whose code is not looked into: what it reads is not a program's own state."""
 
+_WITHOUT_FILE = "<string>"
 _NOT_THE_USERS = tuple(
     f"{path}{end}"
     for path, end in (
@@ -44,7 +45,7 @@ _NOT_THE_USERS = tuple(
         ("<gfxgraph>", ""),
         ("<eval_with_key>", ""),  # what torch.fx generates
         ("<frozen", ""),
-        ("<string>", ""),
+        (_WITHOUT_FILE, ""),
     )
 )
 _OURS = (f"{Path(__file__).parents[1]}/", "<gfxgraph>")
@@ -189,6 +190,9 @@ class LineFinder:
 
 def is_the_users(code: CodeType) -> bool:
     """Whether this is the user's code; see :func:`is_users_file`."""
+    if code.co_filename == _WITHOUT_FILE:  # of `python -c` and exec(), or made by dataclasses
+        name = getattr(code, "co_qualname", code.co_name)
+        return not name.startswith("__create_fn__" if sys.version_info >= (3, 11) else "__")
     return is_users_file(code.co_filename)
 
 
