@@ -339,3 +339,18 @@ def test_the_number_of_kinds_that_are_remembered_is_bounded(device, x):
     graph = gfxgraph.graphed(lambda x, s: x * s)
     called(graph, [(x, n) for n in range(_MAX_KINDS + 200)])
     assert len(graph._dispatcher.entries.thrash._seen) == _MAX_KINDS
+
+
+def test_state_that_differs_in_every_call_is_called_by_its_name(device, x):
+    held = {"pair": (0, 1)}
+
+    def fn(x):
+        held["pair"] = (held["pair"][0] + 1, 1)
+        return x * held["pair"][0]
+
+    graph = gfxgraph.graphed(fn)
+    for n in range(8):
+        assert torch.equal(graph(x), x * (n + 1))
+    (reason,) = graph.stats().thrashing
+    assert "pair" in reason and "differs in every call" in reason
+    assert "argument" not in reason and "Keep the number in a tensor" in reason

@@ -466,7 +466,7 @@ def builder(
     Args:
         spec: what to build.
         leaves: a tensor stands for itself; a function is called to make the tensor, and
-            :class:`~gfxgraph.call.static_inputs.Part` is a part of what another one has made.
+            :class:`~gfxgraph.call.static_inputs.Part` is a view of memory that others share.
         given: where the tensors of the call are found while the function runs.
     """
     if spec == TENSOR and not isinstance(leaves[0], torch.Tensor):

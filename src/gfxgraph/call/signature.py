@@ -211,8 +211,8 @@ class Objects:
         """The spec of what is known already."""
         if id(item) in self._refused:
             raise ArgumentError(
-                f"a {type(item).__qualname__} that was there before the call: a replay would give "
-                "another one."
+                f"a {type(item).__qualname__} that existed before the call: a replay would "
+                "return a copy of it."
             )
         if id(item) in self._inputs:
             return ("const", Const(self._inputs[id(item)]))

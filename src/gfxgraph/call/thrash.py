@@ -22,7 +22,7 @@ from typing import Any, Protocol
 import torch
 
 from ..graph.lift import Lifting
-from .arguments import named_arguments
+from .arguments import named, named_arguments
 from .signature import Const, Spec, constants
 
 __all__ = ["WORTH_IT", "Thrash", "Traits", "traits"]
@@ -264,9 +264,10 @@ def traits(fn: Callable[..., Any], leaves: Sequence[torch.Tensor], spec: Spec) -
     """In what a call of ``fn`` may differ from others."""
     found: Traits = {}
     tensors = iter(leaves)
-    state = {slot.path for slot in fn.lift.read} if isinstance(fn, Lifting) else ()
-    for name, const in named_arguments(fn, spec):
-        label = name if name in state else f"argument {name}"
+    # The state that a call reads comes first.
+    of_state = len(list(named(spec[3][0][3][0], ""))) if isinstance(fn, Lifting) else 0
+    for n, (name, const) in enumerate(named_arguments(fn, spec)):
+        label = name if n < of_state else f"argument {name}"
         if const is None:
             found.update(_of_tensor(name, label, next(tensors)))
         else:
@@ -279,10 +280,10 @@ def traits(fn: Callable[..., Any], leaves: Sequence[torch.Tensor], spec: Spec) -
 
 def _of_tensor(name: str, label: str, leaf: torch.Tensor) -> Traits:
     found: Traits = {
-        _Trait(f"the number of dimensions of {label}", "Reshape it before", name): (leaf.dim()),
+        _Trait(f"the number of dimensions of {label}", "Reshape it before", name): leaf.dim(),
         _Trait(f"the dtype of {label}", "Convert it before", name): str(leaf.dtype),
         _Trait(f"the device of {label}", "Move it before", name): str(leaf.device),
-        _Trait(f"whether {label} requires grad", "detach() it before", name): (leaf.requires_grad),
+        _Trait(f"whether {label} requires grad", "detach() it before", name): leaf.requires_grad,
     }
     for dim, size in enumerate(leaf.shape):
         found[_Trait(f"dimension {dim} of {label}", "", name.partition("[")[0], dim)] = size
@@ -301,7 +302,7 @@ def _of_constant(name: str, label: str, const: Const) -> _Trait:
     elif isinstance(value, (bool, int, float, complex)):
         example = f": {name}=torch.tensor(...)" if name.isidentifier() else ""
         remedy = f"Pass a tensor instead of the number{example}"
-        if label == name:
+        if label == name:  # state
             remedy = "Keep the number in a tensor that is written in place (add_)"
     else:
         remedy = "Take few values of it, or keep it out of the function"

@@ -40,7 +40,7 @@ _ALL: frozenset[Any] = frozenset({Ellipsis})
 
 
 class Left(enum.Enum):
-    """What stands for a value where a place holds none.
+    """Stands for the value of a place that has none to store.
 
     Attributes:
         ABSENT: the place is empty.
@@ -79,7 +79,7 @@ class Slot:
 
     @property
     def identity(self) -> Any:
-        """What tells it from other slots."""
+        """Identifies the slot: equal for two slots of one place."""
         if self.is_whole:
             return ("whole", self.owner)
         kind = "slot" if type(self.container) is Slots else "item"
@@ -92,7 +92,7 @@ class Slot:
         return 2 * self.is_read - self.is_counter
 
     def get(self) -> Any:
-        """What it holds now."""
+        """Its current value."""
         item: Any = self.container
         if self.is_whole:
             held = raw.contents(item)
