@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
-from types import MappingProxyType
-from typing import Any, Literal, NamedTuple, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 import torch
 from torch._ops import OpOverload
@@ -38,7 +38,8 @@ Refusal: TypeAlias = Literal["host-read", "data-dependent-shape", "hidden-sync",
 """Why an operator cannot be captured: a rule of the catalogue."""
 
 
-class Call(NamedTuple):
+@dataclass(slots=True)
+class Call:
     """A call of an operator, as it reaches a dispatch mode below autograd.
 
     Attributes:
@@ -50,7 +51,7 @@ class Call(NamedTuple):
 
     func: OpOverload
     args: tuple[Any, ...] = ()
-    kwargs: Mapping[str, Any] = MappingProxyType({})
+    kwargs: Mapping[str, Any] = field(default_factory=dict)
     on_host: Callable[[torch.Tensor], bool] = lambda tensor: tensor.device.type == "cpu"
 
     @property

@@ -5,10 +5,10 @@ from __future__ import annotations
 import gc
 import itertools
 
+from ..interpose.codes import address
+
 __all__ = ["Since"]
 
-# In place of id(), which tells the audit hooks of the process, and those run code.
-_address = object.__hash__
 # Python 3.12 itself freezes some hundred tuples, which are of no use to the collector.
 _FROZEN_BY_PYTHON = 1000
 
@@ -26,7 +26,7 @@ class Since:
 
     def made(self, item: object) -> bool:
         """Whether ``item`` was made since; of what the collector does not track, nobody knows."""
-        at = _address(item)
+        at = address(item)
         if at not in self._made:  # whatever else comes to be there is new as well
             self.look()
         return at in self._made
@@ -43,7 +43,7 @@ def _young_addresses() -> set[int]:
     One call to C, in which no other thread runs: a tuple that one of them is about to make must not
     be referred to from elsewhere when it goes on.
     """
-    return set(map(_address, itertools.chain.from_iterable(map(gc.get_objects, (0,)))))
+    return set(map(address, itertools.chain.from_iterable(map(gc.get_objects, (0,)))))
 
 
 def _age() -> None:

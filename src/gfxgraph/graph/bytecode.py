@@ -12,12 +12,12 @@ stack.
 from __future__ import annotations
 
 import dis
-import functools
 import sys
 import types
 from collections.abc import Callable
 from typing import Any, NamedTuple, TypeAlias
 
+from ..interpose.codes import per_code
 from .frames import ENDS, depths
 
 __all__ = ["Code", "Operand", "Step", "read"]
@@ -63,7 +63,7 @@ class Code(NamedTuple):
     starts: dict[int, int]
 
 
-@functools.lru_cache(maxsize=16384)
+@per_code
 def read(code: types.CodeType) -> Code:
     """What the instructions of ``code`` read."""
     return _Reader(code).run()

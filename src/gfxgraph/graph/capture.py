@@ -16,6 +16,7 @@ from dataclasses import dataclass
 import torch
 
 from ..errors import CaptureError, VerificationError, one_line
+from ..interpose.codes import address
 from ..interpose.dynamo import compiled_code, without_graphs_of_inductor
 from ..interpose.source import Source
 from ..record.collectives import refused
@@ -373,7 +374,9 @@ def _captured(
     # What is only returned is used as well: replays give the very memory of then.
     given_back = {storage_key(t): t.detach() for t in recording.unseen}
     outside = {k: t for k, t in (given_back | recording.outside).items() if k not in static}
-    held = list({(id(t), name): (t, name, value) for t, name, value in recording.held}.values())
+    held = list(
+        {(address(t), name): (t, name, value) for t, name, value in recording.held}.values()
+    )
     if extends is not None:
         outside = extends.outside | outside
         folded_from |= extends.guard.watched_versions()

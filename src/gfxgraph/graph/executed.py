@@ -26,6 +26,7 @@ from typing import Any
 import torch
 
 from ..forking import in_child, new_lock
+from ..interpose.codes import address
 from ..interpose.dynamo import frames_compiled, opaque
 from ..interpose.source import CLOSED
 from ..record.journal import inside_no_graph
@@ -94,7 +95,7 @@ class Executed:
             for frame in self._frames:
                 for part in gc.get_referents(frame):
                     if type(part) is types.FunctionType and part.__code__ is frame.f_code:
-                        self._functions[id(part)] = part.__qualname__, part
+                        self._functions[address(part)] = part.__qualname__, part
             self._frames.clear()
 
     def learn(self, other: Executed) -> None:
@@ -133,19 +134,19 @@ class Executed:
         for name in code.co_freevars:
             value = variables.get(name)
             if not raw.is_scalar(value) and not raw.is_a(value, torch.Tensor):
-                self._held[id(value)] = name, value
+                self._held[address(value)] = name, value
         if code.co_freevars and _binds_outside(code):
             self._frames.append(frame)
         first = variables.get(code.co_varnames[0]) if code.co_argcount else None
         if first is None or raw.is_a(first, torch.Tensor):
             return
-        known = self._owners.get(id(first))
+        known = self._owners.get(address(first))
         if known is None or known() is not first:
             try:
-                self._owners[id(first)] = weakref.ref(first)
+                self._owners[address(first)] = weakref.ref(first)
             except TypeError:  # a number, a list; or an object with slots alone
                 if raw.slots(first):
-                    self._held[id(first)] = raw.name_of(type(first)), first
+                    self._held[address(first)] = raw.name_of(type(first)), first
 
 
 def _is_no_doing(frame: types.FrameType) -> bool:

@@ -17,7 +17,9 @@ import sys
 import types
 from typing import Any, NamedTuple
 
-__all__ = ["ENDS", "NOTHING", "Stack", "depths"]
+from ..interpose.codes import per_code
+
+__all__ = ["ENDS", "NOTHING", "Stack", "depths", "places_of", "variables_of"]
 
 NOTHING: Any = type("_Nothing", (), {})()
 """There is no value, or it is not known where."""
@@ -44,49 +46,70 @@ class Stack:
         self._layout = _layout()
         self._word = ctypes.c_void_p()
         self._object = ctypes.py_object.from_buffer(self._word)
-        self._arrays: dict[int, Any] = {}
+        self._arrays: dict[int, Any] = {}  # by where they begin
 
     @property
     def is_known(self) -> bool:
         """Whether this Python keeps its stack in a place that was found."""
         return self._layout is not None
 
-    def at(self, frame: types.FrameType, slot: int) -> Any:
-        """The value in a slot of ``frame``, counted from the bottom; :data:`NOTHING`."""
+    def words(self, frame: types.FrameType) -> Any:
+        """The variables of a frame and the stack behind them, as long as it runs; ``None``: they
+        were not found."""
         layout = self._layout
         if layout is None:
-            return NOTHING
+            return None
         start = id(frame)
         if layout.inner is not None and layout.back is not None:
-            start = self._read(start + layout.inner)
-            if not start or self._read(start + layout.back) != id(frame):
-                return NOTHING
-        word = self._read(start + layout.variables + _WORD * (_variables_of(frame.f_code) + slot))
+            start = self._array(start + layout.inner)[0] or 0
+            if not start or self._array(start + layout.back)[0] != id(frame):
+                return None
+        return self._array(start + layout.variables)
+
+    def at(self, frame: types.FrameType, slot: int) -> Any:
+        """The value in a slot of the stack of ``frame``, counted from the bottom."""
+        words = self.words(frame)
+        return NOTHING if words is None else self.value(words, variables_of(frame.f_code) + slot)
+
+    def value(self, words: Any, at: int) -> Any:
+        """The value that lies there; :data:`NOTHING`."""
+        word = words[at]
         if not word or word & _TAGS:
+            if not word:
+                return NOTHING
             if word & _TAGS == _TAGS or not word & ~_TAGS:
                 return NOTHING
             word &= ~_TAGS
         self._word.value = word
         return self._object.value
 
-    def _read(self, address: int) -> int:
-        array = self._arrays.get(address)
+    def _array(self, start: int) -> Any:
+        array = self._arrays.get(start)
         if array is None:
             if len(self._arrays) > _MAX_ARRAYS:
                 self._arrays.clear()
-            array = self._arrays[address] = (ctypes.c_void_p * 1).from_address(address)
-        return array[0] or 0
+            array = self._arrays[start] = _Words.from_address(start)
+        return array
 
 
 _MAX_ARRAYS = 4096
+_Words = ctypes.c_void_p * (1 << 20)  # longer than any frame: nothing is read but what is asked for
 
 
-@functools.lru_cache(maxsize=16384)
-def _variables_of(code: types.CodeType) -> int:
+@per_code
+def variables_of(code: types.CodeType) -> int:
     """How many slots the variables take."""
     if sys.version_info < (3, 11):
         return code.co_nlocals + len(code.co_cellvars) + len(code.co_freevars)
     return len({*code.co_varnames, *code.co_cellvars}) + len(code.co_freevars)
+
+
+@per_code
+def places_of(code: types.CodeType) -> dict[str, int]:
+    """Where the variables lie that no other function shares."""
+    plain = code.co_flags & inspect.CO_OPTIMIZED
+    names = code.co_varnames if plain else ()
+    return {name: at for at, name in enumerate(names) if name not in code.co_cellvars}
 
 
 @functools.lru_cache(maxsize=1)

@@ -12,6 +12,7 @@ from torch.utils.hooks import RemovableHandle
 
 from ..errors import DeadTensorError
 from ..forking import new_lock
+from ..interpose.codes import address
 from ..record.effects import storage_key
 from . import raw
 from .places import Attributes, Bind, Item, Place, TypeOf
@@ -50,7 +51,7 @@ def _count(module: torch.nn.Module, name: str, value: object) -> None:
     if torch.compiler.is_compiling():  # or the code that Dynamo makes would depend on our count
         return
     attributes = vars(module)
-    if any(id(attributes.get(registry)) in _Registrations.watched for registry in REGISTRIES):
+    if any(address(attributes.get(registry)) in _Registrations.watched for registry in REGISTRIES):
         _Registrations.count += 1
 
 
@@ -72,7 +73,7 @@ class _Modules:
     def __init__(self, children: Sequence[_Snapshot], no_hooks: Sequence[_Snapshot]) -> None:
         self.children, self.no_hooks = children, no_hooks
         self._hooks = [snapshot.item for snapshot in no_hooks]
-        self._watched = [id(snapshot.item) for snapshot in children]
+        self._watched = [address(snapshot.item) for snapshot in children]
         with _Registrations.lock:
             _Registrations.watched.update(self._watched)
         self.registrations = _Registrations.count
@@ -156,7 +157,7 @@ class Guard:
     def watch_memory(self, name: str, tensor: torch.Tensor) -> None:
         """Watch that ``tensor`` stays where it is."""
         self._unplaced.pop(storage_key(tensor), None)
-        self._memory.setdefault(id(tensor), (name, tensor, tensor.data_ptr()))
+        self._memory.setdefault(address(tensor), (name, tensor, tensor.data_ptr()))
 
     def watch_version(self, key: int, name: str, tensor: torch.Tensor) -> None:
         """Watch that nothing is written to ``tensor``, whose storage has the key ``key``."""
@@ -184,9 +185,9 @@ class Guard:
             self.watch_memory(f"a tensor of shape {tuple(tensor.shape)}", tensor)
         names: dict[str, Any] = {}
         terms = []
-        for n, (_, tensor, address) in enumerate(self._memory.values()):
+        for n, (_, tensor, at) in enumerate(self._memory.values()):
             names[f"a{n}"] = tensor.data_ptr
-            terms.append(f"a{n}() == {address}")
+            terms.append(f"a{n}() == {at}")
         if terms:
             self.memory_holds = _predicate(terms, names)
         self._compile_places()
@@ -204,8 +205,8 @@ class Guard:
             found |= dict.fromkeys(map(place.described, place.changes()))
         for snapshot in (*self._modules.children, *self._modules.no_hooks):
             found |= dict.fromkeys(map(snapshot.name, snapshot.changes()))
-        for name, tensor, address in self._memory.values():
-            if tensor.data_ptr() != address:
+        for name, tensor, at in self._memory.values():
+            if tensor.data_ptr() != at:
                 found[name] = None
         for _, name, tensor, version in self._versions:
             if tensor._version != version:
@@ -252,7 +253,7 @@ class Guard:
         inside = {
             place: item
             for place, item in spaces.items()
-            if item is not None and dict.__len__(item) and id(item) not in self._moving
+            if item is not None and dict.__len__(item) and address(item) not in self._moving
         }
         by = watcher() if len(inside) >= _WORTH_WATCHING else None
         if by is not None:
@@ -275,7 +276,7 @@ def _unless_changed(by: Watcher, inside: dict[Place, Any], bind: Bind) -> str:
     """A term for all places inside of dicts that are watched: they are asked after a change."""
     own = Bind({})
     asked = _predicate([place.term(own) for place in inside], own.names)
-    dicts = {id(item): item for item in inside.values()}
+    dicts = {address(item): item for item in inside.values()}
     name = bind(Unchanged(by, asked, list(dicts.values())))
     return f"({name}.stamp == {bind(by.changes)}() or {name}.holds())"
 

@@ -18,6 +18,7 @@ import torch
 
 from ..device import Device
 from ..errors import CaptureError
+from ..interpose.codes import address
 from . import raw
 from .one_shots import Found, OneShots, numpy_random
 from .python_settings import PYTHON_SETTINGS
@@ -62,11 +63,11 @@ def still_sources(found: Found = ()) -> tuple[tuple[_Source, ...], tuple[_Source
         kind = kind_of(everybodys)
         if kind is not None:
             sources.append(_Source("NumPy's global generator", everybodys, kind))
-    known = {id(source.item) for source in sources}
+    known = {address(source.item) for source in sources}
     own = []
     for path, item in found:
-        if id(item) not in known and not raw.is_a(item, _Generator):
-            known.add(id(item))
+        if address(item) not in known and not raw.is_a(item, _Generator):
+            known.add(address(item))
             kind = kind_of(item)
             if kind is not None:
                 own.append(_Source(path, item, kind))

@@ -19,6 +19,7 @@ from typing import Any
 import torch
 
 from ..errors import CaptureError
+from ..interpose.codes import address
 from . import raw
 from .containers import Container, Slots
 from .places import Bind, Content, Item, Place, equal
@@ -75,7 +76,7 @@ class Slot:
     @property
     def owner(self) -> int:
         """The number of the object by which places know the container."""
-        return id(self.container.item if type(self.container) is Slots else self.container)
+        return address(self.container.item if type(self.container) is Slots else self.container)
 
     @property
     def identity(self) -> Any:
@@ -249,11 +250,11 @@ class Lift:
     def dicts(self) -> set[int]:
         """The numbers of the dicts among the containers."""
         spaces = (s.container for s in self.slots.values())
-        return {id(raw.dict_of(c) if raw.is_a(c, type) else c) for c in spaces}
+        return {address(raw.dict_of(c) if raw.is_a(c, type) else c) for c in spaces}
 
     def keys_in(self, container: Any) -> frozenset[Any]:
         """Tokens of the keys of ``container`` that calls write."""
-        found = self._keys.get(id(container.item if type(container) is Slots else container))
+        found = self._keys.get(address(container.item if type(container) is Slots else container))
         return frozenset() if found is None else found
 
     def grown(self, slots: Iterable[Slot]) -> Lift | None:
@@ -410,7 +411,7 @@ class Lift:
                 read += [
                     slot
                     for slot, began in zip(self.slots.values(), self._began, strict=True)
-                    if slot.owner == id(place.container.item)
+                    if slot.owner == address(place.container.item)
                     and (
                         type(began) is int
                         if slot.is_counter
@@ -486,7 +487,7 @@ def _is_arranged(container: Container, taken_from: Collection[int]) -> bool:
     """Whether a run has added or removed keys of a dict, or has changed their order."""
     if not raw.is_a(container.item, dict) or container.names is not None:
         return False
-    if id(container.item) in taken_from:
+    if address(container.item) in taken_from:
         return True
     keys = ([k for k, _ in pairs] for pairs in (container.held, container.read()))
     before, after = ([k for k in part if not Container.is_ours(k)] for part in keys)
@@ -495,7 +496,7 @@ def _is_arranged(container: Container, taken_from: Collection[int]) -> bool:
 
 def _is_read(slot: Slot, places: dict[Any, Place]) -> bool:
     for place in places.values():
-        if isinstance(place, Content) and id(place.container.item) == slot.owner:
+        if isinstance(place, Content) and address(place.container.item) == slot.owner:
             return True
         if slot.covers(place) and not place.stored:
             return _is_same(getattr(place, "value", slot.value_before), slot.value_before)
@@ -505,7 +506,7 @@ def _is_read(slot: Slot, places: dict[Any, Place]) -> bool:
 def _counts(slot: Slot, places: dict[Any, Place]) -> bool:
     """Whether nothing has read it but instructions that add a constant."""
     over = [p for p in places.values() if isinstance(p, Content)]
-    if any(id(place.container.item) == slot.owner for place in over):
+    if any(address(place.container.item) == slot.owner for place in over):
         return False
     found = [place.counts for place in places.values() if slot.covers(place)]
     return bool(found) and all(found)

@@ -15,6 +15,7 @@ from contextlib import contextmanager
 from typing import Any, Protocol
 
 from ..forking import in_child
+from ..interpose.codes import address
 from ..interpose.dynamo import opaque
 from . import bytecode
 
@@ -80,6 +81,9 @@ class Listener(Protocol):
     failed: str
     hears_all: bool
 
+    def is_quiet(self, code: types.CodeType) -> bool:
+        """Whether it never matters that ``code`` ends; where it begins may matter."""
+
     def enter(self, frame: types.FrameType) -> bool:
         """``frame`` begins or goes on to run; gives whether its instructions matter."""
 
@@ -125,7 +129,7 @@ if sys.version_info >= (3, 12):
             yield
             return
         events, never = monitoring.events, monitoring.DISABLE
-        watched: dict[types.CodeType, dict[int, bytecode.Step]] = {}
+        watched: dict[int, tuple[types.CodeType, dict[int, bytecode.Step]]] = {}
 
         @opaque
         def start(code: types.CodeType, offset: int) -> Any:
@@ -134,14 +138,14 @@ if sys.version_info >= (3, 12):
             frame = sys._getframe(1)
             if _is_closed(frame):
                 return never
-            if listener.enter(frame) and code not in watched:
-                watched[code] = bytecode.read(code).steps
+            if listener.enter(frame) and address(code) not in watched:
+                watched[address(code)] = code, bytecode.read(code).steps
                 monitoring.set_local_events(tool, code, events.INSTRUCTION)
             return None
 
         @opaque
         def instruction(code: types.CodeType, offset: int) -> Any:
-            if offset not in watched[code] and not listener.hears_all:
+            if offset not in watched[address(code)][1] and not listener.hears_all:
                 return never  # it is not told again of this instruction
             if threading.get_ident() == ident:
                 listener.instruction(sys._getframe(1), offset)
@@ -152,7 +156,7 @@ if sys.version_info >= (3, 12):
             if threading.get_ident() != ident:
                 return None
             frame = sys._getframe(1)
-            if code not in watched and _is_closed(frame):
+            if address(code) not in watched and (_is_closed(frame) or listener.is_quiet(code)):
                 return never
             listener.leave(frame, value)
             return None
@@ -167,7 +171,7 @@ if sys.version_info >= (3, 12):
 
         def end() -> None:
             monitoring.set_events(tool, 0)
-            for code in watched:
+            for code, _ in watched.values():
                 monitoring.set_local_events(tool, code, 0)
             for event in callbacks:
                 monitoring.register_callback(tool, event, None)

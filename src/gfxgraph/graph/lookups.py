@@ -16,10 +16,11 @@ import threading
 import types
 from collections import Counter, deque
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
+from ..interpose.codes import address
 from ..interpose.source import CLOSED
 from . import raw
 from .age import Since
@@ -33,6 +34,7 @@ from .torch_settings import OTHERS, READERS
 
 __all__ = [
     "C_FUNCTIONS",
+    "HOLLOW",
     "LEAVES",
     "MAX_NESTED",
     "MISSING",
@@ -54,6 +56,16 @@ LEAVES = frozenset(
 )
 """Nothing stands behind values of these."""
 _TORCH_LEAVES = (torch.dtype, torch.device, torch.Size, torch.layout, torch.memory_format)
+
+HOLLOW = LEAVES | {
+    torch.Tensor,
+    torch.nn.Parameter,
+    torch.dtype,
+    torch.device,
+    types.ModuleType,
+    type,
+}
+"""C code that is given one of these finds no other object of the program in it."""
 
 _MAX_ITEMS = 4096
 MAX_NESTED = 3
@@ -95,10 +107,12 @@ class Lookups:
         self.places: dict[Any, Place] = {}
         self.no_hooks: dict[int, Container] = {}
         self.asks_settings = False
-        self._fresh = set(map(id, fresh))
+        self._fresh = set(map(address, fresh))
         self._known: dict[int, tuple[Any, str]] = {}
-        self._functions: dict[types.CodeType, list[types.FunctionType]] = {}
+        self._functions: dict[int, tuple[types.CodeType, list[types.FunctionType]]] = {}
         self._types: dict[tuple[type, str], Any] = {}
+        self._ways: dict[tuple[int, str], _Way] = {}
+        self._members: dict[tuple[int, str], _Member] = {}
         self._since: Since | None = None
         # Whether the instruction only counts; and whether one has.
         self._counting = self._has_counted = False
@@ -111,28 +125,38 @@ class Lookups:
         """File and line of the code that reads now; ``("", 0)``: none does."""
         return "", 0
 
+    def _functions_with(self, code: types.CodeType) -> list[types.FunctionType]:
+        """Those that are known."""
+        found = self._functions.get(address(code))
+        return [] if found is None else found[1]
+
     def _place_of_parts(self, function: types.FunctionType) -> None:
-        self._place(("parts", id(function)), lambda: Parts(self._path(function), function))
+        self._place(("parts", address(function)), lambda: Parts(self._path(function), function))
 
     def _know(self, value: Any, path: str) -> Any:
-        if id(value) in READERS:
+        if address(value) in READERS:
             self.asks_settings = True
-        for name, getter in OTHERS.get(id(value), ()):
+        for name, getter in OTHERS.get(address(value), ()):
             self._live(("setting", name), getter, name)
-        if type(value) in LEAVES or raw.is_a(value, *_TORCH_LEAVES) or id(value) in self._known:
+        if (
+            type(value) in LEAVES
+            or raw.is_a(value, *_TORCH_LEAVES)
+            or address(value) in self._known
+        ):
             return value
-        if id(value) in self._fresh:
+        if address(value) in self._fresh:
             return value
         if package_of(type(value)) == _OURS:
             # It changes with every call; what matters is the function inside.
             self._know((raw.attributes(value) or {}).get("__wrapped__"), path)
             return value
-        self._known[id(value)] = value, path
+        self._known[address(value)] = value, path
         kind = type(value)
         if raw.is_a(value, torch.Tensor):
-            self.places[("tensor", id(value))] = Attributes(path, value)
+            self.places[("tensor", address(value))] = Attributes(path, value)
         elif kind is types.FunctionType:
-            self._functions.setdefault(value.__code__, []).append(value)
+            code = value.__code__
+            self._functions.setdefault(address(code), (code, []))[1].append(value)
             self._know(value.__dict__.get("__wrapped__"), path)
         elif kind is types.MethodType:
             self._know(value.__func__, path)
@@ -161,17 +185,17 @@ class Lookups:
         return value
 
     def _is_state(self, item: Any) -> bool:
-        if id(item) in self._known:
+        if address(item) in self._known:
             return True
-        if package_of(type(item)) == _OURS:  # it looks on
+        if not gc.is_tracked(item) or address(item) in self._fresh or self._is_made(item):
             return False
-        if gc.is_tracked(item) and id(item) not in self._fresh and not self._is_made(item):
+        if package_of(type(item)) != _OURS:  # which looks on
             self._know(item, raw.name_of(item if raw.is_a(item, type) else type(item)))
-            return id(item) in self._known
+            return address(item) in self._known
         return False
 
     def _is_made(self, item: Any) -> bool:
-        is_known = id(item) in self._known or not gc.is_tracked(item)
+        is_known = address(item) in self._known or not gc.is_tracked(item)
         return not is_known and self._since is not None and self._since.made(item)
 
     def _held(self, value: Any, path: str) -> Any:
@@ -181,7 +205,7 @@ class Lookups:
         return self._know(value, path)
 
     def _path(self, item: Any) -> str:
-        found = self._known.get(id(item))
+        found = self._known.get(address(item))
         return found[1] if found is not None else raw.name_of(type(item))
 
     def _place(self, key: Any, make: Callable[[], Place]) -> Place:
@@ -202,7 +226,7 @@ class Lookups:
         if container is MODULE and key == "__init__":
             return raw.namespace(MODULE)[key]  # torch replaces it when it first compiles
         place = self._place(
-            ("item", id(container), raw.token(key)), lambda: Item.of(path, container, key)
+            ("item", address(container), raw.token(key)), lambda: Item.of(path, container, key)
         )
         value = place.read()  # type: ignore[attr-defined]
         # What the run has put there is known for what it is: the collector does not know arrays.
@@ -210,7 +234,7 @@ class Lookups:
 
     def _content(self, item: Any, path: str, depth: int) -> None:
         """All that ``item`` holds was read, if it is a container; and what is in there."""
-        if raw.is_a(item, Unread):
+        if type(item) in HOLLOW or raw.is_a(item, Unread):
             return
         self._special(item)
         while type(item) in _VIEWS:
@@ -229,7 +253,7 @@ class Lookups:
             kind = kind_of(item) if is_stateful(item) else None
             # Generators are advanced by replays, or not at all.
             if kind is not None and not kind.draws and self._is_state(item):
-                self._live(("buffer", id(item)), lambda: kind.read(item), self._path(item))
+                self._live(("buffer", address(item)), lambda: kind.read(item), self._path(item))
             return
         if depth:
             for value in inner:
@@ -240,9 +264,11 @@ class Lookups:
             return
         path = self._path(item)
         if by_length:
-            self._place(("length", id(item)), lambda: Length(path, item))
+            self._place(("length", address(item)), lambda: Length(path, item))
             return
-        place = self._place(("content", id(item)), lambda: Content(path, Container(path, item)))
+        place = self._place(
+            ("content", address(item)), lambda: Content(path, Container(path, item))
+        )
         for key, value in place.held:  # type: ignore[attr-defined]
             self._held(value, place.name(key))  # type: ignore[attr-defined]
 
@@ -270,13 +296,15 @@ class Lookups:
 
     def _place_of_bases(self, cls: type) -> None:
         if raw.is_mutable(cls) and package_of(cls) not in CLOSED:
-            self._place(("bases", id(cls)), lambda: Bases(f"{raw.name_of(cls)}.__bases__", cls))
+            self._place(
+                ("bases", address(cls)), lambda: Bases(f"{raw.name_of(cls)}.__bases__", cls)
+            )
 
     def _place_of_members(self, cls: type) -> None:
         space = raw.dict_of(cls)
         if cls is MODULE and _FIRST_COMPILATION not in space:
             setattr(cls, _FIRST_COMPILATION, True)
-        self._place(("length", id(space)), lambda: Length(raw.name_of(cls), space))
+        self._place(("length", address(space)), lambda: Length(raw.name_of(cls), space))
 
     def _special(self, item: Any) -> None:
         """An operation with ``item`` calls what its class may get: ``__bool__``, ``__eq__``."""
@@ -294,6 +322,13 @@ class Lookups:
         if type(item) is Counted:
             item.use()
             return UNKNOWN
+        way = self._ways.get((address(item), name))
+        if way is not None and way.leads_there(item, name):
+            return way.value
+        if not self._has_counted and not self._is_state(item):
+            value = self._attribute_of_made(item, name)
+            if value is not MISSING:
+                return value
         if raw.is_a(item, types.ModuleType):
             return self._attribute_of_space(item, name)
         if raw.is_a(item, type):
@@ -309,12 +344,14 @@ class Lookups:
         if type(overridden) is types.FunctionType and not generic:
             return UNKNOWN
         if is_state and raw.is_mutable(cls):
-            self._place(("type", id(item)), lambda: TypeOf(f"{self._path(item)}.__class__", item))
+            self._place(
+                ("type", address(item)), lambda: TypeOf(f"{self._path(item)}.__class__", item)
+            )
         if raw.is_a(item, threading.local):
             if name not in (raw.attributes(item) or {}):
-                self._live(("local", id(item), name), lambda: _get_local(item, name), path)
+                self._live(("local", address(item), name), lambda: _get_local(item, name), path)
                 return _bound(self._lookup(cls, name), item, cls)
-            return self._live(("local", id(item), name), lambda: _get_local(item, name), path)
+            return self._live(("local", address(item), name), lambda: _get_local(item, name), path)
         found = self._lookup(cls, name)
         kind = type(found)
         if kind is types.MemberDescriptorType:
@@ -326,7 +363,7 @@ class Lookups:
                 except (AttributeError, TypeError):  # not set; or its object is gone
                     return MISSING
 
-            return self._live(("slot", id(item), name), get, path) if is_state else get()
+            return self._live(("slot", address(item), name), get, path) if is_state else get()
         if kind is types.GetSetDescriptorType:
             return self._getset(item, found, name, path, is_state)
         if kind is collections._tuplegetter and raw.is_a(item, tuple):  # type: ignore[attr-defined]
@@ -339,12 +376,16 @@ class Lookups:
         if own is not None:
             if is_state and raw.is_a(item, MODULE) and name not in own and _holds(own, name):
                 # One question for all its children, which an attribute of that name would hide.
-                self._place(("length", id(own)), lambda: Length(self._path(item), own))
+                self._place(("length", address(own)), lambda: Length(self._path(item), own))
             value = self._in_space(own, name, path, is_state)
             if value is not MISSING:
+                self._keep_way(item, name, own, own, value)
                 return value
         if found is not MISSING:
-            return _bound(found, item, cls)
+            value = _bound(found, item, cls)
+            if (kind is types.FunctionType or found is None) and own is not None:
+                self._keep_way(item, name, own, None, value)
+            return value
         if raw.is_a(item, MODULE) and own is not None:
             held: list[Any] = [own.get(registry) for registry in REGISTRIES]
             registries = [registry for registry in held if raw.is_a(registry, dict)]
@@ -352,17 +393,57 @@ class Lookups:
                 if raw.is_a(registry, dict) and dict.__contains__(registry, name):
                     if is_state:
                         self._read(own, key, f"{self._path(item)}.{key}")
-                    return self._in_space(registry, name, path, is_state)
+                    value = self._in_space(registry, name, path, is_state)
+                    self._keep_way(item, name, own, registry, value)
+                    return value
             for registry in registries if is_state else ():
                 self._read(registry, name, path)
         if type(self._lookup(cls, "__getattr__")) in C_FUNCTIONS and raw.is_a(item, dict):
             return self._item_of(item, name)  # class D(dict): __getattr__ = dict.__getitem__
         return UNKNOWN
 
+    def _attribute_of_made(self, item: Any, name: str) -> Any:
+        """The value of an attribute of what the run has made, where its class says how to find it;
+        :data:`MISSING`: it does not."""
+        cls = type(item)
+        member = self._members.get((address(cls), name))
+        if member is None:
+            member = self._members[address(cls), name] = self._member(item, cls, name)
+        if member.get is None:
+            return MISSING
+        value = (member.get(item) or {}).get(name, MISSING)
+        if value is not MISSING:
+            return value
+        found = member.found
+        return found if found is MISSING or found is UNKNOWN else _bound(found, item, cls)
+
+    def _member(self, item: Any, cls: type, name: str) -> _Member:
+        odd = _Member(cls, None, MISSING)
+        if raw.is_a(item, *_WITH_OTHER_LOOKUPS):
+            return odd
+        if type(self._lookup(cls, "__getattribute__")) is types.FunctionType:
+            return odd
+        found = self._lookup(cls, name)
+        kind = type(found)
+        if kind is types.GetSetDescriptorType and cls is torch.Tensor and name[:2] != "__":
+            return _Member(cls, lambda item: None, UNKNOWN)
+        if raw.is_mutable(kind) or (found is not MISSING and _sets(kind)):
+            return odd
+        return _Member(cls, raw.getter_of_attributes(item), found)
+
+    def _keep_way(
+        self, item: Any, name: str, own: dict[str, Any], space: dict[str, Any] | None, value: Any
+    ) -> None:
+        """What was found for state is found there again, as long as the dicts on the way say so."""
+        if address(item) in self._known and not self._counting:
+            get = raw.getter_of_attributes(item)
+            if get is not None:
+                self._ways[address(item), name] = _Way(type(item), get, own, space, value)
+
     def _in_space(self, space: dict[str, Any], name: str, path: str, is_state: bool) -> Any:
         if not is_state:
             return dict.get(space, name, MISSING)
-        if ("length", id(space)) in self.places and _holds(space, name) and name not in space:
+        if ("length", address(space)) in self.places and _holds(space, name) and name not in space:
             return MISSING
         return self._read(space, name, path)
 
@@ -386,6 +467,8 @@ class Lookups:
         if name == "__dict__":
             return self._know(module.__dict__, _name_of_module(module))
         value = self._read(module.__dict__, name, f"{_name_of_module(module)}.{name}")
+        if value is not MISSING:
+            self._keep_way(module, name, module.__dict__, module.__dict__, value)
         if value is MISSING:
             value = self._lookup(type(module), name)
             return UNKNOWN if value is MISSING else _bound(value, module, type(module))
@@ -401,7 +484,7 @@ class Lookups:
             return raw.namespace(type)[name].__get__(cls)
         if name in ("__name__", "__qualname__", "__module__") and raw.is_mutable(cls):
             get = functools.partial(raw.namespace(type)[name].__get__, cls)
-            return self._live((name, id(cls)), get, f"{raw.name_of(cls)}.{name}")
+            return self._live((name, address(cls)), get, f"{raw.name_of(cls)}.{name}")
         found = self._lookup(cls, name)
         if found is not MISSING:
             return _bound(found, None, cls)
@@ -417,11 +500,11 @@ class Lookups:
             return UNKNOWN
         if name in ("__defaults__", "__kwdefaults__", "__code__", "__closure__", "__globals__"):
             if self._is_state(item):
-                self._place(("parts", id(item)), lambda: Parts(path, item))
+                self._place(("parts", address(item)), lambda: Parts(path, item))
             return getattr(item, name)
         if name in ("__name__", "__qualname__", "__doc__", "__annotations__"):
             get = functools.partial(getattr, item, name)
-            value = self._live((name, id(item)), get, path) if self._is_state(item) else get()
+            value = self._live((name, address(item)), get, path) if self._is_state(item) else get()
             return value
         if self._is_state(item):
             return self._or_unknown(self._read(item.__dict__, name, path))
@@ -437,7 +520,7 @@ class Lookups:
             return type(item)
         if raw.is_a(item, torch.Tensor):
             if name in ("grad", "is_leaf", "grad_fn", "_backward_hooks") and is_state:
-                return self._live((name, id(item)), lambda: found.__get__(item), path)
+                return self._live((name, address(item)), lambda: found.__get__(item), path)
             return UNKNOWN
         return UNKNOWN
 
@@ -461,12 +544,15 @@ class Lookups:
         for hooks in _HOOKS:
             held = own.get(hooks)
             if raw.is_a(held, dict):
+                known = self.no_hooks.get(address(held))
+                if known is not None and known.item is held and not held:
+                    continue
                 self._read(own, hooks, f"{path}.{hooks}")
                 self._know(held, f"{path}.{hooks}")
                 if held:
                     self._content(held, f"{path}.{hooks}", 0)
                 else:
-                    self.no_hooks[id(held)] = Container(f"{path}.{hooks}", held, None, "hooks")
+                    self.no_hooks[address(held)] = Container(f"{path}.{hooks}", held, None, "hooks")
 
     def _stores_plainly(self, item: Any, kind: str) -> bool:
         """Whether no code of the program runs when something is stored in ``item``."""
@@ -505,7 +591,7 @@ class Lookups:
             base: Any = deque if raw.is_a(item, deque) else list
             return base.__getitem__(item, at)
         if at < 0:
-            self._place(("length", id(item)), lambda: Length(self._path(item), item))
+            self._place(("length", address(item)), lambda: Length(self._path(item), item))
             at += raw.length(item)
         return self._or_unknown(self._read(item, at, f"{self._path(item)}[{at}]"))
 
@@ -524,14 +610,14 @@ class Lookups:
                 item = item.__self__
             if type(item) in LEAVES or raw.is_a(item, *_NOT_PLAIN):
                 continue
-            if id(item) in self._read_whole:
+            if address(item) in self._read_whole:
                 continue
-            if id(item) in seen or len(seen) > _MAX_ITEMS:
+            if address(item) in seen or len(seen) > _MAX_ITEMS:
                 continue
-            seen.add(id(item))
+            seen.add(address(item))
             is_state = self._is_state(item)
             if is_state:
-                self._read_whole.add(id(item))
+                self._read_whole.add(address(item))
             inner: list[Any] = []
             if raw.is_a(item, dict, list, deque, set):
                 self._content(item, self._path(item), 0)
@@ -556,7 +642,7 @@ class Lookups:
 
     def _attributes(self, item: Any) -> None:
         """C code was given ``item``: all its attributes count as read, if it is a plain object."""
-        if raw.is_a(item, *_NOT_PLAIN) or not self._is_state(item):
+        if type(item) in HOLLOW or raw.is_a(item, *_NOT_PLAIN) or not self._is_state(item):
             return
         own = raw.attributes(item)
         if own:
@@ -586,7 +672,7 @@ class Lookups:
 
     def _variable(self, variable: contextvars.ContextVar[Any], method: str) -> Any:
         """Read a context variable. If the run has set it, its value is no state."""
-        key = ("variable", id(variable))
+        key = ("variable", address(variable))
         sets = self._sets[variable]
         self._sets[variable] += {"set": 1, "reset": -1}.get(method, 0)
         if sets > 0:
@@ -605,7 +691,7 @@ class Lookups:
                 return self._or_unknown(dict.get(owner, positional[0], MISSING))
             return UNKNOWN
         if name in _TAKING and raw.is_a(owner, dict):
-            self._taken_from.add(id(owner))
+            self._taken_from.add(address(owner))
         by_key = ("get", "__getitem__", "setdefault", "pop", "__contains__")
         if raw.is_a(owner, dict) and name in by_key and positional and positional[0] is not UNKNOWN:
             value = self._item_of(owner, positional[0])
@@ -640,10 +726,76 @@ class Lookups:
         """Somebody asks for the class of ``item``, or whether it is one of ``classes``."""
         may_change = raw.is_mutable(type(item)) or raw.is_a(item, types.ModuleType)
         if item is not UNKNOWN and may_change and self._is_state(item):
-            self._place(("type", id(item)), lambda: TypeOf(f"{self._path(item)}.__class__", item))
+            self._place(
+                ("type", address(item)), lambda: TypeOf(f"{self._path(item)}.__class__", item)
+            )
             self._place_of_bases(type(item))
         for cls in classes if type(classes) is tuple else (classes,):
             self._class_checked(cls)
+
+
+class _Member(NamedTuple):
+    """How attributes of a name are found in instances of a class that the run has made."""
+
+    cls: type  # alive, so that its address stays its own
+    get: Callable[[Any], Any] | None
+    found: Any
+
+
+# Attributes of these are not found as usual, or not in them.
+_WITH_OTHER_LOOKUPS: tuple[type, ...] = (
+    MODULE,
+    types.ModuleType,
+    type,
+    threading.local,
+    types.FunctionType,
+    types.MethodType,
+    types.CellType,
+    tuple,
+    Counted,
+)
+
+
+class _Way:
+    """How the value of an attribute of an object was found."""
+
+    __slots__ = ("cls", "get", "own", "passed", "space", "value")
+
+    def __init__(
+        self,
+        cls: type,
+        get: Callable[[Any], Any],
+        own: dict[str, Any],
+        space: dict[str, Any] | None,
+        value: Any,
+    ) -> None:
+        #: ``space`` holds it; ``None``: the class does.
+        self.cls, self.get, self.own, self.space, self.value = cls, get, own, space, value
+        #: Registries of a module that were asked: with their names, up to ``space``.
+        self.passed: list[tuple[str, Any]] = []
+        if space is not own and space is not None:
+            for name in REGISTRIES:
+                self.passed.append((name, own.get(name)))
+                if own.get(name) is space:
+                    break
+
+    def leads_there(self, item: Any, name: str) -> bool:
+        """Whether Python would find the same object there."""
+        own, space = self.own, self.space
+        if type(item) is not self.cls or self.get(item) is not own:
+            return False
+        if space is not None and dict.get(space, name, MISSING) is not self.value:
+            return False
+        if space is own:
+            return True
+        if name in own:
+            return False
+        for key, registry in self.passed:
+            if own.get(key) is not registry:
+                return False
+            if registry is not space and dict.__contains__(registry, name):
+                return False
+        return True
 
 
 class Super:

@@ -24,6 +24,7 @@ from contextlib import suppress
 from typing import Any, TypeAlias
 
 from ..errors import CaptureError
+from ..interpose.codes import address
 from ..interpose.modules import loaded
 from . import raw
 
@@ -99,7 +100,7 @@ _HASHES = tuple(_classes_of_hashes())
 STREAM: type = _io._IOBase  # of all files, also those in C
 
 _ENTROPY: dict[int, str] = {
-    id(function): name
+    address(function): name
     for name, function in {
         "os.urandom": os.urandom,
         "random.SystemRandom": random.SystemRandom,
@@ -116,7 +117,7 @@ _ENTROPY: dict[int, str] = {
 
 def is_entropy(item: Any) -> bool:
     """Whether it is a function that gives something else each time."""
-    return id(item) in _ENTROPY
+    return address(item) in _ENTROPY
 
 
 def is_one_shot(item: Any) -> bool:
@@ -286,7 +287,7 @@ class OneShots:
         self._items: dict[int, tuple[str, Any, Any]] = {}
         for path, item in found:
             if is_one_shot(item):
-                self._items[id(item)] = path, item, _place(item)
+                self._items[address(item)] = path, item, _place(item)
 
     def __len__(self) -> int:
         return len(self._items)

@@ -21,6 +21,7 @@ from typing import Any, ClassVar
 
 import torch
 
+from ..interpose.codes import address
 from . import raw
 from .containers import Container
 
@@ -53,13 +54,13 @@ class Bind:
 
     def __call__(self, item: object) -> str:
         """The name of ``item``."""
-        name = self._bound.setdefault(id(item), f"v{len(self._bound)}")
+        name = self._bound.setdefault(address(item), f"v{len(self._bound)}")
         self.names[name] = item
         return name
 
     def known(self, item: object) -> str | None:
         """The name of an object that has one."""
-        return self._bound.get(id(item))
+        return self._bound.get(address(item))
 
 
 def equal(now: object, before: object) -> bool:
@@ -122,7 +123,7 @@ class Item(Place):
     MISSING: ClassVar[Any] = type("_Missing", (), {})()
 
     def __init__(self, path: str, container: Any, key: Any, value: Any) -> None:
-        super().__init__(path, ("item", id(container), raw.token(key)))
+        super().__init__(path, ("item", address(container), raw.token(key)))
         self.container, self.key, self.value = container, key, value
 
     @classmethod
@@ -213,7 +214,7 @@ class Content(Place):
     """
 
     def __init__(self, path: str, container: Container) -> None:
-        super().__init__(path, ("content", id(container.item)))
+        super().__init__(path, ("content", address(container.item)))
         self.container = container
 
     @property
@@ -269,7 +270,7 @@ class Length(Place):
     """How many items a container holds."""
 
     def __init__(self, path: str, container: Any) -> None:
-        super().__init__(path, ("length", id(container)))
+        super().__init__(path, ("length", address(container)))
         self._container = container
         self._length, self._own = raw.length(container), _own_length(container)
 
@@ -327,7 +328,7 @@ class TypeOf(Place):
     """The class of an object, and the dict in which it has its attributes."""
 
     def __init__(self, path: str, item: Any) -> None:
-        super().__init__(path, ("type", id(item)))
+        super().__init__(path, ("type", address(item)))
         self._item, self._class = weakly(item), type(item)
         # Each thread has attributes of its own in one of these; the other's cannot be replaced.
         is_fixed = raw.is_a(item, threading.local, types.ModuleType)
@@ -370,7 +371,7 @@ class Bases(Place):
     """The class and its bases, in the order of lookups."""
 
     def __init__(self, path: str, cls: type) -> None:
-        super().__init__(path, ("bases", id(cls)))
+        super().__init__(path, ("bases", address(cls)))
         self._class, self._mro = cls, raw.mro(cls)
 
     def holds(self) -> bool:
@@ -386,7 +387,7 @@ class Parts(Place):
     """The code and the default arguments of a function."""
 
     def __init__(self, path: str, function: types.FunctionType) -> None:
-        super().__init__(path, ("parts", id(function)))
+        super().__init__(path, ("parts", address(function)))
         self._function = function
         self._parts = function.__code__, function.__defaults__, function.__kwdefaults__
         self._memory = _memory_of_parts(function)
@@ -466,7 +467,7 @@ class Attributes(Place):
     """
 
     def __init__(self, path: str, tensor: torch.Tensor) -> None:
-        super().__init__(path, ("tensor", id(tensor)))
+        super().__init__(path, ("tensor", address(tensor)))
         self.tensor = tensor
         self.is_plain = type(tensor) in _PLAIN and tensor.layout is torch.strided
         self._then = self._now()

@@ -16,6 +16,8 @@ from collections import OrderedDict, deque
 from collections.abc import Callable, Iterator
 from typing import Any, TypeAlias
 
+from ..interpose.codes import address
+
 __all__ = [
     "C_DATA",
     "Pairs",
@@ -26,6 +28,7 @@ __all__ = [
     "dict_of",
     "differences",
     "getter",
+    "getter_of_attributes",
     "has_plain_keys",
     "has_usual_attributes",
     "is_a",
@@ -129,6 +132,19 @@ def attributes(item: object) -> dict[str, Any] | None:
     return None
 
 
+def getter_of_attributes(item: object) -> Callable[[Any], Any] | None:
+    """Gives the ``__dict__`` of instances of the class of ``item``; ``None``: as :func:`attributes`
+    has to find out."""
+    if is_a(item, threading.local):
+        return None
+    for cls in _bases(type(item)):
+        slot = _space(cls).get("__dict__")
+        if slot is not None:
+            usual = type(slot) in (types.GetSetDescriptorType, types.MemberDescriptorType)
+            return slot.__get__ if usual else None
+    return None
+
+
 def has_usual_attributes(cls: type) -> bool:
     """Whether to ask an instance of ``cls`` for its ``__dict__`` runs no code of the program."""
     for name, kind in (
@@ -173,7 +189,7 @@ def contents(item: Any) -> Pairs:
 
 def token(key: Any) -> Any:
     """Identifies a key that is alive: by value if it is plain, else by the object."""
-    return (type(key), key) if is_scalar(key) else id(key)
+    return (type(key), key) if is_scalar(key) else address(key)
 
 
 def has_plain_keys(pairs: Pairs) -> bool:

@@ -9,6 +9,7 @@ C, so no code of the program runs (:mod:`~gfxgraph.graph.raw`).
 
 from __future__ import annotations
 
+import contextlib
 import contextvars
 import functools
 import gc
@@ -26,17 +27,19 @@ from typing import Any, Protocol
 import torch
 
 from ..errors import CaptureError, one_line
+from ..interpose.codes import address
 from ..interpose.source import CLOSED
 from . import bytecode, raw
 from .age import Since
 from .containers import Container
-from .frames import NOTHING, Stack
+from .frames import NOTHING, Stack, places_of, variables_of
 from .guard import REGISTRIES
 from .lift import Counted, Slot, slots_of
-from .listening import OPEN_IN_TORCH, hear_again, listening
+from .listening import OPEN_IN_TORCH, hear_again, is_closed, listening
 from .locks import no_garbage_collection
 from .lookups import (
     C_FUNCTIONS,
+    HOLLOW,
     LEAVES,
     MAX_NESTED,
     MISSING,
@@ -59,20 +62,33 @@ _WATCHING = tuple(
 )
 
 
-def _codes_of_module(*names: str) -> frozenset[types.CodeType]:
+def _codes_of_module(*names: str) -> dict[int, types.CodeType]:
     found = (raw.namespace(MODULE).get(name) for name in names)
-    return frozenset(f.__code__ for f in found if type(f) is types.FunctionType)
+    return {address(f.__code__): f.__code__ for f in found if type(f) is types.FunctionType}
 
 
 _CALL_OF_MODULE = _codes_of_module("_wrapped_call_impl")
 # By name: torch's own part in a call of a module, and what is called whenever an object goes.
-_QUIET_CODES = _codes_of_module("__init__", "_call_impl", "__setattr__", "__delattr__") | frozenset(
-    part.__code__
+_QUIET_CODES = _codes_of_module("__init__", "_call_impl", "__setattr__", "__delattr__") | {
+    address(part.__code__): part.__code__
     for member in vars(weakref.finalize).values()
     for part in (member, getattr(member, "fget", None), getattr(member, "fset", None))
     if type(part) is types.FunctionType
-)
+}
 _GETATTR_OF_MODULE = _codes_of_module("__getattr__")
+# Of `@contextmanager`: what torch makes with it and uses itself holds nothing of the program's.
+_CONTEXT_MANAGERS = {
+    address(code): code
+    for code in (
+        *(
+            vars(cls)[name].__code__
+            for cls in contextlib._GeneratorContextManager.__mro__
+            for name in ("__init__", "__enter__", "__exit__")
+            if type(vars(cls).get(name)) is types.FunctionType
+        ),
+        no_garbage_collection.__code__,  # the function around each of them
+    )
+}
 
 
 class Reaches(Protocol):
@@ -101,6 +117,8 @@ class Reads(Lookups):
         self._now: _Frame | None = None
         self._collecting: _Frame | None = None
         self._stack = Stack()
+        # By the address of the globals, and the name.
+        self._named: dict[tuple[int, str], Any] = {}
         self.roots = roots
 
     def recording(self) -> AbstractContextManager[None]:
@@ -126,6 +144,9 @@ class Reads(Lookups):
                 self._known,
                 self._functions,
                 self._types,
+                self._ways,
+                self._members,
+                self._named,
                 self._sets,
             ):
                 part.clear()
@@ -203,37 +224,59 @@ class Reads(Lookups):
 
     # Frames.
 
+    def is_quiet(self, code: types.CodeType) -> bool:
+        """Whether it never matters that ``code`` ends."""
+        at = address(code)
+        known = at in _QUIET_CODES or at in _CALL_OF_MODULE or at in _GETATTR_OF_MODULE
+        return known and self._stack.is_known
+
     def enter(self, frame: types.FrameType) -> bool:
         """``frame`` begins to run; gives whether its instructions matter."""
         code = frame.f_code
-        if not code.co_flags & inspect.CO_OPTIMIZED and id(frame.f_back) not in self._frames:
+        at = address(code)
+        if not code.co_flags & inspect.CO_OPTIMIZED and address(frame.f_back) not in self._frames:
             return False  # the body of a module; that of a class and what eval() runs matter
-        if code in _QUIET_CODES or self._collecting is not None or _is_for_us(frame):
+        if at in _QUIET_CODES or self._collecting is not None or _is_for_us(frame):
             return False
         try:
-            if code in _CALL_OF_MODULE:
+            if at in _CONTEXT_MANAGERS and self._is_of_closed(frame):
+                return False
+            if at in _CALL_OF_MODULE:
                 module = frame.f_locals["self"]
                 if self._is_state(module):
                     self._call_of_module(module)
                 return False
-            if code in _GETATTR_OF_MODULE:
+            if at in _GETATTR_OF_MODULE:
                 variables = frame.f_locals
                 self._attribute(variables["self"], variables["name"])
                 return False
-            self._frames[id(frame)] = _Frame(frame)
+            self._frames[address(frame)] = _Frame(frame)
             self._begin(frame)
         except Exception as error:
             self._fail(error)
         return True
 
+    def _is_of_closed(self, frame: types.FrameType) -> bool:
+        """Whether closed code uses a context manager of closed code, of which ``frame`` is part."""
+        user: types.FrameType | None = frame
+        while user is not None and address(user.f_code) in _CONTEXT_MANAGERS:
+            user = user.f_back
+        if user is None or not is_closed(str(user.f_globals.get("__name__", ""))):
+            return False
+        variables = frame.f_locals
+        function = variables.get("func")
+        if type(function) is types.FunctionType:
+            return is_closed(str(function.__globals__.get("__name__", "")))
+        return "self" in variables and not self._is_state(variables["self"])
+
     def sees(self, frame: types.FrameType | None) -> bool:
         """Whether the instructions of ``frame`` are looked at."""
-        known = self._frames.get(id(frame))
+        known = self._frames.get(address(frame))
         return known is not None and known.frame is frame
 
     def instruction(self, frame: types.FrameType, offset: int) -> None:
         """The instruction at ``offset`` is about to run."""
-        known = self._frames.get(id(frame))
+        known = self._frames.get(address(frame))
         if known is None or known.frame is not frame:
             return
         if known is self._collecting:
@@ -254,12 +297,12 @@ class Reads(Lookups):
     def leave(self, frame: types.FrameType, value: object) -> None:
         """``frame`` returns or yields ``value``."""
         was_seen = self.sees(frame)
-        if was_seen and self._frames.pop(id(frame)) is self._collecting:
+        if was_seen and self._frames.pop(address(frame)) is self._collecting:
             self._collect(None)
         caller = frame.f_back
         if value is None:
             return
-        known = None if caller is None else self._frames.get(id(caller))
+        known = None if caller is None else self._frames.get(address(caller))
         if known is None or known.frame is not caller:
             if was_seen:
                 self._content(value, "the result", MAX_NESTED)
@@ -284,12 +327,13 @@ class Reads(Lookups):
 
     def _begin(self, frame: types.FrameType) -> None:
         code = frame.f_code
-        if code.co_argcount and code not in self._functions:
+        functions = self._functions_with(code)
+        if code.co_argcount and not functions:
             # Who is called through C, as operators and `for` do, is found in its class.
             first = frame.f_locals.get(code.co_varnames[0])
             for name in _names_in(type(first), code) or (code.co_name,):
                 self._lookup(type(first), name)
-        for function in self._functions.get(code, ()):
+        for function in functions or self._functions_with(code):
             self._place_of_parts(function)
             for part in (function.__defaults__, function.__kwdefaults__):
                 if part:
@@ -301,24 +345,39 @@ class Reads(Lookups):
     def _value(self, frame: _Frame, operand: bytecode.Operand) -> Any:
         if operand is None:
             return UNKNOWN
-        kind, what, *slots = operand
+        kind, what = operand[0], operand[1]
         if kind == "local":
-            return frame.locals.get(what, UNKNOWN)
+            at = frame.places.get(what)
+            words = None if at is None else self._words(frame)
+            if words is None or at is None:
+                return frame.locals.get(what, UNKNOWN)
+            value = self._stack.value(words, at)
+            return UNKNOWN if value is NOTHING else value
         if kind == "const":
             return what
         if kind == "made":
             value = frame.made.get(what, UNKNOWN)
-            return self._on_stack(frame, *slots) if value is UNKNOWN else value
+            return self._on_stack(frame, operand[2:]) if value is UNKNOWN else value
         if kind == "slot":
-            return self._on_stack(frame, what, *slots)
+            return self._on_stack(frame, operand[1:])
         if kind == "super":
             return frame.super()
         return UNKNOWN
 
-    def _on_stack(self, frame: _Frame, *slots: int) -> Any:
+    def _on_stack(self, frame: _Frame, slots: tuple[int, ...]) -> Any:
         """Give the value of the first slot that has one, such as a result of C code."""
-        found = (self._stack.at(frame.frame, slot) for slot in slots)
-        return next((value for value in found if value is not NOTHING), UNKNOWN)
+        words = self._words(frame) if slots else None
+        if words is not None:
+            for slot in slots:
+                value = self._stack.value(words, frame.bottom + slot)
+                if value is not NOTHING:
+                    return value
+        return UNKNOWN
+
+    def _words(self, frame: _Frame) -> Any:
+        if frame.words is None:
+            frame.words = self._stack.words(frame.frame)
+        return frame.words
 
     def _global(self, frame: _Frame, name: str) -> Any:
         space = frame.frame.f_globals
@@ -326,16 +385,22 @@ class Reads(Lookups):
             own = frame.locals
             if own is not space and name in own:
                 return own[name]
+        at = address(space), name
+        known = self._named.get(at, UNKNOWN)
+        if not self._counting and dict.get(space, name, MISSING) is known:
+            return known
         value = self._read(space, name, name)
         if value is MISSING:
             value = self._read(frame.frame.f_builtins, name, name)
+        elif not self._counting:
+            self._named[at] = value
         return self._or_unknown(value)
 
     def _cell(self, frame: _Frame, name: str) -> Any:
         value = frame.locals.get(name, UNKNOWN)
         code = frame.frame.f_code
         if name in code.co_freevars:
-            for function in self._functions.get(code, ()):
+            for function in self._functions_with(code):
                 cell = (function.__closure__ or ())[function.__code__.co_freevars.index(name)]
                 if cell_value(cell) is value:
                     self._read(cell, 0, name)
@@ -387,7 +452,7 @@ class Reads(Lookups):
                 )
                 place.stored = is_there and identity[-1] in (key, raw.token(key))
             else:
-                place.stored = identity == ("item", id(item), raw.token(key))
+                place.stored = identity == ("item", address(item), raw.token(key))
 
     def _item(self, frame: _Frame, base: bytecode.Operand, key: bytecode.Operand) -> Any:
         item, at = self._value(frame, base), self._value(frame, key)
@@ -396,7 +461,7 @@ class Reads(Lookups):
         return self._item_of(item, at)
 
     def _delete(self, frame: _Frame, base: bytecode.Operand, key: bytecode.Operand) -> Any:
-        self._taken_from.add(id(self._value(frame, base)))
+        self._taken_from.add(address(self._value(frame, base)))
         return self._item(frame, base, key)
 
     def _contains(self, frame: _Frame, base: bytecode.Operand, key: bytecode.Operand) -> Any:
@@ -508,17 +573,17 @@ class Reads(Lookups):
                     self._lookup(function.__self__, part)
             self._run_by_name(function.__func__, given)
             return UNKNOWN
-        if id(function) not in _STORING and not frame.is_of_torch():
-            for item in given:
-                if type(item) is Counted:  # id(), operator.is_() and their like do not ask it
-                    item.use()
+        for item in given:  # id(), operator.is_() and their like do not ask a number
+            of_torch = type(item) is Counted and frame.is_of_torch()
+            if type(item) is Counted and address(function) not in _STORING and not of_torch:
+                item.use()
         if function is gc.collect and self._since is not None:  # finalizers run in it
             self._since.look()
             self._collect(frame)
             hear_again()
-        if id(function) in _GETTERS:
-            return self._live(("getter", id(function)), function, f"{function.__name__}()")
-        known = _DOORS.get(id(function)) if not has_keywords else None
+        if address(function) in _GETTERS:
+            return self._live(("getter", address(function)), function, f"{function.__name__}()")
+        known = _DOORS.get(address(function)) if not has_keywords else None
         if known is not None:
             return known(self, frame, positional)
         owner: Any = getattr(function, "__self__", None) if kind in C_FUNCTIONS else None
@@ -543,24 +608,30 @@ class Reads(Lookups):
         ):
             value = self._attribute(owner, positional[0], generic=True)
             return value if function.__name__ == "__getattribute__" else UNKNOWN
+        all_given = given if len(given) >= len(positional) else positional
+        items = [
+            item for item in (owner, *all_given) if item is not UNKNOWN and type(item) not in HOLLOW
+        ]
+        if not items and kind in C_FUNCTIONS:
+            return UNKNOWN
         if raw.is_a(function, weakref.ref):
-            return self._live(("weak", id(function)), function, self._path(function))
+            return self._live(("weak", address(function)), function, self._path(function))
         if raw.is_a(function, operator.attrgetter, operator.itemgetter):
             if positional and positional[0] is not UNKNOWN and self._is_state(positional[0]):
                 self._getter(function, positional[0])
             return UNKNOWN
         if kind is functools._lru_cache_wrapper and self._is_state(function):
             # It may answer without running: then what it keeps is what was read.
-            self._live(("cache", id(function)), lambda: _kept(function), self._path(function))
+            self._live(("cache", address(function)), lambda: _kept(function), self._path(function))
             return UNKNOWN
         is_of_python = type(self._lookup(kind, "__call__")) is types.FunctionType
-        for item in () if is_of_python else (owner, *given, *positional):
-            if item is not UNKNOWN:
-                if kind in C_FUNCTIONS or kind is operator.methodcaller:
-                    self._attributes(item)
-                self._content(item, self._path(item), MAX_NESTED)
-        if any(raw.is_a(item, *_READERS) for item in given):  # as map(attrgetter("scale"), items)
-            self._everything(*given)
+        for item in () if is_of_python else items:
+            if kind in C_FUNCTIONS or kind is operator.methodcaller:
+                self._attributes(item)
+            self._content(item, self._path(item), MAX_NESTED)
+        if any(raw.is_a(item, *_READERS) for item in items if item is not owner):
+            # As map(attrgetter("scale"), items).
+            self._everything(*all_given)
         return UNKNOWN
 
     # C functions that read by name.
@@ -632,7 +703,7 @@ class Reads(Lookups):
             self._content(item, self._path(item), 0)
         elif self._is_state(item):
             self._special(item)
-            self._place(("length", id(item)), lambda: Length(self._path(item), item))
+            self._place(("length", address(item)), lambda: Length(self._path(item), item))
         return UNKNOWN
 
     def _super(self, frame: _Frame, args: list[Any]) -> Any:
@@ -646,8 +717,8 @@ class Reads(Lookups):
         return self._know(frame.frame.f_globals, "globals()")
 
 
-_STORING = frozenset(map(id, (setattr, object.__setattr__)))
-_GETTERS = frozenset(map(id, (sys.getrecursionlimit, sys.getswitchinterval)))
+_STORING = frozenset(map(address, (setattr, object.__setattr__)))
+_GETTERS = frozenset(map(address, (sys.getrecursionlimit, sys.getswitchinterval)))
 
 
 class _Recording(AbstractContextManager[None]):
@@ -666,11 +737,14 @@ class _Recording(AbstractContextManager[None]):
 class _Frame:
     """A frame that is looked at."""
 
-    __slots__ = ("frame", "made", "starts", "steps")
+    __slots__ = ("bottom", "frame", "made", "places", "starts", "steps", "words")
 
     def __init__(self, frame: types.FrameType) -> None:
         self.frame = frame
         self.steps, self.starts = bytecode.read(frame.f_code)
+        #: Where its variables lie, and the number of the first slot of its stack among them.
+        self.words: Any = None
+        self.places, self.bottom = places_of(frame.f_code), variables_of(frame.f_code)
         #: Offset -> what the instruction there has made last.
         self.made: dict[int, Any] = {}
 
@@ -701,19 +775,19 @@ class _Frame:
 # What reads attributes or items for C code that it is given to.
 _READERS = (operator.attrgetter, operator.methodcaller, functools.partial, *C_FUNCTIONS)
 _DOORS: dict[int, Callable[..., Any]] = {
-    id(getattr): Reads._getattr,
-    id(hasattr): Reads._hasattr,
-    id(setattr): Reads._setattr,
-    id(delattr): Reads._hasattr,
-    id(vars): Reads._vars,
-    id(type): Reads._type,
-    id(isinstance): Reads._isinstance,
-    id(issubclass): Reads._issubclass,
-    id(callable): Reads._callable,
-    id(len): Reads._len,
-    id(super): Reads._super,
-    id(globals): Reads._globals,
-    id(object.__getattribute__): Reads._generic_getattr,
+    address(getattr): Reads._getattr,
+    address(hasattr): Reads._hasattr,
+    address(setattr): Reads._setattr,
+    address(delattr): Reads._hasattr,
+    address(vars): Reads._vars,
+    address(type): Reads._type,
+    address(isinstance): Reads._isinstance,
+    address(issubclass): Reads._issubclass,
+    address(callable): Reads._callable,
+    address(len): Reads._len,
+    address(super): Reads._super,
+    address(globals): Reads._globals,
+    address(object.__getattribute__): Reads._generic_getattr,
 }
 _STEPS: dict[str, Callable[..., Any]] = {
     "global": Reads._global,
@@ -784,7 +858,8 @@ def _is_for_us(frame: types.FrameType) -> bool:
         name = str(caller.f_globals.get("__name__", ""))
         if _watches(name):
             return True
-        if name.partition(".")[0] not in CLOSED:
+        # The code that makes a named tuple has a module of its own.
+        if name.partition(".")[0] not in CLOSED and not name.startswith("namedtuple_"):
             return False
         caller = caller.f_back
     return False

@@ -21,6 +21,7 @@ from typing import Any, NamedTuple
 import torch
 
 from ..device import generator_state
+from ..interpose.codes import address
 from ..interpose.modules import loaded
 from . import raw
 from .one_shots import STREAM, bits_of, is_entropy, is_of_numpy, is_one_shot, numpy_random
@@ -207,13 +208,13 @@ def is_stateful(item: Any, near: bool = True) -> bool:
     if is_entropy(item):
         return near
     cls = type(item)
-    known = _by_class.get(id(cls))
+    known = _by_class.get(address(cls))
     if known is None or known[0]() is not cls:
         buffer = _is_buffer(cls)
         # Of files, one can be read and the next cannot.
         stateful = buffer or raw.is_a(item, STREAM) or is_one_shot(item)
         stateful = stateful or kind_of(item) is not None
-        known = _by_class[id(cls)] = weakref.ref(cls), stateful, buffer
+        known = _by_class[address(cls)] = weakref.ref(cls), stateful, buffer
     if not known[1] or (known[2] and not near):
         return False
     return is_one_shot(item) or kind_of(item) is not None

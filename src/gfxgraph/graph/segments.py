@@ -16,6 +16,7 @@ import torch
 import torch.utils._pytree as pytree
 from torch.multiprocessing.reductions import StorageWeakRef
 
+from ..interpose.codes import address
 from ..interpose.source import Source
 from ..record.interceptor import Point
 from ..record.recorder import Event, Same
@@ -159,7 +160,7 @@ def _outcome_of_leaf(leaf: Any) -> Any:
     try:
         hash(leaf)
     except TypeError:
-        return type(leaf), id(leaf)
+        return type(leaf), address(leaf)
     return type(leaf), leaf
 
 

@@ -21,6 +21,7 @@ from typing import Any
 
 import torch
 
+from ..interpose.codes import address
 from ..interpose.source import CLOSED, global_names
 from ..record.effects import storage_key
 from ..record.journal import Place
@@ -174,7 +175,7 @@ class PythonState:
 
     def reaches(self, item: Any, key: Any) -> bool:
         """Whether ``key`` of a container, or all of a tensor or a buffer, is part of this."""
-        if id(item) in self._tensors or any(item is other for _, other in self.stateful):
+        if address(item) in self._tensors or any(item is other for _, other in self.stateful):
             return True
         return any(
             container.owner is item and (container.names is None or key in container.names)
@@ -279,10 +280,10 @@ class PythonState:
         children, no_hooks = (
             [c for c in self._containers if c.counted == kind] for kind in ("children", "hooks")
         )
-        hooks: dict[int, Any] = {id(c.item): c for c in no_hooks} | reads.no_hooks
+        hooks: dict[int, Any] = {address(c.item): c for c in no_hooks} | reads.no_hooks
         places = list(reads.places.values())
         if earlier is not None:
-            hooks |= {id(c.item): c for c in earlier.no_hooks}
+            hooks |= {address(c.item): c for c in earlier.no_hooks}
             settings = settings | earlier.settings
             places += earlier.places().values()
         moving = () if self._lift is None else self._lift.dicts
@@ -330,14 +331,14 @@ class PythonState:
             path, item = self._todo[level].pop()
             if raw.is_a(item, torch.Tensor):
                 is_known = type(item) in _TENSORS and item.layout is torch.strided
-                if is_known and level < _SEARCHED and id(item) not in self._tensors:
-                    self._tensors[id(item)] = path, item, item.detach()
-                    self._flags[id(item)] = item.requires_grad
+                if is_known and level < _SEARCHED and address(item) not in self._tensors:
+                    self._tensors[address(item)] = path, item, item.detach()
+                    self._flags[address(item)] = item.requires_grad
                     own = raw.attributes(item)
                     if own:
                         self._todo[_COMPARED].extend(self._keep(Container(path, own), _COMPARED))
-            elif id(item) not in seen and not raw.is_a(item, *_LEAVES):
-                seen.add(id(item))
+            elif address(item) not in seen and not raw.is_a(item, *_LEAVES):
+                seen.add(address(item))
                 self._todo[level].extend(self._open(path, item, level))
 
     def _keep(self, container: Container, level: int) -> Iterator[tuple[str, Any]]:
@@ -356,7 +357,7 @@ class PythonState:
         elif level < _SEARCHED and raw.is_a(item, *_SCRIPTED):
             self.scripted.append(path)
         elif level == _EXECUTED and raw.is_a(item, STREAM):
-            self._seen.discard(id(item))  # of a logger or a progress bar, most likely
+            self._seen.discard(address(item))  # of a logger or a progress bar, most likely
         elif is_stateful(item, near=level < _SEARCHED):
             self.stateful.append((path, item))
             yield from ((path, part) for part in inner(item))

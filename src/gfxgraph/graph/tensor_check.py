@@ -7,6 +7,8 @@ from typing import Any
 
 import torch
 
+from ..interpose.codes import address
+
 __all__ = ["python_tensor_check", "tensor_check"]
 
 
@@ -54,7 +56,7 @@ def python_tensor_check(leaves: Sequence[torch.Tensor]) -> Callable[..., bool]:
     expected = [describe(leaf) for leaf in leaves]
 
     def check(*tensors: Any) -> bool:
-        once = len(set(map(id, tensors))) == len(tensors)
+        once = len(set(map(address, tensors))) == len(tensors)
         return (
             once
             and modes() == modes_then

@@ -14,6 +14,8 @@ from typing import Any, NamedTuple, TypeAlias
 
 import torch
 
+from ..interpose.codes import address
+
 __all__ = ["OTHERS", "SETTINGS", "Setting", "Settings", "deciding"]
 
 Settings: TypeAlias = dict[str, tuple[Callable[[], Any], Any]]
@@ -117,7 +119,7 @@ _ATTENTION = re.compile("attention|sdp|flash|transformer")
 _BACKEND = "torch.backends.cudnn."
 _MODULES = (torch.backends, torch.backends.cuda, torch.backends.cudnn)
 READERS = frozenset(
-    id(item)
+    address(item)
     for item in (
         *_MODULES,
         *(
@@ -140,7 +142,7 @@ def _others() -> dict[int, list[tuple[str, Callable[[], Any]]]]:
     found: dict[int, list[tuple[str, Callable[[], Any]]]] = {}
 
     def add(reader: object, getter: Callable[[], Any], name: str) -> None:
-        found.setdefault(id(reader), []).append((name, getter))
+        found.setdefault(address(reader), []).append((name, getter))
 
     plain: list[Any] = [
         torch.get_num_threads,

@@ -119,7 +119,7 @@ class Tracer(Interceptor):
         """Capture an operation, or go through it again."""
         if isinstance(func, OpOverload) and (is_view(func) or torch.Tag.inplace_view in func.tags):
             return func(*args, **kwargs)
-        given = list(tensors_in((args, kwargs))) if self._branches else []
+        given = list(tensors_in(args, kwargs)) if self._branches else []
         if self._shared is not None:
             if self._position == len(self._shared.done):
                 self._diverged(f"it went on with {func}")
@@ -151,7 +151,7 @@ class Tracer(Interceptor):
         if event.folds:
             if event.is_of_the_host and not event.was_given(args, kwargs):
                 self._diverged(f"another value came to {point.what}")
-            return self._fold(event, point, list(tensors_in((args, kwargs))))
+            return self._fold(event, point, list(tensors_in(args, kwargs)))
         return self._break(event, func, args, kwargs)
 
     def _fold(self, event: Event, point: Point, given: list[torch.Tensor]) -> Any:
@@ -177,7 +177,7 @@ class Tracer(Interceptor):
     def _break(
         self, event: Event, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> Any:
-        given = list(tensors_in((args, kwargs)))
+        given = list(tensors_in(args, kwargs))
         if event.point.kind == "read" and isinstance(func, OpOverload):
             func = _READ[func._schema.name]
 

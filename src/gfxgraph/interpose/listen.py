@@ -1,17 +1,47 @@
-"""Observes all calls of a thread, through Python's profiler hook."""
+"""Observes calls of a thread, through Python's profiler hook or through ``sys.monitoring``.
+
+The hook is told of all calls and returns of the thread, of those in gfxgraph and torch as well.
+From Python 3.12 on :func:`observing` asks ``sys.monitoring`` instead, which can be told which code
+does not matter: recording a large model takes half the time.
+"""
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
-from types import FrameType
-from typing import Any
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from types import BuiltinFunctionType, CodeType, FrameType, MethodDescriptorType
+from typing import Any, Protocol
 
 from ..errors import CaptureError
+from ..forking import in_child, new_lock
+from .codes import address
+from .opaque import opaque
 
-__all__ = ["Listening"]
+__all__ = ["CallObserver", "Listening", "observing"]
 
 Observe = Callable[[FrameType, str, Any], object]
+
+
+class CallObserver(Protocol):
+    """Who is told of calls before they happen, and may raise to stop them."""
+
+    @property
+    def codes(self) -> Mapping[CodeType, object]:
+        """The functions in Python of which to tell."""
+
+    def looks_at(self, code: CodeType) -> bool:
+        """Whether calls of functions in C matter that ``code`` makes."""
+
+    def matters(self, function: Any, owner: Any) -> bool:
+        """Whether to tell of a call of ``function``, which is in C and belongs to ``owner``."""
+
+    def calls(self, frame: FrameType, function: Any, owner: Any) -> None:
+        """``frame`` is about to call ``function``."""
+
+    def begins(self, frame: FrameType) -> None:
+        """``frame`` begins to run one of ``codes``."""
 
 
 class Listening:
@@ -65,7 +95,8 @@ class Listening:
             self._tracer = (sys.gettrace(),)
         while frame is not None and frame is not until:
             if frame not in self._frames:
-                self._frames[frame] = frame.f_trace
+                # Ours where it began after an earlier error.
+                self._frames[frame] = None if frame.f_trace == self._go_on else frame.f_trace
             frame.f_trace, frame.f_trace_lines = self._go_on, False
             frame = frame.f_back
         sys.settrace(self._go_on)
@@ -97,3 +128,135 @@ class Listening:
 
 def _nothing(frame: FrameType, event: str, value: Any) -> None:
     """Ignore the call."""
+
+
+@contextmanager
+def _through_the_hook(observer: CallObserver) -> Iterator[Listening]:
+    def observe(frame: FrameType, event: str, value: Any) -> None:
+        if event == "c_call":
+            if observer.matters(value, value.__self__):
+                observer.calls(frame, value, value.__self__)
+        elif event == "call" and frame.f_code in observer.codes:
+            observer.begins(frame)
+
+    with Listening(observe) as listening:
+        yield listening
+
+
+if sys.version_info >= (3, 12):
+    _TOOLS = (3, 4, 1)  # the others belong to debuggers, profilers and optimizers
+
+    class _Monitor:
+        """Tells the observers of each thread; one tool for all of them."""
+
+        def __init__(self) -> None:
+            self._observers: dict[int, list[CallObserver]] = {}
+            #: Of code that has run: whether its calls matter to anybody.
+            self._looked_at: dict[int, tuple[CodeType, bool]] = {}
+            self._tool: int | None = None
+            self._lock = new_lock()
+
+        def begin(self, observer: CallObserver) -> bool:
+            """Tell ``observer`` of this thread; gives whether that is possible."""
+            with self._lock:
+                if self._tool is None and not self._take_tool():
+                    return False
+                self._observers.setdefault(threading.get_ident(), []).append(observer)
+                self._looked_at.clear()
+                sys.monitoring.restart_events()  # what mattered to nobody may matter to this one
+                return True
+
+        def end(self, observer: CallObserver) -> None:
+            """Tell it no more."""
+            with self._lock:
+                observers = self._observers.get(threading.get_ident(), [])
+                # A child of fork() may have forgotten it.
+                observers[:] = [other for other in observers if other is not observer]
+                self._settle()
+
+        def keep_only(self, ident: int) -> None:
+            """Forget the other threads, which a child of ``fork()`` does not have."""
+            for other in [other for other in self._observers if other != ident]:
+                self._observers[other].clear()
+            self._settle()
+
+        def _take_tool(self) -> bool:
+            monitoring = sys.monitoring
+            tool = next((n for n in _TOOLS if monitoring.get_tool(n) is None), None)
+            if tool is None:
+                return False
+            monitoring.use_tool_id(tool, "gfxgraph.calls")
+            events = monitoring.events
+            monitoring.register_callback(tool, events.CALL, self._call)
+            monitoring.register_callback(tool, events.PY_START, self._start)
+            monitoring.set_events(tool, events.CALL | events.PY_START)
+            self._tool = tool
+            return True
+
+        def _settle(self) -> None:
+            for ident in [ident for ident, held in self._observers.items() if not held]:
+                del self._observers[ident]
+            if not self._observers and self._tool is not None:
+                monitoring, tool = sys.monitoring, self._tool
+                self._tool = None
+                monitoring.set_events(tool, 0)
+                monitoring.register_callback(tool, monitoring.events.CALL, None)
+                monitoring.register_callback(tool, monitoring.events.PY_START, None)
+                monitoring.free_tool_id(tool)
+
+        def _everybody(self) -> list[CallObserver]:
+            return [observer for held in list(self._observers.values()) for observer in held]
+
+        @opaque
+        def _start(self, code: CodeType, offset: int) -> Any:
+            observers = self._observers.get(threading.get_ident(), ())
+            for observer in reversed(observers):
+                if code in observer.codes:
+                    observer.begins(sys._getframe(1))
+            if any(code in observer.codes for observer in self._everybody()):
+                return None
+            return sys.monitoring.DISABLE
+
+        @opaque
+        def _call(self, code: CodeType, offset: int, function: Any, first: Any) -> Any:
+            known = self._looked_at.get(address(code))
+            if known is None:
+                matters = any(observer.looks_at(code) for observer in self._everybody())
+                known = self._looked_at[address(code)] = code, matters
+            if not known[1]:
+                return sys.monitoring.DISABLE
+            kind = type(function)
+            if kind is BuiltinFunctionType or issubclass(kind, BuiltinFunctionType):
+                owner = function.__self__
+            elif kind is MethodDescriptorType and first is not sys.monitoring.MISSING:
+                owner = first
+            else:
+                return None
+            for observer in reversed(self._observers.get(threading.get_ident(), ())):
+                if observer.looks_at(code) and observer.matters(function, owner):
+                    observer.calls(sys._getframe(1), function, owner)
+            return None
+
+    _monitor = _Monitor()
+    in_child(lambda: _monitor.keep_only(threading.get_ident()))
+
+    @contextmanager
+    def observing(observer: CallObserver) -> Iterator[Listening | None]:
+        """Tell ``observer`` of the calls of this thread.
+
+        Yields what has to know of errors that ``observer`` raises, if anything has.
+
+        Raises:
+            CaptureError: as :class:`Listening` does.
+        """
+        if not _monitor.begin(observer):
+            with _through_the_hook(observer) as listening:
+                yield listening
+            return
+        try:
+            yield None
+        finally:
+            _monitor.end(observer)
+
+else:
+    observing = _through_the_hook

@@ -6,7 +6,7 @@ caches, closures, inputs.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable
 from functools import cache
 from typing import Any
 
@@ -18,6 +18,7 @@ from ..device.operators import is_composite, may_write, run_composite, written_t
 from ..device.overrides import ThreadDispatchMode, UnwrappedDispatchMode
 from .storages import is_whole
 
+_is_gone: Callable[[int], Any] = torch.UntypedStorage._expired  # what StorageWeakRef asks
 _weak_tensor: Any = torch._C._WeakTensorRef  # type: ignore[attr-defined]
 
 __all__ = [
@@ -52,7 +53,7 @@ class StorageNames:
     def lives(self, key: int) -> bool:
         """Whether the memory with that name is still there; of dense tensors."""
         held = self._held[key]
-        return not (isinstance(held, StorageWeakRef) and held.expired())
+        return not (type(held) is StorageWeakRef and _is_gone(held.cdata))
 
     def __call__(self, tensor: torch.Tensor) -> int:
         """The name of the memory of ``tensor``."""
@@ -144,7 +145,7 @@ class OutsideTensors(ThreadDispatchMode):
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if func is torch.ops.aten.lift_fresh.default:  # torch.tensor(2.0): made in this run
             self._inside.add(self._name(args[0]))
-        for tensor in tensors_in((args, kwargs)):
+        for tensor in tensors_in(args, kwargs):
             key = self._name(tensor)
             if key not in self._inside and key not in self.found:
                 self.found[key] = tensor.detach()
@@ -233,14 +234,18 @@ def _without_overlap(tensor: torch.Tensor) -> torch.Tensor:
     return tensor
 
 
-def tensors_in(tree: Any) -> Iterator[torch.Tensor]:
+def tensors_in(*trees: Any) -> list[torch.Tensor]:
     """The tensors in what an operator takes or returns: nested tuples, lists and dicts."""
-    if isinstance(tree, torch.Tensor):
-        yield tree
-    elif isinstance(tree, (tuple, list, dict)):
-        for item in tree.values() if isinstance(tree, dict) else tree:
-            # Most are tensors or numbers, and there may be many.
-            if isinstance(item, torch.Tensor):
-                yield item
-            elif isinstance(item, (tuple, list, dict)):
-                yield from tensors_in(item)
+    found: list[torch.Tensor] = []
+    _gather(trees, found)
+    return found
+
+
+def _gather(items: Iterable[Any], found: list[torch.Tensor]) -> None:
+    for item in items:
+        if isinstance(item, torch.Tensor):
+            found.append(item)
+        elif isinstance(item, dict):
+            _gather(item.values(), found)
+        elif isinstance(item, (tuple, list)):
+            _gather(item, found)

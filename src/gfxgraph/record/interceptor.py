@@ -36,6 +36,7 @@ from ..device.overrides import (
     remove_modes,
 )
 from ..forking import in_child
+from ..interpose.codes import address
 from ..interpose.cuda_calls import Answer
 from ..interpose.dynamo import Uncompiled
 from ..interpose.patch import Claim, find, intercept, override
@@ -280,7 +281,7 @@ class Interceptor:
     def _made_by_host(self, given: Any, result: Any) -> None:
         """The host may have written to ``given``, and has made ``result``."""
         with self.quietly():  # our own calls are none of the function's
-            for tensor in tensors_in((given, result)):
+            for tensor in tensors_in(given, result):
                 self.provenance.mark(self.name(tensor), None)
             self.inside.update(map(self.name, tensors_in(result)))
 
@@ -320,6 +321,8 @@ class Interceptor:
             if copy:
                 return self._constant_call(copy, func, args, kwargs)
             return func(*args, **kwargs)
+        if func not in _SPECIAL and not self.emulated:
+            return func(*args, **kwargs)
         tensor = args[0]
         if func in READS_BELOW:
             args, kwargs = self._read_below(func, args, kwargs)
@@ -358,7 +361,7 @@ class Interceptor:
         return (*args[:where], values, *args[where + 1 :]), kwargs
 
     def _call_below(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        tensors = tuple(tensors_in((args, kwargs)))
+        tensors = tuple(tensors_in(args, kwargs))
         if not self.may_vary(tensors) and not any(map(self.on_device, tensors)):
             return func(*args, **kwargs)
         point = Point("host-read", CALLS_BELOW[func], "call", tensors)
@@ -411,7 +414,7 @@ class Interceptor:
     def dispatch(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Handle an operation that the dispatch mode saw."""
         op = _operator(func) if isinstance(func, OpOverload) else None
-        tensors = [*tensors_in(args), *tensors_in(kwargs)]
+        tensors = tensors_in(args, kwargs)
         written = list(written_tensors(func, args, kwargs)) if op and op.writes else []
         keys: list[int] = []
         sources = NO_ROOTS
@@ -658,7 +661,7 @@ class Interceptor:
             return (self._constant(point, args[0], device), *args[1:]), {
                 k: v for k, v in kwargs.items() if k != "device"
             }
-        device = next(t.device for t in tensors_in((args, kwargs)) if self.on_device(t))
+        device = next(t.device for t in tensors_in(args, kwargs) if self.on_device(t))
 
         def replace(item: Any) -> Any:
             if isinstance(item, torch.Tensor):
@@ -681,7 +684,7 @@ class Interceptor:
         return capture_rules.is_host_copy(func, args, kwargs, self._on_host)
 
     def _constant_call(self, what: str, func: Any, args: Any, kwargs: Any) -> Any:
-        host = tuple(tensors_in((args, kwargs)))
+        host = tuple(tensors_in(args, kwargs))
         if func is torch.Tensor.new_tensor:
             host = host[1:]
         kind: Literal["call", "constant"] = "call" if self.may_vary(host) else "constant"
@@ -696,6 +699,18 @@ class Interceptor:
 
 
 _RAISE_ON_DEVICE = (torch.Tensor.numpy, torch.Tensor.__array__)
+# What calls of torch functions with a tensor are looked at; on the emulated device, copies too.
+_SPECIAL = frozenset(
+    (
+        *READS_BELOW,
+        *CALLS_BELOW,
+        *ASKED,
+        *POINTERS,
+        *GRADS,
+        *ARRAYS,
+        *capture_rules.HOST_READ_FUNCTIONS,
+    )
+)
 
 
 class _FunctionMode(HiddenFunctionMode):
@@ -716,7 +731,7 @@ class _DispatchMode(UnwrappedDispatchMode):
         self._interceptor = interceptor
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if isinstance(func, OpOverload) and is_composite(func):
+        if isinstance(func, OpOverload) and _operator(func).composite:
             return run_composite(func, args, kwargs or {}, self)
         self._interceptor.handling += 1
         try:
@@ -746,7 +761,9 @@ class _Operator:
     __slots__ = (
         "allocates",
         "asks_layout",
+        "composite",
         "draws",
+        "func",
         "is_odd",
         "may_draw",
         "moves",
@@ -759,6 +776,7 @@ class _Operator:
 
     def __init__(self, func: OpOverload) -> None:
         name, view = func._schema.name, is_view(func) or torch.Tag.inplace_view in func.tags
+        self.func, self.composite = func, is_composite(func)
         self.allocates = name in ALLOCATIONS
         self.nested = name.startswith("aten::_nested_") and not name.endswith("_left_aligned")
         # Operators of other libraries may depend on strides and addresses.
@@ -783,7 +801,15 @@ class _Operator:
         )
 
 
-_operator = functools.cache(_Operator)
+# By address: an operator is hashed in Python.
+_operators: dict[int, _Operator] = {}
+
+
+def _operator(func: OpOverload) -> _Operator:
+    found = _operators.get(address(func))
+    if found is None:
+        found = _operators[address(func)] = _Operator(func)
+    return found
 
 
 def _to_device(host: torch.Tensor, device: Any) -> torch.Tensor:
@@ -804,7 +830,7 @@ def _launches_of_triton(interceptor: Interceptor) -> AbstractContextManager[Any]
         return nullcontext()
 
     def run(original: Any, kernel: Any, *args: Any, **kwargs: Any) -> Any:
-        interceptor.expose(tensors_in((args, kwargs)), f"Triton kernel {kernel.__name__}")
+        interceptor.expose(tensors_in(args, kwargs), f"Triton kernel {kernel.__name__}")
         return original(kernel, *args, **kwargs)
 
     return intercept(*place, run)

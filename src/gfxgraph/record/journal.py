@@ -331,7 +331,7 @@ class Journal:
 
     def ran(self, fn: Callable[..., Any], args: Any, kwargs: Any) -> Any:
         """Run ``fn``, and remember its result and the tensors that it may have written."""
-        given = list(tensors_in((args, kwargs)))
+        given = list(tensors_in(args, kwargs))
         if not self._copies:
             return self._ran_in_replay(fn, args, kwargs, given)
         with _unseen():
@@ -455,9 +455,9 @@ def perform(fn: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
             journal.note_transform(fn)
         return fn(*args, **kwargs)
     if journal is None:
-        return _run(fn, args, kwargs, list(tensors_in((args, kwargs))))
+        return _run(fn, args, kwargs, list(tensors_in(args, kwargs)))
     if journal._left is not None:
-        return journal.repeated(fn, list(tensors_in((args, kwargs))))
+        return journal.repeated(fn, list(tensors_in(args, kwargs)))
     return journal.ran(fn, args, kwargs)
 
 

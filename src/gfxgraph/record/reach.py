@@ -92,7 +92,7 @@ class Reach(UnwrappedDispatchMode):
         kwargs = kwargs or {}
         if isinstance(func, OpOverload) and is_composite(func):
             return run_composite(func, args, kwargs, self)
-        given = list(tensors_in((args, kwargs)))
+        given = list(tensors_in(args, kwargs))
         with outside_of_modes():
             masks = {id(t): m for t in given if (m := self.reached(t)) is not None}
         names = {self._name(t) for t in given}

@@ -15,6 +15,7 @@ from torch._ops import HigherOrderOperator, OpOverload
 from torch.utils._python_dispatch import _disable_current_modes
 
 from ..device.operators import written_tensors
+from ..interpose.codes import address
 from ..interpose.source import Source, users_line, users_line_of
 from .effects import UndoLog, tensors_in
 from .explain import explain
@@ -200,7 +201,9 @@ class Recorder(Interceptor):
         self._keep_values = keep_values
         self._off_stream = off_stream
         self._names = names
-        self._alive: dict[int, int] = {}
+        self._kernels: set[tuple[int, torch.dtype | None]] = set()
+        self._young: dict[int, int] = {}
+        self._old: dict[int, int] = {}
         self._alive_bytes = 0
         #: What gave the function an array on memory from outside.
         self._was_lent = ""
@@ -209,8 +212,11 @@ class Recorder(Interceptor):
     def operation(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Run an operation that a capture can hold."""
         self.recording.operations += 1
-        dtypes = {tensor.dtype for tensor in tensors_in((args, kwargs))}
-        self.recording.kernels.update((func, dtype) for dtype in dtypes or (None,))
+        dtypes = {tensor.dtype for tensor in tensors_in(args, kwargs)}
+        for dtype in dtypes or (None,):
+            if (address(func), dtype) not in self._kernels:  # which are hashed in Python
+                self._kernels.add((address(func), dtype))
+                self.recording.kernels.add((func, dtype))
         rule = self._off_stream()
         if rule is not None:
             self.met(rule, str(func))
@@ -220,7 +226,7 @@ class Recorder(Interceptor):
         self, point: Point, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> Any:
         """Run the point, and record its result."""
-        given = list(tensors_in((args, kwargs)))
+        given = list(tensors_in(args, kwargs))
         # A function of the user's may write to whatever it is given or reaches.
         if isinstance(func, OpOverload):
             writes = any(True for _ in written_tensors(func, args, kwargs))
@@ -374,18 +380,29 @@ class Recorder(Interceptor):
             setattr(self.recording, how, Note("argument", what, users_line()))
 
     def made(self, tensor: torch.Tensor) -> None:
-        """Add up living memory; look for freed memory only when there seems to be a new peak."""
+        """Add up living memory; look for freed memory only when there seems to be a new peak.
+
+        It may be too low by a 32nd. Most memory is freed soon, so the youngest is looked at first.
+        """
         key, peak = self.name(tensor), self.recording.peak_bytes
         dense = tensor.layout is torch.strided
-        if key in self._alive or not dense or not self.on_device(tensor):
+        if key in self._young or key in self._old or not dense or not self.on_device(tensor):
             return
         self.recording.dtypes.add(tensor.dtype)
-        self._alive[key] = size = tensor.untyped_storage().nbytes()
+        self._young[key] = size = tensor.untyped_storage().nbytes()
         self._alive_bytes += size
-        if self._alive_bytes > peak:
-            self._alive = {k: s for k, s in self._alive.items() if self.name.lives(k)}
-            self._alive_bytes = sum(self._alive.values())
+        least = peak + peak // 32
+        if self._alive_bytes > least:
+            self._forget_freed(self._young)
+            self._old |= self._young
+            self._young.clear()
+        if self._alive_bytes > least:
+            self._forget_freed(self._old)
             self.recording.peak_bytes = max(peak, self._alive_bytes)
+
+    def _forget_freed(self, sizes: dict[int, int]) -> None:
+        for key in [key for key in sizes if not self.name.lives(key)]:
+            self._alive_bytes -= sizes.pop(key)
 
     def has_seen(self, tensor: torch.Tensor) -> bool:
         """Whether an operation used or made the memory of ``tensor``."""

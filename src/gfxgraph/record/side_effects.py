@@ -19,7 +19,6 @@ from __future__ import annotations
 
 import contextlib
 import dis
-import functools
 import gc
 import importlib
 import inspect
@@ -42,7 +41,8 @@ from typing import Any, Literal
 
 import torch
 
-from ..interpose.listen import Listening
+from ..interpose.codes import per_code
+from ..interpose.listen import Listening, observing
 from ..interpose.patch import intercept, substitute
 from ..interpose.source import Source, is_the_users, users_line
 from .effects import Unexpected
@@ -190,7 +190,7 @@ def side_effects(on_effect: OnEffect, *, perform: bool = False) -> Iterator[None
         caller = caller.f_back
     effects = _SideEffects(on_effect, perform, caller)
     with ExitStack() as stack:
-        stack.callback(vars(effects).clear)  # it holds frames, and they hold tensors
+        stack.callback(effects.forget)
         for name, rule in (("stdout", "print"), ("stderr", _WRITE)):
             if getattr(sys, name) is not None:
                 stream = _Stream(
@@ -201,7 +201,7 @@ def side_effects(on_effect: OnEffect, *, perform: bool = False) -> Iterator[None
         stack.enter_context(intercept(logging.Logger, "callHandlers", effects.log))
         stack.enter_context(intercept(warnings, "_showwarnmsg_impl", effects.warn))
         stack.enter_context(effects.collections())  # before anything is observed
-        effects.listening = stack.enter_context(Listening(effects.observe))
+        effects.listening = stack.enter_context(observing(effects))
         yield
 
 
@@ -233,12 +233,12 @@ def no_side_effects(let_pass: Callable[[], bool] = lambda: False) -> Iterator[No
 
 
 class _SideEffects:
-    def __init__(self, on_effect: OnEffect, perform: bool, outside: FrameType) -> None:
+    def __init__(self, on_effect: OnEffect, perform: bool, outside: FrameType | None) -> None:
         self.perform = perform
         self.listening: Listening | None = None
         self._on_effect = on_effect
         self._outside = outside
-        self._functions, self._methods, self._codes = _functions(), _methods(), _codes()
+        self._functions, self._methods, self.codes = _functions(), _methods(), _codes()
         self._names: dict[type, frozenset[str]] = {}
         self._made_inside: dict[int, Any] = {}
         self._collecting = False
@@ -264,38 +264,52 @@ class _SideEffects:
             gc.callbacks.remove(begin)
             gc.callbacks.remove(end)
 
-    def observe(self, frame: FrameType, event: str, value: Any) -> None:
-        """A call; for the profiler hook."""
+    def forget(self) -> None:
+        """Let go of frames, which hold tensors. Other threads may still ask what matters."""
+        self._outside, self._on_effect, self.listening = None, lambda rule, what: False, None
+        self._made_inside.clear()
+
+    # For `observing`.
+
+    def looks_at(self, code: CodeType) -> bool:
+        """Not at gfxgraph and torch, and at what loads code: their calls are harmless."""
+        return _kind(code) in ("users", "other")
+
+    def matters(self, function: Any, owner: Any) -> bool:
+        """Whether a function in C may have an effect."""
+        if self._collecting:
+            return False
+        if isinstance(function, BuiltinFunctionType) and function in self._functions:
+            return True
+        names = self._names.get(type(owner))
+        if names is None:
+            names = self._names[type(owner)] = self._names_in(type(owner))
+        return function.__name__ in names
+
+    def calls(self, frame: FrameType, function: Any, owner: Any) -> None:
+        """A call of a function in C that may have an effect."""
+        rule = self._functions.get(function)
+        if rule is not None:
+            ends_here = rule == "print" and not _may_name_a_file(frame.f_code)
+            of_a_record = rule == _READ and frame.f_code.co_filename == logging.__file__
+            if not (ends_here or of_a_record):
+                self._stop(rule, _name_of(function, owner), frame, frame)
+        elif not (isinstance(owner, _IN_MEMORY) and self._is_made_inside(owner, frame)):
+            self._stop(_WRITE, _name_of(function, owner), frame, frame)
+
+    def begins(self, frame: FrameType) -> None:
+        """A call of a function in Python that may have an effect."""
         if self._collecting:
             return
-        if event == "c_call":
-            rule = self._functions.get(value)
-            if rule is not None:
-                ends_here = rule == "print" and not _may_name_a_file(frame.f_code)
-                of_a_record = rule == _READ and frame.f_code.co_filename == logging.__file__
-                if not (ends_here or of_a_record):
-                    self._stop(rule, _name_of(value), frame, frame)
-                return
-            owner = value.__self__
-            names = self._names.get(type(owner))
-            if names is None:
-                names = self._names[type(owner)] = self._names_in(type(owner))
-            if value.__name__ in names and not (
-                isinstance(owner, _IN_MEMORY) and self._is_made_inside(owner, frame)
-            ):
-                self._stop(_WRITE, _name_of(value), frame, frame)
-        elif event == "call":
-            known = self._codes.get(frame.f_code)
-            if known is not None:
-                rule, name, of_objects = known
-                caller = frame.f_back
-                if of_objects and (
-                    # If one library method calls another, the first one counts.
-                    (caller is not None and _kind(caller.f_code) == "other")
-                    or self._is_made_inside(frame.f_locals.get("self"), frame)
-                ):
-                    return
-                self._stop(rule, name, frame, caller)
+        rule, name, of_objects = self.codes[frame.f_code]
+        caller = frame.f_back
+        if of_objects and (
+            # If one library method calls another, the first one counts.
+            (caller is not None and _kind(caller.f_code) == "other")
+            or self._is_made_inside(frame.f_locals.get("self"), frame)
+        ):
+            return
+        self._stop(rule, name, frame, caller)
 
     def _names_in(self, cls: type) -> frozenset[str]:
         found = (self._methods.get(base, "").split() for base in cls.__mro__)
@@ -303,9 +317,9 @@ class _SideEffects:
 
     def _stop(self, rule: str, what: str, frame: FrameType, caller: FrameType | None) -> None:
         if not _is_harmless(caller) and self._on_effect(rule, what) and not self.perform:
-            assert self.listening is not None
-            # The user's `finally` blocks must not have effects either.
-            self.listening.go_on_after_errors(frame, self._outside)
+            if self.listening is not None:
+                # The user's `finally` blocks must not have effects either.
+                self.listening.go_on_after_errors(frame, self._outside)
             raise Unexpected(what)
 
     def _is_made_inside(self, item: Any, frame: FrameType) -> bool:
@@ -420,8 +434,8 @@ def _codes() -> dict[CodeType, tuple[str, str, bool]]:
     return found
 
 
-def _name_of(function: Any) -> str:
-    owner, name = function.__self__, function.__name__
+def _name_of(function: Any, owner: Any) -> str:
+    name = function.__name__
     if isinstance(owner, type(sys)):
         module = {"posix": "os", "nt": "os"}.get(owner.__name__, owner.__name__.lstrip("_"))
         return f"{name}()" if module in ("builtins", "io") else f"{module}.{name}()"
@@ -429,7 +443,7 @@ def _name_of(function: Any) -> str:
     return f"{cls.__module__.lstrip('_')}.{cls.__qualname__}.{name}()"
 
 
-@functools.lru_cache(maxsize=4096)
+@per_code
 def _kind(code: CodeType) -> Literal["loader", "internal", "users", "other"]:
     file = code.co_filename
     if file.startswith(_LOADERS):
@@ -454,7 +468,7 @@ def _is_harmless(frame: FrameType | None) -> bool:
     return not seen
 
 
-@functools.lru_cache(maxsize=1024)
+@per_code
 def _may_name_a_file(code: CodeType) -> bool:
     """Whether a ``print`` in this code may name a file; otherwise it ends in ``sys.stdout``."""
     names = any(isinstance(const, tuple) and "file" in const for const in code.co_consts)
