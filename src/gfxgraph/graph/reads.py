@@ -484,7 +484,7 @@ class Reads(Lookups):
     def _content_step(self, frame: _Frame, *bases: bytecode.Operand) -> Any:
         for base in bases:
             item = self._value(frame, base)
-            if item is not UNKNOWN:
+            if item is not UNKNOWN and type(item) not in HOLLOW:
                 self._content(item, self._path(item), 1)
         return UNKNOWN
 
