@@ -520,7 +520,7 @@ class Lookups:
             return type(item)
         if raw.is_a(item, torch.Tensor):
             if name in ("grad", "is_leaf", "grad_fn", "_backward_hooks") and is_state:
-                return self._live((name, address(item)), lambda: found.__get__(item), path)
+                return self._live((name, address(item)), lambda: _got(found, item), path)
             return UNKNOWN
         return UNKNOWN
 
@@ -863,6 +863,12 @@ def _bound(found: Any, item: Any, cls: type) -> Any:
     if any("__get__" in raw.namespace(base) for base in raw.mro(kind)):
         return UNKNOWN
     return found
+
+
+def _got(descriptor: Any, tensor: torch.Tensor) -> Any:
+    """The value of an attribute of a tensor; no mode sees that it is asked for."""
+    with torch._C.DisableTorchFunction():
+        return descriptor.__get__(tensor)
 
 
 def _is_index(at: Any, length: int) -> bool:

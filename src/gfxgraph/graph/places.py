@@ -469,7 +469,8 @@ class Attributes(Place):
     def __init__(self, path: str, tensor: torch.Tensor) -> None:
         super().__init__(path, ("tensor", address(tensor)))
         self.tensor = tensor
-        self.is_plain = type(tensor) in _PLAIN and tensor.layout is torch.strided
+        with torch._C.DisableTorchFunction():  # the modes of a recording count calls
+            self.is_plain = type(tensor) in _PLAIN and tensor.layout is torch.strided
         self._then = self._now()
 
     def _now(self) -> Any:
