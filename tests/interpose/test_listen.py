@@ -9,7 +9,9 @@ from types import CodeType, FrameType
 from typing import Any
 
 import pytest
+import torch
 
+import gfxgraph
 from gfxgraph.interpose.listen import observing
 
 
@@ -149,7 +151,7 @@ def test_the_tool_of_python_is_given_back():
 
 @pytest.mark.skipif(sys.version_info < (3, 12), reason="Python has no sys.monitoring")
 def test_where_no_tool_is_free_the_profiler_hook_tells():
-    taken = [tool for tool in (1, 3, 4) if sys.monitoring.get_tool(tool) is None]
+    taken = [tool for tool in (1, 3, 4, 5) if sys.monitoring.get_tool(tool) is None]
     for tool in taken:
         sys.monitoring.use_tool_id(tool, "mine")
     told = Told()
@@ -189,3 +191,18 @@ def test_a_child_of_fork_is_told_of_its_own_thread_only():
     done.set()
     thread.join()
     assert told.found == []
+
+
+@pytest.mark.skipif(sys.version_info < (3, 12), reason="Python has no sys.monitoring")
+def test_beside_a_debugger_a_coverage_tool_and_a_profiler_functions_are_captured():
+    taken = [tool for tool in (0, 1, 2) if sys.monitoring.get_tool(tool) is None]
+    for tool in taken:
+        sys.monitoring.use_tool_id(tool, "mine")
+    try:
+        graph = gfxgraph.graphed(lambda x: x + 1)
+        for _ in range(3):
+            assert graph(torch.ones(2)).tolist() == [2.0, 2.0]
+    finally:
+        for tool in taken:
+            sys.monitoring.free_tool_id(tool)
+    assert (graph.stats().captures, graph.stats().fallbacks) == (1, {})

@@ -560,3 +560,22 @@ def test_a_constant_over_elements_that_share_a_place_is_not_all_of_the_memory(de
     low = torch.full((3, 3), 0.25, device=device)
     high = torch.full((3, 3), 2.0, device=device)
     agree(gfxgraph.graphed(decide), decide, (low,), (low,), (high,), (low,), (high,))
+
+
+class Scaled(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.inner = nn.Sequential(nn.Linear(4, 4), nn.LayerNorm(4))
+
+    def forward(self, x):
+        return self.inner(x) * torch.tensor(2.0, device=x.device)
+
+
+@torch.no_grad()
+def test_constants_beside_parameters_are_captured_at_the_first_attempt(device, caplog):
+    net = Scaled().to(device)
+    graph = gfxgraph.graphed(net)
+    with caplog.at_level("DEBUG", "gfxgraph"):
+        stats = agree(graph, net, *numbers(device, 3, 2, 4))
+    assert (stats.captures, stats.fallbacks) == (1, {})
+    assert not [record for record in caplog.records if "captured_again" in record.getMessage()]
