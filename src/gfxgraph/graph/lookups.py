@@ -79,6 +79,7 @@ _FIRST_COMPILATION = "___needs_generation_tag_patch"
 _NOT_PLAIN = (torch.Tensor, MODULE, type, types.ModuleType, types.FunctionType)
 _HOOKS = ("_forward_hooks", "_forward_pre_hooks")
 _SETATTR_OF_MODULE = raw.namespace(MODULE)["__setattr__"]
+_GETATTR_OF_MODULE = raw.namespace(MODULE)["__getattr__"]
 _TAKING = ("pop", "popitem", "clear", "move_to_end", "__delitem__")
 _VIEWS: Any = (type({}.keys()), type({}.values()), type({}.items()), types.MappingProxyType)
 C_FUNCTIONS = (
@@ -379,28 +380,57 @@ class Lookups:
                 self._place(("length", address(own)), lambda: Length(self._path(item), own))
             value = self._in_space(own, name, path, is_state)
             if value is not MISSING:
-                self._keep_way(item, name, own, own, value)
+                if not generic:
+                    self._keep_way(item, name, own, own, value)
                 return value
         if found is not MISSING:
             value = _bound(found, item, cls)
-            if (kind is types.FunctionType or found is None) and own is not None:
+            if (kind is types.FunctionType or found is None) and own is not None and not generic:
                 self._keep_way(item, name, own, None, value)
             return value
         if raw.is_a(item, MODULE) and own is not None:
-            held: list[Any] = [own.get(registry) for registry in REGISTRIES]
-            registries = [registry for registry in held if raw.is_a(registry, dict)]
-            for key, registry in zip(REGISTRIES, held, strict=True):
-                if raw.is_a(registry, dict) and dict.__contains__(registry, name):
-                    if is_state:
-                        self._read(own, key, f"{self._path(item)}.{key}")
-                    value = self._in_space(registry, name, path, is_state)
+            # Another `__getattr__` is seen when it runs, and that of torch when it is called.
+            if self._lookup(cls, "__getattr__") is not _GETATTR_OF_MODULE:
+                return UNKNOWN
+            value, registry = self._registered(item, name, own, is_state)
+            if registry is not None:
+                if not generic:
                     self._keep_way(item, name, own, registry, value)
-                    return value
-            for registry in registries if is_state else ():
-                self._read(registry, name, path)
+                return value
         if type(self._lookup(cls, "__getattr__")) in C_FUNCTIONS and raw.is_a(item, dict):
             return self._item_of(item, name)  # class D(dict): __getattr__ = dict.__getitem__
         return UNKNOWN
+
+    def _child_of_module(self, module: Any, name: str) -> None:
+        """What torch's ``__getattr__`` of modules reads."""
+        way = self._ways.get((address(module), name))
+        own = raw.attributes(module)
+        if way is not None and way.leads_there(module, name) and way.space is not way.own:
+            return
+        if own is not None:
+            self._registered(module, name, own, self._is_state(module))
+
+    def _registered(
+        self, module: Any, name: str, own: dict[str, Any], is_state: bool
+    ) -> tuple[Any, Any]:
+        """A child, parameter or buffer, and the registry that holds it; ``None``: none does."""
+        path = f"{self._path(module)}.{name}"
+        held: list[Any] = [own.get(registry) for registry in REGISTRIES]
+        for key, registry in zip(REGISTRIES, held, strict=True):
+            if raw.is_a(registry, dict) and dict.__contains__(registry, name):
+                if is_state:
+                    self._read(own, key, f"{self._path(module)}.{key}")
+                return self._in_space(registry, name, path, is_state), registry
+        for registry in held if is_state else ():
+            if raw.is_a(registry, dict):
+                self._read(registry, name, path)
+        return UNKNOWN, None
+
+    def _forget_lookups(self) -> None:
+        """A class is about to change: what was found in classes may be something else then."""
+        self._types.clear()
+        self._ways.clear()
+        self._members.clear()
 
     def _attribute_of_made(self, item: Any, name: str) -> Any:
         """The value of an attribute of what the run has made, where its class says how to find it;

@@ -248,7 +248,7 @@ class Reads(Lookups):
                 return False
             if at in _GETATTR_OF_MODULE:
                 variables = frame.f_locals
-                self._attribute(variables["self"], variables["name"])
+                self._child_of_module(variables["self"], variables["name"])
                 return False
             self._frames[address(frame)] = _Frame(frame)
             self._begin(frame)
@@ -417,6 +417,8 @@ class Reads(Lookups):
         known = len(self.places)
         _STEPS[kind](self, frame, *operands)
         item = self._value(frame, operands[0]) if kind in ("attribute", "item") else None
+        if kind == "attribute" and (item is UNKNOWN or raw.is_a(item, type)):
+            self._forget_lookups()
         if kind in ("attribute", "item") and not self._stores_plainly(item, kind):
             return UNKNOWN
         key = self._value(frame, operands[1]) if kind == "item" else operands[-1]
@@ -587,6 +589,10 @@ class Reads(Lookups):
         if known is not None:
             return known(self, frame, positional)
         owner: Any = getattr(function, "__self__", None) if kind in C_FUNCTIONS else None
+        if kind in _SLOTS and function.__name__ in ("__setattr__", "__delattr__"):
+            target = owner if kind is types.MethodWrapperType else (positional or [UNKNOWN])[0]
+            if target is UNKNOWN or raw.is_a(target, type):
+                self._forget_lookups()
         if owner is not None and raw.is_a(owner, dict, list, deque, set):
             return self._method_of_container(owner, function.__name__, positional)
         if raw.is_a(function, type):
@@ -645,9 +651,15 @@ class Reads(Lookups):
         self._getattr(frame, args)
         return UNKNOWN
 
+    def _delattr(self, frame: _Frame, args: list[Any]) -> Any:
+        self._getattr(frame, args)
+        if args and (args[0] is UNKNOWN or raw.is_a(args[0], type)):
+            self._forget_lookups()
+        return UNKNOWN
+
     def _setattr(self, frame: _Frame, args: list[Any]) -> Any:
         known = len(self.places)
-        self._getattr(frame, args)
+        self._delattr(frame, args)
         if len(args) > 1 and self._stores_plainly(args[0], "attribute"):
             self._mark_stored(known, args[0], args[1], "attribute")
         return UNKNOWN
@@ -717,6 +729,7 @@ class Reads(Lookups):
         return self._know(frame.frame.f_globals, "globals()")
 
 
+_SLOTS = (types.MethodWrapperType, types.WrapperDescriptorType)
 _STORING = frozenset(map(address, (setattr, object.__setattr__)))
 _GETTERS = frozenset(map(address, (sys.getrecursionlimit, sys.getswitchinterval)))
 
@@ -778,7 +791,7 @@ _DOORS: dict[int, Callable[..., Any]] = {
     address(getattr): Reads._getattr,
     address(hasattr): Reads._hasattr,
     address(setattr): Reads._setattr,
-    address(delattr): Reads._hasattr,
+    address(delattr): Reads._delattr,
     address(vars): Reads._vars,
     address(type): Reads._type,
     address(isinstance): Reads._isinstance,
