@@ -9,6 +9,7 @@ import gc
 import pytest
 import torch
 
+import gfxgraph
 from gfxgraph.graph.reads import Reads
 from tests.hostile.hostile_python import CASES
 
@@ -152,3 +153,50 @@ def test_what_a_collection_calls_reads_nothing_for_the_function():
     finally:
         gc.callbacks.remove(count)
     assert counts["started"] and not reads.changes()
+
+
+def numbered():
+    class Kept:
+        number = 2.0
+
+    kept = Kept()
+
+    def function(x):
+        id(kept)  # C code, which may look into its class
+        y = x * kept.number
+        Kept.number = Kept.number + 1.0
+        return y + kept.number
+
+    return function, lambda: Kept.number
+
+
+def replaced():
+    class Inner:
+        number = 2.0
+
+    class Kept:
+        inner = Inner()
+
+    kept = Kept()
+
+    def function(x):
+        id(kept)
+        y = x * kept.inner.number
+        new = Inner()
+        new.number = kept.inner.number + 1.0
+        Kept.inner = property(lambda self: new)
+        return y + kept.inner.number
+
+    return function, lambda: kept.inner.number
+
+
+@pytest.mark.parametrize("make", [numbered, replaced])
+@torch.no_grad()
+def test_what_a_run_changes_in_a_class_is_put_back_where_python_finds_it(device, make):
+    (function, held), (twin, expected) = make(), make()
+    graph = gfxgraph.graphed(function)
+    x = torch.ones(2, device=device)
+    for _ in range(6):
+        assert torch.equal(graph(x), twin(x))
+        gc.collect()
+        assert held() == expected()

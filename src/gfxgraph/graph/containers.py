@@ -61,6 +61,8 @@ class Container:
             return item.read()
         if raw.is_a(item, type):
             item = raw.namespace(item)
+            if self.names is None:
+                return list(item.items())
         if self.names is not None:
             found = ((name, item.get(name, _MISSING)) for name in self.names)
             return [(name, value) for name, value in found if value is not _MISSING]
@@ -74,7 +76,7 @@ class Container:
         # Keys of ours come and go; what stands behind one then has not moved.
         if len(held) != len(now):
             held, now = ([p for p in pairs if not self.is_ours(p[0])] for pairs in (held, now))
-        found = raw.differences(held, now, ordered=not raw.is_a(self.item, set))
+        found = raw.differences(held, now, ordered=not raw.is_a(self.item, set, type))
         found = [key for key in found if not self.is_ours(key)]
         if self.lifted and not self._is_rearranged(now):
             found = [key for key in found if not self.is_lifted(key)]
@@ -117,9 +119,13 @@ class Container:
         elif type(item) is Slots:
             item.put_back(self.held)
         elif raw.is_a(item, type):
-            for name, value in self.held:
-                if raw.token(name) in changed:
-                    type.__setattr__(item, name, value)
+            # Never in the dict behind it: Python remembers what it has found in classes.
+            before = dict(self.held)
+            for name in self.changes():
+                if name in before:
+                    type.__setattr__(item, name, before[name])
+                else:
+                    type.__delattr__(item, name)
         elif self.names is not None:
             before = dict(self.held)
             for name in self.names:

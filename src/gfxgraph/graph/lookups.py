@@ -112,6 +112,7 @@ class Lookups:
         self._known: dict[int, tuple[Any, str]] = {}
         self._functions: dict[int, tuple[types.CodeType, list[types.FunctionType]]] = {}
         self._types: dict[tuple[type, str], Any] = {}
+        self._spaces: dict[int, tuple[Any, Any]] = {}
         self._ways: dict[tuple[int, str], _Way] = {}
         self._members: dict[tuple[int, str], _Member] = {}
         self._since: Since | None = None
@@ -224,6 +225,7 @@ class Lookups:
         if not raw.is_scalar(key):
             self._content(container, self._path(container), 0)
             return UNKNOWN
+        container = self._owner_of(container)
         if container is MODULE and key == "__init__":
             return raw.namespace(MODULE)[key]  # torch replaces it when it first compiles
         place = self._place(
@@ -263,6 +265,10 @@ class Lookups:
     def _content_of_state(self, item: Any, path: str, by_length: bool = False) -> None:
         if not self._is_state(item):
             return
+        owner = self._owner_of(item)
+        if owner is not item:
+            self._content_of_class(owner)
+            return
         path = self._path(item)
         if by_length:
             self._place(("length", address(item)), lambda: Length(path, item))
@@ -272,6 +278,22 @@ class Lookups:
         )
         for key, value in place.held:  # type: ignore[attr-defined]
             self._held(value, place.name(key))  # type: ignore[attr-defined]
+
+    def _content_of_class(self, cls: type) -> None:
+        path = raw.name_of(cls)
+        place = self._place(("content", address(cls)), lambda: Content(path, Container(path, cls)))
+        for key, value in place.held:  # type: ignore[attr-defined]
+            self._held(value, place.name(key))  # type: ignore[attr-defined]
+
+    def _owner_of(self, container: Any) -> Any:
+        """The class in place of the dict behind it, in which nobody may write."""
+        if type(container) is not dict:
+            return container
+        known = self._spaces.get(address(container))
+        if known is None:
+            owner = raw.class_with(container) or container
+            known = self._spaces[address(container)] = container, owner
+        return known[1]
 
     def _lookup(self, cls: type, name: str) -> Any:
         """What stands in a class or its bases; each class that was asked is a place."""
@@ -682,9 +704,8 @@ class Lookups:
             self._attribute(item, name.rpartition(".")[2])
         for base in raw.mro(type(item)):
             if raw.is_mutable(base) and package_of(base) not in CLOSED:
-                space, path = raw.dict_of(base), raw.name_of(base)
-                self._know(space, path)
-                self._content(space, path, 0)
+                self._know(raw.dict_of(base), raw.name_of(base))
+                self._content_of_class(base)
 
     def _run_by_name(self, function: types.FunctionType, given: Sequence[Any]) -> None:
         """A function in Python is about to be called; the code of some is not looked at."""

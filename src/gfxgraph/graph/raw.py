@@ -23,6 +23,7 @@ __all__ = [
     "Pairs",
     "attributes",
     "base_of_dict",
+    "class_with",
     "classes",
     "contents",
     "dict_of",
@@ -108,6 +109,16 @@ def dict_of(cls: type) -> dict[str, Any]:
     """The dict behind :func:`namespace`."""
     (inner,) = gc.get_referents(_space(cls))
     return inner  # type: ignore[no-any-return]
+
+
+def class_with(space: dict[Any, Any]) -> type | None:
+    """The class whose attributes stand in ``space``; ``None``: it is a dict of its own."""
+    if "__module__" not in space and ("__doc__" not in space or "__name__" in space):
+        return None  # every class has one of the two, and a module its name
+    for holder in gc.get_referrers(space):
+        if is_a(holder, type) and dict_of(holder) is space:
+            return holder  # type: ignore[no-any-return]
+    return None
 
 
 def module_of(cls: type) -> str:

@@ -144,6 +144,7 @@ class Reads(Lookups):
                 self._known,
                 self._functions,
                 self._types,
+                self._spaces,
                 self._ways,
                 self._members,
                 self._named,
