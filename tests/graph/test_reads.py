@@ -5,9 +5,11 @@ from __future__ import annotations
 import contextvars
 import ctypes
 import gc
+import threading
 
 import pytest
 import torch
+from torch import nn
 
 import gfxgraph
 from gfxgraph.graph.reads import Reads
@@ -200,3 +202,105 @@ def test_what_a_run_changes_in_a_class_is_put_back_where_python_finds_it(device,
         assert torch.equal(graph(x), twin(x))
         gc.collect()
         assert held() == expected()
+
+
+def hidden():
+    class Net(nn.Module):
+        pass
+
+    net, first, second = Net(), nn.Identity(), nn.Identity()
+    first.scale, second.scale = 2.0, 3.0
+    net.inner = first
+
+    def function(x):
+        y = x * net.inner.scale
+        vars(net).update(inner=second)
+        y = y + net.inner.scale
+        vars(net).pop("inner")
+        return y + net.inner.scale
+
+    def change():
+        second.scale += 1
+
+    return function, lambda: sorted(vars(net)), change
+
+
+def of_this_thread():
+    class Inner:
+        scale = 2.0
+
+    class Local(threading.local):
+        pass
+
+    class Other(Local):
+        inner = property(lambda self: second)
+
+    local, second = Local(), Inner()
+    local.inner = Inner()
+
+    def function(x):
+        y = x * local.inner.scale
+        local.__class__ = Other
+        y = y + local.inner.scale
+        local.__class__ = Local
+        return y + local.inner.scale
+
+    def change():
+        second.scale += 1
+
+    return function, lambda: type(local).__name__, change
+
+
+def answered():
+    class Inner:
+        def __init__(self, scale):
+            self.scale = scale
+
+    first, second = Inner(2.0), Inner(3.0)
+
+    class Meta(type):
+        def __getattr__(cls, name):
+            return second
+
+    class Kept(metaclass=Meta):
+        inner = first
+
+    def function(x):
+        y = x * Kept.inner.scale
+        del Kept.inner
+        y = y + Kept.inner.scale
+        Kept.inner = first
+        return y
+
+    def change():
+        second.scale += 1
+
+    return function, lambda: Kept.inner is first, change
+
+
+def answered_by_a_module():
+    class Net(nn.Module):
+        def __getattr__(self, name):
+            return self._modules["second"] if name == "first" else super().__getattr__(name)
+
+    net = Net()
+    net.first, net.second = nn.Identity(), nn.Identity()
+    net.first.scale, net.second.scale = 2.0, 3.0
+
+    def change():
+        net._modules["second"].scale += 1
+
+    return lambda x: x * net.first.scale, lambda: len(vars(net)), change
+
+
+@pytest.mark.parametrize("make", [hidden, of_this_thread, answered, answered_by_a_module])
+@torch.no_grad()
+def test_what_a_name_leads_to_may_change_in_the_middle_of_a_run(device, make):
+    (function, held, change), (twin, expected, change_twin) = make(), make()
+    graph = gfxgraph.graphed(function)
+    x = torch.ones(2, device=device)
+    for _ in range(5):
+        assert torch.equal(graph(x), twin(x))
+        assert held() == expected()
+        change()
+        change_twin()

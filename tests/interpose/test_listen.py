@@ -151,7 +151,7 @@ def test_the_tool_of_python_is_given_back():
 
 @pytest.mark.skipif(sys.version_info < (3, 12), reason="Python has no sys.monitoring")
 def test_where_no_tool_is_free_the_profiler_hook_tells():
-    taken = [tool for tool in (1, 3, 4, 5) if sys.monitoring.get_tool(tool) is None]
+    taken = [tool for tool in (1, 2, 3, 4, 5) if sys.monitoring.get_tool(tool) is None]
     for tool in taken:
         sys.monitoring.use_tool_id(tool, "mine")
     told = Told()
@@ -194,8 +194,9 @@ def test_a_child_of_fork_is_told_of_its_own_thread_only():
 
 
 @pytest.mark.skipif(sys.version_info < (3, 12), reason="Python has no sys.monitoring")
-def test_beside_a_debugger_a_coverage_tool_and_a_profiler_functions_are_captured():
-    taken = [tool for tool in (0, 1, 2) if sys.monitoring.get_tool(tool) is None]
+@pytest.mark.parametrize("others", [(0, 1, 2), (1, 3), (0, 3), (0, 1)])
+def test_beside_a_debugger_a_coverage_tool_and_a_profiler_functions_are_captured(others):
+    taken = [tool for tool in others if sys.monitoring.get_tool(tool) is None]
     for tool in taken:
         sys.monitoring.use_tool_id(tool, "mine")
     try:

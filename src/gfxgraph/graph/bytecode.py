@@ -34,6 +34,7 @@ Step: TypeAlias = tuple[Any, ...]
 ``("global", name)``           a global variable
 ``("cell", name)``             a variable of a function around it
 ``("attribute", base, name)``  an attribute
+``("unset", base, name)``      an attribute that is deleted
 ``("item", base, key)``        an item
 ``("contains", base, key)``    whether a container has an item
 ``("content", *bases)``        all that containers hold
@@ -242,9 +243,10 @@ class _Reader:
 
     def store_attribute(self, step: dis.Instruction) -> None:
         is_store = step.opname == "STORE_ATTR"
-        how = (self.stores(2, "attribute", self.peek(1), step.argval),) if is_store else ()
+        how = (self.stores(2, "attribute", self.peek(1), step.argval),) if is_store else ("unset",)
         base = self.pop(2 if is_store else 1)[-1]
-        self.steps[step.offset] = (*how, "attribute", base, step.argval)
+        kind = ("attribute",) if is_store else ()
+        self.steps[step.offset] = (*how, *kind, base, step.argval)
 
     def matched_class(self, step: dis.Instruction) -> None:
         subject, cls, names = self.pop(3)

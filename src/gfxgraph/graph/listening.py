@@ -117,7 +117,7 @@ def _end(listener: Listener) -> None:
 
 
 if sys.version_info >= (3, 12):
-    _tools = (4, 3, 1)
+    _tools = (4, 3, 1, 5, 2)
 
     @contextmanager
     def listening(listener: Listener) -> Iterator[None]:

@@ -228,9 +228,13 @@ class Lookups:
         container = self._owner_of(container)
         if container is MODULE and key == "__init__":
             return raw.namespace(MODULE)[key]  # torch replaces it when it first compiles
-        place = self._place(
-            ("item", address(container), raw.token(key)), lambda: Item.of(path, container, key)
-        )
+        identity = ("item", address(container), raw.token(key))
+        whole = self.places.get(("content", address(container)))
+        if isinstance(whole, Content) and identity not in self.places:
+            # All of it was read, so what stands there now is that, or what the run has put there.
+            value = Item.of(path, container, key).value
+            return self._held(value, path) if value is whole.held_at(key) else value
+        place = self._place(identity, lambda: Item.of(path, container, key))
         value = place.read()  # type: ignore[attr-defined]
         # What the run has put there is known for what it is: the collector does not know arrays.
         return value if place.stored else self._held(value, path)
@@ -370,11 +374,6 @@ class Lookups:
             self._place(
                 ("type", address(item)), lambda: TypeOf(f"{self._path(item)}.__class__", item)
             )
-        if raw.is_a(item, threading.local):
-            if name not in (raw.attributes(item) or {}):
-                self._live(("local", address(item), name), lambda: _get_local(item, name), path)
-                return _bound(self._lookup(cls, name), item, cls)
-            return self._live(("local", address(item), name), lambda: _get_local(item, name), path)
         found = self._lookup(cls, name)
         kind = type(found)
         if kind is types.MemberDescriptorType:
@@ -395,6 +394,12 @@ class Lookups:
             self._special(found)
         if found is not MISSING and _sets(kind):
             return UNKNOWN  # a property: its code is seen when it runs
+        if raw.is_a(item, threading.local):
+            at = ("local", address(item), name)
+            value = self._live(at, lambda: _get_local(item, name), path)
+            if value is MISSING and found is not MISSING:
+                value = _bound(found, item, cls)
+            return self._or_unknown(value)
         own = raw.attributes(item)
         if own is not None:
             if is_state and raw.is_a(item, MODULE) and name not in own and _holds(own, name):

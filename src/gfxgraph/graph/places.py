@@ -216,6 +216,7 @@ class Content(Place):
     def __init__(self, path: str, container: Container) -> None:
         super().__init__(path, ("content", address(container.item)))
         self.container = container
+        self._by_key: dict[Any, Any] | None = None
 
     @property
     def inside(self) -> dict[Any, Any] | None:
@@ -227,6 +228,12 @@ class Content(Place):
     def held(self) -> raw.Pairs:
         """What it held."""
         return self.container.held
+
+    def held_at(self, key: Any) -> Any:
+        """What it held at ``key``; :attr:`Item.MISSING`: nothing."""
+        if self._by_key is None:
+            self._by_key = {raw.token(name): value for name, value in self.held}
+        return self._by_key.get(raw.token(key), Item.MISSING)
 
     def name(self, key: Any) -> str:
         """How an item is reached."""

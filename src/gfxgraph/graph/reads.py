@@ -413,6 +413,9 @@ class Reads(Lookups):
             return UNKNOWN
         return self._attribute(item, name)
 
+    def _unset(self, frame: _Frame, base: bytecode.Operand, name: str) -> Any:
+        return self._delattr(frame, [self._value(frame, base), name])
+
     def _store(self, frame: _Frame, kind: str, *operands: Any) -> Any:
         """What is stored somewhere was not read there: what asks for it later asks for that."""
         known = len(self.places)
@@ -807,6 +810,7 @@ _STEPS: dict[str, Callable[..., Any]] = {
     "global": Reads._global,
     "cell": Reads._cell,
     "attribute": Reads._attribute_step,
+    "unset": Reads._unset,
     "item": Reads._item,
     "contains": Reads._contains,
     "content": Reads._content_step,

@@ -145,7 +145,7 @@ def _through_the_hook(observer: CallObserver) -> Iterator[Listening]:
 
 if sys.version_info >= (3, 12):
     # The others belong to debuggers and profilers; what else listens here prefers 4, 3 and 1.
-    _TOOLS = (5, 3, 4, 1)
+    _TOOLS = (5, 3, 4, 1, 2)
 
     class _Monitor:
         """Tells the observers of each thread; one tool for all of them."""
