@@ -173,6 +173,13 @@ _INTERNAL = (
 )
 
 
+# Code of torch that calls what it is given.
+_CALLING = frozenset(
+    str(Path(torch.__file__).parent / part)
+    for part in ("utils/_pytree.py", "utils/_cxx_pytree.py", "nn/modules/module.py")
+)
+
+
 @contextmanager
 def side_effects(on_effect: OnEffect, *, perform: bool = False) -> Iterator[None]:
     """Observe the effects of this thread outside of torch.
@@ -198,6 +205,7 @@ def side_effects(on_effect: OnEffect, *, perform: bool = False) -> Iterator[None
                 )
                 claim = stack.enter_context(substitute(sys, name, stream))
                 stream.original = claim.original
+        effects.stdout = sys.stdout
         stack.enter_context(intercept(logging.Logger, "callHandlers", effects.log))
         stack.enter_context(intercept(warnings, "_showwarnmsg_impl", effects.warn))
         stack.enter_context(effects.collections())  # before anything is observed
@@ -242,6 +250,8 @@ class _SideEffects:
         self._names: dict[type, frozenset[str]] = {}
         self._made_inside: dict[int, Any] = {}
         self._collecting = False
+        #: What stands for the standard output.
+        self.stdout: Any = None
 
     @contextmanager
     def collections(self) -> Iterator[None]:
@@ -290,7 +300,11 @@ class _SideEffects:
         """A call of a function in C that may have an effect."""
         rule = self._functions.get(function)
         if rule is not None:
-            ends_here = rule == "print" and not _may_name_a_file(frame.f_code)
+            ends_here = (
+                rule == "print"
+                and not _may_name_a_file(frame.f_code)
+                and sys.stdout is self.stdout  # and not what redirect_stdout() has put there
+            )
             of_a_record = rule == _READ and frame.f_code.co_filename == logging.__file__
             if not (ends_here or of_a_record):
                 self._stop(rule, _name_of(function, owner), frame, frame)
@@ -450,7 +464,7 @@ def _kind(code: CodeType) -> Literal["loader", "internal", "users", "other"]:
         return "loader"
     if is_the_users(code):
         return "internal" if file.startswith(_INTERNAL[2:]) else "users"
-    return "internal" if file.startswith(_INTERNAL) else "other"
+    return "internal" if file.startswith(_INTERNAL) and file not in _CALLING else "other"
 
 
 def _is_harmless(frame: FrameType | None) -> bool:
