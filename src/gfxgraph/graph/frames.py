@@ -106,10 +106,18 @@ def variables_of(code: types.CodeType) -> int:
 
 @per_code
 def places_of(code: types.CodeType) -> dict[str, int]:
-    """Where the variables lie that no other function shares."""
-    plain = code.co_flags & inspect.CO_OPTIMIZED
-    names = code.co_varnames if plain else ()
-    return {name: at for at, name in enumerate(names) if name not in code.co_cellvars}
+    """Where the variables lie; those that another function shares lie in a cell.
+
+    Not asked of ``frame.f_locals``, which runs through all of them, and which crashes Python 3.13
+    in a comprehension whose variable is named as one that is shared.
+    """
+    if not code.co_flags & inspect.CO_OPTIMIZED:
+        return {}
+    if sys.version_info < (3, 11):  # there cells lie apart
+        names = [name for name in code.co_varnames if name not in code.co_cellvars]
+        return {name: code.co_varnames.index(name) for name in names}
+    names = [*code.co_varnames, *(n for n in code.co_cellvars if n not in code.co_varnames)]
+    return {name: at for at, name in enumerate([*names, *code.co_freevars])}
 
 
 @functools.lru_cache(maxsize=1)

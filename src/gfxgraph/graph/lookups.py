@@ -14,7 +14,7 @@ import gc
 import operator
 import threading
 import types
-from collections import Counter, deque
+from collections import Counter, OrderedDict, deque
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
@@ -78,6 +78,11 @@ _FIRST_COMPILATION = "___needs_generation_tag_patch"
 # What C code is given as a whole, and does not look into.
 _NOT_PLAIN = (torch.Tensor, MODULE, type, types.ModuleType, types.FunctionType)
 _HOOKS = ("_forward_hooks", "_forward_pre_hooks")
+_HOOKS_OF_ALL: dict[str, dict[Any, Any]] = {
+    f"torch.nn.modules.module.{name}": held
+    for name in ("_global_forward_hooks", "_global_forward_pre_hooks")
+    if type(held := getattr(torch.nn.modules.module, name, None)) is OrderedDict
+}
 _SETATTR_OF_MODULE = raw.namespace(MODULE)["__setattr__"]
 _GETATTR_OF_MODULE = raw.namespace(MODULE)["__getattr__"]
 _TAKING = ("pop", "popitem", "clear", "move_to_end", "__delitem__")
@@ -523,6 +528,8 @@ class Lookups:
         self._class_asked(module)
         if name == "__dict__":
             return self._know(module.__dict__, _name_of_module(module))
+        if type(module) is not types.ModuleType and _sets(type(self._lookup(type(module), name))):
+            return UNKNOWN  # a property
         value = self._read(module.__dict__, name, f"{_name_of_module(module)}.{name}")
         if value is not MISSING:
             self._keep_way(module, name, module.__dict__, module.__dict__, value)
@@ -598,6 +605,11 @@ class Lookups:
         self._attribute(module, "_compiled_call_impl")
         self._attribute(module, "_call_impl")
         own = raw.attributes(module) or {}
+        for name, of_all in _HOOKS_OF_ALL.items():
+            if of_all:
+                self._content(self._know(of_all, name), name, 1)
+            elif address(of_all) not in self.no_hooks:
+                self.no_hooks[address(of_all)] = Container(name, of_all, None, "hooks")
         for hooks in _HOOKS:
             held = own.get(hooks)
             if raw.is_a(held, dict):
@@ -657,6 +669,43 @@ class Lookups:
         if not raw.is_a(item, tuple):
             return False
         return self._lookup(type(item), "__getitem__") is raw.namespace(tuple)["__getitem__"]
+
+    def _by_readers(self, items: Sequence[Any]) -> str:
+        """What functions in C read that are given to functions in C; gives what nobody can tell."""
+        found: list[Any] = []
+        self._gather(items, found, MAX_NESTED)
+        names = [item for item in found if type(item) is str]
+        for reader in items:
+            others = [item for item in found if item is not reader and type(item) is not str]
+            if raw.is_a(reader, operator.attrgetter, operator.itemgetter):
+                for item in others:
+                    self._getter(reader, item)
+            elif raw.is_a(reader, operator.methodcaller):
+                for item in others:
+                    self._attribute(item, reader.__reduce__()[1][0])
+            elif reader is getattr or reader is hasattr:
+                if not names:
+                    return f"{reader.__name__}() with names that are not known"
+                for item in others:  # which grows: reduce(getattr, names, item)
+                    for name in names if len(others) < _MAX_ITEMS else ():
+                        value = self._attribute(item, name)
+                        if value is not UNKNOWN and not any(value is other for other in others):
+                            others.append(value)
+            else:
+                continue
+            if any(type(item) not in LEAVES and hasattr(type(item), "__next__") for item in found):
+                return "what an iterator gives to operator.attrgetter() or the like"
+        return ""
+
+    def _gather(self, items: Sequence[Any], found: list[Any], depth: int) -> None:
+        for item in items:
+            if item is UNKNOWN or len(found) > _MAX_ITEMS:
+                continue
+            found.append(item)
+            if depth and raw.is_a(item, dict, list, deque, set):
+                self._gather([v for _, v in raw.contents(item)], found, depth - 1)
+            elif depth and raw.is_a(item, tuple, frozenset):
+                self._gather(list(_members(item)), found, depth - 1)
 
     def _everything(self, *items: Any) -> None:
         """C code may read what it likes of ``items``, and of what they hold."""

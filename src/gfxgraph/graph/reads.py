@@ -13,9 +13,11 @@ import contextlib
 import contextvars
 import functools
 import gc
+import importlib
 import inspect
 import itertools
 import operator
+import string
 import sys
 import types
 import weakref
@@ -91,6 +93,16 @@ _CONTEXT_MANAGERS = {
 }
 
 
+def _make_probe() -> Callable[[], None]:
+    """A function that is looked at as one of the program is."""
+    names: dict[str, Any] = {"__name__": "probe"}
+    exec(compile("def probe(): pass", "<gfxgraph>", "exec"), names)
+    return names["probe"]  # type: ignore[no-any-return]
+
+
+_probe = _make_probe()
+
+
 class Reaches(Protocol):
     """State in Python that is put back without what was read."""
 
@@ -112,6 +124,7 @@ class Reads(Lookups):
     def __init__(self, roots: dict[str, object], fresh: Sequence[object] = ()) -> None:
         super().__init__(fresh)
         self.failed = ""
+        self._is_final = self._is_told = False
         self.hears_all = False
         self._frames: dict[int, _Frame] = {}
         self._now: _Frame | None = None
@@ -134,6 +147,9 @@ class Reads(Lookups):
             with no_garbage_collection():
                 self._since = Since()
                 with listening(self):
+                    _probe()
+                    if not self._is_told:
+                        self.failed = self.failed or "Python tells nothing in a callback of it"
                     yield
         finally:
             # Nothing of the run's own is to live on.
@@ -163,7 +179,7 @@ class Reads(Lookups):
             raise CaptureError(
                 f"what it reads in Python could not be seen, so a later change could not be seen "
                 f"either: {self.failed}",
-                transient=True,
+                transient=not self._is_final,
             )
 
     def settle(self) -> None:
@@ -235,6 +251,9 @@ class Reads(Lookups):
         """``frame`` begins to run; gives whether its instructions matter."""
         code = frame.f_code
         at = address(code)
+        if code is _probe.__code__:
+            self._is_told = True
+            return False
         if not code.co_flags & inspect.CO_OPTIMIZED and address(frame.f_back) not in self._frames:
             return False  # the body of a module; that of a class and what eval() runs matter
         if at in _QUIET_CODES or self._collecting is not None or _is_for_us(frame):
@@ -326,6 +345,11 @@ class Reads(Lookups):
     def _fail(self, error: Exception) -> None:
         self.failed = self.failed or one_line(error)
 
+    def _refuse(self, what: str) -> None:
+        """Say what of the program's own code cannot be seen."""
+        if what and not self.failed:
+            self.failed, self._is_final = what, True
+
     def _begin(self, frame: types.FrameType) -> None:
         code = frame.f_code
         functions = self._functions_with(code)
@@ -348,12 +372,7 @@ class Reads(Lookups):
             return UNKNOWN
         kind, what = operand[0], operand[1]
         if kind == "local":
-            at = frame.places.get(what)
-            words = None if at is None else self._words(frame)
-            if words is None or at is None:
-                return frame.locals.get(what, UNKNOWN)
-            value = self._stack.value(words, at)
-            return UNKNOWN if value is NOTHING else value
+            return self._variable_of(frame, what)
         if kind == "const":
             return what
         if kind == "made":
@@ -362,8 +381,19 @@ class Reads(Lookups):
         if kind == "slot":
             return self._on_stack(frame, operand[1:])
         if kind == "super":
-            return frame.super()
+            return self._super_of(frame)
         return UNKNOWN
+
+    def _variable_of(self, frame: _Frame, name: str, is_shared: bool = False) -> Any:
+        """The value of a variable; ``is_shared``: by functions, so that it lies in a cell."""
+        at = frame.places.get(name)
+        words = None if at is None else self._words(frame)
+        if words is None or at is None:
+            return frame.locals.get(name, UNKNOWN)
+        value = self._stack.value(words, at)
+        if is_shared and type(value) is types.CellType:
+            value = cell_value(value)
+        return UNKNOWN if value is NOTHING or value is MISSING else value
 
     def _on_stack(self, frame: _Frame, slots: tuple[int, ...]) -> Any:
         """Give the value of the first slot that has one, such as a result of C code."""
@@ -398,7 +428,7 @@ class Reads(Lookups):
         return self._or_unknown(value)
 
     def _cell(self, frame: _Frame, name: str) -> Any:
-        value = frame.locals.get(name, UNKNOWN)
+        value = self._variable_of(frame, name, is_shared=True)
         code = frame.frame.f_code
         if name in code.co_freevars:
             for function in self._functions_with(code):
@@ -566,6 +596,8 @@ class Reads(Lookups):
             return UNKNOWN
         kind = type(function)
         if kind is types.FunctionType:
+            if function is importlib.import_module and positional and type(positional[0]) is str:
+                return self._import(frame, positional[0], False)
             self._run_by_name(function, given)
             return UNKNOWN
         if kind is functools.partial:
@@ -593,10 +625,21 @@ class Reads(Lookups):
         if known is not None:
             return known(self, frame, positional)
         owner: Any = getattr(function, "__self__", None) if kind in C_FUNCTIONS else None
+        all_given = given if len(given) >= len(positional) else positional
         if kind in _SLOTS and function.__name__ in ("__setattr__", "__delattr__"):
             target = owner if kind is types.MethodWrapperType else (positional or [UNKNOWN])[0]
             if target is UNKNOWN or raw.is_a(target, type):
                 self._forget_lookups()
+        if (
+            kind is types.WrapperDescriptorType
+            and function.__name__ == "__getattribute__"
+            and len(positional) > 1
+            and positional[0] is not UNKNOWN
+            and type(positional[1]) is str
+        ):
+            return self._attribute(positional[0], positional[1], generic=True)
+        if type(owner) is str and function.__name__ in ("format", "format_map"):
+            self._refuse(_formatted(owner, all_given))
         if owner is not None and raw.is_a(owner, dict, list, deque, set):
             return self._method_of_container(owner, function.__name__, positional)
         if raw.is_a(function, type):
@@ -618,12 +661,13 @@ class Reads(Lookups):
         ):
             value = self._attribute(owner, positional[0], generic=True)
             return value if function.__name__ == "__getattribute__" else UNKNOWN
-        all_given = given if len(given) >= len(positional) else positional
         items = [
             item for item in (owner, *all_given) if item is not UNKNOWN and type(item) not in HOLLOW
         ]
         if not items and kind in C_FUNCTIONS:
             return UNKNOWN
+        if kind is operator.methodcaller and positional and positional[0] is not UNKNOWN:
+            self._attribute(positional[0], function.__reduce__()[1][0])
         if raw.is_a(function, weakref.ref):
             return self._live(("weak", address(function)), function, self._path(function))
         if raw.is_a(function, operator.attrgetter, operator.itemgetter):
@@ -642,6 +686,7 @@ class Reads(Lookups):
         if any(raw.is_a(item, *_READERS) for item in items if item is not owner):
             # As map(attrgetter("scale"), items).
             self._everything(*all_given)
+            self._refuse(self._by_readers(all_given))
         return UNKNOWN
 
     # C functions that read by name.
@@ -686,6 +731,19 @@ class Reads(Lookups):
             return UNKNOWN
         return self._know(own, self._path(args[0])) if self._is_state(args[0]) else own
 
+    def _dir(self, frame: _Frame, args: list[Any]) -> Any:
+        item = args[0] if args else UNKNOWN
+        if raw.is_a(item, types.ModuleType):
+            own = raw.attributes(item) or {}
+            self._know(own, self._path(item))
+            self._content(own, self._path(item), 0)
+        elif item is not UNKNOWN:
+            for cls in raw.mro(item if raw.is_a(item, type) else type(item)):
+                if raw.is_mutable(cls) and package_of(cls) not in CLOSED:
+                    self._content_of_class(cls)
+            self._attributes(item)
+        return UNKNOWN
+
     def _type(self, frame: _Frame, args: list[Any]) -> Any:
         if len(args) != 1 or args[0] is UNKNOWN:
             return UNKNOWN
@@ -724,10 +782,18 @@ class Reads(Lookups):
 
     def _super(self, frame: _Frame, args: list[Any]) -> Any:
         if not args:
-            return frame.super()
+            return self._super_of(frame)
         if len(args) == 2 and raw.is_a(args[0], type) and args[1] is not UNKNOWN:
             return Super(args[0], args[1])
         return UNKNOWN
+
+    def _super_of(self, frame: _Frame) -> Any:
+        code = frame.frame.f_code
+        if not code.co_argcount:
+            return UNKNOWN
+        first = self._variable_of(frame, code.co_varnames[0], is_shared=True)
+        cls = self._variable_of(frame, "__class__", is_shared=True)
+        return UNKNOWN if first is UNKNOWN or cls is UNKNOWN else Super(cls, first)
 
     def _globals(self, frame: _Frame, args: list[Any]) -> Any:
         return self._know(frame.frame.f_globals, "globals()")
@@ -782,12 +848,6 @@ class _Frame:
     def where(self) -> tuple[str, int]:
         return self.frame.f_code.co_filename, self.frame.f_lineno or 0
 
-    def super(self) -> Any:
-        variables, code = self.locals, self.frame.f_code
-        first = variables.get(code.co_varnames[0], UNKNOWN) if code.co_argcount else UNKNOWN
-        cls = variables.get("__class__", UNKNOWN)
-        return UNKNOWN if first is UNKNOWN or cls is UNKNOWN else Super(cls, first)
-
 
 # What reads attributes or items for C code that it is given to.
 _READERS = (operator.attrgetter, operator.methodcaller, functools.partial, *C_FUNCTIONS)
@@ -797,6 +857,7 @@ _DOORS: dict[int, Callable[..., Any]] = {
     address(setattr): Reads._setattr,
     address(delattr): Reads._delattr,
     address(vars): Reads._vars,
+    address(dir): Reads._dir,
     address(type): Reads._type,
     address(isinstance): Reads._isinstance,
     address(issubclass): Reads._issubclass,
@@ -859,6 +920,15 @@ def _kept(cached: Any) -> tuple[int, int]:
     """What tells that a cache was emptied or filled since."""
     info = cached.cache_info()
     return info.misses, info.currsize
+
+
+def _formatted(text: str, given: Sequence[Any]) -> str:
+    """What a text asks by name of what is no plain object; ``""``: nothing."""
+    by_name = any("." in (name or "") for _, name, _, _ in string.Formatter().parse(text))
+    others = (torch.Tensor, MODULE, type, types.ModuleType, types.FunctionType)
+    if by_name and any(item is UNKNOWN or raw.is_a(item, *others) for item in given):
+        return f"{text!r}.format(), which reads attributes"
+    return ""
 
 
 @functools.lru_cache(maxsize=4096)
