@@ -185,7 +185,7 @@ def main() -> None:
         policy = make(name)
         found[name] = {"commit": options.commit, **measured(policy, options.times)}
         if options.compile:
-            found[name]["compiled"] = compiled(policy, options.times)
+            found[name]["compiled"] = {"commit": options.commit, **compiled(policy, options.times)}
         print(name, json.dumps(found[name], indent=1), flush=True)
         write(options.out, found)
 

@@ -219,6 +219,8 @@ def of_compiled_policy(name: str, row: dict[str, Any]) -> Iterator[str]:
     yield ""
     yield "*torch.compile alone* ran after *compile + graph* in one process: its first call found"
     yield "kernels in Inductor's cache."
+    if ways.get("commit", row.get("commit")) != row.get("commit"):
+        yield f"All four were measured at {ways['commit']}."
 
 
 DECODING = """\
