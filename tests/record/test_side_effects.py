@@ -7,10 +7,12 @@ import contextlib
 import cProfile
 import csv
 import datetime
+import functools
 import gc
 import io
 import json
 import logging
+import operator
 import os
 import pathlib
 import pickle
@@ -33,6 +35,7 @@ from logging import warning as log_warning
 
 import pytest
 import torch
+import torch.utils._pytree as pytree
 
 import gfxgraph
 from gfxgraph.errors import CaptureError
@@ -687,3 +690,80 @@ for fn in (printed, on_a_thread, quiet):
 """
     said = printed(code if made_by == "python -c" else f"exec({code!r}, {{'__name__': 'made'}})")
     assert said.splitlines() == [*["called"] * 4, "printed 0 1", "on_a_thread 0 1", "quiet 3 0"]
+
+
+def _through_map(x, file):
+    return x * len(list(map(file.write, ["a"])))
+
+
+def _through_partial(x, file):
+    functools.partial(file.write, "a")()
+    return x
+
+
+def _through_print(x, file):
+    functools.partial(print, "a", file=file, end="")()
+    return x
+
+
+def _through_methodcaller(x, file):
+    operator.methodcaller("write", "a")(file)
+    return x
+
+
+def _through_pytree(x, file):
+    pytree.tree_map(file.write, ["a"])
+    return x
+
+
+def _redirected(x, file):
+    with contextlib.redirect_stdout(file):
+        print("a", end="")
+    return x
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        _through_map,
+        _through_partial,
+        _through_print,
+        _through_methodcaller,
+        _through_pytree,
+        _redirected,
+    ],
+)
+@torch.no_grad()
+def test_what_c_code_writes_for_the_function_is_written_once_a_call(device, tmp_path, function):
+    path = tmp_path / "file"
+    with path.open("w") as file:
+        graph = gfxgraph.graphed(lambda x: function(x, file))
+        for _ in range(3):
+            graph(torch.ones(2, device=device))
+    assert path.read_text() == "aaa"
+    assert graph.stats().replays == 0
+    assert len(graph.stats().fallbacks) == 1
+
+
+@torch.no_grad()
+def test_in_the_callback_of_a_profiler_nothing_is_captured(device, tmp_path):
+    path = tmp_path / "file"
+    x = torch.ones(2, device=device)
+    with path.open("w") as file:
+
+        def function(x):
+            file.write("a")
+            return x + 1
+
+        graph = gfxgraph.graphed(function)
+        before = sys.getprofile()
+
+        def profile(frame, event, value):
+            sys.setprofile(before)
+            graph(x)
+
+        for _ in range(3):
+            sys.setprofile(profile)
+            abs(-1)
+            sys.setprofile(before)
+    assert path.read_text() == "aaa"

@@ -684,7 +684,7 @@ class Lookups:
                 for item in others:
                     self._attribute(item, reader.__reduce__()[1][0])
             elif reader is getattr or reader is hasattr:
-                if not names:
+                if not names and any(raw.is_a(item, *_NOT_PLAIN) for item in others):
                     return f"{reader.__name__}() with names that are not known"
                 for item in others:  # which grows: reduce(getattr, names, item)
                     for name in names if len(others) < _MAX_ITEMS else ():
@@ -693,8 +693,8 @@ class Lookups:
                             others.append(value)
             else:
                 continue
-            if any(type(item) not in LEAVES and hasattr(type(item), "__next__") for item in found):
-                return "what an iterator gives to operator.attrgetter() or the like"
+            if any(type(item) is types.GeneratorType for item in found):
+                return "what a generator gives to operator.attrgetter() or the like"
         return ""
 
     def _gather(self, items: Sequence[Any], found: list[Any], depth: int) -> None:
@@ -706,6 +706,8 @@ class Lookups:
                 self._gather([v for _, v in raw.contents(item)], found, depth - 1)
             elif depth and raw.is_a(item, tuple, frozenset):
                 self._gather(list(_members(item)), found, depth - 1)
+            elif type(item) in _VIEWS or (depth and _is_iterator_in_c(item)):
+                self._gather(gc.get_referents(item), found, depth)
 
     def _everything(self, *items: Any) -> None:
         """C code may read what it likes of ``items``, and of what they hold."""
@@ -935,6 +937,12 @@ def _holds(own: dict[str, Any], name: str) -> bool:
     """Whether a module with these attributes has a child, parameter or buffer of that name."""
     registries: list[Any] = [own.get(registry) for registry in REGISTRIES]
     return any(raw.is_a(held, dict) and dict.__contains__(held, name) for held in registries)
+
+
+def _is_iterator_in_c(item: Any) -> bool:
+    """Whether it goes through something that it refers to, such as the iterator of a list."""
+    kind = type(item)
+    return not raw.is_mutable(kind) and "__next__" in raw.namespace(kind)
 
 
 def _members(item: Any) -> Iterator[Any]:

@@ -31,6 +31,7 @@ import torch
 from ..errors import CaptureError, one_line
 from ..interpose.codes import address
 from ..interpose.source import CLOSED
+from ..record.side_effects import Acting
 from . import bytecode, raw
 from .age import Since
 from .containers import Container
@@ -130,6 +131,7 @@ class Reads(Lookups):
         self._now: _Frame | None = None
         self._collecting: _Frame | None = None
         self._stack = Stack()
+        self._acting = Acting()
         # By the address of the globals, and the name.
         self._named: dict[tuple[int, str], Any] = {}
         self.roots = roots
@@ -599,11 +601,15 @@ class Reads(Lookups):
             if function is importlib.import_module and positional and type(positional[0]) is str:
                 return self._import(frame, positional[0], False)
             self._run_by_name(function, given)
+            if is_closed(str(function.__globals__.get("__name__", ""))):
+                for item in given:
+                    self._acting.meet(item)
             return UNKNOWN
         if kind is functools.partial:
             own = raw.namespace(functools.partial)
             inner, before = (own[part].__get__(function) for part in ("func", "args"))
             given = [*before, *given]
+            self._acting.meet(inner, has_keywords or bool(function.keywords))
             return self._called(frame, inner, [*before, *positional], has_keywords, given)
         if kind is types.MethodType and type(function.__func__) is types.FunctionType:
             if _is_apply(function, function.__self__):
@@ -666,8 +672,15 @@ class Reads(Lookups):
         ]
         if not items and kind in C_FUNCTIONS:
             return UNKNOWN
+        if kind is types.MethodWrapperType and function.__name__ == "__call__":
+            self._acting.meet(owner)
+        elif kind in C_FUNCTIONS or (raw.is_a(function, type) and not raw.is_mutable(function)):
+            for item in items:
+                self._acting.meet(item)
         if kind is operator.methodcaller and positional and positional[0] is not UNKNOWN:
-            self._attribute(positional[0], function.__reduce__()[1][0])
+            name = function.__reduce__()[1][0]
+            self._attribute(positional[0], name)
+            self._acting.meet_method(positional[0], name)
         if raw.is_a(function, weakref.ref):
             return self._live(("weak", address(function)), function, self._path(function))
         if raw.is_a(function, operator.attrgetter, operator.itemgetter):

@@ -11,8 +11,8 @@ never be removed, and would slow down each ``id()`` of the process. Standard str
 warnings end in one function each, which we replace for this thread: there we leave the effect out,
 and the run goes on.
 
-Calls that C makes on its own are not seen: ``map(file.write, lines)``,
-``functools.partial(file.write)``.
+Calls that C makes on its own are not seen. Where reads are recorded, what Python code gives to C is
+looked at before it is called: ``map(file.write, lines)``, ``functools.partial(file.write)``.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ from ..interpose.source import Source, is_the_users, users_line
 from .effects import Unexpected
 from .explain import explain
 
-__all__ = ["no_side_effects", "side_effects"]
+__all__ = ["Acting", "no_side_effects", "side_effects"]
 
 OnEffect = Callable[[str, str], bool]
 """Called with a rule and the name of the call; returns whether to prevent it."""
@@ -210,6 +210,8 @@ def side_effects(on_effect: OnEffect, *, perform: bool = False) -> Iterator[None
         stack.enter_context(intercept(warnings, "_showwarnmsg_impl", effects.warn))
         stack.enter_context(effects.collections())  # before anything is observed
         effects.listening = stack.enter_context(observing(effects))
+        _local.observed.append(effects)
+        stack.callback(_local.observed.remove, effects)
         yield
 
 
@@ -238,6 +240,53 @@ def no_side_effects(let_pass: Callable[[], bool] = lambda: False) -> Iterator[No
             raise
     if met:  # outside of the handler: the error there holds the tensors of the run
         raise explain(*met[0])
+
+
+class Acting:
+    """Which functions in C have an effect, or read what is outside, of what is loaded now."""
+
+    def __init__(self) -> None:
+        self._functions, self._methods = _functions(), _methods()
+
+    def meet(self, function: Any, prints: bool = False) -> None:
+        """C code is about to be given ``function``, which it may call unseen.
+
+        Args:
+            function: anything.
+            prints: a ``print`` that it is may name a file. Otherwise its stream is seen.
+
+        Raises:
+            Unexpected: that is an effect, which this thread must not have now.
+        """
+        if type(function) is BuiltinFunctionType:
+            rule = self._functions.get(function)
+            if rule is None:
+                self.meet_method(function.__self__, function.__name__)
+            elif rule != "print" or prints:
+                _about_to(rule, _name_of(function, function.__self__))
+
+    def meet_method(self, owner: Any, name: str) -> None:
+        """C code is about to call that method; as :meth:`meet`."""
+        found = (self._methods.get(base, "").split() for base in type(owner).__mro__)
+        if not isinstance(owner, _IN_MEMORY) and any(name in names for names in found):
+            cls = type(owner)
+            _about_to(_WRITE, f"{cls.__module__.lstrip('_')}.{cls.__qualname__}.{name}()")
+
+
+class _Local(threading.local):
+    def __init__(self) -> None:
+        self.observed: list[_SideEffects] = []
+
+
+_local = _Local()
+
+
+def _about_to(rule: str, what: str) -> None:
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None and frame.f_code.co_filename.startswith(_OURS):
+        frame = frame.f_back
+    for effects in _local.observed[-1:]:
+        effects.stop_call(rule, what, frame)
 
 
 class _SideEffects:
@@ -334,6 +383,11 @@ class _SideEffects:
             if self.listening is not None:
                 # The user's `finally` blocks must not have effects either.
                 self.listening.go_on_after_errors(frame, self._outside)
+            raise Unexpected(what)
+
+    def stop_call(self, rule: str, what: str, caller: FrameType | None) -> None:
+        """End the run, if it must not make this call."""
+        if not _is_harmless(caller) and self._on_effect(rule, what) and not self.perform:
             raise Unexpected(what)
 
     def _is_made_inside(self, item: Any, frame: FrameType) -> bool:
