@@ -706,8 +706,8 @@ class Lookups:
                 self._gather([v for _, v in raw.contents(item)], found, depth - 1)
             elif depth and raw.is_a(item, tuple, frozenset):
                 self._gather(list(_members(item)), found, depth - 1)
-            elif type(item) in _VIEWS or (depth and _is_iterator_in_c(item)):
-                self._gather(gc.get_referents(item), found, depth)
+            elif depth and (type(item) in _VIEWS or _is_iterator_in_c(item)):
+                self._gather(gc.get_referents(item), found, depth - 1)
 
     def _everything(self, *items: Any) -> None:
         """C code may read what it likes of ``items``, and of what they hold."""
@@ -942,7 +942,8 @@ def _holds(own: dict[str, Any], name: str) -> bool:
 def _is_iterator_in_c(item: Any) -> bool:
     """Whether it goes through something that it refers to, such as the iterator of a list."""
     kind = type(item)
-    return not raw.is_mutable(kind) and "__next__" in raw.namespace(kind)
+    is_in_c = not raw.is_mutable(kind) and kind is not types.GeneratorType
+    return is_in_c and "__next__" in raw.namespace(kind)
 
 
 def _members(item: Any) -> Iterator[Any]:
