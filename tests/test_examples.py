@@ -74,8 +74,11 @@ def test_a_diffusion_pipeline_runs_from_a_graph_a_step_or_from_one(device):
 
     stepwise, whole = diffusion.main()
     assert stepwise.difference <= 1e-3 and whole.difference <= 1e-3
-    assert (stepwise.stats.captures, stepwise.stats.replays) == (1, 4 * diffusion.STEPS - 1)
-    assert (whole.stats.captures, whole.stats.replays) == (1, 3)
+    # On a GPU the example makes more images, to time them: all steps but the first are replays.
+    images = whole.stats.replays + 1
+    assert images >= 4
+    assert (whole.stats.captures, stepwise.stats.captures) == (1, 1)
+    assert stepwise.stats.replays == images * diffusion.STEPS - 1
     assert not stepwise.stats.fallbacks and not whole.stats.fallbacks
 
 

@@ -434,7 +434,7 @@ class Lookups:
         return UNKNOWN
 
     def _child_of_module(self, module: Any, name: str) -> None:
-        """What torch's ``__getattr__`` of modules reads."""
+        """Note the registries that ``nn.Module.__getattr__`` reads."""
         way = self._ways.get((address(module), name))
         own = raw.attributes(module)
         if way is not None and way.leads_there(module, name) and way.space is not way.own:
@@ -496,7 +496,7 @@ class Lookups:
     def _keep_way(
         self, item: Any, name: str, own: dict[str, Any], space: dict[str, Any] | None, value: Any
     ) -> None:
-        """What was found for state is found there again, as long as the dicts on the way say so."""
+        """Remember where an attribute of a known object was found."""
         if address(item) in self._known and not self._counting:
             get = raw.getter_of_attributes(item)
             if get is not None:
@@ -671,7 +671,11 @@ class Lookups:
         return self._lookup(type(item), "__getitem__") is raw.namespace(tuple)["__getitem__"]
 
     def _by_readers(self, items: Sequence[Any]) -> str:
-        """What functions in C read that are given to functions in C; gives what nobody can tell."""
+        """Note what ``attrgetter`` and the like read when C code calls them.
+
+        Returns:
+            What cannot be told; ``""``: everything was noted.
+        """
         found: list[Any] = []
         self._gather(items, found, MAX_NESTED)
         names = [item for item in found if type(item) is str]

@@ -230,7 +230,7 @@ class Content(Place):
         return self.container.held
 
     def held_at(self, key: Any) -> Any:
-        """What it held at ``key``; :attr:`Item.MISSING`: nothing."""
+        """The value that it held at ``key``, or :attr:`Item.MISSING`."""
         if self._by_key is None:
             self._by_key = {raw.token(name): value for name, value in self.held}
         return self._by_key.get(raw.token(key), Item.MISSING)

@@ -151,7 +151,10 @@ class Reads(Lookups):
                 with listening(self):
                     _probe()
                     if not self._is_told:
-                        self.failed = self.failed or "Python tells nothing in a callback of it"
+                        self.failed = self.failed or (
+                            "the call comes from a callback of a debugger or profiler, in which "
+                            "Python reports no events"
+                        )
                     yield
         finally:
             # Nothing of the run's own is to live on.
@@ -936,7 +939,11 @@ def _kept(cached: Any) -> tuple[int, int]:
 
 
 def _formatted(text: str, given: Sequence[Any]) -> str:
-    """What a text asks by name of what is no plain object; ``""``: nothing."""
+    """Describe attributes that ``text.format()`` reads of classes, modules and tensors.
+
+    Returns:
+        The call; ``""``: it reads none.
+    """
     by_name = any("." in (name or "") for _, name, _, _ in string.Formatter().parse(text))
     others = (torch.Tensor, MODULE, type, types.ModuleType, types.FunctionType)
     if by_name and any(item is UNKNOWN or raw.is_a(item, *others) for item in given):

@@ -267,8 +267,7 @@ class Acting:
 
     def meet_method(self, owner: Any, name: str) -> None:
         """C code is about to call that method; as :meth:`meet`."""
-        found = (self._methods.get(base, "").split() for base in type(owner).__mro__)
-        if not isinstance(owner, _IN_MEMORY) and any(name in names for names in found):
+        if not isinstance(owner, _IN_MEMORY) and name in _names_in(type(owner), self._methods):
             cls = type(owner)
             _about_to(_WRITE, f"{cls.__module__.lstrip('_')}.{cls.__qualname__}.{name}()")
 
@@ -342,7 +341,7 @@ class _SideEffects:
             return True
         names = self._names.get(type(owner))
         if names is None:
-            names = self._names[type(owner)] = self._names_in(type(owner))
+            names = self._names[type(owner)] = _names_in(type(owner), self._methods)
         return function.__name__ in names
 
     def calls(self, frame: FrameType, function: Any, owner: Any) -> None:
@@ -373,10 +372,6 @@ class _SideEffects:
         ):
             return
         self._stop(rule, name, frame, caller)
-
-    def _names_in(self, cls: type) -> frozenset[str]:
-        found = (self._methods.get(base, "").split() for base in cls.__mro__)
-        return frozenset(name for names in found for name in names)
 
     def _stop(self, rule: str, what: str, frame: FrameType, caller: FrameType | None) -> None:
         if not _is_harmless(caller) and self._on_effect(rule, what) and not self.perform:
@@ -484,6 +479,12 @@ def _methods() -> dict[type, str]:
             if isinstance(cls, type):
                 found[cls] = methods
     return found
+
+
+def _names_in(cls: type, methods: dict[type, str]) -> frozenset[str]:
+    """The methods of a class that matter, inherited ones too."""
+    found = (methods.get(base, "").split() for base in cls.__mro__)
+    return frozenset(name for names in found for name in names)
 
 
 def _codes() -> dict[CodeType, tuple[str, str, bool]]:
