@@ -155,6 +155,7 @@ if sys.version_info >= (3, 12):
             #: Of code that has run: whether its calls matter to anybody.
             self._looked_at: dict[int, tuple[CodeType, bool]] = {}
             self._tool: int | None = None
+            self._begun = 0  # how many observers have begun
             self._lock = new_lock()
 
         def begin(self, observer: CallObserver) -> bool:
@@ -163,6 +164,7 @@ if sys.version_info >= (3, 12):
                 if self._tool is None and not self._take_tool():
                     return False
                 self._observers.setdefault(threading.get_ident(), []).append(observer)
+                self._begun += 1
                 self._looked_at.clear()
                 sys.monitoring.restart_events()  # what mattered to nobody may matter to this one
                 return True
@@ -210,19 +212,23 @@ if sys.version_info >= (3, 12):
 
         @opaque
         def _start(self, code: CodeType, offset: int) -> Any:
-            observers = self._observers.get(threading.get_ident(), ())
+            begun, observers = self._begun, self._observers.get(threading.get_ident(), ())
             for observer in reversed(observers):
                 if code in observer.codes:
                     observer.begins(sys._getframe(1))
             if any(code in observer.codes for observer in self._everybody()):
                 return None
-            return sys.monitoring.DISABLE
+            # Another thread may have begun to observe since this one was asked.
+            return sys.monitoring.DISABLE if begun == self._begun else None
 
         @opaque
         def _call(self, code: CodeType, offset: int, function: Any, first: Any) -> Any:
             known = self._looked_at.get(address(code))
             if known is None:
+                begun = self._begun
                 matters = any(observer.looks_at(code) for observer in self._everybody())
+                if begun != self._begun or not self._observers:
+                    return None  # another thread has begun to observe, or the last has ended
                 known = self._looked_at[address(code)] = code, matters
             if not known[1]:
                 return sys.monitoring.DISABLE
