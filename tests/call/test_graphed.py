@@ -1026,3 +1026,60 @@ def test_recurrent_layers_run_the_operators_of_eager_execution(device, kind):
         x = torch.randn(2, 5, 8, device=device)
         torch.testing.assert_close(graph(x), model(x))
     assert graph.stats().replays == 2
+
+
+LAID = {
+    "contiguous": lambda x: x.clone(),
+    "transposed": lambda x: x.t().contiguous().t(),
+    "a_slice": lambda x: torch.cat([x, x], 1)[:, 4:].roll(2, 1)[:, :4],
+    "behind_others": lambda x: torch.cat([x, x])[4:],
+    "expanded": lambda x: x[:1].expand(4, 4),
+    "on_the_host": lambda x: x.cpu(),
+    "pinned": lambda x: x.cpu().pin_memory() if x.is_cuda else x,
+    "requires_grad": lambda x: x.clone().requires_grad_(),
+    "inference": torch.inference_mode()(lambda x: x.clone()),
+}
+
+
+@pytest.mark.parametrize("first", LAID)
+@torch.no_grad()
+def test_an_argument_arrives_in_a_replay_however_it_lies_in_memory(device, first):
+    graph = gfxgraph.graphed(lambda x: x.to(device) * 2)
+    for lay in (LAID[first], *LAID.values()):
+        for _ in range(2):
+            x = lay(torch.randn(4, 4, device=device))
+            assert torch.equal(graph(x), x.to(device) * 2)
+
+
+@torch.no_grad()
+def test_a_replay_follows_what_its_stream_and_its_thread_did(device):
+    graph, kind = gfxgraph.graphed(lambda x: x.cumsum(0)), current_device()
+    graph(torch.ones(1 << 20, device=device))
+
+    def call(n: int) -> None:
+        for _ in range(20):
+            with torch.no_grad(), kind.on_stream(kind.new_stream(0), 0):
+                x = torch.ones(1 << 20, device=device)
+                for _ in range(n):
+                    x = x + 1
+                assert graph(x)[0] == n + 1
+
+    on_threads(call, range(4))
+
+
+@pytest.mark.gpu
+@torch.no_grad()
+def test_state_that_lies_on_the_host_stays_there(device):
+    class Kept:
+        steps = torch.zeros(2)
+
+        def __call__(self, x):
+            if self.steps.device.type != "cpu":
+                raise AssertionError(self.steps.device)
+            self.steps = self.steps + 1
+            return x + self.steps.to(x.device)
+
+    eager, graph = Kept(), gfxgraph.graphed(Kept())
+    x = torch.zeros(2, device=device)
+    assert all(torch.equal(eager(x), graph(x)) for _ in range(6))
+    assert any("on cpu" in reason for reason in graph.stats().fallbacks)

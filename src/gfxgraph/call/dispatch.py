@@ -34,7 +34,7 @@ from .entry import Entry, Refusal
 from .first_call import FirstCalls
 from .key import Call, no_graph_now, taken_apart
 from .layout import LayoutKey
-from .lifted import fast_path_of
+from .lifted import fast_path_of, state_on_host
 from .options import Options
 from .replay import NO_MATCH, FastPath, builder, miss
 from .request import Request, Wanted
@@ -170,6 +170,8 @@ class Dispatcher:
         reason = no_graph_now()
         if reason is None:
             leaves, spec, reason = taken_apart(args, kwargs)
+        if reason is None and self._outer is not None:
+            reason = state_on_host(leaves, spec)
         if reason is not None:
             return self.run_eagerly(fn, args, kwargs, reason)
         return self.strategy.answer(self, Call(fn, args, kwargs, leaves, spec))

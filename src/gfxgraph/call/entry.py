@@ -129,7 +129,7 @@ class Entry:
         # One tensor that comes twice in the result is one tensor again.
         handed_out = [parts.get(n, made) for n, made in enumerate(self._handed_out(captured))]
         self._given = given
-        copy = copier(static_inputs, leaves)
+        copy = copier(graph_pool.device, static_inputs, leaves)
         build = builder(out_spec, [handed_out[n] for n in same], () if given is None else given)
         if given is not None:
             copy, build = _noting(given, static_inputs, copy, build)

@@ -7,14 +7,18 @@ key as arguments are, tensors in it are static inputs.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
+import torch
+
+from ..device import current_device
 from ..errors import CaptureError
 from ..graph.lift import Lift, Lifting
 from .replay import NO_MATCH, FastPath
+from .signature import Spec, count_tensors
 
-__all__ = ["Lifted", "fast_path_of"]
+__all__ = ["Lifted", "fast_path_of", "state_on_host"]
 
 
 class Lifted(Lifting):
@@ -94,3 +98,20 @@ def fast_path_of(lift: Lift, inner: Answers) -> FastPath:
         return found[0]
 
     return fast_path
+
+
+def state_on_host(leaves: Sequence[torch.Tensor], spec: Spec) -> str | None:
+    """Why the state among the tensors of a lifted call cannot be an input of a graph.
+
+    A static input lies on the device. An argument may be copied there; what the function keeps for
+    itself is given to code for the host, which reads the address of the device as one of its own.
+    """
+    state = leaves[: count_tensors(spec[3][0][3][0])]
+    device = current_device().type
+    elsewhere = next((t.device for t in state if t.device.type != device), None)
+    if elsewhere is None:
+        return None
+    return (
+        f"each call reads and rebinds in Python a tensor on {elsewhere}; a graph can pass on only "
+        f"what is on {device}. Keep it there, or move it out of the function"
+    )

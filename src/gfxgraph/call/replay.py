@@ -58,6 +58,7 @@ from torch.autograd import forward_ad
 from torch.autograd.graph import increment_version
 from torch.utils import _pytree
 
+from ..device import Device
 from ..errors import ArgumentError
 from ..graph import raw
 from ..graph.captured import CapturedGraph
@@ -357,9 +358,12 @@ def nothing(*leaves: object) -> None:
 
 
 def copier(
-    static_inputs: list[torch.Tensor], leaves: Sequence[torch.Tensor]
+    device: Device, static_inputs: list[torch.Tensor], leaves: Sequence[torch.Tensor]
 ) -> Callable[[Sequence[torch.Tensor]], None]:
-    """A function that copies tensors like ``leaves`` into ``static_inputs``, one launch a dtype."""
+    """A function that copies tensors like ``leaves`` into ``static_inputs``, one launch a dtype.
+
+    Later tensors may lie in memory in another way, if the key of a call does not say it.
+    """
     groups: dict[torch.dtype, list[int]] = {}
     alone: list[int] = []
     for n, (static, leaf) in enumerate(zip(static_inputs, leaves, strict=True)):
@@ -373,7 +377,9 @@ def copier(
     if not groups and not alone:
         return nothing
     if not alone and len(groups) == 1 and len(next(iter(groups.values()))) == len(static_inputs):
-        return functools.partial(torch._foreach_copy_, static_inputs)
+        return _copier_of_one(device, *static_inputs) or functools.partial(
+            torch._foreach_copy_, static_inputs
+        )
 
     picks = [
         ([static_inputs[n] for n in members], itemgetter(*members, members[0]))
@@ -401,6 +407,25 @@ def copier(
             copy(static, sources[n])
 
     return copy_all
+
+
+def _copier_of_one(
+    device: Device, static: torch.Tensor, *others: torch.Tensor
+) -> Callable[[Sequence[torch.Tensor]], None] | None:
+    """The copier of a single tensor of the device, past torch's operators, which take longer."""
+    copy_bytes = device.copy_bytes(device.index(static.device))
+    if others or copy_bytes is None or not static.is_contiguous():
+        return None
+    to, size, dual = static.data_ptr(), static.nbytes, vars(forward_ad)
+
+    def copy(sources: Sequence[torch.Tensor]) -> None:
+        (leaf,) = sources
+        if dual["_current_level"] >= 0:
+            raise NotImplementedError("a copy would leave out the tangent of a dual tensor")
+        if not leaf.is_contiguous() or copy_bytes(to, leaf.data_ptr(), size):
+            torch._foreach_copy_([static], [leaf])
+
+    return copy
 
 
 # ---- match and build

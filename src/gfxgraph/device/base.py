@@ -131,6 +131,13 @@ class Device(Protocol):
     def stream_id(self) -> Callable[[int], int]:
         """A fast function: the current stream of a device. 0 is the stream that cannot capture."""
 
+    def copy_bytes(self, index: int) -> Callable[[int, int, int], int] | None:
+        """A fast function that copies within device ``index``, on its current stream.
+
+        It takes the address to copy to, the one to copy from, and how many bytes. It gives 0;
+        another number: nothing was copied. ``None``: there is no such function.
+        """
+
     def new_stream(self, index: int) -> Any:
         """A stream of torch's pool; other code may get the same one."""
 

@@ -278,6 +278,9 @@ class EmulatedDevice:
         """0, the stream that cannot capture; 1 while this thread captures."""
         return 0 if current_capture() is None else 1
 
+    def copy_bytes(self, index: int = 0) -> None:
+        """There is none: what is launched in a capture has to be seen."""
+
     def new_stream(self, index: int = 0) -> Hashable:
         """A token; work runs at once, whatever the stream."""
         return next(_streams)

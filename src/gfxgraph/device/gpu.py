@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import ctypes
 import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from functools import cache
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 import torch
 
@@ -127,6 +128,22 @@ class GpuDevice:
         """torch's own function; it gives 0 for the default stream."""
         return torch._C._cuda_getCurrentRawStream
 
+    def copy_bytes(self, index: int) -> Callable[[int, int, int], int] | None:
+        """The CUDA driver's own copy, 1 to 1.5 us faster than an operator of torch (H200).
+
+        The default stream is that of the current device, so where there are several, the current
+        one must be ``index``. HIP has the same call; it was never tried, so it is not used.
+        """
+        copy = _copy_of_driver()
+        if copy is None:
+            return None
+        stream_id, current = self.stream_id, torch._C._cuda_getDevice
+        if torch.cuda.device_count() == 1:
+            return lambda to, at, size: copy(to, at, size, stream_id(index))
+        return lambda to, at, size: (
+            copy(to, at, size, stream_id(index)) if current() == index else -1
+        )
+
     def new_stream(self, index: int) -> torch.cuda.Stream:
         """A stream of torch's pool."""
         return torch.cuda.Stream(index)
@@ -241,6 +258,20 @@ def _plain_graph() -> Any:
     """torch's own class, also while ``enable()`` replaces it."""
     current: Any = torch.cuda.CUDAGraph
     return next(c for c in current.__mro__ if c.__module__ == "torch.cuda.graphs")
+
+
+@cache
+def _copy_of_driver() -> Callable[[int, int, int, int], int] | None:
+    if torch.version.hip:
+        return None
+    try:
+        # It lets other threads run meanwhile: it waits where the queue of the device is full.
+        copy = ctypes.CDLL("libcuda.so.1").cuMemcpyDtoDAsync_v2
+    except (OSError, AttributeError):
+        return None
+    copy.argtypes = ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t, ctypes.c_void_p
+    copy.restype = ctypes.c_int
+    return cast("Callable[[int, int, int, int], int]", copy)
 
 
 def _driver_version(hip: bool, root: Path = Path("/")) -> str | None:

@@ -365,12 +365,13 @@ class TypeOf(Place):
     def term(self, bind: Bind) -> str:
         """See :meth:`Place.term`."""
         item = self._item()
-        name = bind.known(item) or f"{bind(self._item)}()"
-        term = f"type({name}) is {bind(self._class)}"
+        name = bind.known(item)
+        found = name or f"item := {bind(self._item)}()"
+        term = f"type({found}) is {bind(self._class)}"
         if self._own is None:
             return term
         if raw.has_usual_attributes(self._class):
-            return f"{term} and {name}.__dict__ is {bind(self._own)}"
+            return f"{term} and {name or 'item'}.__dict__ is {bind(self._own)}"
         return f"{term} and {super().term(bind)}"
 
 

@@ -23,6 +23,9 @@ __all__ = ["Unchanged", "Watcher", "watcher"]
 class Watcher:
     """Tells whether any of the dicts that are watched in this process has changed.
 
+    Attributes:
+        changes: gives a number, which differs after any watched dict has changed.
+
     Raises:
         OSError: this Python or this torch has no such thing, or it does not tell of everything.
     """
@@ -38,9 +41,7 @@ class Watcher:
         except ImportError as error:
             raise OSError(str(error)) from error
         self._number: Callable[[dict[Any, Any]], int] = dict_version
-        self._own: dict[int, object] = {}
-        self._last: int = self.watch(self._own)
-        self._changes: int = 0
+        self.changes: Callable[[], int] = _changes(dict_version)
         if not self._tells_all():
             raise OSError("not all changes of dicts are told")
 
@@ -48,15 +49,6 @@ class Watcher:
         """Watch ``item`` for as long as it lives. Of what is put into an empty dict torch hears
         nothing."""
         return self._number(item)
-
-    def changes(self) -> int:
-        """Gives a number, which differs after any watched dict has changed."""
-        self._own[0] = object()  # a change, too: its number is the next one if there was no other
-        number = self._number(self._own)
-        if number != self._last + 1:
-            self._changes += 1
-        self._last = number
-        return self._changes
 
     def _tells_all(self) -> bool:
         """Python 3.13.0 tells nothing of most attributes that are set."""
@@ -79,6 +71,23 @@ class Watcher:
             and all(tells(store) for _ in range(50))
             and not tells(lambda: item.value)
         )
+
+
+def _changes(number_of: Callable[[dict[Any, Any]], int]) -> Callable[[], int]:
+    """See :attr:`Watcher.changes`. A closure: most replays call it."""
+    own: dict[int, object] = {0: None}
+    last, count = number_of(own), 0
+
+    def changes() -> int:
+        nonlocal last, count
+        own[0] = last  # a change, too: its number is the next one if there was no other
+        number = number_of(own)
+        if number != last + 1:
+            count += 1
+        last = number
+        return count
+
+    return changes
 
 
 def _yes() -> bool:

@@ -82,7 +82,7 @@ class SizedReplays:
         corners = [
             cut(s, dims, call.sizes) for s, dims in zip(static_inputs, call.plan, strict=True)
         ]
-        copy = copier(corners, call.leaves)
+        copy = copier(entry.graph_pool.device, corners, call.leaves)
         around = [
             fill
             for static, dims, pad in zip(static_inputs, call.plan, pads, strict=True)
