@@ -6,6 +6,7 @@ import contextvars
 import ctypes
 import gc
 import threading
+import types
 
 import pytest
 import torch
@@ -304,3 +305,58 @@ def test_what_a_name_leads_to_may_change_in_the_middle_of_a_run(device, make):
         assert held() == expected()
         change()
         change_twin()
+
+
+def _read_scale(x):
+    return x * CFG.scale  # noqa: F821  each copy has its own
+
+
+def _copy(name: str, scale: float) -> types.FunctionType:
+    """One code object with global variables of its own, as ``reload()`` and factories leave it."""
+    space = {"__name__": name, "CFG": types.SimpleNamespace(scale=scale)}
+    return types.FunctionType(_read_scale.__code__, space)
+
+
+@pytest.mark.parametrize("how", ["rebound", "changed"])
+@pytest.mark.parametrize("last", [0, 1, 2])
+@torch.no_grad()
+def test_copies_of_a_function_each_read_their_own_global_variables(device, how, last):
+    first, second = _copy("first", 2.0), _copy("second", 3.0)
+    called = (first, second, first) if last != 1 else (first, second, second)
+
+    def fn(x):
+        for function in called:
+            x = function(x)
+        return x
+
+    graph, x = gfxgraph.graphed(fn), torch.ones(3, device=device)
+    for _ in range(3):
+        assert torch.equal(graph(x), fn(x))
+    assert graph.stats().replays
+    space = called[last].__globals__
+    if how == "rebound":
+        space["CFG"] = types.SimpleNamespace(scale=5.0)
+    else:
+        space["CFG"].scale = 5.0
+    assert torch.equal(graph(x), fn(x))
+
+
+TURNS = types.SimpleNamespace(scale=2.0)
+OTHER = types.SimpleNamespace(scale=3.0)
+
+
+@torch.no_grad()
+def test_a_global_variable_that_is_bound_anew_in_a_loop_leads_to_each_value(device):
+    def fn(x):
+        global TURNS, OTHER
+        for _ in range(2):
+            x = x * TURNS.scale
+            TURNS, OTHER = OTHER, TURNS
+        return x
+
+    graph, x = gfxgraph.graphed(fn), torch.ones(3, device=device)
+    for _ in range(3):
+        assert torch.equal(graph(x), fn(x))
+    for holder in (TURNS, OTHER):
+        holder.scale += 1
+        assert torch.equal(graph(x), fn(x))

@@ -221,3 +221,19 @@ def test_before_python_3_12_nothing_is_told():
         assert watcher() is None
     elif sys.version_info < (3, 13):
         assert watcher() is not None
+
+
+@needs_watchers
+@torch.no_grad()
+def test_places_are_asked_again_after_each_change_however_often(device):
+    """The question is compiled when it is asked for the second time."""
+    model = torch.nn.Sequential(*[torch.nn.Linear(4, 4) for _ in range(8)]).to(device)
+    graph, x = gfxgraph.graphed(model, fallback="raise"), torch.ones(2, 4, device=device)
+    graph(x)
+    for n in range(6):
+        if n % 2:
+            model[n].weight = torch.nn.Parameter(torch.randn(4, 4, device=device))
+        else:  # nothing that matters changes
+            model.label = n
+        assert torch.equal(graph(x), model(x))
+    assert graph.stats().captures == 4

@@ -9,6 +9,7 @@ execution does.
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from typing import Any, TypeVar
 
 import torch
@@ -25,6 +26,7 @@ __all__ = [
     "HiddenFunctionMode",
     "ThreadDispatchMode",
     "UnwrappedDispatchMode",
+    "WithoutModes",
     "hidden_modes",
     "remove_modes",
 ]
@@ -48,6 +50,24 @@ def remove_modes(which: Callable[[Any], bool]) -> list[Any]:
         for mode in reversed(kept):
             push(mode)
     return removed
+
+
+class WithoutModes(AbstractContextManager[None]):
+    """Inside, no mode of this thread and no subclass of ``Tensor`` sees what is called.
+
+    A class, not a generator: a recording looks at each frame of :mod:`contextlib`.
+    """
+
+    def __enter__(self) -> None:
+        self._disabled = torch._C.DisableTorchFunction()
+        self._disabled.__enter__()
+        count = torch._C._len_torch_dispatch_stack()
+        self._modes = [dispatch_stack._pop_mode() for _ in range(count)]
+
+    def __exit__(self, *error: Any) -> None:
+        while self._modes:
+            dispatch_stack._push_mode(self._modes.pop())
+        self._disabled.__exit__(*error)
 
 
 Mode = TypeVar("Mode", bound="ThreadDispatchMode")

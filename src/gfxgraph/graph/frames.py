@@ -17,7 +17,7 @@ import sys
 import types
 from typing import Any, NamedTuple
 
-from ..interpose.codes import per_code
+from ..interpose.codes import address, per_code
 
 __all__ = ["ENDS", "NOTHING", "Stack", "depths", "places_of", "variables_of"]
 
@@ -59,10 +59,10 @@ class Stack:
         layout = self._layout
         if layout is None:
             return None
-        start = id(frame)
+        at = start = address(frame) << 4  # as id() gives it, which calls all audit hooks
         if layout.inner is not None and layout.back is not None:
             start = self._array(start + layout.inner)[0] or 0
-            if not start or self._array(start + layout.back)[0] != id(frame):
+            if not start or self._array(start + layout.back)[0] != at:
                 return None
         return self._array(start + layout.variables)
 
@@ -140,12 +140,13 @@ def _layout() -> _Layout | None:
 
         if sys.version_info < (3, 11):
             at = found(words(id(frame)))
-            return None if at is None else _Layout(None, None, at)
+            is_known = at is not None and id(frame) == address(frame) << 4
+            return _Layout(None, None, at) if is_known and at is not None else None
         # After the frame before it comes a pointer to the inner one.
         inner = 3 * _WORD
         held = words(words(id(frame))[3])
         at = found(held)
-        if at is None or id(frame) not in held:
+        if at is None or id(frame) not in held or id(frame) != address(frame) << 4:
             return None
         return _Layout(inner, _WORD * held.index(id(frame)), at)
 

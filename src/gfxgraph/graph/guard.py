@@ -274,11 +274,25 @@ class Guard:
 
 def _unless_changed(by: Watcher, inside: dict[Place, Any], bind: Bind) -> str:
     """A term for all places inside of dicts that are watched: they are asked after a change."""
-    own = Bind({})
-    asked = _predicate([place.term(own) for place in inside], own.names)
     dicts = {address(item): item for item in inside.values()}
-    name = bind(Unchanged(by, asked, list(dicts.values())))
+    name = bind(Unchanged(by, _asked(list(inside)), list(dicts.values())))
     return f"({name}.stamp == {bind(by.changes)}() or {name}.holds())"
+
+
+def _asked(places: Sequence[Place]) -> Callable[[], bool]:
+    """Asks all ``places``; compiled once it is asked again, since most are asked only once."""
+    compiled: Callable[[], bool] | None = None
+    asked_before = False
+
+    def holds() -> bool:
+        nonlocal compiled, asked_before
+        if compiled is None and asked_before:
+            bind = Bind({})
+            compiled = _predicate([place.term(bind) for place in places], bind.names)
+        asked_before = True
+        return all(place.holds() for place in places) if compiled is None else compiled()
+
+    return holds
 
 
 def _predicate(terms: list[str], names: dict[str, Any]) -> Callable[[], bool]:

@@ -90,8 +90,12 @@ class Listener(Protocol):
     def sees(self, frame: types.FrameType | None) -> bool:
         """Whether the instructions of ``frame`` are looked at."""
 
-    def instruction(self, frame: types.FrameType, offset: int) -> None:
-        """The instruction at ``offset`` is about to run."""
+    def instruction(self, frame: types.FrameType, offset: int) -> bool:
+        """The instruction at ``offset`` is about to run.
+
+        Gives whether it reads the same wherever its code runs with the same global variables, so
+        that it need not be told again.
+        """
 
     def leave(self, frame: types.FrameType, value: object) -> None:
         """``frame`` returns or yields ``value``."""
@@ -129,26 +133,34 @@ if sys.version_info >= (3, 12):
             yield
             return
         events, never = monitoring.events, monitoring.DISABLE
-        watched: dict[int, tuple[types.CodeType, dict[int, bytecode.Step]]] = {}
+        # With the global variables with which it ran last.
+        watched: dict[int, tuple[types.CodeType, dict[int, bytecode.Step], Any]] = {}
 
         @opaque
         def start(code: types.CodeType, offset: int) -> Any:
             if threading.get_ident() != ident:
                 return None
             frame = sys._getframe(1)
-            if _is_closed(frame):
+            known = watched.get(address(code))
+            if known is None and _is_closed(frame):
                 return never
-            if listener.enter(frame) and address(code) not in watched:
-                watched[address(code)] = code, bytecode.read(code).steps
+            if not listener.enter(frame):
+                return None
+            if known is None:
                 monitoring.set_local_events(tool, code, events.INSTRUCTION)
+            elif known[2] is frame.f_globals:
+                return None
+            else:  # a copy of the function, elsewhere: what was told once is told again
+                monitoring.restart_events()
+            watched[address(code)] = code, bytecode.read(code).steps, frame.f_globals
             return None
 
         @opaque
         def instruction(code: types.CodeType, offset: int) -> Any:
             if offset not in watched[address(code)][1] and not listener.hears_all:
                 return never  # it is not told again of this instruction
-            if threading.get_ident() == ident:
-                listener.instruction(sys._getframe(1), offset)
+            if threading.get_ident() == ident and listener.instruction(sys._getframe(1), offset):
+                return never
             return None
 
         @opaque
@@ -171,7 +183,7 @@ if sys.version_info >= (3, 12):
 
         def end() -> None:
             monitoring.set_events(tool, 0)
-            for code, _ in watched.values():
+            for code, _, _ in watched.values():
                 monitoring.set_local_events(tool, code, 0)
             for event in callbacks:
                 monitoring.register_callback(tool, event, None)

@@ -134,6 +134,8 @@ class Reads(Lookups):
         self._acting = Acting()
         # By the address of the globals, and the name.
         self._named: dict[tuple[int, str], Any] = {}
+        # By the address of the globals of a caller, which are kept: see _who_is().
+        self._callers: dict[int, tuple[bool | None, Any]] = {}
         self.roots = roots
 
     def recording(self) -> AbstractContextManager[None]:
@@ -169,6 +171,7 @@ class Reads(Lookups):
                 self._ways,
                 self._members,
                 self._named,
+                self._callers,
                 self._sets,
             ):
                 part.clear()
@@ -259,27 +262,51 @@ class Reads(Lookups):
         if code is _probe.__code__:
             self._is_told = True
             return False
+        if at in _QUIET_CODES or self._collecting is not None:
+            return False
         if not code.co_flags & inspect.CO_OPTIMIZED and address(frame.f_back) not in self._frames:
             return False  # the body of a module; that of a class and what eval() runs matter
-        if at in _QUIET_CODES or self._collecting is not None or _is_for_us(frame):
+        if self._is_for_us(frame):
             return False
         try:
             if at in _CONTEXT_MANAGERS and self._is_of_closed(frame):
                 return False
             if at in _CALL_OF_MODULE:
-                module = frame.f_locals["self"]
+                (module,) = self._arguments(frame, "self")
                 if self._is_state(module):
                     self._call_of_module(module)
                 return False
             if at in _GETATTR_OF_MODULE:
-                variables = frame.f_locals
-                self._child_of_module(variables["self"], variables["name"])
+                self._child_of_module(*self._arguments(frame, "self", "name"))
                 return False
             self._frames[address(frame)] = _Frame(frame)
             self._begin(frame)
         except Exception as error:
             self._fail(error)
         return True
+
+    def _is_for_us(self, frame: types.FrameType) -> bool:
+        """Whether code of torch or of Python runs since what looks on has called it."""
+        if str(frame.f_globals.get("__name__", "")).startswith(OPEN_IN_TORCH):
+            return False  # called by a mode of ours for the function
+        caller: types.FrameType | None = frame
+        while caller is not None:
+            space = caller.f_globals
+            known = self._callers.get(address(space))
+            if known is None:
+                name = str(space.get("__name__", ""))
+                known = self._callers[address(space)] = _who_is(name), space
+            if known[0] is not None:
+                return known[0]
+            caller = caller.f_back
+        return False
+
+    def _arguments(self, frame: types.FrameType, *names: str) -> list[Any]:
+        """The first arguments of a frame that begins."""
+        words = self._stack.words(frame)
+        if words is None:
+            return [frame.f_locals[name] for name in names]
+        return [self._stack.value(words, at) for at in range(len(names))]
 
     def _is_of_closed(self, frame: types.FrameType) -> bool:
         """Whether closed code uses a context manager of closed code, of which ``frame`` is part."""
@@ -299,25 +326,34 @@ class Reads(Lookups):
         known = self._frames.get(address(frame))
         return known is not None and known.frame is frame
 
-    def instruction(self, frame: types.FrameType, offset: int) -> None:
-        """The instruction at ``offset`` is about to run."""
+    def instruction(self, frame: types.FrameType, offset: int) -> bool:
+        """The instruction at ``offset`` is about to run; see :class:`~.listening.Listener`."""
         known = self._frames.get(address(frame))
         if known is None or known.frame is not frame:
-            return
+            return False
         if known is self._collecting:
             self._collect(None)
         step = known.steps.get(offset)
         if step is None:
-            return
+            return False
         try:
             self._now = known
             value = _STEPS[step[0]](self, known, *step[1:])
-            if value is UNKNOWN:
+            # A global variable is a place from now on, and its value lies on the stack.
+            is_settled = (
+                step[0] == "global"
+                and self._stack.is_known
+                and bool(frame.f_code.co_flags & inspect.CO_OPTIMIZED)
+                and type(value) is not Counted
+            )
+            if value is UNKNOWN or is_settled:
                 known.made.pop(offset, None)
             else:
                 known.made[offset] = value
+            return is_settled and value is not UNKNOWN
         except Exception as error:
             self._fail(error)
+            return False
 
     def leave(self, frame: types.FrameType, value: object) -> None:
         """``frame`` returns or yields ``value``."""
@@ -951,23 +987,12 @@ def _formatted(text: str, given: Sequence[Any]) -> str:
     return ""
 
 
-@functools.lru_cache(maxsize=4096)
-def _watches(name: str) -> bool:
-    """Whether a module of ours looks on while the function runs."""
-    return name.startswith(_WATCHING)
-
-
-def _is_for_us(frame: types.FrameType) -> bool:
-    """Whether code of torch or of Python runs since what looks on has called it."""
-    if str(frame.f_globals.get("__name__", "")).startswith(OPEN_IN_TORCH):
-        return False  # called by a mode of ours for the function
-    caller: types.FrameType | None = frame
-    while caller is not None:
-        name = str(caller.f_globals.get("__name__", ""))
-        if _watches(name):
-            return True
-        # The code that makes a named tuple has a module of its own.
-        if name.partition(".")[0] not in CLOSED and not name.startswith("namedtuple_"):
-            return False
-        caller = caller.f_back
-    return False
+def _who_is(module: str) -> bool | None:
+    """Whether a module of that name looks on while the function runs; ``None``: who calls it says
+    that."""
+    if module.startswith(_WATCHING):
+        return True
+    # The code that makes a named tuple has a module of its own.
+    if module.partition(".")[0] not in CLOSED and not module.startswith("namedtuple_"):
+        return False
+    return None

@@ -56,6 +56,8 @@ _LEAVES = (
     torch.device,
     torch.Size,
 )
+# Most of what a model holds: no names are made for it.
+_PLAIN = frozenset((*_LEAVES, bool))
 _TENSORS = (torch.Tensor, torch.nn.Parameter)
 _MODULE_ATTRIBUTES = frozenset(vars(torch.nn.Module())) - {"training"}
 # Their attributes are in C++.
@@ -325,10 +327,14 @@ class PythonState:
     def _walk(self, last: int) -> None:
         seen = self._seen
         while len(seen) < _MAX_OBJECTS:
-            level = next((level for level, todo in enumerate(self._todo) if todo), None)
-            if level is None or level > last or (level == _SEARCHED and len(seen) > _MAX_SEARCHED):
+            level = 0
+            while level <= last and not self._todo[level]:
+                level += 1
+            if level > last or (level == _SEARCHED and len(seen) > _MAX_SEARCHED):
                 break
             path, item = self._todo[level].pop()
+            if type(item) in _PLAIN:
+                continue
             if raw.is_a(item, torch.Tensor):
                 is_known = type(item) in _TENSORS and item.layout is torch.strided
                 if is_known and level < _SEARCHED and address(item) not in self._tensors:
@@ -347,7 +353,9 @@ class PythonState:
             container.lifted = self._lift.keys_in(container.item)
         if level < _SEARCHED:
             self._containers.append(container)
-        yield from ((container.name(key), value) for key, value in container.held)
+        for key, value in container.held:
+            if type(value) not in _PLAIN:
+                yield container.name(key), value
 
     def _open(self, path: str, item: Any, level: int) -> Iterator[tuple[str, Any]]:
         kind = type(item)

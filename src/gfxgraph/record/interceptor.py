@@ -16,7 +16,6 @@ from typing import Any, Literal, NamedTuple
 
 import torch
 from torch._ops import HigherOrderOperator, OpOverload
-from torch.utils._python_dispatch import _disable_current_modes
 
 from ..device import capture_rules
 from ..device.operator_table import Call, copies_host_scalar, may_refuse, refusal
@@ -32,6 +31,7 @@ from ..device.overrides import (
     MODE_STACKS,
     HiddenFunctionMode,
     UnwrappedDispatchMode,
+    WithoutModes,
     hidden_modes,
     remove_modes,
 )
@@ -261,14 +261,13 @@ class Interceptor:
             for m in (*reversed([m for m in others if m is not mode]), *ours):
                 push(m)
 
-    @contextmanager
-    def quietly(self) -> Iterator[None]:
+    def quietly(self) -> AbstractContextManager[None]:
         """Ignore calls inside: they are part of one point."""
-        self.quiet += 1
-        try:
-            yield
-        finally:
-            self.quiet -= 1
+        return _Quietly(self)
+
+    def unseen(self) -> AbstractContextManager[None]:
+        """Inside, no mode is there."""
+        return _Unseen(self)
 
     def user_call(self, fn: Callable[..., Any], args: Any, kwargs: Any) -> Any:
         """Call a function that is marked to run eagerly."""
@@ -353,7 +352,7 @@ class Interceptor:
         if not (self.on_device(tensor) or self.may_vary([tensor])):
             return args, kwargs
         if "split" not in READS_BELOW[func]:
-            with self.quietly(), _disable_current_modes(), torch._C.DisableTorchFunction():
+            with self.unseen():
                 values = torch.tensor(values, dtype=tensor.dtype)
         if isinstance(where, str):
             kept = {name: value for name, value in kwargs.items() if name != where}
@@ -711,6 +710,34 @@ _SPECIAL = frozenset(
         *capture_rules.HOST_READ_FUNCTIONS,
     )
 )
+
+
+class _Quietly(AbstractContextManager[None]):
+    """See :meth:`Interceptor.quietly`; a class as :class:`WithoutModes` is."""
+
+    def __init__(self, interceptor: Interceptor) -> None:
+        self._interceptor = interceptor
+
+    def __enter__(self) -> None:
+        self._interceptor.quiet += 1
+
+    def __exit__(self, *error: object) -> None:
+        self._interceptor.quiet -= 1
+
+
+class _Unseen(WithoutModes):
+    """See :meth:`Interceptor.unseen`."""
+
+    def __init__(self, interceptor: Interceptor) -> None:
+        self._interceptor = interceptor
+
+    def __enter__(self) -> None:
+        self._interceptor.quiet += 1
+        super().__enter__()
+
+    def __exit__(self, *error: object) -> None:
+        super().__exit__(*error)
+        self._interceptor.quiet -= 1
 
 
 class _FunctionMode(HiddenFunctionMode):

@@ -12,9 +12,9 @@ from typing import Any, Protocol
 import torch
 import torch.utils._pytree as pytree
 from torch._ops import HigherOrderOperator, OpOverload
-from torch.utils._python_dispatch import _disable_current_modes
 
 from ..device.operators import written_tensors
+from ..device.overrides import WithoutModes
 from ..interpose.codes import address
 from ..interpose.source import Source, users_line, users_line_of
 from .effects import UndoLog, tensors_in
@@ -232,7 +232,7 @@ class Recorder(Interceptor):
             writes = any(True for _ in written_tensors(func, args, kwargs))
         else:
             writes = point.rule == "no-graph"
-        with self._unseen():  # tolist() reads without any operation
+        with self.unseen():  # tolist() reads without any operation
             for tensor in point.depends:
                 self.provenance.see(self.name(tensor), tensor)
         is_higher = isinstance(func, HigherOrderOperator)
@@ -253,7 +253,7 @@ class Recorder(Interceptor):
             before = len(self.recording.events)
             result = func(*args, **kwargs)
             del self.recording.events[before:]
-            with self._unseen():  # the host made it, and no operation has seen it yet
+            with self.unseen():  # the host made it, and no operation has seen it yet
                 odd = None if event.folds else _not_plain(result)
                 event.result = _kept(result, given)
         if odd is not None:
@@ -326,7 +326,7 @@ class Recorder(Interceptor):
         for tensor in tensors:
             key = self.name(tensor)
             if key not in self.inside and key not in self.inputs:
-                with self._unseen():
+                with self.unseen():
                     self.provenance.see(key, tensor)
                 self.recording.host_reads.add(key)
 
@@ -354,19 +354,14 @@ class Recorder(Interceptor):
     def will_draw(self, generator: torch.Generator | None) -> None:
         """Pass it on."""
         if self._generators is not None:
-            with self._unseen():
+            with self.unseen():
                 self._generators.will_draw(generator)
 
     def drew(self, repeats: bool) -> None:
         """Pass it on."""
         if self._generators is not None:
-            with self._unseen():
+            with self.unseen():
                 self._generators.drew(repeats)
-
-    @contextmanager
-    def _unseen(self) -> Iterator[None]:
-        with self.quietly(), _disable_current_modes(), torch._C.DisableTorchFunction():
-            yield
 
     def called_compiled(self) -> None:
         """Record it."""
@@ -468,7 +463,7 @@ def _kept(result: Any, given: list[torch.Tensor]) -> Any:
 def _same(ours: Any, theirs: Any) -> bool:
     leaves, spec = pytree.tree_flatten(ours)
     others, other_spec = pytree.tree_flatten(theirs)
-    with _disable_current_modes(), torch._C.DisableTorchFunction():
+    with WithoutModes():
         return spec == other_spec and all(map(_equal, leaves, others))
 
 
