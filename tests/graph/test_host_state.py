@@ -1369,6 +1369,28 @@ def test_no_method_of_the_users_is_called_to_look_at_a_container(device, kind):
     assert graph.stats().captures == 1 and graph.stats().replays == 4
 
 
+def test_no_method_of_a_metaclass_is_called_to_see_what_is_read(device):
+    first, second = Strange(), Strange()
+    first.step, second.step = 1, 2
+    box = types.SimpleNamespace(held=[first, second])
+
+    def fn(x):
+        for held in box.held:
+            if held and isinstance(held, Strange) and type(held) is not int:
+                x = x + max(held.step, len([held]))
+        return x
+
+    graph = gfxgraph.graphed(fn)
+    Hostile.asked.clear()
+    with torch.no_grad():
+        for x in inputs(device):
+            torch.testing.assert_close(graph(x), x + 3)
+        assert graph.stats().captures == 1 and graph.stats().replays == 4
+        first.step = 5
+        torch.testing.assert_close(graph(x), x + 7)
+    assert not Hostile.asked
+
+
 class Instantiating(OrderedDict):
     """As transformers' ACT2FN: it holds classes, and gives a new instance each time."""
 

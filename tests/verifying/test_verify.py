@@ -800,3 +800,65 @@ def test_a_result_of_another_structure_differs(x, other):
     assert verify(lambda x: [x * 2], x, candidate=lambda x: [x * 2]).ok
     report = verify(lambda x: [x * 2], x, candidate=other)
     assert not report.ok
+
+
+FACTOR = 2.0
+
+
+class Scaled(nn.Module):
+    offset = 1
+
+    def __init__(self):
+        super().__init__()
+        self.inner = nn.LayerNorm(8)
+        self.config = {"mode": "add", "scales": [0.5, 1.5], "on": True}
+
+    def forward(self, x):
+        x = self.inner(x) * FACTOR + self.offset
+        if self.config["mode"] == "add" and self.config["on"]:
+            x = x + self.config["scales"][1]
+        return x
+
+
+def test_a_change_of_each_value_that_it_reads_in_python_is_noticed(device, x):
+    model = Scaled().to(device)
+    report = verify(model, x)
+    assert report.ok
+    # FACTOR, offset, mode, on, scales[1], the eps of the layer norm
+    assert report.graph.noticed >= 6
+    assert f"each of {report.graph.noticed} values" in str(report)
+    assert report.to_dict()["graph"]["noticed"] == report.graph.noticed
+    assert (FACTOR, Scaled.offset) == (2.0, 1) and "offset" not in vars(model)
+    assert model.config == {"mode": "add", "scales": [0.5, 1.5], "on": True}
+
+
+def test_a_graph_that_misses_a_change_of_a_value_is_not_ok(device, x):
+    model = Scaled().to(device)
+    graph = gfxgraph.graphed(model)
+    with torch.no_grad():
+        graph(x)
+    (guard,) = graph._dispatcher.guards()
+    guard.places_hold = lambda: True  # what a defect of a guard would do
+    report = verify(model, x, candidate=graph)
+    assert not report.ok
+    ((kind, what),) = kinds(report.graph)
+    assert kind == "value-later" and "FACTOR" in what and "['scales'][1]" in what
+    assert report.graph.noticed == 0
+
+
+def test_a_candidate_of_somebody_else_is_not_asked_what_it_notices(model, x):
+    assert verify(model, x, candidate=by_hand(model, x)).graph.noticed == 0
+
+
+def test_values_are_changed_where_objects_refuse_it(device, x):
+    class Stubborn:
+        scale = 2.0
+
+        def __setattr__(self, name, value):
+            raise AttributeError(name)
+
+        def __call__(self, x):
+            return x * self.scale
+
+    report = verify(Stubborn(), x)
+    assert report.ok and report.graph.noticed >= 1 and Stubborn.scale == 2.0

@@ -23,6 +23,7 @@ from typing import Any, Protocol
 import torch
 
 from ..errors import ArgumentError, CaptureError, VerificationError, one_line
+from ..graph.guard import Guard
 from ..graph.lift import EffectsError, Lift, Lifting
 from ..graph.locks import is_inside_gfxgraph, when_free
 from ..graph.pool import GraphPool
@@ -238,6 +239,12 @@ class Dispatcher:
         if isinstance(entry, Refusal) and not entry.is_for_room:
             return entry.kind(entry.reason)
         return None if isinstance(entry, Entry) else self._make(request, changes)
+
+    def guards(self) -> list[Guard]:
+        """The guards of all graphs."""
+        entries = self.entries.graphs().values()
+        found = [entry.captured.guard for entry in entries if entry.captured is not None]
+        return found + ([] if self._lifted is None else self._lifted.guards())
 
     def prepare(
         self, fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]

@@ -146,13 +146,14 @@ if sys.version_info >= (3, 12):
                 return never
             if not listener.enter(frame):
                 return None
+            if known is not None and known[2] is frame.f_globals:
+                return None
+            # First this: another thread may run the same code.
+            watched[address(code)] = code, bytecode.read(code).steps, frame.f_globals
             if known is None:
                 monitoring.set_local_events(tool, code, events.INSTRUCTION)
-            elif known[2] is frame.f_globals:
-                return None
             else:  # a copy of the function, elsewhere: what was told once is told again
                 monitoring.restart_events()
-            watched[address(code)] = code, bytecode.read(code).steps, frame.f_globals
             return None
 
         @opaque

@@ -52,20 +52,29 @@ MISSING = Item.MISSING
 UNKNOWN: Any = type("_Unknown", (), {})()
 """Nobody knows what it is, without running code of the program."""
 LEAVES = frozenset(
-    (int, bool, float, complex, str, bytes, type(None), range, slice, type(Ellipsis))
+    map(
+        address,
+        (int, bool, float, complex, str, bytes, type(None), range, slice, type(Ellipsis)),
+    )
 )
-"""Nothing stands behind values of these."""
+"""Addresses of classes; nothing stands behind their values. A class itself is not asked for its
+hash, which a metaclass may define."""
 _TORCH_LEAVES = (torch.dtype, torch.device, torch.Size, torch.layout, torch.memory_format)
 
-HOLLOW = LEAVES | {
-    torch.Tensor,
-    torch.nn.Parameter,
-    torch.dtype,
-    torch.device,
-    types.ModuleType,
-    type,
-}
-"""C code that is given one of these finds no other object of the program in it."""
+HOLLOW = LEAVES | set(
+    map(
+        address,
+        (
+            torch.Tensor,
+            torch.nn.Parameter,
+            torch.dtype,
+            torch.device,
+            types.ModuleType,
+            type,
+        ),
+    )
+)
+"""The same for those in which C code finds no other object of the program."""
 
 _MAX_ITEMS = 4096
 MAX_NESTED = 3
@@ -116,7 +125,7 @@ class Lookups:
         self._fresh = set(map(address, fresh))
         self._known: dict[int, tuple[Any, str]] = {}
         self._functions: dict[int, tuple[types.CodeType, list[types.FunctionType]]] = {}
-        self._types: dict[tuple[type, str], Any] = {}
+        self._types: dict[tuple[int, str], tuple[type, Any]] = {}
         self._spaces: dict[int, tuple[Any, Any]] = {}
         self._ways: dict[tuple[int, str], _Way] = {}
         self._members: dict[tuple[int, str], _Member] = {}
@@ -146,7 +155,7 @@ class Lookups:
         for name, getter in OTHERS.get(address(value), ()):
             self._live(("setting", name), getter, name)
         if (
-            type(value) in LEAVES
+            address(type(value)) in LEAVES
             or raw.is_a(value, *_TORCH_LEAVES)
             or address(value) in self._known
         ):
@@ -246,10 +255,10 @@ class Lookups:
 
     def _content(self, item: Any, path: str, depth: int) -> None:
         """All that ``item`` holds was read, if it is a container; and what is in there."""
-        if type(item) in HOLLOW or raw.is_a(item, Unread):
+        if address(type(item)) in HOLLOW or raw.is_a(item, Unread):
             return
         self._special(item)
-        while type(item) in _VIEWS:
+        while raw.is_a(item, *_VIEWS):
             (inner,) = gc.get_referents(item)
             item = self._know(inner, path) if self._is_state(item) else inner
         if raw.is_a(item, tuple, frozenset):
@@ -306,10 +315,10 @@ class Lookups:
 
     def _lookup(self, cls: type, name: str) -> Any:
         """What stands in a class or its bases; each class that was asked is a place."""
-        known = self._types.get((cls, name), UNKNOWN)
+        known = self._types.get((address(cls), name))
         # A number that is more than counted is a place that is asked for again.
-        if known is not UNKNOWN and (self._counting or not self._has_counted):
-            return known
+        if known is not None and (self._counting or not self._has_counted):
+            return known[1]
         self._place_of_bases(cls)
         found: Any = MISSING
         for base in raw.mro(cls):
@@ -323,7 +332,7 @@ class Lookups:
                 found = self._read(base, name, path)
             if found is not MISSING:
                 break
-        self._types[cls, name] = found
+        self._types[address(cls), name] = cls, found
         return found
 
     def _place_of_bases(self, cls: type) -> None:
@@ -710,7 +719,7 @@ class Lookups:
                 self._gather([v for _, v in raw.contents(item)], found, depth - 1)
             elif depth and raw.is_a(item, tuple, frozenset):
                 self._gather(list(_members(item)), found, depth - 1)
-            elif depth and (type(item) in _VIEWS or _is_iterator_in_c(item)):
+            elif depth and (raw.is_a(item, *_VIEWS) or _is_iterator_in_c(item)):
                 self._gather(gc.get_referents(item), found, depth - 1)
 
     def _everything(self, *items: Any) -> None:
@@ -720,7 +729,7 @@ class Lookups:
         for item, depth in todo:  # which grows meanwhile
             if raw.is_a(item, *C_FUNCTIONS):
                 item = item.__self__
-            if type(item) in LEAVES or raw.is_a(item, *_NOT_PLAIN):
+            if address(type(item)) in LEAVES or raw.is_a(item, *_NOT_PLAIN):
                 continue
             if address(item) in self._read_whole:
                 continue
@@ -754,7 +763,7 @@ class Lookups:
 
     def _attributes(self, item: Any) -> None:
         """C code was given ``item``: all its attributes count as read, if it is a plain object."""
-        if type(item) in HOLLOW or raw.is_a(item, *_NOT_PLAIN) or not self._is_state(item):
+        if address(type(item)) in HOLLOW or raw.is_a(item, *_NOT_PLAIN) or not self._is_state(item):
             return
         own = raw.attributes(item)
         if own:

@@ -561,7 +561,7 @@ class Reads(Lookups):
     def _content_step(self, frame: _Frame, *bases: bytecode.Operand) -> Any:
         for base in bases:
             item = self._value(frame, base)
-            if item is not UNKNOWN and type(item) not in HOLLOW:
+            if item is not UNKNOWN and address(type(item)) not in HOLLOW:
                 self._content(item, self._path(item), 1)
         return UNKNOWN
 
@@ -707,7 +707,9 @@ class Reads(Lookups):
             value = self._attribute(owner, positional[0], generic=True)
             return value if function.__name__ == "__getattribute__" else UNKNOWN
         items = [
-            item for item in (owner, *all_given) if item is not UNKNOWN and type(item) not in HOLLOW
+            item
+            for item in (owner, *all_given)
+            if item is not UNKNOWN and address(type(item)) not in HOLLOW
         ]
         if not items and kind in C_FUNCTIONS:
             return UNKNOWN
@@ -823,7 +825,7 @@ class Reads(Lookups):
 
     def _len(self, frame: _Frame, args: list[Any]) -> Any:
         item = args[0] if args else UNKNOWN
-        if item is UNKNOWN or type(item) in LEAVES or raw.is_a(item, tuple, torch.Tensor):
+        if item is UNKNOWN or address(type(item)) in LEAVES or raw.is_a(item, tuple, torch.Tensor):
             return UNKNOWN
         if not raw.is_a(item, dict, list, deque, set):
             self._content(item, self._path(item), 0)

@@ -56,8 +56,9 @@ _LEAVES = (
     torch.device,
     torch.Size,
 )
-# Most of what a model holds: no names are made for it.
-_PLAIN = frozenset((*_LEAVES, bool))
+# Most of what a model holds: no names are made for it. Classes by their address, since a metaclass
+# may have a hash of its own.
+_PLAIN = frozenset(map(address, (*_LEAVES, bool)))
 _TENSORS = (torch.Tensor, torch.nn.Parameter)
 _MODULE_ATTRIBUTES = frozenset(vars(torch.nn.Module())) - {"training"}
 # Their attributes are in C++.
@@ -333,7 +334,7 @@ class PythonState:
             if level > last or (level == _SEARCHED and len(seen) > _MAX_SEARCHED):
                 break
             path, item = self._todo[level].pop()
-            if type(item) in _PLAIN:
+            if address(type(item)) in _PLAIN:
                 continue
             if raw.is_a(item, torch.Tensor):
                 is_known = type(item) in _TENSORS and item.layout is torch.strided
@@ -354,7 +355,7 @@ class PythonState:
         if level < _SEARCHED:
             self._containers.append(container)
         for key, value in container.held:
-            if type(value) not in _PLAIN:
+            if address(type(value)) not in _PLAIN:
                 yield container.name(key), value
 
     def _open(self, path: str, item: Any, level: int) -> Iterator[tuple[str, Any]]:

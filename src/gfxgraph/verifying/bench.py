@@ -16,6 +16,8 @@ from ..device import current_device
 from ..device.overrides import ThreadDispatchMode
 from ..graph.host_state import HostState
 from ..graph.locks import inside_gfxgraph, turn_to_capture
+from ..graph.places import Item, Place
+from ..graph.reads import Reads
 from ..graph.state import PythonState
 from ..interpose.dynamo import Uncompiled
 from ..interpose.modules import loaded
@@ -27,6 +29,8 @@ from .inputs import Inputs
 from .report import Part
 
 __all__ = ["Bench", "Function", "Key", "Round", "Values"]
+
+_PLAIN = (bool, int, float, str)
 
 Function: TypeAlias = Callable[..., Any]
 Key: TypeAlias = tuple[Part, str]
@@ -96,6 +100,8 @@ class Bench:
         self._calls_graphs = False
         #: Floating-point tensors that the function reads from outside, and does not rebind.
         self.outside: dict[str, torch.Tensor] = {}
+        #: Where it reads numbers and strings in Python that it does not rebind.
+        self.values: list[Item] = []
 
     def prepare(self) -> None:
         """Find out what the function changes, and make the reference round."""
@@ -188,13 +194,16 @@ class Bench:
         names = self._python.names()
         unnamed: set[int] = set()
         read: set[int] = set()
+        places: dict[Any, Place] = {}
         try:
             for run, given in enumerate(self.inputs):
                 args, kwargs, copies = given.make()
                 recorder = Recorder(device.type, copies, undo, keep_values=True)
+                reads = Reads(self._roots, copies)
                 self._set_seed(run)
-                with turn_to_capture(), inside_gfxgraph(), recorder.watching():
+                with turn_to_capture(), inside_gfxgraph(), recorder.watching(), reads.recording():
                     self.fn(*args, **kwargs)
+                places.update({} if reads.failed else reads.places)
                 written = {key for key, _ in recorder.recording.writes}
                 own = {storage_key(copy): n for n, copy in enumerate(copies)}
                 self._written_arguments |= {own[key] for key in written & own.keys()}
@@ -225,6 +234,11 @@ class Bench:
             and storage_key(tensor) in read
             and path not in rebound
         }
+        self.values = [
+            place
+            for place in places.values()
+            if type(place) is Item and type(place.value) in _PLAIN and place.holds()
+        ]
 
     def _keep(self, tensor: torch.Tensor) -> torch.Tensor:
         """Restore all of the memory of ``tensor`` at each restart."""

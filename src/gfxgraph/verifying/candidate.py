@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from functools import cached_property, partial
@@ -9,8 +10,10 @@ from typing import Any
 
 import torch
 
+from ..call.dispatch import Dispatcher
 from ..call.graphed import GraphedStats
 from ..errors import first_paragraph
+from ..graph.places import Item
 from .bench import Bench, Function, Key, Round, Values
 from .compare import Errors, same, within
 from .inputs import Inputs, fresh
@@ -49,19 +52,22 @@ class Candidate:
         rows = self._rows(rounds)
         lost = [] if self._views else self._lost(rounds)
         causes = [Cause.of("overwritten", ", ".join(lost))] if lost else []
-        cautions = []
+        cautions: list[Cause] = []
+        noticed = 0
         try:
             if not all(row.ok for row in rows):
                 causes += self._causes(rounds)
             elif captured is not False:
-                cautions = self._cautions()
+                noticed, unnoticed = self._changed_values()
+                causes += unnoticed
+                cautions = self._cautions()  # moves weights, so that the graphs are made again
         except (
             Exception,
             SystemExit,
         ) as error:  # an experiment may pass values that it cannot take
             bench.restart()
             cautions = [Cause.of("experiment", first_paragraph(error))]
-        return self._report(rounds, captured, causes, cautions)
+        return self._report(rounds, captured, causes, cautions, noticed=noticed)
 
     def _report(
         self,
@@ -70,6 +76,7 @@ class Candidate:
         causes: list[Cause],
         cautions: list[Cause],
         error: str | None = None,
+        noticed: int = 0,
     ) -> VerifyResult:
         stats = _stats(self._function)
         runs = len(self._bench.inputs)
@@ -84,6 +91,7 @@ class Candidate:
             tuple(causes),
             tuple(cautions),
             error,
+            noticed,
         )
 
     def _rows(self, rounds: list[Round]) -> tuple[OutputErrors, ...]:
@@ -218,6 +226,32 @@ class Candidate:
                     found.append(Cause.of(kind))
         return found
 
+    def _changed_values(self) -> tuple[int, list[Cause]]:
+        """Change each number and string that eager reads in Python, and see whether the guards of
+        the candidate's graphs notice; where they do not, whether its results follow.
+
+        Returns:
+            How many changes they noticed, and those that the results do not follow.
+        """
+        dispatcher = getattr(self._function, "_dispatcher", None)
+        guards = dispatcher.guards() if isinstance(dispatcher, Dispatcher) else []
+        guards = [guard for guard in guards if guard.holds()]
+        noticed, lost = 0, []
+        for place in self._bench.values if guards else ():
+            other = Item(place.path, place.container, place.key, _other(place.value))
+            try:
+                other.put_back()  # which lets the place hold it
+            except TypeError:  # of a class made in C
+                continue
+            try:
+                is_noticed = not all(guard.places_hold() for guard in guards)
+                if not is_noticed and self._reacts(before=other.put_back) is False:
+                    lost.append(place.path)
+            finally:
+                place.put_back()
+            noticed += is_noticed
+        return noticed, [Cause.of("value-later", ", ".join(lost))] if lost else []
+
     def _reacts(
         self, given: Inputs | None = None, before: Callable[[], object] = lambda: None
     ) -> bool | None:
@@ -275,6 +309,17 @@ def _why_not(stats: GraphedStats, captured: bool | None, runs: int) -> str:
     by_calls = sorted(stats.fallbacks, key=lambda reason: -stats.fallbacks[reason])
     reasons = [*stats.refused.values(), *stats.thrashing, *by_calls]
     return reasons[0] if reasons else "each call is of a new kind"
+
+
+def _other(value: Any) -> Any:
+    """Another value of the kind of ``value``."""
+    if isinstance(value, bool):
+        return not value
+    if isinstance(value, str):
+        return f"{value}_"
+    if isinstance(value, float):
+        return value * 1.5 + 0.25 if math.isfinite(value) else 0.25
+    return value + 1
 
 
 @contextmanager

@@ -41,6 +41,7 @@ CauseKind = Literal[
     "not-reproducible",
     "changed-later",
     "moved-later",
+    "value-later",
     "experiment",
 ]
 
@@ -114,6 +115,11 @@ _WHY: dict[CauseKind, tuple[str, str]] = {
         "after weights get other memory (module.to(), load_state_dict(assign=True)), results will "
         "stay as they are",
         "Capture again then.",
+    ),
+    "value-later": (
+        "eager reacts when this value in Python changes, and no guard of the graph notices: later "
+        "results would be wrong",
+        "Pass the value as an argument, and report the function: a graph should have noticed.",
     ),
     "experiment": ("an experiment raised", "Nothing after it was checked."),
 }
@@ -214,6 +220,9 @@ class VerifyResult:
         causes: why it differs; empty if it does not, or if no experiment explains it.
         cautions: later changes that it would not follow; they make no difference yet.
         error: the error that it raised; ``None``: none.
+        noticed: how many numbers and strings that eager reads in Python were changed for a moment,
+            one by one, and the guards of the graphs noticed. 0 for a candidate that is not of
+            gfxgraph.
     """
 
     name: str
@@ -226,6 +235,7 @@ class VerifyResult:
     causes: tuple[Cause, ...]
     cautions: tuple[Cause, ...]
     error: str | None
+    noticed: int = 0
 
     @property
     def verdict(self) -> Verdict:
@@ -321,6 +331,9 @@ class VerifyReport:
             lines = [f"There was no graph to compare; {calls} equal eager."]
         elif result.ok:
             lines = [f"{result.name} equals eager in {calls}."]
+            if result.noticed:
+                values = counted(result.noticed, "value")
+                lines.append(f"A change of each of {values} that it reads in Python was noticed.")
         elif result.error is not None:
             lines = [f"{result.name} raises {result.error}"]
         elif result.first is None:
