@@ -12,6 +12,7 @@ import torch
 from benchmarks.lib.report import RESULTS, ROOT
 from benchmarks.tables.markdown import table
 from tests.cases.capture_cases import CASES, agreement, check_case
+from tests.helpers.devices import LACKS_DRIVER
 
 PAGE = ROOT / "docs" / "cases.md"
 COLUMNS = ("case", "capture, cold", "capture, warm", "check", "agrees", "line", "hazards")
@@ -26,7 +27,12 @@ def page(measured: dict[str, Any], names: Iterable[str]) -> tuple[str, bool]:
     """The page of these cases, and whether a verdict or a line is not as measured."""
     rows, bad = [], Counter[str]()
     for name in names:
-        found, report = measured["cases"][name], check_case(name)
+        found = measured["cases"][name]
+        if name == "scripted" and LACKS_DRIVER:  # torch.jit would load the driver to compile it
+            captures = found["cold"]["outcome"], found["warm"]["outcome"]
+            rows.append((name, *captures, "not asked", "", "", "needs a driver"))
+            continue
+        report = check_case(name)
         verdict, line = agreement(CASES[name], found, report)
         bad["verdicts"] += verdict == "NO"
         bad["lines"] += line == "NOT NAMED"
@@ -42,6 +48,7 @@ def page(measured: dict[str, Any], names: Iterable[str]) -> tuple[str, bool]:
                 rules,
             )
         )
+    asked = sum(row[3] != "not asked" for row in rows)
     about = measured["about"]
     lines = [
         "# What capture does with code as people write it",
@@ -60,7 +67,7 @@ def page(measured: dict[str, Any], names: Iterable[str]) -> tuple[str, bool]:
         "",
         *table(COLUMNS, rows),
         "",
-        f"{len(rows)} cases: {len(rows) - bad['verdicts']} verdicts agree; "
+        f"{len(rows)} cases: {asked - bad['verdicts']} of {asked} verdicts agree; "
         f"{bad['lines']} lines are not named.",
         "",
     ]
