@@ -362,7 +362,8 @@ def copier(
 ) -> Callable[[Sequence[torch.Tensor]], None]:
     """A function that copies tensors like ``leaves`` into ``static_inputs``, one launch a dtype.
 
-    Later tensors may lie in memory in another way, if the key of a call does not say it.
+    Later tensors may lie in memory in another way, if the key of a call does not say it. Nobody
+    asks for the versions of static inputs: no caller gets a view of one.
     """
     groups: dict[torch.dtype, list[int]] = {}
     alone: list[int] = []
@@ -413,8 +414,10 @@ def _copier_of_one(
     device: Device, static: torch.Tensor, *others: torch.Tensor
 ) -> Callable[[Sequence[torch.Tensor]], None] | None:
     """The copier of a single tensor of the device, past torch's operators, which take longer."""
+    if others or not static.is_contiguous():
+        return None
     copy_bytes = device.copy_bytes(device.index(static.device))
-    if others or copy_bytes is None or not static.is_contiguous():
+    if copy_bytes is None:
         return None
     to, size, dual = static.data_ptr(), static.nbytes, vars(forward_ad)
 

@@ -26,6 +26,9 @@ REGISTRIES = ("_parameters", "_buffers", "_modules")
 """The attributes of a module that hold its parameters, buffers and children, by name."""
 
 
+# What a question raises where a thing is gone, or another thread changes it.
+_GONE = (LookupError, ValueError, RuntimeError)
+
 # Asking whether a watched dict has changed takes as long as asking ten places.
 _WORTH_WATCHING = 12
 
@@ -289,8 +292,13 @@ def _asked(places: Sequence[Place]) -> Callable[[], bool]:
         if compiled is None and asked_before:
             bind = Bind({})
             compiled = _predicate([place.term(bind) for place in places], bind.names)
+        if compiled is not None:
+            return compiled()
         asked_before = True
-        return all(place.holds() for place in places) if compiled is None else compiled()
+        try:
+            return all(place.holds() for place in places)
+        except _GONE:
+            return False
 
     return holds
 
@@ -300,9 +308,10 @@ def _predicate(terms: list[str], names: dict[str, Any]) -> Callable[[], bool]:
     text = f"""def holds():
     try:
         return {" and ".join(terms)}
-    except (LookupError, ValueError, RuntimeError):
+    except GONE:
         return False
 """
+    names["GONE"] = _GONE
     exec(compile(text, "<gfxgraph>", "exec"), names)
     return names.pop("holds")  # type: ignore[no-any-return]
 

@@ -80,7 +80,9 @@ def _changes(number_of: Callable[[dict[Any, Any]], int]) -> Callable[[], int]:
 
     def changes() -> int:
         nonlocal last, count
-        own[0] = last  # a change, too: its number is the next one if there was no other
+        # A change, too: its number is the next one if there was no other. Each time a new object,
+        # since another thread may be between these lines.
+        own[0] = object()
         number = number_of(own)
         if number != last + 1:
             count += 1

@@ -14,6 +14,7 @@ from ..call.arguments import named, structure
 from ..call.signature import Const, flatten
 from ..device import current_device
 from ..device.overrides import ThreadDispatchMode
+from ..graph import raw
 from ..graph.host_state import HostState
 from ..graph.locks import inside_gfxgraph, turn_to_capture
 from ..graph.places import Item, Place
@@ -237,7 +238,8 @@ class Bench:
         self.values = [
             place
             for place in places.values()
-            if type(place) is Item and type(place.value) in _PLAIN and place.holds()
+            if type(place) is Item and raw.is_scalar(place.value) and raw.is_a(place.value, *_PLAIN)
+            if place.holds()
         ]
 
     def _keep(self, tensor: torch.Tensor) -> torch.Tensor:
