@@ -10,7 +10,7 @@ import torch
 
 import gfxgraph
 from gfxgraph.graph.places import Bind, Parts
-from gfxgraph.graph.watched import Unchanged, watcher
+from gfxgraph.graph.watched import Unchanged, _changes, watcher
 from tests.helpers.processes import python
 from tests.helpers.threads import on_threads
 
@@ -237,3 +237,27 @@ def test_places_are_asked_again_after_each_change_however_often(device):
             model.label = n
         assert torch.equal(graph(x), model(x))
     assert graph.stats().captures == 4
+
+
+@needs_watchers
+def test_a_change_between_two_steps_of_another_thread_is_heard():
+    from torch._C._dynamo.guards import dict_version
+
+    held, other_threads = {"value": 1}, []
+    dict_version(held)
+
+    def number_of(item):
+        if other_threads:
+            other_threads.pop()()
+        return dict_version(item)
+
+    changes = _changes(number_of)
+    before = changes()
+
+    def on_another_thread():
+        held["value"] = 2
+        assert changes() != before
+
+    other_threads.append(on_another_thread)
+    changes()
+    assert not other_threads
