@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import contextvars
 import ctypes
+import functools
 import gc
 import threading
 import types
@@ -360,3 +362,147 @@ def test_a_global_variable_that_is_bound_anew_in_a_loop_leads_to_each_value(devi
     for holder in (TURNS, OTHER):
         holder.scale += 1
         assert torch.equal(graph(x), fn(x))
+
+
+def _modules(source: str, **shared) -> tuple[dict, dict]:
+    """One code object in two modules, as one file that is run twice leaves it."""
+    code = compile(source, "module.py", "exec")
+    spaces = {"__name__": "first", **shared}, {"__name__": "second", **shared}
+    for space in spaces:
+        exec(code, space)
+    return spaces
+
+
+def _one_inside_the_other():
+    first, second = _modules(
+        "G = 2.\ndef layer(x, inner=None):\n    if inner: x = inner(x)\n    return x * G"
+    )
+    outer, inner = first["layer"], second["layer"]
+    return lambda x: outer(x, inner), lambda: first.update(G=7.0)
+
+
+def _one_inside_the_others_handler():
+    first, second = _modules(
+        "G = 2.\n"
+        "def layer(x, inner=None):\n"
+        "    try:\n"
+        "        if inner: raise ValueError(x)\n"
+        "    except ValueError as error:\n"
+        "        x = inner(error.args[0])\n"
+        "    return x * G"
+    )
+    outer, inner = first["layer"], second["layer"]
+    return lambda x: outer(x, inner), lambda: first.update(G=7.0)
+
+
+def _one_generator_inside_the_other():
+    first, second = _modules("G = 2.\ndef items(xs):\n    for x in xs: yield x * G")
+    outer, inner = first["items"], second["items"]
+    return lambda x: sum(outer(inner([x, x]))), lambda: first.update(G=7.0)
+
+
+def _an_object_in_the_other():
+    first, second = _modules(
+        "G = 2.\n"
+        "class Layer:\n"
+        "    def __init__(self, inner=None): self.inner = inner\n"
+        "    def __call__(self, x): return (self.inner(x) if self.inner else x) * G"
+    )
+    model = first["Layer"](second["Layer"]())
+    return lambda x: model(x), lambda: first.update(G=7.0)
+
+
+def _with_other_builtins():
+    def scaled(x):
+        return x * SCALE_OF_BUILTINS  # noqa: F821
+
+    space, builtins = {"__name__": "m", "__builtins__": {"SCALE_OF_BUILTINS": 2.0}}, {}
+    first = types.FunctionType(scaled.__code__, space)
+    builtins["SCALE_OF_BUILTINS"] = 3.0
+    space["__builtins__"] = builtins
+    second = types.FunctionType(scaled.__code__, space)
+    return lambda x: second(first(x)), lambda: builtins.update(SCALE_OF_BUILTINS=7.0)
+
+
+def _first_in_a_closed_module():
+    (first, _) = _modules("G = 2.\ndef scaled(x): return x * G")
+    own = first["scaled"]
+    closed = types.FunctionType(own.__code__, {"__name__": "torch.other", "G": 3.0})
+    return lambda x: own(closed(x)), lambda: first.update(G=7.0)
+
+
+BOX = types.SimpleNamespace(scale=2.0)
+
+
+def _in_a_context_manager_after_an_error():
+    @contextlib.contextmanager
+    def catching(found):
+        try:
+            yield
+        except ValueError:
+            found.append(BOX.scale)
+
+    def fn(x):
+        found = []
+        with catching(found):
+            raise ValueError
+        return x * found[0]
+
+    return fn, lambda: setattr(BOX, "scale", BOX.scale + 1)
+
+
+def _in_a_generator_that_is_closed():
+    def steps(found):
+        try:
+            yield 1
+        finally:
+            found.append(BOX.scale)
+
+    def fn(x):
+        found = []
+        going = steps(found)
+        next(going)
+        going.close()
+        return x * found[0]
+
+    return fn, lambda: setattr(BOX, "scale", BOX.scale + 1)
+
+
+def _in_a_cache_that_is_emptied_and_filled_again():
+    @functools.lru_cache(maxsize=2)
+    def scale():
+        return BOX.scale
+
+    scale()
+
+    def change():
+        BOX.scale += 1
+        scale.cache_clear()
+        scale()
+
+    return lambda x: x * scale(), change
+
+
+READ = [
+    _one_inside_the_other,
+    _one_inside_the_others_handler,
+    _one_generator_inside_the_other,
+    _an_object_in_the_other,
+    _with_other_builtins,
+    _first_in_a_closed_module,
+    _in_a_context_manager_after_an_error,
+    _in_a_generator_that_is_closed,
+    _in_a_cache_that_is_emptied_and_filled_again,
+]
+
+
+@pytest.mark.parametrize("make", READ)
+@torch.no_grad()
+def test_what_is_read_in_the_middle_of_something_else_is_seen(device, make):
+    fn, change = make()
+    graph, x = gfxgraph.graphed(fn), torch.ones(3, device=device)
+    for _ in range(3):
+        assert torch.equal(graph(x), fn(x))
+    assert graph.stats().replays == 2
+    change()
+    assert torch.equal(graph(x), fn(x))

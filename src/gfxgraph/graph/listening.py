@@ -70,6 +70,13 @@ def _is_closed(frame: types.FrameType) -> bool:
     return is_closed(str(frame.f_globals.get("__name__", "")))
 
 
+def _is_its_own(code: types.CodeType, frame: types.FrameType) -> bool:
+    """Whether ``code`` is of the file of the module in which it runs, so that no copy of it runs
+    elsewhere."""
+    file = code.co_filename
+    return file == frame.f_globals.get("__file__") or file.startswith("<frozen ")
+
+
 class Listener(Protocol):
     """Who is told.
 
@@ -133,43 +140,58 @@ if sys.version_info >= (3, 12):
             yield
             return
         events, never = monitoring.events, monitoring.DISABLE
-        # With the global variables with which it ran last.
-        watched: dict[int, tuple[types.CodeType, dict[int, bytecode.Step], Any]] = {}
+        # With the variables with which it runs: globals and builtins; none: there are several.
+        watched: dict[
+            int, tuple[types.CodeType, dict[int, bytecode.Step], tuple[Any, Any] | None]
+        ] = {}
 
-        @opaque
-        def start(code: types.CodeType, offset: int) -> Any:
-            if threading.get_ident() != ident:
-                return None
-            frame = sys._getframe(1)
+        def begin(code: types.CodeType, frame: types.FrameType) -> Any:
             known = watched.get(address(code))
             if known is None and _is_closed(frame):
-                return never
+                return never if _is_its_own(code, frame) else None
             if not listener.enter(frame):
                 return None
-            if known is not None and known[2] is frame.f_globals:
-                return None
-            # First this: another thread may run the same code.
-            watched[address(code)] = code, bytecode.read(code).steps, frame.f_globals
             if known is None:
+                # First this: another thread may run the same code.
+                spaces = frame.f_globals, frame.f_builtins
+                watched[address(code)] = code, bytecode.read(code).steps, spaces
                 monitoring.set_local_events(tool, code, events.INSTRUCTION)
-            else:  # a copy of the function, elsewhere: what was told once is told again
+            elif known[2] is not None and not (
+                known[2][0] is frame.f_globals and known[2][1] is frame.f_builtins
+            ):
+                # A copy of the function, elsewhere. It may run in the middle of the other one, so
+                # that from now on each instruction of both is told.
+                watched[address(code)] = *known[:2], None
                 monitoring.restart_events()
             return None
 
         @opaque
+        def start(code: types.CodeType, offset: int) -> Any:
+            return begin(code, sys._getframe(1)) if threading.get_ident() == ident else None
+
+        @opaque
+        def thrown(code: types.CodeType, offset: int, error: BaseException) -> None:
+            if threading.get_ident() == ident:  # a generator goes on with an error
+                begin(code, sys._getframe(1))
+
+        @opaque
         def instruction(code: types.CodeType, offset: int) -> Any:
-            if offset not in watched[address(code)][1] and not listener.hears_all:
+            _, steps, spaces = watched[address(code)]
+            if offset not in steps and not listener.hears_all:
                 return never  # it is not told again of this instruction
-            if threading.get_ident() == ident and listener.instruction(sys._getframe(1), offset):
-                return never
-            return None
+            if threading.get_ident() != ident:
+                return None
+            is_settled = listener.instruction(sys._getframe(1), offset)
+            return never if is_settled and spaces is not None else None
 
         @opaque
         def leave(code: types.CodeType, offset: int, value: object) -> Any:
             if threading.get_ident() != ident:
                 return None
             frame = sys._getframe(1)
-            if address(code) not in watched and (_is_closed(frame) or listener.is_quiet(code)):
+            if address(code) not in watched and (
+                listener.is_quiet(code) or (_is_closed(frame) and _is_its_own(code, frame))
+            ):
                 return never
             listener.leave(frame, value)
             return None
@@ -177,6 +199,7 @@ if sys.version_info >= (3, 12):
         callbacks = {
             events.PY_START: start,
             events.PY_RESUME: start,
+            events.PY_THROW: thrown,
             events.INSTRUCTION: instruction,
             events.PY_RETURN: leave,
             events.PY_YIELD: leave,

@@ -730,7 +730,8 @@ class Reads(Lookups):
             return UNKNOWN
         if kind is functools._lru_cache_wrapper and self._is_state(function):
             # It may answer without running: then what it keeps is what was read.
-            self._live(("cache", address(function)), lambda: _kept(function), self._path(function))
+            kept = _Kept(function)
+            self._live(("cache", address(function)), kept.now, self._path(function))
             return UNKNOWN
         is_of_python = type(self._lookup(kind, "__call__")) is types.FunctionType
         for item in () if is_of_python else items:
@@ -970,10 +971,31 @@ def _is_apply(function: Any, owner: Any) -> bool:
     return is_one and function.__name__ == "apply"
 
 
-def _kept(cached: Any) -> tuple[int, int]:
-    """What tells that a cache was emptied or filled since."""
-    info = cached.cache_info()
-    return info.misses, info.currsize
+_MAX_KEPT = 1024
+
+
+class _Kept:
+    """What a cache holds, which tells that it was emptied or filled since."""
+
+    def __init__(self, cached: Any) -> None:
+        self._cached = cached
+        self._held = self._items()  # kept, so that nothing else gets their addresses
+
+    def now(self) -> tuple[int, ...]:
+        """Its counts, and the addresses of what it holds."""
+        info = self._cached.cache_info()
+        return info.misses, info.currsize, *map(address, self._items())
+
+    def _items(self) -> list[Any]:
+        """The entries of the dict behind it, if they are not too many to ask in each call."""
+        own = self._cached.__dict__
+        found = [item for item in gc.get_referents(self._cached) if type(item) is dict]
+        return [
+            value
+            for item in found
+            if item is not own and len(item) <= _MAX_KEPT
+            for value in list(item.values())
+        ]
 
 
 def _formatted(text: str, given: Sequence[Any]) -> str:
