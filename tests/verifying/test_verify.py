@@ -826,7 +826,7 @@ def test_a_change_of_each_value_that_it_reads_in_python_is_noticed(device, x):
     assert report.ok
     # FACTOR, offset, mode, on, scales[1], the eps of the layer norm
     assert report.graph.noticed >= 6
-    assert f"each of {report.graph.noticed} values" in str(report)
+    assert f"its guards noticed: {report.graph.noticed}." in str(report)
     assert report.to_dict()["graph"]["noticed"] == report.graph.noticed
     assert (FACTOR, Scaled.offset) == (2.0, 1) and "offset" not in vars(model)
     assert model.config == {"mode": "add", "scales": [0.5, 1.5], "on": True}

@@ -332,8 +332,10 @@ class VerifyReport:
         elif result.ok:
             lines = [f"{result.name} equals eager in {calls}."]
             if result.noticed:
-                values = counted(result.noticed, "value")
-                lines.append(f"A change of each of {values} that it reads in Python was noticed.")
+                lines.append(
+                    "Values in Python that were changed for a moment, and its guards noticed: "
+                    f"{result.noticed}."
+                )
         elif result.error is not None:
             lines = [f"{result.name} raises {result.error}"]
         elif result.first is None:
