@@ -6,6 +6,7 @@ import collections
 import itertools
 import sys
 import types
+import unittest.mock
 from collections.abc import Iterator
 from typing import Any
 
@@ -42,6 +43,7 @@ class World:
             return type(error)
 
     def close(self) -> None:
+        unittest.mock.patch.stopall()  # mock keeps what a test leaves patched
         del sys.modules[self.module.__name__]
 
     def seen(self) -> Any:

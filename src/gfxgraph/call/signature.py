@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import enum
 import functools
+import itertools
 import struct
 import sys
 import threading
@@ -193,6 +194,7 @@ class Objects:
         self._refused = {id(item): item for item in refused}
         self._inputs: dict[int, Given] = {}
         self._numbers: dict[int, int | None] = {}
+        self._next = itertools.count()
         self._met: list[object] = []
 
     def inputs_are(self, inputs: Sequence[torch.Tensor]) -> None:
@@ -230,7 +232,7 @@ class Objects:
 
     def end(self, item: Any) -> None:
         """It was."""
-        self._numbers[id(item)] = sum(1 for number in self._numbers.values() if number is not None)
+        self._numbers[id(item)] = next(self._next)
 
 
 def flatten(tree: Any, objects: Objects | None = None) -> tuple[list[torch.Tensor], Spec]:
