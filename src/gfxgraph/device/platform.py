@@ -197,21 +197,20 @@ def _refusal(name: str, value: Any) -> str | None:
     """The values that entry ``name`` takes, if ``value`` is not one of them."""
     if name == "vendor":
         ok, takes = value in _VENDORS, f"one of {', '.join(_VENDORS)}"
-    elif name in _LISTS:
-        ok = value is None or (isinstance(value, list) and all(isinstance(v, str) for v in value))
-        takes = "a list of strings, or null"
-    elif name in _BYTES:
-        ok = value is None or (type(value) is int and value >= 0)
-        takes = "a number of bytes, or null"
-    elif name == "environment":
-        ok = value is None or (
-            isinstance(value, dict) and all(isinstance(v, str) for v in value.values())
-        )
-        takes = "an object of strings, or null"
     elif name in ("name", "arch"):
         ok, takes = isinstance(value, str), "a string"
+    elif value is None:
+        return None
+    elif name in _LISTS:
+        ok = isinstance(value, list) and all(isinstance(v, str) for v in value)
+        takes = "a list of strings, or null"
+    elif name in _BYTES:
+        ok, takes = type(value) is int and value >= 0, "a number of bytes, or null"
+    elif name == "environment":
+        ok = isinstance(value, dict) and all(isinstance(v, str) for v in value.values())
+        takes = "an object of strings, or null"
     else:
-        ok, takes = value is None or isinstance(value, str), "a string, or null"
+        ok, takes = isinstance(value, str), "a string, or null"
     return None if ok else takes
 
 
