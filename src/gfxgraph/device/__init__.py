@@ -7,14 +7,13 @@ from functools import lru_cache
 
 import torch
 
-from .base import Device, DeviceFacts, Graph, PoolHandle, generator_state
+from .base import Device, DeviceFacts, PoolHandle, generator_state
 from .emulated import EmulatedDevice
 from .gpu import GpuDevice
 
 __all__ = [
     "Device",
     "DeviceFacts",
-    "Graph",
     "PoolHandle",
     "current_device",
     "generator_state",

@@ -9,10 +9,15 @@ from typing import Any, Literal, Protocol
 
 import torch
 
-__all__ = ["Device", "DeviceFacts", "Graph", "PoolHandle", "generator_state"]
+__all__ = ["Device", "DeviceFacts", "PoolHandle", "generator_id", "generator_state"]
 
 PoolHandle = tuple[int, int]
 """The name of a memory pool, as ``torch.cuda.graph_pool_handle()`` returns it."""
+
+
+def generator_id(generator: torch.Generator) -> int:
+    """An id that all Python objects of one generator share."""
+    return int(generator._cdata)  # type: ignore[attr-defined]
 
 
 def generator_state(generator: torch.Generator) -> torch.Tensor:
@@ -49,25 +54,6 @@ class DeviceFacts:
     torch: str
     memory_total: int
     memory_free: int
-
-
-class Graph(Protocol):
-    """The graph primitive: the low-level surface of ``torch.cuda.CUDAGraph``."""
-
-    def capture_begin(self, pool: PoolHandle | None = ..., capture_error_mode: str = ...) -> None:
-        """Begin to record on the current stream."""
-
-    def capture_end(self) -> None:
-        """End recording."""
-
-    def replay(self) -> None:
-        """Launch what was recorded."""
-
-    def reset(self) -> None:
-        """Drop what was recorded."""
-
-    def pool(self) -> PoolHandle:
-        """The memory pool of the recorded work."""
 
 
 class Device(Protocol):

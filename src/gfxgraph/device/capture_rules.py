@@ -9,17 +9,14 @@ captures a graph by itself.
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
 from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
 
 from ..errors import CaptureForbidden
-from ..interpose.cuda_calls import IS_CAPTURING, OBSERVED, torch_place
-from ..interpose.patch import intercept
+from ..interpose.cuda_calls import OBSERVED
 from .operator_table import Call, Refusal
 
 __all__ = [
@@ -30,9 +27,9 @@ __all__ = [
     "HOST_READ",
     "HOST_READ_FUNCTIONS",
     "NOT_RUNNABLE",
+    "REFUSED_CALLS",
     "SYNCHRONISATION",
     "TENSOR_KIND",
-    "HostCalls",
     "Rule",
     "is_host_copy",
     "is_move",
@@ -182,53 +179,6 @@ AS_ON_CUDA: dict[object, Callable[..., Any]] = {F.one_hot: _one_hot}
 """Functions that check their arguments on the host, but on CPU tensors only."""
 
 
-class HostCalls:
-    """Makes torch's own functions answer as they would during a capture on a GPU.
-
-    Args:
-        capturing: whether the calling thread captures.
-        refuse: called with the error that a call of the capturing thread deserves; raises it.
-
-    It replaces them for all threads, since any thread may end a capture. Threads that do not
-    capture get the original behaviour.
-    """
-
-    def __init__(
-        self, capturing: Callable[[], bool], refuse: Callable[[CaptureForbidden], None]
-    ) -> None:
-        self._capturing = capturing
-        self._refuse = refuse
-
-    def replaced(self) -> ExitStack:
-        """Begin; closing the result, from whatever thread, ends it."""
-        with ExitStack() as stack:
-            for path in IS_CAPTURING:
-                self._replace(stack, path, self._answer)
-            for path, rule in _REFUSED_CALLS.items():
-                error = functools.partial(rule.error, f"{path}()")
-                self._replace(stack, path, functools.partial(self._refuse_by, error))
-            return stack.pop_all()
-
-    def _replace(self, stack: ExitStack, path: str, handler: Any) -> None:
-        place = torch_place(path)
-        if place is not None:
-            stack.enter_context(intercept(*place, handler, everywhere=True))
-
-    def _answer(self, original: Callable[[], bool]) -> bool:
-        return True if self._capturing() else original()
-
-    def _refuse_by(
-        self,
-        error: Callable[[], CaptureForbidden],
-        original: Callable[..., Any],
-        *args: Any,
-        **kwargs: Any,
-    ) -> Any:
-        if self._capturing():
-            self._refuse(error())
-        return original(*args, **kwargs)
-
-
 def _refused_calls() -> Iterator[tuple[str, Rule]]:
     """Calls that wait, and calls that set a generator; its state may be read."""
     for path, (kind, _) in OBSERVED.items():
@@ -238,4 +188,5 @@ def _refused_calls() -> Iterator[tuple[str, Rule]]:
             yield path, _SEEDING
 
 
-_REFUSED_CALLS = dict(_refused_calls())
+REFUSED_CALLS = dict(_refused_calls())
+"""Calls of torch that a capture refuses, by their paths."""

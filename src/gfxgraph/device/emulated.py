@@ -23,23 +23,9 @@ import torch.utils._pytree as pytree
 
 from ..errors import ArgumentError, CaptureError, DeviceError
 from . import capture_rules as rules
-from .base import DeviceFacts, PoolHandle
-from .emulated_capture import (
-    Capture,
-    Operation,
-    current_capture,
-    forget_closed,
-    generator_id,
-    run,
-)
-from .emulated_memory import (
-    MemoryPool,
-    bytes_of_all_pools,
-    free_pool_bytes,
-    new_handle,
-    pool_bytes,
-    pool_of,
-)
+from .base import DeviceFacts, PoolHandle, generator_id
+from .emulated_capture import Capture, Operation, current_capture, forget_closed, run
+from .emulated_memory import MemoryPool, bytes_of_all_pools, new_handle, pool_of
 from .operators import written_tensors
 
 if TYPE_CHECKING:
@@ -229,12 +215,12 @@ class EmulatedDevice:
         return new_handle()
 
     def pool_bytes(self, pool: PoolHandle) -> int:
-        """Bytes that ``pool`` holds."""
-        return pool_bytes(pool)
+        """Bytes that ``pool`` holds, in use or free; 0 where no graph uses it."""
+        return pool_of(pool).bytes()
 
     def free_pool_bytes(self, pool: PoolHandle) -> int:
-        """Bytes of blocks that no tensor holds."""
-        return free_pool_bytes(pool)
+        """Bytes of blocks that no tensor of the user's holds."""
+        return pool_of(pool).free_bytes()
 
     def in_pool(self, pool: PoolHandle, address: int) -> bool:
         """Not asked for: an emulated graph itself holds on to what it reads."""

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
-from functools import cache
+from contextlib import ExitStack
+from functools import cache, partial
 from typing import Any, NamedTuple, NoReturn
 
 import torch
@@ -14,8 +15,11 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from ..errors import CaptureError, CaptureForbidden
 from ..forking import in_child, new_lock
+from ..interpose.cuda_calls import IS_CAPTURING, torch_place
 from ..interpose.dynamo import step_aside, step_back
+from ..interpose.patch import intercept
 from . import capture_rules as rules
+from .base import generator_id
 from .emulated_memory import MemoryPool
 from .emulated_shapes import ShapeInference
 from .operator_table import Call, copies_host_scalar, refusal
@@ -30,7 +34,7 @@ from .operators import (
 )
 from .overrides import MODE_STACKS, HiddenFunctionMode, hidden_modes, remove_modes
 
-__all__ = ["Capture", "Operation", "current_capture", "forget_closed", "generator_id", "run"]
+__all__ = ["Capture", "Operation", "current_capture", "forget_closed", "run"]
 
 # The device has one stream: whatever thread replays, graphs run one after the other.
 _stream = new_lock()
@@ -52,11 +56,6 @@ def current_capture() -> Capture | None:
 def forget_closed() -> None:
     """Remove the modes of ended captures that could not be removed at their end."""
     _remove_modes(lambda capture: not capture.is_open)
-
-
-def generator_id(generator: torch.Generator) -> int:
-    """An id that all Python objects of one generator share."""
-    return int(generator._cdata)  # type: ignore[attr-defined]
 
 
 class Operation(NamedTuple):
@@ -108,7 +107,7 @@ class Capture:
         forget_closed()
         self.is_open = True
         _thread.capture = self
-        self._replaced = _host_calls.replaced()
+        self._replaced = _host_calls_replaced()
         self._replaced.enter_context(hidden_modes())
         step_aside()
         (_, _, push_function), (_, _, push_dispatch) = MODE_STACKS
@@ -197,14 +196,10 @@ class Capture:
             self.operations.append(Operation(op, args, kwargs, targets))
         return returned
 
-    def _check_kind(self, op: OpOverload, tensor: torch.Tensor) -> None:
-        if type(tensor) not in (torch.Tensor, torch.nn.Parameter):
+    def _check_kind(self, op: OpOverload, tensor: torch.Tensor, is_result: bool = False) -> None:
+        if not is_result and type(tensor) not in (torch.Tensor, torch.nn.Parameter):
             kind = f"of type {type(tensor).__module__}.{type(tensor).__qualname__}"
-            self.fail(rules.TENSOR_KIND.error(f"{op} with a tensor {kind}"))
-        self._check_layout(op, tensor)
-
-    def _check_layout(self, op: OpOverload, tensor: torch.Tensor) -> None:
-        if tensor.is_nested:
+        elif tensor.is_nested:
             kind = "that is nested"
         elif tensor.layout is not torch.strided:
             kind = f"of layout {tensor.layout}"
@@ -255,7 +250,7 @@ class Capture:
             if not isinstance(shadow, torch.Tensor):
                 targets.append(None)
                 return shadow
-            self._check_layout(op, shadow)
+            self._check_kind(op, shadow, is_result=True)
             tensor = self._lend(shadow.size(), shadow.stride(), shadow.dtype)
             targets.append(self._internal(tensor))
             return tensor
@@ -337,13 +332,32 @@ class _Thread(threading.local):
 _thread = _Thread()
 
 
-def _refuse(error: CaptureForbidden) -> None:
+def _host_calls_replaced() -> ExitStack:
+    """Make torch's own functions answer as they would during a capture on a GPU.
+
+    It replaces them for all threads, since any thread may end a capture, by closing the result.
+    Threads that do not capture get the original behaviour.
+    """
+    handlers: dict[str, Callable[..., Any]] = dict.fromkeys(IS_CAPTURING, _is_capturing)
+    for path, rule in rules.REFUSED_CALLS.items():
+        handlers[path] = partial(_refuse, rule, f"{path}()")
+    with ExitStack() as stack:
+        for path, handler in handlers.items():
+            place = torch_place(path)
+            if place is not None:
+                stack.enter_context(intercept(*place, handler, everywhere=True))
+        return stack.pop_all()
+
+
+def _is_capturing(original: Callable[[], bool]) -> bool:
+    return current_capture() is not None or original()
+
+
+def _refuse(rule: rules.Rule, call: str, original: Any, *args: Any, **kwargs: Any) -> Any:
     capture = current_capture()
     if capture is not None:
-        capture.fail(error)
-
-
-_host_calls = rules.HostCalls(lambda: current_capture() is not None, _refuse)
+        capture.fail(rule.error(call))
+    return original(*args, **kwargs)
 
 
 def _remove_modes(which: Callable[[Capture], bool]) -> None:

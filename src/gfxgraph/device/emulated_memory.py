@@ -21,9 +21,7 @@ from .base import PoolHandle
 __all__ = [
     "MemoryPool",
     "bytes_of_all_pools",
-    "free_pool_bytes",
     "new_handle",
-    "pool_bytes",
     "pool_of",
 ]
 
@@ -47,18 +45,6 @@ def pool_of(handle: PoolHandle) -> MemoryPool:
         if pool is None:
             pool = _pools[handle] = MemoryPool(handle)
         return pool
-
-
-def pool_bytes(handle: PoolHandle) -> int:
-    """Bytes that the pool holds, in use or free; 0 where no graph uses it."""
-    pool = _pools.get(handle)
-    return 0 if pool is None else pool.bytes()
-
-
-def free_pool_bytes(handle: PoolHandle) -> int:
-    """Bytes of the pool in which no tensor of the user's lives."""
-    pool = _pools.get(handle)
-    return 0 if pool is None else pool.free_bytes()
 
 
 def bytes_of_all_pools() -> int:
