@@ -41,6 +41,9 @@ class Place:
             ``names`` are its attributes.
         names: the keys that count; ``None``: all.
         is_state: it holds parameters or buffers.
+
+    Attributes:
+        held: the keys, and their first values.
     """
 
     def __init__(
@@ -52,14 +55,6 @@ class Place:
         self.held = self._read()
         # Methods of the base class: a subclass may refuse them.
         self._dict: Any = OrderedDict if isinstance(item, OrderedDict) else dict
-
-    def items(self) -> list[tuple[Any, Any]]:
-        """The keys, and their first values."""
-        return list(self.held.items())
-
-    def values(self) -> list[Any]:
-        """The first values."""
-        return list(self.held.values())
 
     def put(self, key: Any, value: Any) -> None:
         """Hold ``value`` at ``key``."""
@@ -126,7 +121,7 @@ def places(objects: tuple[Any, ...]) -> Iterator[Place]:
                 todo.append((found, deeper))
             elif found.names is not None or placed.setdefault(id(found.item), found) is found:
                 yield found
-                todo.extend((value, deeper) for value in found.values())
+                todo.extend((value, deeper) for value in found.held.values())
 
 
 def _parts_of_root(item: Any) -> tuple[Any, ...]:
