@@ -10,7 +10,7 @@ import threading
 import weakref
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import torch
 
@@ -147,29 +147,15 @@ def listening(observer: Observer, *, answer_capturing: bool = False) -> Iterator
 @contextmanager
 def attached(listener: Listener) -> Iterator[None]:
     """Pass the calls of this thread to ``listener``."""
-    before = _local.listener
-    with _replaced((*OBSERVED, *listener.more), listener):
-        _local.listener = listener
-        try:
-            yield
-        finally:
-            _local.listener = before
-
-
-@contextmanager
-def _replaced(paths: Iterable[str], listener: Listener) -> Iterator[None]:
-    """Pass this thread's calls of the functions at ``paths`` to ``listener``."""
     with ExitStack() as stack:
-        for path in paths:
+        for path in (*OBSERVED, *listener.more):
             place = torch_place(path, may_be_missing=path.startswith(_MAY_BE_MADE))
             if place is not None:
-                handler = functools.partial(_pass_on, listener, path)
+                handler = functools.partial(listener.call, path)
                 stack.enter_context(intercept(*place, handler))
+        stack.callback(setattr, _local, "listener", _local.listener)
+        _local.listener = listener
         yield
-
-
-def _pass_on(listener: Listener, path: str, original: Any, *args: Any, **kwargs: Any) -> Any:
-    return listener.call(path, original, args, kwargs)
 
 
 # Python functions of torch.cuda that were imported by name end in these; a CPU build lacks them.
@@ -189,6 +175,7 @@ class Listener:
     """
 
     more: Iterable[str] = IS_CAPTURING  # more paths to replace
+    observed: ClassVar = OBSERVED  # the calls that are reported
 
     def __init__(self, observer: Observer, origin: Any, capturing: bool) -> None:
         self.observer = observer
@@ -198,7 +185,7 @@ class Listener:
         self._recorded: weakref.WeakKeyDictionary[Any, Any] = weakref.WeakKeyDictionary()
         self._inside = False
 
-    def call(self, path: str, original: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def call(self, path: str, original: Any, /, *args: Any, **kwargs: Any) -> Any:
         """Handle this thread's call of ``original``, the function at ``path``."""
         if self._inside or path not in self.observed:
             return self.perform(path, original, args, kwargs)
@@ -223,11 +210,6 @@ class Listener:
             return result
         finally:
             self._inside = False
-
-    @property
-    def observed(self) -> dict[str, tuple[str, Any]]:
-        """The calls that are reported."""
-        return OBSERVED
 
     def perform(
         self, path: str, original: Any, args: tuple[Any, ...], kwargs: dict[str, Any]

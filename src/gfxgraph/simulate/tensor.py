@@ -8,10 +8,9 @@ shapes are known. Tensors are on the host or on the device as on a machine with 
 from __future__ import annotations
 
 import contextlib
-import functools
 import threading
-from collections.abc import Callable, Iterable
-from typing import Any, Protocol
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.utils._pytree as pytree
@@ -19,13 +18,16 @@ from torch import overrides
 from torch._ops import OpOverload
 from torch.utils import _python_dispatch as dispatch_stack
 
+from ..device.base import generator_id
 from ..device.operator_table import Call as TableCall
 from ..device.operator_table import refusal
-from ..device.operators import is_view, outside_of_modes, written_tensors
+from ..device.operators import is_composite, is_view, outside_of_modes, written_tensors
 from ..device.overrides import ThreadDispatchMode
 from ..errors import DeviceError
 from .cuda_kernels import KERNELS, attention
-from .torch_cuda import FakeDevice
+
+if TYPE_CHECKING:
+    from .world import SimulatedCuda
 
 __all__ = ["DEVICE", "Call", "SimulatedTensor", "inside", "local", "set_data", "text_of"]
 
@@ -93,21 +95,8 @@ class SimulatedTensor(torch.Tensor):
         return text_of(self)
 
 
-class World(Protocol):
-    """The simulated machine as operations see it: see ``world.SimulatedCuda``."""
-
-    device: FakeDevice
-    mode: Any
-
-    def is_pinned(self, tensor: torch.Tensor) -> bool: ...
-    def pin(self, tensor: torch.Tensor) -> torch.Tensor: ...
-    def is_unknown(self, tensor: torch.Tensor) -> bool: ...
-    def note_writes(self, tensors: Iterable[torch.Tensor], unknown: bool) -> None: ...
-    def assume(self, what: object, value: Any) -> None: ...
-
-
 class _Local(threading.local):
-    world: World | None = None
+    world: SimulatedCuda | None = None
 
 
 local = _Local()
@@ -127,7 +116,7 @@ class Call:
     """One call of an operator, on tensors of the host and of the simulated device."""
 
     def __init__(
-        self, op: Any, args: tuple[Any, ...], kwargs: dict[str, Any], world: World | None
+        self, op: Any, args: tuple[Any, ...], kwargs: dict[str, Any], world: SimulatedCuda | None
     ) -> None:
         self.op = op
         self.args = args
@@ -139,7 +128,7 @@ class Call:
         """Compute it."""
         if self.name == "aten::scaled_dot_product_attention":
             return attention(*self.args, **self.kwargs)
-        if isinstance(self.op, OpOverload) and _is_composite(self.op):
+        if isinstance(self.op, OpOverload) and is_composite(self.op):
             return self._in_parts()
         with outside_of_modes():
             special = _SPECIAL.get(self.name)
@@ -223,11 +212,11 @@ class Call:
     def _generator(self, generator: torch.Generator, on_device: bool) -> torch.Generator:
         if self.world is None:
             return generator
-        key: int = generator._cdata  # type: ignore[attr-defined]
+        key = generator_id(generator)
         generators = self.world.device.generators
         if generator.device.type == "cuda" and key not in generators:
             return self.world.device.on_cpu(generator)
-        is_default = key == torch.default_generator._cdata  # type: ignore[attr-defined]
+        is_default = key == generator_id(torch.default_generator)
         if (key in generators) != on_device and not is_default:
             here, there = ("cuda", "cpu") if on_device else ("cpu", "cuda")
             raise RuntimeError(f"Expected a '{here}' device type for generator but found '{there}'")
@@ -302,7 +291,7 @@ class Call:
 class _Inside(ThreadDispatchMode):
     """Sees the operations inside an operator that is written in Python."""
 
-    def __init__(self, op: OpOverload, world: World | None) -> None:
+    def __init__(self, op: OpOverload, world: SimulatedCuda | None) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self._op = op
         self._world = world
@@ -498,8 +487,3 @@ _READ_ON_HOST = frozenset({"aten::_ctc_loss", "aten::_pack_padded_sequence"})
 _SECOND_ON_HOST = frozenset({"aten::_pack_padded_sequence"})
 
 _INDEXING = frozenset({"aten::index", "aten::_unsafe_index"})
-
-
-@functools.cache
-def _is_composite(op: OpOverload) -> bool:
-    return torch._C._dispatch_has_kernel_for_dispatch_key(op._name, "CompositeImplicitAutograd")

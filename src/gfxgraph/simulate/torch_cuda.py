@@ -6,11 +6,11 @@ import functools
 import itertools
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 
-from ..device.base import generator_state
+from ..device.base import generator_id, generator_state
 from ..interpose.cuda_calls import (
     CLASSES,
     DEFAULT,
@@ -276,6 +276,12 @@ class FakeDevice(Listener):
         generators: the generators of the device, by their C++ ids.
     """
 
+    observed: ClassVar = {
+        **{path: call for path, call in OBSERVED.items() if not path.startswith("torch.cpu.")},
+        "torch.cuda.graph.__enter__": ("capture", None),
+        "torch.cuda.make_graphed_callables": ("capture", None),
+    }
+
     def __init__(self, observer: Observer, capturing: bool) -> None:
         # The first stream stands for that of a capture, which is never the default one.
         self.streams = {n: SimulatedStream(n) for n in (DEFAULT, _FIRST)}
@@ -284,11 +290,6 @@ class FakeDevice(Listener):
         self.generators: dict[int, torch.Generator] = {}
         self._new_id = itertools.count(_FIRST + 1)
         self._answers = {path: functools.partial(answer, self) for path, answer in _ANSWERS.items()}
-
-    @property
-    def observed(self) -> dict[str, tuple[str, Any]]:
-        """The calls that are reported."""
-        return _OBSERVED_WITHOUT_DEVICE
 
     def perform(
         self, path: str, original: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
@@ -312,7 +313,10 @@ class FakeDevice(Listener):
         if path == "torch.Generator":
             if device is None or torch.device(device).type != "cuda":
                 return original(*args, **kwargs)
-            return self._new_generator()
+            observe("generator", "torch.Generator()", None)
+            generator = SimulatedGenerator()
+            self.generators[generator_id(generator)] = generator
+            return generator
         if device is not None and torch.device(device).type != "cuda":
             return original(*args, **kwargs)
         return SimulatedEvent() if path == "torch.Event" else self.new_stream(None)
@@ -324,15 +328,9 @@ class FakeDevice(Listener):
             return None
         return "default-stream" if stream == DEFAULT else "side-stream"
 
-    def _new_generator(self) -> torch.Generator:
-        observe("generator", "torch.Generator()", None)
-        generator = SimulatedGenerator()
-        self.generators[generator._cdata] = generator  # type: ignore[attr-defined]
-        return generator
-
     def on_cpu(self, generator: torch.Generator) -> torch.Generator:
         """The generator of the CPU that stands for one of a real device."""
-        key: int = generator._cdata  # type: ignore[attr-defined]
+        key = generator_id(generator)
         if key not in self.generators:
             self.generators[key] = torch.Generator().manual_seed(generator.initial_seed())
         return self.generators[key]
@@ -423,13 +421,6 @@ _ANSWERS: dict[str, Callable[..., Any]] = {
     },
 }
 
-_OBSERVED_WITHOUT_DEVICE = {
-    **{path: call for path, call in OBSERVED.items() if not path.startswith("torch.cpu.")},
-    "torch.cuda.graph.__enter__": ("capture", None),
-    "torch.cuda.make_graphed_callables": ("capture", None),
-}
-
 FakeDevice.more = frozenset(
-    {*IS_CAPTURING, *CLASSES, *_CONSTANT_ANSWERS, *_ANSWERS, *_OBSERVED_WITHOUT_DEVICE}
-    - {*OBSERVED}
+    {*IS_CAPTURING, *CLASSES, *_CONSTANT_ANSWERS, *_ANSWERS, *FakeDevice.observed} - {*OBSERVED}
 )
