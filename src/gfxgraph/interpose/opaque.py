@@ -18,7 +18,6 @@ def opaque(function: Callable[_P, _T]) -> Callable[_P, _T]:
     frames: Any = torch._C._dynamo.eval_frame
     marked: Any = function
     marked._torchdynamo_disable = True
-    if hasattr(frames, "set_code_exec_strategy"):  # from torch 2.7 on
-        skip = frames._FrameAction.SKIP
-        frames.set_code_exec_strategy(marked.__code__, frames._FrameExecStrategy(skip, skip))
+    skip = frames._FrameAction.SKIP
+    frames.set_code_exec_strategy(marked.__code__, frames._FrameExecStrategy(skip, skip))
     return function
