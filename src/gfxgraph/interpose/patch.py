@@ -358,6 +358,13 @@ class _Object(_Place):
 _retired: deque[_Object] = deque(maxlen=64)
 
 
+def _of_current(function: Callable[..., Any]) -> Callable[..., Any]:
+    def method(self: _Proxy, *args: Any) -> Any:
+        return function(_current(self), *args)
+
+    return method
+
+
 class _Proxy:
     """Stands for an object that depends on the thread."""
 
@@ -370,35 +377,18 @@ class _Proxy:
     def __class__(self) -> Any:
         return type(_current(self))
 
-    def __getattr__(self, name: str) -> Any:
-        return getattr(_current(self), name)
-
-    def __setattr__(self, name: str, value: Any) -> None:
-        setattr(_current(self), name, value)
-
-    def __delattr__(self, name: str) -> None:
-        delattr(_current(self), name)
-
-    def __dir__(self) -> list[str]:
-        return dir(_current(self))
-
-    def __repr__(self) -> str:
-        return repr(_current(self))
-
-    def __bool__(self) -> bool:
-        return bool(_current(self))
+    __getattr__ = _of_current(getattr)
+    __setattr__ = _of_current(setattr)
+    __delattr__ = _of_current(delattr)
+    __dir__ = _of_current(dir)
+    __repr__ = _of_current(repr)
+    __bool__ = _of_current(bool)
+    __hash__ = _of_current(hash)
+    __iter__ = _of_current(iter)
+    __next__ = _of_current(next)
 
     def __eq__(self, other: object) -> bool:
         return bool(_current(self) == (_current(other) if type(other) is _Proxy else other))
-
-    def __hash__(self) -> int:
-        return hash(_current(self))
-
-    def __iter__(self) -> Any:
-        return iter(_current(self))
-
-    def __next__(self) -> Any:
-        return next(_current(self))
 
     def __enter__(self) -> Any:
         return _current(self).__enter__()
