@@ -59,7 +59,6 @@ class Listening:
     """
 
     def __init__(self, observe: Observe) -> None:
-        self._observe = observe
         self._profiler: Any = None
         self._hook: Observe = observe
         self._tracer: tuple[Any] | None = None
@@ -68,7 +67,7 @@ class Listening:
     def __enter__(self) -> Listening:
         profiler: Any = sys.getprofile()
         self._profiler = profiler
-        observe: Any = self._observe
+        observe: Any = self._hook
         if callable(profiler):
 
             def both(frame: FrameType, event: str, value: Any) -> None:
@@ -119,7 +118,7 @@ class Listening:
         for frame, before in self._frames.items():
             frame.f_trace = before
         self._frames.clear()  # nothing is to wait for the garbage collector
-        self._observe = self._hook = _nothing
+        self._hook = _nothing
         if self._profiler is None or callable(self._profiler):
             sys.setprofile(self._profiler)
         else:  # cProfile, which before Python 3.12 is no Python function and has missed the block
