@@ -68,14 +68,6 @@ SYNCHRONISATION = Rule(
     "it waits for the device",
     "Synchronize before or after the capture",
 )
-_HIDDEN_SYNCHRONISATION = Rule(
-    "on CUDA it waits for the device inside",
-    "Run it outside of the capture",
-)
-_REFUSED = Rule(
-    "capturing it was measured to fail on a GPU",
-    "Run it outside of the capture",
-)
 _SEEDING = Rule(
     "it sets the state of the device's generator from the host",
     "Seed before the capture; each replay then draws new numbers from the generator",
@@ -103,11 +95,12 @@ HOST_READ_FUNCTIONS: dict[object, str] = {
     torch.Tensor.__format__: "Formatting a tensor",
 }
 
+_OUTSIDE = "Run it outside of the capture"
 _OPERATOR_RULES: dict[Refusal, Rule] = {
     "host-read": HOST_READ,
     "data-dependent-shape": DATA_DEPENDENT_SHAPE,
-    "hidden-sync": _HIDDEN_SYNCHRONISATION,
-    "forbidden-call": _REFUSED,
+    "hidden-sync": Rule("on CUDA it waits for the device inside", _OUTSIDE),
+    "forbidden-call": Rule("capturing it was measured to fail on a GPU", _OUTSIDE),
 }
 
 _HOST_READ_OPERATORS = {
