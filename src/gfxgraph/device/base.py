@@ -9,7 +9,7 @@ from typing import Any, Literal, Protocol
 
 import torch
 
-__all__ = ["Device", "DeviceFacts", "PoolHandle", "generator_id", "generator_state"]
+__all__ = ["Device", "DeviceFacts", "PoolHandle", "empty_as", "generator_id", "generator_state"]
 
 PoolHandle = tuple[int, int]
 """The name of a memory pool, as ``torch.cuda.graph_pool_handle()`` returns it."""
@@ -29,6 +29,11 @@ def generator_state(generator: torch.Generator) -> torch.Tensor:
     has a lock of its own, and making one begins no collection.
     """
     return generator.clone_state().get_state()
+
+
+def empty_as(tensor: torch.Tensor, device: torch.device | str) -> torch.Tensor:
+    """New memory with the shape, the strides and the dtype of ``tensor``."""
+    return torch.empty_strided(tensor.size(), tensor.stride(), dtype=tensor.dtype, device=device)
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ from torch._ops import OpOverload
 
 from ..forking import new_lock
 from . import capture_rules as rules
-from .base import generator_state
+from .base import empty_as, generator_state
 
 __all__ = ["ShapeInference"]
 
@@ -54,10 +54,7 @@ class ShapeInference:
         from torch._subclasses import fake_tensor
 
         def fake(tensor: torch.Tensor) -> torch.Tensor:
-            metadata = torch.empty_strided(
-                tensor.size(), tensor.stride(), dtype=tensor.dtype, device="meta"
-            )
-            return fake_tensor.FakeTensor(self._mode, metadata, tensor.device)
+            return fake_tensor.FakeTensor(self._mode, empty_as(tensor, "meta"), tensor.device)
 
         with _one_at_a_time():
             shadows = [fake(v) if isinstance(v, torch.Tensor) else v for v in flat]
@@ -77,13 +74,7 @@ def _on_zeros(
     op: OpOverload, flat: list[Any], spec: Any, fake_error: Exception | None
 ) -> tuple[Any, Resized]:
     """Run ``op`` itself on clones; if it fails too, raise its own error."""
-
-    def zeros(tensor: torch.Tensor) -> torch.Tensor:
-        return torch.empty_strided(
-            tensor.size(), tensor.stride(), dtype=tensor.dtype, device=tensor.device
-        ).zero_()
-
-    shadows = [zeros(v) if isinstance(v, torch.Tensor) else v for v in flat]
+    shadows = [empty_as(v, v.device).zero_() if isinstance(v, torch.Tensor) else v for v in flat]
     args, kwargs = pytree.tree_unflatten(shadows, spec)
     random_state = generator_state(torch.default_generator)
     try:

@@ -18,7 +18,7 @@ from torch import overrides
 from torch._ops import OpOverload
 from torch.utils import _python_dispatch as dispatch_stack
 
-from ..device.base import generator_id
+from ..device.base import empty_as, generator_id
 from ..device.operator_table import Call as TableCall
 from ..device.operator_table import refusal
 from ..device.operators import is_composite, is_view, outside_of_modes, written_tensors
@@ -339,14 +339,14 @@ _MADE_UP_BYTES = 64 << 20
 
 
 def _shape_of(tensor: torch.Tensor) -> torch.Tensor:
-    return torch.empty_strided(tensor.size(), tensor.stride(), dtype=tensor.dtype, device=_META)
+    return empty_as(tensor, _META)
 
 
 def _data_for(tensor: torch.Tensor, every_other: bool) -> torch.Tensor:
     """Zeros for a tensor that has only a shape; with ``every_other``, ones and zeros in turn."""
     if not tensor.is_meta:
         return tensor
-    data = torch.empty_strided(tensor.size(), tensor.stride(), dtype=tensor.dtype).zero_()
+    data = empty_as(tensor, _CPU).zero_()
     if every_other and tensor.numel():
         data.copy_(torch.arange(tensor.numel()).reshape(tensor.shape) % 2 == 0)
     return data
