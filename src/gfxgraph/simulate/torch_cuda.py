@@ -66,12 +66,23 @@ def _method_of(cls: Any, name: str) -> Callable[..., Any]:
     return method
 
 
-class SimulatedStream:
-    """A stream with no device behind it; for ``isinstance`` a ``torch.cuda.Stream``.
+class _Simulated:
+    """What has no device behind it; for ``isinstance`` an object of a class of ``torch.cuda``."""
 
-    Its methods call those of ``torch.cuda.Stream``, which are observed.
-    """
+    _stands_for: str
 
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        pass
+
+    @property  # type: ignore[misc]
+    def __class__(self) -> Any:
+        return getattr(torch.cuda, self._stands_for)
+
+
+class SimulatedStream(_Simulated):
+    """A stream. Its methods call those of ``torch.cuda.Stream``, which are observed."""
+
+    _stands_for = "Stream"
     device = torch.device("cuda", 0)
     device_index = 0
     device_type = 1
@@ -80,10 +91,6 @@ class SimulatedStream:
         self.stream_id = self.cuda_stream = self.native_handle = stream_id
         self.priority = priority
         self._before: list[Any] = []
-
-    @property  # type: ignore[misc]
-    def __class__(self) -> Any:
-        return torch.cuda.Stream
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, torch.cuda.Stream) and self.stream_id == other.stream_id
@@ -113,18 +120,12 @@ class SimulatedStream:
         return 0, -5
 
 
-class SimulatedEvent:
-    """An event with no device behind it; for ``isinstance`` a ``torch.cuda.Event``."""
+class SimulatedEvent(_Simulated):
+    """An event."""
 
+    _stands_for = "Event"
     device = torch.device("cuda", 0)
     cuda_event = event_id = 1
-
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        pass
-
-    @property  # type: ignore[misc]
-    def __class__(self) -> Any:
-        return torch.cuda.Event
 
     record, wait, synchronize, query, elapsed_time = (
         _method_of(torch.cuda.Event, name)
@@ -132,15 +133,10 @@ class SimulatedEvent:
     )
 
 
-class SimulatedGraph:
+class SimulatedGraph(_Simulated):
     """A graph that captures nothing: work in its capture runs at once."""
 
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        pass
-
-    @property  # type: ignore[misc]
-    def __class__(self) -> Any:
-        return torch.cuda.CUDAGraph
+    _stands_for = "CUDAGraph"
 
     capture_begin, replay = (
         _method_of(torch.cuda.CUDAGraph, name) for name in ("capture_begin", "replay")
