@@ -106,7 +106,7 @@ class Place:
 def places(objects: tuple[Any, ...]) -> Iterator[Place]:
     """All places that ``objects`` reach and that may hold tensors."""
     packages = {_package(part) for item in objects for part in (item, *_parts_of_root(item))}
-    walk = _Walk(packages - CLOSED)
+    packages -= CLOSED
     todo = deque((item, 0) for item in objects)
     seen: dict[int, Any] = {}
     placed: dict[int, Place] = {}
@@ -116,7 +116,7 @@ def places(objects: tuple[Any, ...]) -> Iterator[Place]:
             continue
         seen[id(item)] = item
         deeper = 0 if isinstance(item, torch.nn.Module) else depth + 1
-        for found in walk.open(item):
+        for found in _opened(item, packages):
             if not isinstance(found, Place):
                 todo.append((found, deeper))
             elif found.names is not None or placed.setdefault(id(found.item), found) is found:
@@ -129,69 +129,67 @@ def _parts_of_root(item: Any) -> tuple[Any, ...]:
     return type(item), owner, type(owner), getattr(item, "func", None)
 
 
-class _Walk:
-    def __init__(self, packages: set[str]) -> None:
-        self._packages = packages
+def _opened(item: Any, packages: set[str]) -> Iterator[Any]:
+    """The places in ``item``, and objects outside of places to continue with."""
+    if isinstance(item, types.MethodType):
+        yield from (item.__func__, item.__self__)
+    elif isinstance(item, functools.partial):
+        yield from (item.func, Place(item), Place(item.keywords))
+    elif isinstance(item, types.FunctionType):
+        if _package(item) in packages:
+            yield from _opened_function(item)
+    elif isinstance(item, torch.nn.Module):
+        yield from _opened_module(item)
+        yield from _opened_object(item, packages)
+    elif isinstance(item, (dict, list, deque, tuple)):
+        if len(item) <= _MAX_ITEMS:
+            yield from _opened_container(item)
+    elif _package(type(item)) not in CLOSED or type(item) is types.SimpleNamespace:
+        yield from _opened_object(item, packages)
 
-    def open(self, item: Any) -> Iterator[Any]:
-        """The places in ``item``, and objects outside of places to continue with."""
-        if isinstance(item, types.MethodType):
-            yield from (item.__func__, item.__self__)
-        elif isinstance(item, functools.partial):
-            yield from (item.func, Place(item), Place(item.keywords))
-        elif isinstance(item, types.FunctionType):
-            yield from self._open_function(item)
-        elif isinstance(item, torch.nn.Module):
-            yield from self._open_module(item)
-        elif isinstance(item, (dict, list, deque, tuple)):
-            yield from self._open_container(item)
-        elif _package(type(item)) not in CLOSED or type(item) is types.SimpleNamespace:
-            yield from self._open_object(item)
 
-    def _open_container(self, item: Any) -> Iterator[Any]:
-        if len(item) > _MAX_ITEMS:
-            return
-        if isinstance(item, tuple):
-            yield from item
-        else:
-            yield Place(item)
-        if isinstance(getattr(item, "__dict__", None), dict):  # of a subclass
-            yield Place(vars(item))
+def _opened_container(item: Any) -> Iterator[Any]:
+    if isinstance(item, tuple):
+        yield from item
+    else:
+        yield Place(item)
+    if isinstance(getattr(item, "__dict__", None), dict):  # of a subclass
+        yield Place(vars(item))
 
-    def _open_function(self, function: Any) -> Iterator[Any]:
-        if _package(function) not in self._packages:
-            return
-        yield Place(function, ("__defaults__",))
-        yield from (function.__kwdefaults__, vars(function))
-        yield from (Place(cell) for cell in function.__closure__ or ())
-        space = function.__globals__
-        names = (name for name in sorted(global_names(function.__code__)) if name in space)
-        yield Place(
-            space,
-            tuple(name for name in names if not isinstance(space[name], (types.ModuleType, type))),
-        )
 
-    def _open_module(self, module: torch.nn.Module) -> Iterator[Any]:
-        attributes = vars(module)
-        for name in ("_parameters", "_buffers"):
-            yield Place(attributes.get(name, {}), is_state=True)
-        yield Place(attributes.get("_modules", {}))
-        yield from (hook for name in _HOOKS for hook in attributes.get(name, {}).values())
-        yield from self._open_object(module)
+def _opened_function(function: Any) -> Iterator[Any]:
+    yield Place(function, ("__defaults__",))
+    yield from (function.__kwdefaults__, vars(function))
+    yield from (Place(cell) for cell in function.__closure__ or ())
+    space = function.__globals__
+    names = (name for name in sorted(global_names(function.__code__)) if name in space)
+    yield Place(
+        space,
+        tuple(name for name in names if not isinstance(space[name], (types.ModuleType, type))),
+    )
 
-    def _open_object(self, item: Any) -> Iterator[Any]:
-        attributes = getattr(item, "__dict__", None)
-        if isinstance(attributes, dict):
-            yield Place(attributes)
-        for cls in type(item).__mro__:
-            slots = cls.__dict__.get("__slots__", ())
-            slots = (slots,) if isinstance(slots, str) else tuple(slots)
-            if slots and _package(cls) not in CLOSED:
-                yield Place(item, tuple(name for name in slots if not name.startswith("__")))
-            if _package(cls) in self._packages:
-                tensors = [n for n, v in vars(cls).items() if isinstance(v, torch.Tensor)]
-                yield Place(cls, tuple(tensors))
-                yield from (vars(cls).get(name) for name in ("forward", "__call__"))
+
+def _opened_module(module: torch.nn.Module) -> Iterator[Any]:
+    attributes = vars(module)
+    for name in ("_parameters", "_buffers"):
+        yield Place(attributes.get(name, {}), is_state=True)
+    yield Place(attributes.get("_modules", {}))
+    yield from (hook for name in _HOOKS for hook in attributes.get(name, {}).values())
+
+
+def _opened_object(item: Any, packages: set[str]) -> Iterator[Any]:
+    attributes = getattr(item, "__dict__", None)
+    if isinstance(attributes, dict):
+        yield Place(attributes)
+    for cls in type(item).__mro__:
+        slots = cls.__dict__.get("__slots__", ())
+        slots = (slots,) if isinstance(slots, str) else tuple(slots)
+        if slots and _package(cls) not in CLOSED:
+            yield Place(item, tuple(name for name in slots if not name.startswith("__")))
+        if _package(cls) in packages:
+            tensors = [n for n, v in vars(cls).items() if isinstance(v, torch.Tensor)]
+            yield Place(cls, tuple(tensors))
+            yield from (vars(cls).get(name) for name in ("forward", "__call__"))
 
 
 def _package(item: Any) -> str:

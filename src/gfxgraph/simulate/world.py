@@ -1,8 +1,4 @@
-"""Simulates a machine with one GPU, without using one.
-
-While :class:`SimulatedCuda` is entered, code that says ``device="cuda"`` runs on tensors that say
-they are on ``cuda:0``. Tensors are on the host or on the device as on a machine with a GPU.
-"""
+"""Simulates a machine with one GPU, without using one."""
 
 from __future__ import annotations
 
