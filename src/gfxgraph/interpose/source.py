@@ -36,19 +36,15 @@ CLOSED = frozenset(sys.stdlib_module_names) | {"torch", "numpy", "triton", "tqdm
 """Packages whose code is not looked into: what it reads is not a program's own state."""
 
 _WITHOUT_FILE = "<string>"
-_NOT_THE_USERS = tuple(
-    f"{path}{end}"
-    for path, end in (
-        (Path(torch.__file__).parent, "/"),
-        (Path(typing_extensions.__file__), ""),  # around what torch calls deprecated
-        (Path(__file__).parents[1], "/"),
-        ("<gfxgraph>", ""),
-        ("<eval_with_key>", ""),  # what torch.fx generates
-        ("<frozen", ""),
-        (_WITHOUT_FILE, ""),
-    )
-)
 _OURS = (f"{Path(__file__).parents[1]}/", "<gfxgraph>")
+_NOT_THE_USERS = (
+    *_OURS,
+    f"{Path(torch.__file__).parent}/",
+    str(Path(typing_extensions.__file__)),  # around what torch calls deprecated
+    "<eval_with_key>",  # what torch.fx generates
+    "<frozen",
+    _WITHOUT_FILE,
+)
 _STDLIB = sysconfig.get_path("stdlib") + "/"
 _SITE = (sysconfig.get_path("purelib") + "/", sysconfig.get_path("platlib") + "/")
 # The demo is part of gfxgraph, and yet plays the user.
