@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import itertools
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -285,7 +284,6 @@ class FakeDevice(Listener):
         super().__init__(observer, self.current_stream, capturing)
         self.generators: dict[int, torch.Generator] = {}
         self._new_id = itertools.count(_FIRST + 1)
-        self._answers = {path: functools.partial(answer, self) for path, answer in _ANSWERS.items()}
 
     def perform(
         self, path: str, original: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
@@ -295,9 +293,10 @@ class FakeDevice(Listener):
             return self._capturing
         if path in CLASSES:
             return self._construct(path, original, args, kwargs)
-        answer = self._answers.get(path) or _CONSTANT_ANSWERS.get(path)
-        if answer is not None:
-            return answer(*args, **kwargs)
+        if path in _ANSWERS:
+            return _ANSWERS[path](self, *args, **kwargs)
+        if path in _CONSTANT_ANSWERS:
+            return _CONSTANT_ANSWERS[path](*args, **kwargs)
         if path.startswith(("torch.cuda.", "torch._C.", "torch.accelerator.")):
             return self.observed[path][1]
         return original(*args, **kwargs)
