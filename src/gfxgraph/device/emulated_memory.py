@@ -84,8 +84,7 @@ class MemoryPool:
 
     def bytes(self) -> int:
         """Bytes of all blocks."""
-        with self._lock:
-            return sum(block.size for block in self._blocks.values())
+        return sum(size for _, size in self.segments())
 
     def segments(self) -> list[tuple[int, int]]:
         """Address and bytes of each block."""

@@ -72,15 +72,11 @@ def _gru_cell(
     return n + z * (hidden - n), torch.cat([r, z, n, hidden, n_kept], 1)
 
 
-def _cudnn_grid_sampler(image: torch.Tensor, grid: torch.Tensor) -> torch.Tensor:
-    return torch.grid_sampler_2d(image, grid, 0, 0, True)
-
-
 KERNELS: dict[str, Callable[..., Any]] = {
     "aten::_use_cudnn_ctc_loss": lambda *args: False,
     "aten::_use_miopen_ctc_loss": lambda *args: False,
     "aten::_thnn_fused_lstm_cell": _lstm_cell,
     "aten::_thnn_fused_gru_cell": _gru_cell,
-    "aten::cudnn_grid_sampler": _cudnn_grid_sampler,
+    "aten::cudnn_grid_sampler": lambda image, grid: torch.grid_sampler_2d(image, grid, 0, 0, True),
 }
 """Name of an operator without a CPU kernel -> a function that computes it on the CPU."""

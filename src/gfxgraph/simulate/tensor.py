@@ -185,8 +185,7 @@ class Call:
     def _inner(self, value: Any, is_meta: bool, on_device: bool) -> Any:
         """The value that the operator really gets for the argument ``value``."""
         if isinstance(value, torch.Tensor):
-            is_ours = isinstance(value, SimulatedTensor)
-            tensor = value.inside if isinstance(value, SimulatedTensor) else value
+            tensor, is_ours = inside(value), isinstance(value, SimulatedTensor)
             convert = is_meta and not tensor.is_meta and (is_ours or self.name not in _READ_ON_HOST)
             return _shape_of(tensor) if convert else tensor
         if isinstance(value, torch.device) and value.type == "cuda":
