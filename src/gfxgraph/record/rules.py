@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import re
+from dataclasses import dataclass, replace
 from typing import Literal
 
 __all__ = ["RULES", "Effect", "Rule"]
@@ -19,30 +20,35 @@ class Rule:
         id: its name, in reports, SARIF and the docs.
         title: what the code does, in a few words.
         effect: what happens to the function if the data does not depend on the inputs.
-        tainted: what happens to it if the data does depend on them.
         why: why it matters in a graph.
         remedy: the code to write instead.
         bad: source of a module with a function ``f`` that does it, given a float tensor of shape
             (4, 8) on the device.
         good: source of a module with an ``f`` for the same purpose that does not do it.
+        if_tainted: what happens to it if the data does depend on them. Default: the same.
     """
 
     id: str
     title: str
     effect: Effect
-    tainted: Effect
     why: str
     remedy: str
     bad: str
     good: str
+    if_tainted: Effect | None = None
+
+    @property
+    def tainted(self) -> Effect:
+        """What happens to the function if the data depends on the inputs."""
+        return self.if_tainted or self.effect
 
 
+# Sources get their imports of gfxgraph and torch below, unless they begin with an import.
 _CATALOGUE = (
     Rule(
         "host-read",
         "the host reads a value from the device",
         "folds",
-        "branches",
         "The host has to wait for the device, which a capture forbids. Python would also act on "
         "the value only once, at capture.",
         "Keep the value in a tensor: torch.where(condition, a, b) for a branch, a 0-dim tensor "
@@ -53,18 +59,16 @@ def f(x):
     return x * 0.5 if confidence < 0.9 else x
 """,
         good="""\
-import torch
-
 def f(x):
     confidence = x.softmax(-1).amax()
     return torch.where(confidence < 0.9, x * 0.5, x)
 """,
+        if_tainted="branches",
     ),
     Rule(
         "data-dependent-shape",
         "the shape of a result depends on data",
         "folds",
-        "branches",
         "A graph fixes memory and launch sizes at capture. To learn the shape, the host has to "
         "read the device.",
         "Use a form of fixed shape: torch.where or masked_fill for a mask, topk for nonzero, "
@@ -79,59 +83,51 @@ def f(x):
     valid = x > 0
     return x.where(valid, 0).sum() / valid.sum()
 """,
+        if_tainted="branches",
     ),
     Rule(
         "hidden-sync",
         "an operator reads the device internally",
         "folds",
-        "branches",
         "The operator waits for the device (for an error code, a size, a search on the host), "
         "which a capture forbids.",
         "Use a form that does not wait, such as torch.linalg.inv_ex, solve_ex or cholesky_ex, or "
         "call it outside of the graphed function.",
         bad="""\
-import torch
-
 def f(x):
     covariance = x @ x.mT + torch.eye(4, device=x.device)
     return torch.linalg.solve(covariance, x)
 """,
         good="""\
-import torch
-
 def f(x):
     covariance = x @ x.mT + torch.eye(4, device=x.device)
     return torch.linalg.solve_ex(covariance, x).result
 """,
+        if_tainted="branches",
     ),
     Rule(
         "host-constant",
         "host data is copied to the device",
         "folds",
-        "branches",
         "A capture forbids copies from pageable memory: each replay would read that memory again, "
         "whatever it holds by then.",
         "Create the tensor once, outside of the function (register_buffer), or on the device: "
         "torch.full, torch.zeros, torch.arange(..., device=x.device).",
         bad="""\
-import torch
-
 def f(x):
     times = torch.tensor([0.0, 0.25, 0.5, 0.75], device=x.device)
     return x + times[:, None]
 """,
         good="""\
-import torch
-
 def f(x):
     times = torch.arange(4, device=x.device) / 4
     return x + times[:, None]
 """,
+        if_tainted="branches",
     ),
     Rule(
         "host-compute",
         "the host computes with device data",
-        "branches",
         "branches",
         "A graph holds device work only. An operation on a CPU tensor runs once, at capture.",
         "Keep the tensor on the device.",
@@ -149,13 +145,10 @@ def f(x):
         "synchronize",
         "the host waits for the device",
         "folds",
-        "folds",
         "A capture forbids it, and has nothing to wait for: it records work without running it. "
         "The graph leaves the wait out.",
         "Remove it. Where timing needs it, synchronize after the call.",
         bad="""\
-import torch
-
 def f(x):
     action = x.tanh()
     torch.cuda.synchronize()
@@ -170,12 +163,9 @@ def f(x):  # the caller synchronizes
         "query",
         "the host queries the device",
         "eager",
-        "eager",
         "A capture forbids it, and each replay would repeat the answer of the capture.",
         "Query outside of the function, or time the whole call.",
         bad="""\
-import torch
-
 def f(x):
     start = torch.cuda.Event(enable_timing=True)
     end = torch.cuda.Event(enable_timing=True)
@@ -193,19 +183,14 @@ def f(x):  # the caller times the call
         "seed",
         "the state of a random generator is set or read",
         "branches",
-        "branches",
         "The host sets and reads the state. It does so between two graphs, at each call.",
         "Seed before the call: torch.manual_seed(seed); out = fn(x).",
         bad="""\
-import torch
-
 def f(x):
     torch.manual_seed(0)
     return x + 0.1 * torch.randn_like(x)
 """,
         good="""\
-import torch
-
 def f(x):  # the caller seeds
     return x + 0.1 * torch.randn_like(x)
 """,
@@ -214,21 +199,16 @@ def f(x):  # the caller seeds
         "generator",
         "random numbers come from a generator that the call creates",
         "folds",
-        "folds",
         "A capture refuses a generator that was not registered before. A new generator has the "
         "same seed in every call, so its numbers are constants: gfxgraph folds them into the "
         "graph.",
         "Draw from the default generator, or create one outside of the function and keep it.",
         bad="""\
-import torch
-
 def f(x):
     generator = torch.Generator(x.device)
     return x + torch.randn(x.shape, generator=generator, device=x.device)
 """,
         good="""\
-import torch
-
 def f(x):
     return x + torch.randn_like(x)
 """,
@@ -237,12 +217,9 @@ def f(x):
         "capture",
         "the function captures or replays a graph of its own",
         "eager",
-        "eager",
         "A capture cannot contain the capture or the replay of another graph.",
         "Remove the inner graph: its work becomes part of ours.",
         bad="""\
-import torch
-
 def f(x):
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
@@ -259,13 +236,10 @@ def f(x):
         "default-stream",
         "work runs on the default stream",
         "eager",
-        "eager",
         "A capture does not see work on the default stream. That work runs once, at capture, and "
         "is silently missing from the graph.",
         "Remove torch.cuda.stream(torch.cuda.default_stream()); the current stream is right.",
         bad="""\
-import torch
-
 def f(x):
     with torch.cuda.stream(torch.cuda.default_stream()):
         return x.tanh()
@@ -279,14 +253,11 @@ def f(x):
         "side-stream",
         "a side stream is not forked from the current stream, or not joined to it",
         "eager",
-        "eager",
         "A capture includes a side stream only after it waits for the capturing stream, and every "
         "side stream has to be joined before the capture ends.",
         "Call side.wait_stream(torch.cuda.current_stream()) before the work, and "
         "torch.cuda.current_stream().wait_stream(side) after it.",
         bad="""\
-import torch
-
 def f(x):
     side = torch.cuda.Stream()
     side.wait_stream(torch.cuda.current_stream())
@@ -295,8 +266,6 @@ def f(x):
     return image + x.tanh()
 """,
         good="""\
-import torch
-
 def f(x):
     side = torch.cuda.Stream()
     side.wait_stream(torch.cuda.current_stream())
@@ -309,7 +278,6 @@ def f(x):
     Rule(
         "thread",
         "work runs on another thread",
-        "eager",
         "eager",
         "A capture records the work of one thread. Work of other threads runs once, at capture.",
         "Run the work on the calling thread, or outside of the function.",
@@ -332,7 +300,6 @@ def f(x):
         "print",
         "the function prints",
         "eager",
-        "eager",
         "A replay runs no Python code, so it prints nothing.",
         "Remove the print, or print the result after the call.",
         bad="""\
@@ -349,7 +316,6 @@ def f(x):  # the caller prints
     Rule(
         "side-effect",
         "the function writes something outside of torch",
-        "eager",
         "eager",
         "A replay runs no Python code: a file, a log, a queue, a socket or a database would get "
         "the data of the first call, and nothing after that.",
@@ -374,7 +340,6 @@ def f(x):  # the caller puts what is returned on the queue
         "outside-read",
         "the function reads a clock, a file or the system",
         "eager",
-        "eager",
         "A replay runs no Python code: it would use the time, the file or the answer of the first "
         "call for ever.",
         "Read it outside of the function, and pass the value as an argument.",
@@ -393,14 +358,10 @@ def f(x, phase=0.5):  # the caller passes time.time() % 1 in a tensor
         "stored-tensor",
         "each call binds an attribute, a global or an item of a container to another tensor",
         "captures",
-        "captures",
         "A replay runs no Python code, so graphed() stores a copy of the tensor there after each "
         "replay; what was there before is an input of the graph. A capture by hand stores nothing.",
         "Keep the state in one tensor and update it in place (copy_, add_): that copies less.",
         bad="""\
-import gfxgraph
-import torch
-
 state = torch.zeros(4, 8, device=gfxgraph.device_type())
 
 def f(x):
@@ -409,9 +370,6 @@ def f(x):
     return state * 2
 """,
         good="""\
-import gfxgraph
-import torch
-
 state = torch.zeros(4, 8, device=gfxgraph.device_type())
 
 def f(x):
@@ -422,7 +380,6 @@ def f(x):
     Rule(
         "python-state",
         "each call changes a number or a container in Python",
-        "eager",
         "eager",
         "A replay runs no Python code: the value would stay as it was at capture. graphed() stores "
         "what it can (numbers that only count, values that come again, tensors in containers of "
@@ -437,9 +394,6 @@ def f(x):
     return x * 0.9**step
 """,
         good="""\
-import gfxgraph
-import torch
-
 step = torch.zeros((), device=gfxgraph.device_type())
 
 def f(x):
@@ -451,7 +405,6 @@ def f(x):
         "python-random",
         "numbers come from Python's or NumPy's random module",
         "eager",
-        "eager",
         "A replay runs no Python code: every replay would use the numbers of the capture.",
         "Use torch.rand on the device, or draw outside of the function and pass the numbers in a "
         "tensor.",
@@ -462,8 +415,6 @@ def f(x):
     return x * random.uniform(0.9, 1.1)
 """,
         good="""\
-import torch
-
 def f(x):
     return x * (0.9 + 0.2 * torch.rand((), device=x.device))
 """,
@@ -472,22 +423,17 @@ def f(x):
         "torchscript",
         "a TorchScript module is called",
         "eager",
-        "eager",
         "Its attributes live in C++. gfxgraph cannot see when a call or a caller rebinds them, so "
         "a replay might use old ones.",
         "Graph the module that it was made from. Scripted and traced functions have no "
         "attributes, and are captured.",
         bad="""\
-import torch
-
 net = torch.jit.trace(torch.nn.Linear(8, 8), torch.zeros(4, 8))
 
 def f(x):
     return net(x)
 """,
         good="""\
-import torch
-
 net = torch.nn.Linear(8, 8)
 
 def f(x):
@@ -497,7 +443,6 @@ def f(x):
     Rule(
         "unknown-kernel",
         "a kernel that torch does not know gets the address of a tensor",
-        "captures",
         "captures",
         "It is captured if it runs on the current stream. Which tensors it writes is unknown, so "
         "those that it gets never count as constant.",
@@ -532,13 +477,10 @@ def f(x):
         "no-graph",
         "a function marked @gfxgraph.no_graph is called",
         "branches",
-        "branches",
         "It runs eagerly between two graphs, at each call.",
         "Nothing to do, but return what it changes in Python: the graph after it sees nothing "
         "else. Each such call costs one more graph launch.",
         bad="""\
-import gfxgraph
-
 @gfxgraph.no_graph
 def send(action): ...  # stands for a message to the robot
 
@@ -556,19 +498,14 @@ def f(x):  # the caller sends
         "forbidden-call",
         "an operator cannot be captured",
         "branches",
-        "branches",
         "On a GPU, captures fail at this operator.",
         "Use another operator, or call it outside of the graphed function.",
         bad="""\
-import torch
-
 def f(x):
     factors = x.view(2, 4, 4).tril()
     return torch.cholesky_inverse(factors)
 """,
         good="""\
-import torch
-
 def f(x):
     factors = x.view(2, 4, 4).tril()
     one = torch.eye(4, device=x.device)
@@ -580,13 +517,9 @@ def f(x):
         "autograd",
         "autograd records the call",
         "eager",
-        "eager",
         "A replay records nothing for autograd.",
         "Call it under torch.no_grad() or torch.inference_mode().",
         bad="""\
-import gfxgraph
-import torch
-
 critic = torch.nn.Linear(8, 1, device=gfxgraph.device_type())
 
 @torch.enable_grad()
@@ -594,9 +527,6 @@ def f(x):
     return critic(x)
 """,
         good="""\
-import gfxgraph
-import torch
-
 critic = torch.nn.Linear(8, 1, device=gfxgraph.device_type())
 
 @torch.no_grad()
@@ -607,7 +537,6 @@ def f(x):
     Rule(
         "argument",
         "an argument cannot be a static input",
-        "eager",
         "eager",
         "A graph reads its inputs from fixed addresses, and only plain dense tensors can be "
         "copied there.",
@@ -626,13 +555,10 @@ def f(x):
         "result",
         "the result holds an object that a replay cannot create",
         "eager",
-        "eager",
         "A replay produces tensors only; any other object in the result would be the one of the "
         "capture.",
         "Return tensors, plain values that do not change, and containers of them.",
         bad="""\
-import torch
-
 def f(x):
     return torch.distributions.Normal(x, 0.1)
 """,
@@ -644,7 +570,6 @@ def f(x):
     Rule(
         "collective",
         "the function issues a collective to other ranks",
-        "eager",
         "eager",
         "gfxgraph cannot ask other ranks yet whether they capture it too. If one does not, the "
         "collectives of warm-up and capture would wait for it, or pair up with the wrong ones. So "
@@ -667,7 +592,6 @@ def f(x):  # the caller reduces the result
         "raises",
         "the function raises an error",
         "eager",
-        "eager",
         "There is nothing to capture.",
         "Correct the error; the function ran as in eager execution.",
         bad="""\
@@ -683,14 +607,10 @@ def f(x):
         "external-write",
         "a tensor from outside is written in place",
         "captures",
-        "captures",
         "Every replay writes it too, as every call does. The writes of warm-up and capture are "
         "undone.",
         "Nothing to do.",
         bad="""\
-import gfxgraph
-import torch
-
 average = torch.zeros(4, 8, device=gfxgraph.device_type())
 
 def f(x):
@@ -705,7 +625,6 @@ def f(x, average=0.0):  # the caller keeps the first result
     Rule(
         "input-write",
         "an argument is written in place",
-        "captures",
         "captures",
         "The replay writes the static input, which is copied back to the argument after each call.",
         "Return a new tensor to save the copy.",
@@ -722,13 +641,10 @@ def f(x):
         "nested-tensor",
         "a nested tensor is made",
         "eager",
-        "eager",
         "The shape of a nested tensor is data, and the host reads it. nn.TransformerEncoder makes "
         "a nested tensor of its input if src_key_padding_mask shows padding.",
         "Keep padded tensors: nn.TransformerEncoder(enable_nested_tensor=False).",
         bad="""\
-import torch
-
 def f(x):
     mask = x.abs().sum(-1, keepdim=True).expand(4, 8) >= 0
     return torch._nested_tensor_from_mask(x.reshape(4, 8, 1), mask).to_padded_tensor(0.0)
@@ -742,12 +658,9 @@ def f(x):
         "random",
         "random numbers are drawn",
         "captures",
-        "captures",
         "Each replay draws new numbers from the generator, as each call does.",
         "Nothing to do.",
         bad="""\
-import torch
-
 def f(x):
     return torch.multinomial(x.softmax(-1), 1)
 """,
@@ -758,5 +671,17 @@ def f(x):
     ),
 )
 
-RULES: dict[str, Rule] = {rule.id: rule for rule in _CATALOGUE}
+
+def _with_imports(source: str) -> str:
+    if source.startswith("import "):
+        return source
+    used = [name for name in ("gfxgraph", "torch") if re.search(rf"\b{name}\.", source)]
+    imports = [f"import {name}\n" for name in used]
+    return "".join((*imports, "\n", source) if imports else source)
+
+
+RULES: dict[str, Rule] = {
+    rule.id: replace(rule, bad=_with_imports(rule.bad), good=_with_imports(rule.good))
+    for rule in _CATALOGUE
+}
 """The catalogue, by rule id."""
