@@ -72,6 +72,7 @@ _COPIES = frozenset({"aten::_to_copy", "aten::copy_", "aten::_copy_from"})
 _MOVES = frozenset({"aten::resize_", "aten::resize_as_", "aten::set_"})
 _RESIZES = frozenset({"inductor::resize_storage_bytes_", "fsdp::set_"})
 _LIFT = torch.ops.aten.lift_fresh.default
+# Higher-order operators that read data to choose what they run, unseen by any mode.
 _DECISIONS = frozenset({"cond", "while_loop", "while_loop_stack_output"})
 _AS_STRIDED = torch.ops.aten.as_strided.default
 _INDEXING = frozenset(
@@ -253,13 +254,9 @@ class Interceptor:
 
     def to_top(self) -> None:
         """Put our modes above those of a capture of the emulated device."""
-        for (top, pop, push), mode in zip(MODE_STACKS, self._modes, strict=True):
-            others = []
-            while top() is not None:
-                others.append(pop())
-            ours = [m for m in others if m is mode]
-            for m in (*reversed([m for m in others if m is not mode]), *ours):
-                push(m)
+        for mode in remove_modes(lambda mode: mode in self._modes):
+            _, _, push = MODE_STACKS[self._modes.index(mode)]
+            push(mode)
 
     def quietly(self) -> AbstractContextManager[None]:
         """Ignore calls inside: they are part of one point."""
@@ -313,13 +310,12 @@ class Interceptor:
 
     def function(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Handle one of those in which operations are seen."""
-        if self.quiet or not args or not isinstance(args[0], torch.Tensor):
-            if not self.quiet and func in TENSORS_OF_ARRAYS and args:
-                self.takes(args[0], TENSORS_OF_ARRAYS[func])
-            copy = not self.quiet and self.emulated and self._host_copy(func, args, kwargs)
-            if copy:
-                return self._constant_call(copy, func, args, kwargs)
+        if self.quiet:
             return func(*args, **kwargs)
+        if not args or not isinstance(args[0], torch.Tensor):
+            if args and func in TENSORS_OF_ARRAYS:
+                self.takes(args[0], TENSORS_OF_ARRAYS[func])
+            return self._copying_call(func, args, kwargs)
         if func not in _SPECIAL and not self.emulated:
             return func(*args, **kwargs)
         tensor = args[0]
@@ -364,9 +360,7 @@ class Interceptor:
         if not self.may_vary(tensors) and not any(map(self.on_device, tensors)):
             return func(*args, **kwargs)
         point = Point("host-read", CALLS_BELOW[func], "call", tensors)
-        result = self.event(point, func, args, kwargs)
-        self._flow_to(result, self.roots(tensors))
-        return result
+        return self._event_with_flow(point, func, args, kwargs)
 
     def _asked(self, func: Any, tensor: torch.Tensor) -> None:
         """Note what a call asks of a tensor beside its data, or binds anew there."""
@@ -395,20 +389,15 @@ class Interceptor:
         if name is not None and func is torch.Tensor.cpu:
             if on_device and self.emulated:
                 point = Point("host-read", name, "call", (tensor,))
-                result = self.event(point, torch.Tensor.clone, args, {})
-                self._flow_to(result, self.roots([tensor]))
-                return result
+                return self._event_with_flow(point, torch.Tensor.clone, args, {})
         elif name is not None and (
-            (on_device and (self.emulated or func not in _RAISE_ON_DEVICE))
+            (on_device and (self.emulated or func not in ARRAYS))  # which raise
             or (not on_device and self.may_vary([tensor]))
         ):
             return self.event(Point("host-read", name, "read", (tensor,)), func, args, kwargs)
         if name is not None and not on_device:
             self.reads_on_host([tensor])
-        copy = self.emulated and self._host_copy(func, args, kwargs)
-        if copy:
-            return self._constant_call(copy, func, args, kwargs)
-        return func(*args, **kwargs)
+        return self._copying_call(func, args, kwargs)
 
     def dispatch(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Handle an operation that the dispatch mode saw."""
@@ -435,7 +424,8 @@ class Interceptor:
         if draws:
             self.will_draw(kwargs.get("generator"))
         point = None
-        if not op and not self.quiet and _decides_on_host(func):
+        is_higher = not op and isinstance(func, HigherOrderOperator)
+        if is_higher and not self.quiet and func.name() in _DECISIONS:
             # Nobody sees what its branches reach beside their arguments.
             point, sources = Point("host-read", f"torch.{func.name()}()", "call", (*tensors,)), None
         # For most operators, the devices of their tensors decide whether a capture can hold them.
@@ -574,6 +564,14 @@ class Interceptor:
             for tensor in results:
                 self.provenance.mark(self.name(tensor), roots)
 
+    def _event_with_flow(
+        self, point: Point, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Any:
+        """Handle a point whose result is made of the data that it depends on."""
+        result = self.event(point, func, args, kwargs)
+        self._flow_to(result, self.roots(point.depends))
+        return result
+
     def _flow_to(self, result: Any, roots: Provenance) -> None:
         for tensor in tensors_in(result):
             key = self.name(tensor)
@@ -608,7 +606,7 @@ class Interceptor:
         to_device = self._makes_device_tensor(kwargs)
         if tensors and len(host) == len(tensors):
             if name == "aten::_to_copy" and to_device:
-                return self._host_operands(func, host)
+                return self._host_constant(f"{func} of a host tensor", host)
             if self.may_vary(tensors) or any(self.name(t) in self.outside for t in written):
                 return Point("host-compute", str(func), "call", everything)
             return None
@@ -620,17 +618,16 @@ class Interceptor:
         # host, or raise.
         numbers = copies_host_scalar(Call(func, args, kwargs, self._on_host))
         tensors_too = self.emulated or name in _INDEXING or name in _COPIES
-        operands = [t for t in host if t.numel() and (tensors_too if t.dim() else numbers)]
-        if operands or self.may_vary(host):
-            return self._host_operands(func, operands if not self.may_vary(host) else host)
+        if not self.may_vary(host):
+            host = [t for t in host if t.numel() and (tensors_too if t.dim() else numbers)]
+        if host:
+            return self._host_constant(f"{func} of a host tensor", host)
         rule = self._refused(func, args, kwargs)
         return None if rule is None else Point(rule, str(func), "call", everything)
 
-    def _host_operands(self, func: OpOverload, host: list[torch.Tensor]) -> Point:
-        what = f"{func} of a host tensor"
-        if self.may_vary(host):
-            return Point("host-constant", what, "call", tuple(host))
-        return Point("host-constant", what, "constant", tuple(host))
+    def _host_constant(self, what: str, host: Iterable[torch.Tensor]) -> Point:
+        kind: Literal["call", "constant"] = "call" if self.may_vary(host) else "constant"
+        return Point("host-constant", what, kind, tuple(host))
 
     def _refused(
         self, func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]
@@ -679,17 +676,15 @@ class Interceptor:
         self._flow_to(constant, self.roots([host]))
         return constant
 
-    def _host_copy(self, func: Any, args: Any, kwargs: Any) -> str | None:
-        return capture_rules.is_host_copy(func, args, kwargs, self._on_host)
-
-    def _constant_call(self, what: str, func: Any, args: Any, kwargs: Any) -> Any:
-        host = tuple(tensors_in(args, kwargs))
+    def _copying_call(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Call a function that may copy host data to the device."""
+        copy = self.emulated and capture_rules.is_host_copy(func, args, kwargs, self._on_host)
+        if not copy:
+            return func(*args, **kwargs)
+        host = tensors_in(args, kwargs)
         if func is torch.Tensor.new_tensor:
             host = host[1:]
-        kind: Literal["call", "constant"] = "call" if self.may_vary(host) else "constant"
-        result = self.event(Point("host-constant", what, kind, host), func, args, kwargs)
-        self._flow_to(result, self.roots(host))
-        return result
+        return self._event_with_flow(self._host_constant(copy, host), func, args, kwargs)
 
     def _keep_on_host(self, result: Any) -> None:
         if self.emulated:
@@ -697,7 +692,6 @@ class Interceptor:
                 self._host[self.name(tensor)] = tensor.untyped_storage()
 
 
-_RAISE_ON_DEVICE = (torch.Tensor.numpy, torch.Tensor.__array__)
 # What calls of torch functions with a tensor are looked at; on the emulated device, copies too.
 _SPECIAL = frozenset(
     (
@@ -777,29 +771,8 @@ def _named(call: str) -> Callable[..., Any]:
     return function
 
 
-def _decides_on_host(func: Any) -> bool:
-    """Whether a higher-order operator reads data to choose what it runs, unseen by any mode."""
-    return isinstance(func, HigherOrderOperator) and func.name() in _DECISIONS
-
-
 class _Operator:
     """Facts about an operator that each call needs."""
-
-    __slots__ = (
-        "allocates",
-        "asks_layout",
-        "composite",
-        "draws",
-        "func",
-        "is_odd",
-        "may_draw",
-        "moves",
-        "nested",
-        "overwrites",
-        "plain",
-        "resizes",
-        "writes",
-    )
 
     def __init__(self, func: OpOverload) -> None:
         name, view = func._schema.name, is_view(func) or torch.Tag.inplace_view in func.tags
