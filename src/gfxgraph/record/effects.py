@@ -6,7 +6,8 @@ caches, closures, inputs.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
@@ -24,6 +25,7 @@ _weak_tensor: Any = torch._C._WeakTensorRef  # type: ignore[attr-defined]
 __all__ = [
     "KnownTensors",
     "OutsideTensors",
+    "Same",
     "StorageNames",
     "UndoLog",
     "Unexpected",
@@ -232,6 +234,18 @@ def _without_overlap(tensor: torch.Tensor) -> torch.Tensor:
         if stride == 0 and size > 1:
             tensor = tensor.narrow(dim, 0, 1)
     return tensor
+
+
+@dataclass(frozen=True)
+class Same:
+    """Stands for a result that is an argument itself: the n-th tensor of the call."""
+
+    position: int
+
+    @classmethod
+    def of(cls, tensor: torch.Tensor, given: Sequence[torch.Tensor]) -> Same | None:
+        """What stands for ``tensor`` if it is one of ``given``."""
+        return next((cls(n) for n, other in enumerate(given) if other is tensor), None)
 
 
 def tensors_in(*trees: Any) -> list[torch.Tensor]:

@@ -20,7 +20,7 @@ from torch.utils._python_dispatch import _disable_current_modes
 
 from ..device import generator_state
 from ..errors import CaptureError
-from .effects import StorageNames, storage_key, tensors_in
+from .effects import Same, StorageNames, storage_key, tensors_in
 from .mutations import Mutations
 
 __all__ = [
@@ -92,13 +92,6 @@ class _Handed:
         return not torch.equal(tensor, self.value)
 
 
-@dataclass(frozen=True)
-class _Given:
-    """Stands for a result that is an argument itself: the n-th tensor of the call."""
-
-    position: int
-
-
 @dataclass
 class _Call:
     """One call: its tensors before, those that it may have written, and its result.
@@ -119,11 +112,6 @@ class _Call:
     effects: Effects = field(default_factory=Effects)
     mutations: Mutations | None = None
 
-    @property
-    def name(self) -> str:
-        """What messages call the function."""
-        return f"{_name(self.fn)}(), which is marked no_graph,"
-
     def give(self, given: list[torch.Tensor], args: Any = ()) -> Any:
         """Repeat the effects of the call on ``given`` and the generators, and return its result.
 
@@ -141,12 +129,12 @@ class _Call:
                     given[position].copy_(value)
 
         def hand_out(value: Any) -> Any:
-            if isinstance(value, _Given):
+            if isinstance(value, Same):
                 return given[value.position]
             if not isinstance(value, torch.Tensor):
                 return value
-            same = next((n for n, tensor in enumerate(self.own) if tensor is value), None)
-            return value.clone() if same is None else given[same]
+            same = Same.of(value, self.own)
+            return value.clone() if same is None else given[same.position]
 
         if self.mutations is not None:
             self.mutations.repeat(args, lambda tree: pytree.tree_map(hand_out, tree))
@@ -262,15 +250,15 @@ class Journal:
         name = _name(fn)
         if not self._left or self._left[0].fn is not fn:
             raise CaptureError(
-                f"{name}(), which is marked no_graph, is called in another order than in the "
-                "call before, and may run only once in each call.",
+                f"{name} is called in another order than in the call before, and may run only "
+                "once in each call.",
                 transient=True,
             )
         call = self._left.popleft()
         if call.gives_views:
             raise CaptureError(
-                f"{name}(), which is marked no_graph, returns a view of its argument; a write to "
-                "it would be lost. Let it return the argument itself, or a copy."
+                f"{name} returns a view of its argument; a write to it would be lost. Let it "
+                "return the argument itself, or a copy."
             )
         number = len(self._last_given)
         expected = self._expected[number] if number < len(self._expected) else call.given
@@ -283,8 +271,8 @@ class Journal:
                     how = self._judge(tensor, before)
                 if how is not None or len(given) != len(expected):
                     raise CaptureError(
-                        f"{name}(), which is marked no_graph, is given another tensor than in the "
-                        f"run before ({how}), and may run only once in each call.",
+                        f"{name} is given another tensor than in the run before ({how}), and may "
+                        "run only once in each call.",
                         transient=True,
                     )
             self._last_given.append([_copy(tensor) for tensor in given])
@@ -301,9 +289,8 @@ class Journal:
         """
         if self._transformed:
             raise CaptureError(
-                f"{self._transformed}(), which is marked no_graph, is called in torch.vmap or "
-                "another transform of torch.func, where no graph can be cut. Call it outside of "
-                "the transform."
+                f"{self._transformed} is called in torch.vmap or another transform of torch.func, "
+                "where no graph can be cut. Call it outside of the transform."
             )
         for call in self._calls:
             effects = call.effects
@@ -314,15 +301,16 @@ class Journal:
             ):
                 if names:
                     raise CaptureError(
-                        f"{call.name} changes {', '.join(sorted(names)[:3])} in Python, {whose}: "
-                        "a replay of what follows would not see it. Let it return the value.",
+                        f"{_name(call.fn)} changes {', '.join(sorted(names)[:3])} in Python, "
+                        f"{whose}: a replay of what follows would not see it. Let it return the "
+                        "value.",
                         transient=True,
                     )
         for name in self._rewritten:
             raise CaptureError(
-                f"{name}(), which is marked no_graph, gives out or keeps a tensor that "
-                "somebody writes to later in the same call; graphs have copies of it, and would "
-                "not see that. Let it return or keep a copy (clone())."
+                f"{name} gives out or keeps a tensor that somebody writes to later in the same "
+                "call; graphs have copies of it, and would not see that. Let it return or keep a "
+                "copy (clone())."
             )
 
     def note_transform(self, fn: Callable[..., Any]) -> None:
@@ -342,30 +330,31 @@ class Journal:
         def keep(value: Any) -> Any:
             if not isinstance(value, torch.Tensor):
                 return value
-            same = next((n for n, tensor in enumerate(given) if tensor is value), None)
-            return _copy(value) if same is None else _Given(same)
+            return Same.of(value, given) or _copy(value)
 
         with _unseen():
             effects = look()
             after = dict(enumerate(map(_copy, given)))
             self._last_given.append(before)
             kept = pytree.tree_map(keep, result)
-            views = not {*map(storage_key, given)}.isdisjoint(
-                storage_key(t) for t in tensors_in(result) if not any(t is g for g in given)
-            )
+            new = [t for t in tensors_in(result) if Same.of(t, given) is None]
+            views = not {*map(storage_key, given)}.isdisjoint(map(storage_key, new))
             self._calls.append(
                 _Call(fn, before, after, kept, [], self._states(), views, error, effects)
             )
-            self._hand(fn, effects, given, result)
+            self._hand(fn, effects, given, new)
         if error is not None:
             raise error
         return result
 
     def _hand(
-        self, fn: Callable[..., Any], effects: Effects, given: list[torch.Tensor], result: Any
+        self,
+        fn: Callable[..., Any],
+        effects: Effects,
+        given: list[torch.Tensor],
+        new: list[torch.Tensor],
     ) -> None:
         """Remember the tensors that the rest of the function has, and others too."""
-        new = [t for t in tensors_in(result) if not any(t is g for g in given)]
         keys = list(map(self._storages, new))
         for tensor, key in zip(new, keys, strict=True):
             handed = _handed(fn, tensor)
@@ -416,7 +405,7 @@ class Journal:
         names = names or self._disturbed()
         if names:
             self.spoilt = (
-                f"{call.name} has changed {', '.join(names[:3])} in Python, which the graph after "
+                f"{_name(fn)} has changed {', '.join(names[:3])} in Python, which the graph after "
                 "it relies on. Let it return the value."
             )
         if error is not None:
@@ -491,7 +480,8 @@ def _unseen() -> Iterator[None]:
 
 
 def _name(fn: Callable[..., Any]) -> str:
-    return str(getattr(fn, "__qualname__", "a no_graph function"))
+    """What messages call the function."""
+    return f"{getattr(fn, '__qualname__', 'a no_graph function')}(), which is marked no_graph,"
 
 
 def _handed(fn: Callable[..., Any], tensor: torch.Tensor) -> _Handed:

@@ -17,7 +17,7 @@ from ..device.operators import written_tensors
 from ..device.overrides import WithoutModes
 from ..interpose.codes import address
 from ..interpose.source import Source, users_line, users_line_of
-from .effects import UndoLog, tensors_in
+from .effects import Same, UndoLog, tensors_in
 from .explain import explain
 from .interceptor import Interceptor, Point
 from .questions import Dependence
@@ -26,7 +26,7 @@ from .storages import is_whole
 _ODD = "Part of it (a scale, a count) is on the host, and no copy between two graphs brings it."
 _DONE_IN_EACH_CALL = ("no-graph", "seed")
 
-__all__ = ["Event", "Note", "Recorder", "Recording"]
+__all__ = ["Event", "Note", "Recorder", "Recording", "Same"]
 
 
 @dataclass
@@ -71,13 +71,6 @@ class Event:
     def was_given(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
         """Whether a constant gets the same host data again; does not wait for the device."""
         return _same(self.given, (args, kwargs))
-
-
-@dataclass(frozen=True)
-class Same:
-    """Stands for a result that is an argument itself: the n-th tensor of the call."""
-
-    position: int
 
 
 @dataclass(frozen=True)
@@ -452,10 +445,7 @@ def _kept(result: Any, given: list[torch.Tensor]) -> Any:
     def keep(value: Any) -> Any:
         if not isinstance(value, torch.Tensor):
             return value.copy() if type(value).__module__ == "numpy" else value
-        for position, tensor in enumerate(given):
-            if value is tensor:
-                return Same(position)
-        return value.detach().clone()
+        return Same.of(value, given) or value.detach().clone()
 
     return pytree.tree_map(keep, result)
 
