@@ -263,13 +263,12 @@ class Acting:
             if rule is None:
                 self.meet_method(function.__self__, function.__name__)
             elif rule != "print" or prints:
-                _about_to(rule, _name_of(function, function.__self__))
+                _about_to(rule, _name_of(function.__name__, function.__self__))
 
     def meet_method(self, owner: Any, name: str) -> None:
         """C code is about to call that method; as :meth:`meet`."""
         if not isinstance(owner, _IN_MEMORY) and name in _names_in(type(owner), self._methods):
-            cls = type(owner)
-            _about_to(_WRITE, f"{cls.__module__.lstrip('_')}.{cls.__qualname__}.{name}()")
+            _about_to(_WRITE, _name_of(name, owner))
 
 
 class _Local(threading.local):
@@ -281,11 +280,16 @@ _local = _Local()
 
 
 def _about_to(rule: str, what: str) -> None:
+    for effects in _local.observed[-1:]:
+        effects.stop(rule, what, _caller())
+
+
+def _caller() -> FrameType | None:
+    """The innermost frame of this thread that is not gfxgraph's."""
     frame: FrameType | None = sys._getframe(1)
     while frame is not None and frame.f_code.co_filename.startswith(_OURS):
         frame = frame.f_back
-    for effects in _local.observed[-1:]:
-        effects.stop_call(rule, what, frame)
+    return frame
 
 
 class _SideEffects:
@@ -355,9 +359,9 @@ class _SideEffects:
             )
             of_a_record = rule == _READ and frame.f_code.co_filename == logging.__file__
             if not (ends_here or of_a_record):
-                self._stop(rule, _name_of(function, owner), frame, frame)
+                self.stop(rule, _name_of(function.__name__, owner), frame, frame)
         elif not (isinstance(owner, _IN_MEMORY) and self._is_made_inside(owner, frame)):
-            self._stop(_WRITE, _name_of(function, owner), frame, frame)
+            self.stop(_WRITE, _name_of(function.__name__, owner), frame, frame)
 
     def begins(self, frame: FrameType) -> None:
         """A call of a function in Python that may have an effect."""
@@ -371,18 +375,16 @@ class _SideEffects:
             or self._is_made_inside(frame.f_locals.get("self"), frame)
         ):
             return
-        self._stop(rule, name, frame, caller)
+        self.stop(rule, name, caller, frame)
 
-    def _stop(self, rule: str, what: str, frame: FrameType, caller: FrameType | None) -> None:
+    def stop(
+        self, rule: str, what: str, caller: FrameType | None, frame: FrameType | None = None
+    ) -> None:
+        """End the run, if it must not make this call; ``frame``: in which the hook sees it."""
         if not _is_harmless(caller) and self._on_effect(rule, what) and not self.perform:
-            if self.listening is not None:
+            if frame is not None and self.listening is not None:
                 # The user's `finally` blocks must not have effects either.
                 self.listening.go_on_after_errors(frame, self._outside)
-            raise Unexpected(what)
-
-    def stop_call(self, rule: str, what: str, caller: FrameType | None) -> None:
-        """End the run, if it must not make this call."""
-        if not _is_harmless(caller) and self._on_effect(rule, what) and not self.perform:
             raise Unexpected(what)
 
     def _is_made_inside(self, item: Any, frame: FrameType) -> bool:
@@ -410,10 +412,7 @@ class _SideEffects:
 
     def met(self, rule: str, what: str) -> None:
         """An effect that can be left out."""
-        frame: FrameType | None = sys._getframe(1)
-        while frame is not None and frame.f_code.co_filename.startswith(_OURS):
-            frame = frame.f_back
-        if not (self._collecting or _is_harmless(frame)):
+        if not (self._collecting or _is_harmless(_caller())):
             self._on_effect(rule, what)
 
     def log(self, original: Any, logger: logging.Logger, record: logging.LogRecord) -> None:
@@ -503,8 +502,7 @@ def _codes() -> dict[CodeType, tuple[str, str, bool]]:
     return found
 
 
-def _name_of(function: Any, owner: Any) -> str:
-    name = function.__name__
+def _name_of(name: str, owner: Any) -> str:
     if isinstance(owner, type(sys)):
         module = {"posix": "os", "nt": "os"}.get(owner.__name__, owner.__name__.lstrip("_"))
         return f"{name}()" if module in ("builtins", "io") else f"{module}.{name}()"
