@@ -16,8 +16,8 @@ import sys
 import threading
 import weakref
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass
+from contextlib import ExitStack, contextmanager, nullcontext
+from dataclasses import dataclass, field
 from types import FrameType
 from typing import Any
 
@@ -106,21 +106,21 @@ class Collective:
         return explain("collective", f"{self.name} in a group of {self.ranks} ranks", self.where)
 
 
+@dataclass(eq=False)  # two runs may issue the same
 class Issued:
     """The collectives of a thread while it was observed.
 
     Attributes:
-        found: collectives in groups of several ranks, in order.
+        refuses: whether to refuse a collective in a group of several ranks now.
+        found: these collectives, in order.
         groups: names of the groups of all collectives.
-        refuses: whether to refuse such a collective now.
         stopped: the first that was refused.
     """
 
-    def __init__(self, refuses: Callable[[], bool] = lambda: False) -> None:
-        self.found: list[Collective] = []
-        self.groups: set[str] = set()
-        self.refuses = refuses
-        self.stopped: Collective | None = None
+    refuses: Callable[[], bool] = lambda: False
+    found: list[Collective] = field(default_factory=list)
+    groups: set[str] = field(default_factory=set)
+    stopped: Collective | None = None
 
 
 class _Local(threading.local):
@@ -136,10 +136,8 @@ _local = _Local()
 def noticed() -> Iterator[Issued]:
     """Observe the collectives of this thread."""
     issued = Issued()
-    if not _has_several_ranks():
-        yield issued
-        return
-    with _observing(issued):
+    several = _is_initialized() and dist.get_world_size() > 1
+    with _observing(issued) if several else nullcontext():
         yield issued
 
 
@@ -194,19 +192,14 @@ def raise_if_known() -> None:
 
 def observe(issued: Issued) -> Callable[[], None]:
     """Observe the collectives of this thread until the returned function is called."""
-    if not _is_initialized():
-        return lambda: None
-    observing = _observing(issued)
-    observing.__enter__()
-    return lambda: (observing.__exit__(None, None, None), None)[1]
+    stack = ExitStack()
+    if _is_initialized():
+        stack.enter_context(_observing(issued))
+    return stack.close
 
 
 def _is_initialized() -> bool:
     return dist.is_available() and dist.is_initialized()
-
-
-def _has_several_ranks() -> bool:
-    return _is_initialized() and dist.get_world_size() > 1
 
 
 def _issue(name: str, ranks: int, group: str) -> None:
@@ -248,7 +241,7 @@ def _name_of_the_users(name: str) -> str:
 
 _lock = new_lock()
 _lookers = 0
-_undo: list[Callable[[], None]] = []
+_replaced = ExitStack()
 
 
 @contextmanager
@@ -267,8 +260,7 @@ def _observing(issued: Issued) -> Iterator[None]:
         with _lock:
             _lookers -= 1
             if not _lookers:
-                while _undo:
-                    _undo.pop()()
+                _replaced.close()
 
 
 def _c10d() -> Any:
@@ -282,52 +274,39 @@ def _replace_all() -> None:
         classes.update(c for c in type(group).__mro__ if issubclass(c, tuple(classes)))
     for cls in classes:
         for name in _METHODS & vars(cls).keys():
-            _replace(cls, name, _method(vars(cls)[name], name))
+            _replace(cls, name, name, _of_method)
     for op in _operators():
-        _replace(op, "_op", _operator(op._op, op))
-    _replace(c10d, "_new_process_group_helper", _new_group(c10d._new_process_group_helper))
+        _replace(op, "_op", op.__name__.partition(".")[0], _of_operator)
+    _replace(c10d, "_new_process_group_helper", "new_group", _of_all)
 
 
-def _replace(owner: Any, name: str, ours: Any) -> None:
+def _replace(
+    owner: Any, name: str, collective: str, group_of: Callable[..., tuple[int, str]]
+) -> None:
+    """Issue ``collective`` before each call; ``group_of`` gives size and name of its group."""
     original = vars(owner)[name]
-    setattr(owner, name, ours)
-    _undo.append(functools.partial(setattr, owner, name, original))
 
-
-def _method(original: Any, name: str) -> Any:
     @functools.wraps(original)
-    def method(group: Any, *args: Any, **kwargs: Any) -> Any:
-        if _local.observers:
-            _issue(name, group.size(), _name_of(group))
-        return original(group, *args, **kwargs)
-
-    return method
-
-
-def _operator(original: Any, op: Any) -> Any:
     def call(*args: Any, **kwargs: Any) -> Any:
         if _local.observers:
-            ranks, group = _group_of((*args, *kwargs.values()))
-            _issue(op.__name__.partition(".")[0], ranks, group)
+            _issue(collective, *group_of(*args, **kwargs))
         return original(*args, **kwargs)
 
-    return call
+    setattr(owner, name, call)
+    _replaced.callback(setattr, owner, name, original)
 
 
-def _new_group(original: Any) -> Any:
-    @functools.wraps(original)
-    def new_group(*args: Any, **kwargs: Any) -> Any:
-        if _local.observers:
-            _issue("new_group", dist.get_world_size(), "")
-        return original(*args, **kwargs)
-
-    return new_group
+def _of_method(group: Any, *args: Any, **kwargs: Any) -> tuple[int, str]:
+    return group.size(), _name_of(group)
 
 
-def _group_of(args: Iterable[Any]) -> tuple[int, str]:
-    """Size and name of the group that an operator is called with."""
+def _of_all(*args: Any, **kwargs: Any) -> tuple[int, str]:
+    return dist.get_world_size(), ""
+
+
+def _of_operator(*args: Any, **kwargs: Any) -> tuple[int, str]:
     c10d = _c10d()
-    for arg in args:
+    for arg in (*args, *kwargs.values()):
         try:
             if isinstance(arg, str):
                 group = c10d._resolve_process_group(arg)
@@ -337,8 +316,8 @@ def _group_of(args: Iterable[Any]) -> tuple[int, str]:
                 continue
         except (RuntimeError, KeyError, TypeError, ValueError):  # another string, or object
             continue
-        return group.size(), _name_of(group)
-    return dist.get_world_size(), ""
+        return _of_method(group)
+    return _of_all()
 
 
 def _name_of(group: Any) -> str:
