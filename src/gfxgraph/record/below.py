@@ -6,7 +6,6 @@ for ``item()``, which is an operation. We tried each ATen operator with data tha
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -14,33 +13,25 @@ import torch
 __all__ = ["CALLS_BELOW", "READS_BELOW", "read_below"]
 
 
-def _ways(name: str) -> Iterator[tuple[object, str]]:
-    """The function, the method and the operators of this name."""
-    packet = getattr(torch.ops.aten, name, None)
-    overloads = [] if packet is None else [getattr(packet, o) for o in packet.overloads()]
-    owners = (torch, torch.Tensor)
-    for way in (*(getattr(owner, name, None) for owner in owners), packet, *overloads):
-        if way is not None:
-            yield way, f"torch.{name}()"
+def _ways(*names: str) -> dict[object, str]:
+    """The functions, the methods and the operators of these names, with what messages say."""
+    found: dict[object, str] = {}
+    for name in names:
+        packet = getattr(torch.ops.aten, name, None)
+        overloads = [] if packet is None else [getattr(packet, o) for o in packet.overloads()]
+        owners = (torch, torch.Tensor)
+        ways = (*(getattr(owner, name, None) for owner in owners), packet, *overloads)
+        found.update((way, f"torch.{name}()") for way in ways if way is not None)
+    return found
 
 
 #: A tensor of theirs decides what they do, as a list of numbers would.
-READS_BELOW: dict[object, str] = {
-    way: what
-    for name in ("tensor_split", "gru", "lstm", "rnn_relu", "rnn_tanh")
-    for way, what in _ways(name)
-}
+READS_BELOW = _ways("tensor_split", "gru", "lstm", "rnn_relu", "rnn_tanh")
 
 #: They also give what no operation has made.
-CALLS_BELOW: dict[object, str] = {
-    way: what
-    for name in (
-        "_pad_packed_sequence",
-        "choose_qparams_optimized",
-        "fbgemm_linear_quantize_weight",
-    )
-    for way, what in _ways(name)
-}
+CALLS_BELOW = _ways(
+    "_pad_packed_sequence", "choose_qparams_optimized", "fbgemm_linear_quantize_weight"
+)
 
 
 def read_below(

@@ -11,6 +11,7 @@ from typing import Any, Literal, NamedTuple, TypeAlias
 
 import torch
 
+from ..device.capture_rules import HOST_READ_FUNCTIONS
 from ..interpose.source import asked_by_the_user
 
 __all__ = [
@@ -65,10 +66,8 @@ POINTERS: dict[object, str] = {
 }
 """Calls that give the address of a tensor away."""
 
-ARRAYS: dict[object, str] = {
-    torch.Tensor.numpy: "Tensor.numpy()",
-    torch.Tensor.__array__: "numpy.asarray(tensor)",
-}
+_MAKE_ARRAYS = (torch.Tensor.numpy, torch.Tensor.__array__)
+ARRAYS = {call: HOST_READ_FUNCTIONS[call] for call in _MAKE_ARRAYS}
 """Calls that give an array on the memory of a tensor."""
 
 TENSORS_OF_ARRAYS: dict[object, str] = {
