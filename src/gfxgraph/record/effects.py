@@ -168,25 +168,19 @@ class KnownTensors(UnwrappedDispatchMode):
 
     Args:
         known: storage keys of tensors that live on, which the run may read.
-
-    Attributes:
-        may_draw: whether an operator ran that may draw random numbers; attention counts, although
-            it draws only with dropout.
     """
 
     def __init__(self, known: Iterable[int]) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self._outside = frozenset(known)
         self._readable = set(self._outside)
-        self.may_draw = False
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
         readable = self._readable
         if not isinstance(func, OpOverload):
             raise Unexpected(f"{func}")
-        composite, draws, writes = _facts(func)
-        self.may_draw |= draws
+        composite, writes = _facts(func)
         if composite:
             return run_composite(func, args, kwargs, self)
         if func is torch.ops.aten.lift_fresh.default:  # torch.tensor(2.0): made in this run
@@ -208,9 +202,9 @@ class KnownTensors(UnwrappedDispatchMode):
 
 
 @cache
-def _facts(op: OpOverload) -> tuple[bool, bool, bool]:
-    """Whether an operator is made of others, may draw random numbers, may write to arguments."""
-    return is_composite(op), torch.Tag.nondeterministic_seeded in op.tags, may_write(op)
+def _facts(op: OpOverload) -> tuple[bool, bool]:
+    """Whether an operator is made of others, and may write to arguments."""
+    return is_composite(op), may_write(op)
 
 
 def nobody_else_holds(tensor: torch.Tensor) -> bool:

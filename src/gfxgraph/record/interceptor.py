@@ -167,10 +167,6 @@ class Interceptor:
         """Run an operation that a capture can hold."""
         raise NotImplementedError
 
-    def host_operation(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Run an operation of the host on data that is the same in every call."""
-        return func(*args, **kwargs)
-
     def event(
         self,
         point: Point,
@@ -223,9 +219,6 @@ class Interceptor:
 
     def laid_out(self, how: Dependence, what: str) -> None:
         """A call depends on how an argument lies in memory."""
-
-    def kernel(self) -> None:
-        """A kernel that torch does not know is about to be launched."""
 
     # For the modes.
 
@@ -434,8 +427,10 @@ class Interceptor:
         if point is None:
             everything_on_host = bool(tensors) and len(host) == len(tensors)
             on_host = everything_on_host or (not tensors and not self._makes_device_tensor(kwargs))
-            run = self.host_operation if on_host or self.quiet else self.operation
-            result = run(func, args, kwargs)
+            if on_host or self.quiet:
+                result = func(*args, **kwargs)
+            else:
+                result = self.operation(func, args, kwargs)
             if everything_on_host and self.emulated:
                 self._keep_on_host(result)
         elif point.kind == "constant":
@@ -489,7 +484,6 @@ class Interceptor:
             key = self.name(tensor)
             self.provenance.see(key, tensor)
             self.provenance.expose(key)
-        self.kernel()
 
     def _of_a_storage(self, name: str, storage: torch.UntypedStorage) -> None:
         if self.quiet or self.handling:
