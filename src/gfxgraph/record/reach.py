@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
@@ -123,7 +123,7 @@ class Reach(UnwrappedDispatchMode):
                     self._set(t, torch.zeros(t.shape, dtype=torch.bool, device=t.device))
             return
         changing = {self._name(t) for t in (*op.fresh, *op.written)}
-        whole = _fully(op.masks.values())
+        whole = any(bool(mask.all()) for mask in op.masks.values())
         for n, out in enumerate(op.results):
             if self._name(out) not in changing:
                 continue
@@ -199,10 +199,6 @@ def _is_pointwise(op: OpOverload) -> bool:
 
 def _elements(tensor: torch.Tensor) -> int:
     return tensor.untyped_storage().nbytes() // tensor.element_size()
-
-
-def _fully(masks: Iterable[torch.Tensor]) -> bool:
-    return any(bool(mask.all()) for mask in masks)
 
 
 def _together(masks: Iterable[torch.Tensor], out: torch.Tensor) -> torch.Tensor:
@@ -281,13 +277,15 @@ def _tried(
     """
     if "c10d" in func.namespace:  # other ranks would wait for it
         return None
+    names = (argument.name for argument in func._schema.arguments)
+    named = [*zip(names, args, strict=False), *kwargs.items()]
     ones = {id(t): torch.ones_like(t) for t in zeros}
     found: list[list[torch.Tensor]] = []
     for sign in (1, -1, 0) if ones else (1, -1):
         made = dict(ones)
         for t in written:
             made[id(t)] = t.clone()
-        for name, value in _by_name(func, args, kwargs) if sign else ():
+        for name, value in named if sign else ():
             for tensor in tensors_in((value,)):
                 mask = masks.get(id(tensor))
                 is_data = func.namespace == "aten" and name in _DATA
@@ -302,12 +300,6 @@ def _tried(
             return None
         found.append([*tensors_in(result), *(made[id(t)] for t in written)])
     return _Tried(found[:2], found[2] if ones else None)
-
-
-def _by_name(func: OpOverload, args: Any, kwargs: Any) -> Iterator[tuple[str, Any]]:
-    names = (argument.name for argument in func._schema.arguments)
-    yield from zip(names, args, strict=False)
-    yield from kwargs.items()
 
 
 def _others(

@@ -399,8 +399,7 @@ class Recorder(Interceptor):
 
     def wrote(self, tensor: torch.Tensor) -> None:
         """Save the data of the tensor, and note the write."""
-        self._refuse_freed(tensor)
-        self._log.add(tensor, self._keep_values)
+        self._save(tensor)
         key = self.name(tensor)
         self.recording.writes.append((key, len(self.recording.events)))
         is_input = key in self.inputs
@@ -416,15 +415,15 @@ class Recorder(Interceptor):
         if rule == "unknown-kernel":
             for tensor in tensors:
                 if self.name(tensor) not in self.inside:
-                    self._refuse_freed(tensor)
-                    self._log.add(tensor, self._keep_values)  # it may write it
+                    self._save(tensor)  # it may write it
         if not self.quiet:
             note = Note(rule, what, users_line())
             self.recording.notes[note] = self.recording.notes.get(note, 0) + 1
 
-    def _refuse_freed(self, tensor: torch.Tensor) -> None:
+    def _save(self, tensor: torch.Tensor) -> None:
         if not is_whole(tensor):
             self.refuse("side-effect", "a tensor whose storage holds less than its elements")
+        self._log.add(tensor, self._keep_values)
 
 
 def _not_plain(result: Any) -> str | None:

@@ -456,12 +456,8 @@ class _Stream:
 
 def _functions() -> dict[Any, str]:
     """Functions in C of what is loaded, and their rules."""
-    found: dict[Any, str] = {
-        datetime.now: _READ,
-        datetime.utcnow: _READ,
-        datetime.today: _READ,
-        date.today: _READ,
-    }
+    clocks = (datetime.now, datetime.utcnow, datetime.today, date.today)
+    found: dict[Any, str] = dict.fromkeys(clocks, _READ)
     for rule, modules in _FUNCTIONS.items():
         for module, names in modules.items():
             held = vars(sys.modules[module]) if module in sys.modules else {}
@@ -544,17 +540,16 @@ def _may_name_a_file(code: CodeType) -> bool:
 
 def _somebody_takes(logger: logging.Logger, record: logging.LogRecord) -> bool:
     """Whether a handler would take a record, asked as in ``callHandlers``."""
-    found = False
+    handlers: list[logging.Handler] = []
     at: logging.Logger | None = logger
     while at is not None:
-        for handler in at.handlers:
-            found = True
-            quiet = isinstance(handler, logging.NullHandler) or record.levelno < handler.level
-            if not quiet:
-                return True
+        handlers += at.handlers
         at = at.parent if at.propagate else None
-    last = logging.lastResort
-    return not found and last is not None and record.levelno >= last.level
+    if not handlers:
+        last = logging.lastResort
+        return last is not None and record.levelno >= last.level
+    awake = [h for h in handlers if not isinstance(h, logging.NullHandler)]
+    return any(record.levelno >= handler.level for handler in awake)
 
 
 def _as_if_not_shown(message: Any) -> None:
