@@ -30,7 +30,6 @@ from ..interpose.source import Source, users_line
 from .explain import explain
 
 __all__ = [
-    "Collective",
     "Issued",
     "known",
     "noticed",

@@ -29,7 +29,6 @@ __all__ = [
     "Judge",
     "Look",
     "Place",
-    "Spoilt",
     "inside_no_graph",
     "inside_transform",
     "perform",
