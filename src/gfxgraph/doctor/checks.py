@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
 
 from .. import settings
@@ -29,7 +29,7 @@ class Finding:
     """The finding of a check.
 
     Attributes:
-        check: the name of the check.
+        check: the name of the check, which :func:`~gfxgraph.doctor.doctor.diagnose` fills in.
         level: ``"error"``: graphs may be wrong or fail; ``"warning"``: they may in some uses, or a
             setting has no effect; ``"info"``: good to know; ``"ok"``: nothing is wrong.
         text: the finding.
@@ -39,7 +39,7 @@ class Finding:
         id: id of the known issue; ``""``: it is none.
     """
 
-    check: str
+    check: str = field(default="", kw_only=True)
     level: Level
     text: str
     remedy: str = ""
@@ -55,7 +55,6 @@ def _device(platform: Platform) -> Iterator[Finding]:
     found = ", ".join(platform.device_files or ())
     if platform.device_files is None:
         yield Finding(
-            "device",
             "info",
             "torch can use no GPU there. Whether a driver shows one is not known.",
             "Run gfxgraph doctor --json there to find out.",
@@ -63,7 +62,6 @@ def _device(platform: Platform) -> Iterator[Finding]:
         )
     elif not found:
         yield Finding(
-            "device",
             "info",
             "There is no GPU here. Checked: versions, settings, and whether the emulated device "
             "works. Not checked: driver, known issues of a GPU, whether a real graph works.",
@@ -72,7 +70,6 @@ def _device(platform: Platform) -> Iterator[Finding]:
         )
     elif platform.rocm == platform.cuda == "":
         yield Finding(
-            "device",
             "warning",
             f"A driver shows a GPU ({found}), but this torch ({platform.torch}) is built for the "
             "CPU alone: graphs are emulated.",
@@ -85,7 +82,6 @@ def _device(platform: Platform) -> Iterator[Finding]:
         if platform.rocm and override:
             may_be = f"{name}={override} may be the cause: try without it. "
         yield Finding(
-            "device",
             "warning",
             f"A driver shows a GPU ({found}), but torch cannot use it: graphs are emulated.",
             f"{may_be}See CUDA_VISIBLE_DEVICES, HIP_VISIBLE_DEVICES and ROCR_VISIBLE_DEVICES, "
@@ -103,7 +99,6 @@ def _code_for(platform: Platform) -> Iterator[Finding]:
         helps = f" Or set {override.name}={override.value}: {override.reason}"
     if built_for is None and override is not None and helps:
         yield Finding(
-            "device",
             "warning",
             f"It is not known which GPUs this torch was built for; no official wheel has code for "
             f"{arch}.",
@@ -121,7 +116,6 @@ def _code_for(platform: Platform) -> Iterator[Finding]:
                 fits |= code[1] == "compute" or code[2] == number[1]
     if not fits:
         yield Finding(
-            "device",
             "error",
             f"This torch has no code for {arch}; it was built for {', '.join(built_for)}.",
             f"Install a torch that is built for this GPU.{helps}",
@@ -143,20 +137,17 @@ def _memory(platform: Platform) -> Iterator[Finding]:
         f"use; captures may fill {cap:.0%}"
     )
     if platform.vendor == "emulated":
-        yield Finding("memory", "ok", f"{text} (emulated graphs count their pools alone).")
+        yield Finding("ok", f"{text} (emulated graphs count their pools alone).")
     elif used >= cap:
         yield Finding(
-            "memory",
             "warning",
             f"{text}: nothing will be captured.",
             "Free memory of other processes, or raise GFXGRAPH_VRAM_CAP.",
         )
     elif used >= cap - 0.1:
-        yield Finding(
-            "memory", "info", f"{text}: there is room for {(cap - used) * total / 2**30:.1f} GiB."
-        )
+        yield Finding("info", f"{text}: there is room for {(cap - used) * total / 2**30:.1f} GiB.")
     else:
-        yield Finding("memory", "ok", f"{text}.")
+        yield Finding("ok", f"{text}.")
 
 
 def _allocator(platform: Platform) -> Iterator[Finding]:
@@ -174,7 +165,6 @@ def _allocator(platform: Platform) -> Iterator[Finding]:
     others = [name for name in found[1:] if _options(platform.variables[name]) != chosen]
     if others:
         yield Finding(
-            "allocator",
             "warning",
             f"torch reads {first}={value!r} alone; it ignores {' and '.join(others)}, set to "
             "something else.",
@@ -184,7 +174,6 @@ def _allocator(platform: Platform) -> Iterator[Finding]:
     version = platform.torch
     if first == "PYTORCH_ALLOC_CONF" and version and within(version, Range(before="2.10")):
         yield Finding(
-            "allocator",
             "warning",
             f"torch {version} may not read PYTORCH_ALLOC_CONF (reported for 2.9.1).",
             "Use PYTORCH_CUDA_ALLOC_CONF with this torch.",
@@ -203,7 +192,6 @@ def _malformed(name: str, value: str) -> Iterator[Finding]:
     ]
     if malformed:
         yield Finding(
-            "allocator",
             "error",
             f"{name}={value!r} is malformed at {', '.join(map(repr, malformed))}; torch raises "
             "where it reads it.",
@@ -217,7 +205,6 @@ def _expandable(platform: Platform, name: str, chosen: Mapping[str, str]) -> Ite
     """What ROCm makes of the expandable segments that ``name`` asks for."""
     if platform.rocm and within(platform.rocm, Range(before="7.0")):
         yield Finding(
-            "allocator",
             "warning",
             f"expandable_segments in {name} has no effect below ROCm 7; here is {platform.rocm}.",
             "Take it out, or use ROCm 7.",
@@ -227,7 +214,6 @@ def _expandable(platform: Platform, name: str, chosen: Mapping[str, str]) -> Ite
         zeros = any(match.issue.links[0] == _ZEROS for match in issues_of(platform))
         where = "was reported here" if zeros else "was reported for gfx1100 and gfx1201 on 7.14"
         yield Finding(
-            "allocator",
             "error" if zeros else "warning",
             f"{name} sets max_split_size_mb and expandable_segments together. That tensors then "
             f"read as zeros {where}.",
@@ -246,7 +232,6 @@ def _override(platform: Platform) -> Iterator[Finding]:
     real = platform.hardware_arch
     if real is None:
         yield Finding(
-            "override",
             "info",
             f"{name}={text} makes the runtime take the GPU for {asked}; the real architecture is "
             "not known.",
@@ -255,10 +240,9 @@ def _override(platform: Platform) -> Iterator[Finding]:
     elif asked == real:
         # _environment says where another value is needed.
         if not any(one.name == name and one.value != text for one in recommended(platform)):
-            yield Finding("override", "info", f"{name}={text} matches the GPU, and is not needed.")
+            yield Finding("info", f"{name}={text} matches the GPU, and is not needed.")
     elif real[:-2] != asked[:-2]:
         yield Finding(
-            "override",
             "error",
             f"{name}={text} makes the runtime take a {real} for a {asked}, whose code it cannot "
             "run. Newer runtimes refuse it.",
@@ -267,14 +251,12 @@ def _override(platform: Platform) -> Iterator[Finding]:
         )
     else:
         yield Finding(
-            "override",
             "info",
             f"{name}={text} makes the runtime take this {real} for a {asked}: the known issues of "
             "both apply.",
         )
     if platform.rocm and within(platform.rocm, Range("7.14")):
         yield Finding(
-            "override",
             "warning",
             f"{name} is set; one user reports that programs do not start with it from ROCm 7.14 "
             "on.",
@@ -286,21 +268,21 @@ def _settings(platform: Platform) -> Iterator[Finding]:
     try:
         found = settings.from_environment(platform.variables)
     except SettingError as error:
-        yield Finding("settings", "error", str(error), "gfxgraph raises it where it needs that.")
+        yield Finding("error", str(error), "gfxgraph raises it where it needs that.")
         return
     if found.disabled:
-        yield Finding("settings", "info", "SGLANG_DISABLE_GFXGRAPH=1: enable() does nothing.")
+        yield Finding("info", "SGLANG_DISABLE_GFXGRAPH=1: enable() does nothing.")
 
 
 def _environment(platform: Platform) -> Iterator[Finding]:
     for remark in remarks(platform):
         remedy = f"unset {remark.name}"
-        yield Finding("environment", "warning", str(remark), remedy, (remark.source,))
+        yield Finding("warning", str(remark), remedy, (remark.source,))
     for remark in slowing(platform):
         # Levels 1 and 2 of the log are errors and warnings.
         harmless = remark.name == "AMD_LOG_LEVEL" and remark.value in ("1", "2")
         level: Level = "info" if harmless else "warning"
-        yield Finding("environment", level, str(remark), f"unset {remark.name}", (remark.source,))
+        yield Finding(level, str(remark), f"unset {remark.name}", (remark.source,))
     # Variables that avoid a known issue are in the finding of that issue. Code for the GPU is a
     # finding of _code_for.
     avoiding = {name for match in issues_of(platform) for name in match.issue.variables}
@@ -311,7 +293,6 @@ def _environment(platform: Platform) -> Iterator[Finding]:
             now = "not known to be set" if platform.environment is None else "not set"
             now = now if one.set_to is None else f"set to {one.set_to!r}"
             yield Finding(
-                "environment",
                 "warning" if one.certain else "info",
                 f"{one.name} is {now}. {one.reason}",
                 f"{one.name}={one.value}: {_by_run(one.set_to)}; gfxgraph env prints it.",
@@ -323,7 +304,6 @@ def _environment(platform: Platform) -> Iterator[Finding]:
 def _packages(platform: Platform) -> Iterator[Finding]:
     if platform.vendor == "nvidia" and platform.bindings == "":
         yield Finding(
-            "packages",
             "info",
             "cuda-bindings is not installed: captures run on streams of torch's pool, which other "
             "code may use too.",
@@ -331,7 +311,7 @@ def _packages(platform: Platform) -> Iterator[Finding]:
         )
     if platform.vendor != "emulated" and platform.triton == "":
         text = "Triton is not installed: torch.compile cannot make kernels. Graphs need none."
-        yield Finding("packages", "info", text)
+        yield Finding("info", text)
 
 
 def _libraries(platform: Platform) -> Iterator[Finding]:
@@ -339,7 +319,6 @@ def _libraries(platform: Platform) -> Iterator[Finding]:
         return
     measured = "measured on NVIDIA, torch 2.11"
     yield Finding(
-        "libraries",
         "info",
         "Libraries create handles and workspaces at first use, which a capture forbids: without a "
         f"warm-up, captures of fft, conv2d and matmul under autocast fail ({measured}). "
@@ -368,7 +347,7 @@ def _known(platform: Platform) -> Iterator[Finding]:
             now = platform.variables.get(name)
             if now != value:
                 remedy += f" {name}: {_by_run(now)}."
-        yield Finding("known issue", level, text, remedy, issue.links, not match.unknown, issue.id)
+        yield Finding(level, text, remedy, issue.links, not match.unknown, issue.id)
 
 
 def _by_run(set_to: str | None) -> str:

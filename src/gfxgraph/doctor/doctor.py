@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -73,19 +73,19 @@ def diagnose(
     findings = list(saved)
     if probe is not None:
         platform = platform or probe.platform
-        findings.append(_health(probe))
+        findings.append(replace(_health(probe), check="health"))
     for name, check in checks.items() if platform else ():
         assert platform is not None
         try:
-            findings += check(platform)
+            findings += (replace(one, check=name) for one in check(platform))
         except Exception as error:
             findings.append(
                 Finding(
-                    name,
                     "warning",
                     f"This check failed: {type(error).__name__}: {error}",
                     "Its subject was not checked. Please report it, with the output of gfxgraph "
                     "doctor --json.",
+                    check=name,
                 )
             )
     findings.sort(key=lambda one: -_ORDER[one.level])
@@ -113,7 +113,6 @@ def saved_health(path: Path) -> list[Finding]:
 def _health(probe: Probe) -> Finding:
     if probe.problem is not None:
         return Finding(
-            "health",
             "error",
             probe.problem,
             "Try a plain torch.cuda.CUDAGraph in a new process; the driver's log (dmesg) may say "
@@ -123,8 +122,8 @@ def _health(probe: Probe) -> Finding:
     assert health is not None
     if not health["ok"]:
         text = f"A small graph does not work: {health['details']}"
-        return Finding("health", "error", text, "Until it does, gfxgraph runs everything eagerly.")
+        return Finding("error", text, "Until it does, gfxgraph runs everything eagerly.")
     if not health["native_bridge"]:
         text = "A small graph was captured and replayed on the emulated device, not on a GPU."
-        return Finding("health", "ok", text)
-    return Finding("health", "ok", f"A small graph was {health['details']}.")
+        return Finding("ok", text)
+    return Finding("ok", f"A small graph was {health['details']}.")

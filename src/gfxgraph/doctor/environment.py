@@ -81,8 +81,9 @@ class Remark:
 
 def recommended(platform: Platform) -> list[Variable]:
     """The variables to set on ``platform``, each with a reason and a source."""
+    variables = platform.variables
     found = [
-        Variable(name, value, one.symptom, one.links[0], not match.unknown, _set(platform, name))
+        Variable(name, value, one.symptom, one.links[0], not match.unknown, variables.get(name))
         for match in issues_of(platform)
         for one in [match.issue]
         for name, value in one.variables.items()
@@ -111,7 +112,7 @@ def as_gfx1030(platform: Platform) -> Variable | None:
         "workaround; one user reports that programs do not start with it from ROCm 7.14 on).",
         "https://github.com/ROCm/Tensile/issues/1907",
         built_for is not None and within(platform.rocm or "", _BEFORE_7_14) is True,
-        _set(platform, "HSA_OVERRIDE_GFX_VERSION"),
+        platform.variables.get("HSA_OVERRIDE_GFX_VERSION"),
     )
 
 
@@ -211,11 +212,7 @@ def _for_debugging(platform: Platform) -> Iterator[tuple[str, str, str]]:
         "as those of eager execution.",
         _FLAGS,
     )
-    yield (
-        "DEBUG_HIP_GRAPH_DOT_PRINT",
-        "The HIP runtime writes a file for each graph.",
-        _FLAGS,
-    )
+    yield "DEBUG_HIP_GRAPH_DOT_PRINT", "The HIP runtime writes a file for each graph.", _FLAGS
 
 
 def _called(platform: Platform) -> str:
@@ -223,7 +220,3 @@ def _called(platform: Platform) -> str:
         return "a machine without a GPU"
     version = f"ROCm {platform.rocm}" if platform.vendor == "amd" else f"CUDA {platform.cuda}"
     return f"{platform.arch or platform.vendor} with {version}"
-
-
-def _set(platform: Platform, name: str) -> str | None:
-    return platform.variables.get(name)
