@@ -219,7 +219,7 @@ def test_a_value_of_another_type_is_an_error_that_says_which_type():
 
 
 def test_a_setting_that_this_torch_lacks_is_a_row_and_logged_once(monkeypatch, caplog):
-    gone = inductor._Advice("inductor", ("fusion_of_tomorrow",), True, "why", "source")
+    gone = inductor._Advice(("fusion_of_tomorrow",), True, "why", "source")
     monkeypatch.setattr(inductor, "_ADVICE", (*inductor._ADVICE, gone))
     caplog.set_level(logging.WARNING, "gfxgraph")
     before = everything()

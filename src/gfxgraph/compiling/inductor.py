@@ -49,20 +49,21 @@ class Setting:
     source: str
 
 
+_CONFIG = "torch/_inductor/config.py"
+
+
 @dataclass(frozen=True)
 class _Advice:
-    part: Part
     names: tuple[str, ...]  # the newest first; this torch has one of them
     value: object
     why: str
-    source: str
+    source: str = _CONFIG
+    part: Part = "inductor"
 
 
-_CONFIG = "torch/_inductor/config.py"
 _ISSUE = "github.com/pytorch/pytorch/issues"
 _ADVICE = (
     _Advice(
-        "inductor",
         ("max_autotune",),
         False,
         "Benchmarking kernels at compile time costs minutes, synchronises the device and takes "
@@ -71,44 +72,34 @@ _ADVICE = (
         f"{_CONFIG}; docs/compile.md of gfxgraph",
     ),
     _Advice(
-        "inductor",
         ("max_autotune_gemm_backends",),
         "ATEN",
         "Matrix products stay with cuBLAS, hipBLASLt or rocBLAS. Counts only where "
         "max_autotune is switched on.",
-        _CONFIG,
     ),
     _Advice(
-        "inductor",
         ("coordinate_descent_tuning",),
         False,
         "Tunes each kernel by timing its first launch; in a capture nothing runs.",
         f"{_CONFIG}, torch/_inductor/runtime/triton_heuristics.py",
     ),
     _Advice(
-        "inductor",
         ("epilogue_fusion",),
         True,
         "Pointwise operations join the Triton template before them, where there is one.",
-        _CONFIG,
     ),
     _Advice(
-        "inductor",
         ("pattern_matcher",),
         True,
         "Known groups of operations, such as attention, are replaced by better ones.",
-        _CONFIG,
     ),
     _Advice(
-        "inductor",
         ("aggressive_fusion",),
         False,
         "Would fuse kernels that share no reads, to save launches, which a graph has already "
         "made cheap.",
-        _CONFIG,
     ),
     _Advice(
-        "inductor",
         ("triton.cudagraphs",),
         False,
         "Our graph holds the whole call. Inductor would make one for each region, with copies of "
@@ -116,7 +107,6 @@ _ADVICE = (
         f"{_CONFIG}; {_ISSUE}/187715",
     ),
     _Advice(
-        "inductor",
         ("triton.cudagraph_trees",),
         False,
         "Trees keep memory pools of their own and clear library workspaces that other graphs "
@@ -124,29 +114,28 @@ _ADVICE = (
         "torch/_inductor/cudagraph_trees.py; docs/internals/memory.md of gfxgraph",
     ),
     _Advice(
-        "inductor",
         ("memory_planning",),
         False,
         "The graph's memory pool already reuses free memory for the next tensor.",
-        _CONFIG,
     ),
     _Advice(
-        "inductor",
         ("reorder_for_locality",),
         True,
         "Moves operations next to what they read.",
-        _CONFIG,
     ),
     _Advice(
-        "dynamo",
         # torch keeps the older name as another way to say it.
         ("recompile_limit", "cache_size_limit"),
         128,
         "A function that meets many shapes is compiled for each; after 8, torch's default, it runs "
         "eagerly.",
         "torch/_dynamo/config.py",
+        "dynamo",
     ),
 )
+
+# Why and source of what the user sets.
+_ASKED = ("You asked for it.", "inductor_settings()")
 
 _warned: set[str] = set()
 
@@ -231,7 +220,7 @@ def inductor_settings(**overrides: Any) -> InductorSettings:
                 "names of one setting; give one of them."
             )
         for given in given_as:
-            value, why, source = overrides.pop(given), "You asked for it.", "inductor_settings()"
+            value, why, source = overrides.pop(given), *_ASKED
             _check_type(given, value, advice.value)
         if not known:
             _warn_once(advice.part, name)
@@ -242,11 +231,7 @@ def inductor_settings(**overrides: Any) -> InductorSettings:
             raise _unknown(name, rows)
         found = getattr(config, name)
         _check_type(name, value, found)
-        rows.append(
-            Setting(
-                "inductor", name, value, found, True, "You asked for it.", "inductor_settings()"
-            )
-        )
+        rows.append(Setting("inductor", name, value, found, True, *_ASKED))
     return InductorSettings(tuple(rows))
 
 
