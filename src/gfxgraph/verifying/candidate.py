@@ -131,9 +131,9 @@ class Candidate:
             return [Cause.of("not-reproducible")]
         if self._rounds_differ(bench.expected, again):
             return [Cause.of("side-effect")]
-        arguments, reacts_to_arguments = self._arguments()
-        tensors, reacts_to_tensors = self._outside()
-        if arguments and tensors and not (reacts_to_arguments or reacts_to_tensors):
+        changes = [*self._arguments()], [*self._outside()]
+        arguments, tensors = ([cause for cause, seen in one if seen is False] for one in changes)
+        if arguments and tensors and not any(seen for one in changes for _, seen in one):
             found = [Cause.of("not-replayed")]
         else:
             found = arguments + tensors
@@ -143,39 +143,29 @@ class Candidate:
             found.append(Cause.of("capture"))
         return found
 
-    def _arguments(self) -> tuple[list[Cause], bool]:
-        """The arguments to which only eager reacts; whether the candidate reacts to any."""
+    def _arguments(self) -> Iterator[tuple[Cause, bool | None]]:
+        """A cause for each argument, and whether the candidate reacts to it as :meth:`_reacts`."""
         bench, base = self._bench, self._bench.inputs[0]
         other = bench.inputs[-1]
-        deaf: list[Cause] = []
-        reacts_to_any = False
         tensors = [name for name, const in bench.arguments.items() if const is None]
         for n, (name, leaf) in enumerate(zip(tensors, base.leaves, strict=True)):
             new = other.leaves[n] if n < len(other.leaves) else leaf
             if same(new, leaf) or (new.shape, new.dtype) != (leaf.shape, leaf.dtype):
                 new = fresh(leaf, bench.seed + len(bench.inputs))
-            reacts = self._reacts(base.with_leaf(n, new))
-            deaf += [Cause.of("input", name)] if reacts is False else []
-            reacts_to_any |= bool(reacts)
+            yield Cause.of("input", name), self._reacts(base.with_leaf(n, new))
         values = [(n, c) for n, c in bench.arguments.items() if c is not None and c.is_value]
         others = other.names(bench.fn)
         changed = [name for name, const in values if others.get(name, const) != const]
         if changed and len(other.leaves) == len(base.leaves):
             reacts = self._reacts(Inputs(base.leaves, other.spec))
-            deaf += [Cause.of("constant", ", ".join(changed))] if reacts is False else []
-            reacts_to_any |= bool(reacts)
-        return deaf, reacts_to_any
+            yield Cause.of("constant", ", ".join(changed)), reacts
 
-    def _outside(self) -> tuple[list[Cause], bool]:
+    def _outside(self) -> Iterator[tuple[Cause, bool | None]]:
         """The same for the floating-point tensors that eager reads from outside."""
-        deaf: list[Cause] = []
-        reacts_to_any = False
         for name, tensor in list(self._bench.outside.items())[:_MAX_TENSORS]:
             with _put_back([tensor]):
                 reacts = self._reacts(before=partial(_disturb, [tensor]))
-            deaf += [Cause.of("external", name)] if reacts is False else []
-            reacts_to_any |= bool(reacts)
-        return deaf, reacts_to_any
+            yield Cause.of("external", name), reacts
 
     def _python_state(self, rounds: list[Round]) -> list[Cause]:
         """The state that changes from call to call in eager and not in the candidate."""

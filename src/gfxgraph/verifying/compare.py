@@ -56,7 +56,7 @@ class Errors:
             return
         else:
             what = f"it is {_shown(got)}, eager gives {_shown(expected)}"
-        self._diverges(Divergence(call, (), None, None, what))
+        self._first = self._first or Divergence(call, (), None, None, what)
 
     def row(self) -> OutputErrors:
         """The row of the table."""
@@ -70,10 +70,6 @@ class Errors:
             self._relative,
             self._first,
         )
-
-    def _diverges(self, where: Divergence) -> None:
-        if self._first is None:
-            self._first = where
 
     def _add(self, call: int, got: torch.Tensor, expected: torch.Tensor) -> None:
         self._count += expected.numel()
@@ -96,7 +92,8 @@ class Errors:
             element = tuple(int(n) for n in torch.unravel_index(torch.tensor(flat), wrong.shape))
             place = f"element {list(element)}" if element else "its value"
             what = f"{place} is {here.item():.6g}, eager gives {there.item():.6g}"
-            self._diverges(Divergence(call, element, _number(here), _number(there), what))
+            found = Divergence(call, element, _number(here), _number(there), what)
+            self._first = self._first or found
 
 
 def same(a: Value | None, b: Value | None) -> bool:

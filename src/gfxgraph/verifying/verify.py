@@ -20,10 +20,10 @@ from .candidate import Candidate
 from .inputs import Inputs
 from .report import VerifyReport, VerifyResult
 
-__all__ = ["MAX_SEED", "verify"]
+__all__ = ["verify"]
 
 # Each run adds to it, and torch takes 64 bits.
-MAX_SEED = 1 << 63
+_MAX_SEED = 1 << 63
 
 
 def verify(
@@ -90,7 +90,7 @@ def verify(
     made = None
     if candidate is None:
         candidate = fn if _is_graphed(fn) else (made := graphed(fn))
-    views = views or _gives_views(candidate)
+    views = views or (isinstance(candidate, Graphed) and candidate._options.outputs == "view")
     eager = fn
     while _is_graphed(eager):
         eager = eager.__wrapped__  # type: ignore[attr-defined]
@@ -106,7 +106,7 @@ def verify(
     if inputs is None:
         rest = [first.fresh(seed + n) for n in range(1, 4 if runs is None else runs)]
     else:
-        more = list(map(_tuple, inputs))
+        more = [_checked_inputs(given, tuple) for given in inputs]
         for given in more:
             require_fit(eager, given, kwargs or {}, f"verify({name}, inputs=)")
         rest = [Inputs.of(given, kwargs or {}) for given in more]
@@ -115,7 +115,8 @@ def verify(
         # The other ranks may not verify the same, or call less often.
         with bench.all_put_back(), refused():
             bench.prepare()
-            of_graph = Candidate(bench, candidate, _called(candidate), views).result()
+            called = "The graph" if _is_graphed(candidate) else name_of(candidate)
+            of_graph = Candidate(bench, candidate, called, views).result()
             if made is not None:
                 made.reset()
             of_compiled = _compiled(bench, eager) if compiled else None
@@ -136,10 +137,8 @@ def _check_kinds(inputs: Any, kwargs: Any, **flags: Any) -> None:
     for name, value in flags.items():
         if not isinstance(value, bool):
             raise ArgumentError(f"verify({name}={value!r}): expected True or False.")
-    if inputs is not None and not isinstance(inputs, Iterable):
-        raise ArgumentError(
-            f"verify(inputs=): expected a tuple of arguments for each run, not {describe(inputs)}."
-        )
+    if inputs is not None:
+        _checked_inputs(inputs, Iterable)
     known = kwargs is None or isinstance(kwargs, Mapping)
     if not known or not all(isinstance(name, str) for name in kwargs or ()):
         raise ArgumentError(
@@ -160,14 +159,14 @@ def _check_numbers(runs: Any, threshold: Any, seed: Any) -> None:
             threshold is None or (number and 0 <= threshold < float("inf")),
             "a finite number from 0",
         ),
-        ("seed", seed, whole(seed) and 0 <= seed < MAX_SEED, "a whole number from 0, below 2**63"),
+        ("seed", seed, whole(seed) and 0 <= seed < _MAX_SEED, "a whole number from 0, below 2**63"),
     ):
         if not fits:
             raise ArgumentError(f"verify({name}={value!r}): expected {takes}.")
 
 
-def _tuple(given: Any) -> tuple[Any, ...]:
-    if not isinstance(given, tuple):
+def _checked_inputs(given: Any, kind: type) -> Any:
+    if not isinstance(given, kind):
         raise ArgumentError(
             f"verify(inputs=): expected a tuple of arguments for each run, not {describe(given)}."
         )
@@ -188,11 +187,3 @@ def _compiled(bench: Bench, fn: Function) -> VerifyResult:
 
 def _is_graphed(fn: Any) -> bool:
     return type(fn).__module__ == Graphed.__module__
-
-
-def _gives_views(fn: Any) -> bool:
-    return isinstance(fn, Graphed) and fn._options.outputs == "view"
-
-
-def _called(fn: Any) -> str:
-    return "The graph" if _is_graphed(fn) else name_of(fn)
