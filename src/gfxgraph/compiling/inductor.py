@@ -137,8 +137,6 @@ _ADVICE = (
 # Why and source of what the user sets.
 _ASKED = ("You asked for it.", "inductor_settings()")
 
-_warned: set[str] = set()
-
 
 class InductorSettings:
     """Settings that hold inside a ``with`` block; made by :func:`inductor_settings`.
@@ -266,10 +264,9 @@ def _unknown(name: str, rows: list[Setting]) -> ArgumentError:
     )
 
 
+@functools.cache
 def _warn_once(part: Part, name: str) -> None:
-    if name not in _warned:
-        _warned.add(name)
-        log(logging.WARNING, "unknown_setting", part=part, setting=name, torch=torch.__version__)
+    log(logging.WARNING, "unknown_setting", part=part, setting=name, torch=torch.__version__)
 
 
 def _patched(config: Any, values: dict[str, object]) -> Any:

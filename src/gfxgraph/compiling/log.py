@@ -337,16 +337,14 @@ def _describe(output: Any, module: torch.fx.GraphModule) -> dict[str, Any]:
         file, line = caller.file, caller.line
         function = AFTER_BREAK.sub(r"\g<function>", caller.function)
     backend = output.compiler_fn
-    for attribute in ("_compiler_name", "compiler_name", "__name__"):
-        name = getattr(backend, attribute, None)
-        if isinstance(name, str):
-            break
+    attributes = ("_compiler_name", "compiler_name", "__name__")
+    names = (getattr(backend, attribute, None) for attribute in attributes)
     return {
         "id": str(CompileContext.current_compile_id()),
         "function": function,
         "file": file,
         "line": line,
-        "backend": name if isinstance(name, str) else type(backend).__name__,
+        "backend": next((n for n in names if isinstance(n, str)), type(backend).__name__),
         "nodes": len(module.graph.nodes),
         "operations": _operations(module),
     }

@@ -147,7 +147,7 @@ def _register(
 
     @functools.wraps(fn)
     def checked(*args: Any, **kwargs: Any) -> Any:
-        given = {argument.name: value for argument, value in _bound(parsed, args, kwargs)}
+        given = _bound(parsed, args, kwargs)
         with _no_other_writes(name, given, _written(parsed)):
             result = fn(*args, **kwargs)
         _refuse_aliases(name, given, result)
@@ -167,8 +167,7 @@ def _register(
 
         @op.register_fake
         def _(*args: Any, **kwargs: Any) -> torch.Tensor | None:
-            given = {argument.name: value for argument, value in _bound(parsed, args, kwargs)}
-            return torch.empty_like(given[inferred]) if inferred else None
+            return torch.empty_like(_bound(parsed, args, kwargs)[inferred]) if inferred else None
 
     return op
 
@@ -266,13 +265,11 @@ def _no_other_writes(name: str, given: dict[str, Any], written: frozenset[str]) 
             )
 
 
-def _bound(schema: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Iterator[tuple[Any, Any]]:
-    """The arguments of the schema and their values; those left at their default are left out."""
-    for position, argument in enumerate(schema.arguments):
-        if position < len(args):
-            yield argument, args[position]
-        elif argument.name in kwargs:
-            yield argument, kwargs[argument.name]
+def _bound(schema: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
+    """The values of the schema's arguments by name; those left at their default are left out."""
+    names = [argument.name for argument in schema.arguments]
+    left = {name: kwargs[name] for name in names[len(args) :] if name in kwargs}
+    return dict(zip(names, args, strict=False)) | left
 
 
 def _refuse_aliases(name: str, given: dict[str, Any], result: Any) -> None:
@@ -325,16 +322,12 @@ _KINDS: dict[str, Any] = {
 def _refuse_kinds(schema: Any, result: Any) -> None:
     """Compare the results with the schema; torch's own errors there come from C++."""
     kinds = [str(returned.type) for returned in schema.returns]
-    if len(kinds) == 1:
-        right = isinstance(result, _KINDS.get(kinds[0], object))
-    elif kinds:
+    classes = [_KINDS.get(kind, object) for kind in kinds]
+    if len(kinds) > 1:
         right = isinstance(result, (list, tuple)) and len(result) == len(kinds)
-        right = right and all(
-            isinstance(one, _KINDS.get(kind, object))
-            for one, kind in zip(result, kinds, strict=True)
-        )
+        right = right and all(map(isinstance, result, classes))
     else:
-        right = result is None
+        right = isinstance(result, classes[0]) if classes else result is None
     if not right:
         came = type(result).__name__
         if isinstance(result, (list, tuple)):
