@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import inspect
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import torch
@@ -24,9 +24,9 @@ MOST_ENDS = 32
 
 @dataclass(frozen=True)
 class Sampling:
-    """How tokens are chosen."""
+    """How tokens are chosen, as the arguments of ``model.generate``."""
 
-    drawn: bool
+    do_sample: bool
     temperature: float
     top_k: int
     top_p: float
@@ -34,18 +34,12 @@ class Sampling:
     @property
     def way(self) -> tuple[bool, bool, bool]:
         """The kind of computation, which needs its own graph; the numbers are tensors."""
-        return self.drawn, self.drawn and self.top_k > 0, self.drawn and self.top_p < 1
+        drawn = self.do_sample
+        return drawn, drawn and self.top_k > 0, drawn and self.top_p < 1
 
     def arguments(self) -> dict[str, Any]:
-        """The arguments of ``model.generate``."""
-        if not self.drawn:
-            return {"do_sample": False}
-        return {
-            "do_sample": True,
-            "temperature": self.temperature,
-            "top_k": self.top_k,
-            "top_p": self.top_p,
-        }
+        """Those that count."""
+        return asdict(self) if self.do_sample else {"do_sample": False}
 
 
 class Layer(StaticLayer):  # type: ignore[misc]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from itertools import count, takewhile
 from typing import Any
 
 from transformers import GenerationMixin, StaticCache
@@ -166,12 +167,8 @@ def checked_buckets(buckets: Sequence[int] | None, length: int) -> list[int]:
         ArgumentError: they do not ascend, or go beyond ``length``.
     """
     if buckets is None:
-        powers = []
-        size = _SMALLEST_BUCKET
-        while size < length:
-            powers.append(size)
-            size *= 2
-        return [*powers, length]
+        powers = (_SMALLEST_BUCKET << n for n in count())
+        return [*takewhile(lambda size: size < length, powers), length]
     for bucket in buckets:
         whole_number("prefill_buckets", bucket)
     if list(buckets) != sorted(set(buckets)) or (buckets and buckets[-1] > length):
