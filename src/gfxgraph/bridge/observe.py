@@ -46,10 +46,9 @@ class ObservedCalls:
         self.result: Any = None
         self._function, self._owners = _what_runs(fn)
         self._frame: FrameType | None = None
-        #: Whether a call is under way.
         self.is_inside = False
         self._failed_outside = False
-        self._listening: Listening | None = None
+        self._listening = Listening(self._observe)
 
     @property
     def is_all_there_was(self) -> bool:
@@ -57,7 +56,6 @@ class ObservedCalls:
         return self.count == 1 and not self._failed_outside
 
     def __enter__(self) -> None:
-        self._listening = Listening(self._observe)
         self._listening.__enter__()
 
     def __exit__(
@@ -66,7 +64,6 @@ class ObservedCalls:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        assert self._listening is not None
         self._listening.__exit__(cls, error, trace)
         frames = [frame for frame, _ in traceback.walk_tb(trace)]
         self._failed_outside = error is not None and self._frame not in frames
