@@ -9,7 +9,6 @@ import re
 import typing
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from numbers import Integral, Number, Real
 from typing import Any
 
@@ -25,17 +24,9 @@ _NAME = re.compile(r"[A-Za-z_]\w*::[A-Za-z_]\w*")
 _OWN_NAME = re.compile(r"^\s*[\w:.]+(?=\()")  # of a schema, which may have one in torch
 
 
-@dataclass(frozen=True)
-class _Registered:
-    fn: Callable[..., Any]
-    fake: Callable[..., Any] | None
-    mutates: frozenset[str]
-    schema: str | None
-    op: Callable[..., Any]
-
-
 _lock = new_lock()
-_registered: dict[str, _Registered] = {}
+# By its name: what an operator was made of, and the operator.
+_registered: dict[str, tuple[dict[str, object], Callable[..., Any]]] = {}
 
 
 def vendor_op(
@@ -99,11 +90,11 @@ def vendor_op(
             f"vendor_op(mutates={mutates!r}): expected names of arguments, such as ('out',)."
         ) from error
     with _lock:
-        known = _registered.get(name)
-        if known is not None:
-            asked = _Registered(fn, fake, written, schema, known.op)
+        asked: dict[str, object] = dict(fn=fn, fake=fake, mutates=written, schema=schema)
+        if name in _registered:
+            known, op = _registered[name]
             if known == asked:
-                return known.op
+                return op
             raise ArgumentError(f"vendor_op(name={name!r}): {_differs(known, asked)}")
         namespace, _, short = name.partition("::")
         if hasattr(getattr(torch.ops, namespace), short):
@@ -112,7 +103,7 @@ def vendor_op(
                 "not ours. Choose another name."
             )
         op = _register(fn, name, fake, written, schema)
-        _registered[name] = _Registered(fn, fake, written, schema, op)
+        _registered[name] = asked, op
     return op
 
 
@@ -350,10 +341,10 @@ def _tensors(value: Any) -> Iterator[torch.Tensor]:
             yield from _tensors(one)
 
 
-def _differs(known: _Registered, asked: _Registered) -> str:
+def _differs(known: dict[str, object], asked: dict[str, object]) -> str:
     what = [
-        f"{part}={getattr(known, part)!r}, now {part}={getattr(asked, part)!r}"
-        for part in ("fn", "fake", "mutates", "schema")
-        if getattr(known, part) != getattr(asked, part)
+        f"{part}={known[part]!r}, now {part}={new!r}"
+        for part, new in asked.items()
+        if known[part] != new
     ]
     return f"registered before with {'; '.join(what)}. Choose another name."

@@ -61,10 +61,8 @@ class Candidate:
                 noticed, unnoticed = self._changed_values()
                 causes += unnoticed
                 cautions = self._cautions()  # moves weights, so that the graphs are made again
-        except (
-            Exception,
-            SystemExit,
-        ) as error:  # an experiment may pass values that it cannot take
+        except (Exception, SystemExit) as error:
+            # An experiment may pass values that it cannot take.
             bench.restart()
             cautions = [Cause.of("experiment", first_paragraph(error))]
         return self._report(rounds, captured, causes, cautions, noticed=noticed)
@@ -206,11 +204,8 @@ class Candidate:
             if size <= _SAMPLE_BYTES:
                 sample.append(tensor)
         found = []
-        changes: tuple[tuple[CauseKind, Any], ...] = (
-            ("changed-later", _disturb),
-            ("moved-later", _rebind),
-        )
-        for kind, change in changes:
+        changes: dict[CauseKind, Any] = {"changed-later": _disturb, "moved-later": _rebind}
+        for kind, change in changes.items():
             with _put_back(sample):
                 if sample and self._reacts(before=partial(change, sample)) is False:
                     found.append(Cause.of(kind))

@@ -151,14 +151,10 @@ def _check_numbers(runs: Any, threshold: Any, seed: Any) -> None:
         return isinstance(value, int) and not isinstance(value, bool)
 
     number = isinstance(threshold, (int, float)) and not isinstance(threshold, bool)
+    finite = number and 0 <= threshold < float("inf")
     for name, value, fits, takes in (
         ("runs", runs, runs is None or (whole(runs) and runs >= 1), "a whole number from 1"),
-        (
-            "threshold",
-            threshold,
-            threshold is None or (number and 0 <= threshold < float("inf")),
-            "a finite number from 0",
-        ),
+        ("threshold", threshold, threshold is None or finite, "a finite number from 0"),
         ("seed", seed, whole(seed) and 0 <= seed < _MAX_SEED, "a whole number from 0, below 2**63"),
     ):
         if not fits:
