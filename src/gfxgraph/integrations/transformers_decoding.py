@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import inspect
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -39,7 +39,7 @@ class Sampling:
 
     def arguments(self) -> dict[str, Any]:
         """Those that count."""
-        return asdict(self) if self.do_sample else {"do_sample": False}
+        return {**vars(self), "do_sample": True} if self.do_sample else {"do_sample": False}
 
 
 class Layer(StaticLayer):  # type: ignore[misc]
