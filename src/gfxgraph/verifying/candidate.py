@@ -142,7 +142,7 @@ class Candidate:
         return found
 
     def _arguments(self) -> Iterator[tuple[Cause, bool | None]]:
-        """A cause for each argument, and whether the candidate reacts to it as :meth:`_reacts`."""
+        """A cause for each argument, and what :meth:`_reacts` says of it."""
         bench, base = self._bench, self._bench.inputs[0]
         other = bench.inputs[-1]
         tensors = [name for name, const in bench.arguments.items() if const is None]

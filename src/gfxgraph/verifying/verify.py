@@ -20,10 +20,10 @@ from .candidate import Candidate
 from .inputs import Inputs
 from .report import VerifyReport, VerifyResult
 
-__all__ = ["verify"]
+__all__ = ["MAX_SEED", "verify"]
 
 # Each run adds to it, and torch takes 64 bits.
-_MAX_SEED = 1 << 63
+MAX_SEED = 1 << 63
 
 
 def verify(
@@ -155,7 +155,7 @@ def _check_numbers(runs: Any, threshold: Any, seed: Any) -> None:
     for name, value, fits, takes in (
         ("runs", runs, runs is None or (whole(runs) and runs >= 1), "a whole number from 1"),
         ("threshold", threshold, threshold is None or finite, "a finite number from 0"),
-        ("seed", seed, whole(seed) and 0 <= seed < _MAX_SEED, "a whole number from 0, below 2**63"),
+        ("seed", seed, whole(seed) and 0 <= seed < MAX_SEED, "a whole number from 0, below 2**63"),
     ):
         if not fits:
             raise ArgumentError(f"verify({name}={value!r}): expected {takes}.")
