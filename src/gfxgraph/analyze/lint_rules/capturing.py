@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator
 
 from ...record.rules import RULES as HAZARDS
 from .captures import Capture, captures
-from .reach import graphed_functions, reached, running_calls
+from .reach import graphed_functions, reached_calls
 from .source import Function, LintRule, Mark, Source, assigned, short
 
 __all__ = ["RULES"]
@@ -186,14 +186,11 @@ def _default_streams(source: Source) -> Iterator[Mark]:
         for target in node.targets
     }
     blocks = [statement for capture in captures(source) for statement in capture.body]
-    seen: set[ast.Call] = set()
-    for tree in reached(source, [*blocks, *graphed_functions(source)]):
-        for call in running_calls(source, tree):
-            if call in seen or source.dotted(call.func) not in _ENTER_STREAM:
-                continue
-            seen.add(call)
-            if any(_is_default(source, one, defaults) for one in call.args):
-                yield Mark(call, f"{short(call)} in a capture")
+    for call, _, _ in reached_calls(source, [*blocks, *graphed_functions(source)]):
+        if source.dotted(call.func) in _ENTER_STREAM and any(
+            _is_default(source, one, defaults) for one in call.args
+        ):
+            yield Mark(call, f"{short(call)} in a capture")
 
 
 def _is_default(source: Source, stream: ast.expr, defaults: set[str]) -> bool:

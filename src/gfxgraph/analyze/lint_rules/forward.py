@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 from ..report import Severity
 from .captures import captures
-from .reach import graphed_functions, reached, running_calls
+from .reach import graphed_functions, reached_calls
 from .source import LintRule, Mark, Source, short
 from .torch_names import PER_REQUEST, TRAINING
 
@@ -28,13 +28,11 @@ def _waits(source: Source) -> Iterator[Mark]:
         for one in source.functions
         if one.name in PER_REQUEST and _is_of_inference(source.parent(one))
     ]
-    seen: set[ast.Call] = set()
-    for tree, root in reached(source, [*blocks, *graphed_functions(source), *methods]).items():
-        for call in running_calls(source, tree):
-            if call not in seen and _waits_for_device(source, call):
-                seen.add(call)
-                what = f"{short(call)} in {_where(tree, root)}"
-                yield Mark(call, what, _severity(call, captured=root in blocks))
+    roots = [*blocks, *graphed_functions(source), *methods]
+    for call, tree, root in reached_calls(source, roots):
+        if _waits_for_device(source, call):
+            what = f"{short(call)} in {_where(tree, root)}"
+            yield Mark(call, what, _severity(call, captured=root in blocks))
 
 
 def _is_of_inference(owner: ast.AST) -> bool:

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator
 from .source import Function, Source
 from .torch_names import GRAPHED, TRAINING
 
-__all__ = ["graphed_functions", "reached", "running_calls"]
+__all__ = ["graphed_functions", "reached_calls"]
 
 
 def graphed_functions(source: Source) -> list[Function]:
@@ -22,23 +22,29 @@ def graphed_functions(source: Source) -> list[Function]:
     return found
 
 
-def reached(source: Source, roots: Iterable[ast.AST]) -> dict[ast.AST, ast.AST]:
-    """Every function that the roots call, directly or through others, and the root that does."""
+def reached_calls(
+    source: Source, roots: Iterable[ast.AST]
+) -> Iterator[tuple[ast.Call, ast.AST, ast.AST]]:
+    """Each call in the roots and the functions that they reach, with what it is in and its root."""
     origin = {root: root for root in roots}
+    seen: set[ast.Call] = set()
     todo = list(origin)
-    while todo:
-        caller = todo.pop(0)
-        for call in running_calls(source, caller):
+    for caller in todo:  # which grows
+        for call in _running_calls(caller):
+            if call in seen:
+                continue
+            seen.add(call)
+            yield call, caller, origin[caller]
             function = _named(source, call.func)
             if function and function not in origin and not TRAINING.search(function.name):
                 origin[function] = origin[caller]
                 todo.append(function)
-    return origin
 
 
-def running_calls(source: Source, tree: ast.AST) -> Iterator[ast.Call]:
+def _running_calls(tree: ast.AST) -> Iterator[ast.Call]:
     """The calls in a function or block that run in inference and while a graph is captured."""
-    todo: list[ast.AST] = list(_body(tree))
+    # Without decorators and defaults, which do not run when it is called.
+    todo: list[ast.AST] = list(tree.body if isinstance(tree, Function) else [tree])
     while todo:
         node = todo.pop()
         if isinstance(node, ast.Raise):
@@ -52,11 +58,6 @@ def running_calls(source: Source, tree: ast.AST) -> Iterator[ast.Call]:
         if isinstance(node, ast.Call):
             yield node
         todo += ast.iter_child_nodes(node)
-
-
-def _body(tree: ast.AST) -> Iterable[ast.AST]:
-    """The code that runs when it is called, without decorators and defaults."""
-    return tree.body if isinstance(tree, Function) else [tree]
 
 
 def _branches(branch: ast.If) -> list[ast.stmt]:
@@ -84,11 +85,8 @@ def _named(source: Source, target: ast.expr) -> Function | None:
 def _family(source: Source, cls: ast.ClassDef | None) -> Iterator[ast.ClassDef]:
     """The class and its bases in the file."""
     todo = [cls] if cls else []
-    seen: set[ast.ClassDef] = set()
-    while todo:
-        one = todo.pop(0)
-        if one not in seen:
-            seen.add(one)
-            yield one
-            names = {base.id for base in one.bases if isinstance(base, ast.Name)}
-            todo += [other for other in source.nodes(ast.ClassDef) if other.name in names]
+    for one in todo:  # which grows
+        yield one
+        names = {base.id for base in one.bases if isinstance(base, ast.Name)}
+        bases = [other for other in source.nodes(ast.ClassDef) if other.name in names]
+        todo += [base for base in bases if base not in todo]
