@@ -82,13 +82,9 @@ class _Run:
 
     before: PythonState
     recording: Recording
+    written: set[int]  # storage keys of the outside tensors that it wrote to
     leaves: list[torch.Tensor]
     spec: Any
-
-    @property
-    def written(self) -> set[int]:
-        """Storage keys of the outside tensors that it wrote to."""
-        return {key for key, _ in self.recording.writes}
 
 
 class _Check:
@@ -115,17 +111,17 @@ class _Check:
         opaque = [const.value for const in constants(self._spec) if not const.is_value]
         self._roots = {self._name: self._fn} | {f"argument {n}": v for n, v in enumerate(opaque)}
         numbers = HostState(EmulatedDevice(), 0, PythonState(self._roots).stateful)
-        with SimulatedCuda(self._observe) as self._world, torch.no_grad(), inside_gfxgraph():
-            self._args, self._kwargs = builder(self._spec, self._world.wrap(given))()
+        with SimulatedCuda(self._observe) as self.world, torch.no_grad(), inside_gfxgraph():
+            self._args, self._kwargs = builder(self._spec, self.world.wrap(given))()
             as_it_was = PythonState(self._roots)
             for name in as_it_was.scripted:
                 self._add("torchscript", name, Source())
             if as_it_was.scripted:
                 return
-            self._world.adopt(self._fn, *opaque)
-            self._inputs, _ = flatten((self._args, self._kwargs))
-            self._names = as_it_was.names() | {
-                storage_key(t): f"argument {n}" for n, t in enumerate(self._inputs)
+            self.world.adopt(self._fn, *opaque)
+            self.inputs, _ = flatten((self._args, self._kwargs))
+            self.names = as_it_was.names() | {
+                storage_key(t): f"argument {n}" for n, t in enumerate(self.inputs)
             }
             try:
                 first = self._run(varying=set())
@@ -162,9 +158,7 @@ class _Check:
         """Run once, with a report of its own; ``None`` if it does not come to its end."""
         self._again()
         before = PythonState(self._roots)
-        recorder = self._recorder = _Recorder(
-            self._hazard, self._inputs, self._names, varying, self._world
-        )
+        recorder = self._recorder = _Recorder(self, varying)
         try:
             with side_effects(self._effect), refused(), recorder.watching():
                 result = self._fn(*self._args, **self._kwargs)
@@ -179,10 +173,9 @@ class _Check:
             return None
         finally:
             self.report.operations = recorder.recording.operations
-        run = _Run(before, recorder.recording, [], None)
-        self._look_at_arguments(run.written)
-        run.leaves, run.spec = self._look_at(result)
-        return run
+        written = {key for key, _ in recorder.recording.writes}
+        self._look_at_arguments(written)
+        return _Run(before, recorder.recording, written, *self._look_at(result))
 
     def _raised(self, error: BaseException) -> None:
         """Report what the function raised."""
@@ -239,15 +232,15 @@ class _Check:
             hazard.file, hazard.line, hazard.source = returned.file, returned.line, returned.text
         if second.spec != first.spec and not of_result and not second.recording.breaks():
             self._add("result", "a Python value that differs between calls", Source())
-        if not any(isinstance(t, SimulatedTensor) for t in (*self._inputs, *second.leaves)):
+        if not any(isinstance(t, SimulatedTensor) for t in (*self.inputs, *second.leaves)):
             self._add("argument", "no tensor among arguments and results is on cuda", Source())
 
     def _look_at_arguments(self, written: set[int]) -> None:
         after, spec_after = flatten((self._args, self._kwargs))
-        if spec_after != self._spec or not all(map(is_, after, self._inputs)):
+        if spec_after != self._spec or not all(map(is_, after, self.inputs)):
             self._add("argument", "the function changes a container that it is given", Source())
-        given = [tensor for tensor in self._inputs if storage_key(tensor) in written]
-        if given and (shares_memory(self._inputs) or any(0 in t.stride() for t in given)):
+        given = [tensor for tensor in self.inputs if storage_key(tensor) in written]
+        if given and (shares_memory(self.inputs) or any(0 in t.stride() for t in given)):
             self._add("argument", SHARED, Source())
 
     def _look_at(self, result: Any) -> tuple[list[torch.Tensor], Any]:
@@ -271,9 +264,9 @@ class _Check:
 
     def _add(self, rule: str, what: str, where: Source) -> None:
         if self._recorder is None or not self._recorder.quiet:
-            self._hazard(rule, what, where, False, RULES[rule].effect)
+            self.hazard(rule, what, where, False, RULES[rule].effect)
 
-    def _hazard(
+    def hazard(
         self,
         rule: str,
         what: str,
@@ -282,6 +275,7 @@ class _Check:
         effect: Effect,
         anew: bool = False,
     ) -> None:
+        """Report it; ``anew``: the host acts on a number that is new in each call."""
         entry, place = RULES[rule], (rule, where.file, where.line, effect)
         for known in self.report.hazards:
             # One line may write a cache in each layer.
@@ -319,7 +313,7 @@ class _Check:
                 self.report.assumed.append(what)
         elif kind == "hidden-sync":
             if self._recorder is not None and not self._recorder.quiet:
-                self._hazard(kind, what, users_line(), True, RULES[kind].tainted)
+                self.hazard(kind, what, users_line(), True, RULES[kind].tainted)
         elif kind in RULES and kind != "default-stream":  # reported for the work that runs there
             self._add(kind, what, users_line())
 
@@ -339,36 +333,24 @@ def _are_alike(before: Any, now: Any) -> bool:
 
 
 class _Recorder(Recorder):
-    """Reports hazards in the order of the run.
+    """Reports hazards to ``check`` in the order of the run.
 
     Args:
-        report: takes the rule, the call, the line, whether it is tainted, the effect, and whether
-            the host acts on a number that is new in each call.
-        inputs: the tensors among the arguments.
-        names: names of tensors, by storage key.
+        check: what runs the function.
         varying: storage keys of outside tensors that change from call to call.
-        world: the simulated machine.
     """
 
-    def __init__(
-        self,
-        report: Callable[..., None],
-        inputs: list[torch.Tensor],
-        names: dict[int, str],
-        varying: set[int],
-        world: SimulatedCuda,
-    ) -> None:
+    def __init__(self, check: _Check, varying: set[int]) -> None:
         super().__init__(
             "cuda",
-            inputs,
+            check.inputs,
             UndoLog(),
             keep_values=False,
-            off_stream=world.off_stream,
-            names=names,
+            off_stream=check.world.off_stream,
+            names=check.names,
             varying=varying,
         )
-        self._report = report
-        self._world = world
+        self._check = check
 
     def event(self, point: Point, func: Any, args: Any, kwargs: Any) -> Any:
         """Run the point, and report its effect."""
@@ -376,17 +358,17 @@ class _Recorder(Recorder):
         event, rule = self.recording.events[-1], RULES[point.rule]
         effect: Effect = "folds" if event.folds else rule.tainted
         anew = not event.folds and isinstance(result, (float, complex))
-        self._report(rule.id, point.what, event.where, not event.folds, effect, anew)
+        self._check.hazard(rule.id, point.what, event.where, not event.folds, effect, anew)
         return result
 
     def function(self, func: Any, args: Any, kwargs: Any) -> Any:
         """Report moves of tensors that were assumed to be on the device."""
-        if not self.quiet and is_move(func, args, kwargs) and self._world.is_assumed(args[0]):
+        if not self.quiet and is_move(func, args, kwargs) and self._check.world.is_assumed(args[0]):
             what = f"Tensor.{func.__name__}() of a tensor from outside"
-            self._report("host-constant", what, users_line(), False, "folds")
+            self._check.hazard("host-constant", what, users_line(), False, "folds")
         return super().function(func, args, kwargs)
 
     def met(self, rule: str, what: str, tensors: Iterable[torch.Tensor] = ()) -> None:
         super().met(rule, what, tensors)
         if not self.quiet:
-            self._report(rule, what, users_line(), False, RULES[rule].effect)
+            self._check.hazard(rule, what, users_line(), False, RULES[rule].effect)
