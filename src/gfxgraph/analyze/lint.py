@@ -16,6 +16,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from ..errors import ArgumentError
 from .lint_rules import LINT_RULES, LintRule
 from .lint_rules.reading import Problem, Text, read
 from .lint_rules.source import Mark
@@ -104,7 +105,8 @@ def _position(one: Finding) -> tuple[str, int, int, int, str]:
 def _rules(select: Collection[str] | None, ignore: Collection[str]) -> list[LintRule]:
     for rule in [*(select or ()), *ignore]:
         if rule not in LINT_RULES:
-            raise _argument_error(f"there is no rule {rule!r}; the rules: {', '.join(LINT_RULES)}.")
+            known = ", ".join(LINT_RULES)
+            raise ArgumentError(f"lint: there is no rule {rule!r}; the rules: {known}.")
     wanted = LINT_RULES if select is None else select
     return [rule for rule in LINT_RULES.values() if rule.id in wanted and rule.id not in ignore]
 
@@ -114,7 +116,7 @@ def _files(path: Path) -> Iterator[Path]:
         yield path
         return
     if not path.is_dir():
-        raise _argument_error(f"{str(path)!r} is no file and no directory.")
+        raise ArgumentError(f"lint: {str(path)!r} is no file and no directory.")
     for folder, inside, names in os.walk(path):
         inside[:] = [name for name in inside if not _is_skipped(Path(folder, name))]
         found = (Path(folder, name) for name in names if Path(name).suffix in _SUFFIXES)
@@ -124,12 +126,6 @@ def _files(path: Path) -> Iterator[Path]:
 def _is_skipped(folder: Path) -> bool:
     name = folder.name
     return name.startswith(".") or name in _SKIPPED or (folder / "pyvenv.cfg").is_file()
-
-
-def _argument_error(problem: str) -> Exception:
-    from ..errors import ArgumentError  # imports torch, which linting does not need
-
-    return ArgumentError(f"lint: {problem}")
 
 
 def _lint_file(file: Path, rules: list[LintRule]) -> Iterator[tuple[Finding, str]]:
