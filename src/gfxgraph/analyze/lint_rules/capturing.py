@@ -118,7 +118,9 @@ def _cold_captures(source: Source) -> Iterator[Mark]:
         )
         if not called or "warm" in text.lower() or source.is_test(capture.call):
             continue
-        before = _touched(node for node in ast.walk(scope) if _line(node) < capture.first)
+        before = _touched(
+            node for node in ast.walk(scope) if getattr(node, "lineno", 0) < capture.first
+        )
         if before.isdisjoint(called):
             # A caller that passes it, or calls it elsewhere in the file, may warm it up.
             known = called[0] in _parameters(scope) | _touched(_uncaptured(source, blocks))
@@ -145,10 +147,6 @@ def _parameters(scope: ast.AST) -> set[str]:
     if not isinstance(scope, Function):
         return set()
     return {node.arg for node in ast.walk(scope.args) if isinstance(node, ast.arg)}
-
-
-def _line(node: ast.AST) -> int:
-    return getattr(node, "lineno", 0)
 
 
 def _called(source: Source, capture: Capture) -> list[str]:

@@ -65,19 +65,19 @@ class LintRule:
     check: Callable[[Source], Iterable[Mark]]
 
 
+@dataclass(eq=False)
 class Source:
     """The syntax tree of a file, with the questions that rules ask about it.
 
-    Args:
+    Attributes:
         text: the source.
         tree: its syntax tree.
         packaged: the file is a module of a package, whose public names others import.
     """
 
-    def __init__(self, text: str, tree: ast.Module, *, packaged: bool = False) -> None:
-        self.text = text
-        self.tree = tree
-        self.packaged = packaged
+    text: str
+    tree: ast.Module
+    packaged: bool = False
 
     @cached_property
     def _index(self) -> tuple[dict[type[ast.AST], list[ast.AST]], dict[ast.AST, ast.AST]]:
@@ -110,10 +110,8 @@ class Source:
 
     def function(self, name: str, container: ast.AST) -> Function | None:
         """The function of this name that is defined directly in a class, or in the module."""
-        for one in self._by_name.get(name, ()):
-            if self.parent(one) is container:
-                return one
-        return None
+        named = self._by_name.get(name, ())
+        return next((one for one in named if self.parent(one) is container), None)
 
     @cached_property
     def _imported(self) -> dict[str, str]:
@@ -164,10 +162,8 @@ class Source:
 
     def scope(self, node: ast.AST) -> Function | ast.Module:
         """The function whose body the node is in, or the module."""
-        for outer in self.ancestors(node):
-            if isinstance(outer, Function):
-                return outer
-        return self.tree
+        outer = (one for one in self.ancestors(node) if isinstance(one, Function))
+        return next(outer, self.tree)
 
     def is_test(self, node: ast.AST) -> bool:
         """Whether the node is in a test; those capture in ways that other code should not."""
@@ -179,10 +175,8 @@ class Source:
 
     def owner(self, node: ast.AST) -> ast.ClassDef | None:
         """The class that the node is in."""
-        for outer in self.ancestors(node):
-            if isinstance(outer, ast.ClassDef):
-                return outer
-        return None
+        outer = (one for one in self.ancestors(node) if isinstance(one, ast.ClassDef))
+        return next(outer, None)
 
     def last_value(self, name: str, place: ast.AST) -> ast.expr | None:
         """The last value of a variable before a place in the same function."""
