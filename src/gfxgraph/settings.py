@@ -49,26 +49,15 @@ _LEVELS = {
 
 @dataclass(frozen=True)
 class Settings:
-    """The settings of the environment.
+    """The settings of the environment; the table of this module says what they mean."""
 
-    Attributes:
-        mode: the value of ``GFXGRAPH``; ``"off"`` if it is not set.
-        vram_cap: share of the device's memory that captures may fill, 0.0 to 1.0.
-        log_level: a level of :mod:`logging`.
-        rdna2_kernels: ``SGLANG_RDNA2_KERNELS=1``.
-        disabled: ``SGLANG_DISABLE_GFXGRAPH=1``.
-        gfx_override: ``HSA_OVERRIDE_GFX_VERSION``, such as ``"10.3.0"``, or ``None``.
-        validate_every: where replays are validated, compare the first replay of each graph and
-            every ``validate_every``-th one with eager execution.
-    """
-
-    mode: Mode = "off"
-    vram_cap: float = 0.80
-    log_level: int = logging.WARNING
-    rdna2_kernels: bool = False
-    disabled: bool = False
-    gfx_override: str | None = None
-    validate_every: int = 100
+    mode: Mode = "off"  # GFXGRAPH
+    vram_cap: float = 0.80  # GFXGRAPH_VRAM_CAP
+    log_level: int = logging.WARNING  # HGB_LOG_LEVEL, as a level of logging
+    rdna2_kernels: bool = False  # SGLANG_RDNA2_KERNELS
+    disabled: bool = False  # SGLANG_DISABLE_GFXGRAPH
+    gfx_override: str | None = None  # HSA_OVERRIDE_GFX_VERSION, None if it is not set
+    validate_every: int = 100  # GFXGRAPH_VALIDATE_EVERY
 
 
 def mode(environ: Mapping[str, str] = os.environ) -> Mode:
@@ -116,9 +105,7 @@ def from_environment(environ: Mapping[str, str] = os.environ) -> Settings:
         raise _malformed("HSA_OVERRIDE_GFX_VERSION", override, takes)
     return Settings(
         mode=mode(environ),
-        validate_every=_count(
-            "GFXGRAPH_VALIDATE_EVERY", environ.get("GFXGRAPH_VALIDATE_EVERY", "100")
-        ),
+        validate_every=_count(environ, "GFXGRAPH_VALIDATE_EVERY", "100"),
         vram_cap=_share("GFXGRAPH_VRAM_CAP", environ.get("GFXGRAPH_VRAM_CAP", "0.80")),
         log_level=log_level(environ),
         rdna2_kernels=_choice(environ, "SGLANG_RDNA2_KERNELS", switch),
@@ -134,7 +121,8 @@ def _choice(environ: Mapping[str, str], name: str, takes: Mapping[str, T], defau
     return takes[text]
 
 
-def _count(name: str, text: str) -> int:
+def _count(environ: Mapping[str, str], name: str, default: str) -> int:
+    text = environ.get(name, default)
     if not re.fullmatch(r"[0-9]{1,18}", text.strip()) or int(text) < 1:
         raise _malformed(name, text, "a whole number from 1")
     return int(text)
