@@ -159,11 +159,10 @@ def device_facts(index: int = 0) -> DeviceFacts:
     from .device import current_device
 
     device = current_device()
-    count = torch.cuda.device_count() if device.type == "cuda" else 1
-    if not isinstance(index, int) or isinstance(index, bool) or not 0 <= index < max(1, count):
+    last = max(0, torch.cuda.device_count() - 1) if device.type == "cuda" else 0
+    if not isinstance(index, int) or isinstance(index, bool) or not 0 <= index <= last:
         raise errors.ArgumentError(
-            f"device_facts({index!r}): expected the number of a device, from 0 to "
-            f"{max(1, count) - 1}."
+            f"device_facts({index!r}): expected the number of a device, from 0 to {last}."
         )
     return device.facts(index)
 
@@ -215,6 +214,5 @@ try:
 except errors.SettingError as _error:
     if not _is_command():
         raise
-    _setting_error = (
-        _error  # the command line reports it: doctor must run with malformed variables too
-    )
+    # The command line reports it: doctor must run with malformed variables too.
+    _setting_error = _error
