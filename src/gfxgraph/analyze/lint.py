@@ -140,16 +140,13 @@ def _lint_file(file: Path, rules: list[LintRule]) -> Iterator[tuple[Finding, str
                 text.problems.append(Problem(0, f"{rule.id} was not checked: {error}"))
         for mark in marks:
             if not _is_ignored(text, mark.node, rule):
-                node = mark.node
-                severity = mark.severity or rule.severity
-                found = _finding(
-                    file, text, rule, node.lineno, node.col_offset, mark.what, severity
-                )
+                line, offset = mark.node.lineno, mark.node.col_offset
+                found = _finding(file, text, rule, mark.what, line, offset, mark.severity)
                 yield found, mark.unless_named
     unreadable = LINT_RULES["unreadable"]
     if unreadable in rules:
         for problem in text.problems:
-            yield _finding(file, text, unreadable, problem.line, None, problem.what, "error"), ""
+            yield _finding(file, text, unreadable, problem.what, problem.line), ""
 
 
 def _is_ignored(text: Text, node: ast.expr | ast.stmt, rule: LintRule) -> bool:
@@ -165,16 +162,16 @@ def _finding(
     file: Path,
     text: Text,
     rule: LintRule,
-    line: int,
-    offset: int | None,
     what: str,
-    severity: Severity,
+    line: int,
+    offset: int | None = None,
+    severity: Severity | None = None,
 ) -> Finding:
     written = text.lines[line - 1] if 0 < line <= len(text.lines) else ""
     cell, number = text.place(line)
     return Finding(
         rule=rule.id,
-        severity=severity,
+        severity=severity or rule.severity,
         title=rule.title,
         what=what,
         file=str(file),

@@ -35,16 +35,18 @@ def captures(source: Source) -> list[Capture]:
     """The blocks under ``torch.cuda.graph`` and those between capture_begin and capture_end."""
     found = []
     for call in source.nodes(ast.Call):
+        statement = source.statement(call)
         if source.dotted(call.func) in CAPTURE:
-            statement = source.statement(call)
             graph = graph_of(call)
-            if graph and isinstance(statement, ast.With):
-                found.append(_capture(call, graph, statement, statement.body))
+            body = statement.body if isinstance(statement, ast.With) else []
         elif begins_capture(source, call) and isinstance(call.func, ast.Attribute):
-            statement = source.statement(call)
-            body = _until_end(source, statement, call.func.value)
-            if body:
-                found.append(_capture(call, call.func.value, statement, body))
+            graph = call.func.value
+            body = _until_end(source, statement, graph)
+        else:
+            continue
+        if graph and body:
+            last = body[-1].end_lineno or body[-1].lineno
+            found.append(Capture(call, ast.unparse(graph), body, statement.lineno, last))
     return found
 
 
@@ -62,13 +64,6 @@ def graph_of(call: ast.Call) -> ast.expr | None:
     """The graph that a call of ``torch.cuda.graph`` captures into."""
     given = [*call.args, *(key.value for key in call.keywords if key.arg == "cuda_graph")]
     return given[0] if given else None
-
-
-def _capture(
-    call: ast.Call, graph: ast.expr, statement: ast.stmt, body: Sequence[ast.stmt]
-) -> Capture:
-    last = body[-1].end_lineno or body[-1].lineno
-    return Capture(call, ast.unparse(graph), body, statement.lineno, last)
 
 
 def _until_end(source: Source, begin: ast.stmt, graph: ast.expr) -> list[ast.stmt]:

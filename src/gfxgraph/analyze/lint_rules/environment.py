@@ -89,16 +89,11 @@ def _is_environment(mapping: ast.expr) -> bool:
 def _conflicts(source: Source) -> Iterator[Mark]:
     for setting in _settings(source):
         if setting.name in _ALLOCATOR:
-            text = "".join(_strings(setting.value))
+            constants = (node for node in ast.walk(setting.value) if isinstance(node, ast.Constant))
+            text = "".join(one.value for one in constants if isinstance(one.value, str))
             expandable = re.search(r"expandable_segments(?!\s*:\s*[Ff]alse)", text)
             if expandable and "max_split_size_mb" in text:
                 yield Mark(setting.node, f"{setting.name} sets both")
-
-
-def _strings(value: ast.expr) -> Iterator[str]:
-    for node in ast.walk(value):
-        if isinstance(node, ast.Constant) and isinstance(node.value, str):
-            yield node.value
 
 
 def _inert(source: Source) -> Iterator[Mark]:

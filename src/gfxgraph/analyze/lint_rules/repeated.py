@@ -100,7 +100,7 @@ class _Round:
         return names
 
     def _has(self, node: ast.AST) -> bool:
-        return any(one is self.maker for one in ast.walk(node))
+        return self.maker in ast.walk(node)
 
     def _keeps(self, node: ast.AST) -> bool:
         """Whether it hands the graph to something that outlives the round."""

@@ -233,12 +233,10 @@ def _view_call(source: Source, value: ast.expr, views: _Views) -> ast.Call | Non
 def _repeats(source: Source, node: ast.AST, call: ast.Call) -> bool:
     """Whether both are in the same loop: the view is made anew each time it is kept."""
     if isinstance(node, ast.ListComp | ast.SetComp | ast.DictComp):
-        return any(one is call for one in ast.walk(node))
+        return call in ast.walk(node)
     scope = source.scope(node)
     loops = [one for one in source.ancestors(node) if isinstance(one, ast.For | ast.While)]
-    return any(
-        source.scope(loop) is scope and any(one is call for one in ast.walk(loop)) for loop in loops
-    )
+    return any(source.scope(loop) is scope and call in ast.walk(loop) for loop in loops)
 
 
 RULES = (
