@@ -79,10 +79,10 @@ class Tally:
         self._live: set[ReplayCounter] = set()
         self._retired = ReplayCounter()
 
-    def add(self, name: str, count: int = 1) -> None:
-        """Add to the counter ``name``, a key of :class:`Stats`."""
+    def add(self, name: str) -> None:
+        """Add 1 to the counter ``name``, a key of :class:`Stats`."""
         with self._lock:
-            self._counts[name] += count
+            self._counts[name] += 1
 
     def fallback(self, who: str, reason: str, calls: int = 1) -> None:
         """Count calls of ``who`` that ran eagerly; log each reason once."""
