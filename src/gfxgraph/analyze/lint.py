@@ -34,18 +34,15 @@ class Finding:
     """One place in the source that a rule objects to.
 
     Attributes:
-        rule: id of the rule in :data:`LINT_RULES`.
+        rule: id of the rule in :data:`LINT_RULES`, whose ``title``, ``why`` and ``remedy`` it has.
         severity: ``"error"``: it fails or gives wrong results; ``"warning"``: it has no effect, or
             fails on some devices; ``"note"``: worth a look.
-        title: what the code does, in a few words.
         what: the finding at this place.
         file: the file, as it was reached from the path given to :func:`lint`.
         cell: of a notebook, the number of the cell, from 1; else ``None``.
         line: number of the line in the file or cell, from 1; 0 where it is the whole file.
         column: number of the character in the line, from 1; 0 where there is none.
         source: the text of the line.
-        why: why it matters in a graph.
-        remedy: the code to write instead.
     """
 
     rule: str

@@ -52,12 +52,8 @@ def main(
         fail(str(_setting_error), status=2)
 
 
-app.command()(demo)
-app.command()(check)
-app.command()(verify)
-app.command()(lint)
-app.command()(doctor)
-app.command()(env)
+for _command in (demo, check, verify, lint, doctor, env):
+    app.command()(_command)
 app.command(
     context_settings={"allow_interspersed_args": False},
     options_metavar="[-m]",
