@@ -32,7 +32,7 @@ from .layout import LayoutKey
 from .options import Options
 from .replay import NO_MATCH, FastPath, miss
 from .request import Wanted
-from .signature import Objects, Spec, constants, count_tensors
+from .signature import Objects, Spec, count_tensors, objects_in
 from .static_inputs import bytes_of, shares_memory
 from .thrash import Traits, traits
 
@@ -153,7 +153,7 @@ class Builder:
             CaptureError: there were too many.
         """
         entries, changes = self._entries, wanted.changes
-        if changes or (_is_opaque(wanted.call) and wanted.extends is None):
+        if changes or (objects_in(wanted.call.spec) and wanted.extends is None):
             entries.count_try(kind)
         if entries.tries(kind) > _MAX_TRIES:
             entries.drop_unused(kind)
@@ -203,7 +203,7 @@ class Builder:
         reason, cls = str(error), type(error)
         entries.count_fallback(reason, calls=int(wanted.is_answered))
         # Numbers and texts only: no object of the caller's may live on because of it.
-        is_counted = _is_opaque(call) and tree is None
+        is_counted = objects_in(call.spec) and tree is None
         tries = entries.tries(kind) if is_counted else entries.count_try(hash(wanted.key))
         with entries.lock:
             if tree is not None:
@@ -261,8 +261,7 @@ class Builder:
             for place, value in wanted.found.items():
                 overwrite(static_inputs[place], value)
         body = Body(fn if code is None else code.of(fn), spec, static_inputs, torch_device)
-        opaque = [constant.value for constant in constants(spec) if not constant.is_value]
-        roots = {f"argument {n}": value for n, value in enumerate(opaque)}
+        roots = {f"argument {n}": value for n, value in enumerate(objects_in(spec))}
         target = Target(
             body,
             static_inputs,
@@ -405,8 +404,3 @@ def _place(
         raise CaptureError(f"no tensor among arguments and results is on {device.type}")
     index = index_of(device, known)
     return index, torch.device("cuda", index) if device.type == "cuda" else torch.device("cpu")
-
-
-def _is_opaque(call: Call) -> bool:
-    """Whether an argument is an object that is compared by identity."""
-    return any(not const.is_value for const in constants(call.spec))

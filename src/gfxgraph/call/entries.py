@@ -17,7 +17,7 @@ from . import validation
 from .budget import register
 from .entry import Entry, Refusal
 from .replay import FastPath
-from .signature import Spec, constants, without_objects
+from .signature import Spec, objects_in, without_objects
 from .stats import Counts
 from .thrash import WORTH_IT, Thrash
 
@@ -137,7 +137,7 @@ class Entries:
             refusal: what to keep.
             fast_path: makes the fast path that recognises such calls.
         """
-        gone, objects = self._gone, [c.value for c in constants(spec) if not c.is_value]
+        gone, objects = self._gone, objects_in(spec)
         try:
             spec, weak = without_objects(spec), (without_objects(key[0]), *key[1:])
             refusal.objects = [weakref.ref(o, lambda _: gone.append(weak)) for o in objects]

@@ -20,6 +20,7 @@ from torch.utils import _pytree
 
 from ..errors import ArgumentError
 from ..graph import raw
+from ..graph.containers import Slots
 
 __all__ = [
     "TENSOR",
@@ -35,6 +36,7 @@ __all__ = [
     "flatten",
     "is_numpy_scalar",
     "is_whole",
+    "objects_in",
     "without_objects",
 ]
 
@@ -278,12 +280,8 @@ def _taken_apart(item: Any, leaves: list[torch.Tensor], objects: Objects | None)
     if cls is tuple or cls is list:
         return ("sequence", cls, None, _flatten_all(item, leaves, objects))
     if cls is slice or cls is range:  # ranges are equal that differ in their ends
-        return (
-            "slice",
-            cls,
-            _ENDS,
-            _flatten_all((getattr(item, end) for end in _ENDS), leaves, objects),
-        )
+        ends = [getattr(item, end) for end in _ENDS]
+        return ("slice", cls, _ENDS, _flatten_all(ends, leaves, objects))
     if isinstance(item, tuple) and hasattr(cls, "_fields"):
         _refuse_attributes(item, ())
         return ("namedtuple", cls, None, _flatten_all(item, leaves, objects))
@@ -291,13 +289,9 @@ def _taken_apart(item: Any, leaves: list[torch.Tensor], objects: Objects | None)
         return ("structseq", cls, None, _flatten_all(item, leaves, objects))
     if cls is dict or cls is OrderedDict:
         _refuse_attributes(item, ())
-        return (
-            "dict",
-            cls,
-            _keys(item),
-            _flatten_all(item.values(), leaves, objects),
-            tuple(map(type, item)),
-        )
+        keys = _keys(item)
+        children = _flatten_all(item.values(), leaves, objects)
+        return ("dict", cls, keys, children, tuple(map(type, item)))
     if isinstance(item, UserDict):
         return _flatten_mapping(item, leaves, objects)
     if dataclasses.is_dataclass(item) and not isinstance(item, type):
@@ -375,13 +369,8 @@ def _flatten_dataclass(item: Any, leaves: list[torch.Tensor], objects: Objects |
             "a static one could not be made of them."
         )
     count = len(getattr(item, "__dict__", ()))
-    return (
-        "dataclass",
-        cls,
-        names,
-        _flatten_all((getattr(item, n) for n in names), leaves, objects),
-        count,
-    )
+    children = _flatten_all((getattr(item, n) for n in names), leaves, objects)
+    return ("dataclass", cls, names, children, count)
 
 
 def _flatten_registered(item: Any, leaves: list[torch.Tensor], objects: Objects | None) -> Spec:
@@ -404,24 +393,14 @@ def _flatten_object(item: Any, leaves: list[torch.Tensor], objects: Objects) -> 
     items = [] if base is object or base is types.SimpleNamespace else raw.contents(item)
     if base not in _KEYED:
         items = [(None, value) for _, value in items]
-    held = [*((key, value) for key, value in (raw.attributes(item) or {}).items())]
-    in_slots = [
-        (name, slot.__get__(item)) for name, slot in raw.slots(item).items() if _is_set(slot, item)
-    ]
+    held = list((raw.attributes(item) or {}).items())
+    in_slots = Slots(item, raw.slots(item)).read()
     keys = tuple(key for key, _ in items), tuple(k for k, _ in held), tuple(k for k, _ in in_slots)
     if not all(type(key) in (*_KEYS, type(None)) or isinstance(key, enum.Enum) for key in keys[0]):
         raise ArgumentError(f"a {type(item).__qualname__} has keys that are no plain values.")
     size = item.maxlen if base is deque else None
     children = _flatten_all([value for _, value in (*items, *held, *in_slots)], leaves, objects)
     return ("object", type(item), keys, children, (base, size))
-
-
-def _is_set(slot: Any, item: Any) -> bool:
-    try:
-        slot.__get__(item)
-    except AttributeError:
-        return False
-    return True
 
 
 _BASES = (OrderedDict, dict, list, set, deque, types.SimpleNamespace, object)
@@ -443,7 +422,7 @@ def _is_plain(item: Any) -> bool:
 def _is_plain_class(cls: Any) -> bool:
     if any(issubclass(cls, kind) for kind in (*_NO_DATA, type, types.ModuleType)):
         return False
-    base = next((base for base in raw.mro(cls) if base in _BASES), object)
+    base = _base_of(cls)
     own = raw.mro(cls)[: raw.mro(cls).index(base)]
     if cls is object or not all(map(raw.is_mutable, own)):
         return False
@@ -504,6 +483,11 @@ def constants(spec: Spec) -> list[Const]:
     if spec[0] == "const":
         return [spec[1]]
     return [c for child in spec[3] for c in constants(child)]
+
+
+def objects_in(spec: Spec) -> list[object]:
+    """The leaves of ``spec`` that are compared by identity."""
+    return [const.value for const in constants(spec) if not const.is_value]
 
 
 def without_objects(spec: Spec) -> Spec:

@@ -22,8 +22,9 @@ from typing import Any, Protocol
 import torch
 
 from ..graph.lift import Lifting
+from ..stats import ReplayCounter
 from .arguments import named, named_arguments
-from .signature import Const, Spec, constants
+from .signature import Const, Spec, objects_in
 
 __all__ = ["WORTH_IT", "Thrash", "Traits", "traits"]
 
@@ -41,10 +42,6 @@ _MAX_KINDS = 1024
 # Differences that are named.
 _MAX_NAMED = 3
 _MODES = ": they differ in their mode (grad, inference, autocast, training)"
-
-
-class _Counter(Protocol):
-    replays: int
 
 
 class _Kept(Protocol):
@@ -76,7 +73,7 @@ live on because of it."""
 @dataclass
 class _Attempt:
     traits: Traits
-    counter: _Counter | None
+    counter: ReplayCounter | None
     refusal: str
 
     @property
@@ -154,7 +151,9 @@ class Thrash:
             return self._no_room
         return None
 
-    def tried(self, key: Hashable, traits: Traits, counter: _Counter | None, refusal: str) -> None:
+    def tried(
+        self, key: Hashable, traits: Traits, counter: ReplayCounter | None, refusal: str
+    ) -> None:
         """A call was captured, or could not be.
 
         Args:
@@ -195,8 +194,7 @@ class Thrash:
         self._reason = self._reason or self.say(reason)
 
     def _met(self, key: Hashable, spec: Spec, now: int) -> _Seen:
-        objects = [const.value for const in constants(spec) if not const.is_value]
-        mark = hash(key)
+        objects, mark = objects_in(spec), hash(key)
         seen = self._seen.get(mark)
         if seen is None or not _are(seen.objects, objects):
             seen = self._seen[mark] = _Seen(now, _references(objects))
@@ -328,8 +326,4 @@ def _are(references: Sequence[weakref.ref[Any]], objects: Sequence[object]) -> b
     )
 
 
-class _Nothing:
-    pass
-
-
-_gone: weakref.ref[Any] = weakref.ref(_Nothing())
+_gone: weakref.ref[Any] = weakref.ref(set())
