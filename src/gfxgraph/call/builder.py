@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
@@ -36,7 +36,7 @@ from .signature import Objects, Spec, count_tensors, objects_in
 from .static_inputs import bytes_of, shares_memory
 from .thrash import Traits, traits
 
-__all__ = ["Builder", "Keys"]
+__all__ = ["Answers", "Builder", "Keys"]
 
 # Captures because something that is no tensor differed between calls, before its key stays eager.
 _MAX_TRIES = 8
@@ -61,7 +61,14 @@ class Keys(Protocol):
 
 
 class Answers(Protocol):
-    """Answers the calls that an entry does not."""
+    """A dispatcher: it answers the calls that an entry does not."""
+
+    fast_path: FastPath
+
+    def __call__(
+        self, fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Any:
+        """Answer a call that :attr:`fast_path` did not."""
 
     def new_path(
         self, key: Any, spec: Spec, fn: Any, args: Any, kwargs: Any, leaves: Sequence[torch.Tensor]
@@ -177,7 +184,7 @@ class Builder:
             entry.captured.sample.clear()
             self._keys.layout.learn(entry.captured)
         entry.fast_path = self._keys.layout.recogniser(call)(entry.replay)
-        entry.on_new_path = functools.partial(answers.new_path, key, call.spec)
+        entry.let_answer(functools.partial(answers.new_path, key, call.spec))
         if entry.captured is not None and entry.captured.groups:
             collectives.release_with_groups(entries.release_groups, entry.captured.groups)
         with entries.lock:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 
-from ..device import Device
 from ..errors import CaptureError, MemoryCapError
 from ..graph.captured import CapturedGraph
 from ..graph.guard import Guard
@@ -28,6 +28,7 @@ SHARED = (
 )
 
 
+@dataclass(eq=False)
 class Refusal:
     """A key that runs eagerly, and why.
 
@@ -41,13 +42,12 @@ class Refusal:
         objects: the arguments that are compared by identity.
     """
 
-    def __init__(self, key: str, reason: str, kind: type[Exception], fast_path: FastPath) -> None:
-        self.key = key
-        self.reason = reason
-        self.kind = kind
-        self.fast_path = fast_path
-        self.used = 0
-        self.objects: list[weakref.ref[Any]] = []
+    key: str
+    reason: str
+    kind: type[Exception]
+    fast_path: FastPath
+    used: int = 0
+    objects: list[weakref.ref[Any]] = field(default_factory=list)
 
     @property
     def is_for_room(self) -> bool:
@@ -204,14 +204,9 @@ class Entry:
         self._others.add(other)  # as long as somebody has its function
         return other.function(captured, self.graph_pool, self.counter)
 
-    @property
-    def on_new_path(self) -> Callable[..., Any]:
-        """Answers a call whose data takes a path that was not captured."""
-        return self._replay.on_new_path
-
-    @on_new_path.setter
-    def on_new_path(self, answer: Callable[..., Any]) -> None:
-        self._replay.on_new_path = answer
+    def let_answer(self, on_new_path: Callable[..., Any]) -> None:
+        """From now on that answers a call whose data takes a path that was not captured."""
+        self._replay.on_new_path = on_new_path
 
     def uncount(self) -> None:
         """The last replay answered no call."""
@@ -222,16 +217,6 @@ class Entry:
     def written_inputs(self) -> list[int]:
         """The positions of the arguments that it writes to."""
         return [n for n, _ in self._replay.written_inputs]
-
-    @property
-    def device(self) -> Device:
-        """Where it runs."""
-        return self.graph_pool.device
-
-    @property
-    def index(self) -> int:
-        """Which one of its kind."""
-        return self.graph_pool.index
 
     @property
     def static_tensors(self) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
@@ -317,7 +302,7 @@ class Entry:
         entry.counter = self.counter
         entry._replay.copy = self._replay.copy
         entry.replay = entry._replay.function(captured, self.graph_pool, self.counter)
-        entry.on_new_path = self.on_new_path
+        entry.let_answer(self._replay.on_new_path)
         entry.not_compiled = self.not_compiled
         return entry
 

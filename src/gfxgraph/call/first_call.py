@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -99,7 +99,13 @@ class FirstCalls:
         try:
             if self._entries.get(request.key) is not extends:
                 return observed.result
-            with self._prepared(observed) as is_alone:
+            with (  # as if the call had not been
+                self._writers.alone() as is_alone,
+                observed.as_before(observed.doubts),
+                collectives.known(observed.issued),
+                observed.journal.offered(),
+                observed.executed.known(),
+            ):
                 if not is_alone:
                     return observed.result  # another call takes long; one of the next calls will
                 error = make(observed.result)
@@ -156,18 +162,6 @@ class FirstCalls:
         return _Observed(
             result, rebound, " and ".join(doubts), as_before, issued, journal, executed
         )
-
-    @contextmanager
-    def _prepared(self, observed: _Observed) -> Iterator[bool]:
-        """Capture inside as if the call had not been; gives whether no other call goes on."""
-        with (
-            self._writers.alone() as is_alone,
-            observed.as_before(observed.doubts),
-            collectives.known(observed.issued),
-            observed.journal.offered(),
-            observed.executed.known(),
-        ):
-            yield is_alone
 
     def _as_of_now(
         self, leaves: list[torch.Tensor], found: Found, extends: Entry | None

@@ -8,17 +8,18 @@ key as arguments are, tensors in it are static inputs.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 
 from ..device import current_device
 from ..errors import CaptureError
 from ..graph.lift import Lift, Lifting
+from .builder import Answers
 from .replay import NO_MATCH, FastPath
 from .signature import Spec, count_tensors
 
-__all__ = ["Lifted", "fast_path_of", "state_on_host"]
+__all__ = ["fast_path_of", "state_on_host"]
 
 
 class Lifted(Lifting):
@@ -59,18 +60,6 @@ class Lifted(Lifting):
             lift.require_unused()
             raise
         return result, lift.end()
-
-
-class Answers(Protocol):
-    """A dispatcher of a lifted function."""
-
-    fast_path: FastPath
-
-    def __call__(self, fn: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any: ...
-
-    def refused(
-        self, reason: str, kind: type[Exception], fn: Any, args: Any, kwargs: Any, leaves: Any
-    ) -> Any: ...
 
 
 _NO_NUMBER = "a counter that each call advances holds something else than a whole number now"

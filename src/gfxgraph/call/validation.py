@@ -195,7 +195,8 @@ class _State:
         generators = list(captured.generators)
         # Of a tree nobody knows whether another path than the last draws.
         if captured.draws_random_numbers or captured.root.step is not None:
-            generators.insert(0, entry.device.default_generator(entry.index))
+            graph_pool = entry.graph_pool
+            generators.insert(0, graph_pool.device.default_generator(graph_pool.index))
         # Compiled code may draw the same numbers in another order.
         self._compares_generators = not captured.slack
         self._state = DeviceState(regions, generators)
