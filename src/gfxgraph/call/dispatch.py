@@ -6,8 +6,8 @@ Most calls never get here: ``Graphed.__call__`` asks the fast path of the entry 
 - entries.py keeps the entries, and knows which one to try first.
 - key.py and layout.py say which calls can share a graph.
 - first_call.py runs a call for its caller and looks at what it does; builder.py captures after it.
-- A :class:`Strategy` says how calls get to graphs: each kind of call to its own
-  (:class:`Exact`), or padded to buckets (buckets/padded.py).
+- A strategy says how calls get to graphs: each kind of call to its own (:class:`Exact`), or padded
+  to buckets (buckets/padded.py).
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import weakref
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 
@@ -29,7 +29,7 @@ from ..graph.locks import is_inside_gfxgraph, when_free
 from ..graph.pool import GraphPool
 from ..stats import log, tally
 from . import validation
-from .builder import Builder, Keys
+from .builder import Builder
 from .entries import Entries
 from .entry import Entry, Refusal
 from .first_call import FirstCalls
@@ -45,7 +45,7 @@ from .suitable import inference
 from .thrash import Thrash
 from .writers import Writers
 
-__all__ = ["Dispatcher", "Exact", "Strategy", "reset_with"]
+__all__ = ["Dispatcher", "Exact", "reset_with"]
 
 _IN_USE = (
     "its graph could not be used: an argument shares memory with what it writes, or another thread "
@@ -59,45 +59,6 @@ _MAX_PATHS = 64
 # So many paths without as many replays, keyed by more than yes and no: the data hardly ever takes
 # the same one twice.
 _PATHS_ON_TRIAL = 8
-
-
-class Strategy(Keys, Protocol):
-    """How the calls of a callable get to graphs.
-
-    Attributes:
-        kinds: how many kinds of calls there are; 0: nobody knows.
-    """
-
-    kinds: int
-
-    def answer(self, dispatcher: Dispatcher, call: Call) -> Any:
-        """Hand a call to :meth:`Dispatcher.answer`, after what is to be done before."""
-
-    def request(self, call: Call) -> Request:
-        """The graph that would answer a call."""
-
-    def meet(self, dispatcher: Dispatcher, request: Request, entry: Entry) -> Any:
-        """Run a call that is not to be answered by a replay yet; else NO_MATCH."""
-
-    def trial(self, request: Request, entry: Entry) -> Callable[[], Any] | None:
-        """A replay that may be compared with eager execution; ``None``: there is none."""
-
-    def replay(self, request: Request, entry: Entry) -> Any:
-        """Replay a graph and build the result; NO_MATCH where that cannot be."""
-
-    def wanted(
-        self, entries: Entries, request: Request, changes: list[str], result: Any = NO_MATCH
-    ) -> Wanted:
-        """The graph to make after a call that gave ``result``; how it is judged is part of that."""
-
-    def fast_paths(self, order: Sequence[Entry | Refusal]) -> tuple[FastPath, Sequence[Any]]:
-        """The fast path to try first, and the entries to try next."""
-
-    def forget(self) -> None:
-        """Forget all that was learned of the callable."""
-
-    def stats(self, known: GraphedStats) -> GraphedStats:
-        """The statistics, with those of the strategy."""
 
 
 class Dispatcher:
@@ -122,7 +83,7 @@ class Dispatcher:
         self,
         name: str,
         options: Options,
-        strategy: Strategy,
+        strategy: Exact,
         method: Any = None,
         graph_pools: dict[int, GraphPool] | None = None,
         outer: Dispatcher | None = None,
@@ -508,7 +469,7 @@ class Dispatcher:
             grown = None if known is None else known.grown(error.slots)
             return grown is not None and outer._lift_over(grown)
         can_lift = error.slots and self.options.outputs == "own" and self.options.compile is None
-        if not can_lift or not isinstance(self.strategy, Exact) or self.strategy.shares_inputs:
+        if not can_lift or self.strategy.shares_inputs:
             return False
         return self._lift_over(Lift(error.slots))
 
@@ -540,10 +501,16 @@ class Dispatcher:
 
 
 class Exact:
-    """Each kind of call has a graph of its own.
+    """How the calls of a callable get to graphs: each kind of call to a graph of its own.
+
+    Another way derives from it, and says in its own methods what it does otherwise.
 
     Args:
         shares_inputs: see :class:`~gfxgraph.call.builder.Keys`.
+
+    Attributes:
+        kinds: how many kinds of calls there are; 0: nobody knows.
+        layout: see :class:`~gfxgraph.call.builder.Keys`.
     """
 
     kinds = 0
@@ -553,7 +520,7 @@ class Exact:
         self.layout = LayoutKey()
 
     def answer(self, dispatcher: Dispatcher, call: Call) -> Any:
-        """Nothing is to be done before."""
+        """Hand a call to :meth:`Dispatcher.answer`, after what is to be done before."""
         return dispatcher.answer(call)
 
     def key_of(self, call: Call) -> Any:
@@ -561,44 +528,47 @@ class Exact:
         return self.layout.key_of(call)
 
     def request(self, call: Call) -> Request:
-        """The call itself is what a graph takes."""
+        """The graph that would answer a call, and the call as it takes it."""
         return Request(call, call, self.key_of(call))
 
     def meet(self, dispatcher: Dispatcher, request: Request, entry: Entry) -> Any:
-        """Every call can be replayed."""
+        """Run a call that is not to be answered by a replay yet; else NO_MATCH."""
         return NO_MATCH
 
-    def trial(self, request: Request, entry: Entry) -> Callable[[], Any]:
-        """Every replay can be compared."""
+    def trial(self, request: Request, entry: Entry) -> Callable[[], Any] | None:
+        """A replay that may be compared with eager execution; ``None``: there is none."""
         call = request.call
         return functools.partial(entry.trial(), call.fn, call.args, call.kwargs, call.leaves)
 
     def replay(self, request: Request, entry: Entry) -> Any:
-        """The replay gives the result."""
+        """Replay a graph and build the result; NO_MATCH where that cannot be."""
         call = request.call
         return entry.replay(call.fn, call.args, call.kwargs, call.leaves)
 
     def wanted(
         self, entries: Entries, request: Request, changes: list[str], result: Any = NO_MATCH
     ) -> Wanted:
-        """A graph for the call itself, whatever it gives."""
+        """The graph to make after a call that gave ``result``; how it is judged is part of that."""
         return Wanted(request.call, request.key, changes, result)
 
     def template(self, entries: Entries, call: Call) -> Entry | None:
-        """Calls of other kinds say nothing of this one."""
+        """A graph for other sizes, after which that of a call can be captured."""
         return None
 
     def fast_paths(self, order: Sequence[Entry | Refusal]) -> tuple[FastPath, Sequence[Any]]:
-        """The entry that was used last, then the others; not while a call may be one to compare."""
+        """The fast path to try first, and the entries to try next.
+
+        Here those used last; the others not while a call may be one to compare.
+        """
         first = validation.fast_path(order[0]) if order else miss
         return first, () if validation.every() else order[1:]
 
     def forget(self) -> None:
-        """Forget how arguments have to lie in memory."""
+        """Forget all that was learned of the callable."""
         self.layout.forget()
 
     def stats(self, known: GraphedStats) -> GraphedStats:
-        """There are no others."""
+        """The statistics, with those of the strategy."""
         return known
 
 

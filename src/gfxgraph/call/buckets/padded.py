@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import functools
+import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import fields, replace
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -30,7 +31,7 @@ from .made import made_like
 from .padding import cut, dim_of
 from .rows import Ran
 from .sized import SizedReplays, shapes_of
-from .sizes import Buckets, SizedCall, product
+from .sizes import Buckets, SizedCall
 from .stats import PoolStats
 from .traffic import suggest_buckets
 from .verdicts import Case, Verdicts, alike, runner
@@ -38,19 +39,18 @@ from .verdicts import Case, Verdicts, alike, runner
 __all__ = ["Padded", "new_dispatcher"]
 
 
-class Padded:
-    """Calls are padded to buckets, and the results are cut; see :class:`~.dispatch.Strategy`.
+class Padded(Exact):
+    """Calls are padded to buckets, and the results are cut.
 
     Args:
         buckets: what to pad to.
         verify: tolerance of comparisons; ``False``: nothing is compared.
     """
 
-    shares_inputs = True
-
     def __init__(self, buckets: Buckets, verify: Tolerance) -> None:
+        super().__init__(shares_inputs=True)
         self.buckets = buckets
-        self.kinds = product(map(len, buckets.sizes.values()))
+        self.kinds = math.prod(map(len, buckets.sizes.values()))
         self.layout = LayoutKey(is_padded=True)
         self._verify = verify
         self._verdicts = Verdicts(buckets, verify)
@@ -333,11 +333,11 @@ class Padded:
         """The statistics, with those of sizes."""
         traffic, names = self._all_traffic(), tuple(self.buckets.sizes)
         return PoolStats(
-            **{field.name: getattr(known, field.name) for field in fields(known)},
+            **vars(known),
             traffic=dict(traffic),
-            asked=sum(times * product(sizes) for sizes, times in traffic.items()),
+            asked=sum(times * math.prod(sizes) for sizes, times in traffic.items()),
             computed=sum(
-                times * product(map(self.buckets.computed, names, sizes))
+                times * math.prod(map(self.buckets.computed, names, sizes))
                 for sizes, times in traffic.items()
             ),
             dims=names,

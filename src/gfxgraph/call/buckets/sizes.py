@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import itertools
+import math
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -26,7 +27,6 @@ __all__ = [
     "SizedCall",
     "argument_names",
     "labels",
-    "product",
 ]
 
 Dims: TypeAlias = Mapping[str, Mapping[int, str]]
@@ -134,7 +134,7 @@ class Buckets:
         """All combinations, the largest first."""
         names = list(names)
         found = sorted(itertools.product(*map(self.sizes.__getitem__, names)), reverse=True)
-        found.sort(key=product, reverse=True)
+        found.sort(key=math.prod, reverse=True)
         return [dict(zip(names, sizes, strict=True)) for sizes in found]
 
     def in_order(self, sizes: Mapping[str, int]) -> tuple[int, ...]:
@@ -245,7 +245,7 @@ def _checked_buckets(
                 f"buckets of {name!r}: {sizes} is not in ascending order without repetitions; "
                 f"expected {sorted(set(sizes))}."
             )
-    count = product(map(len, by_name.values()))
+    count = math.prod(map(len, by_name.values()))
     if count > _MAX_BUCKETS:
         raise ArgumentError(
             f"{count} combinations of buckets, at most {_MAX_BUCKETS} are taken: each is a graph."
@@ -364,11 +364,3 @@ def _labels(spec: Spec, name: str) -> Iterator[str]:
         for n, child in enumerate(children):
             key = keys[n] if keys else None
             yield from _labels(child, key if isinstance(key, str) else name)
-
-
-def product(numbers: Iterable[int]) -> int:
-    """All of them multiplied."""
-    result = 1
-    for number in numbers:
-        result *= number
-    return result
