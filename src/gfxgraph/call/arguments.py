@@ -7,9 +7,8 @@ import json
 from collections.abc import Callable, Iterator
 from typing import Any
 
-import torch
-
 from ..graph.lift import Lifting
+from ..interpose.signatures import signature_of
 from .signature import Const, Spec
 
 __all__ = ["named", "named_arguments", "structure"]
@@ -69,12 +68,8 @@ def structure(spec: Spec) -> str:
 
 def _parameters(fn: Callable[..., Any], count: int) -> list[str]:
     """Names of ``count`` positional arguments."""
-    try:
-        parameters = inspect.signature(
-            fn.forward if isinstance(fn, torch.nn.Module) else fn
-        ).parameters.values()
-    except (TypeError, ValueError):  # a builtin
-        return [f"args[{n}]" for n in range(count)]
+    signature = signature_of(fn)
+    parameters = [] if signature is None else signature.parameters.values()
     kinds = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
     names = [p.name for p in parameters if p.kind in kinds][:count]
     rest = next((p.name for p in parameters if p.kind is inspect.Parameter.VAR_POSITIONAL), "args")

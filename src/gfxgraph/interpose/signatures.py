@@ -10,7 +10,15 @@ import torch
 
 from ..errors import ArgumentError
 
-__all__ = ["require_fit"]
+__all__ = ["require_fit", "signature_of"]
+
+
+def signature_of(fn: Any) -> inspect.Signature | None:
+    """The signature of a function, or of the ``forward`` of a module; ``None``: it is a builtin."""
+    try:
+        return inspect.signature(fn.forward if isinstance(fn, torch.nn.Module) else fn)
+    except (TypeError, ValueError):
+        return None
 
 
 def require_fit(
@@ -27,9 +35,8 @@ def require_fit(
     Raises:
         ArgumentError: they are too many, too few, or have other names.
     """
-    try:
-        signature = inspect.signature(fn.forward if isinstance(fn, torch.nn.Module) else fn)
-    except (TypeError, ValueError):  # a builtin
+    signature = signature_of(fn)
+    if signature is None:
         return
     try:
         signature.bind(*args, **kwargs)

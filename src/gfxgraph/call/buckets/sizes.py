@@ -13,6 +13,7 @@ from typing import Any, Literal, TypeAlias
 import torch
 
 from ...errors import ArgumentError
+from ...interpose.signatures import signature_of
 from ..key import Call
 from ..replay import builder
 from ..signature import Spec
@@ -26,7 +27,6 @@ __all__ = [
     "Rows",
     "SizedCall",
     "argument_names",
-    "labels",
 ]
 
 Dims: TypeAlias = Mapping[str, Mapping[int, str]]
@@ -93,11 +93,10 @@ class Buckets:
         Raises:
             ArgumentError: it has not.
         """
-        target = fn.forward if isinstance(fn, torch.nn.Module) else fn
-        try:
-            parameters = inspect.signature(target).parameters
-        except (TypeError, ValueError):  # written in C
+        signature = signature_of(fn)
+        if signature is None:
             return self
+        parameters = signature.parameters
         if any(p.kind is inspect.Parameter.VAR_KEYWORD for p in parameters.values()):
             return self
         padded = self.pad if isinstance(self.pad, Mapping) else {}
@@ -177,12 +176,13 @@ class SizedCall(Call):
         Raises:
             ArgumentError: no argument has a dynamic dimension, or they disagree on its size.
         """
+        arguments = list(_arguments(call.fn, call.spec))
         names = list(argument_names(call.fn, call.spec))
         plan = buckets.plan(call.leaves, names)
         return SizedCall(
             **vars(call),
             names=names,
-            labels=list(labels(call.fn, call.spec)),
+            labels=[key for name, child in arguments for key in _labels(child, name)],
             plan=plan,
             sizes=_sizes(names, plan, call.leaves, is_named=buckets.dims is not None),
             shapes=shapes,
@@ -326,12 +326,6 @@ def argument_names(fn: Any, spec: Spec) -> Iterator[str]:
         yield from itertools.repeat(name, len(list(_labels(child, name))))
 
 
-def labels(fn: Any, spec: Spec) -> Iterator[str]:
-    """For each tensor its key in the innermost dict, or the name of its argument."""
-    for name, child in _arguments(fn, spec):
-        yield from _labels(child, name)
-
-
 def _arguments(fn: Any, spec: Spec) -> Iterator[tuple[str, Spec]]:
     known = _parameters(fn)
     args, kwargs = spec[3]
@@ -342,20 +336,19 @@ def _arguments(fn: Any, spec: Spec) -> Iterator[tuple[str, Spec]]:
 
 
 def _parameters(fn: Any) -> list[str]:
-    target = fn.forward if isinstance(fn, torch.nn.Module) else fn
-    try:
-        parameters = inspect.signature(target).parameters.values()
-    except (TypeError, ValueError):  # written in C: its arguments have no names
+    signature = signature_of(fn)
+    if signature is None:  # its arguments have no names
         return []
     positional = (
         inspect.Parameter.POSITIONAL_ONLY,
         inspect.Parameter.POSITIONAL_OR_KEYWORD,
         inspect.Parameter.VAR_POSITIONAL,
     )
-    return [p.name for p in parameters if p.kind in positional]
+    return [p.name for p in signature.parameters.values() if p.kind in positional]
 
 
 def _labels(spec: Spec, name: str) -> Iterator[str]:
+    """For each tensor its key in the innermost dict, or the name of its argument."""
     if spec[0] == "tensor":
         yield name
     elif spec[0] != "const":
