@@ -231,10 +231,44 @@ def compile(
     return graphed(fn, compile=how, **options)
 
 
-class Graphed(Generic[P, R]):
-    """A callable that replays graphs, with the arguments of ``fn``; made by :func:`graphed`."""
-
+class _Replaying(Generic[P, R]):
+    # What a graphed callable and a graphed method of one instance have in common.
+    __slots__ = ()
     __wrapped__: Callable[P, R]
+    _dispatcher: Dispatcher
+
+    def stats(self) -> GraphedStats:
+        """The counts, graphs and reasons since this callable was made or reset.
+
+        Of a method, those of the instance alone.
+        """
+        return self._dispatcher.stats()
+
+    def reset(self) -> None:
+        """Release all graphs and forget all reasons; the next call starts anew."""
+        self._dispatcher.reset()
+
+    def static_inputs(
+        self, /, *args: P.args, **kwargs: P.kwargs
+    ) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """The static inputs of the graph that a call with these arguments replays.
+
+        Write into them and call with them, and nothing is copied.
+
+        Returns:
+            ``args`` and ``kwargs`` with each tensor replaced by the static input.
+
+        Raises:
+            CaptureError: there is no graph for these arguments; call once first.
+        """
+        return self._dispatcher.static_inputs(self.__wrapped__, args, kwargs)
+
+    def __repr__(self) -> str:
+        return f"graphed({self.__wrapped__!r})"
+
+
+class Graphed(_Replaying[P, R]):
+    """A callable that replays graphs, with the arguments of ``fn``; made by :func:`graphed`."""
 
     def __init__(self, fn: Callable[P, R], *, options: Options) -> None:
         if not callable(fn) or isinstance(fn, type):
@@ -280,29 +314,6 @@ class Graphed(Generic[P, R]):
             if isinstance(member, (Graphed, property))
         )
 
-    def stats(self) -> GraphedStats:
-        """The counts, graphs and reasons since this callable was made or reset."""
-        return self._dispatcher.stats()
-
-    def reset(self) -> None:
-        """Release all graphs and forget all reasons; the next call starts anew."""
-        self._dispatcher.reset()
-
-    def static_inputs(
-        self, /, *args: P.args, **kwargs: P.kwargs
-    ) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        """The static inputs of the graph that a call with these arguments replays.
-
-        Write into them and call with them, and nothing is copied.
-
-        Returns:
-            ``args`` and ``kwargs`` with each tensor replaced by the static input.
-
-        Raises:
-            CaptureError: there is no graph for these arguments; call once first.
-        """
-        return self._dispatcher.static_inputs(self.__wrapped__, args, kwargs)
-
     @overload
     def __get__(self, instance: None, owner: type | None = None) -> Graphed[P, R]: ...
 
@@ -344,9 +355,6 @@ class Graphed(Generic[P, R]):
         else:
             super().__delattr__(name)
 
-    def __repr__(self) -> str:
-        return f"graphed({self.__wrapped__!r})"
-
     def __reduce__(self) -> Any:
         # A decorated function is found under its own name; anything else is wrapped anew.
         fn = self.__wrapped__
@@ -363,7 +371,7 @@ def _rewrap(fn: Any, options: Options) -> Graphed[..., Any]:
     return Graphed(fn, options=options)
 
 
-class _BoundGraphed(Generic[P, R]):
+class _BoundGraphed(_Replaying[P, R]):
     # A graphed method of one instance; its docstring is the method's.
     __slots__ = ("__self__", "__wrapped__", "_dispatcher")
     __doc__ = property(lambda self: self.__wrapped__.__doc__)
@@ -381,20 +389,6 @@ class _BoundGraphed(Generic[P, R]):
             result = dispatcher(self.__wrapped__, args, kwargs)
         return result
 
-    def stats(self) -> GraphedStats:
-        """See :meth:`Graphed.stats`; of this instance alone."""
-        return self._dispatcher.stats()
-
-    def reset(self) -> None:
-        """See :meth:`Graphed.reset`; of this instance alone."""
-        self._dispatcher.reset()
-
-    def static_inputs(
-        self, /, *args: P.args, **kwargs: P.kwargs
-    ) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        """See :meth:`Graphed.static_inputs`."""
-        return self._dispatcher.static_inputs(self.__wrapped__, args, kwargs)
-
     def __getattr__(self, name: str) -> Any:
         return getattr(self.__wrapped__, name)
 
@@ -403,9 +397,6 @@ class _BoundGraphed(Generic[P, R]):
 
     def __hash__(self) -> int:
         return hash(self.__wrapped__)
-
-    def __repr__(self) -> str:
-        return f"graphed({self.__wrapped__!r})"
 
     def __reduce__(self) -> Any:
         return getattr, (self.__self__, self.__wrapped__.__name__)
