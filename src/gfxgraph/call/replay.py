@@ -459,7 +459,7 @@ def matcher(
     found: list[str] = []
     once = len(set(same)) == len(same)
     if once and all(child == TENSOR for child in args[3]) and not kwargs[3]:
-        source.line(f"if len(args) != {len(args[3])} or kwargs: return NO_MATCH")
+        source.refuse_if(f"len(args) != {len(args[3])} or kwargs")
         result = star = "args"
     else:
         source.match("args", args, found)
@@ -468,9 +468,9 @@ def matcher(
         star = "(" + "".join(f"{found[n]}, " for n in dict.fromkeys(same)) + ")"
         for name, first in zip(found, same, strict=True):
             if found[first] is not name:
-                source.line(f"if {name} is not {found[first]}: return NO_MATCH")
+                source.refuse_if(f"{name} is not {found[first]}")
     if check is not None:
-        source.line(f"if not {source.name(check)}(*{star}): return NO_MATCH")
+        source.refuse_if(f"not {source.name(check)}(*{star})")
     for asked, name, expected in conditions:
         value = (
             f"{source.name(asked)}[{name!r}]"
@@ -479,7 +479,7 @@ def matcher(
             if name
             else f"{source.name(asked)}()"
         )
-        source.line(f"if {value} is not {source.name(expected)}: return NO_MATCH")
+        source.refuse_if(f"{value} is not {source.name(expected)}")
     source.line(f"leaves = {result}")
     return source.compile(
         "match(fn, args, kwargs)", f"{source.name(then)}(fn, args, kwargs, leaves)"
@@ -552,6 +552,9 @@ class _Source:
     def line(self, text: str) -> None:
         self._lines.append(text)
 
+    def refuse_if(self, condition: str) -> None:
+        self.line(f"if {condition}: return NO_MATCH")
+
     def name(self, value: Any) -> str:
         name = f"_{len(self._names)}"
         self._names[name] = value
@@ -585,47 +588,44 @@ class _Source:
         _, cls, keys, children, *more = spec
         here = f"n{len(self._lines)}"
         self.line(f"{here} = {expression}")
-        self.line(f"if type({here}) is not {self.name(cls)}: return NO_MATCH")
-        if kind in ("sequence", "namedtuple", "structseq"):
-            self.line(f"if len({here}) != {len(children)}: return NO_MATCH")
+        self.refuse_if(f"type({here}) is not {self.name(cls)}")
+        if kind == "registered":
+            flatten_fn = self.name(_pytree.SUPPORTED_NODES[cls].flatten_fn)
+            self.line(f"{here}, {here}_context = {flatten_fn}({here})")
+            self.match(f"{here}_context", keys, found)  # it holds no tensors
+        if kind in ("sequence", "namedtuple", "structseq", "registered"):
+            self.refuse_if(f"len({here}) != {len(children)}")
             if kind == "namedtuple" and cls.__dictoffset__:
-                self.line(f"if {here}.__dict__: return NO_MATCH")
+                self.refuse_if(f"{here}.__dict__")
             parts = [f"{here}[{n}]" for n in range(len(children))]
         elif kind in ("dict", "mapping"):
             if cls is OrderedDict:
-                self.line(f"if {here}.__dict__: return NO_MATCH")
+                self.refuse_if(f"{here}.__dict__")
             key_types = more[0]
             if kind == "mapping":
                 key_types, attributes, count = more[0]
-                self.line(f"if len({here}.__dict__) != {count}: return NO_MATCH")
+                self.refuse_if(f"len({here}.__dict__) != {count}")
                 for name, const in attributes:
                     self._match_const(f"{here}.{name}", const)
                 self.line(f"{here} = {here}.data")
-                self.line(f"if type({here}) is not {self.name(dict)}: return NO_MATCH")
-            self.line(f"if tuple({here}) != {self.name(keys)}: return NO_MATCH")
+                self.refuse_if(f"type({here}) is not {self.name(dict)}")
+            self.refuse_if(f"tuple({here}) != {self.name(keys)}")
             if expression != "kwargs":  # 1, True and an enum may be equal as keys
-                types_found = f"tuple(map(type, {here}))"
-                self.line(f"if {types_found} != {self.name(key_types)}: return NO_MATCH")
+                self.refuse_if(f"tuple(map(type, {here})) != {self.name(key_types)}")
             parts = [f"{here}_{n}" for n in range(len(children))]
             if parts:
                 self.line(f"{', '.join(parts)}, = {here}.values()")
         elif kind == "fields":
-            self.line(f"if tuple({here}) != {self.name(keys)}: return NO_MATCH")
-            self.line(f"if len({here}.__dict__) != {more[0]}: return NO_MATCH")
+            self.refuse_if(f"tuple({here}) != {self.name(keys)}")
+            self.refuse_if(f"len({here}.__dict__) != {more[0]}")
             parts = [f"{here}[{self.name(key)}]" for key in keys]
         elif kind in ("dataclass", "slice"):
             if kind == "dataclass" and cls.__dictoffset__:
-                self.line(f"if len({here}.__dict__) != {more[0]}: return NO_MATCH")
+                self.refuse_if(f"len({here}.__dict__) != {more[0]}")
             parts = [f"{here}.{key}" for key in keys]
-        elif kind == "namespace":
-            self.line(f"if tuple({here}.__dict__) != {self.name(keys)}: return NO_MATCH")
+        else:  # a namespace
+            self.refuse_if(f"tuple({here}.__dict__) != {self.name(keys)}")
             parts = [f"{here}.__dict__[{self.name(key)}]" for key in keys]
-        else:
-            flatten_fn = self.name(_pytree.SUPPORTED_NODES[cls].flatten_fn)
-            self.line(f"{here}, {here}_context = {flatten_fn}({here})")
-            self.match(f"{here}_context", keys, found)  # it holds no tensors
-            self.line(f"if len({here}) != {len(children)}: return NO_MATCH")
-            parts = [f"{here}[{n}]" for n in range(len(children))]
         for part, child in zip(parts, children, strict=True):
             if child == TENSOR:
                 leaf = f"t{len(self._lines)}"
@@ -641,19 +641,18 @@ class _Source:
         cls = type(known)
         self.line(f"{here} = {expression}")
         if isinstance(const, Weak):
-            self.line(f"if {here} is not {value}(): return NO_MATCH")
+            self.refuse_if(f"{here} is not {value}()")
             return
         if not const.is_value or known is None or cls is bool or isinstance(known, enum.Enum):
-            self.line(f"if {here} is not {value}: return NO_MATCH")
+            self.refuse_if(f"{here} is not {value}")
             return
         differs = f"{here} != {value}"
         if is_numpy_scalar(known):
             differs = f"{here}.tobytes() != {self.name(known.tobytes())}"  # type: ignore[attr-defined]
         elif isinstance(known, (float, complex)) and (known != known or not is_whole(known)):
             differs = f"{self.name(bits)}({here}) != {self.name(bits(known))}"
-        self.line(
-            f"if {here} is not {value} and (type({here}) is not {self.name(cls)} or {differs}):"
-            " return NO_MATCH"
+        self.refuse_if(
+            f"{here} is not {value} and (type({here}) is not {self.name(cls)} or {differs})"
         )
 
     def build(self, spec: Spec, leaves: Any) -> str:
