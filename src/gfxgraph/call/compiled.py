@@ -79,11 +79,10 @@ class Compile:
             extra = {k: arguments[k] for k in ("mode", "options") if arguments.get(k)}
             return functools.partial(make, **extra)
         mode = arguments.get("mode")
-        of_mode = (
-            import_whole("torch._inductor").list_mode_options(mode, arguments.get("dynamic"))
-            if mode
-            else {}
-        )
+        of_mode = {}
+        if mode:
+            inductor = import_whole("torch._inductor")
+            of_mode = inductor.list_mode_options(mode, arguments.get("dynamic"))
         # Random numbers as in eager execution, or nobody could compare the two.
         patches = {"fallback_random": True, **of_mode, **(self._options() or {})}
         # Our graph is captured around the compiled code: it may hold none of Inductor's.

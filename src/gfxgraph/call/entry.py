@@ -260,11 +260,8 @@ class Entry:
         """The memory that eager execution takes for other inputs, if it grows as they do."""
         if self.captured is None:
             return 0
-        return (
-            self.captured.peak_bytes
-            * sum(map(bytes_of, static_inputs))
-            // max(1, self._input_bytes)
-        )
+        input_bytes = sum(map(bytes_of, static_inputs))
+        return self.captured.peak_bytes * input_bytes // max(1, self._input_bytes)
 
     def input_storages(self) -> Iterator[tuple[int, int]]:
         """Storage key and bytes of each static input."""
@@ -339,13 +336,12 @@ class Entry:
         static_inputs = self._static_inputs
 
         def copy_others(leaves: Sequence[torch.Tensor]) -> None:
-            others = [
-                (s, leaf) for s, leaf in zip(static_inputs, leaves, strict=True) if leaf is not s
-            ]
             ours = set(map(storage_key, static_inputs))
             # A static input that stands in another's place is read before it is written.
             others = [
-                (s, leaf.clone() if storage_key(leaf) in ours else leaf) for s, leaf in others
+                (s, leaf.clone() if storage_key(leaf) in ours else leaf)
+                for s, leaf in zip(static_inputs, leaves, strict=True)
+                if leaf is not s
             ]
             for static, leaf in others:
                 copy_one(static, leaf)

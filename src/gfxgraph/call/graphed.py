@@ -164,13 +164,8 @@ def graphed(
     of_sizes = None if buckets is None else Buckets(buckets, dims, pad, larger, out_dims, rows)
     how = Compile.of(compile)
     options = Options(warmup, outputs, verify, fallback, max_graphs, branching, of_sizes, how)
-    if of_sizes is None and (dims, pad, larger, out_dims, rows) != (
-        None,
-        "auto",
-        "eager",
-        None,
-        "judge",
-    ):
+    given = (dims, pad, larger, out_dims, rows)
+    if of_sizes is None and given != (None, "auto", "eager", None, "judge"):
         raise ArgumentError(
             "graphed(dims=, pad=, larger=, out_dims=, rows=) are for buckets=, which is not given."
         )

@@ -80,16 +80,13 @@ class LayoutKey:
                 behind = alignment(leaf) if self.draws else 0
                 made[id(leaf)] = make_static(leaf, device, strides, behind)
         static_inputs = [made[id(leaf)] for leaf in leaves]
-        layout: Layout = "own"
         if self.is_padded:
-            layout = "padded"
-        elif any(
-            s.stride() != leaf.stride() for s, leaf in zip(static_inputs, leaves, strict=True)
-        ):
-            layout = "rows"
-        elif list(map(alignment, static_inputs)) != list(map(alignment, leaves)):
-            layout = "aligned"
-        return static_inputs, layout
+            return static_inputs, "padded"
+        if [static.stride() for static in static_inputs] != [leaf.stride() for leaf in leaves]:
+            return static_inputs, "rows"
+        if list(map(alignment, static_inputs)) != list(map(alignment, leaves)):
+            return static_inputs, "aligned"
+        return static_inputs, "own"
 
     def widen(self, error: LayoutError) -> bool:
         """Put into the key what a failed capture asked for; whether a second one may succeed."""

@@ -472,14 +472,9 @@ def matcher(
     if check is not None:
         source.refuse_if(f"not {source.name(check)}(*{star})")
     for asked, name, expected in conditions:
-        value = (
-            f"{source.name(asked)}[{name!r}]"
-            if isinstance(asked, dict)
-            else f"{source.name(asked)}({name!r})"
-            if name
-            else f"{source.name(asked)}()"
-        )
-        source.refuse_if(f"{value} is not {source.name(expected)}")
+        given = repr(name) if name else ""
+        value = f"[{given}]" if isinstance(asked, dict) else f"({given})"
+        source.refuse_if(f"{source.name(asked)}{value} is not {source.name(expected)}")
     source.line(f"leaves = {result}")
     return source.compile(
         "match(fn, args, kwargs)", f"{source.name(then)}(fn, args, kwargs, leaves)"

@@ -219,11 +219,8 @@ class Padded(Exact):
             sizes = {name: _much_smaller(size) for name, size in bucket.items()}
             # Where there is a graph for another size, made inputs are known to be taken.
             is_known = not called and self._verdicts.judges and self.template(entries, call)
-            call = (
-                made_like(call, sizes, self.buckets)
-                if is_known
-                else call.resized(sizes, self.buckets)
-            )
+            make = functools.partial(made_like, call) if is_known else call.resized
+            call = make(sizes, self.buckets)
             padded, result = call.resized(bucket, self.buckets), NO_MATCH
         judge = functools.partial(self._judge, entries, Case(call, padded, request.key, result))
         return Wanted(padded, request.key, changes, called=called, judge=judge)

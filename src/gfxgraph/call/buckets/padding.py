@@ -113,8 +113,7 @@ def pad_to(leaf: torch.Tensor, dim: int, size: int, pad: Padding) -> torch.Tenso
         return leaf
     if callable(pad):
         padded: Any = pad(leaf, dim, size)
-        wanted = [*leaf.shape]
-        wanted[dim] = size
+        wanted = _with(leaf, dim, size)
         if not isinstance(padded, torch.Tensor) or [*padded.shape] != wanted:
             raise ArgumentError(
                 f"pad= gave {getattr(padded, 'shape', padded)!r} for dimension {dim}; expected a "

@@ -169,11 +169,10 @@ class Verdicts:
             entry.carried = given
             _check_out_dims(given, got.tensors, padded.sizes)
             return
+        pairs = enumerate(zip(of_other.tensors, got.tensors, strict=True))
         entry.carried = [
             carried_by(position, small.shape, other, large.shape, padded.sizes)
-            for position, (small, large) in enumerate(
-                zip(of_other.tensors, got.tensors, strict=True)
-            )
+            for position, (small, large) in pairs
         ]
 
     def against_pieces(self, call: SizedCall, name: str, entry: Entry) -> str | None:
