@@ -36,7 +36,7 @@ from .signature import Objects, Spec, count_tensors, objects_in
 from .static_inputs import bytes_of, shares_memory
 from .thrash import Traits, traits
 
-__all__ = ["Answers", "Builder", "Keys"]
+__all__ = ["Builder", "Keys"]
 
 # Captures because something that is no tensor differed between calls, before its key stays eager.
 _MAX_TRIES = 8
@@ -61,27 +61,23 @@ class Keys(Protocol):
 
 
 class Answers(Protocol):
-    """A dispatcher: it answers the calls that an entry does not."""
+    """Answers the calls that an entry does not; see :class:`~gfxgraph.call.dispatch.Dispatcher`."""
 
     fast_path: FastPath
 
     def __call__(
         self, fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
-    ) -> Any:
-        """Answer a call that :attr:`fast_path` did not."""
+    ) -> Any: ...
 
     def new_path(
         self, key: Any, spec: Spec, fn: Any, args: Any, kwargs: Any, leaves: Sequence[torch.Tensor]
-    ) -> Any:
-        """Answer a call whose data takes a path that was not captured."""
+    ) -> Any: ...
 
-    def lift(self, error: EffectsError, call: Call) -> bool:
-        """Let graphs store what a call has written, from the next call on, if they can."""
+    def lift(self, error: EffectsError, call: Call) -> bool: ...
 
     def refused(
         self, reason: str, kind: type[Exception], fn: Any, args: Any, kwargs: Any, leaves: Any
-    ) -> Any:
-        """Answer a call whose key was refused."""
+    ) -> Any: ...
 
 
 class Builder:

@@ -12,7 +12,7 @@ from .buckets.padding import Padding
 from .buckets.sizes import Buckets, Dims, Larger, OutDims, Rows
 from .compiled import Compile
 
-__all__ = ["CompileOptions", "GraphedOptions", "Options", "PlainOptions"]
+__all__ = ["CompileOptions", "GraphedOptions", "Options"]
 
 
 class PlainOptions(TypedDict, total=False):

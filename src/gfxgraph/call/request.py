@@ -30,10 +30,6 @@ class Request:
     key: Any
 
 
-def _take_any(entry: Entry) -> None:
-    """Every graph is to be kept."""
-
-
 @dataclass
 class Wanted:
     """A graph to make.
@@ -46,7 +42,7 @@ class Wanted:
         called: whether a call ran eagerly, also where its result is not given.
         extends: the tree of graphs of this key that gets another path.
         found: what arguments held before the call wrote to them, by place.
-        judge: raises where the graph is not to be kept.
+        judge: raises where the graph is not to be kept. Default: every one is.
     """
 
     call: Call
@@ -56,7 +52,7 @@ class Wanted:
     called: bool = False
     extends: Entry | None = None
     found: Mapping[int, torch.Tensor] = field(default_factory=dict)
-    judge: Callable[[Entry], None] = _take_any
+    judge: Callable[[Entry], None] = lambda entry: None
 
     @property
     def is_answered(self) -> bool:

@@ -17,7 +17,6 @@ __all__ = [
     "alignment",
     "by_storage",
     "bytes_of",
-    "contiguous_strides",
     "first_of_each",
     "make_static",
     "maker_of_copies",
@@ -68,7 +67,7 @@ def make_static(
     if not is_whole(leaf):
         raise CaptureError(f"argument: {FREED}")
     if strides is None:
-        strides = contiguous_strides(leaf.shape)
+        strides = _contiguous_strides(leaf.shape)
     span = 1 + sum((n - 1) * step for n, step in zip(leaf.shape, strides, strict=True))
     if (span - leaf.numel()) * leaf.element_size() > _MAX_GAPS:
         raise CaptureError(
@@ -94,7 +93,7 @@ def make_static(
         return static.requires_grad_(leaf.requires_grad)
 
 
-def contiguous_strides(shape: Sequence[int]) -> tuple[int, ...]:
+def _contiguous_strides(shape: Sequence[int]) -> tuple[int, ...]:
     """The strides of a contiguous tensor."""
     strides = [1]
     for size in reversed(shape[1:]):
@@ -201,7 +200,7 @@ def static_strides(leaf: torch.Tensor, exactly: bool) -> tuple[int, ...] | None:
     What an operator of torch gives for a slice of rows is what it gives for a contiguous tensor.
     It is not for one that is expanded, or permuted and sliced.
     """
-    strides, in_rows = leaf.stride(), contiguous_strides(leaf.shape)
+    strides, in_rows = leaf.stride(), _contiguous_strides(leaf.shape)
     if strides == in_rows:
         return None
     if overlaps_itself(leaf):

@@ -27,8 +27,6 @@ from .replay import NO_MATCH, FastPath
 from .signature import flatten
 
 __all__ = [
-    "Comparison",
-    "Holder",
     "compare",
     "compare_every",
     "differs",

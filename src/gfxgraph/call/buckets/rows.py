@@ -27,7 +27,7 @@ from .made import Kind, made_like, poisoned, probes
 from .padding import as_indices, cut, dim_of, is_mask, layout_of, padding_value
 from .sizes import Buckets, SizedCall
 
-__all__ = ["Carried", "Judge", "Ran", "Runner", "carried_by", "pieces_differ", "tells_apart"]
+__all__ = ["Judge", "Ran", "Runner", "carried_by", "pieces_differ", "tells_apart"]
 
 Carried: TypeAlias = Sequence[Mapping[int, str]]
 """For each tensor of the result, which dimension carries which size."""

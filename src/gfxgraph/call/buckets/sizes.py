@@ -42,14 +42,7 @@ _MAX_BUCKETS = 4096
 class Buckets:
     """Which sizes there are graphs for, and how a call gets to one of them.
 
-    Args:
-        sizes: sizes in ascending order; or a mapping from the name of a dimension to its sizes.
-        dims: argument name -> dimension -> name of the size; ``None``: dimension 0 of each tensor
-            that has one is ``"batch"``.
-        pad: what to pad with.
-        larger: what becomes of a call above the largest bucket.
-        out_dims: for each tensor of the result, dimension -> name; ``None``: seen by comparing.
-        rows: ``"judge"``, or ``"independent"``: padding is known to do no harm.
+    The arguments are those of :class:`~gfxgraph.ShapeBucketPool`; ``sizes`` are its ``buckets``.
 
     Raises:
         ArgumentError: one of them holds what it does not take.
