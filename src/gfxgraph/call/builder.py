@@ -115,10 +115,6 @@ class Builder:
 
         Where a tree is extended and that fails, its other paths stay.
 
-        Args:
-            wanted: the graph.
-            answers: what answers calls that its entry does not.
-
         Returns:
             Why there is no graph; ``None`` if there is one.
         """
@@ -225,7 +221,7 @@ class Builder:
                     except (RecursionError, ArgumentError):  # too deep for an expression
                         return miss
 
-                refusal = Refusal(kind, reason, cls, miss)
+                refusal = Refusal(kind, reason, cls)
                 entries.keep_refusal(wanted.key, call.spec, refusal, fast_path)
         entries.release_dropped()
         return error

@@ -299,9 +299,6 @@ class Dispatcher:
     def __reduce__(self) -> Any:
         return type(None), ()  # graphs are left out of copies and pickles of their instance
 
-    def __deepcopy__(self, memo: Any) -> None:
-        return None
-
     # A call whose key has a graph.
 
     def _hit(self, request: Request, entry: Entry) -> Any:
@@ -345,7 +342,7 @@ class Dispatcher:
                 if again:  # what changed may stay as it is now
                     entries.counts.recaptures += 1
                 else:
-                    entries.keep(request.key, Refusal(entry.key, reason, VerificationError, miss))
+                    entries.keep(request.key, Refusal(entry.key, reason, VerificationError))
             is_first = entries.is_new("validation")
         entries.release_dropped()
         what = "captured again" if again else "runs eagerly from now on"
@@ -449,20 +446,12 @@ class Dispatcher:
         with entries.lock:
             if entries.get(key) is entry:
                 entries.drop(key)
-                refusal = Refusal(entry.key, reason, CaptureError, miss)
+                refusal = Refusal(entry.key, reason, CaptureError)
                 entries.keep_refusal(key, spec, refusal, lambda spec: miss)
         entries.release_dropped()
 
     def lift(self, error: EffectsError, call: Call) -> bool:
-        """Let graphs store what a call has written, from the next call on.
-
-        Args:
-            error: says what a call has written.
-            call: that call.
-
-        Returns:
-            Whether that can be.
-        """
+        """Let graphs store what a call has written, from the next call on; whether that can be."""
         outer = None if self._outer is None else self._outer()
         if outer is not None:
             known = call.fn.lift if isinstance(call.fn, Lifting) else None

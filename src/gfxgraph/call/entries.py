@@ -131,11 +131,7 @@ class Entries:
     ) -> None:
         """Keep it as long as the objects among the arguments live, which it does not hold.
 
-        Args:
-            key: of the calls.
-            spec: of their arguments.
-            refusal: what to keep.
-            fast_path: makes the fast path that recognises such calls.
+        ``fast_path`` makes the fast path that recognises calls with arguments of a spec.
         """
         gone, objects = self._gone, objects_in(spec)
         try:

@@ -45,7 +45,7 @@ class Refusal:
     key: str
     reason: str
     kind: type[Exception]
-    fast_path: FastPath
+    fast_path: FastPath = miss
     used: int = 0
     objects: list[weakref.ref[Any]] = field(default_factory=list)
 
@@ -175,12 +175,7 @@ class Entry:
     ) -> Callable[..., Any] | None:
         """A replay that fills the static inputs and makes the result in another way.
 
-        Args:
-            copy: fills them from the tensors of a call.
-            build: makes the result out of the static outputs.
-
-        Returns:
-            The replay; ``None``: this key writes to its arguments, or is no single graph.
+        ``None``: this key writes to its arguments, or is no single graph.
         """
         captured = self.captured
         if captured is None or captured.root.step is not None or self._replay.written_inputs:

@@ -162,11 +162,6 @@ class Replay:
         """The function that replays, for tensors that fit.
 
         A closure, since it is the path of every call and looks up each of its names in one step.
-
-        Args:
-            captured: the graph.
-            graph_pool: where it lies.
-            counter: counts the replays.
         """
         make = self._of_one_graph if captured.root.step is None else self._of_tree
         return make(captured, graph_pool, counter)

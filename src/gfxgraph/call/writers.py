@@ -16,9 +16,6 @@ __all__ = ["Writers"]
 class Writers:
     """Lets one thread capture alone, where the function writes to tensors of its own.
 
-    Args:
-        entries: of the callable.
-
     Attributes:
         gate: every first call passes it, until it is known whether the function writes.
         writes: whether the function writes to tensors of its own.

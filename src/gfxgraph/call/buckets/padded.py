@@ -165,7 +165,7 @@ class Padded(Exact):
                     self._verdicts.add_met(request.key, call.sizes)
             elif entries.get(request.key) is entry:
                 entries.drop(request.key)
-                entries.keep(request.key, Refusal(entry.key, different, CaptureError, miss))
+                entries.keep(request.key, Refusal(entry.key, different, CaptureError))
         entries.release_dropped()
         return answer
 

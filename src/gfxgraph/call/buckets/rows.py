@@ -310,16 +310,15 @@ class Judge:
 
     def _is_masked(self, name: str) -> bool:
         """Whether a mask says of the padding along a dimension that it does not count."""
-        call = self.call
-        for argument, label, leaf, dims in zip(
-            call.names, call.labels, call.leaves, call.plan, strict=True
-        ):
-            if not is_mask(label, leaf):
-                continue
-            pad = self.buckets.pad_of(argument)
-            if any(n == name and padding_value(pad, dim) is not None for dim, n in dims.items()):
-                return True
-        return False
+        call, pad_of = self.call, self.buckets.pad_of
+        return any(
+            of_dim == name and padding_value(pad_of(argument), dim) is not None
+            for argument, label, leaf, dims in zip(
+                call.names, call.labels, call.leaves, call.plan, strict=True
+            )
+            if is_mask(label, leaf)
+            for dim, of_dim in dims.items()
+        )
 
 
 def pieces_differ(

@@ -62,15 +62,7 @@ class SizedReplays:
         buckets: Buckets,
         layout: LayoutKey,
     ) -> None:
-        """Answer later calls of these very sizes from the static tensors themselves.
-
-        Args:
-            call: of these sizes.
-            entry: its bucket.
-            result_spec: the spec of the result.
-            buckets: what to pad with.
-            layout: recognises such calls.
-        """
+        """Answer later calls of these very sizes from the static tensors of the bucket itself."""
         if call.shapes is None or len(self._by_shapes) >= _MAX_SIZED:
             return
         pads = list(map(buckets.pad_of, call.names))
