@@ -15,7 +15,7 @@ import dis
 import sys
 import types
 from collections.abc import Callable
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple, TypeAlias, TypeVar
 
 from ..interpose.codes import per_code
 from .frames import ENDS, depths
@@ -210,12 +210,6 @@ class _Reader:
             self.pop(1)
         self.made(step.offset, "cell", step.argval)
 
-    def store_cell(self, step: dis.Instruction) -> None:
-        is_store = step.opname == "STORE_DEREF"
-        how = (self.stores(1, "cell", step.argval),) if is_store else ()
-        self.pop(is_store)
-        self.steps[step.offset] = (*how, "cell", step.argval)
-
     def global_(self, step: dis.Instruction) -> None:
         if step.opname == "LOAD_FROM_DICT_OR_GLOBALS":
             self.pop(1)
@@ -226,11 +220,12 @@ class _Reader:
         if with_null and _PY >= (3, 13):
             self.push(_NULL)
 
-    def store_global(self, step: dis.Instruction) -> None:
-        is_store = step.opname == "STORE_GLOBAL"
-        how = (self.stores(1, "global", step.argval),) if is_store else ()
+    def store_variable(self, step: dis.Instruction) -> None:
+        kind = "global" if step.opname.endswith("GLOBAL") else "cell"
+        is_store = step.opname.startswith("STORE")
+        how = (self.stores(1, kind, step.argval),) if is_store else ()
         self.pop(is_store)
-        self.steps[step.offset] = (*how, "global", step.argval)
+        self.steps[step.offset] = (*how, kind, step.argval)
 
     def null(self, step: dis.Instruction) -> None:
         self.push(_NULL)
@@ -353,8 +348,7 @@ class _Reader:
         (base,) = self.pop(1)
         if "NONE" not in step.opname:
             self.steps[step.offset] = ("length", base)
-        if step.argval > step.offset:
-            self.jump(step.argval)
+        self.go(step)
 
     def branch_or_keep(self, step: dis.Instruction) -> None:
         self.steps[step.offset] = ("length", self.peek(1))
@@ -401,21 +395,13 @@ class _Reader:
         return found[0] if found else None
 
     def copy(self, step: dis.Instruction) -> None:
-        nth = (step.arg or 0) if step.opname == "COPY" else 1
-        operand = self.peek(nth)
-        self._is_copied(nth)
-        self.push(operand)
-
-    def copy_two(self, step: dis.Instruction) -> None:
-        both = self.peek(2), self.peek(1)
-        self._is_copied(1)
-        self._is_copied(2)
-        self.push(*both)
-
-    def _is_copied(self, nth: int) -> None:
-        operand = self.stack[-nth] if nth <= len(self.stack) else None
-        if operand is not None and operand[0] in ("made", "sum"):
-            self.copied.add(operand[1])
+        copied = {"DUP_TOP": (1,), "DUP_TOP_TWO": (2, 1)}.get(step.opname, (step.arg or 0,))
+        operands = list(map(self.peek, copied))
+        for nth in copied:
+            operand = self.stack[-nth] if nth <= len(self.stack) else None
+            if operand is not None and operand[0] in ("made", "sum"):
+                self.copied.add(operand[1])
+        self.push(*operands)
 
     def swap(self, step: dis.Instruction) -> None:
         depth = step.arg or 0
@@ -436,7 +422,16 @@ class _Reader:
         self.handlers.add(step.argval)
         if step.opname == "SETUP_WITH":
             self.pop(1)
-            self.stack += [None, None]
+            self.push(None, None)
+
+    def built_dict(self, step: dis.Instruction) -> None:
+        self.pop(2 * (step.arg or 0))
+        self.push(None)
+
+    def made_function(self, step: dis.Instruction) -> None:
+        parts = bin(step.arg or 0).count("1") if _PY < (3, 13) else 0
+        self.pop(parts + (2 if _PY < (3, 11) else 1))
+        self.push(None)
 
 
 def _handlers(code: types.CodeType) -> set[int]:
@@ -449,13 +444,14 @@ _HOW = ("BINARY", "INPLACE")
 _SUMS = ("+", "-", "+=", "-=", *(f"{how}_{what}" for how in _HOW for what in ("ADD", "SUBTRACT")))
 _BUILT = ("LIST_TO_TUPLE", "GET_ITER", "GET_YIELD_FROM_ITER")
 _Known: TypeAlias = Callable[[_Reader, dis.Instruction], None]
+_T = TypeVar("_T")
 
 
-def _table(*rows: tuple[_Known, str]) -> dict[str, _Known]:
-    return {name: handler for handler, names in rows for name in names.split()}
+def _table(*rows: tuple[_T, str]) -> dict[str, _T]:
+    return {name: known for known, names in rows for name in names.split()}
 
 
-_KNOWN = _table(
+_KNOWN: dict[str, _Known] = _table(
     (_Reader.constant, "LOAD_CONST LOAD_SMALL_INT"),
     (
         _Reader.local,
@@ -465,9 +461,8 @@ _KNOWN = _table(
     (_Reader.store_local, "STORE_FAST STORE_FAST_MAYBE_NULL STORE_FAST_STORE_FAST"),
     (_Reader.store_and_load, "STORE_FAST_LOAD_FAST"),
     (_Reader.cell, "LOAD_DEREF LOAD_CLASSDEREF LOAD_FROM_DICT_OR_DEREF"),
-    (_Reader.store_cell, "STORE_DEREF DELETE_DEREF"),
     (_Reader.global_, "LOAD_GLOBAL LOAD_NAME LOAD_FROM_DICT_OR_GLOBALS"),
-    (_Reader.store_global, "STORE_GLOBAL DELETE_GLOBAL"),
+    (_Reader.store_variable, "STORE_DEREF DELETE_DEREF STORE_GLOBAL DELETE_GLOBAL"),
     (_Reader.null, "PUSH_NULL"),
     (_Reader.attribute, "LOAD_ATTR LOAD_METHOD"),
     (_Reader.store_attribute, "STORE_ATTR DELETE_ATTR"),
@@ -516,54 +511,31 @@ _KNOWN = _table(
     (_Reader.keyword_names, "KW_NAMES"),
     (_Reader.call, "CALL CALL_KW CALL_FUNCTION CALL_FUNCTION_KW CALL_METHOD"),
     (_Reader.call_spread, "CALL_FUNCTION_EX"),
-    (_Reader.copy, "COPY DUP_TOP"),
-    (_Reader.copy_two, "DUP_TOP_TWO"),
+    (_Reader.copy, "COPY DUP_TOP DUP_TOP_TWO"),
     (_Reader.swap, "SWAP"),
     (_Reader.rotate, "ROT_TWO ROT_THREE ROT_FOUR ROT_N"),
     (_Reader.setup, "SETUP_FINALLY SETUP_WITH SETUP_CLEANUP"),
+    (_Reader.built_dict, "BUILD_MAP"),
+    (_Reader.made_function, "MAKE_FUNCTION"),
 )
-
-
-def _effects(*rows: tuple[int, int, str]) -> dict[str, tuple[int, int]]:
-    return {name: (pops, pushes) for pops, pushes, names in rows for name in names.split()}
 
 
 # Pops and pushes of instructions that read nothing; -1 - n pops: n more than the argument.
-_EFFECTS = _effects(
+_EFFECTS = _table(
     (
-        0,
-        0,
+        (0, 0),
         "RESUME NOP CACHE PRECALL COPY_FREE_VARS MAKE_CELL EXTENDED_ARG NOT_TAKEN POP_BLOCK "
         "DELETE_FAST SETUP_ANNOTATIONS",
     ),
-    (1, 0, "POP_TOP POP_ITER STORE_NAME GEN_START LIST_APPEND SET_ADD"),
-    (2, 0, "MAP_ADD"),
+    ((1, 0), "POP_TOP POP_ITER STORE_NAME GEN_START LIST_APPEND SET_ADD"),
+    ((2, 0), "MAP_ADD"),
     (
-        0,
-        1,
+        (0, 1),
         "RETURN_GENERATOR LOAD_BUILD_CLASS LOAD_ASSERTION_ERROR LOAD_COMMON_CONSTANT LOAD_LOCALS "
         "LOAD_CLOSURE",
     ),
-    (
-        1,
-        1,
-        "UNARY_POSITIVE UNARY_NEGATIVE UNARY_INVERT YIELD_VALUE CALL_INTRINSIC_1",
-    ),
-    (2, 1, "CALL_INTRINSIC_2 SET_FUNCTION_ATTRIBUTE"),
-    (-1, 1, "BUILD_TUPLE BUILD_LIST BUILD_SET BUILD_STRING BUILD_SLICE"),
-    (-2, 1, "BUILD_CONST_KEY_MAP"),
+    ((1, 1), "UNARY_POSITIVE UNARY_NEGATIVE UNARY_INVERT YIELD_VALUE CALL_INTRINSIC_1"),
+    ((2, 1), "CALL_INTRINSIC_2 SET_FUNCTION_ATTRIBUTE"),
+    ((-1, 1), "BUILD_TUPLE BUILD_LIST BUILD_SET BUILD_STRING BUILD_SLICE"),
+    ((-2, 1), "BUILD_CONST_KEY_MAP"),
 )
-
-
-def _with_varying_effects(reader: _Reader, step: dis.Instruction) -> None:
-    """Instructions that pop by what their argument means."""
-    arg = step.arg or 0
-    if step.opname == "BUILD_MAP":
-        reader.pop(2 * arg)
-    else:  # MAKE_FUNCTION
-        parts = bin(arg).count("1") if _PY < (3, 13) else 0
-        reader.pop(parts + (2 if _PY < (3, 11) else 1))
-    reader.push(None)
-
-
-_KNOWN |= _table((_with_varying_effects, "BUILD_MAP MAKE_FUNCTION"))
