@@ -9,10 +9,9 @@ from typing import Any, Literal
 
 from . import raw
 
-__all__ = ["Container", "Slots"]
+__all__ = ["Container", "Slots", "item_at", "owner_of", "put_at"]
 
 _OURS = __name__.partition(".")[0]
-_MISSING: Any = object()
 
 
 @dataclass
@@ -47,7 +46,7 @@ class Container:
     @property
     def owner(self) -> Any:
         """The object of the user's that it is."""
-        return self.item.item if type(self.item) is Slots else self.item
+        return owner_of(self.item)
 
     def read(self) -> raw.Pairs:
         """Keys and values, as of now."""
@@ -64,8 +63,8 @@ class Container:
             if self.names is None:
                 return list(item.items())
         if self.names is not None:
-            found = ((name, item.get(name, _MISSING)) for name in self.names)
-            return [(name, value) for name, value in found if value is not _MISSING]
+            found = ((name, item.get(name, raw.MISSING)) for name in self.names)
+            return [(name, value) for name, value in found if value is not raw.MISSING]
         return raw.contents(item)
 
     def changes(self) -> list[Any]:
@@ -107,34 +106,16 @@ class Container:
 
     def restore(self) -> None:
         """Put back what is another object by now."""
-        changed = set(map(raw.token, self.changes()))
+        changed = self.changes()
         if not changed:
             return
         item: Any = self.item
-        if type(item) is types.CellType:
-            if self.held:
-                item.cell_contents = self.held[0][1]
-            else:
-                del item.cell_contents
-        elif type(item) is Slots:
+        if type(item) is Slots:
             item.put_back(self.held)
-        elif raw.is_a(item, type):
-            # Never in the dict behind it: Python remembers what it has found in classes.
+        elif self.names is not None or raw.is_a(item, type, types.CellType):
             before = dict(self.held)
-            for name in self.changes():
-                if name in before:
-                    type.__setattr__(item, name, before[name])
-                else:
-                    type.__delattr__(item, name)
-        elif self.names is not None:
-            before = dict(self.held)
-            for name in self.names:
-                if raw.token(name) not in changed:
-                    continue
-                if name in before:  # at its place among the others, if it still has one
-                    dict.__setitem__(item, name, before[name])
-                else:
-                    dict.pop(item, name, None)
+            for key in changed:
+                put_at(item, key, before.get(key, raw.MISSING))
         else:
             ours = [(key, value) for key, value in self.read() if self.is_ours(key)]
             held = [(key, value) for key, value in self.held if not self.is_ours(key)]
@@ -173,7 +154,58 @@ class Slots:
         for name, slot in self._found.items():
             # One that is read-only in C may give another object each time; none can be put there.
             with suppress(AttributeError):
-                if name in before and before[name] is not after.get(name, _MISSING):
+                if name in before and before[name] is not after.get(name, raw.MISSING):
                     slot.__set__(self.item, before[name])
                 elif name in after and name not in before:
                     slot.__delete__(self.item)
+
+
+def owner_of(item: Any) -> Any:
+    """The object of the user's that a container is, or is the slots of."""
+    return item.item if type(item) is Slots else item
+
+
+def item_at(container: Any, key: Any, missing: Any = raw.MISSING) -> Any:
+    """What a cell, class, dict, list or object with slots holds at ``key``; ``missing``: nothing.
+
+    Here and in :func:`put_at` ``issubclass`` of what is built in asks no metaclass.
+    """
+    kind = type(container)
+    try:
+        if kind is types.CellType:
+            return container.cell_contents
+        if kind is Slots:
+            return dict(container.read()).get(key, missing)
+        if issubclass(kind, type):
+            return raw.namespace(container).get(key, missing)
+        if issubclass(kind, list):
+            return list.__getitem__(container, key)
+        return dict.get(container, key, missing)
+    except (LookupError, ValueError):  # a variable that is not bound, for one
+        return missing
+
+
+def put_at(container: Any, key: Any, value: Any, missing: Any = raw.MISSING) -> None:
+    """Let it hold ``value`` there; ``missing``: nothing. A list keeps its length."""
+    kind = type(container)
+    if kind is types.CellType:
+        if value is missing:
+            del container.cell_contents
+        else:
+            container.cell_contents = value
+    elif kind is Slots:
+        held = [(name, old) for name, old in container.read() if name != key]
+        container.put_back(held if value is missing else [*held, (key, value)])
+    elif issubclass(kind, type):
+        # Never in the dict behind it: Python remembers what it has found in classes.
+        if value is not missing:
+            type.__setattr__(container, key, value)
+        elif key in raw.namespace(container):
+            type.__delattr__(container, key)
+    elif issubclass(kind, list):
+        if key < list.__len__(container):
+            list.__setitem__(container, key, value)
+    elif value is missing:
+        dict.pop(container, key, None)
+    else:
+        raw.base_of_dict(container).__setitem__(container, key, value)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Collection, Sequence
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar
 
 import torch
 from torch.nn.modules import module as torch_module
@@ -15,6 +15,7 @@ from ..forking import new_lock
 from ..interpose.codes import address
 from ..record.effects import storage_key
 from . import raw
+from .containers import Container
 from .places import Attributes, Bind, Item, Place, TypeOf
 from .tensor_check import tensor_check
 from .torch_settings import Settings
@@ -63,17 +64,10 @@ torch_module.register_module_parameter_registration_hook(_count)
 torch_module.register_module_buffer_registration_hook(_count)
 
 
-class _Snapshot(Protocol):
-    item: Any
-
-    def changes(self) -> list[Any]: ...
-    def name(self, key: Any) -> str: ...
-
-
 class _Modules:
     """The children and hooks of modules, checked only after a registration in the process."""
 
-    def __init__(self, children: Sequence[_Snapshot], no_hooks: Sequence[_Snapshot]) -> None:
+    def __init__(self, children: Sequence[Container], no_hooks: Sequence[Container]) -> None:
         self.children, self.no_hooks = children, no_hooks
         self._hooks = [snapshot.item for snapshot in no_hooks]
         self._watched = [address(snapshot.item) for snapshot in children]
@@ -130,8 +124,8 @@ class Guard:
     def __init__(
         self,
         outside: dict[int, torch.Tensor],
-        children: Sequence[_Snapshot],
-        no_hooks: Sequence[_Snapshot],
+        children: Sequence[Container],
+        no_hooks: Sequence[Container],
         settings: Settings,
         moving: Collection[int] = (),
     ) -> None:

@@ -9,8 +9,8 @@ from the places and stores the other there.
 from __future__ import annotations
 
 import enum
+import functools
 import threading
-import types
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import contextmanager
@@ -21,7 +21,7 @@ import torch
 from ..errors import CaptureError
 from ..interpose.codes import address
 from . import raw
-from .containers import Container, Slots
+from .containers import Container, Slots, item_at, owner_of, put_at
 from .places import Bind, Content, Item, Place, equal
 
 __all__ = [
@@ -70,13 +70,19 @@ class Slot:
         self.is_whole = is_whole
         self.container = item
         self.key: Any = None if self.is_whole else key
+        #: Gives its current value, and lets it hold another one.
+        self.get: Callable[[], Any] = functools.partial(item_at, item, key, Left.ABSENT)
+        self.put: Callable[[Any], None] = functools.partial(put_at, item, key, missing=Left.ABSENT)
+        if is_whole:
+            self.get = functools.partial(_all_of, item)
+            self.put = functools.partial(_put_all, item)
         held = {raw.token(k): value for k, value in container.held}
         self.value_before = Left.ABSENT if self.is_whole else held.get(raw.token(key), Left.ABSENT)
 
     @property
     def owner(self) -> int:
         """The number of the object by which places know the container."""
-        return address(self.container.item if type(self.container) is Slots else self.container)
+        return address(owner_of(self.container))
 
     @property
     def identity(self) -> Any:
@@ -92,62 +98,30 @@ class Slot:
         """How much of what calls do with it is known: they write, they count, they read."""
         return 2 * self.is_read - self.is_counter
 
-    def get(self) -> Any:
-        """Its current value."""
-        item: Any = self.container
-        if self.is_whole:
-            held = raw.contents(item)
-            if raw.is_a(item, dict):
-                return [pair for pair in held if not Container.is_ours(pair[0])]
-            return [value for _, value in held]
-        if type(item) is types.CellType:
-            try:
-                return item.cell_contents
-            except ValueError:
-                return Left.ABSENT
-        if type(item) is Slots:
-            return dict(item.read()).get(self.key, Left.ABSENT)
-        if raw.is_a(item, type):
-            return raw.namespace(item).get(self.key, Left.ABSENT)
-        return dict.get(item, self.key, Left.ABSENT)
-
-    def put(self, value: Any) -> None:
-        """Let it hold ``value``."""
-        item: Any = self.container
-        if value is Left.AS_IT_WAS:
-            return
-        if self.is_whole:
-            now = raw.contents(item)
-            if raw.is_a(item, dict):
-                value = [*value, *(pair for pair in now if Container.is_ours(pair[0]))]
-            else:
-                value = list(enumerate(value))
-            raw.put_back(item, value, now)
-        elif type(item) is types.CellType:
-            if value is not Left.ABSENT:
-                item.cell_contents = value
-            elif self.get() is not Left.ABSENT:
-                del item.cell_contents
-        elif type(item) is Slots:
-            held = [(key, old) for key, old in item.read() if key != self.key]
-            item.put_back(held if value is Left.ABSENT else [*held, (self.key, value)])
-        elif raw.is_a(item, type):
-            if value is not Left.ABSENT:
-                type.__setattr__(item, self.key, value)
-            elif self.get() is not Left.ABSENT:
-                type.__delattr__(item, self.key)
-        elif value is Left.ABSENT:
-            dict.pop(item, self.key, None)
-        else:
-            base: Any = raw.base_of_dict(item)
-            base.__setitem__(item, self.key, value)
-
     def covers(self, place: Place) -> bool:
         """Whether ``place`` is this one, or a part of it."""
         kind, owner, *_ = place.identity if type(place.identity) is tuple else (None, None)
         if self.is_whole:
             return owner == self.owner and kind in ("item", "content", "length")
         return bool(place.identity == self.identity)
+
+
+def _all_of(item: Any) -> list[Any]:
+    """All that a container holds, but for what is ours."""
+    held = raw.contents(item)
+    if raw.is_a(item, dict):
+        return [pair for pair in held if not Container.is_ours(pair[0])]
+    return [value for _, value in held]
+
+
+def _put_all(item: Any, value: list[Any]) -> None:
+    """Let a container hold what :func:`_all_of` gave, in place of that."""
+    now = raw.contents(item)
+    if raw.is_a(item, dict):
+        held = [*value, *(pair for pair in now if Container.is_ours(pair[0]))]
+    else:
+        held = list(enumerate(value))
+    raw.put_back(item, held, now)
 
 
 class EffectsError(CaptureError):
@@ -254,8 +228,7 @@ class Lift:
 
     def keys_in(self, container: Any) -> frozenset[Any]:
         """Tokens of the keys of ``container`` that calls write."""
-        found = self._keys.get(address(container.item if type(container) is Slots else container))
-        return frozenset() if found is None else found
+        return self._keys.get(address(owner_of(container)), frozenset())
 
     def grown(self, slots: Iterable[Slot]) -> Lift | None:
         """One of more places, or of more that are read; ``None``: that is nothing new."""
@@ -380,7 +353,8 @@ class Lift:
     def store(self, effects: tuple[Any, ...]) -> None:
         """Let the places hold what a replay has given for them."""
         for slot, value in zip(self.slots.values(), effects, strict=True):
-            slot.put(slot.get() + value if slot.is_counter else value)
+            if value is not Left.AS_IT_WAS:
+                slot.put(slot.get() + value if slot.is_counter else value)
 
     def counts(self) -> bool:
         """Whether all counters hold whole numbers, so that a replay can advance them."""

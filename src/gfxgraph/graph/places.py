@@ -23,7 +23,7 @@ import torch
 
 from ..interpose.codes import address
 from . import raw
-from .containers import Container
+from .containers import Container, item_at, put_at
 
 __all__ = [
     "Attributes",
@@ -88,13 +88,21 @@ class Place:
     counts = False
     identity: Any
 
-    def __init__(self, path: str, identity: Any) -> None:
-        self.path, self.identity = path, identity
+    def __init__(self, path: str, identity: Any, within: Any = None) -> None:
+        self.path, self.identity, self._within = path, identity, within
 
     @property
     def inside(self) -> dict[Any, Any] | None:
-        """The dict that has to change before the place holds something else, if it is watched."""
-        return None
+        """The dict that has to change before the place holds something else, if it is watched.
+
+        Global variables change all the time, in scripts and notebooks, so they are not worth
+        watching.
+        """
+        space = self._within
+        if raw.is_a(space, type):
+            space = raw.dict_of(space)
+        is_watched = raw.is_a(space, dict) and not dict.__contains__(space, "__builtins__")
+        return space if is_watched else None
 
     def holds(self) -> bool:
         """Whether it holds what it held."""
@@ -120,10 +128,10 @@ class Place:
 class Item(Place):
     """The item of a dict, list, class or cell at a plain key; or that there is none."""
 
-    MISSING: ClassVar[Any] = type("_Missing", (), {})()
+    MISSING: ClassVar[Any] = raw.MISSING
 
     def __init__(self, path: str, container: Any, key: Any, value: Any) -> None:
-        super().__init__(path, ("item", address(container), raw.token(key)))
+        super().__init__(path, ("item", address(container), raw.token(key)), container)
         self.container, self.key, self.value = container, key, value
 
     @classmethod
@@ -133,28 +141,13 @@ class Item(Place):
         place.value = place.read()
         return place
 
-    @property
-    def inside(self) -> dict[Any, Any] | None:
-        """See :meth:`Place.inside`."""
-        return _space(self.container)
-
     def read(self) -> Any:
         """What it holds now."""
-        container = self.container
-        try:
-            if type(container) is types.CellType:
-                return container.cell_contents
-            if raw.is_a(container, type):
-                return raw.namespace(container).get(self.key, self.MISSING)
-            if raw.is_a(container, dict):
-                return dict.get(container, self.key, self.MISSING)
-            return list.__getitem__(container, self.key)
-        except (LookupError, ValueError):
-            return self.MISSING
+        return item_at(self.container, self.key)
 
     def holds(self) -> bool:
         """See :meth:`Place.holds`."""
-        now = self.read()
+        now = item_at(self.container, self.key)
         return now is self.value or equal(now, self.value)
 
     def as_it_was(self) -> Container:
@@ -164,24 +157,7 @@ class Item(Place):
 
     def put_back(self) -> None:
         """See :meth:`Place.put_back`."""
-        container: Any = self.container
-        if type(container) is types.CellType:
-            if self.value is self.MISSING:
-                del container.cell_contents
-            else:
-                container.cell_contents = self.value
-        elif raw.is_a(container, type):
-            if self.value is self.MISSING:
-                type.__delattr__(container, self.key)
-            else:
-                type.__setattr__(container, self.key, self.value)
-        elif raw.is_a(container, dict):
-            if self.value is self.MISSING:
-                dict.pop(container, self.key, None)
-            else:
-                raw.base_of_dict(container).__setitem__(container, self.key, self.value)
-        elif self.key < list.__len__(container):
-            list.__setitem__(container, self.key, self.value)
+        put_at(self.container, self.key, self.value)
 
     def term(self, bind: Bind) -> str:
         """See :meth:`Place.term`."""
@@ -194,10 +170,8 @@ class Item(Place):
         else:
             if raw.is_a(container, type):
                 container = raw.namespace(container)
-            elif type(container) not in (dict, list):
-                get = raw.getter(container)
-                if get is not None:
-                    return super().term(bind)
+            elif not raw.looks_up_plainly(container):
+                return super().term(bind)
             if value is self.MISSING:
                 return f"{key} not in {bind(container)}"
             read = f"{bind(container)}[{key}]"
@@ -214,15 +188,11 @@ class Content(Place):
     """
 
     def __init__(self, path: str, container: Container) -> None:
-        super().__init__(path, ("content", address(container.item)))
+        # An OrderedDict keeps its order elsewhere.
+        within = None if raw.is_a(container.item, OrderedDict) else container.item
+        super().__init__(path, ("content", address(container.item)), within)
         self.container = container
         self._by_key: dict[Any, Any] | None = None
-
-    @property
-    def inside(self) -> dict[Any, Any] | None:
-        """See :meth:`Place.inside`. An ``OrderedDict`` keeps its order elsewhere."""
-        item = self.container.item
-        return None if raw.is_a(item, OrderedDict) else _space(item)
 
     @property
     def held(self) -> raw.Pairs:
@@ -277,38 +247,20 @@ class Length(Place):
     """How many items a container holds."""
 
     def __init__(self, path: str, container: Any) -> None:
-        super().__init__(path, ("length", address(container)))
-        self._container = container
+        super().__init__(path, ("length", address(container)), container)
         self._length, self._own = raw.length(container), _own_length(container)
-
-    @property
-    def inside(self) -> dict[Any, Any] | None:
-        """See :meth:`Place.inside`."""
-        return _space(self._container)
 
     def holds(self) -> bool:
         """See :meth:`Place.holds`."""
-        return _own_length(self._container) == self._own
+        return _own_length(self._within) == self._own
 
     def term(self, bind: Bind) -> str:
         """See :meth:`Place.term`."""
-        base = next((kind for kind in _ORDERED if raw.is_a(self._container, kind)), None)
+        base = next((kind for kind in _ORDERED if raw.is_a(self._within, kind)), None)
         if base is None:
             return super().term(bind)
-        length = f"{bind(base.__len__)}({bind(self._container)})"
+        length = f"{bind(base.__len__)}({bind(self._within)})"
         return f"({length} == {self._length} or {super().term(bind)})"
-
-
-def _space(container: Any) -> dict[Any, Any] | None:
-    """The dict behind a container. Global variables change all the time, in scripts and notebooks,
-    so they are not worth watching."""
-    if raw.is_a(container, type):
-        container = raw.dict_of(container)
-    return (
-        container
-        if raw.is_a(container, dict) and not dict.__contains__(container, "__builtins__")
-        else None
-    )
 
 
 def _own_length(container: Any) -> int:
@@ -397,7 +349,7 @@ class Parts(Place):
     def __init__(self, path: str, function: types.FunctionType) -> None:
         super().__init__(path, ("parts", address(function)))
         self._function = function
-        self._parts = function.__code__, function.__defaults__, function.__kwdefaults__
+        self._parts = _parts(function)
         self._memory = _memory_of_parts(function)
         self._held = None if self._memory is None else self._memory.raw
 
@@ -405,9 +357,7 @@ class Parts(Place):
         """See :meth:`Place.holds`."""
         if self._memory is not None:
             return bool(self._memory.raw == self._held)
-        function = self._function
-        now = function.__code__, function.__defaults__, function.__kwdefaults__
-        return all(map(operator.is_, now, self._parts))
+        return all(map(operator.is_, _parts(self._function), self._parts))
 
     def put_back(self) -> None:
         """See :meth:`Place.put_back`."""
@@ -419,6 +369,9 @@ class Parts(Place):
         if self._memory is None:
             return super().term(bind)
         return f"{bind(self._memory)}.raw == {bind(self._held)}"
+
+
+_parts = operator.attrgetter("__code__", "__defaults__", "__kwdefaults__")
 
 
 def _memory_of_parts(function: types.FunctionType) -> Any:
@@ -437,7 +390,7 @@ def _memory_of_parts(function: types.FunctionType) -> Any:
 def _place_of_parts() -> int | None:
     def probe(a: int = 1, *, b: int = 2) -> None: ...
 
-    parts = [id(probe.__code__), id(probe.__defaults__), id(probe.__kwdefaults__)]
+    parts = list(map(id, _parts(probe)))
     size = types.FunctionType.__basicsize__ // _WORD
     words = list((ctypes.c_void_p * size).from_address(id(probe)))
     found = (n for n in range(size - 2) if words[n : n + 3] == parts)
@@ -452,15 +405,12 @@ class Live(Place):
 
     def __init__(self, path: str, identity: Any, get: Callable[[], Any]) -> None:
         super().__init__(path, identity)
-        self._get, self.value = get, get()
-
-    def read(self) -> Any:
-        """What it gives now."""
-        return self._get()
+        #: Asks what it gives now.
+        self.read, self.value = get, get()
 
     def holds(self) -> bool:
         """See :meth:`Place.holds`."""
-        now = self._get()
+        now = self.read()
         if type(now) is tuple:  # of numbers
             return bool(now == self.value)
         return now is self.value or equal(now, self.value)

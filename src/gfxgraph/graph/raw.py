@@ -20,6 +20,7 @@ from ..interpose.codes import address
 
 __all__ = [
     "C_DATA",
+    "MISSING",
     "Pairs",
     "attributes",
     "base_of_dict",
@@ -28,7 +29,6 @@ __all__ = [
     "contents",
     "dict_of",
     "differences",
-    "getter",
     "getter_of_attributes",
     "has_plain_keys",
     "has_usual_attributes",
@@ -36,6 +36,7 @@ __all__ = [
     "is_mutable",
     "is_scalar",
     "length",
+    "looks_up_plainly",
     "module_of",
     "mro",
     "name_of",
@@ -49,13 +50,14 @@ __all__ = [
 Pairs: TypeAlias = list[tuple[Any, Any]]
 """Keys and values in order; of a list its positions, of a set each item twice."""
 
-_MISSING: Any = object()
+MISSING: Any = type("_Missing", (), {})()
+"""There is nothing at that key."""
 # None of these asks a metaclass, which may override how its classes compare and what they hold.
 _derives: Any = type.__subclasscheck__
-_bases: Callable[[type], tuple[type, ...]] = type.__dict__["__mro__"].__get__
-mro = _bases
+mro: Callable[[type], tuple[type, ...]] = type.__dict__["__mro__"].__get__
 """A class and its bases, in the order of lookups: the same tuple until the bases change."""
-_space: Callable[[type], Any] = type.__dict__["__dict__"].__get__
+namespace: Callable[[type], Any] = type.__dict__["__dict__"].__get__
+"""The attributes of a class itself, without those of its bases."""
 _module: Any = type.__dict__["__module__"]
 _name: Any = type.__dict__["__qualname__"]
 _flags: Any = type.__dict__["__flags__"]
@@ -63,7 +65,7 @@ _flags: Any = type.__dict__["__flags__"]
 
 def classes(item: object) -> tuple[type, ...]:
     """The class of ``item`` and its bases, whatever ``item.__class__`` says."""
-    return _bases(type(item))
+    return mro(type(item))
 
 
 def is_mutable(cls: type) -> bool:
@@ -100,14 +102,9 @@ def name_of(cls: type) -> str:
     return str(_name.__get__(cls))
 
 
-def namespace(cls: type) -> Any:
-    """The attributes of a class itself, without those of its bases."""
-    return _space(cls)
-
-
 def dict_of(cls: type) -> dict[str, Any]:
     """The dict behind :func:`namespace`."""
-    (inner,) = gc.get_referents(_space(cls))
+    (inner,) = gc.get_referents(namespace(cls))
     return inner  # type: ignore[no-any-return]
 
 
@@ -135,8 +132,8 @@ def attributes(item: object) -> dict[str, Any] | None:
     if is_a(item, threading.local):  # that of this thread
         local: Any = item
         return threading.local.__getattribute__(local, "__dict__")  # type: ignore[no-any-return]
-    for cls in _bases(type(item)):
-        slot = _space(cls).get("__dict__")
+    for cls in mro(type(item)):
+        slot = namespace(cls).get("__dict__")
         if type(slot) in (types.GetSetDescriptorType, types.MemberDescriptorType):
             found = slot.__get__(item)
             return found if type(found) is dict else None
@@ -148,8 +145,8 @@ def getter_of_attributes(item: object) -> Callable[[Any], Any] | None:
     has to find out."""
     if is_a(item, threading.local):
         return None
-    for cls in _bases(type(item)):
-        slot = _space(cls).get("__dict__")
+    for cls in mro(type(item)):
+        slot = namespace(cls).get("__dict__")
         if slot is not None:
             usual = type(slot) in (types.GetSetDescriptorType, types.MemberDescriptorType)
             return slot.__get__ if usual else None
@@ -162,7 +159,7 @@ def has_usual_attributes(cls: type) -> bool:
         ("__dict__", types.GetSetDescriptorType),
         ("__getattribute__", types.WrapperDescriptorType),
     ):
-        found = next((_space(base)[name] for base in _bases(cls) if name in _space(base)), None)
+        found = next((namespace(base)[name] for base in mro(cls) if name in namespace(base)), None)
         if type(found) is not kind:
             return False
     return True
@@ -171,9 +168,9 @@ def has_usual_attributes(cls: type) -> bool:
 def slots(item: object) -> dict[str, Any]:
     """Name -> descriptor, for each ``__slots__`` attribute that the classes of ``item`` declare."""
     found: dict[str, Any] = {}
-    for cls in _bases(type(item)):
+    for cls in mro(type(item)):
         if _flags.__get__(cls) & _HEAP or cls is C_DATA:
-            for name, slot in _space(cls).items():
+            for name, slot in namespace(cls).items():
                 if type(slot) is types.MemberDescriptorType and slot.__objclass__ is cls:
                     found.setdefault(f"{name_of(cls)}.{name}" if name in found else name, slot)
     return found
@@ -224,19 +221,14 @@ def base_of_dict(item: Any) -> Any:
     return OrderedDict if is_a(item, OrderedDict) else dict
 
 
-def getter(item: Any) -> Callable[..., Any] | None:
-    """Looks a key up in a dict or list whose class may override that; ``None``: it does not.
-
-    Of a dict it takes what to give for a key that is not there, as ``dict.get`` does.
-    """
-    for cls in _bases(type(item)):
+def looks_up_plainly(item: Any) -> bool:
+    """Whether ``item[key]`` of a dict or list runs no code of a class that overrides it."""
+    for cls in classes(item):
         if cls is dict or cls is list or cls is OrderedDict or cls is types.MappingProxyType:
-            return None
-        if "__getitem__" in _space(cls) or "__missing__" in _space(cls):
-            break
-    if is_a(item, dict):
-        return dict.get.__get__(item)  # type: ignore[no-any-return]
-    return list.__getitem__.__get__(item)  # type: ignore[no-any-return]
+            return True
+        if "__getitem__" in namespace(cls) or "__missing__" in namespace(cls):
+            return False
+    return False
 
 
 def put_back(item: Any, held: Pairs, now: Pairs) -> None:
@@ -280,7 +272,7 @@ def _put_back_dict(item: Any, held: Pairs, now: Pairs) -> None:
             base.__setitem__(item, key, value)
 
 
-_NOTHING = (None, _MISSING)
+_NOTHING = (None, MISSING)
 
 
 def differences(held: Pairs, now: Pairs, ordered: bool = True) -> list[Any]:
