@@ -28,13 +28,19 @@ from .torch_settings import SETTINGS
 __all__ = ["HostState", "default_generators"]
 
 _Generator: type = torch._C.Generator
+_DRAWS = "draws from", "Draw", "number"
+_WRITES = "writes to", "Write", "value"
 
 
 class _Source:
-    """Something with a state, and the state to go back to."""
+    """Something with a state, and the state to go back to.
 
-    def __init__(self, path: str, item: Any, kind: Kind) -> None:
-        self.path, self.item, self.kind = path, item, kind
+    Attributes:
+        is_shared: whether it belongs to nobody: another thread may advance it as well.
+    """
+
+    def __init__(self, path: str, item: Any, kind: Kind, is_shared: bool) -> None:
+        self.path, self.item, self.kind, self.is_shared = path, item, kind, is_shared
         self.saved = self.now()
 
     def now(self) -> Any:
@@ -46,47 +52,61 @@ class _Source:
             return torch.equal(now, state)
         return bool(now == state)
 
+    def has_moved(self) -> bool:
+        return not self.is_at(self.saved)
+
     def rewind(self) -> None:
-        if not self.is_at(self.saved):
+        if self.has_moved():
             self.kind.write(self.item, self.saved)
 
+    def error(self) -> CaptureError:
+        """Why no graph can hold what advances it."""
+        what = (
+            f"changes {self.path}, which holds for the whole process and which a replay would not "
+            "change. Set it outside of the function."
+        )
+        if self.kind is not SETTING:
+            path = f"{self.path}, a {self.kind.what}" if self.path[0].islower() else self.path
+            does, do, number = _DRAWS if self.kind.draws else _WRITES
+            what = (
+                f"{does} {path}, which a replay would not do. {do} outside of the function and "
+                f"pass the {number}."
+            )
+        return CaptureError(f"each call {what}", transient=self.is_shared)
 
-def still_sources(found: Found = ()) -> tuple[tuple[_Source, ...], tuple[_Source, ...]]:
+
+def _still_sources(found: Found) -> list[_Source]:
     """State that no replay advances: of the whole process, and of the objects in ``found``."""
-    sources = [_Source(setting.name, setting, SETTING) for setting in (*SETTINGS, *PYTHON_SETTINGS)]
+    settings = (*SETTINGS, *PYTHON_SETTINGS)
+    sources = [_Source(setting.name, setting, SETTING, True) for setting in settings]
     hidden = getattr(random.getstate, "__self__", None)
     if type(hidden) is random.Random:
-        sources.append(_Source("Python's random module", hidden, RANDOM))
+        sources.append(_Source("Python's random module", hidden, RANDOM, True))
     numpy = numpy_random()
     if numpy is not None:
         everybodys = getattr(numpy.get_state, "__self__", None)
         kind = kind_of(everybodys)
         if kind is not None:
-            sources.append(_Source("NumPy's global generator", everybodys, kind))
+            sources.append(_Source("NumPy's global generator", everybodys, kind, True))
     known = {address(source.item) for source in sources}
-    own = []
     for path, item in found:
         if address(item) not in known and not raw.is_a(item, _Generator):
             known.add(address(item))
             kind = kind_of(item)
             if kind is not None:
-                own.append(_Source(path, item, kind))
-    return tuple(sources), tuple(own)
+                sources.append(_Source(path, item, kind, False))
+    return sources
 
 
 class Stood:
     """A snapshot of the state that no replay advances, to see later whether a run advanced it."""
 
     def __init__(self, found: Found = ()) -> None:
-        self._everybodys, self._own = still_sources(found)
+        self._sources = sorted(_still_sources(found), key=lambda source: source.is_shared)
 
     def error(self) -> CaptureError | None:
         """Why a function that has run meanwhile cannot be captured; ``None``: nothing moved."""
-        for source in (*self._own, *self._everybodys):
-            if not source.is_at(source.saved):
-                # Another thread may have drawn from what belongs to nobody.
-                return CaptureError(_does(source), transient=source in self._everybodys)
-        return None
+        return next((source.error() for source in self._sources if source.has_moved()), None)
 
 
 def default_generators(device: Device, index: int) -> list[torch.Generator]:
@@ -114,8 +134,7 @@ class HostState:
         self._states_met: list[torch.Tensor] = []
         self._is_copy = False
         self._reason: CaptureError | None = None
-        self._everybodys, own_sources = still_sources(found)
-        self._still = [*self._everybodys, *own_sources]
+        self._still = _still_sources(found)
         own, *others = default_generators(device, index)
         self._defaults = frozenset({own._cdata, torch.default_generator._cdata})  # type: ignore[attr-defined]
         self._add("the default generator", own)
@@ -144,7 +163,7 @@ class HostState:
         """Whether there is nothing but the generators that every process has."""
         return (
             self._drawn.keys() | self._of_host.keys() <= self._defaults
-            and len(self._still) == len(self._everybodys)
+            and all(source.is_shared for source in self._still)
             and not len(self._one_shots)
         )
 
@@ -158,20 +177,17 @@ class HostState:
 
     def rewind(self) -> None:
         """Put back what was advanced."""
-        for source in self._still:
-            source.rewind()
-        for _, source in self._of_torch():
+        for source in self._all():
             source.rewind()
         self._one_shots.rewind()
 
     def draws(self) -> bool:
         """Whether a generator of the device was advanced since."""
-        return not all(source.is_at(source.saved) for source in self._drawn.values())
+        return any(source.has_moved() for source in self._drawn.values())
 
     def has_moved(self) -> bool:
         """Whether anything was advanced since."""
-        sources = (*self._still, *(source for _, source in self._of_torch()))
-        return not all(source.is_at(source.saved) for source in sources)
+        return any(source.has_moved() for source in self._all())
 
     def moved(self) -> dict[str, bool]:
         """State that was advanced since, and that no replay advances.
@@ -179,8 +195,7 @@ class HostState:
         Returns:
             name -> whether random numbers come from it.
         """
-        still = (source for source in self._still if not source.is_at(source.saved))
-        found = {source.path: source.kind.draws for source in still}
+        found = {source.path: source.kind.draws for source in self._still if source.has_moved()}
         return {**found, **self._one_shots.moved()}
 
     def states(self) -> list[torch.Tensor]:
@@ -213,9 +228,8 @@ class HostState:
             ]
             for source in self._still:
                 source.rewind()
-        for source in moved:
-            # Another thread may have drawn from what belongs to nobody.
-            raise CaptureError(_does(source), transient=source in self._everybodys)
+        if moved:
+            raise moved[0].error()
         self._one_shots.check_unmoved()
 
     def check_still(self) -> None:
@@ -225,8 +239,8 @@ class HostState:
             CaptureError: something was.
         """
         for source in self._still:
-            if not source.is_at(source.saved):
-                raise CaptureError(_does(source), transient=source in self._everybodys)
+            if source.has_moved():
+                raise source.error()
         self._one_shots.check_unmoved()
 
     # What a recording tells of.
@@ -235,7 +249,7 @@ class HostState:
         """A run that is recorded begins."""
         self._reason = None
         self._is_copy = False
-        self._after = {key: source.now() for key, source in self._of_torch()}
+        self._after = {key: source.now() for key, source in self._of_torch().items()}
         self._states_met = list(self._after.values())
 
     def will_draw(self, generator: torch.Generator | None = None) -> None:
@@ -248,7 +262,7 @@ class HostState:
                 f"each call sets the state of {source.path} (manual_seed or set_state), which a "
                 "replay would not do, or another thread draws from it meanwhile. Set it outside of "
                 "the function, or pass a generator.",
-                transient=key in self._defaults,  # another thread may have drawn from it
+                transient=source.is_shared,
             )
             self._after[key] = source.now()
 
@@ -260,9 +274,7 @@ class HostState:
         """
         for key, source in self._moved():
             if not repeats and key in self._of_host:
-                self._reason = self._reason or CaptureError(
-                    _does(source), transient=key in self._defaults
-                )
+                self._reason = self._reason or source.error()
             self._after[key] = state = source.now()
             self._states_met.append(state)
 
@@ -283,38 +295,24 @@ class HostState:
                 transient=True,  # both may have been given the same seed
             )
 
-    def _of_torch(self) -> Iterator[tuple[int, _Source]]:
-        yield from self._drawn.items()
-        yield from self._of_host.items()
+    def _of_torch(self) -> dict[int, _Source]:
+        return self._drawn | self._of_host
+
+    def _all(self) -> list[_Source]:
+        return [*self._still, *self._of_torch().values()]
 
     def _moved(self) -> list[tuple[int, _Source]]:
-        after = self._after
-        return [(k, s) for k, s in self._of_torch() if k in after and not s.is_at(after[k])]
+        after, sources = self._after, self._of_torch().items()
+        return [(k, s) for k, s in sources if k in after and not s.is_at(after[k])]
 
     def _add(self, path: str, generator: torch.Generator) -> None:
         key: int = generator._cdata  # type: ignore[attr-defined]
         group = self._drawn if generator.device.type == self._device.type else self._of_host
         if key not in group:
-            group[key] = source = _Source(path, generator, TORCH)
+            group[key] = source = _Source(path, generator, TORCH, key in self._defaults)
             if self._after:
                 self._after[key] = source.saved
                 # Made in the call, it would be taken for the same in each; a copy of another one's
                 # state is not.
                 if any(torch.equal(source.saved, s) for s in self._states_met):
                     self._is_copy = True
-
-
-def _does(source: _Source) -> str:
-    draws, path = source.kind.draws, source.path
-    if source.kind is SETTING:
-        return (
-            f"each call changes {path}, which holds for the whole process and which a replay "
-            "would not change. Set it outside of the function."
-        )
-    if path[0].islower():
-        path = f"{path}, a {source.kind.what}"
-    return (
-        f"each call {'draws from' if draws else 'writes to'} {path}, which a replay would not do. "
-        f"{'Draw' if draws else 'Write'} outside of the function and pass the "
-        f"{'number' if draws else 'value'}."
-    )

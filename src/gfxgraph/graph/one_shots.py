@@ -31,6 +31,7 @@ from . import raw
 __all__ = [
     "STREAM",
     "Found",
+    "Identity",
     "OneShots",
     "bits_of",
     "inner",
@@ -43,6 +44,8 @@ __all__ = [
 
 Found: TypeAlias = Sequence[tuple[str, Any]]
 """Paths and objects, as :class:`~gfxgraph.graph.state.PythonState` has met them."""
+
+_REMEDY = "Read it outside of the function and pass what it gives."
 
 
 def _classes_of_hashes() -> set[type]:
@@ -168,14 +171,14 @@ class _Invisible(Exception):
     pass
 
 
-class _Object:
+class Identity:
     """An object, by identity; held, since the address of one that goes is given to another."""
 
     def __init__(self, item: Any) -> None:
         self.item = item
 
     def __eq__(self, other: object) -> bool:
-        return type(other) is _Object and other.item is self.item
+        return type(other) is Identity and other.item is self.item
 
     __hash__ = None  # type: ignore[assignment]
 
@@ -186,6 +189,11 @@ def _place(item: Any) -> Any:
         return _position(item)
     except _Invisible:
         return _Invisible
+
+
+def _has_moved(item: Any, position: Any) -> bool:
+    """Whether it is elsewhere than ``position``, as far as that can be seen."""
+    return position is not _Invisible and bool(_place(item) != position)
 
 
 def _position(item: Any, depth: int = 0) -> Any:
@@ -202,7 +210,7 @@ def _position(item: Any, depth: int = 0) -> Any:
             left = item.__length_hint__()
         except TypeError:  # itertools.repeat without an end, which stands still
             left = None
-        return left, list(map(_Object, gc.get_referents(item)))
+        return left, list(map(Identity, gc.get_referents(item)))
     if kind in _SEQUENCES:
         return _reduced(item, depth)
     if kind is itertools.count:
@@ -244,12 +252,12 @@ def _position(item: Any, depth: int = 0) -> Any:
 
 def _part(part: Any, depth: int) -> Any:
     if type(part) in (list, dict, set):
-        return _Object(part), len(part)
+        return Identity(part), len(part)
     if type(part) is tuple:  # map() and zip() keep their iterators in one
         return [_part(p, depth + 1) for p in part] if depth < _DEPTH else None
     if is_one_shot(part):
-        return _Object(part), _position(part, depth + 1)
-    return _Object(part)
+        return Identity(part), _position(part, depth + 1)
+    return Identity(part)
 
 
 def _reduced(item: Any, depth: int) -> Any:
@@ -269,7 +277,7 @@ def _reduced(item: Any, depth: int) -> Any:
             return part
         if is_one_shot(part):  # made for the answer: it has no identity
             return _position(part, depth + 1) if depth < _DEPTH else None
-        return _Object(part)
+        return Identity(part)
 
     return shown(parts, depth)
 
@@ -300,8 +308,7 @@ class OneShots:
         """
         for path, item, _ in self._items.values():
             raise CaptureError(
-                f"it reaches {path}, a {_class(item)}, {why}, which may advance it. Read it "
-                "outside of the function and pass what it gives."
+                f"it reaches {path}, a {_class(item)}, {why}, which may advance it. {_REMEDY}"
             )
 
     def check(self, before: OneShots | None) -> None:
@@ -323,8 +330,7 @@ class OneShots:
             if position is _Invisible:
                 raise CaptureError(
                     f"it reaches {path}, a {_class(item)}, and nobody can see whether a call "
-                    "advances it. A replay would not. Read it outside of the function and pass "
-                    "what it gives."
+                    f"advances it. A replay would not. {_REMEDY}"
                 )
             if before is None or key not in before._items:
                 raise CaptureError(
@@ -338,16 +344,14 @@ class OneShots:
                 # Perhaps in the first call only, such as what is kept for later calls.
                 raise CaptureError(
                     f"it reaches {path}, a {_class(item)}, and {before.doubt}: nobody can see "
-                    "whether a further run would advance it. Read it outside of the function and "
-                    "pass what it gives.",
+                    f"whether a further run would advance it. {_REMEDY}",
                     transient=True,
                 )
 
     def rewind(self) -> None:
         """Put files back to their places, which is all that can be put back."""
         for _, item, position in self._items.values():
-            can_be = raw.is_a(item, STREAM) and position not in (None, _Invisible)
-            if can_be and _place(item) != position:
+            if raw.is_a(item, STREAM) and position is not None and _has_moved(item, position):
                 item.seek(position)
 
     def check_unmoved(self) -> None:
@@ -357,7 +361,7 @@ class OneShots:
             CaptureError: a run advanced it.
         """
         for path, item, position in self._items.values():
-            if position is not _Invisible and _place(item) != position:
+            if _has_moved(item, position):
                 raise CaptureError(_advances(path, item))
 
     def moved(self) -> dict[str, bool]:
@@ -369,7 +373,7 @@ class OneShots:
         return {
             path: key in _ENTROPY
             for key, (path, item, position) in self._items.items()
-            if key in _ENTROPY or (position is not _Invisible and _place(item) != position)
+            if key in _ENTROPY or _has_moved(item, position)
         }
 
 

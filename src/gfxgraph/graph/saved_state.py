@@ -24,7 +24,7 @@ from ..device import generator_state
 from ..interpose.codes import address
 from ..interpose.modules import loaded
 from . import raw
-from .one_shots import STREAM, bits_of, is_entropy, is_of_numpy, is_one_shot, numpy_random
+from .one_shots import STREAM, Identity, bits_of, is_entropy, is_of_numpy, is_one_shot, numpy_random
 
 __all__ = ["RANDOM", "SETTING", "TORCH", "Kind", "is_stateful", "kind_of", "perturb"]
 
@@ -124,27 +124,15 @@ TORCH = Kind("torch.Generator", generator_state, lambda item, state: item.set_st
 RANDOM = Kind("random.Random", _read_random, _write_random)
 
 
-class _Value:
-    """The value of a variable, compared by identity."""
-
-    def __init__(self, value: Any) -> None:
-        self.value = value
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, _Value) and other.value is self.value
-
-    __hash__ = None  # type: ignore[assignment]
-
-
 _UNSET = object()
 
 
-def _write_variable(variable: Any, state: _Value) -> None:
-    variable.set(None if state.value is _UNSET else state.value)
+def _write_variable(variable: Any, state: Identity) -> None:
+    variable.set(None if state.item is _UNSET else state.item)
 
 
 SETTING = Kind("setting", lambda s: s.read(), lambda s, value: s.write(value))
-_VARIABLE = Kind("contextvars.ContextVar", lambda v: _Value(v.get(_UNSET)), _write_variable)
+_VARIABLE = Kind("contextvars.ContextVar", lambda v: Identity(v.get(_UNSET)), _write_variable)
 
 
 def kind_of(item: Any) -> Kind | None:
