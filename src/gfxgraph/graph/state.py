@@ -31,6 +31,7 @@ from .executed import executed_now
 from .guard import REGISTRIES, Guard
 from .lift import lift_among
 from .listening import is_closed
+from .lookups import package_of
 from .one_shots import STREAM, inner, is_entropy
 from .places import Content, Item, Length
 from .reads import Reads
@@ -122,8 +123,8 @@ class PythonState:
         self.scripted: list[str] = []
         self._caches: list[tuple[str, Any, int]] = []
         self._containers: list[Container] = []
-        self._tensors: dict[int, tuple[str, torch.Tensor, torch.Tensor]] = {}
-        self._flags: dict[int, bool] = {}
+        #: Path, tensor, an alias of what it was, and whether it required grad.
+        self._tensors: dict[int, tuple[str, torch.Tensor, torch.Tensor, bool]] = {}
         self._open_packages = {
             package for root in roots.values() for package in _packages(root)
         } - CLOSED
@@ -171,7 +172,7 @@ class PythonState:
             for key in container.changes()
         ]
         moved = {name.rpartition(".")[0]: name for name in self._changed_tensors()}
-        for path, tensor, _ in self._tensors.values():
+        for path, tensor, *_ in self._tensors.values():
             if path in moved:
                 found.append((moved[path], tensor, None))
         return found
@@ -186,10 +187,10 @@ class PythonState:
         )
 
     def _changed_tensors(self) -> Iterator[str]:
-        for key, (path, tensor, alias) in self._tensors.items():
+        for path, tensor, alias, required_grad in self._tensors.values():
             if _lies_elsewhere(tensor, alias):
                 yield f"{path}.data"
-            if tensor.requires_grad != self._flags[key]:
+            if tensor.requires_grad != required_grad:
                 yield f"{path}.requires_grad"
 
     def replaced(self, guarded: bool = True) -> list[str]:
@@ -241,25 +242,25 @@ class PythonState:
 
     def recorded(self) -> list[str]:
         """Names of tensors into which autograd has recorded an operation."""
-        return [path for path, tensor, _ in self._tensors.values() if tensor.grad_fn is not None]
+        return [path for path, tensor, *_ in self._tensors.values() if tensor.grad_fn is not None]
 
     def names(self) -> dict[int, str]:
         """Names of the tensors that were met, by storage."""
-        return {storage_key(alias): path for path, _, alias in self._tensors.values()}
+        return {storage_key(alias): path for path, _, alias, _ in self._tensors.values()}
 
     def tensors(self) -> dict[str, torch.Tensor]:
         """Name -> tensor, for the tensors that were met."""
-        return {path: tensor for path, tensor, _ in self._tensors.values()}
+        return {path: tensor for path, tensor, *_ in self._tensors.values()}
 
     def restore(self) -> None:
         """Put everything back to what it was."""
         for container in self._containers:
             container.restore()
-        for key, (_, tensor, alias) in self._tensors.items():
+        for _, tensor, alias, required_grad in self._tensors.values():
             if _lies_elsewhere(tensor, alias):
                 tensor.data = alias
-            if tensor.requires_grad != self._flags[key] and tensor.is_leaf:
-                tensor.requires_grad_(self._flags[key])
+            if tensor.requires_grad != required_grad and tensor.is_leaf:
+                tensor.requires_grad_(required_grad)
 
     def guard(
         self,
@@ -313,7 +314,7 @@ class PythonState:
                 guard.watch(Length(container.path, container.item))
         for place in places:
             guard.watch(place)
-        for path, tensor, alias in self._tensors.values():  # also those in tuples and defaults
+        for path, tensor, alias, _ in self._tensors.values():  # also those in tuples and defaults
             if storage_key(alias) in outside:
                 guard.watch_memory(path, tensor)
         names = self.names()
@@ -339,11 +340,10 @@ class PythonState:
             if raw.is_a(item, torch.Tensor):
                 is_known = type(item) in _TENSORS and item.layout is torch.strided
                 if is_known and level < _SEARCHED and address(item) not in self._tensors:
-                    self._tensors[address(item)] = path, item, item.detach()
-                    self._flags[address(item)] = item.requires_grad
+                    self._tensors[address(item)] = path, item, item.detach(), item.requires_grad
                     own = raw.attributes(item)
                     if own:
-                        self._todo[_COMPARED].extend(self._keep(Container(path, own), _COMPARED))
+                        self._follow(Container(path, own), _COMPARED)
             elif address(item) not in seen and not raw.is_a(item, *_LEAVES):
                 seen.add(address(item))
                 self._todo[level].extend(self._open(path, item, level))
@@ -358,6 +358,10 @@ class PythonState:
             if address(type(value)) not in _PLAIN:
                 yield container.name(key), value
 
+    def _follow(self, container: Container, level: int) -> None:
+        """Keep ``container``, and go through what it holds later."""
+        self._todo[level].extend(self._keep(container, level))
+
     def _open(self, path: str, item: Any, level: int) -> Iterator[tuple[str, Any]]:
         kind = type(item)
         if level < _SEARCHED and raw.is_a(item, functools._lru_cache_wrapper):
@@ -370,13 +374,13 @@ class PythonState:
         elif is_stateful(item, near=level < _SEARCHED):
             self.stateful.append((path, item))
             yield from ((path, part) for part in inner(item))
-            if _package(kind) not in CLOSED:
+            if package_of(kind) not in CLOSED:
                 self._open_attributes(path, item, max(level, _COMPARED))
         elif kind is types.ModuleType:
             self._open_module(path, item, level)
         elif raw.is_a(item, type):
             self._open_class(path, item, level)
-        elif _package(kind) == _OURS:
+        elif package_of(kind) == _OURS:
             # Our own objects change with every call; what matters is the function inside.
             yield path, (raw.attributes(item) or {}).get("__wrapped__")
         elif kind is weakref.ref:
@@ -404,7 +408,7 @@ class PythonState:
             base: Any = tuple if raw.is_a(item, tuple) else frozenset
             if base.__len__(item) <= _MAX_ITEMS:
                 yield from ((f"{path}[{n}]", v) for n, v in enumerate(base.__iter__(item)))
-        elif _package(kind) in CLOSED and not raw.is_a(item, *_OPEN_CLASSES):
+        elif package_of(kind) in CLOSED and not raw.is_a(item, *_OPEN_CLASSES):
             # A lock, a logger, a stream; but queues and the like are containers.
             if raw.module_of(kind) in _CONTAINERS:
                 self._open_attributes(path, item, max(level, _COMPARED))
@@ -420,7 +424,7 @@ class PythonState:
             self._open_space(path, module.__dict__, _SEARCHED)
 
     def _open_class(self, path: str, cls: Any, level: int) -> None:
-        package, space = _package(cls), raw.namespace(cls)
+        package, space = package_of(cls), raw.namespace(cls)
         if package in CLOSED:
             return
         near = package in self._open_packages or package in self._executed_packages
@@ -437,8 +441,7 @@ class PythonState:
             for name, value in space.items()
             if not name.startswith("__") and not raw.is_a(value, *_MEMBERS)
         )
-        held = Container(raw.name_of(cls), cls, own)
-        self._todo[_COMPARED].extend(self._keep(held, _COMPARED))
+        self._follow(Container(raw.name_of(cls), cls, own), _COMPARED)
         members = tuple(n for n in space if n not in own and not n.startswith("__"))
         if level < _SEARCHED and members:  # a method may be bound anew
             methods = Container(raw.name_of(cls), cls, members, guarded=False)
@@ -450,10 +453,13 @@ class PythonState:
         """The attributes of what is no plain object, and is not watched."""
         attributes = raw.attributes(item)
         if attributes:
-            self._todo[level].extend(self._keep(Container(path, attributes), level))
+            self._follow(Container(path, attributes), level)
+        self._open_slots(path, item, level)
+
+    def _open_slots(self, path: str, item: Any, level: int) -> None:
         slots = raw.slots(item)
         if slots:
-            self._todo[level].extend(self._keep(Container(path, Slots(item, slots)), level))
+            self._follow(Container(path, Slots(item, slots)), level)
 
     def _open_object(self, path: str, item: Any, level: int) -> Iterator[tuple[str, Any]]:
         attributes = raw.attributes(item)
@@ -474,14 +480,10 @@ class PythonState:
             yield from self._keep(Container(path, attributes, own, by_name=by_name), level)
         elif attributes is not None:
             yield from self._keep(Container(path, attributes), level)
-        slots = raw.slots(item)
-        if slots:
-            self._todo[max(level, _COMPARED)].extend(
-                self._keep(Container(path, Slots(item, slots)), max(level, _COMPARED))
-            )
+        self._open_slots(path, item, max(level, _COMPARED))
         for cls in raw.classes(item):
             space = raw.namespace(cls)
-            if _package(cls) in self._open_packages:
+            if package_of(cls) in self._open_packages:
                 numbers = tuple(
                     name
                     for name, value in space.items()
@@ -494,7 +496,7 @@ class PythonState:
                 for name, member in space.items():
                     if raw.is_a(member, functools._lru_cache_wrapper):
                         yield f"{path}.{name}", member
-            near = _package(cls) in self._executed_packages
+            near = package_of(cls) in self._executed_packages
             self._todo[_EXECUTED if near else _SEARCHED].append((raw.name_of(cls), cls))
 
     def _open_space(self, path: str, space: Any, level: int) -> None:
@@ -516,8 +518,7 @@ class PythonState:
             if name in self._executed_names
             and not raw.is_a(value, types.ModuleType, type, *_MEMBERS)
         )
-        held = Container(path, module.__dict__, own)
-        self._todo[_COMPARED].extend(self._keep(held, _COMPARED))
+        self._follow(Container(path, module.__dict__, own), _COMPARED)
 
     def _open_function(self, path: str, function: Any, level: int) -> Iterator[tuple[str, Any]]:
         package, code = str(function.__module__).partition(".")[0], function.__code__
@@ -529,7 +530,7 @@ class PythonState:
         if package not in self._open_packages or package in CLOSED:
             level = max(level, _EXECUTED) if has_run else _SEARCHED
         for name, cell in zip(code.co_freevars, function.__closure__ or (), strict=True):
-            self._todo[level].extend(self._keep(Container(name, cell), level))
+            self._follow(Container(name, cell), level)
         self._open_code(code, function.__globals__, level)
         parts = (function.__defaults__, function.__kwdefaults__)
         self._todo[level].extend((path, part) for part in parts if part)
@@ -560,16 +561,14 @@ class PythonState:
         if level == _SEARCHED:  # but what it binds it changes
             stored = tuple(name for name in _stored(code) if name in space)
             if stored:
-                container = Container(str(space.get("__name__")), space, stored)
-                self._todo[_COMPARED].extend(self._keep(container, _COMPARED))
+                self._follow(Container(str(space.get("__name__")), space, stored), _COMPARED)
         own = tuple(
             name
             for name in sorted(names)
             if name in space and not raw.is_a(space[name], types.ModuleType, type)
         )
         if own:
-            held = Container("", space, own, by_name=True)
-            self._todo[level].extend(self._keep(held, level))
+            self._follow(Container("", space, own, by_name=True), level)
 
 
 def _lies_elsewhere(tensor: torch.Tensor, before: torch.Tensor) -> bool:
@@ -589,10 +588,6 @@ def _function(member: Any) -> types.FunctionType | None:
     return member if type(member) is types.FunctionType else None
 
 
-def _package(cls: type) -> str:
-    return raw.module_of(cls).partition(".")[0]
-
-
 def _packages(root: Any) -> Iterator[str]:
     """The packages whose code ``root`` is of."""
     if type(root) is types.FunctionType:
@@ -602,11 +597,11 @@ def _packages(root: Any) -> Iterator[str]:
     elif raw.is_a(root, functools.partial):
         yield from _packages(raw.namespace(functools.partial)["func"].__get__(root))
     elif raw.is_a(root, type):
-        yield _package(root)
+        yield package_of(root)
     else:
-        yield _package(type(root))
+        yield package_of(type(root))
         wrapped = raw.attributes(root) or {}
-        if _package(type(root)) == _OURS and "__wrapped__" in wrapped:
+        if package_of(type(root)) == _OURS and "__wrapped__" in wrapped:
             yield from _packages(wrapped["__wrapped__"])
 
 

@@ -36,9 +36,9 @@ class Setting(NamedTuple):
     write: Callable[[Any], None]
 
 
-def _of_c(name: str, get: str, put: str, *args: str) -> Setting | None:
-    getter: Any = getattr(torch._C, get, None)
-    setter: Any = getattr(torch._C, put, None)
+def _of_c(name: str, get: str, put: str = "", *args: str) -> Setting | None:
+    getter: Any = getattr(torch._C, f"_get_{get}", None)
+    setter: Any = getattr(torch._C, f"_set_{put or get}", None)
     if getter is None or setter is None:
         return None
 
@@ -68,45 +68,39 @@ def _set_deterministic(value: tuple[bool, bool]) -> None:
     torch.use_deterministic_algorithms(value[0], warn_only=value[1])
 
 
-def _sdp(kind: str) -> Setting | None:
-    name = f"torch.backends.cuda.enable_{kind}_sdp"
-    return _of_c(name, f"_get_{kind}_sdp_enabled", f"_set_sdp_use_{kind}")
-
-
-def _precision(operation: str) -> Setting | None:
-    name = f"the fp32_precision of cuda for {operation}"
-    getter, setter = "_get_fp32_precision_getter", "_set_fp32_precision_setter"
-    return _of_c(name, getter, setter, "cuda", operation)
-
-
 _CUBLAS = "torch.backends.cuda.matmul.allow_"
 _REDUCED = "_reduced_precision_reduction"
-_HALF = ("fp16", "bf16")
+_CUDNN = "torch.backends.cudnn."
+_SDP = ("flash", "mem_efficient", "math", "cudnn")
 _FOUND = (
     Setting("the default dtype", torch.get_default_dtype, torch.set_default_dtype),
     Setting("torch.use_deterministic_algorithms", _deterministic, _set_deterministic),
     Setting("the number of threads of torch", torch.get_num_threads, torch.set_num_threads),
     # First what torch 2.9 has in place of allow_tf32, then the older flags, which set that too.
-    *map(_precision, ("matmul", "conv", "rnn")),
-    _of_c(f"{_CUBLAS}tf32", "_get_cublas_allow_tf32", "_set_cublas_allow_tf32"),
-    _of_c(
-        "torch.set_float32_matmul_precision",
-        "_get_float32_matmul_precision",
-        "_set_float32_matmul_precision",
-    ),
     *(
         _of_c(
-            f"{_CUBLAS}{dtype}{_REDUCED}",
-            f"_get_cublas_allow_{dtype}{_REDUCED}",
-            f"_set_cublas_allow_{dtype}{_REDUCED}",
+            f"the fp32_precision of cuda for {operation}",
+            "fp32_precision_getter",
+            "fp32_precision_setter",
+            "cuda",
+            operation,
         )
-        for dtype in _HALF
+        for operation in ("matmul", "conv", "rnn")
+    ),
+    _of_c(f"{_CUBLAS}tf32", "cublas_allow_tf32"),
+    _of_c("torch.set_float32_matmul_precision", "float32_matmul_precision"),
+    *(
+        _of_c(f"{_CUBLAS}{dtype}{_REDUCED}", f"cublas_allow_{dtype}{_REDUCED}")
+        for dtype in ("fp16", "bf16")
     ),
     *(
-        _of_c(f"torch.backends.cudnn.{name}", f"_get_cudnn_{name}", f"_set_cudnn_{name}")
+        _of_c(_CUDNN + name, f"cudnn_{name}")
         for name in ("allow_tf32", "benchmark", "deterministic", "enabled")
     ),
-    *map(_sdp, ("flash", "mem_efficient", "math", "cudnn")),
+    *(
+        _of_c(f"torch.backends.cuda.enable_{kind}_sdp", f"{kind}_sdp_enabled", f"sdp_use_{kind}")
+        for kind in _SDP
+    ),
 )
 SETTINGS = [setting for setting in _FOUND if setting is not None]
 
@@ -114,9 +108,8 @@ SETTINGS = [setting for setting in _FOUND if setting is not None]
 _IN_FLOAT32 = {torch.float32, torch.complex64}
 # Where kernels are chosen by the flags of cuDNN and by those of attention. A flag that is off may
 # hide the operator that it would choose, so then it is always asked for.
-_CUDNN = re.compile("conv|cudnn|miopen|batch_norm|rnn|lstm|gru|ctc|grid|affine")
-_ATTENTION = re.compile("attention|sdp|flash|transformer")
-_BACKEND = "torch.backends.cudnn."
+_USES_CUDNN = re.compile("conv|cudnn|miopen|batch_norm|rnn|lstm|gru|ctc|grid|affine")
+_USES_SDP = re.compile("attention|sdp|flash|transformer")
 _MODULES = (torch.backends, torch.backends.cuda, torch.backends.cudnn)
 READERS = frozenset(
     address(item)
@@ -195,12 +188,11 @@ def deciding(kernels: Collection[tuple[Any, Any]] | None, on_host: bool) -> Sett
         if foreign or dtype in dtypes:
             found[f"{_CUBLAS}{kind}{_REDUCED}"] = _getter(f"cublas_allow_{kind}{_REDUCED}")
     flags = {name: _getter(f"cudnn_{name}") for name in ("enabled", "benchmark", "deterministic")}
-    uses_cudnn = foreign or any(map(_CUDNN.search, names))
+    uses_cudnn = foreign or any(map(_USES_CUDNN.search, names))
     if uses_cudnn or not flags["enabled"]():
-        found |= {_BACKEND + name: getter for name, getter in flags.items()}
-    kinds = ("flash", "mem_efficient", "math", "cudnn")
-    allowed = {kind: _getter(f"{kind}_sdp_enabled") for kind in kinds}
-    if foreign or any(map(_ATTENTION.search, names)) or not all(get() for get in allowed.values()):
+        found |= {_CUDNN + name: getter for name, getter in flags.items()}
+    allowed = {kind: _getter(f"{kind}_sdp_enabled") for kind in _SDP}
+    if foreign or any(map(_USES_SDP.search, names)) or not all(get() for get in allowed.values()):
         found |= {f"torch.backends.cuda.enable_{kind}_sdp": get for kind, get in allowed.items()}
     if foreign or not dtypes.isdisjoint(_IN_FLOAT32):
         if on_host:
@@ -208,7 +200,7 @@ def deciding(kernels: Collection[tuple[Any, Any]] | None, on_host: bool) -> Sett
         else:
             found[f"{_CUBLAS}tf32"] = _precision_now("matmul", "cublas_allow_tf32")
             if uses_cudnn:
-                found[f"{_BACKEND}allow_tf32"] = _precision_now("conv", "cudnn_allow_tf32")
+                found[f"{_CUDNN}allow_tf32"] = _precision_now("conv", "cudnn_allow_tf32")
     return {name: (getter, getter()) for name, getter in found.items()}
 
 
