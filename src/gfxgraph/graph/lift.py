@@ -69,15 +69,17 @@ class Slot:
         self.is_read = self.is_counter = self.counts = False
         self.is_whole = is_whole
         self.container = item
-        self.key: Any = None if self.is_whole else key
+        self.key: Any = None if is_whole else key
         #: Gives its current value, and lets it hold another one.
         self.get: Callable[[], Any] = functools.partial(item_at, item, key, Left.ABSENT)
         self.put: Callable[[Any], None] = functools.partial(put_at, item, key, missing=Left.ABSENT)
+        self.value_before: Any = Left.ABSENT
         if is_whole:
             self.get = functools.partial(_all_of, item)
             self.put = functools.partial(_put_all, item)
-        held = {raw.token(k): value for k, value in container.held}
-        self.value_before = Left.ABSENT if self.is_whole else held.get(raw.token(key), Left.ABSENT)
+        else:
+            held = {raw.token(k): value for k, value in container.held}
+            self.value_before = held.get(raw.token(key), Left.ABSENT)
 
     @property
     def owner(self) -> int:
@@ -104,6 +106,10 @@ class Slot:
         if self.is_whole:
             return owner == self.owner and kind in ("item", "content", "length")
         return bool(place.identity == self.identity)
+
+    def is_in(self, place: Place) -> bool:
+        """Whether ``place`` is all that the container holds."""
+        return isinstance(place, Content) and address(place.container.item) == self.owner
 
 
 def _all_of(item: Any) -> list[Any]:
@@ -339,11 +345,9 @@ class Lift:
     def own(self, before: list[Any]) -> tuple[Any, ...]:
         """What the caller's own run has left in the places, which held ``before``."""
         effects = []
-        for slot, old in zip(self.slots.values(), before, strict=True):
-            now = slot.get()
-            if slot.is_counter:
-                now = now - old if type(now) is int and type(old) is int else now
-            effects.append(now)
+        for slot, old, now in zip(self.slots.values(), before, self.values(), strict=True):
+            counts = slot.is_counter and type(now) is int and type(old) is int
+            effects.append(now - old if counts else now)
         return tuple(effects)
 
     def values(self) -> list[Any]:
@@ -381,16 +385,14 @@ class Lift:
         for place in places.values():
             if isinstance(place, Content) and self.keys_in(place.container.item):
                 place.container.lifted = self.keys_in(place.container.item)
-                held = {raw.token(key): value for key, value in place.held}
                 read += [
                     slot
                     for slot, began in zip(self.slots.values(), self._began, strict=True)
-                    if slot.owner == address(place.container.item)
+                    if slot.is_in(place)
                     and (
                         type(began) is int
                         if slot.is_counter
-                        else not slot.is_read
-                        and _is_same(held.get(raw.token(slot.key), Left.ABSENT), began)
+                        else not slot.is_read and _is_same(place.held_at(slot.key), began)
                     )
                 ]
         if read:
@@ -470,7 +472,7 @@ def _is_arranged(container: Container, taken_from: Collection[int]) -> bool:
 
 def _is_read(slot: Slot, places: dict[Any, Place]) -> bool:
     for place in places.values():
-        if isinstance(place, Content) and address(place.container.item) == slot.owner:
+        if slot.is_in(place):
             return True
         if slot.covers(place) and not place.stored:
             return _is_same(getattr(place, "value", slot.value_before), slot.value_before)
@@ -479,8 +481,7 @@ def _is_read(slot: Slot, places: dict[Any, Place]) -> bool:
 
 def _counts(slot: Slot, places: dict[Any, Place]) -> bool:
     """Whether nothing has read it but instructions that add a constant."""
-    over = [p for p in places.values() if isinstance(p, Content)]
-    if any(address(place.container.item) == slot.owner for place in over):
+    if any(map(slot.is_in, places.values())):
         return False
     found = [place.counts for place in places.values() if slot.covers(place)]
     return bool(found) and all(found)

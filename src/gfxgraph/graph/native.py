@@ -71,8 +71,7 @@ class NativeGraph(_Base):  # type: ignore[misc]
             raise ArgumentError(
                 f"{type(self).__name__}(keep_graph={keep_graph!r}): expected True or False."
             )
-        # torch before 2.7 has no keep_graph.
-        super().__init__(*((True,) if keep_graph else ()))
+        super().__init__(keep_graph)
         self._keep_graph = keep_graph
         self._capture_stream: Any = None
         self._capture_index = 0
@@ -263,8 +262,10 @@ class NativeGraph(_Base):  # type: ignore[misc]
                 ``capture_begin(check_input_liveness=True)``.
             RuntimeError: as torch raises it: nothing was captured, or a capture is under way.
         """
-        if self.stand_in is not None or batch_size is not None or sizes:
-            return self._replay_instead(batch_size, sizes)
+        if self.stand_in is not None:
+            return self.stand_in(batch_size, sizes)
+        if batch_size is not None or sizes:
+            raise ArgumentError(NO_SIZES)
         if self._liveness is not None:
             self._liveness.check()
         start = time.perf_counter_ns()
@@ -276,11 +277,6 @@ class NativeGraph(_Base):  # type: ignore[misc]
         if self.synchronize_replays:
             current_device().synchronize(self._capture_index)
         return self.static_output
-
-    def _replay_instead(self, batch_size: int | None, sizes: dict[str, int]) -> Any:
-        if self.stand_in is None:
-            raise ArgumentError(NO_SIZES)
-        return self.stand_in(batch_size, sizes)
 
     def holds(self, tensor: torch.Tensor) -> bool:
         """Whether ``tensor`` lives in the graph's memory pool."""

@@ -105,8 +105,8 @@ class Place:
         return space if is_watched else None
 
     def holds(self) -> bool:
-        """Whether it holds what it held."""
-        raise NotImplementedError
+        """Whether it holds what it held. A subclass says this or :meth:`changes`."""
+        return not self.changes()
 
     def changes(self) -> list[str]:
         """Names of what is different."""
@@ -292,10 +292,6 @@ class TypeOf(Place):
         # Each thread has attributes of its own in one of these; the other's cannot be replaced.
         is_fixed = raw.is_a(item, threading.local, types.ModuleType)
         self._own = None if is_fixed else raw.attributes(item)
-
-    def holds(self) -> bool:
-        """See :meth:`Place.holds`."""
-        return not self.changes()
 
     def changes(self) -> list[str]:
         """See :meth:`Place.changes`."""

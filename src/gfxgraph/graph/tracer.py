@@ -181,9 +181,6 @@ class Tracer(Interceptor):
         if event.point.kind == "read" and isinstance(func, OpOverload):
             func = _READ[func._schema.name]
 
-        def fixed(value: Any) -> Any:
-            return value.detach() if isinstance(value, torch.Tensor) else value
-
         with dispatch_stack._disable_current_modes():
             key = outcome(_handed_out(event.result, given))
             if self._shared is not None:
@@ -198,9 +195,11 @@ class Tracer(Interceptor):
                 self._shared = None
             else:
                 self._end()
-                held_args, held_kwargs = pytree.tree_map(fixed, (args, kwargs))
+                fixed_args, fixed_kwargs = pytree.tree_map_only(
+                    torch.Tensor, lambda tensor: tensor.detach(), (args, kwargs)
+                )
                 self._segment.step = Step(
-                    event.point, event.where, func, held_args, held_kwargs, _ambient(event.point)
+                    event.point, event.where, func, fixed_args, fixed_kwargs, _ambient(event.point)
                 )
                 child = self._child(event)
                 self._segment.children[key] = child
