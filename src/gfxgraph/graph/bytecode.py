@@ -161,9 +161,9 @@ class _Reader:
         self.steps[at] = step
         self.push(("made", at))
 
-    def jump(self, target: int, dropped: int = 0) -> None:
-        """A jump forward is possible, after which ``dropped`` operands are gone."""
-        self.landing.setdefault(target, self.stack[: len(self.stack) - dropped])
+    def jump(self, target: int) -> None:
+        """A jump forward is possible, which leaves the stack as it is."""
+        self.landing.setdefault(target, self.stack[:])
 
     def stores(self, nth: int, *target: Any) -> str:
         """The ``nth`` operand from the top is about to be stored where ``target`` reads.
@@ -231,8 +231,9 @@ class _Reader:
         self.push(_NULL)
 
     def attribute(self, step: dis.Instruction) -> None:
-        (base,) = self.pop(1)
-        self.made(step.offset, "attribute", base, step.argval)
+        is_of_super = step.opname == "LOAD_SUPER_ATTR"
+        base = self.pop(3 if is_of_super else 1)[-1]
+        self.made(step.offset, "attribute", ("super", None) if is_of_super else base, step.argval)
         if step.opname == "LOAD_METHOD" or (_PY >= (3, 12) and (step.arg or 0) & 1):
             self.push(_NULL)
 
@@ -249,12 +250,6 @@ class _Reader:
         self.push(None)
         if _PY < (3, 11):
             self.push(None)  # and whether it matched
-
-    def attribute_of_super(self, step: dis.Instruction) -> None:
-        self.pop(3)
-        self.made(step.offset, "attribute", ("super", None), step.argval)
-        if (step.arg or 0) & 1:
-            self.push(_NULL)
 
     def imported(self, step: dis.Instruction) -> None:
         _, names = self.pop(2)
@@ -328,10 +323,9 @@ class _Reader:
         self.stack += [None] * ((arg & 0xFF) + 1 + (arg >> 8) if is_star else arg)
 
     def next_item(self, step: dis.Instruction) -> None:
-        if _PY < (3, 12):
-            self.jump(step.argval, dropped=1)  # with the iterator gone
-        else:
-            self.landing.setdefault(step.argval, [*self.stack, None])
+        # At the end the iterator is gone, or, from Python 3.12 on, something lies on it.
+        at_end = self.stack[:-1] if _PY < (3, 12) else [*self.stack, None]
+        self.landing.setdefault(step.argval, at_end)
         self.push(None)
 
     def end_for(self, step: dis.Instruction) -> None:
@@ -464,9 +458,8 @@ _KNOWN: dict[str, _Known] = _table(
     (_Reader.global_, "LOAD_GLOBAL LOAD_NAME LOAD_FROM_DICT_OR_GLOBALS"),
     (_Reader.store_variable, "STORE_DEREF DELETE_DEREF STORE_GLOBAL DELETE_GLOBAL"),
     (_Reader.null, "PUSH_NULL"),
-    (_Reader.attribute, "LOAD_ATTR LOAD_METHOD"),
+    (_Reader.attribute, "LOAD_ATTR LOAD_METHOD LOAD_SUPER_ATTR"),
     (_Reader.store_attribute, "STORE_ATTR DELETE_ATTR"),
-    (_Reader.attribute_of_super, "LOAD_SUPER_ATTR"),
     (_Reader.imported, "IMPORT_NAME"),
     (_Reader.imported_from, "IMPORT_FROM"),
     (_Reader.item, "BINARY_SUBSCR"),

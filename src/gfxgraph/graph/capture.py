@@ -224,8 +224,8 @@ def _refuse_as_found(before: Snapshot, target: Target, journal: Journal) -> None
     raise_if_moved()
     journal.refuse(python.reaches)
     if target.layout == "padded":
-        host.refuse_one_shots("and runs with padded arguments")
-    host.check_one_shots(one_shots_before())
+        host.one_shots.refuse("and runs with padded arguments")
+    host.one_shots.check(one_shots_before())
 
 
 def _refuse_memos(session: CaptureSession) -> None:

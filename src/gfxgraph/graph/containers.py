@@ -52,10 +52,8 @@ class Container:
         """Keys and values, as of now."""
         item: Any = self.item
         if type(item) is types.CellType:
-            try:
-                return [(0, item.cell_contents)]
-            except ValueError:  # a variable that is not bound yet
-                return []
+            value = item_at(item, 0)
+            return [] if value is raw.MISSING else [(0, value)]
         if type(item) is Slots:
             return item.read()
         if raw.is_a(item, type):

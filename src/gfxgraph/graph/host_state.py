@@ -122,13 +122,16 @@ class HostState:
         device: the device whose generators a replay advances.
         index: which one of its kind.
         found: what the function reaches.
+
+    Attributes:
+        one_shots: what cannot be put back.
     """
 
     def __init__(self, device: Device, index: int, found: Found = ()) -> None:
         self._device = device
         self._drawn: dict[int, _Source] = {}  # a replay advances them, too
         self._of_host: dict[int, _Source] = {}  # torch's, of which no replay draws
-        self._one_shots = OneShots(found)
+        self.one_shots = OneShots(found)
         self._after: dict[int, torch.Tensor] = {}
         self._used: dict[int, torch.Generator] = {}
         self._states_met: list[torch.Tensor] = []
@@ -164,22 +167,14 @@ class HostState:
         return (
             self._drawn.keys() | self._of_host.keys() <= self._defaults
             and all(source.is_shared for source in self._still)
-            and not len(self._one_shots)
+            and not len(self.one_shots)
         )
-
-    def refuse_one_shots(self, why: str) -> None:
-        """Raise if there is anything that cannot be put back."""
-        self._one_shots.refuse(why)
-
-    def check_one_shots(self, before: OneShots | None) -> None:
-        """See :meth:`OneShots.check`."""
-        self._one_shots.check(before)
 
     def rewind(self) -> None:
         """Put back what was advanced."""
         for source in self._all():
             source.rewind()
-        self._one_shots.rewind()
+        self.one_shots.rewind()
 
     def draws(self) -> bool:
         """Whether a generator of the device was advanced since."""
@@ -196,7 +191,7 @@ class HostState:
             name -> whether random numbers come from it.
         """
         found = {source.path: source.kind.draws for source in self._still if source.has_moved()}
-        return {**found, **self._one_shots.moved()}
+        return {**found, **self.one_shots.moved()}
 
     def states(self) -> list[torch.Tensor]:
         """Where the generators of the device are now."""
@@ -230,7 +225,7 @@ class HostState:
                 source.rewind()
         if moved:
             raise moved[0].error()
-        self._one_shots.check_unmoved()
+        self.one_shots.check_unmoved()
 
     def check_still(self) -> None:
         """Raise if anything was advanced but generators of the device.
@@ -241,7 +236,7 @@ class HostState:
         for source in self._still:
             if source.has_moved():
                 raise source.error()
-        self._one_shots.check_unmoved()
+        self.one_shots.check_unmoved()
 
     # What a recording tells of.
 

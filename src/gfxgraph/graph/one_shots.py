@@ -223,10 +223,8 @@ def _position(item: Any, depth: int = 0) -> Any:
         return item.digest() if item.digest_size else item.hexdigest(32)
     if kind is _READER:
         own: Any = item.line_num
-    elif kind in _FRAMES:
-        frame = item.gi_frame if kind is types.GeneratorType else None
-        if kind is not types.GeneratorType:
-            raise _Invisible
+    elif kind is types.GeneratorType:
+        frame = item.gi_frame
         own = -1 if frame is None else frame.f_lasti
     elif kind in _COMPOSITES:
         own = None
@@ -243,7 +241,7 @@ def _position(item: Any, depth: int = 0) -> Any:
     else:
         raise _Invisible
     referents = gc.get_referents(item)
-    if sys.version_info < (3, 11) and kind in _FRAMES and frame is not None:
+    if sys.version_info < (3, 11) and kind is types.GeneratorType and frame is not None:
         # Only from 3.11 on a generator refers to what its frame holds.
         others = (frame.f_globals, frame.f_builtins)
         referents += [p for p in gc.get_referents(frame) if not any(p is one for one in others)]

@@ -121,7 +121,7 @@ def run_and_roll_back(
         except Unexpected as surprise:
             log(logging.DEBUG, "not_alike", because=str(surprise))
     before = Snapshot.take(device, index, {"the function": function})
-    before.host.refuse_one_shots("and is tried with arguments that nobody called it with")
+    before.host.one_shots.refuse("and is tried with arguments that nobody called it with")
     recorder = Recorder(
         device.type, inputs, before.memory, keep_values=True, generators=before.host
     )

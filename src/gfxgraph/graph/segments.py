@@ -81,10 +81,6 @@ class Segment:
             segment.graph = segment.launch = segment.step = segment.build = None
             segment.children = {}
 
-    def register(self, graph: NativeGraph) -> None:
-        """Take ``graph``, whose capture has ended."""
-        self.graph, self.launch = graph, graph.launch
-
 
 @dataclass
 class Step:

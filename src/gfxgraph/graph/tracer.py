@@ -235,7 +235,7 @@ class Tracer(Interceptor):
         if _ends_empty(graph):
             graph.reset()
         else:
-            segment.register(graph)
+            segment.graph, segment.launch = graph, graph.launch
         with dispatch_stack._disable_current_modes(), torch._C.DisableTorchFunction():
             for done in segment.done:
                 done.freeze()

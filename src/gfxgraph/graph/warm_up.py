@@ -120,7 +120,7 @@ def warm_up(session: CaptureSession, warmup: int) -> WarmedUp:
         draws_random_numbers=draws,
     )
     if any(event.folds and not event.is_of_the_host for event in recording.events):
-        host.refuse_one_shots("and what it reads has to be confirmed with other inputs")
+        host.one_shots.refuse("and what it reads has to be confirmed with other inputs")
         _confirm(session, recording)
     return eager
 
