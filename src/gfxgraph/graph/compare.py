@@ -76,12 +76,8 @@ def difference(
     ).tolist()
     if not in_place:
         return "NaN or infinity in other places than expected"
-    scale = max(1.0, scale)
-    return (
-        f"largest error {error:.3g}, allowed {allowed * scale:.3g}"
-        if error > allowed * scale
-        else None
-    )
+    limit = allowed * max(1.0, scale)
+    return f"largest error {error:.3g}, allowed {limit:.3g}" if error > limit else None
 
 
 def require_equal(

@@ -86,7 +86,7 @@ class NativeGraph(_Base):  # type: ignore[misc]
         self._has_failed = False
         #: What the capture under way issued, and what ends looking at that.
         self._issued = collectives.Issued()
-        self._look_away: Callable[[], None] = _nothing
+        self._look_away: Callable[[], None] = lambda: None
         # The next three are for BridgedCUDAGraph.capture().
         #: What answers a replay in place of the graph, given ``batch_size`` and the other sizes.
         self.stand_in: Callable[[int | None, dict[str, int]], Any] | None = None
@@ -184,7 +184,7 @@ class NativeGraph(_Base):  # type: ignore[misc]
             self._liveness.stop(lambda a: device.in_pool(cast(PoolHandle, self._capture_pool), a))
         self._capture_stream = None
         self._look_away()
-        self._look_away = _nothing
+        self._look_away = lambda: None
         if not is_inside_gfxgraph():  # our own captures know what they capture
             tell_if_compiled(self._compiled_before, lambda: str(users_line()))
         try:
@@ -329,7 +329,3 @@ class NativeGraph(_Base):  # type: ignore[misc]
         finalizer = getattr(super(), "__del__", None)
         if finalizer is not None:
             finalizer()
-
-
-def _nothing() -> None:
-    pass

@@ -19,7 +19,7 @@ from ..compiling.rng import tell_if_compiled
 from ..errors import CaptureError, GfxGraphError, VerificationError, one_line
 from ..interpose.cuda_calls import listening
 from ..interpose.dynamo import frames_compiled
-from ..interpose.source import users_line_of
+from ..interpose.source import Source, users_line_of
 from ..record.effects import overwrite, storage_key
 from ..record.explain import explain
 from ..record.journal import Journal, Judge
@@ -34,7 +34,7 @@ from .pool import GraphPool
 from .reads import Reads
 from .rollback import Snapshot
 from .segments import Graft, Segment, run
-from .tracer import Failure, Tracer
+from .tracer import Tracer
 
 __all__ = [
     "CaptureSession",
@@ -462,12 +462,12 @@ def _other_values(static: torch.Tensor) -> torch.Tensor:
     return other * 0.75 + 0.125 if static.is_floating_point() else other
 
 
-def _failed(error: Exception, failure: Failure | None) -> Failed:
-    """The failure of a capture, explained."""
+def _failed(error: Exception, failure: tuple[Any, Source] | None) -> Failed:
+    """The failure of a capture, explained; ``failure``: see :class:`Tracer`."""
     if isinstance(error, CaptureError):
         return Failed(None, error, final=True)
-    where = users_line_of(error) if failure is None else failure.where
-    operator = None if failure is None else getattr(failure.func, "_name", None)
+    func, where = failure or (None, users_line_of(error))
+    operator = getattr(func, "_name", None)
     explained = CaptureError(
         f"capture failed: {where}: {operator or 'the capture'}: {one_line(error)}"
     )

@@ -162,15 +162,14 @@ class PythonState:
         """What :meth:`changes` names, as containers and keys; ``None``: tensors are among it."""
         if any(True for _ in self._changed_tensors()):
             return None
-        return [(c, key) for c in self._containers for key in c.changes()]
+        return list(self._changed())
+
+    def _changed(self) -> Iterator[tuple[Container, Any]]:
+        return ((c, key) for c in self._containers for key in c.changes())
 
     def changed_places(self) -> list[Place]:
         """What :meth:`changes` names, with the object that holds it, and the key in there."""
-        found: list[Place] = [
-            (container.name(key), container.owner, key)
-            for container in self._containers
-            for key in container.changes()
-        ]
+        found: list[Place] = [(c.name(key), c.owner, key) for c, key in self._changed()]
         moved = {name.rpartition(".")[0]: name for name in self._changed_tensors()}
         for path, tensor, *_ in self._tensors.values():
             if path in moved:

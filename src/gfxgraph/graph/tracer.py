@@ -5,7 +5,6 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager, nullcontext
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -22,20 +21,7 @@ from ..record.recorder import Event, Same
 from .native import NativeGraph
 from .segments import Done, Graft, Segment, Step, outcome
 
-__all__ = ["Failure", "Tracer"]
-
-
-@dataclass
-class Failure:
-    """The operation at which a capture failed first.
-
-    Attributes:
-        func: the operator.
-        where: the user's line.
-    """
-
-    func: Any
-    where: Source
+__all__ = ["Tracer"]
 
 
 class Tracer(Interceptor):
@@ -51,7 +37,7 @@ class Tracer(Interceptor):
     Attributes:
         graft: where the new part belongs; ``None``: it is a tree of its own.
         first: the first segment that is new.
-        failure: the operation at which the capture failed.
+        failure: the operator at which the capture failed first, and the user's line.
     """
 
     def __init__(
@@ -75,7 +61,7 @@ class Tracer(Interceptor):
         self._segment = root or Segment([], None)
         self.root = self._segment
         self.graft: Graft | None = None
-        self.failure: Failure | None = None
+        self.failure: tuple[Any, Source] | None = None
 
     @property
     def new(self) -> Segment:
@@ -132,7 +118,7 @@ class Tracer(Interceptor):
             result = func(*args, **kwargs)
         except Exception:
             if self.failure is None:
-                self.failure = Failure(func, users_line())
+                self.failure = func, users_line()
             raise
         if self._branches:
             self._segment.done.append(Done.of(func, given, result))

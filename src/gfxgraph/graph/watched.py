@@ -34,7 +34,7 @@ class Watcher:
         if sys.version_info < (3, 12):
             raise OSError("CPython watches dicts from version 3.12 on")
         # Without a lock around all of Python a change could come while a guard is asked.
-        if not getattr(sys, "_is_gil_enabled", _yes)():
+        if not getattr(sys, "_is_gil_enabled", lambda: True)():
             raise OSError("Python runs without its lock")
         try:
             from torch._C._dynamo.guards import dict_version
@@ -90,10 +90,6 @@ def _changes(number_of: Callable[[dict[Any, Any]], int]) -> Callable[[], int]:
         return count
 
     return changes
-
-
-def _yes() -> bool:
-    return True
 
 
 @functools.lru_cache(maxsize=1)
