@@ -397,19 +397,14 @@ class _Reader:
                 self.copied.add(operand[1])
         self.push(*operands)
 
-    def swap(self, step: dis.Instruction) -> None:
-        depth = step.arg or 0
-        if depth <= len(self.stack):
+    def reorder(self, step: dis.Instruction) -> None:
+        depth = {"ROT_TWO": 2, "ROT_THREE": 3, "ROT_FOUR": 4}.get(step.opname, step.arg or 0)
+        if depth > len(self.stack):
+            self.stack.clear()
+        elif step.opname == "SWAP":
             self.stack[-1], self.stack[-depth] = self.stack[-depth], self.stack[-1]
         else:
-            self.stack.clear()
-
-    def rotate(self, step: dis.Instruction) -> None:
-        depth = {"ROT_TWO": 2, "ROT_THREE": 3, "ROT_FOUR": 4}.get(step.opname, step.arg or 0)
-        if depth <= len(self.stack):
             self.stack.insert(len(self.stack) - depth, self.stack.pop())
-        else:
-            self.stack.clear()
 
     def setup(self, step: dis.Instruction) -> None:
         """Python 3.10 has blocks in place of a table of handlers."""
@@ -505,8 +500,7 @@ _KNOWN: dict[str, _Known] = _table(
     (_Reader.call, "CALL CALL_KW CALL_FUNCTION CALL_FUNCTION_KW CALL_METHOD"),
     (_Reader.call_spread, "CALL_FUNCTION_EX"),
     (_Reader.copy, "COPY DUP_TOP DUP_TOP_TWO"),
-    (_Reader.swap, "SWAP"),
-    (_Reader.rotate, "ROT_TWO ROT_THREE ROT_FOUR ROT_N"),
+    (_Reader.reorder, "SWAP ROT_TWO ROT_THREE ROT_FOUR ROT_N"),
     (_Reader.setup, "SETUP_FINALLY SETUP_WITH SETUP_CLEANUP"),
     (_Reader.built_dict, "BUILD_MAP"),
     (_Reader.made_function, "MAKE_FUNCTION"),
