@@ -40,3 +40,17 @@ def test_the_command_tells_by_its_status(tmp_path):
 def test_a_path_that_is_not_there_is_refused(tmp_path):
     with pytest.raises(ArgumentError):
         lint([tmp_path / "nowhere"])
+
+
+def test_a_lone_carriage_return_ends_a_line_of_a_notebook(tmp_path):
+    cell = {"cell_type": "code", "source": "import os\ros.environ['HIP_GRAPH_ENABLED'] = '1'"}
+    (tmp_path / "book.ipynb").write_text(json.dumps({"cells": [cell], "nbformat": 4}))
+    result = gfxgraph_command("lint", tmp_path, "--json")
+    assert result.exit_code in (0, 1) and isinstance(json.loads(result.output), list)
+
+
+def test_a_notebook_that_is_nested_too_deep_is_unreadable_and_stops_nothing(tmp_path):
+    (tmp_path / "deep.ipynb").write_text("[" * 100_000)
+    (tmp_path / "other.py").write_text("def broken(:\n")
+    found = json.loads(gfxgraph_command("lint", tmp_path, "--json").output)
+    assert [finding["rule"] for finding in found] == ["unreadable", "unreadable"]

@@ -1083,3 +1083,17 @@ def test_state_that_lies_on_the_host_stays_there(device):
     x = torch.zeros(2, device=device)
     assert all(torch.equal(eager(x), graph(x)) for _ in range(6))
     assert any("on cpu" in reason for reason in graph.stats().fallbacks)
+
+
+@torch.no_grad()
+def test_an_array_in_a_result_does_not_count_among_what_comes_twice(device):
+    def fn(x):
+        parts = [x + 1]
+        return np.arange(3.0), parts, parts
+
+    graph = gfxgraph.graphed(fn)
+    for n in range(4):
+        array, first, second = graph(torch.full((2,), float(n), device=device))
+        assert array.tolist() == [0.0, 1.0, 2.0] and first is second
+        assert first[0].tolist() == [n + 1.0] * 2
+    assert graph.stats().replays == 3

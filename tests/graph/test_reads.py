@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 import contextlib
 import contextvars
 import ctypes
@@ -15,6 +16,7 @@ import torch
 from torch import nn
 
 import gfxgraph
+from gfxgraph.graph.places import Item
 from gfxgraph.graph.reads import Reads
 from tests.hostile.hostile_python import CASES
 
@@ -506,3 +508,11 @@ def test_what_is_read_in_the_middle_of_something_else_is_seen(device, make):
     assert graph.stats().replays == 2
     change()
     assert torch.equal(graph(x), fn(x))
+
+
+def test_an_item_that_is_put_back_as_absent_leaves_the_order_of_an_ordereddict_whole():
+    held = collections.OrderedDict(first=1)
+    place = Item.of("held", held, "later")
+    held["later"] = 2
+    place.put_back()
+    assert list(held) == ["first"] and list(held.items()) == [("first", 1)]

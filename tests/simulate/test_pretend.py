@@ -504,6 +504,8 @@ def test_a_generator_of_the_device_is_usable_there_and_only_there():
         generator = torch.Generator(device="cuda")
         assert generator.device.type == "cuda" and isinstance(generator, torch.Generator)
         assert generator.manual_seed(1) is generator
+        with pytest.raises(TypeError):  # as torch itself
+            generator.manual_seed(seed=1)
         host = torch.Generator().manual_seed(1)
         assert not isinstance(host.device, str) and host.device.type == "cpu"
         numbers = torch.randn(3, device="cuda", generator=generator)

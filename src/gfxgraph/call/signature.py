@@ -197,6 +197,7 @@ class Objects:
         self._inputs: dict[int, Given] = {}
         self._numbers: dict[int, int | None] = {}
         self._next = itertools.count()
+        self._arrays: set[int] = set()
         self._met: list[object] = []
 
     def inputs_are(self, inputs: Sequence[torch.Tensor]) -> None:
@@ -209,7 +210,7 @@ class Objects:
 
     def containers(self) -> list[object]:
         """The containers and objects that were taken apart; an empty tuple is one for all."""
-        return [item for item in self._met if item != ()]
+        return [item for item in self._met if type(item) is not tuple or item]
 
     def known(self, item: Any) -> Spec | None:
         """The spec of what is known already."""
@@ -232,9 +233,16 @@ class Objects:
         self._met.append(item)
         self._numbers[id(item)] = None
 
-    def end(self, item: Any) -> None:
-        """It was."""
-        self._numbers[id(item)] = next(self._next)
+    def end(self, item: Any, spec: Spec) -> None:
+        """It was; or it turned out to be a leaf."""
+        if spec[0] != "const":
+            self._numbers[id(item)] = next(self._next)
+            return
+        del self._numbers[id(item)]
+        if isinstance(spec[1], Array):
+            if id(item) in self._arrays:
+                raise ArgumentError("a numpy.ndarray that comes twice: return it once.")
+            self._arrays.add(id(item))
 
 
 def flatten(tree: Any, objects: Objects | None = None) -> tuple[list[torch.Tensor], Spec]:
@@ -266,7 +274,7 @@ def _flatten(item: Any, leaves: list[torch.Tensor], objects: Objects | None) -> 
         return _taken_apart(item, leaves, objects)
     objects.begin(item)
     spec = _taken_apart(item, leaves, objects)
-    objects.end(item)
+    objects.end(item, spec)
     return spec
 
 

@@ -204,6 +204,7 @@ def put_at(container: Any, key: Any, value: Any, missing: Any = raw.MISSING) -> 
         if key < list.__len__(container):
             list.__setitem__(container, key, value)
     elif value is missing:
-        dict.pop(container, key, None)
+        if dict.__contains__(container, key):
+            raw.base_of_dict(container).__delitem__(container, key)
     else:
         raw.base_of_dict(container).__setitem__(container, key, value)

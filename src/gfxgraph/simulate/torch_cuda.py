@@ -160,7 +160,7 @@ class SimulatedGenerator(torch.Generator):
         """The simulated device."""
         return torch.device("cuda", 0)
 
-    def manual_seed(self, seed: int) -> SimulatedGenerator:
+    def manual_seed(self, seed: int, /) -> SimulatedGenerator:
         """Set the seed."""
         observe("seed", "torch.Generator.manual_seed()", (self, seed))
         super().manual_seed(seed)
@@ -171,7 +171,7 @@ class SimulatedGenerator(torch.Generator):
         observe("seed", "torch.Generator.seed()", (self,))
         return super().seed()
 
-    def set_state(self, state: torch.Tensor) -> SimulatedGenerator:
+    def set_state(self, state: torch.Tensor, /) -> SimulatedGenerator:
         """Set the state."""
         observe("seed", "torch.Generator.set_state()", (self, state))
         super().set_state(state)

@@ -64,7 +64,8 @@ def read(path: Path) -> Text:
         if path.suffix == ".sh":
             return _script(raw.decode())
         return _module(importlib.util.decode_source(raw), (path.parent / "__init__.py").is_file())
-    except (OSError, SyntaxError, ValueError) as error:  # ValueError: not UTF-8, or not JSON
+    # ValueError: not UTF-8, or not JSON; RecursionError: JSON that is nested too deep.
+    except (OSError, SyntaxError, ValueError, RecursionError) as error:
         return Text(problems=[_problem(error)])
 
 
@@ -113,7 +114,8 @@ def _notebook(content: Any) -> Text:
     for number, cell in enumerate(cells, start=1):
         match cell:
             case {"cell_type": "code", "source": (str() | list()) as written}:
-                lines = "".join(map(str, written)).split("\n")
+                source = "".join(map(str, written))
+                lines = source.replace("\r\n", "\n").replace("\r", "\n").split("\n")
                 text.cells.append((number, len(text.lines) + 1))
                 python += _cell(lines, text)
                 text.lines += lines
