@@ -162,7 +162,7 @@ class _Reader:
         self.push(("made", at))
 
     def jump(self, target: int) -> None:
-        """A jump forward is possible, which leaves the stack as it is."""
+        """The code may jump forward to ``target``. The jump does not change the stack."""
         self.landing.setdefault(target, self.stack[:])
 
     def stores(self, nth: int, *target: Any) -> str:

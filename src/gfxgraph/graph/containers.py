@@ -164,7 +164,7 @@ def owner_of(item: Any) -> Any:
 
 
 def item_at(container: Any, key: Any, missing: Any = raw.MISSING) -> Any:
-    """What a cell, class, dict, list or object with slots holds at ``key``; ``missing``: nothing.
+    """The value at ``key`` of a cell, class, dict, list or object with slots, or ``missing``.
 
     Here and in :func:`put_at` ``issubclass`` of what is built in asks no metaclass.
     """

@@ -70,7 +70,7 @@ class Slot:
         self.is_whole = is_whole
         self.container = item
         self.key: Any = None if is_whole else key
-        #: Gives its current value, and lets it hold another one.
+        #: ``get`` returns the current value, ``put`` stores another one.
         self.get: Callable[[], Any] = functools.partial(item_at, item, key, Left.ABSENT)
         self.put: Callable[[Any], None] = functools.partial(put_at, item, key, missing=Left.ABSENT)
         self.value_before: Any = Left.ABSENT

@@ -975,7 +975,7 @@ _MAX_KEPT = 1024
 
 
 class _Kept:
-    """What a cache holds, which tells that it was emptied or filled since."""
+    """The entries of a cache. They differ once somebody clears the cache and fills it again."""
 
     def __init__(self, cached: Any) -> None:
         self._cached = cached

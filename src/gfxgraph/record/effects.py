@@ -238,7 +238,7 @@ class Same:
 
     @classmethod
     def of(cls, tensor: torch.Tensor, given: Sequence[torch.Tensor]) -> Same | None:
-        """What stands for ``tensor`` if it is one of ``given``."""
+        """The placeholder for ``tensor`` if ``given`` contains it, else ``None``."""
         return next((cls(n) for n, other in enumerate(given) if other is tensor), None)
 
 

@@ -479,7 +479,7 @@ def _unseen() -> Iterator[None]:
 
 
 def _name(fn: Callable[..., Any]) -> str:
-    """What messages call the function."""
+    """The name of the function in messages."""
     return f"{getattr(fn, '__qualname__', 'a no_graph function')}(), which is marked no_graph,"
 
 

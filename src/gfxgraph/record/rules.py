@@ -39,7 +39,7 @@ class Rule:
 
     @property
     def tainted(self) -> Effect:
-        """What happens to the function if the data depends on the inputs."""
+        """The effect on the function if the data depends on the inputs."""
         return self.if_tainted or self.effect
 
 

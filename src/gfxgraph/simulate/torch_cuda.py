@@ -66,7 +66,7 @@ def _method_of(cls: Any, name: str) -> Callable[..., Any]:
 
 
 class _Simulated:
-    """What has no device behind it; for ``isinstance`` an object of a class of ``torch.cuda``."""
+    """Stands in for an object of ``torch.cuda`` without a device; ``isinstance`` accepts it."""
 
     _stands_for: str
 
