@@ -84,8 +84,13 @@ THRASHING = {
         "argument name (str) differs in every call",
         "Take few values of it",
     ),
-    "an object": (
+    "a number in an object": (
         lambda x: (lambda x, scale: x * scale.n, ((x, Scale(n)) for n in range(30))),
+        "argument scale.n (int) differs in every call",
+        "Pass a tensor instead of the number",
+    ),
+    "an object": (
+        lambda x: (lambda x, scale: x * (hash(scale) != 0), ((x, Scale(n)) for n in range(30))),
         "Scale) differs in every call",
         "Pass one object in all calls",
     ),
@@ -115,10 +120,13 @@ def test_what_differs_in_every_call_is_said_and_what_to_write(device, x, name):
     make, what, remedy = THRASHING[name]
     fn, calls = make(x)
     stats = called(gfxgraph.graphed(fn), calls)
-    assert (stats.captures, stats.replays) == (ENOUGH, 0)
+    # With a second object of a class it begins anew: it looks into them.
+    captures = ENOUGH + ("object" in name)
+    assert (stats.captures, stats.replays) == (captures, 0)
     (reason,) = stats.thrashing
     assert what in reason and remedy in reason
-    assert stats.fallbacks == {reason: stats.eager_calls - ENOUGH} and stats.eager_calls >= 24
+    assert stats.fallbacks[reason] >= stats.eager_calls - captures - 1 >= 14
+    assert sum(stats.fallbacks.values()) == stats.eager_calls - captures
 
 
 def test_it_is_said_once_in_the_log_and_counted_in_the_statistics_of_the_process(
@@ -330,9 +338,9 @@ def test_objects_of_calls_that_are_not_captured_are_let_go(device, x):
 
 
 def test_an_object_at_the_address_of_one_that_is_gone_is_not_taken_for_it(device, x):
-    graph = gfxgraph.graphed(lambda x, scale: x * scale.n)
+    graph = gfxgraph.graphed(lambda x, scale: x * scale.n if hash(scale) else x)
     calls = ((x, Scale(n)) for n in range(300))  # each is freed before the next is made
-    assert called(graph, calls).captures == ENOUGH
+    assert called(graph, calls).captures == ENOUGH + 1
 
 
 def test_the_number_of_kinds_that_are_remembered_is_bounded(device, x):

@@ -51,7 +51,11 @@ def named(spec: Spec, name: str) -> Iterator[tuple[str, Const | None]]:
         parts = [f".{field}" for field in cls._fields]
     elif kind in ("dataclass", "namespace", "slice"):
         parts = [f".{field}" for field in keys]
-    elif kind in ("dict", "mapping", "fields"):
+    elif kind == "object":
+        parts = [f"[{key!r}]" for key in keys[0]] + [f".{key}" for key in (*keys[1], *keys[2])]
+    elif kind == "read" and spec[4][0] != "dict":
+        parts = [f".{key}" for key in keys]
+    elif kind in ("dict", "mapping", "fields", "read"):
         parts = [f"[{json.dumps(k) if type(k) is str else repr(k)}]" for k in keys]
     else:
         parts = [f"[{n}]" for n in range(len(children))]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from operator import is_
 from typing import Any
 
@@ -10,16 +10,22 @@ import torch
 
 from ..errors import ArgumentError, CaptureError
 from ..graph.lift import Lifting
+from ..graph.static_objects import StaticObjects
 from ..record.effects import storage_key
 from .key import unsuitable_for_graph
+from .narrow import parts_of_arguments
 from .replay import builder
-from .signature import Given, Objects, Spec, constants, count_tensors, flatten
+from .signature import Arguments, Given, Objects, Spec, constants, count_tensors, flatten
 from .static_inputs import by_storage, parts_of
 from .suitable import describe
 
-__all__ = ["Body", "result_taken_apart"]
+__all__ = ["Body", "ChangesArgument", "result_taken_apart"]
 
 _HOST = torch.device("cpu")
+
+
+class ChangesArgument(CaptureError):
+    """The function changes an argument that is no tensor."""
 
 
 class Body:
@@ -34,6 +40,8 @@ class Body:
     Attributes:
         out_spec: of its result, once there was one.
         there: objects that were there before our runs. Where a result holds one, it is that one.
+        apart: the classes whose objects are taken apart where they are arguments.
+        objects: the objects and dicts that the newest run was given.
     """
 
     def __init__(
@@ -45,6 +53,8 @@ class Body:
     ) -> None:
         self.out_spec: Spec | None = None
         self.there: list[object] = []
+        self.apart: Collection[type] = ()
+        self.objects = StaticObjects()
         self._fn, self._spec, self._device = fn, spec, device
         self._static_inputs = static_inputs
         self._shapes = [(static.shape, static.stride()) for static in static_inputs]
@@ -56,7 +66,8 @@ class Body:
             CaptureError: the function does what a replay cannot do.
         """
         static_inputs, spec = self._static_inputs, self._spec
-        static_args, static_kwargs = builder(spec, static_inputs)()
+        static_args, static_kwargs = arguments = builder(spec, static_inputs)()
+        self.objects.begin(parts_of_arguments(spec, arguments, isinstance(self._fn, Lifting)))
         # Autocast keeps casts of weights, which would hide later changes of the weights.
         cached = torch.is_autocast_cache_enabled()
         torch.set_autocast_cache_enabled(False)
@@ -64,28 +75,34 @@ class Body:
             returned = self._fn(*static_args, **static_kwargs)
         finally:
             torch.set_autocast_cache_enabled(cached)
+        if any(cls is other for cls in self.objects.as_itself for other in self.apart):
+            raise ChangesArgument("argument: the function asks which object it is given")
         if any(map(vars, static_inputs)):
             raise CaptureError("argument: the function sets an attribute of a tensor")
-        after, spec_after = flatten((static_args, static_kwargs))
+        after, spec_after = flatten(arguments, Arguments(self.apart) if self.apart else None)
         if spec_after != spec or not all(map(is_, after, static_inputs)):
-            raise CaptureError("argument: the function changes a container that it is given")
+            raise ChangesArgument("argument: the function changes a container that it is given")
         with torch._C.DisableTorchFunction():  # it is us who ask
             shapes = [(static.shape, static.stride()) for static in static_inputs]
         if self._shapes != shapes:
             raise CaptureError("argument: the function changes the shape of a tensor in place")
         if isinstance(self._fn, Lifting):
             with torch._C.DisableTorchFunction():  # it is us who ask
-                return self._lifted(returned, (static_args, static_kwargs))
+                return self._lifted(returned, arguments)
+        objects = Objects(self.there, refused=self._apart(arguments))
         if self.out_spec is None:
-            return self.accept(*result_taken_apart(returned, self.there))
-        outputs, out_spec = flatten(returned, Objects(self.there))
+            outputs, out_spec = result_taken_apart(returned, self.there, objects)
+            self.objects.is_whole(objects.containers())
+            return self.accept(outputs, out_spec)
+        outputs, out_spec = flatten(returned, objects)
+        self.objects.is_whole(objects.containers())
         if out_spec != self.out_spec:
             raise CaptureError("result: its structure or its plain values change between calls")
         return outputs
 
     def _lifted(self, returned: tuple[Any, tuple[Any, ...]], arguments: Any) -> list[torch.Tensor]:
         """The tensors of a result, and of what is to be stored after a replay."""
-        inside = Objects()
+        inside = Arguments()
         flatten(arguments, inside)
         objects = Objects(self.there, refused=inside.containers())
         # A result may be what was there before: ``old, self.h = self.h, new; return old``.
@@ -122,6 +139,14 @@ class Body:
                 "between calls"
             )
         return [*outputs, *effects]
+
+    def _apart(self, arguments: Any) -> list[Any]:
+        """The objects among the arguments: a replay would return others than the caller's."""
+        if not self.apart:
+            return []
+        met = Arguments(self.apart)
+        flatten(arguments, met)
+        return [item for item in met.containers() if met.takes(item)]
 
     def accept(self, outputs: list[torch.Tensor], spec: Spec) -> list[torch.Tensor]:
         """Expect such results from now on."""

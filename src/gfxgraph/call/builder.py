@@ -21,7 +21,7 @@ from ..graph.session import LayoutError, Target
 from ..record import collectives
 from ..record.effects import overwrite, storage_key
 from ..stats import tally
-from .body import Body, result_taken_apart
+from .body import Body, ChangesArgument, result_taken_apart
 from .budget import admit
 from .compiled import Compiled
 from .entries import Entries
@@ -29,6 +29,7 @@ from .entry import SHARED, Entry, Refusal
 from .faster import graph_of_compiled, note_not_compiled
 from .key import Call, describe_key
 from .layout import LayoutKey
+from .narrow import Mask, ObjectArguments
 from .options import Options
 from .replay import NO_MATCH, FastPath, miss
 from .request import Wanted
@@ -47,10 +48,12 @@ class Keys(Protocol):
 
     Attributes:
         layout: whether keys say how tensors lie in memory.
+        objects: what is known of arguments that are objects.
         shares_inputs: whether graphs of one pool share the memory of their static inputs too.
     """
 
     layout: LayoutKey
+    objects: ObjectArguments
     shares_inputs: bool
 
     def key_of(self, call: Call) -> Any:
@@ -139,6 +142,9 @@ class Builder:
         except Exception as error:  # the caller has his result: whatever it is, it is no graph
             if isinstance(error, EffectsError) and answers.lift(error, wanted.call):
                 return None
+            if isinstance(error, ChangesArgument) and self._keys.objects.give_up(wanted.call):
+                self._entries.count_fallback(str(error), calls=int(wanted.is_answered))
+                return error
             if not isinstance(error, GfxGraphError):
                 wrapped = CaptureError(f"cannot be captured: {type(error).__name__}: {error}")
                 wrapped.__cause__ = error
@@ -175,6 +181,10 @@ class Builder:
         if entry.captured is not None:
             entry.captured.sample.clear()
             self._keys.layout.learn(entry.captured)
+        if entry.mask is not None:
+            call = self._keys.objects.narrow(call, entry.mask)
+            key = self._keys.key_of(call)
+            self._keys.objects.know(entry.mask, key)
         entry.fast_path = self._keys.layout.recogniser(call)(entry.replay)
         entry.let_answer(functools.partial(answers.new_path, key, call.spec))
         if entry.captured is not None and entry.captured.groups:
@@ -268,8 +278,9 @@ class Builder:
             layout=layout,
             compiled=code is not None,
             first_outputs=None if first is None else first[0],
+            objects=body.objects,
         )
-        body.there = met.met()
+        body.there, body.apart = met.met(), self._keys.objects.classes
         if first is not None and lift is None and not body.there:
             body.accept(*first)
         own_statics, input_bytes = list(static_inputs), graph_pool.input_bytes
@@ -295,7 +306,10 @@ class Builder:
             raise CaptureError(SHARED)
         if tree is not None:
             return tree.with_path(captured, static_inputs, leaves, body.out_spec)
-        entry = self._checked(wanted.call, captured, site, body.out_spec)
+        mask = None
+        if code is None and captured.root.step is None:
+            mask = self._keys.objects.mask(spec, body.objects.read)
+        entry = self._checked(wanted.call, captured, site, body.out_spec, mask)
         inputs = zip(static_inputs, own_statics, strict=True)
         of_its_own = sum(bytes_of(static) for static, own in inputs if static is own)
         entry.private_input_bytes = graph_pool.input_bytes - input_bytes + of_its_own
@@ -341,19 +355,27 @@ class Builder:
         more = functools.partial(site.graph_pool.bytes_for, peak_bytes, shared)
         admit(site.graph_pool, more, site.allocated, self._entries)
 
-    def _checked(self, call: Call, captured: CapturedGraph, site: _Site, out_spec: Spec) -> Entry:
+    def _checked(
+        self, call: Call, captured: CapturedGraph, site: _Site, out_spec: Spec, mask: Mask
+    ) -> Entry:
         """The entry of a graph that calls can use."""
+        static_inputs = site.target.inputs
+        if mask is not None:
+            numbers = {id(leaf): n for n, leaf in enumerate(call.leaves)}
+            call = self._keys.objects.narrow(call, mask)
+            static_inputs = [static_inputs[numbers[id(leaf)]] for leaf in call.leaves]
         key, owns = describe_key(call.leaves, call.spec), self._options.outputs == "own"
         entry = Entry(
             key,
             captured,
             site.graph_pool,
-            site.target.inputs,
+            static_inputs,
             call.leaves,
             out_spec,
             owns,
             [] if isinstance(call.fn, Lifting) else None,
         )
+        entry.mask = mask
         try:
             if entry.overlaps(call.leaves):
                 raise CaptureError("an argument shares memory with what the function writes")

@@ -16,7 +16,7 @@ import functools
 import logging
 import weakref
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -33,13 +33,14 @@ from .builder import Builder
 from .entries import Entries
 from .entry import Entry, Refusal
 from .first_call import FirstCalls
-from .key import Call, no_graph_now, taken_apart
+from .key import Call, no_graph_now
 from .layout import LayoutKey
 from .lifted import fast_path_of, state_on_host
+from .narrow import ObjectArguments
 from .options import Options
 from .replay import NO_MATCH, FastPath, builder, miss
 from .request import Request, Wanted
-from .signature import Spec, flatten
+from .signature import Spec
 from .stats import GraphedStats
 from .suitable import inference
 from .thrash import Thrash
@@ -131,7 +132,7 @@ class Dispatcher:
             return fn(*args, **kwargs)
         reason = no_graph_now()
         if reason is None:
-            leaves, spec, reason = taken_apart(args, kwargs)
+            leaves, spec, reason = self.strategy.objects.taken_apart(args, kwargs)
         if reason is None and self._outer is not None:
             reason = state_on_host(leaves, spec)
         if reason is not None:
@@ -150,8 +151,10 @@ class Dispatcher:
 
     def answer(self, call: Call) -> Any:
         """Answer a call by its key."""
-        request = self.strategy.request(call)
-        entry, changes = self.entries.known(request.key)
+        request, entry, changes = self._known(call)
+        if entry is None and self.strategy.objects.learn(call):
+            self.entries.drop_by_identity(self.strategy.objects.classes)
+            return self(*call.given)
         if entry is None:  # a miss
             reason = self._postponed(request)
             if reason is not None:
@@ -165,6 +168,16 @@ class Dispatcher:
         if self.entries.get(request.key) is not entry:  # released by another thread meanwhile
             return self.answer(call)
         return self.run_eagerly(*call.given, _IN_USE)
+
+    def _known(self, call: Call) -> tuple[Request, Entry | Refusal | None, list[str]]:
+        """The entry of a call, and what was changed in vain since a graph of its key."""
+        changed: list[str] = []
+        for request in self.strategy.requests(call):
+            entry, changes = self.entries.known(request.key)
+            changed += changes
+            if entry is not None:
+                break
+        return request, entry, changed
 
     def run_eagerly(
         self,
@@ -214,10 +227,10 @@ class Dispatcher:
         reason = no_graph_now()
         if reason is not None:
             return CaptureError(reason, transient=True)
-        leaves, spec, reason = taken_apart(args, kwargs)
+        leaves, spec, reason = self.strategy.objects.taken_apart(args, kwargs)
         if reason is not None:
             return CaptureError(reason)
-        return self.make(self.strategy.request(Call(fn, args, kwargs, leaves, spec)))
+        return self.make(self._known(Call(fn, args, kwargs, leaves, spec))[0])
 
     def static_inputs(
         self, fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
@@ -228,14 +241,18 @@ class Dispatcher:
                 f"{self.name}: with buckets= all graphs share their static inputs; pass the "
                 "arguments to each call."
             )
-        leaves, spec = flatten((args, kwargs))
+        leaves, spec, reason = self.strategy.objects.taken_apart(args, kwargs)
+        if reason is not None:
+            raise ArgumentError(f"{self.name}: {reason}")
         with self.entries.lock:
-            key = self.strategy.key_of(Call(fn, args, kwargs, leaves, spec))
-            entry = self.entries.get(key)
+            request, entry, _ = self._known(Call(fn, args, kwargs, leaves, spec))
             if not isinstance(entry, Entry):
                 why = f": {entry.reason}" if entry else "; call it once with them first"
                 raise CaptureError(f"{self.name} has no graph for these arguments{why}.")
-            static: tuple[tuple[Any, ...], dict[str, Any]] = builder(spec, entry.static_inputs())()
+            # What the graph does not depend on stays what it is.
+            of_graph = dict(zip(map(id, request.call.leaves), entry.static_inputs(), strict=True))
+            inputs = [of_graph.get(id(leaf), leaf) for leaf in leaves]
+            static: tuple[tuple[Any, ...], dict[str, Any]] = builder(spec, inputs)()
             return static
 
     def stats(self) -> GraphedStats:
@@ -500,6 +517,7 @@ class Exact:
     Attributes:
         kinds: how many kinds of calls there are; 0: nobody knows.
         layout: see :class:`~gfxgraph.call.builder.Keys`.
+        objects: the same.
     """
 
     kinds = 0
@@ -507,6 +525,7 @@ class Exact:
     def __init__(self, shares_inputs: bool = False) -> None:
         self.shares_inputs = shares_inputs
         self.layout = LayoutKey()
+        self.objects: ObjectArguments = ObjectArguments()
 
     def answer(self, dispatcher: Dispatcher, call: Call) -> Any:
         """Hand a call to :meth:`Dispatcher.answer`, after what is to be done before."""
@@ -519,6 +538,14 @@ class Exact:
     def request(self, call: Call) -> Request:
         """The graph that would answer a call, and the call as it takes it."""
         return Request(call, call, self.key_of(call))
+
+    def requests(self, call: Call) -> Iterator[Request]:
+        """The graphs that would answer it: by what was read of its objects, and by all of it."""
+        for narrower in self.objects.narrowed(call):
+            key = self.key_of(narrower)
+            if self.objects.is_known(key):
+                yield Request(narrower, narrower, key)
+        yield self.request(call)
 
     def meet(self, dispatcher: Dispatcher, request: Request, entry: Entry) -> Any:
         """Run a call that is not to be answered by a replay yet; else NO_MATCH."""
@@ -555,6 +582,7 @@ class Exact:
     def forget(self) -> None:
         """Forget all that was learned of the callable."""
         self.layout.forget()
+        self.objects.forget()
 
     def stats(self, known: GraphedStats) -> GraphedStats:
         """The statistics, with those of the strategy."""

@@ -6,7 +6,7 @@ import functools
 import logging
 import weakref
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Any
 
 from ..forking import new_lock
@@ -255,6 +255,16 @@ class Entries:
         with self.lock:
             for key in list(self._by_key):
                 self.drop(key)
+
+    def drop_by_identity(self, classes: Collection[type]) -> None:
+        """Drop the graphs of single objects of these classes, which are taken apart by now."""
+        with self.lock:
+            for key in self.graphs():
+                if any(type(item) is cls for item in objects_in(key[0]) for cls in classes):
+                    self.drop(key)
+            self.thrash = self._new_thrash()
+            self._tries.clear()
+        self.release_dropped()
 
     def drop_unused(self, kind: str) -> None:
         """Drop the graphs of a kind that each object would have its own of."""

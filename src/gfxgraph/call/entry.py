@@ -16,6 +16,7 @@ from ..graph.locks import LOCK
 from ..graph.pool import GraphPool
 from ..record.effects import storage_key
 from ..stats import tally
+from .narrow import Mask
 from .replay import FastPath, Replay, builder, copier, copy_one, miss
 from .signature import Spec
 from .static_inputs import Part, bytes_of, first_of_each, maker_of_copies, parts_of
@@ -82,6 +83,7 @@ class Entry:
         not_compiled: why it holds no compiled code, where that was asked for.
         keeps: what the graph uses beside tensors: compiled code.
         private_input_bytes: bytes of static inputs that only this graph has.
+        mask: what of the arguments matters.
         carried: of a function for several sizes: of each output, which dimensions carry which size.
     """
 
@@ -104,6 +106,7 @@ class Entry:
         self.keeps: object = None
         self.private_input_bytes = 0
         self.carried: list[dict[int, str]] = []
+        self.mask: Mask = None
         self.key = key
         self.out_spec = out_spec
         self.graph_pool = graph_pool

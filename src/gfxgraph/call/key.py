@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -16,7 +16,7 @@ from ..device import current_device
 from ..errors import ArgumentError
 from ..record.effects import storage_key
 from .replay import Condition
-from .signature import TOO_DEEP, Const, Spec, constants, flatten
+from .signature import TOO_DEEP, Arguments, Const, Spec, constants, flatten
 from .static_inputs import alignment, first_of_each, overlaps_itself, shares_memory, static_strides
 from .suitable import unsuitable
 
@@ -171,11 +171,14 @@ def _default_devices() -> str | None:
 
 
 def taken_apart(
-    args: tuple[Any, ...], kwargs: dict[str, Any]
+    args: tuple[Any, ...], kwargs: dict[str, Any], classes: Collection[type] = ()
 ) -> tuple[list[torch.Tensor], Spec, str | None]:
-    """The tensors and the spec of a call, and why no graph can take it."""
+    """The tensors and the spec of a call, and why no graph can take it.
+
+    ``classes`` are those whose objects are taken apart; others are compared by identity.
+    """
     try:
-        leaves, spec = flatten((args, kwargs))
+        leaves, spec = flatten((args, kwargs), Arguments(classes) if classes else None)
         hash(spec)
         return leaves, spec, unsuitable_for_graph(leaves, "argument")
     except (ArgumentError, AttributeError, RecursionError, TypeError) as error:

@@ -459,6 +459,7 @@ def matcher(
     else:
         source.match("args", args, found)
         source.match("kwargs", kwargs, found)
+        source.match_objects()
         result = "(" + "".join(f"{name}, " for name in found) + ")"
         star = "(" + "".join(f"{found[n]}, " for n in dict.fromkeys(same)) + ")"
         for name, first in zip(found, same, strict=True):
@@ -538,6 +539,9 @@ class _Source:
         self.is_shared, self._built, self._given = is_shared, 0, given
         self._lines: list[str] = []
         self._names: dict[str, Any] = {"__name__": __name__, "NO_MATCH": NO_MATCH}
+        # Variables: of containers, in the order in which they end, and of objects.
+        self._ended: list[str] = []
+        self._objects: list[str] = []
 
     def line(self, text: str) -> None:
         self._lines.append(text)
@@ -575,6 +579,9 @@ class _Source:
         if kind == "const":
             self._match_const(expression, spec[1])
             return
+        if kind == "again":
+            self.refuse_if(f"{expression} is not {self._ended[spec[1]]}")
+            return
         _, cls, keys, children, *more = spec
         here = f"n{len(self._lines)}"
         self.line(f"{here} = {expression}")
@@ -582,7 +589,9 @@ class _Source:
         if kind == "registered":
             flatten_fn = self.name(_pytree.SUPPORTED_NODES[cls].flatten_fn)
             self.line(f"{here}, {here}_context = {flatten_fn}({here})")
+            ended = len(self._ended)
             self.match(f"{here}_context", keys, found)  # it holds no tensors
+            del self._ended[ended:]
         if kind in ("sequence", "namedtuple", "structseq", "registered"):
             self.refuse_if(f"len({here}) != {len(children)}")
             if kind == "namedtuple" and cls.__dictoffset__:
@@ -613,6 +622,19 @@ class _Source:
             if kind == "dataclass" and cls.__dictoffset__:
                 self.refuse_if(f"len({here}.__dict__) != {more[0]}")
             parts = [f"{here}.{key}" for key in keys]
+        elif kind == "object":
+            self._objects.append(here)
+            own = self._attributes(here, cls)
+            self.refuse_if(f"tuple({own}) != {self.name(keys[1])}")
+            parts = [f"{own}[{self.name(key)}]" for key in keys[1]]
+        elif kind == "read":  # only what is read of it matters
+            was, missing = more[0]
+            own = here if was == "dict" else self._attributes(here, cls)
+            if was == "object":
+                self._objects.append(here)
+            for key in missing:
+                self.refuse_if(f"{key!r} in {own}")
+            parts = [f"{own}[{key!r}]" for key in keys]
         else:  # a namespace
             self.refuse_if(f"tuple({here}.__dict__) != {self.name(keys)}")
             parts = [f"{here}.__dict__[{self.name(key)}]" for key in keys]
@@ -623,6 +645,18 @@ class _Source:
                 found.append(leaf)
             else:
                 self.match(part, child, found)
+        self._ended.append(here)
+
+    def match_objects(self) -> None:
+        """What were several objects are several."""
+        if len(self._objects) > 1:
+            listed = ", ".join(f"{self.name(id)}({name})" for name in self._objects)
+            self.refuse_if(f"len({{{listed}}}) != {len(self._objects)}")
+
+    def _attributes(self, here: str, cls: type) -> str:
+        """A variable for the attributes of an object."""
+        self.line(f"{here}_own = {self.name(raw.getter_of_attributes_of(cls))}({here})")
+        return f"{here}_own"
 
     def _match_const(self, expression: str, const: Const) -> None:
         here = f"c{len(self._lines)}"

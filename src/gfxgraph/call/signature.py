@@ -12,7 +12,7 @@ import threading
 import types
 import weakref
 from collections import OrderedDict, UserDict, deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from typing import Any
 
 import torch
@@ -25,12 +25,14 @@ from ..graph.containers import Slots
 __all__ = [
     "TENSOR",
     "TOO_DEEP",
+    "Arguments",
     "Const",
     "Given",
     "Objects",
     "Spec",
     "Weak",
     "bits",
+    "can_be_apart",
     "constants",
     "count_tensors",
     "flatten",
@@ -228,6 +230,14 @@ class Objects:
             raise ArgumentError(f"a {type(item).__qualname__} holds itself.")
         return None if number < 0 else ("again", number)
 
+    def takes(self, item: Any) -> bool:
+        """Whether an object of a class that nobody has registered is taken apart."""
+        return _is_plain(item)
+
+    def leaf(self, item: Any) -> Spec | None:
+        """The spec of what is neither a tensor nor a value and cannot be taken apart, if any."""
+        return ("const", Array(item)) if _is_array(item) else None
+
     def begin(self, item: Any) -> None:
         """``item`` is being taken apart."""
         self._met.append(item)
@@ -243,6 +253,64 @@ class Objects:
             if id(item) in self._arrays:
                 raise ArgumentError("a numpy.ndarray that comes twice: return it once.")
             self._arrays.add(id(item))
+
+
+class Arguments(Objects):
+    """Lets :func:`flatten` take arguments of some classes apart.
+
+    Where these hold what cannot be taken apart, a lock or a file, that is compared by identity.
+
+    Args:
+        classes: see :func:`can_be_apart`. Default: all.
+    """
+
+    def __init__(self, classes: Collection[type] | None = None) -> None:
+        super().__init__()
+        self._classes = None if classes is None else {id(cls): cls for cls in classes}
+        self._depth = 0
+
+    def takes(self, item: Any) -> bool:
+        """Whether it is of one of the classes."""
+        if self._classes is None:
+            return _is_plain(item)
+        return id(type(item)) in self._classes
+
+    def known(self, item: Any) -> Spec | None:
+        """The spec of an object that was met before."""
+        return super().known(item) if self.takes(item) else None
+
+    def leaf(self, item: Any) -> Spec | None:
+        """What an object holds may be anything."""
+        return ("const", Const(item)) if self._depth else None
+
+    def begin(self, item: Any) -> None:
+        """``item`` is being taken apart."""
+        super().begin(item)
+        self._depth += self.takes(item)
+        if self._classes is not None and len(self._met) > _MAX_OBJECTS:
+            raise ArgumentError(f"it reaches more than {_MAX_OBJECTS} objects.")
+
+    def end(self, item: Any, spec: Spec) -> None:
+        """It was; or it turned out to be a leaf."""
+        super().end(item, spec)
+        self._depth -= self.takes(item)
+
+
+# Of an argument; one that reaches more is no record of a request, but a part of the program.
+_MAX_OBJECTS = 512
+
+
+def can_be_apart(item: object) -> bool:
+    """Whether ``item`` is nothing but its attributes, so that an object like it can be made."""
+    cls = type(item)
+    return (
+        _is_plain(item)
+        and _base_of(cls) is object
+        and raw.has_usual_attributes(cls)
+        and not raw.slots(item)
+        and not any("__del__" in raw.namespace(base) for base in raw.mro(cls))
+        and raw.attributes(item) is not None
+    )
 
 
 def flatten(tree: Any, objects: Objects | None = None) -> tuple[list[torch.Tensor], Spec]:
@@ -314,12 +382,13 @@ def _taken_apart(item: Any, leaves: list[torch.Tensor], objects: Objects | None)
             f"a {cls.__module__}.{cls.__qualname__} may hold more than its value: pass a plain "
             f"{next(known for known in _OF_VALUES if isinstance(item, known)).__name__}."
         )
-    if objects is not None and _is_array(item):
-        return ("const", Array(item))
-    if objects is not None and _is_plain(item):
+    if objects is not None and objects.takes(item):
         return _flatten_object(item, leaves, objects)
     if isinstance(item, (list, tuple, dict)) and vars(item) is not item:
         _refuse_attributes(item, ())  # nobody looks whether they change
+    leaf = None if objects is None else objects.leaf(item)
+    if leaf is not None:
+        return leaf
     if hasattr(item, "__dict__") or callable(item) or isinstance(item, torch.Generator):
         return ("const", Const(item))
     raise ArgumentError(

@@ -38,6 +38,7 @@ Step: TypeAlias = tuple[Any, ...]
 ``("item", base, key)``        an item
 ``("contains", base, key)``    whether a container has an item
 ``("content", *bases)``        all that containers hold
+``("operation", *bases)``      the same, and what is in there, by code in C
 ``("length", base)``           whether a container is empty
 ``("call", fn, args, names)``  a call; the last arguments are the keywords ``names``
 ``("spread", fn, args, kw)``   a call with ``*args`` or ``**kw``
@@ -289,7 +290,7 @@ class _Reader:
             self.item(step)
             return
         left, right = self.pop(2)
-        self.steps[step.offset] = ("content", left, right)
+        self.steps[step.offset] = ("operation", left, right)
         is_made = left is not None and left[0] == "made"
         is_number = right is not None and right[0] == "const" and type(right[1]) is int
         is_sum = step.argrepr in _SUMS or step.opname in _SUMS
@@ -299,7 +300,7 @@ class _Reader:
         has_spec = step.opname == "FORMAT_WITH_SPEC"
         if step.opname == "FORMAT_VALUE":
             has_spec = bool((step.arg or 0) & 4)
-        self.steps[step.offset] = ("content", self.pop(2 if has_spec else 1)[0])
+        self.steps[step.offset] = ("operation", self.pop(2 if has_spec else 1)[0])
         self.push(None)
 
     def iterated(self, step: dis.Instruction) -> None:

@@ -30,6 +30,7 @@ from .lift import Counted, Unread
 from .listening import QUIET, is_closed
 from .places import Attributes, Bases, Content, Item, Length, Live, Parts, Place, TypeOf, weakly
 from .saved_state import is_stateful, kind_of
+from .static_objects import StaticObjects
 from .torch_settings import OTHERS, READERS
 
 __all__ = [
@@ -111,6 +112,7 @@ class Lookups:
 
     Args:
         fresh: what belongs to the run although it was made before: its static inputs.
+        given: what the run is given beside these; what it reads of that are places, too.
 
     Attributes:
         places: by what they are a place of.
@@ -118,11 +120,12 @@ class Lookups:
         asks_settings: whether settings of torch may have been asked for.
     """
 
-    def __init__(self, fresh: Sequence[object]) -> None:
+    def __init__(self, fresh: Sequence[object], given: StaticObjects) -> None:
         self.places: dict[Any, Place] = {}
         self.no_hooks: dict[int, Container] = {}
         self.asks_settings = False
         self._fresh = set(map(address, fresh))
+        self._given = given
         self._known: dict[int, tuple[Any, str]] = {}
         self._functions: dict[int, tuple[types.CodeType, list[types.FunctionType]]] = {}
         self._types: dict[tuple[int, str], tuple[type, Any]] = {}
@@ -203,6 +206,9 @@ class Lookups:
     def _is_state(self, item: Any) -> bool:
         if address(item) in self._known:
             return True
+        if item in self._given:  # made by the run; the collector may not know it
+            self._know(item, raw.name_of(type(item)))
+            return True
         if not gc.is_tracked(item) or address(item) in self._fresh or self._is_made(item):
             return False
         if package_of(type(item)) != _OURS:  # which looks on
@@ -211,7 +217,7 @@ class Lookups:
         return False
 
     def _is_made(self, item: Any) -> bool:
-        is_known = address(item) in self._known or not gc.is_tracked(item)
+        is_known = address(item) in self._known or item in self._given or not gc.is_tracked(item)
         return not is_known and self._since is not None and self._since.made(item)
 
     def _held(self, value: Any, path: str) -> Any:
@@ -789,6 +795,31 @@ class Lookups:
             for item in given:
                 if item is not UNKNOWN:
                     self._content(item, self._path(item), MAX_NESTED)
+
+    def _hand_out(self, *items: Any) -> None:
+        """What is given to code that is not looked at may be read as a whole, and compared."""
+        if not self._given:
+            return
+        if any(item is UNKNOWN for item in items):
+            self._given.hand_out_all()
+        todo = list(items)
+        seen = set(map(address, todo))
+        for item in todo:  # which grows meanwhile
+            inner: list[Any] = []
+            if item in self._given:
+                self._given.hand_out(item)
+            elif raw.is_a(item, dict, list, deque, set):
+                inner = [value for _, value in raw.contents(item)]
+            elif raw.is_a(item, tuple, frozenset):
+                inner = list(_members(item))
+            elif raw.is_a(item, *_VIEWS) or _is_iterator_in_c(item):
+                inner = gc.get_referents(item)
+            elif type(item) is types.MethodType:
+                inner = [item.__self__]
+            for value in inner:
+                if address(value) not in seen and address(type(value)) not in LEAVES:
+                    seen.add(address(value))
+                    todo.append(value)
 
     def _variable(self, variable: contextvars.ContextVar[Any], method: str) -> Any:
         """Read a context variable. If the run has set it, its value is no state."""

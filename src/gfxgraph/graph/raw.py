@@ -30,6 +30,7 @@ __all__ = [
     "dict_of",
     "differences",
     "getter_of_attributes",
+    "getter_of_attributes_of",
     "has_plain_keys",
     "has_usual_attributes",
     "is_a",
@@ -143,10 +144,13 @@ def attributes(item: object) -> dict[str, Any] | None:
 def getter_of_attributes(item: object) -> Callable[[Any], Any] | None:
     """Gives the ``__dict__`` of instances of the class of ``item``; ``None``: as :func:`attributes`
     has to find out."""
-    if is_a(item, threading.local):
-        return None
-    for cls in mro(type(item)):
-        slot = namespace(cls).get("__dict__")
+    return None if is_a(item, threading.local) else getter_of_attributes_of(type(item))
+
+
+def getter_of_attributes_of(cls: type) -> Callable[[Any], Any] | None:
+    """The same for a class, which is not ``threading.local``."""
+    for base in mro(cls):
+        slot = namespace(base).get("__dict__")
         if slot is not None:
             usual = type(slot) in (types.GetSetDescriptorType, types.MemberDescriptorType)
             return slot.__get__ if usual else None

@@ -54,14 +54,23 @@ from .lookups import (
     package_of,
 )
 from .places import Content, Item, Length, Live, Parts, TypeOf
+from .static_objects import StaticObjects
 
 __all__ = ["Reads"]
 
 _OURS = __name__.partition(".")[0]
 # What of ours looks on while a function runs.
 _WATCHING = tuple(
-    f"{_OURS}.{room}."
-    for room in ("record", "interpose", "device", "simulate", "compiling", "graph")
+    f"{_OURS}.{room}"
+    for room in (
+        "record.",
+        "interpose.",
+        "device.",
+        "simulate.",
+        "compiling.",
+        "graph.",
+        "call.signature",
+    )
 )
 
 
@@ -116,14 +125,20 @@ class Reads(Lookups):
     Args:
         roots: name -> object: the function, and objects among its arguments.
         fresh: what belongs to the run although it was made before: its static inputs.
+        given: see :class:`~gfxgraph.graph.lookups.Lookups`. Default: nothing.
 
     Attributes:
         failed: why not all was seen; ``""``: it was.
         hears_all: whether instructions that read nothing matter as well now.
     """
 
-    def __init__(self, roots: dict[str, object], fresh: Sequence[object] = ()) -> None:
-        super().__init__(fresh)
+    def __init__(
+        self,
+        roots: dict[str, object],
+        fresh: Sequence[object] = (),
+        given: StaticObjects | None = None,
+    ) -> None:
+        super().__init__(fresh, StaticObjects() if given is None else given)
         self.failed = ""
         self._is_final = self._is_told = False
         self.hears_all = False
@@ -481,6 +496,7 @@ class Reads(Lookups):
     def _attribute_step(self, frame: _Frame, base: bytecode.Operand, name: str) -> Any:
         item = self._value(frame, base)
         if item is UNKNOWN:
+            self._given.hand_out_all()
             return UNKNOWN
         return self._attribute(item, name)
 
@@ -533,7 +549,9 @@ class Reads(Lookups):
 
     def _item(self, frame: _Frame, base: bytecode.Operand, key: bytecode.Operand) -> Any:
         item, at = self._value(frame, base), self._value(frame, key)
+        self._hand_out(at)
         if item is UNKNOWN:
+            self._given.hand_out_all()
             return UNKNOWN
         return self._item_of(item, at)
 
@@ -543,6 +561,9 @@ class Reads(Lookups):
 
     def _contains(self, frame: _Frame, base: bytecode.Operand, key: bytecode.Operand) -> Any:
         item, at = self._value(frame, base), self._value(frame, key)
+        self._hand_out(at, *(() if raw.is_a(item, dict) else (item,)))
+        if item is UNKNOWN:
+            self._given.hand_out_all()
         if raw.is_a(item, dict) and at is not UNKNOWN and raw.is_scalar(at):
             if self._is_state(item):
                 self._read(item, at, f"{self._path(item)}[{raw.written_as(at)}]")
@@ -553,6 +574,8 @@ class Reads(Lookups):
     def _is(self, frame: _Frame, *both: bytecode.Operand) -> Any:
         """A counter is a number to who compares it with other objects than ``None``."""
         values = [self._value(frame, operand) for operand in both]
+        if not any(value is None for value in values):
+            self._hand_out(*(v for v in values if type(v) is not dict))
         for value in values:
             if type(value) is Counted and None not in values:
                 value.use()
@@ -564,6 +587,10 @@ class Reads(Lookups):
             if item is not UNKNOWN and address(type(item)) not in HOLLOW:
                 self._content(item, self._path(item), 1)
         return UNKNOWN
+
+    def _operation(self, frame: _Frame, *bases: bytecode.Operand) -> Any:
+        self._hand_out(*(self._value(frame, base) for base in bases))
+        return self._content_step(frame, *bases)
 
     def _length(self, frame: _Frame, base: bytecode.Operand) -> Any:
         return self._len(frame, [self._value(frame, base)])
@@ -631,6 +658,7 @@ class Reads(Lookups):
         given: Sequence[Any] = (),
     ) -> Any:
         if function is UNKNOWN:
+            self._hand_out(*given)
             for item in given:
                 if item is not UNKNOWN:
                     self._content(item, self._path(item), 1)
@@ -641,6 +669,7 @@ class Reads(Lookups):
                 return self._import(frame, positional[0], False)
             self._run_by_name(function, given)
             if is_closed(str(function.__globals__.get("__name__", ""))):
+                self._hand_out(*given)
                 for item in given:
                     self._acting.meet(item)
             return UNKNOWN
@@ -671,6 +700,9 @@ class Reads(Lookups):
             return known(self, frame, positional)
         owner: Any = getattr(function, "__self__", None) if kind in C_FUNCTIONS else None
         all_given = given if len(given) >= len(positional) else positional
+        by_name = raw.is_a(function, operator.attrgetter, operator.itemgetter)
+        if not by_name and address(function) not in _CARRIERS and not _is_put_into(function, owner):
+            self._hand_out(*all_given, *(() if type(owner) is dict else (owner,)))
         if kind in _SLOTS and function.__name__ in ("__setattr__", "__delattr__"):
             target = owner if kind is types.MethodWrapperType else (positional or [UNKNOWN])[0]
             if target is UNKNOWN or raw.is_a(target, type):
@@ -724,7 +756,7 @@ class Reads(Lookups):
             self._acting.meet_method(positional[0], name)
         if raw.is_a(function, weakref.ref):
             return self._live(("weak", address(function)), function, self._path(function))
-        if raw.is_a(function, operator.attrgetter, operator.itemgetter):
+        if by_name:
             if positional and positional[0] is not UNKNOWN and self._is_state(positional[0]):
                 self._getter(function, positional[0])
             return UNKNOWN
@@ -856,6 +888,8 @@ class Reads(Lookups):
 
 _SLOTS = (types.MethodWrapperType, types.WrapperDescriptorType)
 _STORING = frozenset(map(address, (setattr, object.__setattr__)))
+# They only pass on what they are given.
+_CARRIERS = frozenset(map(address, (enumerate, zip, reversed, iter, next, list, tuple)))
 _GETTERS = frozenset(map(address, (sys.getrecursionlimit, sys.getswitchinterval)))
 
 
@@ -930,6 +964,7 @@ _STEPS: dict[str, Callable[..., Any]] = {
     "item": Reads._item,
     "contains": Reads._contains,
     "content": Reads._content_step,
+    "operation": Reads._operation,
     "length": Reads._length,
     "call": Reads._call,
     "spread": Reads._spread,
@@ -963,6 +998,11 @@ def _names_in(cls: type, code: types.CodeType) -> list[str]:
             if any(type(p) is types.FunctionType and p.__code__ is code for p in parts):
                 names.append(str(name))
     return names
+
+
+def _is_put_into(function: Any, owner: Any) -> bool:
+    """Whether a list gets one more item."""
+    return type(owner) is list and function.__name__ in ("append", "insert", "extend")
 
 
 def _is_apply(function: Any, owner: Any) -> bool:

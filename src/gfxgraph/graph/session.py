@@ -34,6 +34,7 @@ from .pool import GraphPool
 from .reads import Reads
 from .rollback import Snapshot
 from .segments import Graft, Segment, run
+from .static_objects import StaticObjects
 from .tracer import Tracer
 
 __all__ = [
@@ -85,6 +86,7 @@ class Target:
         first_outputs: what the first call gave for the same arguments. A function that writes
             nothing and draws nothing gives the same again, or it has seen that its arguments are
             static inputs now.
+        objects: the objects and dicts that it is given, and what it reads of them.
     """
 
     function: Callable[[], list[torch.Tensor]]
@@ -93,6 +95,7 @@ class Target:
     layout: Layout = "own"
     compiled: bool = False
     first_outputs: list[torch.Tensor] | None = None
+    objects: StaticObjects = field(default_factory=StaticObjects)
 
 
 @dataclass
@@ -216,7 +219,8 @@ class CaptureSession:
         recorder, host = self._recorder(), self.before.host
         recording = recorder.recording
         if with_reads:
-            self.reads = Reads(self.target.roots, (*self.inputs, *self.given))
+            fresh = (*self.inputs, *self.given)
+            self.reads = Reads(self.target.roots, fresh, self.target.objects)
         host.begin()
         with (
             no_side_effects(lambda: recorder.quiet > 0),
@@ -240,6 +244,9 @@ class CaptureSession:
                     "the function asks torch.cuda.is_current_stream_capturing() and takes another "
                     f"way in a capture, which fails: {users_line_of(error)}: {one_line(error)}"
                 ) from error
+            finally:
+                if with_reads:
+                    self.target.objects.take_out(self.reads.places)
         host.end()
         lift = lift_among(list(self.target.roots.values()))
         if with_reads and lift is not None:

@@ -22,6 +22,7 @@ from ..entries import Entries
 from ..entry import Entry, Refusal
 from ..key import Call, key_of, no_graph_now
 from ..layout import LayoutKey
+from ..narrow import NoObjects
 from ..options import Options
 from ..replay import NO_MATCH, FastPath, builder, miss
 from ..request import Request, Wanted
@@ -52,6 +53,7 @@ class Padded(Exact):
         self.buckets = buckets
         self.kinds = math.prod(map(len, buckets.sizes.values()))
         self.layout = LayoutKey(is_padded=True)
+        self.objects = NoObjects()
         self._verify = verify
         self._verdicts = Verdicts(buckets, verify)
         self._sized = SizedReplays()
