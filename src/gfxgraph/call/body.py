@@ -9,11 +9,11 @@ from typing import Any
 import torch
 
 from ..errors import ArgumentError, CaptureError
-from ..graph.lift import Lifting
+from ..graph.lift import Lifting, Unread
 from ..graph.static_objects import StaticObjects
 from ..record.effects import storage_key
 from .key import unsuitable_for_graph
-from .narrow import parts_of_arguments
+from .narrow import leave_out, mask_of, parts_of_arguments
 from .replay import builder
 from .signature import Arguments, Given, Objects, Spec, constants, count_tensors, flatten
 from .static_inputs import by_storage, parts_of
@@ -67,7 +67,12 @@ class Body:
         """
         static_inputs, spec = self._static_inputs, self._spec
         static_args, static_kwargs = arguments = builder(spec, static_inputs)()
-        self.objects.begin(parts_of_arguments(spec, arguments, isinstance(self._fn, Lifting)))
+        is_lifted = isinstance(self._fn, Lifting)
+        self.objects.begin(parts_of_arguments(spec, arguments, is_lifted))
+        poison = None
+        if self.objects.probe is not None:
+            poison = Unread() if self.objects.probe == "poison" else None
+            leave_out(spec, arguments, mask_of(spec, self.objects.read), poison)
         # Autocast keeps casts of weights, which would hide later changes of the weights.
         cached = torch.is_autocast_cache_enabled()
         torch.set_autocast_cache_enabled(False)
@@ -79,14 +84,16 @@ class Body:
             raise ChangesArgument("argument: the function asks which object it is given")
         if any(map(vars, static_inputs)):
             raise CaptureError("argument: the function sets an attribute of a tensor")
-        after, spec_after = flatten(arguments, Arguments(self.apart) if self.apart else None)
-        if spec_after != spec or not all(map(is_, after, static_inputs)):
-            raise ChangesArgument("argument: the function changes a container that it is given")
+        if self.objects.probe is not None:
+            if poison is not None and poison.was_used:
+                raise CaptureError("argument: the function uses what it was not seen to read")
+        else:
+            self._require_unchanged(arguments)
         with torch._C.DisableTorchFunction():  # it is us who ask
             shapes = [(static.shape, static.stride()) for static in static_inputs]
         if self._shapes != shapes:
             raise CaptureError("argument: the function changes the shape of a tensor in place")
-        if isinstance(self._fn, Lifting):
+        if is_lifted:
             with torch._C.DisableTorchFunction():  # it is us who ask
                 return self._lifted(returned, arguments)
         objects = Objects(self.there, refused=self._apart(arguments))
@@ -99,6 +106,11 @@ class Body:
         if out_spec != self.out_spec:
             raise CaptureError("result: its structure or its plain values change between calls")
         return outputs
+
+    def _require_unchanged(self, arguments: tuple[Any, ...]) -> None:
+        after, spec_after = flatten(arguments, Arguments(self.apart) if self.apart else None)
+        if spec_after != self._spec or not all(map(is_, after, self._static_inputs)):
+            raise ChangesArgument("argument: the function changes a container that it is given")
 
     def _lifted(self, returned: tuple[Any, tuple[Any, ...]], arguments: Any) -> list[torch.Tensor]:
         """The tensors of a result, and of what is to be stored after a replay."""

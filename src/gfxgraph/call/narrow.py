@@ -7,6 +7,8 @@ in each call, another text, a tensor of another shape that nobody looks at.
 
 from __future__ import annotations
 
+import itertools
+import types
 import weakref
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -16,11 +18,19 @@ from typing import Any
 import torch
 
 from ..graph import raw
+from ..graph.listening import is_closed
 from ..graph.static_objects import Path, Read
 from .key import Call, taken_apart
 from .signature import Spec, can_be_apart, count_tensors, objects_in
 
-__all__ = ["Mask", "NoObjects", "ObjectArguments", "parts_of_arguments"]
+__all__ = [
+    "Mask",
+    "NoObjects",
+    "ObjectArguments",
+    "leave_out",
+    "mask_of",
+    "parts_of_arguments",
+]
 
 _OBJECTS = ("object", "dataclass", "namespace")
 _HOLDING = ("sequence", "namedtuple", "dict", *_OBJECTS)
@@ -40,10 +50,16 @@ def names_of(spec: Spec) -> tuple[Any, ...] | None:
         is_plain = not items and not in_slots and all(type(name) is str for name in held)
         return held if is_plain else None
     if kind in ("dataclass", "namespace"):
-        return tuple(keys) if kind == "namespace" or spec[1].__dictoffset__ else None
+        is_in_slot = any(_is_slot(spec[1], name) for name in keys)
+        return None if is_in_slot or not spec[1].__dictoffset__ else tuple(keys)
     if kind == "dict" and spec[1] is dict and all(type(key) is str for key in keys):
         return tuple(keys)
     return None
+
+
+def _is_slot(cls: type, name: str) -> bool:
+    found = (raw.namespace(base)[name] for base in raw.mro(cls) if name in raw.namespace(base))
+    return type(next(found, None)) is types.MemberDescriptorType
 
 
 def parts_of_arguments(
@@ -105,6 +121,35 @@ def mask_of(spec: Spec, read: Mapping[Path, Read], path: Path = ()) -> Mask:
         return whole
     missing = tuple(sorted(found - set(names)))
     return "read", spec[1], tuple(names[n] for n in kept), tuple(masks[n] for n in kept), missing
+
+
+def leave_out(spec: Spec, given: Any, mask: Mask, poison: object) -> None:
+    """Take out of static arguments what does not matter, or put ``poison`` in its place."""
+    if mask is None or spec[0] not in _HOLDING:
+        return
+    kind, children = spec[0], spec[3]
+    own: Any = given
+    if kind not in ("sequence", "namedtuple", "dict"):
+        own = raw.attributes(given)
+    held = list(own if kind in ("sequence", "namedtuple") else own.values())
+    if mask[0] == "all":
+        for n, child in enumerate(mask[1]):
+            leave_out(children[n], held[n], child, poison)
+        return
+    names = names_of(spec) or ()
+    for name, child in zip(mask[2], mask[3], strict=True):
+        leave_out(children[names.index(name)], own[name], child, poison)
+    for name in set(names) - set(mask[2]):
+        if poison is None:
+            del own[name]
+        else:
+            own[name] = poison
+    if poison is not None:
+        own[_NEW] = poison
+
+
+# A name that no call has had so far.
+_NEW = "_gfxgraph_probe"
 
 
 def narrowed(call: Call, mask: Mask) -> Call | None:
@@ -219,7 +264,8 @@ class ObjectArguments:
 
     def mask(self, spec: Spec, read: Mapping[Path, Read]) -> Mask:
         """What matters of a call, given what was read of its objects and dicts."""
-        return None if _has_again(spec) else mask_of(spec, read)
+        mask = None if _has_again(spec) else mask_of(spec, read)
+        return None if mask is None or _holds_unseen(spec, mask) else mask
 
     def narrow(self, call: Call, mask: Mask) -> Call:
         """A call without what does not matter."""
@@ -272,6 +318,26 @@ def _holds(spec: Spec, cls: type) -> bool:
     if spec[0] in ("tensor", "const", "again"):
         return False
     return spec[1] is cls or any(_holds(child, cls) for child in spec[3])
+
+
+def _holds_unseen(spec: Spec, mask: Mask) -> bool:
+    """Whether what matters holds an object whose state nobody sees: a lock, an event, a file."""
+    count = itertools.repeat(torch.empty(0), count_tensors(spec))
+    narrower = _narrowed(spec, mask, count, [])
+    return narrower is None or any(
+        not isinstance(item, _SEEN) and (is_closed(type(item).__module__) or not can_be_apart(item))
+        for item in objects_in(narrower)
+    )
+
+
+_SEEN = (
+    type,
+    types.FunctionType,
+    types.BuiltinFunctionType,
+    types.MethodType,
+    types.ModuleType,
+    torch.nn.Module,
+)
 
 
 def _has_again(spec: Spec) -> bool:

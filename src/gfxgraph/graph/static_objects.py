@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import Any, TypeAlias
+from collections.abc import Callable, Iterable
+from typing import Any, Literal, TypeAlias
 
 from ..interpose.codes import address
 from . import raw
@@ -26,19 +26,31 @@ class StaticObjects:
         read: what recorded runs have read of each, by path.
         as_itself: classes of objects of which runs may have asked which object they are: they were
             compared, or given to code in C.
+        leaves_out: says whether there is anything that was not read.
+        probe: what the next run finds in place of that; ``None``: what was given.
     """
 
     def __init__(self) -> None:
         self.read: dict[Path, Read] = {}
         self.as_itself: list[type] = []
+        self.leaves_out: Callable[[], bool] = lambda: False
+        self.probe: Literal["poison", "nothing"] | None = None
         self._objects: dict[int, tuple[Path, Any]] = {}
 
     def begin(self, objects: Iterable[tuple[Path, Any]]) -> None:
         """A run is given these."""
         self._objects = {address(item): (path, item) for path, item in objects}
+        for path, item in list(self._objects.values()):
+            if type(item) is not dict:
+                own = raw.attributes(item)
+                self._objects[address(own)] = path, own
 
     def __contains__(self, item: object) -> bool:
         return address(item) in self._objects
+
+    def all_matters(self) -> None:
+        """Nothing may be left out."""
+        self.read = dict.fromkeys(self.read)
 
     def is_whole(self, items: Iterable[object]) -> None:
         """All of these matters, if they are among the objects."""
@@ -52,9 +64,9 @@ class StaticObjects:
     def hand_out(self, item: object) -> None:
         """Nobody sees what is done with one of the objects, and with what is in there."""
         path, _ = self._objects[address(item)]
-        self.is_whole(held for at, held in self._objects.values() if at[: len(path)] == path)
-        if type(item) is not dict:
-            self.as_itself.append(type(item))
+        inside = [held for at, held in self._objects.values() if at[: len(path)] == path]
+        self.is_whole(inside)
+        self.as_itself += [type(held) for held in inside if type(held) is not dict]
 
     def hand_out_all(self) -> None:
         """Something was done with an object, and nobody knows with which."""
@@ -63,20 +75,14 @@ class StaticObjects:
 
     def take_out(self, places: dict[Any, Place]) -> None:
         """Leave to the key of a call what was read of its arguments; no guard is to watch that."""
-        found: dict[int, set[Any]] = {}
-        spaces: dict[int, int] = {}
-        for at, (_, item) in self._objects.items():
-            own = item if type(item) is dict else raw.attributes(item)
-            spaces[address(own)] = spaces[at] = at
-            found[at] = set()
-        for key in [key for key in places if len(key) > 1 and key[1] in spaces]:
-            at = spaces[key[1]]
+        found: dict[Path, set[Any]] = {path: set() for path, _ in self._objects.values()}
+        for key in [key for key in places if len(key) > 1 and key[1] in self._objects]:
+            path, item = self._objects[key[1]]
             if key[0] == "item" and key[2][0] is str:
-                found[at].add(key[2][1])
+                found[path].add(key[2][1])
             elif key[0] != "type":  # the key of a call knows its class
-                self.is_whole([self._objects[at][1]])
+                self.is_whole([item])
             del places[key]
-        for at, names in found.items():
-            path = self._objects[at][0]
+        for path, names in found.items():
             before = self.read.get(path, frozenset())
             self.read[path] = None if before is None else before | names

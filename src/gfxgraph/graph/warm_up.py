@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
+import logging
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from copy import copy
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import torch
 
@@ -21,6 +22,7 @@ from ..record.effects import UndoLog, storage_key
 from ..record.explain import explain, some
 from ..record.recorder import Event, Recording
 from ..record.side_effects import no_side_effects
+from ..stats import log
 from .compare import Tensors
 from .lift import EffectsError
 from .session import CaptureSession, cloned
@@ -122,6 +124,8 @@ def warm_up(session: CaptureSession, warmup: int) -> WarmedUp:
     if any(event.folds and not event.is_of_the_host for event in recording.events):
         host.one_shots.refuse("and what it reads has to be confirmed with other inputs")
         _confirm(session, recording)
+    if session.target.objects.leaves_out():
+        _confirm_what_was_read(session, eager)
     return eager
 
 
@@ -229,6 +233,46 @@ def _confirm(session: CaptureSession, recording: Recording) -> None:
             "With other inputs another value came out, although no operation that torch "
             "knows leads there from the inputs.",
         )
+
+
+def _confirm_what_was_read(session: CaptureSession, eager: WarmedUp) -> None:
+    """Run without what was not read of the arguments, and with what may not be used in its place.
+
+    Code in C may have read it unseen. Where a run differs, all of the arguments matters.
+    """
+    objects = session.target.objects
+    if eager.recording.breaks() or session.before.host.one_shots:
+        objects.all_matters()
+        return
+    other = copy(session)
+    probes: tuple[Literal["poison", "nothing"], ...] = ("poison", "nothing")
+    for objects.probe in probes:
+        session.rewind()
+        other.before = dataclasses.replace(session.before, memory=UndoLog())
+        other.journal = copy(session.journal)
+        try:
+            recording, outputs = other.record(with_reads=False)
+            known = eager.recording
+            same = (recording.operations, recording.kernels) == (known.operations, known.kernels)
+            same &= all(map(_are_same, outputs, eager.first_outputs))
+            same &= all(map(_are_same, session.written, eager.written))
+        except Exception as error:
+            log(logging.DEBUG, "argument_is_whole", because=one_line(error))
+            same = False
+        finally:
+            objects.probe = None
+            other.before.memory.undo()
+            session.before.python.restore()
+            session.rewind()
+        if not same:
+            objects.all_matters()
+            return
+
+
+def _are_same(one: torch.Tensor, other: torch.Tensor) -> bool:
+    if (one.shape, one.dtype) != (other.shape, other.dtype):
+        return False
+    return bool(torch.all((one == other) | ((one != one) & (other != other))))
 
 
 def report_line(event: Event) -> str:
