@@ -34,6 +34,7 @@ from .static_objects import StaticObjects
 from .torch_settings import OTHERS, READERS
 
 __all__ = [
+    "CHANGING",
     "C_FUNCTIONS",
     "HOLLOW",
     "LEAVES",
@@ -72,6 +73,7 @@ HOLLOW = LEAVES | set(
             torch.device,
             types.ModuleType,
             type,
+            type(UNKNOWN),
         ),
     )
 )
@@ -97,6 +99,8 @@ _SETATTR_OF_MODULE = raw.namespace(MODULE)["__setattr__"]
 _GETATTR_OF_MODULE = raw.namespace(MODULE)["__getattr__"]
 _TAKING = ("pop", "popitem", "clear", "move_to_end", "__delitem__")
 _VIEWS: Any = (type({}.keys()), type({}.values()), type({}.items()), types.MappingProxyType)
+CHANGING = (dict, list, deque, set)
+"""Containers that are places."""
 C_FUNCTIONS = (
     types.BuiltinFunctionType,
     types.MethodDescriptorType,
@@ -195,12 +199,10 @@ class Lookups:
             for part in ("func", "args", "keywords"):
                 found = own[part].__get__(value)
                 self._know(found, path)
-                self._content(found, path, 1)
-        elif raw.is_a(value, tuple, frozenset):
-            base: Any = tuple if raw.is_a(value, tuple) else frozenset
-            if base.__len__(value) <= _MAX_ITEMS:
-                for n, item in enumerate(base.__iter__(value)):
-                    self._know(item, f"{path}[{n}]")
+                self._content(found, 1, path)
+        elif raw.is_a(value, tuple, frozenset) and raw.length(value) <= _MAX_ITEMS:
+            for n, item in enumerate(_members(value)):
+                self._know(item, f"{path}[{n}]")
         return value
 
     def _is_state(self, item: Any) -> bool:
@@ -243,7 +245,7 @@ class Lookups:
     def _read(self, container: Any, key: Any, path: str) -> Any:
         """The value at ``key``, which is a place from now on."""
         if not raw.is_scalar(key):
-            self._content(container, self._path(container), 0)
+            self._content(container, 0)
             return UNKNOWN
         container = self._owner_of(container)
         if container is MODULE and key == "__init__":
@@ -259,53 +261,46 @@ class Lookups:
         # What the run has put there is known for what it is: the collector does not know arrays.
         return value if place.stored else self._held(value, path)
 
-    def _content(self, item: Any, path: str, depth: int) -> None:
-        """All that ``item`` holds was read, if it is a container; and what is in there."""
+    def _content(self, item: Any, depth: int, path: str = "") -> None:
+        """All that ``item`` holds was read, if it is a container; and what is in there.
+
+        ``path``: how that is reached which has no other name; default: that of ``item``.
+        """
         if address(type(item)) in HOLLOW or raw.is_a(item, Unread):
             return
         self._special(item)
         while raw.is_a(item, *_VIEWS):
+            path = path or self._path(item)
             (inner,) = gc.get_referents(item)
             item = self._know(inner, path) if self._is_state(item) else inner
-        if raw.is_a(item, tuple, frozenset):
-            base: Any = tuple if raw.is_a(item, tuple) else frozenset
-            inner = list(base.__iter__(item)) if base.__len__(item) <= _MAX_ITEMS else []
-        elif raw.is_a(item, dict, list, deque, set):
-            if raw.length(item) > _MAX_ITEMS:
-                self._content_of_state(item, path, by_length=True)
-                return
-            self._content_of_state(item, path)
-            inner = [value for _, value in raw.contents(item)]
-        else:
+        is_changing = raw.is_a(item, *CHANGING)
+        if not is_changing and not raw.is_a(item, tuple, frozenset):
             kind = kind_of(item) if is_stateful(item) else None
             # Generators are advanced by replays, or not at all.
             if kind is not None and not kind.draws and self._is_state(item):
                 self._live(("buffer", address(item)), lambda: kind.read(item), self._path(item))
             return
-        if depth:
-            for value in inner:
-                self._content(value, path, depth - 1)
+        is_long = raw.length(item) > _MAX_ITEMS
+        if is_changing:
+            self._content_of_state(item, by_length=is_long)
+        if depth and not is_long:
+            path = path or self._path(item)
+            for value in _inside(item):
+                self._content(value, depth - 1, path)
 
-    def _content_of_state(self, item: Any, path: str, by_length: bool = False) -> None:
+    def _content_of_state(self, item: Any, by_length: bool) -> None:
         if not self._is_state(item):
             return
         owner = self._owner_of(item)
-        if owner is not item:
-            self._content_of_class(owner)
-            return
-        path = self._path(item)
-        if by_length:
-            self._place(("length", address(item)), lambda: Length(path, item))
-            return
+        if owner is item and by_length:
+            self._place(("length", address(item)), lambda: Length(self._path(item), item))
+        else:
+            self._content_of(owner, self._path(item) if owner is item else raw.name_of(owner))
+
+    def _content_of(self, item: Any, path: str) -> None:
         place = self._place(
             ("content", address(item)), lambda: Content(path, Container(path, item))
         )
-        for key, value in place.held:  # type: ignore[attr-defined]
-            self._held(value, place.name(key))  # type: ignore[attr-defined]
-
-    def _content_of_class(self, cls: type) -> None:
-        path = raw.name_of(cls)
-        place = self._place(("content", address(cls)), lambda: Content(path, Container(path, cls)))
         for key, value in place.held:  # type: ignore[attr-defined]
             self._held(value, place.name(key))  # type: ignore[attr-defined]
 
@@ -622,7 +617,7 @@ class Lookups:
         own = raw.attributes(module) or {}
         for name, of_all in _HOOKS_OF_ALL.items():
             if of_all:
-                self._content(self._know(of_all, name), name, 1)
+                self._content(self._know(of_all, name), 1, name)
             elif address(of_all) not in self.no_hooks:
                 self.no_hooks[address(of_all)] = Container(name, of_all, None, "hooks")
         for hooks in _HOOKS:
@@ -634,7 +629,7 @@ class Lookups:
                 self._read(own, hooks, f"{path}.{hooks}")
                 self._know(held, f"{path}.{hooks}")
                 if held:
-                    self._content(held, f"{path}.{hooks}", 0)
+                    self._content(held, 0)
                 else:
                     self.no_hooks[address(held)] = Container(f"{path}.{hooks}", held, None, "hooks")
 
@@ -657,10 +652,10 @@ class Lookups:
             return self._item_of(inner, at)
         self._special(item)
         if not raw.is_a(item, dict, list, deque):
-            self._content(item, self._path(item), 0)
+            self._content(item, 0)
             return UNKNOWN
         if at is UNKNOWN or not raw.is_scalar(at):
-            self._content(item, self._path(item), 1)
+            self._content(item, 1)
             return UNKNOWN
         if raw.is_a(item, dict):
             if not self._is_state(item):
@@ -671,7 +666,7 @@ class Lookups:
         if not _is_index(at, raw.length(item)):
             return UNKNOWN
         if raw.is_a(item, deque) or not self._is_state(item):
-            self._content(item, self._path(item), 0)
+            self._content(item, 0)
             base: Any = deque if raw.is_a(item, deque) else list
             return base.__getitem__(item, at)
         if at < 0:
@@ -721,12 +716,8 @@ class Lookups:
             if item is UNKNOWN or len(found) > _MAX_ITEMS:
                 continue
             found.append(item)
-            if depth and raw.is_a(item, dict, list, deque, set):
-                self._gather([v for _, v in raw.contents(item)], found, depth - 1)
-            elif depth and raw.is_a(item, tuple, frozenset):
-                self._gather(list(_members(item)), found, depth - 1)
-            elif depth and (raw.is_a(item, *_VIEWS) or _is_iterator_in_c(item)):
-                self._gather(gc.get_referents(item), found, depth - 1)
+            if depth:
+                self._gather(_reached(item), found, depth - 1)
 
     def _everything(self, *items: Any) -> None:
         """C code may read what it likes of ``items``, and of what they hold."""
@@ -745,17 +736,13 @@ class Lookups:
             is_state = self._is_state(item)
             if is_state:
                 self._read_whole.add(address(item))
-            inner: list[Any] = []
-            if raw.is_a(item, dict, list, deque, set):
-                self._content(item, self._path(item), 0)
-                if raw.length(item) <= _MAX_ITEMS:
-                    inner += [value for _, value in raw.contents(item)]
-            elif raw.is_a(item, tuple, frozenset):
-                inner += list(_members(item))
+            is_changing = raw.is_a(item, *CHANGING)
+            if is_changing:
+                self._content(item, 0)
+            inner = [] if is_changing and raw.length(item) > _MAX_ITEMS else _inside(item)
             self._attributes(item)
             if is_state:
-                own = raw.attributes(item)
-                inner += [value for _, value in raw.contents(own)] if own else []
+                inner += _inside(raw.attributes(item))
                 inner += [value for _, value in Slots(item, raw.slots(item)).read()]
             if depth:
                 todo += [(value, depth - 1) for value in inner]
@@ -774,13 +761,13 @@ class Lookups:
         own = raw.attributes(item)
         if own:
             self._know(own, self._path(item))
-            self._content(own, self._path(item), 0)
+            self._content(own, 0)
         for name in raw.slots(item):
             self._attribute(item, name.rpartition(".")[2])
         for base in raw.mro(type(item)):
             if raw.is_mutable(base) and package_of(base) not in CLOSED:
                 self._know(raw.dict_of(base), raw.name_of(base))
-                self._content_of_class(base)
+                self._content_of(base, raw.name_of(base))
 
     def _run_by_name(self, function: types.FunctionType, given: Sequence[Any]) -> None:
         """A function in Python is about to be called; the code of some is not looked at."""
@@ -790,11 +777,10 @@ class Lookups:
                 self._run_by_name_of(item)
                 if raw.is_a(item, type):
                     self._attribute_of_class(item, "__dict__")
-                    self._content(raw.namespace(item), raw.name_of(item), 0)
+                    self._content(raw.namespace(item), 0, raw.name_of(item))
         if is_closed(str(function.__globals__.get("__name__", ""))):
             for item in given:
-                if item is not UNKNOWN:
-                    self._content(item, self._path(item), MAX_NESTED)
+                self._content(item, MAX_NESTED)
 
     def _hand_out(self, *items: Any) -> None:
         """What is given to code that is not looked at may be read as a whole, and compared."""
@@ -803,23 +789,15 @@ class Lookups:
         if any(item is UNKNOWN for item in items):
             self._given.hand_out_all()
         todo = list(items)
-        seen = set(map(address, todo))
+        seen: set[int] = set()
         for item in todo:  # which grows meanwhile
-            inner: list[Any] = []
+            if address(item) in seen or address(type(item)) in HOLLOW:
+                continue
+            seen.add(address(item))
             if item in self._given:
                 self._given.hand_out(item)
-            elif raw.is_a(item, dict, list, deque, set):
-                inner = [value for _, value in raw.contents(item)]
-            elif raw.is_a(item, tuple, frozenset):
-                inner = list(_members(item))
-            elif raw.is_a(item, *_VIEWS) or _is_iterator_in_c(item):
-                inner = gc.get_referents(item)
-            elif type(item) is types.MethodType:
-                inner = [item.__self__]
-            for value in inner:
-                if address(value) not in seen and address(type(value)) not in LEAVES:
-                    seen.add(address(value))
-                    todo.append(value)
+            else:
+                todo += [item.__self__] if type(item) is types.MethodType else _reached(item)
 
     def _variable(self, variable: contextvars.ContextVar[Any], method: str) -> Any:
         """Read a context variable. If the run has set it, its value is no state."""
@@ -849,7 +827,7 @@ class Lookups:
             if value is UNKNOWN and name == "get":
                 return positional[1] if len(positional) > 1 else UNKNOWN
             return value if name != "__contains__" else UNKNOWN
-        self._content(owner, self._path(owner), 1)
+        self._content(owner, 1)
         return UNKNOWN
 
     def _getter(self, function: Any, item: Any) -> None:
@@ -994,6 +972,19 @@ def _members(item: Any) -> Iterator[Any]:
     """Those of a tuple or a frozenset."""
     base: Any = tuple if raw.is_a(item, tuple) else frozenset
     return iter(base.__iter__(item))
+
+
+def _inside(item: Any) -> list[Any]:
+    """What a container holds."""
+    if raw.is_a(item, *CHANGING):
+        return [value for _, value in raw.contents(item)]
+    return list(_members(item)) if raw.is_a(item, tuple, frozenset) else []
+
+
+def _reached(item: Any) -> list[Any]:
+    """What a container holds, or what C code goes through."""
+    is_through = raw.is_a(item, *_VIEWS) or _is_iterator_in_c(item)
+    return gc.get_referents(item) if is_through else _inside(item)
 
 
 def _sets(kind: type) -> bool:

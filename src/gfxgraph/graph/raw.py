@@ -215,8 +215,9 @@ def written_as(key: Any) -> str:
 
 
 def length(item: Any) -> int:
-    """How many items a dict, list, deque or set holds."""
-    base: Any = next(kind for kind in (dict, list, deque, set) if is_a(item, kind))
+    """How many items a dict, list, deque, set, tuple or frozenset holds."""
+    kinds = (dict, list, deque, set, tuple, frozenset)
+    base: Any = next(kind for kind in kinds if is_a(item, kind))
     return base.__len__(item)  # type: ignore[no-any-return]
 
 

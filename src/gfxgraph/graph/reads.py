@@ -21,7 +21,6 @@ import string
 import sys
 import types
 import weakref
-from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any, Protocol
@@ -42,6 +41,7 @@ from .listening import OPEN_IN_TORCH, hear_again, is_closed, listening
 from .locks import no_garbage_collection
 from .lookups import (
     C_FUNCTIONS,
+    CHANGING,
     HOLLOW,
     LEAVES,
     MAX_NESTED,
@@ -381,7 +381,7 @@ class Reads(Lookups):
         known = None if caller is None else self._frames.get(address(caller))
         if known is None or known.frame is not caller:
             if was_seen:
-                self._content(value, "the result", MAX_NESTED)
+                self._content(value, MAX_NESTED, "the result")
             return
         if self._stack.is_known:
             return  # what comes of it is seen there; C code between the two may give something else
@@ -419,7 +419,7 @@ class Reads(Lookups):
             for part in (function.__defaults__, function.__kwdefaults__):
                 if part:
                     self._know(part, self._path(function))
-                    self._content(part, self._path(function), 1)
+                    self._content(part, 1, self._path(function))
 
     # Steps: what an instruction reads, and the value that it makes.
 
@@ -567,8 +567,8 @@ class Reads(Lookups):
         if raw.is_a(item, dict) and at is not UNKNOWN and raw.is_scalar(at):
             if self._is_state(item):
                 self._read(item, at, f"{self._path(item)}[{raw.written_as(at)}]")
-        elif item is not UNKNOWN:
-            self._content(item, self._path(item), 0)
+        else:
+            self._content(item, 0)
         return UNKNOWN
 
     def _is(self, frame: _Frame, *both: bytecode.Operand) -> Any:
@@ -584,8 +584,8 @@ class Reads(Lookups):
     def _content_step(self, frame: _Frame, *bases: bytecode.Operand) -> Any:
         for base in bases:
             item = self._value(frame, base)
-            if item is not UNKNOWN and address(type(item)) not in HOLLOW:
-                self._content(item, self._path(item), 1)
+            if address(type(item)) not in HOLLOW:
+                self._content(item, 1)
         return UNKNOWN
 
     def _operation(self, frame: _Frame, *bases: bytecode.Operand) -> Any:
@@ -629,8 +629,7 @@ class Reads(Lookups):
     ) -> Any:
         given = [self._value(frame, operand) for operand in (args, keywords)]
         for item in given:
-            if item is not UNKNOWN:
-                self._content(item, self._path(item), 1)
+            self._content(item, 1)
         function = self._value(frame, fn)
         frame.used(fn, args, keywords)
         args_given = given[0] if type(given[0]) in (tuple, list) else ()
@@ -660,8 +659,7 @@ class Reads(Lookups):
         if function is UNKNOWN:
             self._hand_out(*given)
             for item in given:
-                if item is not UNKNOWN:
-                    self._content(item, self._path(item), 1)
+                self._content(item, 1)
             return UNKNOWN
         kind = type(function)
         if kind is types.FunctionType:
@@ -717,7 +715,7 @@ class Reads(Lookups):
             return self._attribute(positional[0], positional[1], generic=True)
         if type(owner) is str and function.__name__ in ("format", "format_map"):
             self._refuse(_formatted(owner, all_given))
-        if owner is not None and raw.is_a(owner, dict, list, deque, set):
+        if owner is not None and raw.is_a(owner, *CHANGING):
             return self._method_of_container(owner, function.__name__, positional)
         if raw.is_a(function, type):
             for part in ("__new__", "__init__"):
@@ -738,11 +736,7 @@ class Reads(Lookups):
         ):
             value = self._attribute(owner, positional[0], generic=True)
             return value if function.__name__ == "__getattribute__" else UNKNOWN
-        items = [
-            item
-            for item in (owner, *all_given)
-            if item is not UNKNOWN and address(type(item)) not in HOLLOW
-        ]
+        items = [item for item in (owner, *all_given) if address(type(item)) not in HOLLOW]
         if not items and kind in C_FUNCTIONS:
             return UNKNOWN
         if kind is types.MethodWrapperType and function.__name__ == "__call__":
@@ -769,7 +763,7 @@ class Reads(Lookups):
         for item in () if is_of_python else items:
             if kind in C_FUNCTIONS or kind is operator.methodcaller:
                 self._attributes(item)
-            self._content(item, self._path(item), MAX_NESTED)
+            self._content(item, MAX_NESTED)
         if any(raw.is_a(item, *_READERS) for item in items if item is not owner):
             # As map(attrgetter("scale"), items).
             self._everything(*all_given)
@@ -823,11 +817,11 @@ class Reads(Lookups):
         if raw.is_a(item, types.ModuleType):
             own = raw.attributes(item) or {}
             self._know(own, self._path(item))
-            self._content(own, self._path(item), 0)
+            self._content(own, 0)
         elif item is not UNKNOWN:
             for cls in raw.mro(item if raw.is_a(item, type) else type(item)):
                 if raw.is_mutable(cls) and package_of(cls) not in CLOSED:
-                    self._content_of_class(cls)
+                    self._content_of(cls, raw.name_of(cls))
             self._attributes(item)
         return UNKNOWN
 
@@ -860,8 +854,8 @@ class Reads(Lookups):
         item = args[0] if args else UNKNOWN
         if item is UNKNOWN or address(type(item)) in LEAVES or raw.is_a(item, tuple, torch.Tensor):
             return UNKNOWN
-        if not raw.is_a(item, dict, list, deque, set):
-            self._content(item, self._path(item), 0)
+        if not raw.is_a(item, *CHANGING):
+            self._content(item, 0)
         elif self._is_state(item):
             self._special(item)
             self._place(("length", address(item)), lambda: Length(self._path(item), item))
