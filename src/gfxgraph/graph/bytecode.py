@@ -18,7 +18,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple, TypeAlias, TypeVar
 
 from ..interpose.codes import per_code
-from .frames import ENDS, depths
+from .frames import ENDS, depths, handlers
 
 __all__ = ["Code", "Operand", "Step", "read"]
 
@@ -80,7 +80,8 @@ class _Reader:
         self.steps: dict[int, Step] = {}
         # Of forward jumps: target -> the stack that it finds.
         self.landing: dict[int, list[Operand]] = {}
-        self.handlers = _handlers(code)
+        # Where exceptions are handled the stack is not known.
+        self.handlers = {entry.target for entry in handlers(code)}
         self.keywords: tuple[str, ...] = ()
         # Offsets whose values stand on the stack twice.
         self.copied: set[int] = set()
@@ -223,10 +224,17 @@ class _Reader:
 
     def store_variable(self, step: dis.Instruction) -> None:
         kind = "global" if step.opname.endswith("GLOBAL") else "cell"
+        self._written(step, 0, kind, kind, step.argval)
+
+    def _written(
+        self, step: dis.Instruction, operands: int, kind: str, unset: str, *names: str
+    ) -> None:
+        """A store to what the topmost ``operands`` and ``names`` say; ``unset``: a deletion."""
+        target = (*map(self.peek, range(operands, 0, -1)), *names)
         is_store = step.opname.startswith("STORE")
-        how = (self.stores(1, kind, step.argval),) if is_store else ()
-        self.pop(is_store)
-        self.steps[step.offset] = (*how, kind, step.argval)
+        how = (self.stores(operands + 1, kind, *target), kind) if is_store else (unset,)
+        self.pop(operands + is_store)
+        self.steps[step.offset] = (*how, *target)
 
     def null(self, step: dis.Instruction) -> None:
         self.push(_NULL)
@@ -239,11 +247,7 @@ class _Reader:
             self.push(_NULL)
 
     def store_attribute(self, step: dis.Instruction) -> None:
-        is_store = step.opname == "STORE_ATTR"
-        how = (self.stores(2, "attribute", self.peek(1), step.argval),) if is_store else ("unset",)
-        base = self.pop(2 if is_store else 1)[-1]
-        kind = ("attribute",) if is_store else ()
-        self.steps[step.offset] = (*how, *kind, base, step.argval)
+        self._written(step, 1, "attribute", "unset", step.argval)
 
     def matched_class(self, step: dis.Instruction) -> None:
         subject, cls, names = self.pop(3)
@@ -263,12 +267,7 @@ class _Reader:
         self.made(step.offset, "item", *self.pop(2))
 
     def store_item(self, step: dis.Instruction) -> None:
-        is_store = step.opname == "STORE_SUBSCR"
-        how: tuple[str, ...] = ("delete",)
-        if is_store:
-            how = (self.stores(3, "item", self.peek(2), self.peek(1)), "item")
-        *_, base, key = self.pop(3 if is_store else 2)
-        self.steps[step.offset] = (*how, base, key)
+        self._written(step, 2, "item", "delete")
 
     def slice(self, step: dis.Instruction) -> None:
         base = self.pop(4 if step.opname == "STORE_SLICE" else 3)[-3]
@@ -422,12 +421,6 @@ class _Reader:
         parts = bin(step.arg or 0).count("1") if _PY < (3, 13) else 0
         self.pop(parts + (2 if _PY < (3, 11) else 1))
         self.push(None)
-
-
-def _handlers(code: types.CodeType) -> set[int]:
-    """Offsets at which exceptions are handled, where the stack is not known."""
-    parse: Any = getattr(dis, "_parse_exception_table", None)
-    return set() if parse is None else {entry.target for entry in parse(code)}
 
 
 _HOW = ("BINARY", "INPLACE")

@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 
 from ..interpose.codes import address, per_code
 
-__all__ = ["ENDS", "NOTHING", "Stack", "depths", "places_of", "variables_of"]
+__all__ = ["ENDS", "NOTHING", "Stack", "depths", "handlers", "places_of", "variables_of"]
 
 NOTHING: Any = type("_Nothing", (), {})()
 """There is no value, or it is not known where."""
@@ -159,13 +159,11 @@ def depths(code: types.CodeType) -> dict[int, int]:
     instructions = list(dis.get_instructions(code))
     following = {a.offset: b.offset for a, b in itertools.pairwise(instructions)}
     by_offset = {step.offset: step for step in instructions}
-    parse: Any = getattr(dis, "_parse_exception_table", None)
-    handlers = [] if parse is None else parse(code)
     found: dict[int, int] = {}
     # Before Python 3.13 no instruction counts what is sent into a generator that begins.
     is_sent = sys.version_info < (3, 13) and bool(code.co_flags & _GENERATORS)
     todo = [(instructions[0].offset, int(is_sent))]
-    todo += [(entry.target, entry.depth + 1 + bool(entry.lasti)) for entry in handlers]
+    todo += [(entry.target, entry.depth + 1 + bool(entry.lasti)) for entry in handlers(code)]
     while todo:
         at, depth = todo.pop()
         while at in by_offset and at not in found:
@@ -178,6 +176,12 @@ def depths(code: types.CodeType) -> dict[int, int]:
             depth += _effect(step, jump=False)
             at = following.get(at, -1)
     return found
+
+
+def handlers(code: types.CodeType) -> list[Any]:
+    """The table of what handles exceptions; Python 3.10 has blocks in its place."""
+    parse: Any = getattr(dis, "_parse_exception_table", None)
+    return [] if parse is None else parse(code)
 
 
 def _effect(step: dis.Instruction, jump: bool) -> int:
