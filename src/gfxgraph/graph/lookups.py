@@ -41,10 +41,10 @@ __all__ = [
     "MAX_NESTED",
     "MISSING",
     "MODULE",
+    "NOT_PLAIN",
     "UNKNOWN",
     "Lookups",
     "Super",
-    "cell_value",
     "package_of",
 ]
 
@@ -87,8 +87,8 @@ MODULE = torch.nn.Module
 # Dynamo adds this attribute to the class of modules when it first compiles anything, and asks
 # whether it is false. It is there before a graph counts the attributes of that class.
 _FIRST_COMPILATION = "___needs_generation_tag_patch"
-# What C code is given as a whole, and does not look into.
-_NOT_PLAIN = (torch.Tensor, MODULE, type, types.ModuleType, types.FunctionType)
+NOT_PLAIN = (torch.Tensor, MODULE, type, types.ModuleType, types.FunctionType)
+"""What C code is given as a whole, and does not look into."""
 _HOOKS = ("_forward_hooks", "_forward_pre_hooks")
 _HOOKS_OF_ALL: dict[str, dict[Any, Any]] = {
     f"torch.nn.modules.module.{name}": held
@@ -97,6 +97,8 @@ _HOOKS_OF_ALL: dict[str, dict[Any, Any]] = {
 }
 _SETATTR_OF_MODULE = raw.namespace(MODULE)["__setattr__"]
 _GETATTR_OF_MODULE = raw.namespace(MODULE)["__getattr__"]
+_GETITEM_OF_TUPLE = raw.namespace(tuple)["__getitem__"]
+_OF_TENSORS = ("grad", "is_leaf", "grad_fn", "_backward_hooks")
 _TAKING = ("pop", "popitem", "clear", "move_to_end", "__delitem__")
 _VIEWS: Any = (type({}.keys()), type({}.values()), type({}.items()), types.MappingProxyType)
 CHANGING = (dict, list, deque, set)
@@ -411,10 +413,8 @@ class Lookups:
             return UNKNOWN  # a property: its code is seen when it runs
         if raw.is_a(item, threading.local):
             at = ("local", address(item), name)
-            value = self._live(at, lambda: _get_local(item, name), path)
-            if value is MISSING and found is not MISSING:
-                value = _bound(found, item, cls)
-            return self._or_unknown(value)
+            value = self._live(at, lambda: (raw.attributes(item) or {}).get(name, MISSING), path)
+            return _bound(found, item, cls) if value is MISSING else value
         own = raw.attributes(item)
         if own is not None:
             if is_state and raw.is_a(item, MODULE) and name not in own and _holds(own, name):
@@ -543,10 +543,8 @@ class Lookups:
         value = self._read(module.__dict__, name, f"{_name_of_module(module)}.{name}")
         if value is not MISSING:
             self._keep_way(module, name, module.__dict__, module.__dict__, value)
-        if value is MISSING:
-            value = self._lookup(type(module), name)
-            return UNKNOWN if value is MISSING else _bound(value, module, type(module))
-        return value
+            return value
+        return _bound(self._lookup(type(module), name), module, type(module))
 
     def _attribute_of_class(self, cls: Any, name: str) -> Any:
         if name == "__dict__":
@@ -562,8 +560,7 @@ class Lookups:
         found = self._lookup(cls, name)
         if found is not MISSING:
             return _bound(found, None, cls)
-        found = self._lookup(type(cls), name)
-        return UNKNOWN if found is MISSING else _bound(found, cls, type(cls))
+        return _bound(self._lookup(type(cls), name), cls, type(cls))
 
     def _attribute_of_function(self, item: Any, name: str, path: str) -> Any:
         if type(item) is types.MethodType:
@@ -578,8 +575,7 @@ class Lookups:
             return getattr(item, name)
         if name in ("__name__", "__qualname__", "__doc__", "__annotations__"):
             get = functools.partial(getattr, item, name)
-            value = self._live((name, address(item)), get, path) if self._is_state(item) else get()
-            return value
+            return self._live((name, address(item)), get, path) if self._is_state(item) else get()
         if self._is_state(item):
             return self._or_unknown(self._read(item.__dict__, name, path))
         return item.__dict__.get(name, UNKNOWN)
@@ -587,15 +583,13 @@ class Lookups:
     def _getset(self, item: Any, found: Any, name: str, path: str, is_state: bool) -> Any:
         if name == "__dict__":
             own = raw.attributes(item)
-            return (
-                UNKNOWN if own is None else (self._know(own, self._path(item)) if is_state else own)
-            )
+            if own is None:
+                return UNKNOWN
+            return self._know(own, self._path(item)) if is_state else own
         if name == "__class__":
             return type(item)
-        if raw.is_a(item, torch.Tensor):
-            if name in ("grad", "is_leaf", "grad_fn", "_backward_hooks") and is_state:
-                return self._live((name, address(item)), lambda: _got(found, item), path)
-            return UNKNOWN
+        if is_state and name in _OF_TENSORS and raw.is_a(item, torch.Tensor):
+            return self._live((name, address(item)), lambda: _got(found, item), path)
         return UNKNOWN
 
     def _live(self, key: Any, get: Callable[[], Any], path: str) -> Any:
@@ -611,9 +605,8 @@ class Lookups:
     def _call_of_module(self, module: Any) -> None:
         """What torch's own code reads when it calls a module."""
         path = self._path(module)
-        self._attribute(module, "forward")
-        self._attribute(module, "_compiled_call_impl")
-        self._attribute(module, "_call_impl")
+        for name in ("forward", "_compiled_call_impl", "_call_impl"):
+            self._attribute(module, name)
         own = raw.attributes(module) or {}
         for name, of_all in _HOOKS_OF_ALL.items():
             if of_all:
@@ -643,7 +636,10 @@ class Lookups:
 
     def _item_of(self, item: Any, at: Any) -> Any:
         kind = type(item)
-        if kind is tuple or self._is_tuple(item):
+        is_tuple = kind is tuple or (
+            raw.is_a(item, tuple) and self._lookup(kind, "__getitem__") is _GETITEM_OF_TUPLE
+        )
+        if is_tuple:
             return tuple.__getitem__(item, at) if _is_index(at, len(item)) else UNKNOWN
         if kind is types.MappingProxyType:
             (inner,) = gc.get_referents(item)
@@ -659,7 +655,7 @@ class Lookups:
             return UNKNOWN
         if raw.is_a(item, dict):
             if not self._is_state(item):
-                return self._or_unknown(dict.get(item, at, MISSING))
+                return dict.get(item, at, UNKNOWN)
             return self._or_unknown(
                 self._read(item, at, f"{self._path(item)}[{raw.written_as(at)}]")
             )
@@ -673,12 +669,6 @@ class Lookups:
             self._place(("length", address(item)), lambda: Length(self._path(item), item))
             at += raw.length(item)
         return self._or_unknown(self._read(item, at, f"{self._path(item)}[{at}]"))
-
-    def _is_tuple(self, item: Any) -> bool:
-        """Whether indexing it is that of a tuple."""
-        if not raw.is_a(item, tuple):
-            return False
-        return self._lookup(type(item), "__getitem__") is raw.namespace(tuple)["__getitem__"]
 
     def _by_readers(self, items: Sequence[Any]) -> str:
         """Note what ``attrgetter`` and the like read when C code calls them.
@@ -698,7 +688,7 @@ class Lookups:
                 for item in others:
                     self._attribute(item, reader.__reduce__()[1][0])
             elif reader is getattr or reader is hasattr:
-                if not names and any(raw.is_a(item, *_NOT_PLAIN) for item in others):
+                if not names and any(raw.is_a(item, *NOT_PLAIN) for item in others):
                     return f"{reader.__name__}() with names that are not known"
                 for item in others:  # which grows: reduce(getattr, names, item)
                     for name in names if len(others) < _MAX_ITEMS else ():
@@ -726,7 +716,7 @@ class Lookups:
         for item, depth in todo:  # which grows meanwhile
             if raw.is_a(item, *C_FUNCTIONS):
                 item = item.__self__
-            if address(type(item)) in LEAVES or raw.is_a(item, *_NOT_PLAIN):
+            if address(type(item)) in LEAVES or raw.is_a(item, *NOT_PLAIN):
                 continue
             if address(item) in self._read_whole:
                 continue
@@ -756,7 +746,7 @@ class Lookups:
 
     def _attributes(self, item: Any) -> None:
         """C code was given ``item``: all its attributes count as read, if it is a plain object."""
-        if address(type(item)) in HOLLOW or raw.is_a(item, *_NOT_PLAIN) or not self._is_state(item):
+        if address(type(item)) in HOLLOW or raw.is_a(item, *NOT_PLAIN) or not self._is_state(item):
             return
         own = raw.attributes(item)
         if own:
@@ -810,19 +800,14 @@ class Lookups:
         return self._or_unknown(value) if method == "get" else UNKNOWN
 
     def _method_of_container(self, owner: Any, name: str, positional: list[Any]) -> Any:
+        is_dict = raw.is_a(owner, dict)
         if not self._is_state(owner):
-            if (
-                name == "get"
-                and positional
-                and raw.is_scalar(positional[0])
-                and raw.is_a(owner, dict)
-            ):
-                return self._or_unknown(dict.get(owner, positional[0], MISSING))
-            return UNKNOWN
-        if name in _TAKING and raw.is_a(owner, dict):
+            is_plain = is_dict and name == "get" and positional and raw.is_scalar(positional[0])
+            return dict.get(owner, positional[0], UNKNOWN) if is_plain else UNKNOWN
+        if name in _TAKING and is_dict:
             self._taken_from.add(address(owner))
         by_key = ("get", "__getitem__", "setdefault", "pop", "__contains__")
-        if raw.is_a(owner, dict) and name in by_key and positional and positional[0] is not UNKNOWN:
+        if is_dict and name in by_key and positional and positional[0] is not UNKNOWN:
             value = self._item_of(owner, positional[0])
             if value is UNKNOWN and name == "get":
                 return positional[1] if len(positional) > 1 else UNKNOWN
@@ -934,25 +919,12 @@ class Super:
         self.after, self.of = after, of
 
 
-def cell_value(cell: types.CellType) -> Any:
-    """What a variable holds; a mark of ours where it is not bound."""
-    try:
-        return cell.cell_contents
-    except ValueError:
-        return MISSING
-
-
 def _value_of(variable: contextvars.ContextVar[Any]) -> Any:
     """Give the value of a context variable, or its own default."""
     try:
         return variable.get()
     except LookupError:
         return MISSING
-
-
-def _get_local(item: threading.local, name: str) -> Any:
-    own = raw.attributes(item)
-    return MISSING if own is None else own.get(name, MISSING)
 
 
 def _holds(own: dict[str, Any], name: str) -> bool:
@@ -993,6 +965,8 @@ def _sets(kind: type) -> bool:
 
 def _bound(found: Any, item: Any, cls: type) -> Any:
     """What an attribute lookup makes of ``found``, which stands in a class."""
+    if found is MISSING:
+        return UNKNOWN
     kind = type(found)
     if kind is types.FunctionType:
         return found if item is None else types.MethodType(found, item)

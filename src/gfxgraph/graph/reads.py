@@ -33,7 +33,7 @@ from ..interpose.source import CLOSED
 from ..record.side_effects import Acting
 from . import bytecode, raw
 from .age import Since
-from .containers import Container
+from .containers import Container, item_at
 from .frames import NOTHING, Stack, places_of, variables_of
 from .guard import REGISTRIES
 from .lift import Counted, Slot, slots_of
@@ -47,10 +47,10 @@ from .lookups import (
     MAX_NESTED,
     MISSING,
     MODULE,
+    NOT_PLAIN,
     UNKNOWN,
     Lookups,
     Super,
-    cell_value,
     package_of,
 )
 from .places import Content, Item, Length, Live, Parts, TypeOf
@@ -74,43 +74,35 @@ _WATCHING = tuple(
 )
 
 
-def _codes_of_module(*names: str) -> dict[int, types.CodeType]:
-    found = (raw.namespace(MODULE).get(name) for name in names)
+def _codes(found: Iterable[Any]) -> dict[int, types.CodeType]:
+    """Those of what is a function in Python."""
     return {address(f.__code__): f.__code__ for f in found if type(f) is types.FunctionType}
+
+
+def _codes_of_module(*names: str) -> dict[int, types.CodeType]:
+    return _codes(map(raw.namespace(MODULE).get, names))
 
 
 _CALL_OF_MODULE = _codes_of_module("_wrapped_call_impl")
 # By name: torch's own part in a call of a module, and what is called whenever an object goes.
-_QUIET_CODES = _codes_of_module("__init__", "_call_impl", "__setattr__", "__delattr__") | {
-    address(part.__code__): part.__code__
+_QUIET_CODES = _codes_of_module("__init__", "_call_impl", "__setattr__", "__delattr__") | _codes(
+    part
     for member in vars(weakref.finalize).values()
     for part in (member, getattr(member, "fget", None), getattr(member, "fset", None))
-    if type(part) is types.FunctionType
-}
+)
 _GETATTR_OF_MODULE = _codes_of_module("__getattr__")
 # Of `@contextmanager`: what torch makes with it and uses itself holds nothing of the program's.
-_CONTEXT_MANAGERS = {
-    address(code): code
-    for code in (
-        *(
-            vars(cls)[name].__code__
-            for cls in contextlib._GeneratorContextManager.__mro__
-            for name in ("__init__", "__enter__", "__exit__")
-            if type(vars(cls).get(name)) is types.FunctionType
-        ),
-        no_garbage_collection.__code__,  # the function around each of them
-    )
-}
+_CONTEXT_MANAGERS = _codes(
+    vars(cls).get(name)
+    for cls in contextlib._GeneratorContextManager.__mro__
+    for name in ("__init__", "__enter__", "__exit__")
+) | _codes([no_garbage_collection])  # the function around each of them
 
 
-def _make_probe() -> Callable[[], None]:
-    """A function that is looked at as one of the program is."""
-    names: dict[str, Any] = {"__name__": "probe"}
-    exec(compile("def probe(): pass", "<gfxgraph>", "exec"), names)
-    return names["probe"]  # type: ignore[no-any-return]
-
-
-_probe = _make_probe()
+# A function that is looked at as one of the program is.
+_OF_PROBE: dict[str, Any] = {"__name__": "probe"}
+exec(compile("def probe(): pass", "<gfxgraph>", "exec"), _OF_PROBE)
+_probe: Callable[[], None] = _OF_PROBE["probe"]
 
 
 class Reaches(Protocol):
@@ -235,11 +227,10 @@ class Reads(Lookups):
         names = [name for place in changed for name in place.changes()]
         items: list[tuple[Container, Any]] = []
         for place in changed:
-            keys = place.container.changes() if isinstance(place, Content) else []
-            place.put_back()
             if isinstance(place, Content):
-                items += [(place.container, key) for key in keys]
-            elif isinstance(place, Item):
+                items += [(place.container, key) for key in place.container.changes()]
+            place.put_back()
+            if isinstance(place, Item):
                 items.append((place.as_it_was(), place.key))
         is_all = all(isinstance(place, (Item, Content)) for place in changed)
         return names, self.slots([items]) if is_all else []
@@ -385,13 +376,9 @@ class Reads(Lookups):
             return
         if self._stack.is_known:
             return  # what comes of it is seen there; C code between the two may give something else
-        offset = known.starts.get(known.frame.f_lasti)
-        step = None if offset is None else known.steps.get(offset)
-        if (
-            step is not None
-            and offset is not None
-            and step[0] in ("call", "spread", "attribute", "item")
-        ):
+        offset = known.starts.get(known.frame.f_lasti, -1)
+        step = known.steps.get(offset)
+        if step is not None and step[0] in ("call", "spread", "attribute", "item"):
             known.made[offset] = value
 
     def _collect(self, frame: _Frame | None) -> None:
@@ -445,10 +432,10 @@ class Reads(Lookups):
         at = frame.places.get(name)
         words = None if at is None else self._words(frame)
         if words is None or at is None:
-            return frame.locals.get(name, UNKNOWN)
+            return frame.frame.f_locals.get(name, UNKNOWN)
         value = self._stack.value(words, at)
         if is_shared and type(value) is types.CellType:
-            value = cell_value(value)
+            value = item_at(value, 0)
         return UNKNOWN if value is NOTHING or value is MISSING else value
 
     def _on_stack(self, frame: _Frame, slots: tuple[int, ...]) -> Any:
@@ -469,7 +456,7 @@ class Reads(Lookups):
     def _global(self, frame: _Frame, name: str) -> Any:
         space = frame.frame.f_globals
         if not frame.frame.f_code.co_flags & inspect.CO_OPTIMIZED:
-            own = frame.locals
+            own = frame.frame.f_locals
             if own is not space and name in own:
                 return own[name]
         at = address(space), name
@@ -489,7 +476,7 @@ class Reads(Lookups):
         if name in code.co_freevars:
             for function in self._functions_with(code):
                 cell = (function.__closure__ or ())[function.__code__.co_freevars.index(name)]
-                if cell_value(cell) is value:
+                if item_at(cell, 0) is value:
                     self._read(cell, 0, name)
         return value
 
@@ -678,9 +665,11 @@ class Reads(Lookups):
             self._acting.meet(inner, has_keywords or bool(function.keywords))
             return self._called(frame, inner, [*before, *positional], has_keywords, given)
         if kind is types.MethodType and type(function.__func__) is types.FunctionType:
-            if _is_apply(function, function.__self__):
+            cls = function.__self__
+            is_one = raw.is_a(cls, type) and torch.autograd.Function in raw.mro(cls)
+            if is_one and function.__name__ == "apply":  # in C, which calls these
                 for part in ("forward", "setup_context"):
-                    self._lookup(function.__self__, part)
+                    self._lookup(cls, part)
             self._run_by_name(function.__func__, given)
             return UNKNOWN
         for item in given:  # id(), operator.is_() and their like do not ask a number
@@ -699,9 +688,11 @@ class Reads(Lookups):
         owner: Any = getattr(function, "__self__", None) if kind in C_FUNCTIONS else None
         all_given = given if len(given) >= len(positional) else positional
         by_name = raw.is_a(function, operator.attrgetter, operator.itemgetter)
-        if not by_name and address(function) not in _CARRIERS and not _is_put_into(function, owner):
+        # A list that gets one more item asks nothing.
+        is_put = type(owner) is list and function.__name__ in ("append", "insert", "extend")
+        if not by_name and address(function) not in _CARRIERS and not is_put:
             self._hand_out(*all_given, *(() if type(owner) is dict else (owner,)))
-        if kind in _SLOTS and function.__name__ in ("__setattr__", "__delattr__"):
+        if kind in _SLOTS and function.__name__ in _SETTERS:
             target = owner if kind is types.MethodWrapperType else (positional or [UNKNOWN])[0]
             if target is UNKNOWN or raw.is_a(target, type):
                 self._forget_lookups()
@@ -717,20 +708,14 @@ class Reads(Lookups):
             self._refuse(_formatted(owner, all_given))
         if owner is not None and raw.is_a(owner, *CHANGING):
             return self._method_of_container(owner, function.__name__, positional)
-        if raw.is_a(function, type):
+        if raw.is_a(function, type) and raw.is_mutable(function):
             for part in ("__new__", "__init__"):
-                if raw.is_mutable(function):
-                    self._run_by_name_of(self._lookup(function, part))
+                self._run_by_name_of(self._lookup(function, part))
         if raw.is_a(owner, contextvars.ContextVar):
             return self._variable(owner, function.__name__)
         if (
             kind is types.MethodWrapperType
-            and function.__name__
-            in (
-                "__getattribute__",
-                "__setattr__",
-                "__delattr__",
-            )
+            and function.__name__ in ("__getattribute__", *_SETTERS)
             and positional
             and type(positional[0]) is str
         ):
@@ -772,10 +757,10 @@ class Reads(Lookups):
 
     # C functions that read by name.
 
-    def _getattr(self, frame: _Frame, args: list[Any]) -> Any:
+    def _getattr(self, frame: _Frame, args: list[Any], generic: bool = False) -> Any:
         if len(args) < 2 or args[0] is UNKNOWN or type(args[1]) is not str:
             return UNKNOWN
-        return self._attribute(args[0], args[1])
+        return self._attribute(args[0], args[1], generic)
 
     def _hasattr(self, frame: _Frame, args: list[Any]) -> Any:
         self._getattr(frame, args)
@@ -793,11 +778,6 @@ class Reads(Lookups):
         if len(args) > 1 and self._stores_plainly(args[0], "attribute"):
             self._mark_stored(known, args[0], args[1], "attribute")
         return UNKNOWN
-
-    def _generic_getattr(self, frame: _Frame, args: list[Any]) -> Any:
-        if len(args) < 2 or args[0] is UNKNOWN or type(args[1]) is not str:
-            return UNKNOWN
-        return self._attribute(args[0], args[1], generic=True)
 
     def _vars(self, frame: _Frame, args: list[Any]) -> Any:
         if not args or args[0] is UNKNOWN:
@@ -831,9 +811,9 @@ class Reads(Lookups):
         self._isinstance(frame, args)
         return type(args[0])
 
-    def _isinstance(self, frame: _Frame | None, args: list[Any]) -> Any:
+    def _isinstance(self, frame: _Frame, args: list[Any]) -> Any:
         item = args[0] if args else UNKNOWN
-        if type(item) is Counted and frame is not None and not frame.is_of_torch():
+        if type(item) is Counted and not frame.is_of_torch():
             item.use()
         self._class_asked(item, args[1] if len(args) > 1 else ())
         return UNKNOWN
@@ -881,6 +861,7 @@ class Reads(Lookups):
 
 
 _SLOTS = (types.MethodWrapperType, types.WrapperDescriptorType)
+_SETTERS = ("__setattr__", "__delattr__")
 _STORING = frozenset(map(address, (setattr, object.__setattr__)))
 # They only pass on what they are given.
 _CARRIERS = frozenset(map(address, (enumerate, zip, reversed, iter, next, list, tuple)))
@@ -914,10 +895,6 @@ class _Frame:
         #: Offset -> what the instruction there has made last.
         self.made: dict[int, Any] = {}
 
-    @property
-    def locals(self) -> Any:
-        return self.frame.f_locals
-
     def used(self, *operands: bytecode.Operand) -> None:
         """Nothing of ours is to hold what a call takes: who else does is asked elsewhere."""
         for operand in operands:
@@ -948,7 +925,7 @@ _DOORS: dict[int, Callable[..., Any]] = {
     address(len): Reads._len,
     address(super): Reads._super,
     address(globals): Reads._globals,
-    address(object.__getattribute__): Reads._generic_getattr,
+    address(object.__getattribute__): functools.partial(Reads._getattr, generic=True),
 }
 _STEPS: dict[str, Callable[..., Any]] = {
     "global": Reads._global,
@@ -994,17 +971,6 @@ def _names_in(cls: type, code: types.CodeType) -> list[str]:
     return names
 
 
-def _is_put_into(function: Any, owner: Any) -> bool:
-    """Whether a list gets one more item."""
-    return type(owner) is list and function.__name__ in ("append", "insert", "extend")
-
-
-def _is_apply(function: Any, owner: Any) -> bool:
-    """Whether C code is about to call the ``forward`` of ``owner``."""
-    is_one = raw.is_a(owner, type) and torch.autograd.Function in raw.mro(owner)
-    return is_one and function.__name__ == "apply"
-
-
 _MAX_KEPT = 1024
 
 
@@ -1039,8 +1005,7 @@ def _formatted(text: str, given: Sequence[Any]) -> str:
         The call; ``""``: it reads none.
     """
     by_name = any("." in (name or "") for _, name, _, _ in string.Formatter().parse(text))
-    others = (torch.Tensor, MODULE, type, types.ModuleType, types.FunctionType)
-    if by_name and any(item is UNKNOWN or raw.is_a(item, *others) for item in given):
+    if by_name and any(item is UNKNOWN or raw.is_a(item, *NOT_PLAIN) for item in given):
         return f"{text!r}.format(), which reads attributes"
     return ""
 
