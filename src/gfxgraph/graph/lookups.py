@@ -152,8 +152,7 @@ class Lookups:
 
     def _functions_with(self, code: types.CodeType) -> list[types.FunctionType]:
         """Those that are known."""
-        found = self._functions.get(address(code))
-        return [] if found is None else found[1]
+        return self._functions.get(address(code), (code, []))[1]
 
     def _place_of_parts(self, function: types.FunctionType) -> None:
         self._place(("parts", address(function)), lambda: Parts(self._path(function), function))
@@ -817,8 +816,7 @@ class Lookups:
 
     def _getter(self, function: Any, item: Any) -> None:
         """What ``operator.attrgetter`` and ``itemgetter`` read: their names are in their repr."""
-        names = function.__reduce__()[1]
-        for name in names:
+        for name in function.__reduce__()[1]:
             value = item
             if raw.is_a(function, operator.attrgetter):
                 for part in name.split("."):

@@ -116,8 +116,7 @@ class Reads(Lookups):
 
     Args:
         roots: name -> object: the function, and objects among its arguments.
-        fresh: what belongs to the run although it was made before: its static inputs.
-        given: see :class:`~gfxgraph.graph.lookups.Lookups`. Default: nothing.
+        fresh, given: see :class:`~gfxgraph.graph.lookups.Lookups`. Default: nothing.
 
     Attributes:
         failed: why not all was seen; ``""``: it was.
@@ -549,8 +548,6 @@ class Reads(Lookups):
     def _contains(self, frame: _Frame, base: bytecode.Operand, key: bytecode.Operand) -> Any:
         item, at = self._value(frame, base), self._value(frame, key)
         self._hand_out(at, *(() if raw.is_a(item, dict) else (item,)))
-        if item is UNKNOWN:
-            self._given.hand_out_all()
         if raw.is_a(item, dict) and at is not UNKNOWN and raw.is_scalar(at):
             if self._is_state(item):
                 self._read(item, at, f"{self._path(item)}[{raw.written_as(at)}]")
