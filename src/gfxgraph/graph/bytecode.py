@@ -270,8 +270,8 @@ class _Reader:
         self._written(step, 2, "item", "delete")
 
     def slice(self, step: dis.Instruction) -> None:
-        base = self.pop(4 if step.opname == "STORE_SLICE" else 3)[-3]
-        self.steps[step.offset] = ("content", base)
+        *value, base, _, _ = self.pop(4 if step.opname == "STORE_SLICE" else 3)
+        self.steps[step.offset] = ("operation" if value else "content", base, *value)
         if step.opname == "BINARY_SLICE":
             self.push(None)
 

@@ -311,8 +311,9 @@ class Lookups:
             return container
         known = self._spaces.get(address(container))
         if known is None:
-            owner = raw.class_with(container) or container
-            known = self._spaces[address(container)] = container, owner
+            owner = raw.class_with(container)
+            known = container, container if owner is None else owner
+            self._spaces[address(container)] = known
         return known[1]
 
     def _lookup(self, cls: type, name: str) -> Any:
@@ -521,9 +522,10 @@ class Lookups:
     def _attribute_of_super(self, item: Super, name: str) -> Any:
         cls = item.of if raw.is_a(item.of, type) else type(item.of)
         bases = list(raw.mro(cls))
-        if item.after not in bases:
+        at = next((n for n, base in enumerate(bases) if base is item.after), None)
+        if at is None:
             return UNKNOWN
-        for base in bases[bases.index(item.after) + 1 :]:
+        for base in bases[at + 1 :]:
             space = raw.namespace(base)
             if raw.is_mutable(base) and not (package_of(base) in CLOSED and name not in space):
                 value = self._read(base, name, f"{raw.name_of(base)}.{name}")
@@ -785,8 +787,15 @@ class Lookups:
             seen.add(address(item))
             if item in self._given:
                 self._given.hand_out(item)
-            else:
-                todo += [item.__self__] if type(item) is types.MethodType else _reached(item)
+            elif type(item) is types.MethodType:
+                todo.append(item.__self__)
+            elif raw.is_a(item, *_SEEN_WHEN_RUN):
+                continue
+            elif len(seen) > _MAX_ITEMS:
+                self._given.hand_out_all()
+                return
+            elif self._is_made(item) or raw.is_a(item, *CHANGING, tuple, frozenset, *_VIEWS):
+                todo += gc.get_referents(item)
 
     def _variable(self, variable: contextvars.ContextVar[Any], method: str) -> Any:
         """Read a context variable. If the run has set it, its value is no state."""
@@ -844,6 +853,20 @@ class Lookups:
             self._place_of_bases(type(item))
         for cls in classes if type(classes) is tuple else (classes,):
             self._class_checked(cls)
+            if item in self._given and not (type(cls) is type or type(cls) is abc.ABCMeta):
+                self._hand_out(item)  # a protocol asks for attributes
+
+
+# What these hold is seen where their code runs.
+_SEEN_WHEN_RUN = (
+    types.GeneratorType,
+    types.CoroutineType,
+    types.FunctionType,
+    types.ModuleType,
+    types.CodeType,
+    types.FrameType,
+    type,
+)
 
 
 class _Member(NamedTuple):

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import contextlib
 import contextvars
+import dis
 import functools
 import gc
 import importlib
@@ -369,7 +370,11 @@ class Reads(Lookups):
         if value is None:
             return
         known = None if caller is None else self._frames.get(address(caller))
-        if known is None or known.frame is not caller:
+        if known is not None and known.frame is not caller:
+            known = None
+        if self._given and address(type(value)) not in HOLLOW and not _takes(known, frame):
+            self._hand_out(value)
+        if known is None:
             if was_seen:
                 self._content(value, MAX_NESTED, "the result")
             return
@@ -499,6 +504,8 @@ class Reads(Lookups):
         if kind in ("attribute", "item") and not self._stores_plainly(item, kind):
             return UNKNOWN
         key = self._value(frame, operands[1]) if kind == "item" else operands[-1]
+        if type(key) is slice:  # of what is stored there
+            self._given.hand_out_all()
         self._mark_stored(known, item, key, kind)
         if kind == "attribute" and raw.is_a(item, MODULE) and self._is_state(item):
             # What is a parameter by now is stored elsewhere, or not at all.
@@ -559,9 +566,10 @@ class Reads(Lookups):
         """A counter is a number to who compares it with other objects than ``None``."""
         values = [self._value(frame, operand) for operand in both]
         if not any(value is None for value in values):
-            self._hand_out(*(v for v in values if type(v) is not dict))
+            if any(value in self._given or raw.is_a(value, *CHANGING) for value in values):
+                self._given.hand_out_all()  # which of the arguments are one is in no key
         for value in values:
-            if type(value) is Counted and None not in values:
+            if type(value) is Counted and not any(other is None for other in values):
                 value.use()
         return UNKNOWN
 
@@ -602,6 +610,8 @@ class Reads(Lookups):
         if raw.is_a(item, cls):
             for name in (*(by_place if type(by_place) is tuple else ())[:count], *by_name):
                 self._attribute(item, name)
+        elif type(cls) is not type:  # which may take it for one all the same
+            self._hand_out(item)
         return UNKNOWN
 
     def _spread(
@@ -616,6 +626,8 @@ class Reads(Lookups):
             self._content(item, 1)
         function = self._value(frame, fn)
         frame.used(fn, args, keywords)
+        if type(function) is not types.FunctionType or type(given[0]) not in (tuple, list):
+            self._hand_out(*(item for item in given if item is not UNKNOWN))
         args_given = given[0] if type(given[0]) in (tuple, list) else ()
         return self._called(frame, function, list(args_given), has_keywords=given[1] is not UNKNOWN)
 
@@ -646,7 +658,9 @@ class Reads(Lookups):
                 self._content(item, 1)
             return UNKNOWN
         kind = type(function)
+        frame.calls = None
         if kind is types.FunctionType:
+            frame.calls = function.__code__ if self._given else None
             if function is importlib.import_module and positional and type(positional[0]) is str:
                 return self._import(frame, positional[0], False)
             self._run_by_name(function, given)
@@ -663,11 +677,14 @@ class Reads(Lookups):
             return self._called(frame, inner, [*before, *positional], has_keywords, given)
         if kind is types.MethodType and type(function.__func__) is types.FunctionType:
             cls = function.__self__
-            is_one = raw.is_a(cls, type) and torch.autograd.Function in raw.mro(cls)
-            if is_one and function.__name__ == "apply":  # in C, which calls these
+            of_autograd = raw.is_a(cls, type) and any(
+                base is torch.autograd.Function for base in raw.mro(cls)
+            )
+            if of_autograd and function.__name__ == "apply":  # in C, which calls these
                 for part in ("forward", "setup_context"):
                     self._lookup(cls, part)
             self._run_by_name(function.__func__, given)
+            frame.calls = function.__func__.__code__ if self._given else None
             return UNKNOWN
         for item in given:  # id(), operator.is_() and their like do not ask a number
             of_torch = type(item) is Counted and frame.is_of_torch()
@@ -682,14 +699,18 @@ class Reads(Lookups):
         known = _DOORS.get(address(function)) if not has_keywords else None
         if known is not None:
             return known(self, frame, positional)
-        owner: Any = getattr(function, "__self__", None) if kind in C_FUNCTIONS else None
+        owner: Any = getattr(function, "__self__", None) if address(kind) in _IN_C else None
         all_given = given if len(given) >= len(positional) else positional
         by_name = raw.is_a(function, operator.attrgetter, operator.itemgetter)
         # A list that gets one more item asks nothing.
-        is_put = type(owner) is list and function.__name__ in ("append", "insert", "extend")
-        if not by_name and address(function) not in _CARRIERS and not is_put:
-            self._hand_out(*all_given, *(() if type(owner) is dict else (owner,)))
-        if kind in _SLOTS and function.__name__ in _SETTERS:
+        is_put = type(owner) is list and function.__name__ in ("append", "insert")
+        if self._given and not by_name and address(function) not in _CARRIERS and not is_put:
+            called = self._called_in_python(function, kind)
+            frame.calls = None if called is None else called.__code__
+            if called is None or is_closed(str(called.__globals__.get("__name__", ""))):
+                is_asked = type(owner) is dict and function.__name__ in _BY_KEY
+                self._hand_out(*all_given, *(() if is_asked else (owner,)))
+        if raw.is_a(function, *_SLOTS) and function.__name__ in _SETTERS:
             target = owner if kind is types.MethodWrapperType else (positional or [UNKNOWN])[0]
             if target is UNKNOWN or raw.is_a(target, type):
                 self._forget_lookups()
@@ -719,11 +740,11 @@ class Reads(Lookups):
             value = self._attribute(owner, positional[0], generic=True)
             return value if function.__name__ == "__getattribute__" else UNKNOWN
         items = [item for item in (owner, *all_given) if address(type(item)) not in HOLLOW]
-        if not items and kind in C_FUNCTIONS:
+        if not items and address(kind) in _IN_C:
             return UNKNOWN
         if kind is types.MethodWrapperType and function.__name__ == "__call__":
             self._acting.meet(owner)
-        elif kind in C_FUNCTIONS or (raw.is_a(function, type) and not raw.is_mutable(function)):
+        elif address(kind) in _IN_C or (raw.is_a(function, type) and not raw.is_mutable(function)):
             for item in items:
                 self._acting.meet(item)
         if kind is operator.methodcaller and positional and positional[0] is not UNKNOWN:
@@ -743,7 +764,7 @@ class Reads(Lookups):
             return UNKNOWN
         is_of_python = type(self._lookup(kind, "__call__")) is types.FunctionType
         for item in () if is_of_python else items:
-            if kind in C_FUNCTIONS or kind is operator.methodcaller:
+            if address(kind) in _IN_C or kind is operator.methodcaller:
                 self._attributes(item)
             self._content(item, MAX_NESTED)
         if any(raw.is_a(item, *_READERS) for item in items if item is not owner):
@@ -752,12 +773,23 @@ class Reads(Lookups):
             self._refuse(self._by_readers(all_given))
         return UNKNOWN
 
+    def _called_in_python(self, function: Any, kind: Any) -> types.FunctionType | None:
+        """The function in Python that a call of an object or a class runs, if it is one."""
+        if raw.is_a(function, MODULE):
+            found = self._lookup(kind, "forward")
+        elif kind is type and raw.is_mutable(function):
+            found = self._lookup(function, "__init__")
+        else:
+            found = self._lookup(kind, "__call__")
+        return found if type(found) is types.FunctionType else None
+
     # C functions that read by name.
 
     def _getattr(self, frame: _Frame, args: list[Any], generic: bool = False) -> Any:
-        if len(args) < 2 or args[0] is UNKNOWN or type(args[1]) is not str:
+        if len(args) < 2 or args[0] is UNKNOWN or not raw.is_a(args[1], str):
+            self._given.hand_out_all()
             return UNKNOWN
-        return self._attribute(args[0], args[1], generic)
+        return self._attribute(args[0], str.__str__(args[1]), generic)
 
     def _hasattr(self, frame: _Frame, args: list[Any]) -> Any:
         self._getattr(frame, args)
@@ -857,9 +889,11 @@ class Reads(Lookups):
         return self._know(frame.frame.f_globals, "globals()")
 
 
+_IN_C = frozenset(map(address, C_FUNCTIONS))
 _SLOTS = (types.MethodWrapperType, types.WrapperDescriptorType)
 _SETTERS = ("__setattr__", "__delattr__")
 _STORING = frozenset(map(address, (setattr, object.__setattr__)))
+_BY_KEY = ("get", "__getitem__", "__contains__", "setdefault", "pop", "keys", "values", "items")
 # They only pass on what they are given.
 _CARRIERS = frozenset(map(address, (enumerate, zip, reversed, iter, next, list, tuple)))
 _GETTERS = frozenset(map(address, (sys.getrecursionlimit, sys.getswitchinterval)))
@@ -881,7 +915,7 @@ class _Recording(AbstractContextManager[None]):
 class _Frame:
     """A frame that is looked at."""
 
-    __slots__ = ("bottom", "frame", "made", "places", "starts", "steps", "words")
+    __slots__ = ("bottom", "calls", "frame", "made", "places", "starts", "steps", "words")
 
     def __init__(self, frame: types.FrameType) -> None:
         self.frame = frame
@@ -891,6 +925,8 @@ class _Frame:
         self.places, self.bottom = places_of(frame.f_code), variables_of(frame.f_code)
         #: Offset -> what the instruction there has made last.
         self.made: dict[int, Any] = {}
+        #: The code that it calls, where that is known.
+        self.calls: types.CodeType | None = None
 
     def used(self, *operands: bytecode.Operand) -> None:
         """Nothing of ours is to hold what a call takes: who else does is asked elsewhere."""
@@ -993,6 +1029,23 @@ class _Kept:
             if item is not own and len(item) <= _MAX_KEPT
             for value in list(item.values())
         ]
+
+
+# Instructions that take what a frame in Python gives, and nothing comes between the two.
+_TAKING = ("FOR_ITER", "SEND", "LOAD_ATTR", "LOAD_METHOD", "BINARY_SUBSCR")
+
+
+def _takes(known: _Frame | None, inner: types.FrameType) -> bool:
+    """Whether the caller gets just what ``inner`` returns or yields, with no code in C between."""
+    if known is None:
+        return False
+    code, at = known.frame.f_code.co_code, known.frame.f_lasti
+    while at > 0 and dis.opname[code[at]] == "CACHE":  # of the instruction before
+        at -= 2
+    name = dis.opname[code[at]]
+    if name.startswith(("CALL", "PRECALL")):
+        return known.calls is inner.f_code
+    return name in _TAKING
 
 
 def _formatted(text: str, given: Sequence[Any]) -> str:
