@@ -499,13 +499,15 @@ class Reads(Lookups):
         known = len(self.places)
         _STEPS[kind](self, frame, *operands)
         item = self._value(frame, operands[0]) if kind in ("attribute", "item") else None
+        if self._given and kind == "item" and not raw.is_a(item, torch.Tensor):
+            is_slice = type(self._value(frame, operands[1])) is slice
+            if is_slice or not raw.is_a(item, dict, list):
+                self._given.hand_out_all()  # nobody looks at what is stored there
         if kind == "attribute" and (item is UNKNOWN or raw.is_a(item, type)):
             self._forget_lookups()
         if kind in ("attribute", "item") and not self._stores_plainly(item, kind):
             return UNKNOWN
         key = self._value(frame, operands[1]) if kind == "item" else operands[-1]
-        if type(key) is slice:  # of what is stored there
-            self._given.hand_out_all()
         self._mark_stored(known, item, key, kind)
         if kind == "attribute" and raw.is_a(item, MODULE) and self._is_state(item):
             # What is a parameter by now is stored elsewhere, or not at all.
@@ -565,9 +567,9 @@ class Reads(Lookups):
     def _is(self, frame: _Frame, *both: bytecode.Operand) -> Any:
         """A counter is a number to who compares it with other objects than ``None``."""
         values = [self._value(frame, operand) for operand in both]
-        if not any(value is None for value in values):
-            if any(value in self._given or raw.is_a(value, *CHANGING) for value in values):
-                self._given.hand_out_all()  # which of the arguments are one is in no key
+        is_asked = any(value in self._given or raw.is_a(value, *CHANGING) for value in values)
+        if is_asked and not any(value is None for value in values):
+            self._given.hand_out_all()  # which of the arguments are one is in no key
         for value in values:
             if type(value) is Counted and not any(other is None for other in values):
                 value.use()
