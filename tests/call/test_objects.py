@@ -17,6 +17,7 @@ import torch
 import torch.utils._pytree as pytree
 
 import gfxgraph
+from tests.hostile.hostile_arguments import CASES as HOSTILE
 
 
 class Request:
@@ -404,3 +405,14 @@ def test_calls_of_all_kinds_in_turn_find_their_graph(device):
         (request,), (twin,) = make(device, n), make(device, n)
         assert torch.equal(graph(request), fn(twin))
     assert graph.stats().replays >= 9
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+@torch.no_grad()
+def test_what_is_read_where_nobody_looks_is_in_the_key(device, name):
+    fn, make = HOSTILE[name]
+    for values in ((1, 1, 1, 1, 2, 1, 2), (2, 2, 2, 1, 2, 1, 1), (1, 2, 1, 2, 3, 1, 2)):
+        graph = gfxgraph.graphed(fn)
+        for n, value in enumerate(values):
+            x = tensor(device, n)
+            assert torch.equal(graph(make(x, n, value)), fn(make(x, n, value))), (values, n)
