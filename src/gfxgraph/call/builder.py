@@ -282,9 +282,8 @@ class Builder:
         )
         body.there, body.apart = met.met(), self._keys.objects.classes
         if code is None and tree is None:
-            body.objects.leaves_out = lambda: (
-                self._keys.objects.mask(spec, body.objects.read) is not None
-            )
+            known = self._keys.objects
+            body.objects.leaves_out = lambda read: known.mask(spec, read) is not None
         if first is not None and lift is None and not body.there:
             body.accept(*first)
         own_statics, input_bytes = list(static_inputs), graph_pool.input_bytes

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Literal, TypeAlias
 
 from ..interpose.codes import address
@@ -26,14 +26,14 @@ class StaticObjects:
         read: what recorded runs have read of each, by path.
         as_itself: classes of objects of which runs may have asked which object they are: they were
             compared, or given to code in C.
-        leaves_out: says whether there is anything that was not read.
+        leaves_out: says, given :attr:`read`, whether there is anything that was not read.
         probe: what the next run finds in place of that; ``None``: what was given.
     """
 
     def __init__(self) -> None:
         self.read: dict[Path, Read] = {}
         self.as_itself: list[type] = []
-        self.leaves_out: Callable[[], bool] = lambda: False
+        self.leaves_out: Callable[[Mapping[Path, Read]], bool] = lambda read: False
         self.probe: Literal["poison", "nothing"] | None = None
         self._objects: dict[int, tuple[Path, Any]] = {}
 

@@ -124,7 +124,8 @@ def warm_up(session: CaptureSession, warmup: int) -> WarmedUp:
     if any(event.folds and not event.is_of_the_host for event in recording.events):
         host.one_shots.refuse("and what it reads has to be confirmed with other inputs")
         _confirm(session, recording)
-    if session.target.objects.leaves_out():
+    objects = session.target.objects
+    if objects.leaves_out(objects.read):
         _confirm_what_was_read(session, eager)
     return eager
 
