@@ -790,12 +790,23 @@ class Lookups:
             elif type(item) is types.MethodType:
                 todo.append(item.__self__)
             elif raw.is_a(item, *_SEEN_WHEN_RUN):
-                continue
+                todo += self._kept_by(item) if self._is_made(item) else []
             elif len(seen) > _MAX_ITEMS:
                 self._given.hand_out_all()
                 return
             elif self._is_made(item) or raw.is_a(item, *CHANGING, tuple, frozenset, *_VIEWS):
                 todo += gc.get_referents(item)
+
+    def _kept_by(self, item: Any) -> list[Any]:
+        """What a class, a module or a function holds that its code need not read."""
+        if raw.is_a(item, type):
+            return [*raw.namespace(item).values(), *raw.mro(item)[1:], type(item)]
+        if raw.is_a(item, types.ModuleType):
+            return list((raw.attributes(item) or {}).values())
+        if raw.is_a(item, types.FunctionType):
+            held = item.__closure__, item.__defaults__, item.__kwdefaults__, item.__dict__
+            return [part for part in held if part]
+        return []
 
     def _variable(self, variable: contextvars.ContextVar[Any], method: str) -> Any:
         """Read a context variable. If the run has set it, its value is no state."""

@@ -489,7 +489,15 @@ class Reads(Lookups):
         if item is UNKNOWN:
             self._given.hand_out_all()
             return UNKNOWN
-        return self._attribute(item, name)
+        value = self._attribute(item, name)
+        if item in self._given and not _is_called_at_once(frame.frame):
+            self._hand_out_owner(value)
+        return value
+
+    def _hand_out_owner(self, value: Any) -> None:
+        """A method in C that is kept reads its owner wherever it is called."""
+        if raw.is_a(value, types.BuiltinFunctionType, types.MethodWrapperType):
+            self._hand_out(value.__self__)
 
     def _unset(self, frame: _Frame, base: bytecode.Operand, name: str) -> Any:
         return self._delattr(frame, [self._value(frame, base), name])
@@ -791,7 +799,9 @@ class Reads(Lookups):
         if len(args) < 2 or args[0] is UNKNOWN or not raw.is_a(args[1], str):
             self._given.hand_out_all()
             return UNKNOWN
-        return self._attribute(args[0], str.__str__(args[1]), generic)
+        value = self._attribute(args[0], str.__str__(args[1]), generic)
+        self._hand_out_owner(value)
+        return value
 
     def _hasattr(self, frame: _Frame, args: list[Any]) -> Any:
         self._getattr(frame, args)
@@ -838,6 +848,7 @@ class Reads(Lookups):
 
     def _type(self, frame: _Frame, args: list[Any]) -> Any:
         if len(args) != 1 or args[0] is UNKNOWN:
+            self._hand_out(*args)  # a class is made
             return UNKNOWN
         self._isinstance(frame, args)
         return type(args[0])
@@ -1035,6 +1046,15 @@ class _Kept:
 
 # Instructions that take what a frame in Python gives, and nothing comes between the two.
 _TAKING = ("FOR_ITER", "SEND", "LOAD_ATTR", "LOAD_METHOD", "BINARY_SUBSCR")
+
+
+def _is_called_at_once(frame: types.FrameType) -> bool:
+    """Whether the attribute that is loaded now is a method that the next call takes."""
+    code, at = frame.f_code.co_code, frame.f_lasti
+    name = dis.opname[code[at]]
+    return name == "LOAD_METHOD" or (
+        name == "LOAD_ATTR" and sys.version_info >= (3, 12) and bool(code[at + 1] & 1)
+    )
 
 
 def _takes(known: _Frame | None, inner: types.FrameType) -> bool:
