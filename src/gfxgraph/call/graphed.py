@@ -31,6 +31,7 @@ from .buckets.padding import Padding
 from .buckets.sizes import Buckets, Dims, Larger, OutDims, Rows
 from .compiled import Compile
 from .dispatch import Dispatcher, reset_with
+from .number_inputs import check_inputs
 from .options import CompileOptions, GraphedOptions, Options
 from .replay import NO_MATCH
 from .stats import GraphedStats
@@ -96,6 +97,7 @@ def graphed(
     larger: Larger = "eager",
     out_dims: OutDims | None = None,
     rows: Rows = "judge",
+    inputs: Sequence[str] = (),
     compile: bool | str | Mapping[str, Any] | Compile = False,
 ) -> Any:
     """Run a function, a module or a method from CUDA or HIP graphs; on a CPU, from emulated ones.
@@ -140,6 +142,12 @@ def graphed(
             by comparing two sizes.
         rows: with ``buckets``: ``"independent"``: padding is known to leave alone the rows that are
             kept, so it is not judged; see :class:`~gfxgraph.ShapeBucketPool`. Default ``"judge"``.
+        inputs: names of parameters whose numbers (``int``, ``float``) change from call to call:
+            one graph answers all of them, since the number is an input on the device. With tensors
+            it computes there what torch computes for the Python number; where Python needs the
+            value (``if scale > 1``, ``range(steps)``, a size), that is a host read, whose outcome
+            decides how the call goes on. Numbers above 2**15 (``int``: 2**26) are part of the key,
+            as those of other parameters are. Default: none.
         compile: ``True``: compile ``fn`` with ``torch.compile`` and capture the compiled code, the
             whole call in one graph, also where Dynamo breaks it into regions. A string is the
             ``mode``, a dict holds keyword arguments of ``torch.compile``. Default ``False``. Beside
@@ -163,7 +171,16 @@ def graphed(
     """
     of_sizes = None if buckets is None else Buckets(buckets, dims, pad, larger, out_dims, rows)
     how = Compile.of(compile)
-    options = Options(warmup, outputs, verify, fallback, max_graphs, branching, of_sizes, how)
+    if isinstance(inputs, str):
+        raise ArgumentError(f"graphed(inputs={inputs!r}): expected names, as in [{inputs!r}].")
+    if inputs and how is not None:
+        raise ArgumentError(
+            "graphed(inputs=, compile=): compiled code takes a number as it is. Pass a tensor "
+            "instead of the number, or leave compile= out."
+        )
+    options = Options(
+        warmup, outputs, verify, fallback, max_graphs, branching, of_sizes, how, tuple(inputs)
+    )
     given = (dims, pad, larger, out_dims, rows)
     if of_sizes is None and given != (None, "auto", "eager", None, "judge"):
         raise ArgumentError(
@@ -280,6 +297,7 @@ class Graphed(_Replaying[P, R]):
                 )
         if options.buckets is not None:
             options.buckets.of_arguments(fn)
+        check_inputs(fn, options.inputs)
         self._options = options
         self._dispatcher = new_dispatcher(name_of(fn), options)
         reset_with(self, self._dispatcher)

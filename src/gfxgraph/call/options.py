@@ -30,6 +30,7 @@ class PlainOptions(TypedDict, total=False):
     larger: Larger
     out_dims: OutDims | None
     rows: Rows
+    inputs: Sequence[str]
 
 
 class GraphedOptions(PlainOptions, total=False):
@@ -57,6 +58,7 @@ class Options:
     branching: Literal["auto", "off"] = "auto"
     buckets: Buckets | None = None
     compile: Compile | None = None
+    inputs: tuple[str, ...] = ()
     given_to: str = field(default="graphed", compare=False)  # what messages call it
 
     def __post_init__(self) -> None:
@@ -67,7 +69,9 @@ class Options:
         tolerance = isinstance(self.verify, bool) or (
             isinstance(self.verify, (int, float)) and 0 <= self.verify < float("inf")
         )
+        named = all(isinstance(name, str) for name in self.inputs)
         for name, fits, takes in (
+            ("inputs", named, "names of parameters"),
             ("warmup", number("warmup"), "a whole number from 1"),
             ("outputs", self.outputs in ("own", "view"), "'own' or 'view'"),
             ("verify", tolerance, "True, False or a tolerance from 0"),

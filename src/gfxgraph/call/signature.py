@@ -21,6 +21,7 @@ from torch.utils import _pytree
 from ..errors import ArgumentError
 from ..graph import raw
 from ..graph.containers import Slots
+from .device_number import DeviceNumber
 
 __all__ = [
     "TENSOR",
@@ -377,6 +378,11 @@ def _taken_apart(item: Any, leaves: list[torch.Tensor], objects: Objects | None)
         return ("namespace", cls, names, _flatten_all(vars(item).values(), leaves, objects))
     if cls in _pytree.SUPPORTED_NODES:
         return _flatten_registered(item, leaves, objects)
+    if cls is DeviceNumber:
+        raise ArgumentError(
+            "a number that is an input (inputs=), which a replay would return as that of another "
+            "call. Return a tensor that is made of it."
+        )
     if isinstance(item, _OF_VALUES):
         raise ArgumentError(
             f"a {cls.__module__}.{cls.__qualname__} may hold more than its value: pass a plain "

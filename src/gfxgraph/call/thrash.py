@@ -298,8 +298,11 @@ def _of_constant(name: str, label: str, const: Const) -> _Trait:
     if not const.is_value:
         remedy = "Pass one object in all calls, or what is in it as tensors"
     elif isinstance(value, (bool, int, float, complex)):
-        example = f": {name}=torch.tensor(...)" if name.isidentifier() else ""
-        remedy = f"Pass a tensor instead of the number{example}"
+        remedy = "Pass a tensor instead of the number"
+        if name.isidentifier():
+            remedy += f": {name}=torch.tensor(...)"
+            if type(value) in (int, float):
+                remedy += f", or write graphed(..., inputs=[{name!r}])"
         if label == name:  # state
             remedy = "Keep the number in a tensor that is written in place (add_)"
     else:

@@ -23,6 +23,7 @@ from ..entry import Entry, Refusal
 from ..key import Call, key_of, no_graph_now
 from ..layout import LayoutKey
 from ..narrow import NoObjects
+from ..number_inputs import NumberDispatcher
 from ..options import Options
 from ..replay import NO_MATCH, FastPath, builder, miss
 from ..request import Request, Wanted
@@ -364,10 +365,10 @@ class Padded(Exact):
 
 def new_dispatcher(name: str, options: Options, method: Any = None) -> Dispatcher:
     """The dispatcher that ``options`` ask for."""
-    if options.buckets is None:
-        return Dispatcher(name, options, Exact(), method)
-    strategy = Padded(options.buckets, options.verify)
+    strategy = Exact() if options.buckets is None else Padded(options.buckets, options.verify)
     options = replace(options, max_graphs=max(options.max_graphs, 2 * strategy.kinds))
+    if options.inputs:
+        return NumberDispatcher(options.inputs, name, options, strategy, method)
     return Dispatcher(name, options, strategy, method)
 
 
