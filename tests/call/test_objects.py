@@ -17,7 +17,10 @@ import torch
 import torch.utils._pytree as pytree
 
 import gfxgraph
-from tests.hostile.hostile_arguments import CASES as HOSTILE
+from tests.hostile.hostile_arguments import CASES as READ_UNSEEN
+from tests.hostile.hostile_identity import CASES as IDENTITY
+
+HOSTILE = READ_UNSEEN | IDENTITY
 
 
 class Request:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Collection, Iterable
 from operator import is_
 from typing import Any
@@ -15,7 +16,7 @@ from ..record.effects import storage_key
 from .key import unsuitable_for_graph
 from .narrow import leave_out, mask_of, parts_of_arguments
 from .replay import builder
-from .signature import Arguments, Given, Objects, Spec, constants, count_tensors, flatten
+from .signature import Arguments, Given, LeftOut, Objects, Spec, constants, count_tensors, flatten
 from .static_inputs import by_storage, parts_of
 from .suitable import describe
 
@@ -68,20 +69,32 @@ class Body:
         static_inputs, spec = self._static_inputs, self._spec
         static_args, static_kwargs = arguments = builder(spec, static_inputs)()
         is_lifted = isinstance(self._fn, Lifting)
-        self.objects.begin(parts_of_arguments(spec, arguments, is_lifted))
+        met = Arguments(None if is_lifted else self.apart)
+        flatten(arguments, met)
+        self.objects.begin(parts_of_arguments(spec, arguments, is_lifted), met.containers())
+        # A replay would return others than the caller's.
+        refused = [item for item in met.containers() if is_lifted or met.takes(item)]
         poison = None
         if self.objects.probe is not None:
             poison = Unread() if self.objects.probe == "poison" else None
             leave_out(spec, arguments, mask_of(spec, self.objects.read), poison)
         # Autocast keeps casts of weights, which would hide later changes of the weights.
+        LeftOut.used.clear()
         cached = torch.is_autocast_cache_enabled()
         torch.set_autocast_cache_enabled(False)
         try:
             returned = self._fn(*static_args, **static_kwargs)
         finally:
             torch.set_autocast_cache_enabled(cached)
-        if any(cls is other for cls in self.objects.as_itself for other in self.apart):
+        as_itself = self.objects.as_itself
+        if any(dataclasses.is_dataclass(cls) and cls.__eq__ is object.__eq__ for cls in as_itself):
+            raise CaptureError("argument: the function may ask which dataclass it is given")
+        if any(cls is other for cls in as_itself for other in self.apart):
             raise ChangesArgument("argument: the function asks which object it is given")
+        if self.objects.refusal:
+            raise CaptureError(f"argument: {self.objects.refusal}")
+        if LeftOut.used:
+            raise CaptureError(f"argument: {LeftOut.used[0]}")
         if any(map(vars, static_inputs)):
             raise CaptureError("argument: the function sets an attribute of a tensor")
         if self.objects.probe is not None:
@@ -95,8 +108,8 @@ class Body:
             raise CaptureError("argument: the function changes the shape of a tensor in place")
         if is_lifted:
             with torch._C.DisableTorchFunction():  # it is us who ask
-                return self._lifted(returned, arguments)
-        objects = Objects(self.there, refused=self._apart(arguments))
+                return self._lifted(returned, refused)
+        objects = Objects(self.there, refused=refused)
         if self.out_spec is None:
             outputs, out_spec = result_taken_apart(returned, self.there, objects)
             self.objects.is_whole(objects.containers())
@@ -108,15 +121,15 @@ class Body:
         return outputs
 
     def _require_unchanged(self, arguments: tuple[Any, ...]) -> None:
-        after, spec_after = flatten(arguments, Arguments(self.apart) if self.apart else None)
+        after, spec_after = flatten(arguments, Arguments(self.apart))
         if spec_after != self._spec or not all(map(is_, after, self._static_inputs)):
             raise ChangesArgument("argument: the function changes a container that it is given")
 
-    def _lifted(self, returned: tuple[Any, tuple[Any, ...]], arguments: Any) -> list[torch.Tensor]:
+    def _lifted(
+        self, returned: tuple[Any, tuple[Any, ...]], refused: list[Any]
+    ) -> list[torch.Tensor]:
         """The tensors of a result, and of what is to be stored after a replay."""
-        inside = Arguments()
-        flatten(arguments, inside)
-        objects = Objects(self.there, refused=inside.containers())
+        objects = Objects(self.there, refused=refused)
         # A result may be what was there before: ``old, self.h = self.h, new; return old``.
         entry = self._spec[3][0][3][0]
         objects.inputs_are(self._static_inputs[: count_tensors(entry)])
@@ -151,14 +164,6 @@ class Body:
                 "between calls"
             )
         return [*outputs, *effects]
-
-    def _apart(self, arguments: Any) -> list[Any]:
-        """The objects among the arguments: a replay would return others than the caller's."""
-        if not self.apart:
-            return []
-        met = Arguments(self.apart)
-        flatten(arguments, met)
-        return [item for item in met.containers() if met.takes(item)]
 
     def accept(self, outputs: list[torch.Tensor], spec: Spec) -> list[torch.Tensor]:
         """Expect such results from now on."""

@@ -185,7 +185,7 @@ class Builder:
             call = self._keys.objects.narrow(call, entry.mask)
             key = self._keys.key_of(call)
             self._keys.objects.know(entry.mask, key)
-        entry.fast_path = self._keys.layout.recogniser(call)(entry.replay)
+        entry.fast_path = self._keys.layout.recogniser(call, entry.reached)(entry.replay)
         entry.let_answer(functools.partial(answers.new_path, key, call.spec))
         if entry.captured is not None and entry.captured.groups:
             collectives.release_with_groups(entries.release_groups, entry.captured.groups)
@@ -380,6 +380,8 @@ class Builder:
         )
         entry.mask = mask
         try:
+            if entry.reaches((call.args, call.kwargs), self._keys.objects.classes):
+                raise CaptureError("an argument is a container that the function stores to")
             if entry.overlaps(call.leaves):
                 raise CaptureError("an argument shares memory with what the function writes")
             entry.build()  # a class of the result may not let itself be built

@@ -49,8 +49,8 @@ from .writers import Writers
 __all__ = ["Dispatcher", "Exact", "reset_with"]
 
 _IN_USE = (
-    "its graph could not be used: an argument shares memory with what it writes, or another thread "
-    "was capturing"
+    "its graph could not be used: an argument shares memory with what it writes, or is a container "
+    "that it stores to; or another thread was capturing"
 )
 
 # So often more is found that calls write, or read.
@@ -320,6 +320,9 @@ class Dispatcher:
 
     def _hit(self, request: Request, entry: Entry) -> Any:
         """Replay, and compare that with eager execution where it is due; else NO_MATCH."""
+        call = request.call
+        if entry.reaches((call.args, call.kwargs), self.strategy.objects.classes):
+            return NO_MATCH
         result = self.strategy.meet(self, request, entry)
         if result is NO_MATCH and validation.due(entry):
             replay = self.strategy.trial(request, entry)

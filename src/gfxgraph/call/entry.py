@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -14,11 +14,12 @@ from ..graph.captured import CapturedGraph
 from ..graph.guard import Guard
 from ..graph.locks import LOCK
 from ..graph.pool import GraphPool
+from ..interpose.codes import address
 from ..record.effects import storage_key
 from ..stats import tally
 from .narrow import Mask
 from .replay import FastPath, Replay, builder, copier, copy_one, miss
-from .signature import Spec
+from .signature import Arguments, Spec, flatten
 from .static_inputs import Part, bytes_of, first_of_each, maker_of_copies, parts_of
 from .stats import GraphRow
 
@@ -315,6 +316,21 @@ class Entry:
     def build(self) -> Any:
         """The result as it is now."""
         return None if self._replay.build is None else self._replay.build()
+
+    @property
+    def reached(self) -> frozenset[int]:
+        """The numbers of objects that may be no arguments: the function stores to one of both."""
+        captured = self.captured
+        # Of calls that store state for good, that is part of the key.
+        return frozenset() if captured is None or self._given is not None else captured.stored
+
+    def reaches(self, args: Any, classes: Collection[type]) -> bool:
+        """Whether a container among these arguments is one that the function stores to."""
+        if not self.reached:
+            return False
+        met = Arguments(classes)
+        flatten(args, met)
+        return not self.reached.isdisjoint(map(address, met.containers()))
 
     def overlaps(self, leaves: Sequence[torch.Tensor]) -> bool:
         """Whether one of ``leaves`` shares memory that the graph writes, or writes to it."""

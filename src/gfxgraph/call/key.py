@@ -178,7 +178,7 @@ def taken_apart(
     ``classes`` are those whose objects are taken apart; others are compared by identity.
     """
     try:
-        leaves, spec = flatten((args, kwargs), Arguments(classes) if classes else None)
+        leaves, spec = flatten((args, kwargs), Arguments(classes))
         hash(spec)
         return leaves, spec, unsuitable_for_graph(leaves, "argument")
     except (ArgumentError, AttributeError, RecursionError, TypeError) as error:

@@ -7,7 +7,7 @@ the function can tell the difference do strides and alignment belong to the key.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -46,15 +46,22 @@ class LayoutKey:
         """See :func:`~gfxgraph.call.key.key_of`."""
         return key_of(call.fn, call.leaves, call.spec, self.asks_layout, self.draws)
 
-    def recogniser(self, call: Call) -> Callable[[Callable[..., Any]], FastPath]:
-        """A function that makes of a replay a fast path for calls like this one only."""
+    def recogniser(
+        self, call: Call, outside: Collection[int] = ()
+    ) -> Callable[[Callable[..., Any]], FastPath]:
+        """A function that makes of a replay a fast path for calls like this one only.
+
+        Args:
+            call: such a call.
+            outside: numbers of objects that are no arguments of such calls. Default: none.
+        """
         same = first_of_each(call.leaves)
         tensors = [call.leaves[n] for n in dict.fromkeys(same)]
         check = self._check(tensors) if call.leaves else None
         # The check of the tensors sees inference mode, autocast, dispatch modes and transforms.
         asked = [c for c in conditions(call.fn) if check is None or c[0] not in SEEN_BY_CHECK]
         args, kwargs = call.spec[3]
-        return functools.partial(matcher, args, kwargs, check, asked, same)
+        return functools.partial(matcher, args, kwargs, check, asked, same, outside)
 
     def _check(self, tensors: Sequence[torch.Tensor]) -> Callable[..., bool]:
         """A function that says whether tensors are of the kind that these are."""

@@ -37,8 +37,7 @@ _HOLDING = ("sequence", "namedtuple", "dict", *_OBJECTS)
 
 Mask = tuple[Any, ...] | None
 """``None``: all of a tree matters; ``("all", masks)``: those of its children say what does;
-``("read", class, names, masks, missing)``: only what is found at these names, and that nothing is
-at the missing ones."""
+``("read", class, names, masks, all_names)``: which names there are, and what is found at some."""
 
 
 def names_of(spec: Spec) -> tuple[Any, ...] | None:
@@ -119,8 +118,7 @@ def mask_of(spec: Spec, read: Mapping[Path, Read], path: Path = ()) -> Mask:
     kept = [n for n, name in enumerate(names) if name in found]
     if len(kept) == len(names):
         return whole
-    missing = tuple(sorted(found - set(names)))
-    return "read", spec[1], tuple(names[n] for n in kept), tuple(masks[n] for n in kept), missing
+    return "read", spec[1], tuple(names[n] for n in kept), tuple(masks[n] for n in kept), names
 
 
 def leave_out(spec: Spec, given: Any, mask: Mask, poison: object) -> None:
@@ -144,12 +142,6 @@ def leave_out(spec: Spec, given: Any, mask: Mask, poison: object) -> None:
             del own[name]
         else:
             own[name] = poison
-    if poison is not None:
-        own[_NEW] = poison
-
-
-# A name that no call has had so far.
-_NEW = "_gfxgraph_probe"
 
 
 def narrowed(call: Call, mask: Mask) -> Call | None:
@@ -174,14 +166,10 @@ def _narrowed(
         if len(masks) != len(children):
             return None
     else:
-        _, cls, names, of_names, missing = mask
-        own = names_of(spec)
-        if spec[1] is not cls or own is None or not set(own).isdisjoint(missing):
+        _, cls, names, of_names, all_names = mask
+        if spec[1] is not cls or names_of(spec) != all_names:
             return None
-        at = {name: n for n, name in enumerate(own)}
-        if not at.keys() >= set(names):
-            return None
-        masks = {at[name]: child for name, child in zip(names, of_names, strict=True)}
+        masks = {all_names.index(n): child for n, child in zip(names, of_names, strict=True)}
     found: dict[int, Spec] = {}
     tensors: dict[int, list[torch.Tensor]] = {}
     for n, child in enumerate(children):

@@ -48,7 +48,7 @@ import linecache
 import types
 import weakref
 from collections import OrderedDict, deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from contextlib import nullcontext
 from operator import itemgetter
 from typing import Any
@@ -66,6 +66,7 @@ from ..graph.device_state import DeviceState
 from ..graph.locks import LOCK, PATIENCE
 from ..graph.pool import GraphPool
 from ..graph.segments import Segment, run
+from ..interpose.codes import address
 from ..record.effects import overwrite, storage_key
 from ..record.journal import Journal
 from ..stats import ReplayCounter
@@ -75,11 +76,14 @@ from .signature import (
     Array,
     Const,
     Given,
+    LeftOut,
     Spec,
     Weak,
     bits,
+    is_left_out,
     is_numpy_scalar,
     is_whole,
+    more_than,
 )
 from .static_inputs import Part, shares_memory
 
@@ -435,6 +439,7 @@ def matcher(
     check: Callable[..., bool] | None,
     conditions: Sequence[Condition],
     same: Sequence[int],
+    outside: Collection[int],
     then: Callable[[Any, tuple[Any, ...], dict[str, Any], Sequence[torch.Tensor]], Any],
 ) -> Callable[[Any, tuple[Any, ...], dict[str, Any]], Any]:
     """A function of ``(fn, args, kwargs)``: :data:`NO_MATCH`, or what ``then`` makes of a call.
@@ -448,6 +453,7 @@ def matcher(
         conditions: what else must hold.
         same: for each tensor, the number of the first one that is the same object. ``check`` is
             given each once, and sees by itself that these are different objects.
+        outside: numbers of objects that are no arguments of such calls.
         then: called with all that and the tensors when they fit.
     """
     source = _Source()
@@ -459,7 +465,7 @@ def matcher(
     else:
         source.match("args", args, found)
         source.match("kwargs", kwargs, found)
-        source.match_objects()
+        source.match_objects(outside)
         result = "(" + "".join(f"{name}, " for name in found) + ")"
         star = "(" + "".join(f"{found[n]}, " for n in dict.fromkeys(same)) + ")"
         for name, first in zip(found, same, strict=True):
@@ -539,9 +545,9 @@ class _Source:
         self.is_shared, self._built, self._given = is_shared, 0, given
         self._lines: list[str] = []
         self._names: dict[str, Any] = {"__name__": __name__, "NO_MATCH": NO_MATCH}
-        # Variables: of containers, in the order in which they end, and of objects.
+        # Variables: of containers, in the order in which they end, and of those that may change.
         self._ended: list[str] = []
-        self._objects: list[str] = []
+        self._mutable: list[str] = []
 
     def line(self, text: str) -> None:
         self._lines.append(text)
@@ -586,12 +592,18 @@ class _Source:
         here = f"n{len(self._lines)}"
         self.line(f"{here} = {expression}")
         self.refuse_if(f"type({here}) is not {self.name(cls)}")
+        item = here
         if kind == "registered":
+            item = f"{here}_item"
+            self.line(f"{item} = {here}")
             flatten_fn = self.name(_pytree.SUPPORTED_NODES[cls].flatten_fn)
             self.line(f"{here}, {here}_context = {flatten_fn}({here})")
             ended = len(self._ended)
             self.match(f"{here}_context", keys, found)  # it holds no tensors
             del self._ended[ended:]
+            if cls.__dictoffset__:
+                known = self.name(more[0])
+                self.refuse_if(f"{self.name(more_than)}({item}, {here}) != {known}")
         if kind in ("sequence", "namedtuple", "structseq", "registered"):
             self.refuse_if(f"len({here}) != {len(children)}")
             if kind == "namedtuple" and cls.__dictoffset__:
@@ -602,10 +614,14 @@ class _Source:
                 self.refuse_if(f"{here}.__dict__")
             key_types = more[0]
             if kind == "mapping":
-                key_types, attributes, count = more[0]
-                self.refuse_if(f"len({here}.__dict__) != {count}")
+                key_types, attributes = more[0]
+                self.refuse_if(f"len({here}.__dict__) != {len(attributes) + 1}")
                 for name, const in attributes:
-                    self._match_const(f"{here}.{name}", const)
+                    value = f"{here}.__dict__[{name!r}]"
+                    if type(const.value) is LeftOut:
+                        self.refuse_if(f"not {self.name(is_left_out)}({value})")
+                    else:
+                        self._match_const(value, const)
                 self.line(f"{here} = {here}.data")
                 self.refuse_if(f"type({here}) is not {self.name(dict)}")
             self.refuse_if(f"tuple({here}) != {self.name(keys)}")
@@ -623,17 +639,13 @@ class _Source:
                 self.refuse_if(f"len({here}.__dict__) != {more[0]}")
             parts = [f"{here}.{key}" for key in keys]
         elif kind == "object":
-            self._objects.append(here)
             own = self._attributes(here, cls)
             self.refuse_if(f"tuple({own}) != {self.name(keys[1])}")
             parts = [f"{own}[{self.name(key)}]" for key in keys[1]]
         elif kind == "read":  # only what is read of it matters
-            was, missing = more[0]
+            was, names = more[0]
             own = here if was == "dict" else self._attributes(here, cls)
-            if was == "object":
-                self._objects.append(here)
-            for key in missing:
-                self.refuse_if(f"{key!r} in {own}")
+            self.refuse_if(f"tuple({own}) != {self.name(names)}")
             parts = [f"{own}[{key!r}]" for key in keys]
         else:  # a namespace
             self.refuse_if(f"tuple({here}.__dict__) != {self.name(keys)}")
@@ -645,13 +657,21 @@ class _Source:
                 found.append(leaf)
             else:
                 self.match(part, child, found)
-        self._ended.append(here)
+        self._ended.append(item)
+        # Keyword arguments come in a dict of their own.
+        if expression != "kwargs" and not issubclass(cls, (tuple, slice, range)):
+            self._mutable.append(item)
 
-    def match_objects(self) -> None:
-        """What were several objects are several."""
-        if len(self._objects) > 1:
-            listed = ", ".join(f"{self.name(id)}({name})" for name in self._objects)
-            self.refuse_if(f"len({{{listed}}}) != {len(self._objects)}")
+    def match_objects(self, outside: Collection[int]) -> None:
+        """What were several objects are several, and none is one of those ``outside``."""
+        if not self._mutable or (len(self._mutable) == 1 and not outside):
+            return
+        listed = ", ".join(f"{self.name(address)}({name})" for name in self._mutable)
+        self.line(f"numbers = {{{listed}}}")
+        if len(self._mutable) > 1:
+            self.refuse_if(f"len(numbers) != {len(self._mutable)}")
+        if outside:
+            self.refuse_if(f"not numbers.isdisjoint({self.name(outside)})")
 
     def _attributes(self, here: str, cls: type) -> str:
         """A variable for the attributes of an object."""
@@ -672,7 +692,9 @@ class _Source:
             return
         differs = f"{here} != {value}"
         if is_numpy_scalar(known):
-            differs = f"{here}.tobytes() != {self.name(known.tobytes())}"  # type: ignore[attr-defined]
+            number: Any = known
+            what = self.name((number.dtype.str, number.tobytes()))
+            differs = f"({here}.dtype.str, {here}.tobytes()) != {what}"
         elif isinstance(known, (float, complex)) and (known != known or not is_whole(known)):
             differs = f"{self.name(bits)}({here}) != {self.name(bits(known))}"
         self.refuse_if(

@@ -13,7 +13,7 @@ import types
 import weakref
 from collections import OrderedDict, UserDict, deque
 from collections.abc import Collection, Iterable, Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch.utils import _pytree
@@ -21,6 +21,7 @@ from torch.utils import _pytree
 from ..errors import ArgumentError
 from ..graph import raw
 from ..graph.containers import Slots
+from ..graph.lift import Unread
 from .device_number import DeviceNumber
 
 __all__ = [
@@ -29,6 +30,7 @@ __all__ = [
     "Arguments",
     "Const",
     "Given",
+    "LeftOut",
     "Objects",
     "Spec",
     "Weak",
@@ -37,8 +39,10 @@ __all__ = [
     "constants",
     "count_tensors",
     "flatten",
+    "is_left_out",
     "is_numpy_scalar",
     "is_whole",
+    "more_than",
     "objects_in",
     "without_objects",
 ]
@@ -123,9 +127,10 @@ class Const:
         elif cls in _VALUES:
             self._key = (cls, value)
         elif is_numpy_scalar(value):
-            self._key = (cls, value.tobytes())  # type: ignore[attr-defined]
+            number: Any = value
+            self._key = (cls, number.dtype.str, number.tobytes())
         else:
-            self._key = (cls, id(value))
+            self._key = (id(cls), id(value))
 
     @property
     def is_value(self) -> bool:
@@ -139,7 +144,14 @@ class Const:
         return hash(self._key)
 
     def __repr__(self) -> str:
-        return repr(self.value) if self.is_value else f"<{type(self.value).__name__}>"
+        value = self.value
+        if type(value) is int and value.bit_length() > _MAX_WRITTEN:  # Python may refuse to
+            return f"<an int of {value.bit_length()} bits>"
+        return repr(value) if self.is_value else f"<{type(value).__name__}>"
+
+
+# Bits of a number that is written out.
+_MAX_WRITTEN = 1024
 
 
 class Array(Const):
@@ -277,8 +289,8 @@ class Arguments(Objects):
         return id(type(item)) in self._classes
 
     def known(self, item: Any) -> Spec | None:
-        """The spec of an object that was met before."""
-        return super().known(item) if self.takes(item) else None
+        """The spec of what was met before, unless it is the same to everybody."""
+        return None if isinstance(item, (tuple, slice, range)) else super().known(item)
 
     def leaf(self, item: Any) -> Spec | None:
         """What an object holds may be anything."""
@@ -288,7 +300,7 @@ class Arguments(Objects):
         """``item`` is being taken apart."""
         super().begin(item)
         self._depth += self.takes(item)
-        if self._classes is not None and len(self._met) > _MAX_OBJECTS:
+        if self._classes and len(self._met) > _MAX_OBJECTS:
             raise ArgumentError(f"it reaches more than {_MAX_OBJECTS} objects.")
 
     def end(self, item: Any, spec: Spec) -> None:
@@ -356,6 +368,9 @@ def _taken_apart(item: Any, leaves: list[torch.Tensor], objects: Objects | None)
         return ("const", Const(item))
     if cls is tuple or cls is list:
         return ("sequence", cls, None, _flatten_all(item, leaves, objects))
+    kind: Any = type(cls)
+    if kind is not type and kind.__eq__ is not object.__eq__:
+        raise ArgumentError(f"the metaclass of {cls.__qualname__} says which classes are equal.")
     if cls is slice or cls is range:  # ranges are equal that differ in their ends
         ends = [getattr(item, end) for end in _ENDS]
         return ("slice", cls, _ENDS, _flatten_all(ends, leaves, objects))
@@ -363,6 +378,8 @@ def _taken_apart(item: Any, leaves: list[torch.Tensor], objects: Objects | None)
         _refuse_attributes(item, ())
         return ("namedtuple", cls, None, _flatten_all(item, leaves, objects))
     if isinstance(item, tuple) and hasattr(cls, "n_sequence_fields"):  # torch.return_types
+        if cls.n_fields > cls.n_sequence_fields:
+            raise ArgumentError(f"a {cls.__module__}.{cls.__qualname__} has more than its items.")
         return ("structseq", cls, None, _flatten_all(item, leaves, objects))
     if cls is dict or cls is OrderedDict:
         _refuse_attributes(item, ())
@@ -425,7 +442,9 @@ def _is_own(item: Any, name: str) -> bool:
 
 
 def _refuse_attributes(item: Any, known: tuple[str, ...]) -> None:
-    more = [name for name in getattr(item, "__dict__", ()) if name not in known]
+    more = [
+        name for name in (*getattr(item, "__dict__", ()), *raw.slots(item)) if name not in known
+    ]
     if more:
         raise ArgumentError(
             f"a {type(item).__qualname__} has attributes that are no fields ({more}): a static one "
@@ -467,7 +486,18 @@ def _flatten_registered(item: Any, leaves: list[torch.Tensor], objects: Objects 
             f"a {cls.__qualname__} keeps tensors in its context: return them among its "
             "children where it is registered."
         )
-    return ("registered", cls, known, _flatten_all(parts, leaves, objects))
+    children = _flatten_all(parts, leaves, objects)
+    return ("registered", cls, known, children, more_than(item, parts))
+
+
+def more_than(item: Any, parts: Iterable[Any]) -> tuple[Any, ...]:
+    """The attributes of ``item`` that are none of its parts: their values, or what they are."""
+    known = set(map(id, parts))
+    return tuple(
+        (name, Const(value) if _is_value(value) else id(type(value)))
+        for name, value in (raw.attributes(item) or {}).items()
+        if id(value) not in known
+    )
 
 
 def _flatten_object(item: Any, leaves: list[torch.Tensor], objects: Objects) -> Spec:
@@ -521,35 +551,51 @@ def _is_plain_class(cls: Any) -> bool:
     return is_all and cls.__new__ is base.__new__
 
 
-class _Unequal(int):
-    """A number in which equal specs may differ: a static mapping has fewer attributes."""
+class LeftOut(Unread):
+    """Stands in a static mapping for an attribute that is no plain value.
 
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, _Unequal)
+    Attributes:
+        used: what was said of those that the newest run has used.
+    """
 
-    def __hash__(self) -> int:
-        return 0
+    used: ClassVar[list[str]] = []
+
+    def __init__(self, name: str) -> None:
+        self.__dict__["name"] = name
+
+    def _use(self, *args: Any, **kwargs: Any) -> Any:
+        why = f"the function uses the attribute {self.name}, which is no plain value"
+        self.used.append(why)
+        raise TypeError(f"gfxgraph: {why}")
+
+
+left_out = functools.lru_cache(maxsize=None)(LeftOut)
+
+
+def is_left_out(value: object) -> bool:
+    """Whether a static mapping has no such attribute."""
+    return type(value) is LeftOut or not _is_value(value)
 
 
 def _flatten_mapping(item: Any, leaves: list[torch.Tensor], objects: Objects | None) -> Spec:
     """A ``UserDict``: its items, and the plain values among its attributes.
 
-    Other attributes, such as what a tokenizer leaves in a ``BatchEncoding``, are none of the static
-    one's: a function that asks for them fails in warm-up.
+    Of other attributes, such as what a tokenizer leaves in a ``BatchEncoding``, only the names
+    matter: a function that asks for more fails in warm-up.
     """
+    if raw.slots(item):
+        raise ArgumentError(f"a {type(item).__qualname__} has __slots__ beside its items.")
     attributes = vars(item)
     data = attributes.get("data")
     if type(data) is not dict:
         raise ArgumentError(f"a {type(item).__qualname__} does not keep its items in a dict.")
     more = tuple(
-        (name, Const(value))
+        (name, Const(left_out(name) if is_left_out(value) else value))
         for name, value in attributes.items()
-        if name != "data" and _is_value(value)
+        if name != "data"
     )
     children = _flatten_all(data.values(), leaves, objects)
-    key_types = tuple(map(type, data))
-    count = _Unequal(len(attributes))
-    return ("mapping", type(item), _keys(data), children, (key_types, more, count))
+    return ("mapping", type(item), _keys(data), children, (tuple(map(type, data)), more))
 
 
 def count_tensors(spec: Spec) -> int:

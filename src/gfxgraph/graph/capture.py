@@ -178,7 +178,8 @@ def capture_like(
             with graph_pool.on_stream(), watching, reads.recording():
                 outputs = target.function()
             reads.require_seen()
-            if not reads.places.keys() <= template.guard.places().keys():
+            known = reads.places.keys() <= template.guard.places().keys()
+            if not known or not reads.may_not_be_given() <= template.stored:
                 raise Unexpected("the function reads other Python state")
             session.static_inputs = graph_pool.shared_inputs(session.inputs)
             traced = session.trace(listen=False)
@@ -412,6 +413,7 @@ def _captured(
         code=compiled_code() if holds_compiled else [],
         not_compiled=session.not_compiled,
         launch_ns=traced.launch_ns,
+        stored=session.reads.may_not_be_given(),
         asks_layout=bool(recording.layout or recording.views),
         regions=[region for region in regions if storage_key(region) not in static],
         slack=rounding(recording.dtypes, device) if compiled or recording.compiles else 0.0,

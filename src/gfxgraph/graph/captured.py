@@ -47,6 +47,8 @@ class CapturedGraph:
         regions: what replays write outside, but for the static inputs; in the order of the first
             writes, and one may be part of another.
         groups: names of the process groups, each of one rank, whose collectives it holds.
+        stored: numbers of objects outside that may be no arguments: a run stores to them, or stores
+            to its arguments and reads them.
         slack: by how much replays may differ from eager execution, in any dtype: compiled code
             rounds at other places.
         time_replay: replays from the state that the capture found, puts that back, and gives the
@@ -75,6 +77,7 @@ class CapturedGraph:
     launch_ns: int = 0
     regions: list[torch.Tensor] = dataclasses.field(default_factory=list)
     groups: frozenset[str] = frozenset()
+    stored: frozenset[int] = frozenset()
     slack: float = 0.0
     time_replay: Callable[[], float] | None = None
     asks_layout: bool = False
@@ -113,5 +116,6 @@ class CapturedGraph:
             report=list(dict.fromkeys(self.report + path.report)),
             regions=self.regions + path.regions,
             groups=self.groups | path.groups,
+            stored=self.stored | path.stored,
             state=None,
         )

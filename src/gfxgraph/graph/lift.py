@@ -160,6 +160,9 @@ class Unread:
     def __getattr__(self, name: str) -> Any:
         return self._use()
 
+    # isinstance() asks for it, unseen where code in C calls that.
+    __class__ = property(lambda self: self._use())
+
 
 class Counted(Unread):
     """Stands for a counter: knows how to be advanced, and raises in every other use.
@@ -171,6 +174,9 @@ class Counted(Unread):
 
     def __init__(self, by: int = 0, start: Counted | None = None) -> None:
         self.__dict__.update(by=by, start=self if start is None else start)
+
+    # Who stores it may ask: a module asks whether it is a parameter.
+    __class__ = property(type)
 
     def _use(self, *args: Any, **kwargs: Any) -> Any:
         self.start.__dict__["was_used"] = True

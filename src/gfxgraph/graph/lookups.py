@@ -99,6 +99,10 @@ _SETATTR_OF_MODULE = raw.namespace(MODULE)["__setattr__"]
 _GETATTR_OF_MODULE = raw.namespace(MODULE)["__getattr__"]
 _GETITEM_OF_TUPLE = raw.namespace(tuple)["__getitem__"]
 _OF_TENSORS = ("grad", "is_leaf", "grad_fn", "_backward_hooks")
+_ONLY_READING = (
+    *("get", "items", "keys", "values", "copy", "count", "index"),
+    *("__getitem__", "__contains__", "__len__", "__iter__"),
+)
 _TAKING = ("pop", "popitem", "clear", "move_to_end", "__delitem__")
 _VIEWS: Any = (type({}.keys()), type({}.values()), type({}.items()), types.MappingProxyType)
 CHANGING = (dict, list, deque, set)
@@ -131,6 +135,8 @@ class Lookups:
         self.no_hooks: dict[int, Container] = {}
         self.asks_settings = False
         self._fresh = set(map(address, fresh))
+        self._stored: set[int] = set()
+        self._stores_in_arguments = False
         self._given = given
         self._known: dict[int, tuple[Any, str]] = {}
         self._functions: dict[int, tuple[types.CodeType, list[types.FunctionType]]] = {}
@@ -369,6 +375,8 @@ class Lookups:
         way = self._ways.get((address(item), name))
         if way is not None and way.leads_there(item, name):
             return way.value
+        if address(item) in self._fresh:
+            self._attribute_of_input(item, name)
         if not self._has_counted and not self._is_state(item):
             value = self._attribute_of_made(item, name)
             if value is not MISSING:
@@ -483,11 +491,23 @@ class Lookups:
             member = self._members[address(cls), name] = self._member(item, cls, name)
         if member.get is None:
             return MISSING
-        value = (member.get(item) or {}).get(name, MISSING)
+        own = member.get(item) or {}
+        if self._given and own in self._given:
+            value = self._read(own, name, f"{self._path(own)}.{name}")
+        else:
+            value = own.get(name, MISSING)
         if value is not MISSING:
             return value
         found = member.found
         return found if found is MISSING or found is UNKNOWN else _bound(found, item, cls)
+
+    def _attribute_of_input(self, item: Any, name: str) -> None:
+        """Refuse to answer for a tensor of the call what its static input does not know."""
+        if raw.is_a(item, torch.Tensor) and (
+            name in _NEVER_OF_INPUTS or self._lookup(type(item), name) is MISSING
+        ):
+            what = f"asks for the attribute {name} of a tensor, which a static input never has"
+            self._given.refuse(what, self.where())
 
     def _member(self, item: Any, cls: type, name: str) -> _Member:
         odd = _Member(cls, None, MISSING)
@@ -818,11 +838,26 @@ class Lookups:
         value = self._live(key, functools.partial(_value_of, variable), self._path(variable))
         return self._or_unknown(value) if method == "get" else UNKNOWN
 
+    def _is_stored(self, item: Any) -> None:
+        """Something is stored in ``item``: no argument of a call may be that, if it is state."""
+        if self._given.is_container(item) or item in self._given:
+            self._stores_in_arguments = True
+        elif item is not None and item is not UNKNOWN and self._is_state(item):
+            own = raw.attributes(item)
+            self._stored |= {address(item)} if own is None else {address(item), address(own)}
+
+    def may_not_be_given(self) -> frozenset[int]:
+        """Numbers of objects outside that may be no arguments: the run stores to one of both."""
+        read = [key[1] for key in self.places if len(key) > 1] if self._stores_in_arguments else []
+        return frozenset((*self._stored, *read))
+
     def _method_of_container(self, owner: Any, name: str, positional: list[Any]) -> Any:
         is_dict = raw.is_a(owner, dict)
         if not self._is_state(owner):
             is_plain = is_dict and name == "get" and positional and raw.is_scalar(positional[0])
             return dict.get(owner, positional[0], UNKNOWN) if is_plain else UNKNOWN
+        if name not in _ONLY_READING:
+            self._is_stored(owner)
         if name in _TAKING and is_dict:
             self._taken_from.add(address(owner))
         by_key = ("get", "__getitem__", "setdefault", "pop", "__contains__")
@@ -888,6 +923,10 @@ class _Member(NamedTuple):
     found: Any
 
 
+# What a tensor may have beside its data, and a static input never has.
+_NEVER_OF_INPUTS = frozenset(
+    ("grad", "_grad", "_backward_hooks", "_post_accumulate_grad_hooks", "__dict__")
+)
 # Attributes of these are not found as usual, or not in them.
 _WITH_OTHER_LOOKUPS: tuple[type, ...] = (
     MODULE,

@@ -507,6 +507,7 @@ class Reads(Lookups):
         known = len(self.places)
         _STEPS[kind](self, frame, *operands)
         item = self._value(frame, operands[0]) if kind in ("attribute", "item") else None
+        self._is_stored(item)
         if self._given and kind == "item" and not raw.is_a(item, torch.Tensor):
             is_slice = type(self._value(frame, operands[1])) is slice
             if is_slice or not raw.is_a(item, dict, list):
@@ -564,6 +565,8 @@ class Reads(Lookups):
 
     def _contains(self, frame: _Frame, base: bytecode.Operand, key: bytecode.Operand) -> Any:
         item, at = self._value(frame, base), self._value(frame, key)
+        if address(at) in self._fresh and raw.is_a(item, dict, set, frozenset):
+            self._refuse_identity()  # a tensor has the hash of its place in memory
         self._hand_out(at, *(() if raw.is_a(item, dict) else (item,)))
         if raw.is_a(item, dict) and at is not UNKNOWN and raw.is_scalar(at):
             if self._is_state(item):
@@ -578,10 +581,27 @@ class Reads(Lookups):
         is_asked = any(value in self._given or raw.is_a(value, *CHANGING) for value in values)
         if is_asked and not any(value is None for value in values):
             self._given.hand_out_all()  # which of the arguments are one is in no key
+        one, other = values
+        if self._is_of_call(other):
+            one, other = other, one
+        is_like = type(one) is type(other) and not self._is_of_call(other)
+        if is_like and self._is_of_call(one) and self._is_state(other):
+            self._refuse_identity()
+        # One tuple that comes twice is two in a static call.
+        if one is not other and type(one) is tuple and all(map(self._is_of_call, values)):
+            self._refuse_identity()
         for value in values:
             if type(value) is Counted and not any(other is None for other in values):
                 value.use()
         return UNKNOWN
+
+    def _refuse_identity(self) -> None:
+        what = "asks which object an argument is, and a static input is another"
+        self._given.refuse(what, self.where())
+
+    def _is_of_call(self, item: Any) -> bool:
+        """Whether it is a tensor, an object or a container among the static arguments."""
+        return address(item) in self._fresh or self._given.is_container(item)
 
     def _content_step(self, frame: _Frame, *bases: bytecode.Operand) -> Any:
         for base in bases:
@@ -816,6 +836,8 @@ class Reads(Lookups):
     def _setattr(self, frame: _Frame, args: list[Any]) -> Any:
         known = len(self.places)
         self._delattr(frame, args)
+        if args:
+            self._is_stored(args[0])
         if len(args) > 1 and self._stores_plainly(args[0], "attribute"):
             self._mark_stored(known, args[0], args[1], "attribute")
         return UNKNOWN
@@ -828,6 +850,8 @@ class Reads(Lookups):
         if raw.is_a(args[0], type):
             return self._attribute_of_class(args[0], "__dict__")
         self._isinstance(frame, args)
+        if address(args[0]) in self._fresh:
+            self._attribute_of_input(args[0], "__dict__")
         own = raw.attributes(args[0])
         if own is None:
             return UNKNOWN

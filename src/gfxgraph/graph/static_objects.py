@@ -27,18 +27,22 @@ class StaticObjects:
         as_itself: classes of objects of which runs may have asked which object they are: they were
             compared, or given to code in C.
         leaves_out: says, given :attr:`read`, whether there is anything that was not read.
+        refusal: what runs have asked for that a static argument cannot answer.
         probe: what the next run finds in place of that; ``None``: what was given.
     """
 
     def __init__(self) -> None:
         self.read: dict[Path, Read] = {}
         self.as_itself: list[type] = []
+        self.refusal = ""
         self.leaves_out: Callable[[Mapping[Path, Read]], bool] = lambda read: False
         self.probe: Literal["poison", "nothing"] | None = None
         self._objects: dict[int, tuple[Path, Any]] = {}
+        self._containers: set[int] = set()
 
-    def begin(self, objects: Iterable[tuple[Path, Any]]) -> None:
-        """A run is given these."""
+    def begin(self, objects: Iterable[tuple[Path, Any]], containers: Iterable[object]) -> None:
+        """A run is given these; and all containers, the lists and tuples too."""
+        self._containers = set(map(address, containers))
         self._objects = {address(item): (path, item) for path, item in objects}
         for path, item in list(self._objects.values()):
             if type(item) is not dict:
@@ -48,9 +52,18 @@ class StaticObjects:
     def __contains__(self, item: object) -> bool:
         return address(item) in self._objects
 
+    def is_container(self, item: object) -> bool:
+        """Whether it is one of the containers."""
+        return address(item) in self._containers
+
     def all_matters(self) -> None:
         """Nothing may be left out."""
         self.read = dict.fromkeys(self.read)
+
+    def refuse(self, why: str, where: tuple[str, int]) -> None:
+        """No graph can answer what the run asks for at this place."""
+        file, line = where
+        self.refusal = self.refusal or f"the function {why} ({file}:{line})"
 
     def is_whole(self, items: Iterable[object]) -> None:
         """All of these matters, if they are among the objects."""
