@@ -185,7 +185,8 @@ class Builder:
             call = self._keys.objects.narrow(call, entry.mask)
             key = self._keys.key_of(call)
             self._keys.objects.know(entry.mask, key)
-        entry.fast_path = self._keys.layout.recogniser(call, entry.reached)(entry.replay)
+        recogniser = self._keys.layout.recogniser(call, entry.reached, entry.asks_attributes)
+        entry.fast_path = recogniser(entry.replay)
         entry.let_answer(functools.partial(answers.new_path, key, call.spec))
         if entry.captured is not None and entry.captured.groups:
             collectives.release_with_groups(entries.release_groups, entry.captured.groups)
@@ -308,7 +309,9 @@ class Builder:
             (captured.root if captured.graft is None else captured.graft.child).reset()
             raise CaptureError(SHARED)
         if tree is not None:
-            return tree.with_path(captured, static_inputs, leaves, body.out_spec)
+            entry = tree.with_path(captured, static_inputs, leaves, body.out_spec)
+            entry.asks_attributes = tree.asks_attributes or body.objects.asks_attributes
+            return entry
         mask = None
         if code is None and captured.root.step is None:
             mask = self._keys.objects.mask(spec, body.objects.read)
@@ -378,10 +381,14 @@ class Builder:
             owns,
             [] if isinstance(call.fn, Lifting) else None,
         )
-        entry.mask = mask
+        entry.mask, entry.asks_attributes = mask, site.target.objects.asks_attributes
         try:
-            if entry.reaches((call.args, call.kwargs), self._keys.objects.classes):
-                raise CaptureError("an argument is a container that the function stores to")
+            args, classes = (call.args, call.kwargs), self._keys.objects.classes
+            if entry.sees_more(call.leaves, args, classes):
+                raise CaptureError(
+                    "an argument is a container that the function stores to, or a tensor with "
+                    "attributes, and the function asks for attributes"
+                )
             if entry.overlaps(call.leaves):
                 raise CaptureError("an argument shares memory with what the function writes")
             entry.build()  # a class of the result may not let itself be built

@@ -287,8 +287,9 @@ def _div(tensor: Any, number: Any, **options: Any) -> Any:
         dtype = torch.get_default_dtype()
     wide = _WIDE.get(dtype, dtype)
     a, b = tensor.to(wide), number._to(wide)
-    # A kernel of the device multiplies by the reciprocal of a number (BinaryDivTrueKernel.cu).
-    return (a * b.reciprocal() if tensor.is_cuda else a / b).to(dtype)
+    if tensor.is_cuda:  # which multiplies by the reciprocal of a number (BinaryDivTrueKernel.cu)
+        return (a * b.double().reciprocal().to(wide)).to(dtype)  # rounded as the host rounds it
+    return (a / b).to(dtype)
 
 
 @_computes("__rtruediv__", "__rdiv__")

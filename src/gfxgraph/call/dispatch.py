@@ -49,8 +49,8 @@ from .writers import Writers
 __all__ = ["Dispatcher", "Exact", "reset_with"]
 
 _IN_USE = (
-    "its graph could not be used: an argument shares memory with what it writes, or is a container "
-    "that it stores to; or another thread was capturing"
+    "its graph could not be used: an argument shares memory with what it writes, is a container "
+    "that it stores to, or is a tensor with attributes; or another thread was capturing"
 )
 
 # So often more is found that calls write, or read.
@@ -321,7 +321,8 @@ class Dispatcher:
     def _hit(self, request: Request, entry: Entry) -> Any:
         """Replay, and compare that with eager execution where it is due; else NO_MATCH."""
         call = request.call
-        if entry.reaches((call.args, call.kwargs), self.strategy.objects.classes):
+        classes = self.strategy.objects.classes
+        if entry.sees_more(call.leaves, (call.args, call.kwargs), classes):
             return NO_MATCH
         result = self.strategy.meet(self, request, entry)
         if result is NO_MATCH and validation.due(entry):

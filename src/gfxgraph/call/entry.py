@@ -85,6 +85,7 @@ class Entry:
         keeps: what the graph uses beside tensors: compiled code.
         private_input_bytes: bytes of static inputs that only this graph has.
         mask: what of the arguments matters.
+        asks_attributes: whether the function asks tensors for attributes that their class lacks.
         carried: of a function for several sizes: of each output, which dimensions carry which size.
     """
 
@@ -108,6 +109,7 @@ class Entry:
         self.private_input_bytes = 0
         self.carried: list[dict[int, str]] = []
         self.mask: Mask = None
+        self.asks_attributes = False
         self.key = key
         self.out_spec = out_spec
         self.graph_pool = graph_pool
@@ -324,8 +326,15 @@ class Entry:
         # Of calls that store state for good, that is part of the key.
         return frozenset() if captured is None or self._given is not None else captured.stored
 
-    def reaches(self, args: Any, classes: Collection[type]) -> bool:
-        """Whether a container among these arguments is one that the function stores to."""
+    def sees_more(
+        self, leaves: Sequence[torch.Tensor], args: Any, classes: Collection[type]
+    ) -> bool:
+        """Whether arguments are more to the function than static ones.
+
+        A container is one that it stores to, or a tensor has attributes and it asks for such.
+        """
+        if self.asks_attributes and any(map(vars, leaves)):
+            return True
         if not self.reached:
             return False
         met = Arguments(classes)

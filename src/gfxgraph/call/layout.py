@@ -47,13 +47,14 @@ class LayoutKey:
         return key_of(call.fn, call.leaves, call.spec, self.asks_layout, self.draws)
 
     def recogniser(
-        self, call: Call, outside: Collection[int] = ()
+        self, call: Call, outside: Collection[int] = (), are_bare: bool = False
     ) -> Callable[[Callable[..., Any]], FastPath]:
         """A function that makes of a replay a fast path for calls like this one only.
 
         Args:
             call: such a call.
             outside: numbers of objects that are no arguments of such calls. Default: none.
+            are_bare: whether their tensors have no attributes of their own. Default: that is open.
         """
         same = first_of_each(call.leaves)
         tensors = [call.leaves[n] for n in dict.fromkeys(same)]
@@ -61,7 +62,7 @@ class LayoutKey:
         # The check of the tensors sees inference mode, autocast, dispatch modes and transforms.
         asked = [c for c in conditions(call.fn) if check is None or c[0] not in SEEN_BY_CHECK]
         args, kwargs = call.spec[3]
-        return functools.partial(matcher, args, kwargs, check, asked, same, outside)
+        return functools.partial(matcher, args, kwargs, check, asked, same, outside, are_bare)
 
     def _check(self, tensors: Sequence[torch.Tensor]) -> Callable[..., bool]:
         """A function that says whether tensors are of the kind that these are."""

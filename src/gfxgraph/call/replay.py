@@ -440,6 +440,7 @@ def matcher(
     conditions: Sequence[Condition],
     same: Sequence[int],
     outside: Collection[int],
+    are_bare: bool,
     then: Callable[[Any, tuple[Any, ...], dict[str, Any], Sequence[torch.Tensor]], Any],
 ) -> Callable[[Any, tuple[Any, ...], dict[str, Any]], Any]:
     """A function of ``(fn, args, kwargs)``: :data:`NO_MATCH`, or what ``then`` makes of a call.
@@ -454,6 +455,7 @@ def matcher(
         same: for each tensor, the number of the first one that is the same object. ``check`` is
             given each once, and sees by itself that these are different objects.
         outside: numbers of objects that are no arguments of such calls.
+        are_bare: whether the tensors have no attributes of their own.
         then: called with all that and the tensors when they fit.
     """
     source = _Source()
@@ -473,6 +475,8 @@ def matcher(
                 source.refuse_if(f"{name} is not {found[first]}")
     if check is not None:
         source.refuse_if(f"not {source.name(check)}(*{star})")
+    if are_bare:
+        source.refuse_if(f"any(map({source.name(vars)}, {result}))")
     for asked, name, expected in conditions:
         given = repr(name) if name else ""
         value = f"[{given}]" if isinstance(asked, dict) else f"({given})"

@@ -502,12 +502,14 @@ class Lookups:
         return found if found is MISSING or found is UNKNOWN else _bound(found, item, cls)
 
     def _attribute_of_input(self, item: Any, name: str) -> None:
-        """Refuse to answer for a tensor of the call what its static input does not know."""
-        if raw.is_a(item, torch.Tensor) and (
-            name in _NEVER_OF_INPUTS or self._lookup(type(item), name) is MISSING
-        ):
+        """An attribute of a tensor of the call, which its static input may not have."""
+        if not raw.is_a(item, torch.Tensor):
+            return
+        if name in _NEVER_OF_INPUTS:
             what = f"asks for the attribute {name} of a tensor, which a static input never has"
             self._given.refuse(what, self.where())
+        elif name == "__dict__" or self._lookup(type(item), name) is MISSING:
+            self._given.asks_attributes = True
 
     def _member(self, item: Any, cls: type, name: str) -> _Member:
         odd = _Member(cls, None, MISSING)
@@ -924,9 +926,7 @@ class _Member(NamedTuple):
 
 
 # What a tensor may have beside its data, and a static input never has.
-_NEVER_OF_INPUTS = frozenset(
-    ("grad", "_grad", "_backward_hooks", "_post_accumulate_grad_hooks", "__dict__")
-)
+_NEVER_OF_INPUTS = frozenset(("grad", "_grad", "_backward_hooks", "_post_accumulate_grad_hooks"))
 # Attributes of these are not found as usual, or not in them.
 _WITH_OTHER_LOOKUPS: tuple[type, ...] = (
     MODULE,

@@ -28,6 +28,7 @@ class StaticObjects:
             compared, or given to code in C.
         leaves_out: says, given :attr:`read`, whether there is anything that was not read.
         refusal: what runs have asked for that a static argument cannot answer.
+        asks_attributes: whether runs have asked tensors for attributes that their class lacks.
         probe: what the next run finds in place of that; ``None``: what was given.
     """
 
@@ -35,6 +36,7 @@ class StaticObjects:
         self.read: dict[Path, Read] = {}
         self.as_itself: list[type] = []
         self.refusal = ""
+        self.asks_attributes = False
         self.leaves_out: Callable[[Mapping[Path, Read]], bool] = lambda read: False
         self.probe: Literal["poison", "nothing"] | None = None
         self._objects: dict[int, tuple[Path, Any]] = {}

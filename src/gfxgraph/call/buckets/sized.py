@@ -98,7 +98,9 @@ class SizedReplays:
 
         replay = entry.sized_replay(filled if around else copy, build)
         if replay is not None:
-            self._by_shapes[call.shapes] = layout.recogniser(call, entry.reached)(replay)
+            self._by_shapes[call.shapes] = layout.recogniser(
+                call, entry.reached, entry.asks_attributes
+            )(replay)
 
 
 def shapes_of(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
