@@ -540,7 +540,7 @@ def test_what_is_built_from_a_spec_has_that_spec(args):
     assert spec_again == spec and hash(spec_again) == hash(spec)
     assert all(a is b for a, b in zip(again, leaves, strict=True))
     found = matcher(
-        *spec[3],
+        spec,
         tensor_check(leaves),
         [],
         range(len(leaves)),

@@ -253,11 +253,8 @@ class Builder:
         leaves, tree = wanted.call.leaves, wanted.extends
         fn, spec = wanted.call.fn, wanted.call.spec
         lift = fn.lift if isinstance(fn, Lifting) else None
-        result = wanted.result if lift is None or wanted.result is NO_MATCH else wanted.result[0]
         met = Objects()
-        if lift is not None:
-            met.inputs_are(wanted.call.leaves[: count_tensors(spec[3][0][3][0])])
-        first = None if result is NO_MATCH else result_taken_apart(result, (), met)
+        first = _first_outputs(wanted, met)
         index, torch_device = _place(leaves, first[0] if first else ())
         # Another thread may release the tree, and its pool with it, whenever we do not hold LOCK.
         extended = None if tree is None else tree.now()
@@ -266,60 +263,81 @@ class Builder:
         ours = leaves if wanted.result is NO_MATCH else ()
         allocated = max(0, current_device().allocated(index) - sum(map(bytes_of, ours)))
 
-        static_inputs, layout = self._keys.layout.static_inputs(leaves, torch_device)
-        with torch.no_grad():
-            for place, value in wanted.found.items():
-                overwrite(static_inputs[place], value)
-        body = Body(fn if code is None else code.of(fn), spec, static_inputs, torch_device)
-        roots = {f"argument {n}": value for n, value in enumerate(objects_in(spec))}
-        target = Target(
-            body,
-            static_inputs,
-            roots={self._entries.name: fn, **roots},
-            layout=layout,
-            compiled=code is not None,
-            first_outputs=None if first is None else first[0],
-            objects=body.objects,
-        )
-        body.there, body.apart = met.met(), self._keys.objects.classes
-        if code is None and tree is None:
-            known = self._keys.objects
-            body.objects.leaves_out = lambda read: known.mask(spec, read) is not None
-        if first is not None and lift is None and not body.there:
-            body.accept(*first)
+        body, target = self._target(wanted, code, torch_device, met, first)
+        static_inputs = target.inputs
         own_statics, input_bytes = list(static_inputs), graph_pool.input_bytes
         site = _Site(graph_pool, allocated, target, extended)
         try:
-            captured = None
             with nullcontext() if lift is None else lift.as_it_was():
-                # What is timed has to know the way back to the state of now.
-                if not (tree or code or timed):
-                    captured = self._captured_like(wanted.call, site)
-                captured = captured or self._captured_anew(site, code, timed)
+                captured = self._captured(wanted, site, code, timed)
         except BaseException:
             graph_pool.renew_pool()
             raise
         assert body.out_spec is not None  # it ran
-        if lift is not None and first is not None and body.out_spec[3][0] != first[1]:
-            (captured.root if captured.graft is None else captured.graft.child).reset()
-            raise CaptureError("result: its structure or its plain values change between calls")
         graph_pool.update_overhead(captured.peak_bytes)
         given = [s for s in static_inputs if storage_key(s) in captured.written]
-        if given and (shares_memory(leaves) or any(0 in s.stride() for s in given)):
+        refusal = None
+        if lift is not None and first is not None and body.out_spec[3][0] != first[1]:
+            refusal = "result: its structure or its plain values change between calls"
+        elif given and (shares_memory(leaves) or any(0 in s.stride() for s in given)):
+            refusal = SHARED
+        if refusal is not None:
             (captured.root if captured.graft is None else captured.graft.child).reset()
-            raise CaptureError(SHARED)
+            raise CaptureError(refusal)
         if tree is not None:
             entry = tree.with_path(captured, static_inputs, leaves, body.out_spec)
             entry.asks_attributes = tree.asks_attributes or body.objects.asks_attributes
             return entry
-        mask = None
-        if code is None and captured.root.step is None:
-            mask = self._keys.objects.mask(spec, body.objects.read)
+        whole = code is not None or captured.root.step is not None
+        mask = None if whole else self._keys.objects.mask(spec, body.objects.read)
         entry = self._checked(wanted.call, captured, site, body.out_spec, mask)
         inputs = zip(static_inputs, own_statics, strict=True)
         of_its_own = sum(bytes_of(static) for static, own in inputs if static is own)
         entry.private_input_bytes = graph_pool.input_bytes - input_bytes + of_its_own
         return entry
+
+    def _target(
+        self,
+        wanted: Wanted,
+        code: Compiled | None,
+        device: torch.device,
+        met: Objects,
+        first: tuple[list[torch.Tensor], Spec] | None,
+    ) -> tuple[Body, Target]:
+        """The function on static inputs; ``met`` has seen the objects of the ``first`` result."""
+        fn, leaves, spec = wanted.call.fn, wanted.call.leaves, wanted.call.spec
+        static_inputs, layout = self._keys.layout.static_inputs(leaves, device)
+        with torch.no_grad():
+            for place, value in wanted.found.items():
+                overwrite(static_inputs[place], value)
+        body = Body(fn if code is None else code.of(fn), spec, static_inputs, device)
+        target = Target(
+            body,
+            static_inputs,
+            roots={
+                self._entries.name: fn,
+                **{f"argument {n}": value for n, value in enumerate(objects_in(spec))},
+            },
+            layout=layout,
+            compiled=code is not None,
+            first_outputs=None if first is None else first[0],
+            objects=body.objects,
+        )
+        known = self._keys.objects
+        body.there, body.apart = met.met(), known.classes
+        if code is None and wanted.extends is None:
+            body.objects.leaves_out = lambda read: known.mask(spec, read) is not None
+        if first is not None and not isinstance(fn, Lifting) and not body.there:
+            body.accept(*first)
+        return body, target
+
+    def _captured(
+        self, wanted: Wanted, site: _Site, code: Compiled | None, timed: bool
+    ) -> CapturedGraph:
+        # What is timed has to know the way back to the state of now.
+        is_new = wanted.extends is None and code is None and not timed
+        found = self._captured_like(wanted.call, site) if is_new else None
+        return found or self._captured_anew(site, code, timed)
 
     def _captured_like(self, call: Call, site: _Site) -> CapturedGraph | None:
         """A capture after the one of another size; ``None``: there is none, or it is no use."""
@@ -370,17 +388,16 @@ class Builder:
             numbers = {id(leaf): n for n, leaf in enumerate(call.leaves)}
             call = self._keys.objects.narrow(call, mask)
             static_inputs = [static_inputs[numbers[id(leaf)]] for leaf in call.leaves]
-        key, owns = describe_key(call.leaves, call.spec), self._options.outputs == "own"
         entry = Entry(
-            key,
             captured,
             site.graph_pool,
             static_inputs,
             call.leaves,
             out_spec,
-            owns,
+            self._options.outputs == "own",
             [] if isinstance(call.fn, Lifting) else None,
         )
+        entry.key = describe_key(call.leaves, call.spec)
         entry.mask, entry.asks_attributes = mask, site.target.objects.asks_attributes
         try:
             args, classes = (call.args, call.kwargs), self._keys.objects.classes
@@ -405,6 +422,17 @@ class Builder:
             if graph_pool is None:
                 graph_pool = self.graph_pools[index] = GraphPool(current_device(), index)
             return graph_pool
+
+
+def _first_outputs(wanted: Wanted, met: Objects) -> tuple[list[torch.Tensor], Spec] | None:
+    """The result of the caller's own call, taken apart; ``None``: there was none."""
+    result, spec = wanted.result, wanted.call.spec
+    if result is NO_MATCH:
+        return None
+    if isinstance(wanted.call.fn, Lifting):
+        met.inputs_are(wanted.call.leaves[: count_tensors(spec[3][0][3][0])])
+        result = result[0]
+    return result_taken_apart(result, (), met)
 
 
 @dataclass

@@ -64,7 +64,6 @@ class Entry:
     result is built, what is watched. A call checks, copies, launches and builds.
 
     Args:
-        key: shapes and dtypes of the tensors, and the other arguments.
         captured: the graph.
         graph_pool: where it lies.
         static_inputs: what it reads the arguments from.
@@ -75,6 +74,7 @@ class Entry:
             Default: no result is.
 
     Attributes:
+        key: shapes and dtypes of the tensors, and the other arguments.
         fast_path: recognises a call and replays; whoever keeps this entry sets it.
         replay: replays for tensors that fit.
         used: when it was last used, for the order of release.
@@ -91,7 +91,6 @@ class Entry:
 
     def __init__(
         self,
-        key: str,
         captured: CapturedGraph,
         graph_pool: GraphPool,
         static_inputs: list[torch.Tensor],
@@ -110,7 +109,7 @@ class Entry:
         self.carried: list[dict[int, str]] = []
         self.mask: Mask = None
         self.asks_attributes = False
-        self.key = key
+        self.key = ""
         self.out_spec = out_spec
         self.graph_pool = graph_pool
         self.captured: CapturedGraph | None = captured
@@ -287,7 +286,6 @@ class Entry:
     ) -> Entry:
         """An entry with another path, which answers calls from :meth:`take_over` on."""
         entry = Entry(
-            self.key,
             captured,
             self.graph_pool,
             static_inputs,
@@ -296,6 +294,7 @@ class Entry:
             self._own_outputs,
             self._given,
         )
+        entry.key = self.key
         tally.retire(entry.counter)
         entry.counter = self.counter
         entry._replay.copy = self._replay.copy

@@ -61,8 +61,7 @@ class LayoutKey:
         check = self._check(tensors) if call.leaves else None
         # The check of the tensors sees inference mode, autocast, dispatch modes and transforms.
         asked = [c for c in conditions(call.fn) if check is None or c[0] not in SEEN_BY_CHECK]
-        args, kwargs = call.spec[3]
-        return functools.partial(matcher, args, kwargs, check, asked, same, outside, are_bare)
+        return functools.partial(matcher, call.spec, check, asked, same, outside, are_bare)
 
     def _check(self, tensors: Sequence[torch.Tensor]) -> Callable[..., bool]:
         """A function that says whether tensors are of the kind that these are."""

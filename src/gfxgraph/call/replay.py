@@ -434,8 +434,7 @@ def _copier_of_one(
 
 
 def matcher(
-    args: Spec,
-    kwargs: Spec,
+    spec: Spec,
     check: Callable[..., bool] | None,
     conditions: Sequence[Condition],
     same: Sequence[int],
@@ -446,8 +445,7 @@ def matcher(
     """A function of ``(fn, args, kwargs)``: :data:`NO_MATCH`, or what ``then`` makes of a call.
 
     Args:
-        args: spec of the tuple of positional arguments.
-        kwargs: spec of the dict of keyword arguments.
+        spec: of ``(args, kwargs)``.
         check: says of all tensors whether they fit, see
             :func:`~gfxgraph.graph.tensor_check.tensor_check`; ``None`` if there
             are none.
@@ -460,6 +458,7 @@ def matcher(
     """
     source = _Source()
     found: list[str] = []
+    args, kwargs = spec[3]
     once = len(set(same)) == len(same)
     if once and all(child == TENSOR for child in args[3]) and not kwargs[3]:
         source.refuse_if(f"len(args) != {len(args[3])} or kwargs")
@@ -592,79 +591,89 @@ class _Source:
         if kind == "again":
             self.refuse_if(f"{expression} is not {self._ended[spec[1]]}")
             return
-        _, cls, keys, children, *more = spec
+        cls = spec[1]
         here = f"n{len(self._lines)}"
         self.line(f"{here} = {expression}")
         self.refuse_if(f"type({here}) is not {self.name(cls)}")
-        item = here
-        if kind == "registered":
-            item = f"{here}_item"
-            self.line(f"{item} = {here}")
-            flatten_fn = self.name(_pytree.SUPPORTED_NODES[cls].flatten_fn)
-            self.line(f"{here}, {here}_context = {flatten_fn}({here})")
-            ended = len(self._ended)
-            self.match(f"{here}_context", keys, found)  # it holds no tensors
-            del self._ended[ended:]
-            if cls.__dictoffset__:
-                known = self.name(more[0])
-                self.refuse_if(f"{self.name(more_than)}({item}, {here}) != {known}")
-        if kind in ("sequence", "namedtuple", "structseq", "registered"):
-            self.refuse_if(f"len({here}) != {len(children)}")
-            if kind == "namedtuple" and cls.__dictoffset__:
-                self.refuse_if(f"{here}.__dict__")
-            parts = [f"{here}[{n}]" for n in range(len(children))]
-        elif kind in ("dict", "mapping"):
-            if cls is OrderedDict:
-                self.refuse_if(f"{here}.__dict__")
-            key_types = more[0]
-            if kind == "mapping":
-                key_types, attributes = more[0]
-                self.refuse_if(f"len({here}.__dict__) != {len(attributes) + 1}")
-                for name, const in attributes:
-                    value = f"{here}.__dict__[{name!r}]"
-                    if type(const.value) is LeftOut:
-                        self.refuse_if(f"not {self.name(is_left_out)}({value})")
-                    else:
-                        self._match_const(value, const)
-                self.line(f"{here} = {here}.data")
-                self.refuse_if(f"type({here}) is not {self.name(dict)}")
-            self.refuse_if(f"tuple({here}) != {self.name(keys)}")
-            if expression != "kwargs":  # 1, True and an enum may be equal as keys
-                self.refuse_if(f"tuple(map(type, {here})) != {self.name(key_types)}")
-            parts = [f"{here}_{n}" for n in range(len(children))]
-            if parts:
-                self.line(f"{', '.join(parts)}, = {here}.values()")
-        elif kind == "fields":
-            self.refuse_if(f"tuple({here}) != {self.name(keys)}")
-            self.refuse_if(f"len({here}.__dict__) != {more[0]}")
-            parts = [f"{here}[{self.name(key)}]" for key in keys]
-        elif kind in ("dataclass", "slice"):
-            if kind == "dataclass" and cls.__dictoffset__:
-                self.refuse_if(f"len({here}.__dict__) != {more[0]}")
-            parts = [f"{here}.{key}" for key in keys]
-        elif kind == "object":
-            own = self._attributes(here, cls)
-            self.refuse_if(f"tuple({own}) != {self.name(keys[1])}")
-            parts = [f"{own}[{self.name(key)}]" for key in keys[1]]
-        elif kind == "read":  # only what is read of it matters
-            was, names = more[0]
-            own = here if was == "dict" else self._attributes(here, cls)
-            self.refuse_if(f"tuple({own}) != {self.name(names)}")
-            parts = [f"{own}[{key!r}]" for key in keys]
-        else:  # a namespace
-            self.refuse_if(f"tuple({here}.__dict__) != {self.name(keys)}")
-            parts = [f"{here}.__dict__[{self.name(key)}]" for key in keys]
-        for part, child in zip(parts, children, strict=True):
+        # Keyword arguments come in a dict of their own.
+        is_ours = expression == "kwargs"
+        for part, child in zip(self._parts_of(here, spec, is_ours), spec[3], strict=True):
             if child == TENSOR:
                 leaf = f"t{len(self._lines)}"
                 self.line(f"{leaf} = {part}")
                 found.append(leaf)
             else:
                 self.match(part, child, found)
-        self._ended.append(item)
-        # Keyword arguments come in a dict of their own.
-        if expression != "kwargs" and not issubclass(cls, (tuple, slice, range)):
-            self._mutable.append(item)
+        self._ended.append(here)
+        if not is_ours and not issubclass(cls, (tuple, slice, range)):
+            self._mutable.append(here)
+
+    def _parts_of(self, here: str, spec: Spec, is_ours: bool) -> list[str]:
+        """Expressions for what a container holds, after a look whether it has such parts."""
+        kind, cls, keys, children, *more = spec
+        if kind == "registered":
+            flatten_fn = self.name(_pytree.SUPPORTED_NODES[cls].flatten_fn)
+            self.line(f"{here}_parts, {here}_context = {flatten_fn}({here})")
+            ended = len(self._ended)
+            self.match(f"{here}_context", keys, [])  # it holds no tensors
+            del self._ended[ended:]
+            if cls.__dictoffset__:
+                known, asked = self.name(more[0]), self.name(more_than)
+                self.refuse_if(f"{asked}({here}, {here}_parts) != {known}")
+            here = f"{here}_parts"
+        if kind in ("sequence", "namedtuple", "structseq", "registered"):
+            self.refuse_if(f"len({here}) != {len(children)}")
+            if kind == "namedtuple" and cls.__dictoffset__:
+                self.refuse_if(f"{here}.__dict__")
+            return [f"{here}[{n}]" for n in range(len(children))]
+        if kind in ("dict", "mapping"):
+            if cls is OrderedDict:
+                self.refuse_if(f"{here}.__dict__")
+            key_types = more[0]
+            if kind == "mapping":
+                key_types, attributes = more[0]
+                self._match_attributes(here, attributes)
+                self.line(f"{here}_data = {here}.data")
+                here = f"{here}_data"
+                self.refuse_if(f"type({here}) is not {self.name(dict)}")
+            return self._values_of(here, keys, () if is_ours else key_types)
+        if kind == "fields":
+            self.refuse_if(f"tuple({here}) != {self.name(keys)}")
+            self.refuse_if(f"len({here}.__dict__) != {more[0]}")
+            return [f"{here}[{self.name(key)}]" for key in keys]
+        if kind in ("dataclass", "slice"):
+            if kind == "dataclass" and cls.__dictoffset__:
+                self.refuse_if(f"len({here}.__dict__) != {more[0]}")
+            return [f"{here}.{key}" for key in keys]
+        if kind == "object":
+            own, names, keys = self._attributes(here, cls), keys[1], keys[1]
+        elif kind == "read":  # only what is read of it matters
+            was, names = more[0]
+            own = here if was == "dict" else self._attributes(here, cls)
+        else:  # a namespace
+            own, names = f"{here}.__dict__", keys
+        self.refuse_if(f"tuple({own}) != {self.name(names)}")
+        return [f"{own}[{self.name(key)}]" for key in keys]
+
+    def _values_of(self, here: str, keys: Any, key_types: Any) -> list[str]:
+        """Variables for the values of a dict with these keys."""
+        self.refuse_if(f"tuple({here}) != {self.name(keys)}")
+        if key_types:  # 1, True and an enum may be equal as keys
+            self.refuse_if(f"tuple(map(type, {here})) != {self.name(key_types)}")
+        parts = [f"{here}_{n}" for n in range(len(keys))]
+        if parts:
+            self.line(f"{', '.join(parts)}, = {here}.values()")
+        return parts
+
+    def _match_attributes(self, here: str, attributes: Any) -> None:
+        """A mapping has these attributes beside its data."""
+        self.refuse_if(f"len({here}.__dict__) != {len(attributes) + 1}")
+        for name, const in attributes:
+            value = f"{here}.__dict__[{name!r}]"
+            if type(const.value) is LeftOut:
+                self.refuse_if(f"not {self.name(is_left_out)}({value})")
+            else:
+                self._match_const(value, const)
 
     def match_objects(self, outside: Collection[int]) -> None:
         """What were several objects are several, and none is one of those ``outside``."""

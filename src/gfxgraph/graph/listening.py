@@ -129,6 +129,9 @@ def _end(listener: Listener) -> None:
 
 if sys.version_info >= (3, 12):
     _tools = (4, 3, 1, 5, 2)
+    # The steps of some code, with the variables with which it runs: globals and builtins; none:
+    # there are several.
+    _Watched = tuple[types.CodeType, dict[int, bytecode.Step], tuple[Any, Any] | None]
 
     @contextmanager
     def listening(listener: Listener) -> Iterator[None]:
@@ -140,30 +143,10 @@ if sys.version_info >= (3, 12):
             yield
             return
         events, never = monitoring.events, monitoring.DISABLE
-        # With the variables with which it runs: globals and builtins; none: there are several.
-        watched: dict[
-            int, tuple[types.CodeType, dict[int, bytecode.Step], tuple[Any, Any] | None]
-        ] = {}
+        watched: dict[int, _Watched] = {}
 
         def begin(code: types.CodeType, frame: types.FrameType) -> Any:
-            known = watched.get(address(code))
-            if known is None and _is_closed(frame):
-                return never if _is_its_own(code, frame) else None
-            if not listener.enter(frame):
-                return None
-            if known is None:
-                # First this: another thread may run the same code.
-                spaces = frame.f_globals, frame.f_builtins
-                watched[address(code)] = code, bytecode.read(code).steps, spaces
-                monitoring.set_local_events(tool, code, events.INSTRUCTION)
-            elif known[2] is not None and not (
-                known[2][0] is frame.f_globals and known[2][1] is frame.f_builtins
-            ):
-                # A copy of the function, elsewhere. It may run in the middle of the other one, so
-                # that from now on each instruction of both is told.
-                watched[address(code)] = *known[:2], None
-                monitoring.restart_events()
-            return None
+            return _begin(listener, tool, watched, code, frame)
 
         @opaque
         def start(code: types.CodeType, offset: int) -> Any:
@@ -205,6 +188,44 @@ if sys.version_info >= (3, 12):
             events.PY_YIELD: leave,
         }
 
+        with _told(listener, tool, callbacks, watched):
+            yield
+
+    def _begin(
+        listener: Listener,
+        tool: int,
+        watched: dict[int, _Watched],
+        code: types.CodeType,
+        frame: types.FrameType,
+    ) -> Any:
+        monitoring, known = sys.monitoring, watched.get(address(code))
+        if known is None and _is_closed(frame):
+            return monitoring.DISABLE if _is_its_own(code, frame) else None
+        if not listener.enter(frame):
+            return None
+        if known is None:
+            # First this: another thread may run the same code.
+            spaces = frame.f_globals, frame.f_builtins
+            watched[address(code)] = code, bytecode.read(code).steps, spaces
+            monitoring.set_local_events(tool, code, monitoring.events.INSTRUCTION)
+        elif known[2] is not None and not (
+            known[2][0] is frame.f_globals and known[2][1] is frame.f_builtins
+        ):
+            # A copy of the function, elsewhere. It may run in the middle of the other one, so
+            # that from now on each instruction of both is told.
+            watched[address(code)] = *known[:2], None
+            monitoring.restart_events()
+        return None
+
+    @contextmanager
+    def _told(
+        listener: Listener,
+        tool: int,
+        callbacks: dict[int, Callable[..., Any]],
+        watched: dict[int, _Watched],
+    ) -> Iterator[None]:
+        monitoring = sys.monitoring
+
         def end() -> None:
             monitoring.set_events(tool, 0)
             for code, _, _ in watched.values():
@@ -218,7 +239,7 @@ if sys.version_info >= (3, 12):
         try:
             for event, callback in callbacks.items():
                 monitoring.register_callback(tool, event, callback)
-            monitoring.set_events(tool, sum(callbacks) - events.INSTRUCTION)
+            monitoring.set_events(tool, sum(callbacks) - monitoring.events.INSTRUCTION)
             monitoring.restart_events()
             yield
         finally:

@@ -400,19 +400,29 @@ class Lookups:
                 ("type", address(item)), lambda: TypeOf(f"{self._path(item)}.__class__", item)
             )
         found = self._lookup(cls, name)
-        kind = type(found)
-        if kind is types.MemberDescriptorType:
-            owner = weakly(item)
-
-            def get() -> Any:
-                try:
-                    return found.__get__(owner())
-                except (AttributeError, TypeError):  # not set; or its object is gone
-                    return MISSING
-
-            return self._live(("slot", address(item), name), get, path) if is_state else get()
-        if kind is types.GetSetDescriptorType:
+        if type(found) is types.MemberDescriptorType:
+            return self._in_slot(item, found, name, path, is_state)
+        if type(found) is types.GetSetDescriptorType:
             return self._getset(item, found, name, path, is_state)
+        return self._attribute_beside(item, found, name, path, is_state, generic)
+
+    def _in_slot(self, item: Any, found: Any, name: str, path: str, is_state: bool) -> Any:
+        """What a slot holds."""
+        owner = weakly(item)
+
+        def get() -> Any:
+            try:
+                return found.__get__(owner())
+            except (AttributeError, TypeError):  # not set; or its object is gone
+                return MISSING
+
+        return self._live(("slot", address(item), name), get, path) if is_state else get()
+
+    def _attribute_beside(
+        self, item: Any, found: Any, name: str, path: str, is_state: bool, generic: bool
+    ) -> Any:
+        """An attribute whose class has ``found`` under this name; that may be nothing."""
+        cls, kind = type(item), type(found)
         if kind is collections._tuplegetter and raw.is_a(item, tuple):  # type: ignore[attr-defined]
             return tuple.__getitem__(item, found.__reduce__()[1][0])
         if raw.is_mutable(kind):  # it may become a descriptor

@@ -706,14 +706,7 @@ class Reads(Lookups):
             self._acting.meet(inner, has_keywords or bool(function.keywords))
             return self._called(frame, inner, [*before, *positional], has_keywords, given)
         if kind is types.MethodType and type(function.__func__) is types.FunctionType:
-            cls = function.__self__
-            of_autograd = raw.is_a(cls, type) and any(
-                base is torch.autograd.Function for base in raw.mro(cls)
-            )
-            if of_autograd and function.__name__ == "apply":  # in C, which calls these
-                for part in ("forward", "setup_context"):
-                    self._lookup(cls, part)
-            self._run_by_name(function.__func__, given)
+            self._method_called(function, given)
             frame.calls = function.__func__.__code__ if self._given else None
             return UNKNOWN
         for item in given:  # id(), operator.is_() and their like do not ask a number
@@ -729,8 +722,26 @@ class Reads(Lookups):
         known = _DOORS.get(address(function)) if not has_keywords else None
         if known is not None:
             return known(self, frame, positional)
-        owner: Any = getattr(function, "__self__", None) if address(kind) in _IN_C else None
         all_given = given if len(given) >= len(positional) else positional
+        return self._called_in_c(frame, function, positional, all_given)
+
+    def _method_called(self, method: Any, given: Sequence[Any]) -> None:
+        """A method in Python is about to be called."""
+        cls = method.__self__
+        of_autograd = raw.is_a(cls, type) and any(
+            base is torch.autograd.Function for base in raw.mro(cls)
+        )
+        if of_autograd and method.__name__ == "apply":  # in C, which calls these
+            for part in ("forward", "setup_context"):
+                self._lookup(cls, part)
+        self._run_by_name(method.__func__, given)
+
+    def _called_in_c(
+        self, frame: _Frame, function: Any, positional: list[Any], all_given: Sequence[Any]
+    ) -> Any:
+        """What is no function in Python is about to be called: in C, an object, or a class."""
+        kind = type(function)
+        owner: Any = getattr(function, "__self__", None) if address(kind) in _IN_C else None
         by_name = raw.is_a(function, operator.attrgetter, operator.itemgetter)
         # A list that gets one more item asks nothing.
         is_put = type(owner) is list and function.__name__ in ("append", "insert")
@@ -772,6 +783,18 @@ class Reads(Lookups):
         items = [item for item in (owner, *all_given) if address(type(item)) not in HOLLOW]
         if not items and address(kind) in _IN_C:
             return UNKNOWN
+        return self._given_to_c(function, owner, items, positional, all_given)
+
+    def _given_to_c(
+        self,
+        function: Any,
+        owner: Any,
+        items: list[Any],
+        positional: list[Any],
+        all_given: Sequence[Any],
+    ) -> Any:
+        """``items`` are given to code that nobody looks at, which may read them."""
+        kind = type(function)
         if kind is types.MethodWrapperType and function.__name__ == "__call__":
             self._acting.meet(owner)
         elif address(kind) in _IN_C or (raw.is_a(function, type) and not raw.is_mutable(function)):
@@ -783,7 +806,7 @@ class Reads(Lookups):
             self._acting.meet_method(positional[0], name)
         if raw.is_a(function, weakref.ref):
             return self._live(("weak", address(function)), function, self._path(function))
-        if by_name:
+        if raw.is_a(function, operator.attrgetter, operator.itemgetter):
             if positional and positional[0] is not UNKNOWN and self._is_state(positional[0]):
                 self._getter(function, positional[0])
             return UNKNOWN

@@ -74,16 +74,7 @@ def warm_up(session: CaptureSession, warmup: int) -> WarmedUp:
     unguarded = python.unguarded_now()
     with host.standing_still():
         recording, outputs = session.record()
-    names, slots = session.reads.put_back(python)
-    if names:
-        raise EffectsError(
-            f"each call writes to {some(names)} in Python, which a replay would not do. Keep "
-            "such state in a tensor that is written in place (copy_, add_), or outside.",
-            slots,
-        )
-    changed = python.changed_items() if python.changes() else None
-    if changed and session.reads.slots([changed]):
-        _refuse_changes(session, python)
+    _refuse_effects(session)
     if python.changes() or session.reads.changes():
         # It may take another way now: that is watched as well, before anything runs unwatched.
         session.rewind()
@@ -158,6 +149,21 @@ def _uncompiled(
             f"code cannot be cut there: {event.where}"
         )
     return cloned(outputs, session.written)
+
+
+def _refuse_effects(session: CaptureSession) -> None:
+    """Raise if the first run has written to places in Python that are to be stored again."""
+    python = session.before.python
+    names, slots = session.reads.put_back(python)
+    if names:
+        raise EffectsError(
+            f"each call writes to {some(names)} in Python, which a replay would not do. Keep "
+            "such state in a tensor that is written in place (copy_, add_), or outside.",
+            slots,
+        )
+    changed = python.changed_items() if python.changes() else None
+    if changed and session.reads.slots([changed]):
+        _refuse_changes(session, python)
 
 
 def _refuse_changes(session: CaptureSession, *states: PythonState) -> None:

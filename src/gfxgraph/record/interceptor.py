@@ -425,14 +425,7 @@ class Interceptor:
         if op and not self.quiet and (not op.plain or host or func._name in self.forced):
             point = self._point(func, args, kwargs, tensors, host, written)
         if point is None:
-            everything_on_host = bool(tensors) and len(host) == len(tensors)
-            on_host = everything_on_host or (not tensors and not self._makes_device_tensor(kwargs))
-            if on_host or self.quiet:
-                result = func(*args, **kwargs)
-            else:
-                result = self.operation(func, args, kwargs)
-            if everything_on_host and self.emulated:
-                self._keep_on_host(result)
+            result = self._run(func, args, kwargs, tensors, host)
         elif point.kind == "constant":
             args, kwargs = self._with_constants(point, func, args, kwargs)
             if func is _LIFT:
@@ -456,6 +449,25 @@ class Interceptor:
             goes = copies and any(map(self.on_device, tensors_in(result)))
             if not goes and not (op and is_view(func)):
                 self.reads_on_host(host)
+        return result
+
+    def _run(
+        self,
+        func: Any,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        tensors: list[torch.Tensor],
+        host: list[torch.Tensor],
+    ) -> Any:
+        """Run an operation that a capture can hold; ``host``: which of its tensors are there."""
+        everything_on_host = bool(tensors) and len(host) == len(tensors)
+        on_host = everything_on_host or (not tensors and not self._makes_device_tensor(kwargs))
+        if on_host or self.quiet:
+            result = func(*args, **kwargs)
+        else:
+            result = self.operation(func, args, kwargs)
+        if everything_on_host and self.emulated:
+            self._keep_on_host(result)
         return result
 
     def _note(
