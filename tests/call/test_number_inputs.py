@@ -32,6 +32,7 @@ BOTH: dict[str, Callable[[Any, Any], Any]] = {
     "div": lambda x, s: x / (s + 0.5),
     "reflected div": lambda x, s: s / x,
     "torch.mul": lambda x, s: torch.mul(x, s),
+    "torch.mul, the number first": lambda x, s: torch.mul(s, x),
     "torch.sub": lambda x, s: torch.sub(x, s),
     "in place": lambda x, s: x.clone().mul_(s).add_(s).sub_(s),
     "greater": lambda x, s: x > s,
@@ -49,6 +50,8 @@ BOTH: dict[str, Callable[[Any, Any], Any]] = {
     "list of numbers": lambda x, s: x * torch.tensor([s, 1.0, 2], device=x.device)[0],
     "without dimensions": lambda x, s: x[0, 0] * s + x,
     "branch": lambda x, s: x * 2 if s > 0.5 else x + s,
+    "truth": lambda x, s: x * (2 if s else 3) + (s or 4.0),
+    "not": lambda x, s: x * 2 if not s else x + s,
     "min and max": lambda x, s: x * min(max(s, 0.2), 1.5),
 }
 FLOATS: dict[str, Callable[[Any, Any], Any]] = {

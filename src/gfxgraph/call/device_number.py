@@ -88,6 +88,9 @@ class DeviceNumber:
 
     # With numbers.
 
+    def __bool__(self) -> bool:
+        return bool(self._tensor != 0)
+
     def __neg__(self) -> Any:
         return DeviceNumber(-self._tensor, self._bound)
 
@@ -240,14 +243,17 @@ def _dtype_of(tensor: Any, number: Any) -> torch.dtype | None:
     return torch.result_type(tensor, 1.0 if number._type is float else 1)
 
 
-def _calculated(compute: Callable[..., Any], tensor: Any, number: Any, is_sum: bool = True) -> Any:
+def _calculated(
+    compute: Callable[..., Any], tensor: Any, number: Any, rounds_first: bool = True
+) -> Any:
     """``compute`` of the two, rounded as operators do."""
     dtype = _dtype_of(tensor, number)
     if dtype is None or not (dtype.is_floating_point or number._fits(dtype)):
         return NotImplemented
     wide = _WIDE.get(dtype, dtype)
-    # On the host a number that is added is rounded first (seen with torch 2.11 and 2.13).
-    value = number._to(dtype if is_sum and tensor.is_cpu else wide)
+    # On the host a number that is added, or multiplied by a tensor, is rounded first (seen with
+    # torch 2.11 and 2.13).
+    value = number._to(dtype if rounds_first and tensor.is_cpu else wide)
     return compute(tensor.to(wide), value.to(wide)).to(dtype)
 
 
@@ -263,7 +269,10 @@ def _add(one: Any, other: Any, **options: Any) -> Any:
 
 @_computes("mul", "multiply", "__mul__", "__rmul__")
 def _mul(one: Any, other: Any, **options: Any) -> Any:
-    return NotImplemented if options else _calculated(torch.mul, *_sorted(one, other), is_sum=False)
+    if options:
+        return NotImplemented
+    is_first = type(one) is DeviceNumber  # torch.mul(scale, x)
+    return _calculated(torch.mul, *_sorted(one, other), rounds_first=is_first)
 
 
 @_computes("sub", "subtract", "__sub__")
