@@ -55,12 +55,16 @@ BOTH: dict[str, Callable[[Any, Any], Any]] = {
     "min and max": lambda x, s: x * min(max(s, 0.2), 1.5),
 }
 FLOATS: dict[str, Callable[[Any, Any], Any]] = {
-    "clamp": lambda x, s: x.clamp(min=-0.1, max=s),
-    "clamp_min": lambda x, s: torch.clamp_min(x, s),
+    "where, a method": lambda x, s: x.where(x > 0, s),
+    "where of booleans": lambda x, s: (x > 0).where(x > 1, s),
     "where": lambda x, s: torch.where(x > 0, x, s),
     "where first": lambda x, s: torch.where(x > 0, s, x),
     "masked_fill": lambda x, s: x.masked_fill(x > 0, s),
     "full": lambda x, s: torch.full((2, 3), s, device=x.device) + x[:2, :1],
+    "full, with keywords": lambda x, s: (
+        torch.full(size=(2,), fill_value=s, device=x.device) + x[0, :1]
+    ),
+    "full_like, with keywords": lambda x, s: torch.full_like(x, fill_value=s),
     "full_like": lambda x, s: torch.full_like(x, s),
     "new_full": lambda x, s: x.new_full((2,), s),
     "item": lambda x, s: operator.setitem(y := x.clone(), (slice(None), 0), s) or y,
@@ -76,6 +80,12 @@ READ: dict[str, Callable[[Any, Any], Any]] = {
     "round": lambda x, s: x * round(s, 1),
     "method": lambda x, s: x * (2 if float(s).is_integer() else 3),
     "dict": lambda x, s: x * {0.3: 2.0}.get(s, 3.0),
+    "clamp": lambda x, s: (x * 0).clamp(min=s),
+    "a sum of numbers": lambda x, s: x.double() * sum([s, 0.1, 0.2, 0.7]),
+    "type": lambda x, s: x * s if type(s) is float else x * abs(s),
+    "whole power": lambda x, s: x * (round(s * 10) ** 2.0 + 2.0 ** round(s)),
+    "divmod": lambda x, s: x * sum(divmod(s, 0.3)) + 7 % (abs(s) + 1),
+    "a set": lambda x, s: x * (2 if s in {0.3, 1.9} else 3),
     "lerp": lambda x, s: torch.lerp(x, x + 1, s),
     "half": lambda x, s: x.half() > s * 1e9,
 }

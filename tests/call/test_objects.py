@@ -209,9 +209,9 @@ SEVERAL_GRAPHS: dict[str, tuple[Callable[..., Any], Callable[..., tuple[Any, ...
         lambda r: r.x * (2 if isinstance(r, Fallback) else 3),
         lambda d, n: ((Fallback if n % 2 else Request)(tensor(d, n), n),),
     ),
-    "a result": (lambda b: b, lambda d, n: ({"x": tensor(d, n), "n": n % 2},)),
+    "a result": (lambda b: {**b}, lambda d, n: ({"x": tensor(d, n), "n": n % 2},)),
     "part of a result": (
-        lambda b: (b["x"] + 1, b["more"]),
+        lambda b: (b["x"] + 1, b["more"]["n"]),
         lambda d, n: ({"x": tensor(d, n), "more": {"n": n % 2}},),
     ),
 }
@@ -419,3 +419,33 @@ def test_what_is_read_where_nobody_looks_is_in_the_key(device, name):
         for n, value in enumerate(values):
             x = tensor(device, n)
             assert torch.equal(graph(make(x, n, value)), fn(make(x, n, value))), (values, n)
+
+
+@pytest.mark.parametrize(
+    "fn, part",
+    [
+        (lambda b: b, lambda out: out),
+        (lambda b: {"y": b["x"] + 1, "info": b["info"]}, lambda out: out["info"]),
+        (lambda b: (b["x"] * 2, b["tokens"]), lambda out: out[1]),
+        (lambda b: {**b, "x": b["x"] * 2}, lambda out: out["tokens"]),
+    ],
+)
+@torch.no_grad()
+def test_a_container_of_the_arguments_that_is_returned_is_the_callers_own(device, fn, part):
+    graph = gfxgraph.graphed(fn)
+    for n in range(6):
+        batch = {"x": tensor(device, n), "info": {"a": 1}, "tokens": [1]}
+        assert part(graph(batch)) is part(fn(batch))
+    assert "existed before the call" in str(graph.stats().fallbacks)
+
+
+@torch.no_grad()
+def test_an_event_that_is_set_between_the_calls_is_noticed(device):
+    event = threading.Event()
+    graph = gfxgraph.graphed(lambda r: r.x * 0 if r.cancel.is_set() else r.x * 2)
+    for n in range(8):
+        if n == 5:
+            event.set()
+        request = types.SimpleNamespace(x=tensor(device, n), cancel=event)
+        assert torch.equal(graph(request), request.x * (0 if n >= 5 else 2))
+    assert graph.stats().replays >= 4

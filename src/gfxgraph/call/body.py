@@ -73,7 +73,7 @@ class Body:
         flatten(arguments, met)
         self.objects.begin(parts_of_arguments(spec, arguments, is_lifted), met.containers())
         # A replay would return others than the caller's.
-        refused = [item for item in met.containers() if is_lifted or met.takes(item)]
+        refused = [item for item in met.containers() if not isinstance(item, tuple)]
         poison = None
         if self.objects.probe is not None:
             poison = Unread() if self.objects.probe == "poison" else None

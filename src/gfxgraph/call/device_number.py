@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import dis
 import operator
+import sys
+import types
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
 import torch
 
+from ..errors import CaptureError
 from ..interpose.patch import intercept
 
 __all__ = ["LARGEST", "DeviceNumber", "on_device", "taken_by_constructors"]
@@ -43,6 +47,8 @@ class DeviceNumber:
     """
 
     __slots__ = ("_bound", "_tensor", "_type")
+    #: Who asks for its type is refused: that would be another than in eager execution.
+    _stands_in = True
     # NumPy leaves what is to be computed to us: a float has no dtype there.
     __array_ufunc__ = None
 
@@ -91,6 +97,12 @@ class DeviceNumber:
     def __bool__(self) -> bool:
         return bool(self._tensor != 0)
 
+    def __hash__(self) -> int:
+        # It would stay there, and be another number in the next call.
+        raise CaptureError(
+            "a number that is an input (inputs=) is used as the key of a dict, a set or a cache"
+        )
+
     def __neg__(self) -> Any:
         return DeviceNumber(-self._tensor, self._bound)
 
@@ -129,6 +141,8 @@ def _with_number(compute: Callable[[Any, Any], Any], one: Any, other: Any) -> An
     """A sum, difference, product or quotient of two numbers, one of them on the device."""
     if isinstance(one, torch.Tensor) or isinstance(other, torch.Tensor):
         return NotImplemented  # which the tensor does
+    if not _is_operator(sys._getframe(2)):  # sum() of numbers rounds only once
+        return compute(*_values((one, other)))
     known = next(n for n in (one, other) if type(n) is DeviceNumber)
     numbers = [_as_device_number(n, known._tensor.device) for n in (one, other)]
     if None in numbers:
@@ -145,6 +159,12 @@ def _with_number(compute: Callable[[Any, Any], Any], one: Any, other: Any) -> An
     if (dtype == torch.int64 and bound > _EXACT) or bound != bound:
         return compute(*_values((one, other)))
     return DeviceNumber(compute(a._to(dtype), b._to(dtype)), bound)
+
+
+def _is_operator(frame: types.FrameType) -> bool:
+    """Whether the instruction that ``frame`` runs is an operator, and no call."""
+    opcode = frame.f_code.co_code[frame.f_lasti]
+    return dis.opname[opcode].startswith(("BINARY_", "INPLACE_"))
 
 
 def _as_device_number(number: Any, device: torch.device) -> Any:
@@ -190,8 +210,6 @@ def _reading(name: str) -> Callable[..., Any]:
     """A method of float or int, for which Python needs the value."""
 
     def read(self: DeviceNumber, *others: Any) -> Any:
-        if any(isinstance(other, torch.Tensor) for other in others):
-            return NotImplemented
         method = getattr(self._type, name, None)
         if method is None:
             raise TypeError(f"'{self._type.__name__}' object has no {name}")
@@ -200,17 +218,33 @@ def _reading(name: str) -> Callable[..., Any]:
     return read
 
 
+def _operation(compute: Callable[[Any, Any], Any], is_reflected: bool) -> Callable[..., Any]:
+    """An operator of two numbers, for which Python needs the value."""
+
+    def read(self: DeviceNumber, other: Any, *modulus: Any) -> Any:
+        if isinstance(other, torch.Tensor):
+            return NotImplemented
+        pair = (_values(other), self._read()) if is_reflected else (self._read(), _values(other))
+        return compute(*pair, *modulus)
+
+    return read
+
+
 for _name in ("__lt__", "__le__", "__eq__", "__ne__", "__gt__", "__ge__"):
     setattr(DeviceNumber, _name, _compared(_name))
 for _name in (
-    *("__hash__", "__str__", "__repr__", "__format__"),
+    *("__str__", "__repr__", "__format__"),
     *("__float__", "__int__", "__index__", "__complex__"),
     *("__trunc__", "__floor__", "__ceil__", "__round__", "__invert__"),
-    *("__pow__", "__rpow__", "__floordiv__", "__rfloordiv__", "__mod__", "__rmod__"),
-    *("__divmod__", "__rdivmod__", "__and__", "__rand__", "__or__", "__ror__"),
-    *("__xor__", "__rxor__", "__lshift__", "__rlshift__", "__rshift__", "__rrshift__"),
 ):
     setattr(DeviceNumber, _name, _reading(_name))
+for _name, _compute in (
+    *(("pow", pow), ("divmod", divmod), ("floordiv", operator.floordiv), ("mod", operator.mod)),
+    *(("and", operator.and_), ("or", operator.or_), ("xor", operator.xor)),
+    *(("lshift", operator.lshift), ("rshift", operator.rshift)),
+):
+    setattr(DeviceNumber, f"__{_name}__", _operation(_compute, is_reflected=False))
+    setattr(DeviceNumber, f"__r{_name}__", _operation(_compute, is_reflected=True))
 
 
 # With tensors: what torch computes for a tensor and a number.
@@ -344,37 +378,6 @@ for _name, _other in (("lt", "gt"), ("le", "ge"), ("eq", "eq"), ("ne", "ne")):
         _computes(_ours, f"__{_ours}__")(_function)
 
 
-def _limit(tensor: Any, limit: Any) -> Any:
-    """A limit of ``clamp`` as a tensor; NotImplemented: what torch does is not known here."""
-    if limit is None:
-        return None
-    if type(limit) is not DeviceNumber:
-        if type(limit) not in _DTYPES or not isinstance(tensor, torch.Tensor):
-            return NotImplemented
-        limit = DeviceNumber(on_device(limit, tensor.device), abs(limit))
-    dtype = _dtype_of(tensor, limit)
-    return limit._to(dtype) if dtype == tensor.dtype and limit._fits(dtype) else NotImplemented
-
-
-@_computes("clamp", "clip")
-def _clamp(tensor: Any, min: Any = None, max: Any = None, **options: Any) -> Any:
-    limits = _limit(tensor, min), _limit(tensor, max)
-    if options or any(limit is NotImplemented for limit in limits):
-        return NotImplemented
-    return torch.clamp(tensor, *limits)
-
-
-@_computes("clamp_min")
-def _clamp_min(tensor: Any, min: Any, **options: Any) -> Any:
-    return _clamp(tensor, min, **options)
-
-
-@_computes("clamp_max")
-def _clamp_max(tensor: Any, max: Any, **options: Any) -> Any:
-    return _clamp(tensor, None, max, **options)
-
-
-@_computes("where")
 def _where(condition: Any, one: Any = None, other: Any = None, **options: Any) -> Any:
     if type(condition) is DeviceNumber:
         return NotImplemented
@@ -383,6 +386,10 @@ def _where(condition: Any, one: Any = None, other: Any = None, **options: Any) -
         return NotImplemented
     made = [n._to(dtype) if type(n) is DeviceNumber else n.to(dtype) for n in (one, other)]
     return torch.where(condition, *made)
+
+
+_COMPUTED[torch.where] = _where
+_COMPUTED[torch.Tensor.where] = lambda tensor, condition, other: _where(condition, tensor, other)
 
 
 def _as_value(tensor: Any, number: Any) -> Any:
@@ -421,27 +428,30 @@ def _set_item(tensor: Any, index: Any, value: Any) -> Any:
 
 
 @_computes("full_like")
-def _full_like(tensor: Any, value: Any, **options: Any) -> Any:
-    value = NotImplemented if options else _as_value(tensor, value)
+def _full_like(tensor: Any, fill_value: Any, **options: Any) -> Any:
+    value = NotImplemented if options else _as_value(tensor, fill_value)
     return value if value is NotImplemented else torch.empty_like(tensor).copy_(value)
 
 
 @_computes("new_full")
-def _new_full(tensor: Any, size: Any, value: Any, **options: Any) -> Any:
-    value = NotImplemented if options else _as_value(tensor, value)
+def _new_full(tensor: Any, size: Any, fill_value: Any, **options: Any) -> Any:
+    value = NotImplemented if options else _as_value(tensor, fill_value)
     return value if value is NotImplemented else tensor.new_empty(_values(size)).copy_(value)
 
 
 @_computes("full")
-def _full(size: Any, value: Any, *, dtype: Any = None, device: Any = None, **options: Any) -> Any:
-    if options or type(value) is not DeviceNumber:
+def _full(
+    size: Any, fill_value: Any, *, dtype: Any = None, device: Any = None, **options: Any
+) -> Any:
+    number = fill_value
+    if options or type(number) is not DeviceNumber:
         return NotImplemented
     if dtype is None:
-        dtype = torch.get_default_dtype() if value._type is float else torch.int64
+        dtype = torch.get_default_dtype() if number._type is float else torch.int64
     made = torch.empty(_values(size), dtype=dtype, device=device)
-    if made.device != value._tensor.device or dtype not in _KNOWN or not value._fits(dtype):
+    if made.device != number._tensor.device or dtype not in _KNOWN or not number._fits(dtype):
         return NotImplemented
-    return made.copy_(value._tensor)
+    return made.copy_(number._tensor)
 
 
 @contextmanager

@@ -719,6 +719,8 @@ class Reads(Lookups):
             hear_again()
         if address(function) in _GETTERS:
             return self._live(("getter", address(function)), function, f"{function.__name__}()")
+        if function is type and positional and "_stands_in" in raw.namespace(type(positional[0])):
+            self._given.refuse("asks for the type of a number that is an input", self.where())
         known = _DOORS.get(address(function)) if not has_keywords else None
         if known is not None:
             return known(self, frame, positional)
@@ -728,6 +730,8 @@ class Reads(Lookups):
     def _method_called(self, method: Any, given: Sequence[Any]) -> None:
         """A method in Python is about to be called."""
         cls = method.__self__
+        if method.__func__.__globals__.get("__name__") == "threading":  # Event.is_set()
+            self._attributes(cls)
         of_autograd = raw.is_a(cls, type) and any(
             base is torch.autograd.Function for base in raw.mro(cls)
         )
