@@ -92,7 +92,7 @@ def test_replays_go_on_while_another_path_is_captured(device, written):
         return x * 2 + total if x.sum() > 0 else x[x < -1].sum() - x + total
 
     def inside() -> None:
-        if not armed.is_set() or threading.current_thread() is not threading.main_thread():
+        if not armed.qsize() or threading.current_thread() is not threading.main_thread():
             return
         if not LOCK._is_owned():  # in the capture itself the others wait
             replay_in_thread()
@@ -105,12 +105,12 @@ def test_replays_go_on_while_another_path_is_captured(device, written):
                 right = 3 * value + 1 if written else 2 * value + 1
                 others.put(result == [right] * 4 and total.tolist() == [right - 2 * value] * 4)
 
-    armed, others = threading.Event(), queue.SimpleQueue()  # not what a capture takes for state
+    armed, others = queue.SimpleQueue(), queue.SimpleQueue()  # no capture takes that for state
     replay_in_thread = in_thread(replay)
     graph = gfxgraph.graphed(fn)
     for _ in range(3):
         graph(torch.ones(4, device=device), torch.zeros(4, device=device))
-    armed.set()
+    armed.put(True)
     x = torch.tensor([-1.0, -2.0, -3.0, 0.5], device=device)
     for n in range(3):
         total = torch.zeros(4, device=device)
