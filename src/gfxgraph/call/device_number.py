@@ -329,10 +329,10 @@ def _div(tensor: Any, number: Any, **options: Any) -> Any:
     if not dtype.is_floating_point:
         dtype = torch.get_default_dtype()
     wide = _WIDE.get(dtype, dtype)
-    a, b = tensor.to(wide), number._to(wide)
     if tensor.is_cuda:  # which multiplies by the reciprocal of a number (BinaryDivTrueKernel.cu)
-        return (a * b.double().reciprocal().to(wide)).to(dtype)  # rounded as the host rounds it
-    return (a / b).to(dtype)
+        inverse = number._to(torch.float64).reciprocal()  # taken of the double (seen with 2.11)
+        return (tensor.to(wide) * inverse.to(wide)).to(dtype)
+    return (tensor.to(wide) / number._to(wide)).to(dtype)
 
 
 @_computes("__rtruediv__", "__rdiv__")
