@@ -72,12 +72,12 @@ THRASHING = {
     "a float": (
         with_number(lambda n: n * 0.5),
         "argument scale (float) differs in every call",
-        "scale=torch.tensor(...)",
+        "inputs=['scale']",
     ),
     "an int": (
         with_number(lambda n: n),
         "argument scale (int) differs in every call",
-        "Pass a tensor instead of the number",
+        "inputs=['scale']",
     ),
     "a text": (
         lambda x: (lambda x, name: x + len(name), [(x, "a" * n) for n in range(30)]),
@@ -149,7 +149,7 @@ def test_what_stays_the_same_is_not_said_to_differ(device, x):
 def test_a_number_of_two_types_is_one_argument(device, x):
     calls = [(x, n * 0.5 if n % 2 else n) for n in range(20)]
     (reason,) = called(gfxgraph.graphed(lambda x, s: x * s), calls).thrashing
-    assert "argument s (float or int) differs in every call. Pass a tensor" in reason
+    assert "argument s (float or int) differs in every call. Pass tensors" in reason
     assert "structure" not in reason
 
 

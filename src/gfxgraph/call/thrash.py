@@ -242,6 +242,8 @@ class Thrash:
         when = "in every call" if every else "between calls"
         remedies = [self._for_sizes(sizes)] if sizes else []
         remedies += dict.fromkeys(trait.remedy for trait in found if trait.dim < 0)
+        numbers = [trait.argument for trait in found if trait.remedy == _AS_INPUT]
+        remedies = [f"{r}{numbers})" if r == _AS_INPUT else r for r in remedies]
         return f": {', '.join(named)} {verb} {when}. {'. '.join(remedies)}"
 
     def _for_sizes(self, sizes: Sequence[_Trait]) -> str:
@@ -302,12 +304,16 @@ def _of_constant(name: str, label: str, const: Const) -> _Trait:
         if name.isidentifier():
             remedy += f": {name}=torch.tensor(...)"
             if type(value) in (int, float):
-                remedy += f", or write graphed(..., inputs=[{name!r}])"
+                remedy = _AS_INPUT
         if label == name:  # state
             remedy = "Keep the number in a tensor that is written in place (add_)"
     else:
         remedy = "Take few values of it, or keep it out of the function"
     return _Trait(label, remedy, name)
+
+
+# What follows are the names of the numbers.
+_AS_INPUT = "Pass tensors instead of the numbers, or write graphed(..., inputs="
 
 
 def _with_types(what: str, values: Iterable[Hashable]) -> str:
