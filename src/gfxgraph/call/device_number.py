@@ -149,7 +149,7 @@ def _with_number(compute: Callable[[Any, Any], Any], one: Any, other: Any) -> An
         return compute(*_values((one, other)))
     a, b = numbers
     if compute is operator.truediv:
-        if (type(other) is DeviceNumber and bool(b._tensor == 0)) or other == 0:
+        if bool(b._tensor == 0) if type(other) is DeviceNumber else other == 0:
             raise ZeroDivisionError("division by zero")
         if max(a._bound, b._bound) > _EXACT and {a._type, b._type} != {float}:
             return compute(*_values((one, other)))
@@ -253,7 +253,7 @@ _COMPUTED: dict[Any, Callable[..., Any]] = {}
 
 
 def _computes(*names: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """What is decorated computes these functions of torch and methods of tensors."""
+    """Register a function that computes these functions of torch and methods of tensors."""
 
     def note(compute: Callable[..., Any]) -> Callable[..., Any]:
         for name in names:

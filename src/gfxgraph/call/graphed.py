@@ -175,7 +175,7 @@ def graphed(
         raise ArgumentError(f"graphed(inputs={inputs!r}): expected names, as in [{inputs!r}].")
     if inputs and how is not None:
         raise ArgumentError(
-            "graphed(inputs=, compile=): compiled code takes a number as it is. Pass a tensor "
+            "graphed(inputs=, compile=): torch.compile takes a number as a constant. Pass a tensor "
             "instead of the number, or leave compile= out."
         )
     options = Options(

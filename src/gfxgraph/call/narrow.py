@@ -1,8 +1,8 @@
 """The part of a call that a graph depends on: of objects and dicts, only what was read of them.
 
-A recording says which attributes of its argument a function has read, and of which it has asked
-whether they are there. The rest is not in the key of the graph: a request may have another number
-in each call, another text, a tensor of another shape that nobody looks at.
+A recording says which attributes of its arguments a function has read. The values of the others are
+not in the key of the graph: a request may hold another number in each call, another text, a tensor
+of another shape that nobody looks at. Which names there are is in the key.
 """
 
 from __future__ import annotations
@@ -107,7 +107,7 @@ def _parts(spec: Spec, item: Any, path: Path) -> Iterator[tuple[Path, Any]]:
 
 
 def mask_of(spec: Spec, read: Mapping[Path, Read], path: Path = ()) -> Mask:
-    """What matters of a tree, given what was read of its objects and dicts; see :data:`Mask`."""
+    """Which parts of a tree matter, given what was read of its objects and dicts."""
     if spec[0] not in _HOLDING:
         return None
     masks = [mask_of(child, read, (*path, n)) for n, child in enumerate(spec[3])]
@@ -190,7 +190,7 @@ def _narrowed(
 
 
 class ObjectArguments:
-    """What one callable has learned of arguments that are objects or dicts.
+    """Knows, for one callable, which arguments are taken apart, and which of their parts matter.
 
     An object of the program is compared by identity at first: a configuration is the same one in
     each call. Where a call comes with another object of the same class, objects of that class are
@@ -251,7 +251,7 @@ class ObjectArguments:
         return bool(classes)
 
     def mask(self, spec: Spec, read: Mapping[Path, Read]) -> Mask:
-        """What matters of a call, given what was read of its objects and dicts."""
+        """Which parts of a call matter, given what was read of its objects and dicts."""
         mask = None if _has_again(spec) else mask_of(spec, read)
         return None if mask is None or _holds_unseen(spec, mask) else mask
 
@@ -269,7 +269,7 @@ class ObjectArguments:
         self._keys.add(hash(key))
 
     def narrowed(self, call: Call) -> Iterator[Call]:
-        """What matters of a call, if it is like one of those for which there are graphs."""
+        """The call cut down to the parts that matter, for each graph whose calls look like it."""
         for mask in self._masks:
             found = narrowed(call, mask)
             if found is not None:

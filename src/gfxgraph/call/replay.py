@@ -676,7 +676,7 @@ class _Source:
                 self._match_const(value, const)
 
     def match_objects(self, outside: Collection[int]) -> None:
-        """What were several objects are several, and none is one of those ``outside``."""
+        """Require that distinct containers are distinct, and that none of them is ``outside``."""
         if not self._mutable or (len(self._mutable) == 1 and not outside):
             return
         listed = ", ".join(f"{self.name(address)}({name})" for name in self._mutable)

@@ -293,7 +293,7 @@ class Arguments(Objects):
         return None if isinstance(item, (tuple, slice, range)) else super().known(item)
 
     def leaf(self, item: Any) -> Spec | None:
-        """What an object holds may be anything."""
+        """Compare what cannot be taken apart by identity, inside an object."""
         return ("const", Const(item)) if self._depth else None
 
     def begin(self, item: Any) -> None:

@@ -20,7 +20,7 @@ for anything."""
 
 
 class StaticObjects:
-    """What a run is given beside tensors.
+    """The objects and dicts that a run is given beside tensors.
 
     Attributes:
         read: what recorded runs have read of each, by path.
