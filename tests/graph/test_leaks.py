@@ -68,6 +68,7 @@ def test_objects_that_are_arguments_once_do_not_live_on(device, fn, options):
     assert not living
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("fn", FUNCTIONS)
 def test_two_thousand_requests_take_no_memory(device, fn):
     graph = gfxgraph.graphed(fn)

@@ -53,6 +53,7 @@ CASES = "plain,views,mask,item,items,bucketed,in place,in place and branching,st
 CASES += ",state and branching,generator,pool,conditional"
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("names", "all_replay"),
     [

@@ -10,6 +10,7 @@ from __future__ import annotations
 import inspect
 import operator
 import threading
+from typing import Any
 
 import pytest
 import torch
@@ -17,6 +18,7 @@ import torch
 import gfxgraph
 from tests.helpers.devices import HAS_GPU
 from tests.helpers.processes import printed
+from tests.helpers.sampled import sampled
 from tests.hostile.hostile_writes import CASES, compare
 
 # Why the rest is not seen: docs/internals/limits.md.
@@ -30,18 +32,14 @@ NOT_SEEN = {
 REASONS = {name: reason for reason, names in NOT_SEEN.items() for name in names}
 
 
-# One in so many runs in make test, the others in make test-long.
-_SHARE = 6
+def expected(name: str) -> list[Any]:
+    """The marks of a case that is known to differ."""
+    if name not in REASONS:
+        return []
+    return [pytest.mark.xfail(strict=not HAS_GPU, reason=REASONS[name])]
 
 
-def marked(n: int, name: str) -> object:
-    marks = [pytest.mark.long] if n % _SHARE else []
-    if name in REASONS:
-        marks.append(pytest.mark.xfail(strict=not HAS_GPU, reason=REASONS[name]))
-    return pytest.param(name, marks=marks)
-
-
-@pytest.mark.parametrize("name", [marked(n, name) for n, name in enumerate(CASES)])
+@pytest.mark.parametrize("name", sampled(CASES, 6, expected))
 def test_what_a_call_writes_is_what_eager_execution_leaves(device, name):
     found, graph = compare(name, device=device)
     graph.reset()
@@ -49,7 +47,7 @@ def test_what_a_call_writes_is_what_eager_execution_leaves(device, name):
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("name", [marked(1, name) for name in CASES])
+@pytest.mark.parametrize("name", sampled(CASES, 1, expected))
 def test_so_it_is_while_another_thread_is_alive(name):
     """It could meet what runs of ours put into places, so these are other things then."""
     done = threading.Event()

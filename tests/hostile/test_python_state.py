@@ -8,6 +8,7 @@ import pytest
 import torch
 
 import gfxgraph
+from tests.helpers.sampled import sampled
 from tests.hostile import hostile_python, hostile_python_more
 
 CASES = hostile_python.CASES | hostile_python_more.CASES
@@ -40,15 +41,11 @@ EAGER = ("iter_with_sentinel", "tensor_storage_bytes", "weak_method", "weak_prox
 REASONS = {name: reason for reason, names in NOT_SEEN.items() for name in names}
 
 
-# One in so many runs in make test, the others in make test-long.
-SHARE = 4
-
-
-def marked(n, name):
-    marks = [pytest.mark.long] if n % SHARE else []
-    if name in REASONS:
-        marks.append(pytest.mark.xfail(strict=True, reason=REASONS[name]))
-    return pytest.param(name, marks=marks)
+def expected(name):
+    """The marks of a case that is known to differ."""
+    if name not in REASONS:
+        return []
+    return [pytest.mark.xfail(strict=True, reason=REASONS[name])]
 
 
 def outcome(fn, x):
@@ -70,7 +67,7 @@ def modules_as_before():
             del sys.modules[name]
 
 
-@pytest.mark.parametrize("name", [marked(n, name) for n, name in enumerate(CASES)])
+@pytest.mark.parametrize("name", sampled(CASES, 4, expected))
 @torch.no_grad()
 def test_what_was_read_and_changes_is_never_stale(device, name, modules_as_before):
     with torch.device(device):

@@ -13,6 +13,7 @@ import torch
 
 import gfxgraph
 from gfxgraph.errors import ArgumentError, CaptureError
+from tests.helpers.sampled import sampled
 
 diffusers = pytest.importorskip("diffusers")
 
@@ -279,6 +280,7 @@ class LowRank(torch.nn.Module):
         return self.layer(x) + self.scale * self.up(self.down(x))
 
 
+@pytest.mark.long
 def test_adapters_that_come_switch_and_go_are_captured_again(device):
     pipe = pipeline("StableDiffusion", device)
     attention = pipe.unet.mid_block.attentions[0].transformer_blocks[0].attn1
@@ -412,7 +414,7 @@ def noise_and_text(seed, device, dtype=torch.float32, batch=1):
     )
 
 
-@pytest.mark.parametrize("name", SCHEDULERS)
+@pytest.mark.parametrize("name", sampled(SCHEDULERS, 4))
 def test_the_loop_with_its_scheduler_is_one_graph(device, name):
     model = unet(device)
     loop = denoise_loop((model, scheduler(name)), STEPS)
@@ -428,7 +430,7 @@ def test_the_loop_with_its_scheduler_is_one_graph(device, name):
 
 
 # DEIS computes with NumPy on what ``check`` takes to be on the device.
-@pytest.mark.parametrize("name", [name for name in SCHEDULERS if name[:4] != "DEIS"])
+@pytest.mark.parametrize("name", sampled((n for n in SCHEDULERS if n[:4] != "DEIS"), 4))
 def test_on_a_gpu_nothing_in_the_loop_would_need_the_host(name):
     loop = denoise_loop((unet("cpu"), scheduler(name)), 2)
     latents, text = noise_and_text(0, "cpu")
@@ -503,6 +505,7 @@ def test_the_loop_of_flux_takes_its_guidance_as_a_condition(device):
     assert loop.stats().replays == 2
 
 
+@pytest.mark.long
 def test_guidance_is_an_input_and_rounds_like_a_number(device):
     for dtype in (torch.bfloat16, torch.float64):
         model = unet(device).to(dtype)
@@ -552,6 +555,7 @@ def test_random_schedulers_draw_from_the_generator_they_are_given(device):
     assert loop.stats().replays == 2
 
 
+@pytest.mark.long
 def test_what_the_loop_reaches_is_watched(device):
     model = unet(device)
     strength = 1.0

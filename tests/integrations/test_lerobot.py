@@ -114,6 +114,7 @@ def test_the_policys_own_method_replays_a_graph(device):
     assert torch.equal(actions(robot, device), expected)
 
 
+@pytest.mark.long
 def test_given_noise_and_other_batch_sizes_are_graphs_of_their_own(device):
     robot = policy(device)
     graphs = use_graphs(robot)

@@ -274,6 +274,7 @@ def test_overlapping_threads_leave_nothing_behind(module):
     assert not any(place.owner is module for place in patch._places.values())
 
 
+@pytest.mark.long
 def test_a_claim_may_be_undone_by_another_thread_and_by_the_garbage_collector(module):
     original = module.function
 

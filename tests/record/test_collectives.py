@@ -30,7 +30,10 @@ _LIMIT = 400
     scope="module",
     params=[
         pytest.param(("gloo", 2), marks=pytest.mark.skipif(HAS_GPU, reason="graphs are real")),
-        pytest.param(("gloo", 3), marks=pytest.mark.skipif(HAS_GPU, reason="graphs are real")),
+        pytest.param(
+            ("gloo", 3),
+            marks=[pytest.mark.long, pytest.mark.skipif(HAS_GPU, reason="graphs are real")],
+        ),
         pytest.param(("nccl", 2), marks=pytest.mark.gpu),
     ],
     ids=lambda param: f"{param[0]}-{param[1]}",

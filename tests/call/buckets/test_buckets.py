@@ -657,6 +657,7 @@ def test_a_bucket_without_room_runs_eagerly_and_says_why(device, monkeypatch):
     assert len(pool.stats().graphs) == len(buckets)
 
 
+@pytest.mark.long
 @torch.no_grad()
 def test_graphs_that_nobody_replayed_make_room(device, monkeypatch):
     def model(x):
