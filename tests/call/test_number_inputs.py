@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 import torch
 from torch import nn
+from torch.torch_version import TorchVersion
 
 import gfxgraph
 from gfxgraph.errors import ArgumentError
@@ -119,6 +120,9 @@ def named(fn: Callable[[Any, Any], Any]) -> Callable[..., Any]:
 @pytest.mark.parametrize("name", BOTH | FLOATS)
 def test_one_graph_computes_what_eager_does_for_each_value(name, dtype):
     stats = agree(named(ALL[name]), VALUES, dtype)
+    if name == "new_full" and torch.__version__ < TorchVersion("2.9"):
+        assert ["new_full() of torch 2.8" in reason for reason in stats.fallbacks] == [True]
+        return
     assert len(stats.graphs) == 1
     assert stats.replays > len(VALUES)
 

@@ -7,10 +7,11 @@ import operator
 import sys
 import types
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import Any
 
 import torch
+from torch.torch_version import TorchVersion
 
 from ..errors import CaptureError
 from ..interpose.patch import intercept
@@ -456,9 +457,22 @@ def _full(
 
 @contextmanager
 def taken_by_constructors() -> Iterator[None]:
-    """Let ``torch.tensor`` and ``torch.as_tensor`` take numbers on the device."""
-    with intercept(torch, "tensor", _tensor), intercept(torch, "as_tensor", _tensor):
+    """Let the functions that make tensors of numbers take those on the device."""
+    with ExitStack() as intercepted:
+        for owner, name, take in _CONSTRUCTORS:
+            intercepted.enter_context(intercept(owner, name, take))
         yield
+
+
+def _taking_numbers(func: Callable[..., Any]) -> Callable[..., Any]:
+    """What stands in for a function of torch that takes plain numbers alone."""
+
+    def take(make: Callable[..., Any], *args: Any, **options: Any) -> Any:
+        if DeviceNumber in map(type, (*args, *options.values())):
+            return DeviceNumber.__torch_function__(func, (), args, options)
+        return make(*args, **options)
+
+    return take
 
 
 def _tensor(make: Callable[..., Any], data: Any = (), *args: Any, **options: Any) -> Any:
@@ -472,3 +486,14 @@ def _tensor(make: Callable[..., Any], data: Any = (), *args: Any, **options: Any
         value = _as_value(sample, item) if type(item) is DeviceNumber else item
         sample[n] = _values(item) if value is NotImplemented else value
     return sample if items is data else sample[0]
+
+
+_CONSTRUCTORS: list[tuple[Any, str, Callable[..., Any]]] = [
+    (torch, "tensor", _tensor),
+    (torch, "as_tensor", _tensor),
+]
+# These take plain numbers alone there, and so does Tensor.new_full(), which cannot be replaced.
+if torch.__version__ < TorchVersion("2.9"):
+    _CONSTRUCTORS += [
+        (torch, f.__name__, _taking_numbers(f)) for f in (torch.full, torch.full_like)
+    ]

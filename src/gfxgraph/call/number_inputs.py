@@ -8,14 +8,14 @@ gets a :class:`~gfxgraph.call.device_number.DeviceNumber` in its place.
 from __future__ import annotations
 
 import inspect
+import re
 from collections.abc import Callable, Iterable, Sequence
-from contextlib import nullcontext
 from typing import Any, NamedTuple
 
 import torch
 
 from ..device import current_device
-from ..errors import ArgumentError
+from ..errors import ArgumentError, CaptureError
 from ..graph.locks import is_inside_gfxgraph
 from ..interpose.signatures import signature_of
 from ..interpose.source import name_of
@@ -73,14 +73,29 @@ class _WithNumbers:
         given = [self._number(value) for value in args]
         named = {name: self._number(value) for name, value in kwargs.items()}
         on_device = any(type(value) is DeviceNumber for value in (*given, *named.values()))
-        with taken_by_constructors() if on_device else nullcontext():
+        if not on_device:
             return self.__wrapped__(*given, **named)
+        with taken_by_constructors():
+            try:
+                return self.__wrapped__(*given, **named)
+            except TypeError as error:
+                if DeviceNumber.__name__ in str(error):
+                    raise _not_taken(error) from error
+                raise
 
     def _number(self, value: Any) -> Any:
         if type(value) is not _Given:
             return value
         known = self.known.get(id(value))
         return DeviceNumber(value.value) if known is None else known[1]
+
+
+def _not_taken(error: TypeError) -> CaptureError:
+    called = re.match(r"[\w.]+\(\)", str(error))
+    return CaptureError(
+        f"{called[0] if called else 'a function'} of torch {torch.__version__} takes plain numbers "
+        "alone, and a number that is an input is none: leave it out of inputs=[...]"
+    )
 
 
 class NumberDispatcher(Dispatcher):
