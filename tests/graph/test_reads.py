@@ -8,12 +8,14 @@ import contextvars
 import ctypes
 import functools
 import gc
+import sys
 import threading
 import types
 
 import pytest
 import torch
 from torch import nn
+from torch.utils import _pytree
 
 import gfxgraph
 from gfxgraph.graph.places import Item
@@ -516,3 +518,24 @@ def test_an_item_that_is_put_back_as_absent_leaves_the_order_of_an_ordereddict_w
     held["later"] = 2
     place.put_back()
     assert list(held) == ["first"] and list(held.items()) == [("first", 1)]
+
+
+def test_what_a_function_holds_goes_when_it_ends():
+    """Also where what called it is not looked at: torch's own code here."""
+    callers: list[str] = []
+
+    class Held:
+        def __del__(self) -> None:
+            callers.append(sys._getframe(1).f_code.co_name)
+
+    def callback(x):
+        held = Held()
+        return x if held else None
+
+    def function():
+        _pytree.tree_map(callback, [0])
+
+    function()
+    with Reads({"function": function}).recording():
+        function()
+    assert callers[0] == callers[1]

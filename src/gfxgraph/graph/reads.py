@@ -367,11 +367,15 @@ class Reads(Lookups):
         if was_seen and self._frames.pop(address(frame)) is self._collecting:
             self._collect(None)
         caller = frame.f_back
-        if value is None:
-            return
         known = None if caller is None else self._frames.get(address(caller))
         if known is not None and known.frame is not caller:
             known = None
+        if was_seen:
+            # The ended one would keep its variables, and end a guard of torch's among them too
+            # late: that puts back which dispatch keys are left out.
+            self._now = known
+        if value is None:
+            return
         if self._given and address(type(value)) not in HOLLOW and not _takes(known, frame):
             self._hand_out(value)
         if known is None:
