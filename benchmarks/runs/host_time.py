@@ -20,7 +20,7 @@ import torch
 
 import gfxgraph
 from benchmarks.lib import by_hand
-from benchmarks.lib.models import Block
+from benchmarks.lib.models import Block, Sum32
 from benchmarks.lib.report import about, arguments, write
 from benchmarks.lib.timing import in_turn
 
@@ -64,13 +64,6 @@ def ways_of(fn: Callable[..., Any], inputs: list[torch.Tensor], compiled: bool =
 
         ways["torch.compile reduce-overhead"] = compiled_call
     return ways
-
-
-class Sum32(torch.nn.Module):
-    """Reads 32 tensors; little work, so that the call itself is what is measured."""
-
-    def forward(self, *xs: torch.Tensor) -> torch.Tensor:
-        return torch.stack(xs).sum(0)
 
 
 def transformer() -> torch.nn.Module:

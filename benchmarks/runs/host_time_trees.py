@@ -34,11 +34,7 @@ def serve() -> None:
     import torch
 
     import gfxgraph
-    from benchmarks.lib.models import Block
-
-    class Sum32(torch.nn.Module):
-        def forward(self, *xs: torch.Tensor) -> torch.Tensor:
-            return torch.stack(xs).sum(0)
+    from benchmarks.lib.models import Block, Sum32
 
     def inputs(count: int, *shape: int) -> list[torch.Tensor]:
         return [torch.randn(*shape, device="cuda") for _ in range(count)]

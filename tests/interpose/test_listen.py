@@ -1,10 +1,12 @@
 """Calls of functions are told before they happen, of one thread and of code that matters."""
 
 import contextlib
+import gc
 import os
 import sys
 import threading
 import time
+import types
 from types import CodeType, FrameType
 from typing import Any
 
@@ -12,7 +14,7 @@ import pytest
 import torch
 
 import gfxgraph
-from gfxgraph.interpose.listen import observing
+from gfxgraph.interpose.listen import _through_the_hook, observing
 
 
 class Told:
@@ -97,6 +99,49 @@ def test_an_error_stops_the_call_and_what_the_handlers_call_is_told_as_well():
         stopped()
     assert items == ["mine"]
     assert told.found == ["append in stopped", "time in asks"]
+
+
+held = types.SimpleNamespace()
+# A call that is stopped, by how its arguments are given.
+UNPACKED = {
+    "list": (lambda mine, values: mine.append(*values), list),
+    "list and keywords": (lambda mine, values: mine.append(*values, **{}), list),
+    "list of nobody": (lambda mine, values: mine.append(*[v for v in values]), list),
+    "iterator": (lambda mine, values: mine.append(*iter(values)), list),
+    "several": (lambda mine, values: mine.append(*values[:0], *values), list),
+    "dict": (lambda mine, values: mine.append(*values), dict.fromkeys),
+    "tuple": (lambda mine, values: mine.append(*values), tuple),
+    "tuple of nobody": (lambda mine, values: mine.append(*(lambda *v: v)(*values)), tuple),
+    "tuple of an object": (
+        lambda mine, values: (
+            setattr(held, "values", values),
+            mine.append(*held.values),
+        ),
+        tuple,
+    ),
+    "shared variable": (lambda mine, values: [mine.append(*values) for _ in "a"], list),
+    "plain": (lambda mine, values: mine.append(values[0]), list),
+}
+
+
+@pytest.mark.parametrize("name", UNPACKED)
+@pytest.mark.parametrize("way", ["sys.monitoring", "sys.setprofile"])
+def test_what_a_stopped_call_would_have_unpacked_lives_on_and_is_released_once(name, way):
+    act, make = UNPACKED[name]
+    begin = _through_the_hook if way == "sys.setprofile" else observing
+    values = make([("of the caller",)])
+    for _ in range(3):  # so that what a first call keeps does not count
+        gc.collect()
+        refcount, told = sys.getrefcount(values), Told(stops=True)
+        with contextlib.suppress(Stopped), begin(told) as told.listening:
+            act(["mine"], values)
+        assert told.found
+        del told
+    gc.collect()
+    made = [[str(n)] for n in range(1000)]  # takes the memory of what was released too often
+    assert sys.getrefcount(values) == refcount
+    assert list(values) == [("of the caller",)]
+    assert made == [[str(n)] for n in range(1000)]
 
 
 def test_two_observers_are_both_told_until_each_ends():

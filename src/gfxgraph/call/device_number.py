@@ -465,7 +465,7 @@ def taken_by_constructors() -> Iterator[None]:
 
 
 def _taking_numbers(func: Callable[..., Any]) -> Callable[..., Any]:
-    """What stands in for a function of torch that takes plain numbers alone."""
+    """A replacement for ``func``, a function of torch that takes only plain numbers."""
 
     def take(make: Callable[..., Any], *args: Any, **options: Any) -> Any:
         if DeviceNumber in map(type, (*args, *options.values())):

@@ -18,7 +18,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple, TypeAlias, TypeVar
 
 from ..interpose.codes import per_code
-from .frames import ENDS, depths, handlers
+from ..interpose.frames import ENDS, depths, handlers
 
 __all__ = ["Code", "Operand", "Step", "read"]
 

@@ -30,12 +30,12 @@ import torch
 
 from ..errors import CaptureError, one_line
 from ..interpose.codes import address
+from ..interpose.frames import NOTHING, Stack, places_of, variables_of
 from ..interpose.source import CLOSED
 from ..record.side_effects import Acting
 from . import bytecode, raw
 from .age import Since
 from .containers import Container, item_at
-from .frames import NOTHING, Stack, places_of, variables_of
 from .guard import REGISTRIES
 from .lift import Counted, Slot, slots_of
 from .listening import OPEN_IN_TORCH, hear_again, is_closed, listening
@@ -371,8 +371,8 @@ class Reads(Lookups):
         if known is not None and known.frame is not caller:
             known = None
         if was_seen:
-            # The ended one would keep its variables, and end a guard of torch's among them too
-            # late: that puts back which dispatch keys are left out.
+            # A reference to the ended frame would keep its variables. One of them may be a guard
+            # of torch's, which restores the excluded dispatch keys when it is released.
             self._now = known
         if value is None:
             return

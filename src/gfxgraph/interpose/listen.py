@@ -17,6 +17,7 @@ from typing import Any, Protocol
 from ..errors import CaptureError
 from ..forking import in_child, new_lock
 from .codes import address
+from .frames import let_go_of_unpacked
 from .opaque import opaque
 
 __all__ = ["CallObserver", "Listening", "observing"]
@@ -133,8 +134,12 @@ def _nothing(frame: FrameType, event: str, value: Any) -> None:
 def _through_the_hook(observer: CallObserver) -> Iterator[Listening]:
     def observe(frame: FrameType, event: str, value: Any) -> None:
         if event == "c_call":
-            if observer.matters(value, value.__self__):
-                observer.calls(frame, value, value.__self__)
+            try:
+                if observer.matters(value, value.__self__):
+                    observer.calls(frame, value, value.__self__)
+            except BaseException:
+                let_go_of_unpacked(frame)
+                raise
         elif event == "call" and frame.f_code in observer.codes:
             observer.begins(frame)
 
@@ -222,25 +227,29 @@ if sys.version_info >= (3, 12):
 
         @opaque
         def _call(self, code: CodeType, offset: int, function: Any, first: Any) -> Any:
-            known = self._looked_at.get(address(code))
-            if known is None:
-                begun = self._begun
-                matters = any(observer.looks_at(code) for observer in self._everybody())
-                if begun != self._begun or not self._observers:
-                    return None  # another thread has begun to observe, or the last has ended
-                known = self._looked_at[address(code)] = code, matters
-            if not known[1]:
-                return sys.monitoring.DISABLE
-            kind = type(function)
-            if kind is BuiltinFunctionType or issubclass(kind, BuiltinFunctionType):
-                owner = function.__self__
-            elif kind is MethodDescriptorType and first is not sys.monitoring.MISSING:
-                owner = first
-            else:
-                return None
-            for observer in reversed(self._observers.get(threading.get_ident(), ())):
-                if observer.looks_at(code) and observer.matters(function, owner):
-                    observer.calls(sys._getframe(1), function, owner)
+            try:
+                known = self._looked_at.get(address(code))
+                if known is None:
+                    begun = self._begun
+                    matters = any(observer.looks_at(code) for observer in self._everybody())
+                    if begun != self._begun or not self._observers:
+                        return None  # another thread has begun to observe, or the last has ended
+                    known = self._looked_at[address(code)] = code, matters
+                if not known[1]:
+                    return sys.monitoring.DISABLE
+                kind = type(function)
+                if kind is BuiltinFunctionType or issubclass(kind, BuiltinFunctionType):
+                    owner = function.__self__
+                elif kind is MethodDescriptorType and first is not sys.monitoring.MISSING:
+                    owner = first
+                else:
+                    return None
+                for observer in reversed(self._observers.get(threading.get_ident(), ())):
+                    if observer.looks_at(code) and observer.matters(function, owner):
+                        observer.calls(sys._getframe(1), function, owner)
+            except BaseException:
+                let_go_of_unpacked(sys._getframe(1), first)
+                raise
             return None
 
     _monitor = _Monitor()

@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from gfxgraph.graph import reads
-from gfxgraph.graph.frames import Stack, depths
+from gfxgraph.interpose.frames import Stack, depths
 from tests.hostile.hostile_python import CASES
 
 

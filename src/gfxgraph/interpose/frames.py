@@ -11,15 +11,25 @@ from __future__ import annotations
 import ctypes
 import dis
 import functools
+import gc
 import inspect
 import itertools
 import sys
 import types
 from typing import Any, NamedTuple
 
-from ..interpose.codes import address, per_code
+from .codes import address, per_code
 
-__all__ = ["ENDS", "NOTHING", "Stack", "depths", "handlers", "places_of", "variables_of"]
+__all__ = [
+    "ENDS",
+    "NOTHING",
+    "Stack",
+    "depths",
+    "handlers",
+    "let_go_of_unpacked",
+    "places_of",
+    "variables_of",
+]
 
 NOTHING: Any = type("_Nothing", (), {})()
 """There is no value, or it is not known where."""
@@ -90,6 +100,41 @@ class Stack:
                 self._arrays.clear()
             array = self._arrays[start] = _Words.from_address(start)
         return array
+
+
+def let_go_of_unpacked(frame: types.FrameType, first: object = NOTHING) -> None:
+    """Make it safe to raise from a hook that is told of a call which ``frame`` is about to make.
+
+    In ``f(*values)`` CPython 3.12 and 3.13 make a tuple of ``values`` and release ``values``, but
+    leave the pointer to them on the stack. An error from the hook releases them a second time, and
+    the process crashes when their memory is used. So the pointer is taken from the stack. The
+    tuple is not found again: CPython never releases it, nor the arguments in it.
+
+    Args:
+        frame: the one that calls, as the hook was told.
+        first: the first argument of the call, where the hook knows it.
+    """
+    if not (3, 12) <= sys.version_info[:2] < (3, 14):
+        return
+    code, offset = frame.f_code, frame.f_lasti
+    if code.co_code[offset] != dis.opmap["CALL_FUNCTION_EX"] or offset not in depths(code):
+        return
+    stack, variables = Stack(), variables_of(code)
+    words = stack.words(frame)
+    if words is None:
+        return
+    has_keywords = code.co_code[offset + 1] & 1
+    at = variables + depths(code)[offset] - 1 - has_keywords
+    # What lies there may be freed: nothing of it is read before it is known to live.
+    if any(words[n] == words[at] for n in range(variables)):
+        is_a_tuple = type(stack.value(words, at)) is tuple
+    else:
+        is_a_tuple = any(
+            type(item) is tuple and id(item) == words[at] and item[0] is first
+            for item in (() if first is NOTHING else gc.get_referrers(first))
+        )
+    if not is_a_tuple:
+        words[at] = id(())  # which is never freed
 
 
 _MAX_ARRAYS = 4096
