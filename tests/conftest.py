@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Iterator
 
@@ -11,6 +12,10 @@ import torch
 import gfxgraph
 from gfxgraph.stats import tally
 from tests.helpers.devices import HAS_GPU
+
+# Inductor's worker processes hang now and then when a process ends (torch 2.11, Python 3.12): it
+# waits 300 s for them.
+os.environ.setdefault("TORCHINDUCTOR_COMPILE_THREADS", "1")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -366,6 +366,52 @@ def test_a_result_that_is_no_tensor_is_named(device, name):
     assert "result" in reason and kind in reason and not INTERNAL.search(reason)
 
 
+def transposes(x):
+    return x.t_() * 2
+
+
+def conjugates(x):
+    x.requires_grad_(True)
+    return x * 2
+
+
+class Toggles(nn.Module):
+    def forward(self, x):
+        self.train(not self.training)
+        return x * 2 if self.training else x * 3
+
+
+class Stops:
+    calls, done = 0, False
+
+    def __call__(self, x):
+        if self.done:
+            return None
+        self.calls += 1
+        self.done = self.calls >= 3
+        return x * 2
+
+
+MOVED = {
+    "shape": (lambda: transposes, "changes the shape of a tensor in place"),
+    "flag": (lambda: conjugates, "changes the layout or a flag of a tensor in place"),
+    "mode of the module": (Toggles, r"calls train\(\) or eval\(\) on the graphed module"),
+    "number of tensors": (Stops, "second run differs from first: 0 outputs, not 1"),
+}
+
+
+@pytest.mark.parametrize("name", MOVED)
+@torch.no_grad()
+def test_what_a_call_changes_of_its_own_kind_is_named(device, name):
+    make, words = MOVED[name]
+    function, graph = make(), gfxgraph.graphed(make())
+    for n in range(6):
+        x = torch.full((3, 4), float(n), device=device)
+        expected, got = function(x.clone()), graph(x.clone())
+        assert (expected is None and got is None) or torch.equal(expected, got)
+    assert any(re.search(words, reason) for reason in graph.stats().fallbacks)
+
+
 @torch.no_grad()
 def test_the_reason_is_the_error_where_errors_are_asked_for(device):
     x = torch.ones(3, 4, device=device)

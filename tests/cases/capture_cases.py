@@ -831,7 +831,7 @@ def counter(device):
             self.calls = 0
 
         def forward(self, x):
-            self.calls += 1  # <-- python-state
+            self.calls += 1  # <-- stored-counter
             return x * 2
 
     model = Model()
@@ -1436,7 +1436,9 @@ def check_case(name: str) -> dict[str, Any]:
 def agreement(case: Case, measured: dict[str, Any], report: dict[str, Any]) -> tuple[str, str]:
     """Whether verdict and measurement agree, and whether the marked line is named."""
     right = measured["warm"]["outcome"] == "captures"
-    says = report["verdict"] == "captures"
+    # A capture by hand stores nothing in Python; the report says so.
+    stores = any(hazard["rule"].startswith("stored-") for hazard in report["hazards"])
+    says = report["verdict"] == "captures" and not stores
     if says == right:
         verdict = "yes"
     else:

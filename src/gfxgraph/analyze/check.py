@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from contextlib import suppress
+import reprlib
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from operator import is_
 from typing import Any
@@ -13,16 +14,19 @@ import torch
 from ..call.entry import SHARED
 from ..call.graphed import Graphed
 from ..call.replay import builder
-from ..call.signature import constants, flatten
+from ..call.signature import Given, Objects, constants, flatten
 from ..call.static_inputs import shares_memory
 from ..call.suitable import describe, unsuitable
 from ..device.capture_rules import is_move
 from ..device.emulated import EmulatedDevice
 from ..errors import ArgumentError, CaptureError, DeviceError, one_line
 from ..graph.host_state import HostState
-from ..graph.lift import slots_of
+from ..graph.lift import Slot
 from ..graph.locks import inside_gfxgraph
+from ..graph.places import Item, Place
+from ..graph.reads import Reads
 from ..graph.state import PythonState
+from ..graph.static_objects import StaticObjects
 from ..interpose.source import (
     LineFinder,
     Source,
@@ -39,10 +43,13 @@ from ..record.rules import RULES, Effect
 from ..record.side_effects import side_effects
 from ..simulate.tensor import SimulatedTensor
 from ..simulate.world import SimulatedCuda
-from .report import CheckReport, Hazard
+from .report import CheckReport, Hazard, Watched
+from .writes import Call, is_of_one_kind, written
 
 __all__ = ["check"]
 
+# State that settles, such as a queue that fills up, has settled by then in code as people write it.
+_RUNS = 6
 # The error of autograd in a build without accelerators, for tensors that say they are on one.
 _NO_ACCELERATOR = "Cannot access accelerator device"
 
@@ -52,8 +59,8 @@ def check(fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> CheckReport:
 
     Tensors among the arguments, and parameters and buffers that ``fn`` reaches, count as on a
     simulated ``cuda:0``, whose work the CPU does. For tensors on the meta device nothing is
-    computed, and values that the host reads are made up. ``fn`` runs twice under
-    ``torch.no_grad()``, as with :func:`~gfxgraph.graphed`. Its writes and rebinding are undone.
+    computed, and values that the host reads are made up. ``fn`` runs under ``torch.no_grad()``,
+    as with :func:`~gfxgraph.graphed`, twice or more. Its writes and rebinding are undone.
 
     Args:
         fn: the function, module or method. It may say ``device="cuda"``, ``.cuda()`` and
@@ -85,6 +92,8 @@ class _Run:
     written: set[int]  # storage keys of the outside tensors that it wrote to
     leaves: list[torch.Tensor]
     spec: Any
+    objects: list[object]  # of which the result was made
+    reads: Reads
 
 
 class _Check:
@@ -93,6 +102,9 @@ class _Check:
         while type(fn).__module__ == Graphed.__module__:
             fn = fn.__wrapped__  # type: ignore[attr-defined]
         self._fn = fn
+        self._written: list[Any] = []  # identities of the places in Python that each call writes
+        self._given = StaticObjects()
+        self._expected: Any = None  # the structure of what a lifted function gives
         self._again()
 
     def _again(self) -> None:
@@ -103,7 +115,10 @@ class _Check:
         self._forked: dict[Any, Source] = {}
 
     def twice(self, args: Any, kwargs: Any) -> None:
-        """Run twice: the first run shows what changes from call to call, the second is reported."""
+        """Run twice: the first run shows what changes from call to call, the second is reported.
+
+        While state is settling, as a queue that fills up does, it runs again.
+        """
         taken_apart = self._suitable(args, kwargs)
         if taken_apart is None:
             return
@@ -112,35 +127,55 @@ class _Check:
         self._roots = {self._name: self._fn} | {f"argument {n}": v for n, v in enumerate(opaque)}
         numbers = HostState(EmulatedDevice(), 0, PythonState(self._roots).stateful)
         with SimulatedCuda(self._observe) as self.world, torch.no_grad(), inside_gfxgraph():
-            self._args, self._kwargs = builder(self._spec, self.world.wrap(given))()
+            self._take(given)
             as_it_was = PythonState(self._roots)
             for name in as_it_was.scripted:
                 self._add("torchscript", name, Source())
             if as_it_was.scripted:
                 return
             self.world.adopt(self._fn, *opaque)
-            self.inputs, _ = flatten((self._args, self._kwargs))
+            try:
+                numbers.one_shots.check(numbers.one_shots)
+            except CaptureError as error:
+                self._add("python-state", str(error), Source())
+                return
             self.names = as_it_was.names() | {
                 storage_key(t): f"argument {n}" for n, t in enumerate(self.inputs)
             }
             try:
                 first = self._run(varying=set())
-                second = first and self._run(first.written)
-                if first is None or second is None:
+                others = {id(tensor): _alias(tensor) for tensor in given}
+                self._take([others[id(tensor)] for tensor in given])  # as those of a graph are
+                last = first and self._run(first.written, first.objects)
+                for _ in range(_RUNS):
+                    if first is None or last is None or not _is_settling(last):
+                        break
+                    last = self._run(first.written, first.objects)
+                if first is None or last is None:
                     return
-                stored = self._stored(second.before)
-                changed, finder = self._changes(second.before, numbers)
+                changed, finder = self._changes(last, first.objects, numbers)
             finally:
                 as_it_was.restore()
                 numbers.rewind()
-        for name, random in changed.items():
-            rule = "python-random" if random else "python-state"
-            if name in stored:
-                rule = "stored-tensor"
-            self._add(rule, name, finder.found.get(name, Source()))
-        self._compare(first, second, finder.returned)
+            # Not all that the first run has changed: it may have imported modules.
+            for identity in self._written:
+                place = first.reads.places.get(identity)
+                if place is not None:
+                    place.put_back()
+        self.report.unwatched = last.reads.failed
+        if not last.reads.failed:
+            self.report.watched = _watched(last.reads, changed)
+        for name, (rule, reason) in changed.items():
+            what = f"{name} ({reason})" if reason else name
+            self._add(rule, what, finder.found.get(name, Source()))
+        self._compare(first, last, finder.returned)
         for where in self._forked.values():
             self._add("side-stream", "a stream that is not joined", where)
+
+    def _take(self, given: list[torch.Tensor]) -> None:
+        """Let further runs be given these tensors."""
+        self._args, self._kwargs = builder(self._spec, self.world.wrap(given))()
+        self.inputs, _ = flatten((self._args, self._kwargs))
 
     def _suitable(self, args: Any, kwargs: Any) -> tuple[list[torch.Tensor], Any] | None:
         """The tensors among the arguments and their structure; ``None``: no graph takes them."""
@@ -154,13 +189,22 @@ class _Check:
             self._add("argument", reason, Source())
         return None if self.report.hazards else (given, spec)
 
-    def _run(self, varying: set[int]) -> _Run | None:
-        """Run once, with a report of its own; ``None`` if it does not come to its end."""
+    def _run(self, varying: set[int], there: Sequence[object] = ()) -> _Run | None:
+        """Run once, with a report of its own; ``None`` if it does not come to its end.
+
+        ``there``: the objects of which the result of the first run was made.
+        """
         self._again()
         before = PythonState(self._roots)
         recorder = self._recorder = _Recorder(self, varying)
+        reads = self._new_reads()
         try:
-            with side_effects(self._effect), refused(), recorder.watching():
+            with (
+                side_effects(self._effect),
+                refused(),
+                recorder.watching(),
+                reads.recording(),
+            ):
                 result = self._fn(*self._args, **self._kwargs)
         except DeviceError:
             raise
@@ -175,7 +219,9 @@ class _Check:
             self.report.operations = recorder.recording.operations
         written = {key for key, _ in recorder.recording.writes}
         self._look_at_arguments(written)
-        return _Run(before, recorder.recording, written, *self._look_at(result))
+        reads.settle()
+        looked_at = self._look_at(result, there)
+        return _Run(before, recorder.recording, written, *looked_at, reads)
 
     def _raised(self, error: BaseException) -> None:
         """Report what the function raised."""
@@ -191,76 +237,139 @@ class _Check:
         else:
             self._add("raises", one_line(error), users_line_of(error))
 
-    def _stored(self, before: PythonState) -> set[str]:
-        """Names of what was bound to another tensor of the kind that was there."""
-        return {
-            slot.path
-            for slot in slots_of(before.changed_items() or (), {}, ()) or ()
-            if not slot.is_whole and _are_alike(slot.value_before, slot.get())
-        }
-
     def _changes(
-        self, before: PythonState, numbers: HostState
-    ) -> tuple[dict[str, bool], LineFinder]:
-        """Names that changed since ``before``, with whether each is random; and their lines."""
-        state = before.changes()
-        before.narrow(state)
+        self, run: _Run, there: Sequence[object], numbers: HostState
+    ) -> tuple[dict[str, tuple[str, str]], LineFinder]:
+        """Names of what the run has changed, each with its rule and a reason; and the lines."""
+        before, reads = run.before, run.reads
+        slots = _slots(run)
+        slots |= dict.fromkeys(before.changes() - slots.keys())
+        # What the walk of `before` does not find. It is put back at once.
+        others = [place for place in reads.places.values() if not place.holds()]
+        names, more = reads.put_back(before)
+        slots |= dict.fromkeys(names) | {slot.path: slot for slot in more}
+        before.narrow(slots)
         drawn = numbers.moved()
-        finder = LineFinder(lambda: [*before.changes(), *numbers.moved()])
-        if state or drawn or any(h.rule == "result" for h in self.report.hazards):
+        self._written = [slot.identity for slot in slots.values() if slot is not None]
+        self._written += [place.identity for place in others]
+
+        def rewind() -> None:
             before.restore()
             numbers.rewind()
-            self._once_more(finder)
-        return {**dict.fromkeys(state, False), **drawn}, finder
+            for place in others:
+                place.put_back()
 
-    def _once_more(self, finder: LineFinder) -> None:
-        """Run again and compare after each line; hazards of this run are known already."""
+        def changed() -> Iterator[str]:
+            yield from (*before.changes(), *numbers.moved())
+            for place in others:
+                yield from place.changes()
+
+        draws = bool(drawn) or any(h.rule == "random" for h in self.report.hazards)
+        known = {name: slot for name, slot in slots.items() if slot is not None}
+        found = self._rules(run, known, there, rewind, draws) if known else {}
+        found |= {name: ("python-state", "") for name in slots.keys() - found.keys()}
+        for name, is_random in drawn.items():
+            found[name] = ("python-random" if is_random else "python-state", "")
+        finder = LineFinder(changed)
+        if found or any(h.rule == "result" for h in self.report.hazards):
+            rewind()
+            # If it raises this time, the lines up to there are found.
+            with suppress(Exception, Unexpected), self._unreported(), finder.looking():
+                self._fn(*self._args, **self._kwargs)
+            rewind()
+        return found, finder
+
+    def _new_reads(self) -> Reads:
+        """Remembers what a run reads in Python, and what it asks of its arguments."""
+        return Reads(self._roots, self.inputs, self._given)
+
+    def _rules(
+        self,
+        run: _Run,
+        slots: dict[str, Slot],
+        there: Sequence[object],
+        rewind: Callable[[], None],
+        draws: bool,
+    ) -> dict[str, tuple[str, str]]:
+        """What becomes of these places: their rules, and why graphed() does not store them."""
+        call = Call(
+            lambda: self._fn(*self._args, **self._kwargs),
+            rewind,
+            self.inputs,
+            self._containers(),
+            there,
+            self._new_reads,
+            self._unreported,
+            run.written,
+            None if draws or run.written else run.leaves,
+        )
+        found = written(call, list(slots.values()))
+        self._expected = found.result
+        return {name: (found.rules[slot.identity], found.reason) for name, slot in slots.items()}
+
+    def _containers(self) -> list[object]:
+        """The containers among the arguments, of which a replay would return copies."""
+        met = Objects()
+        flatten((self._args, self._kwargs), met)
+        return [item for item in met.containers() if not isinstance(item, tuple)]
+
+    @contextmanager
+    def _unreported(self) -> Iterator[None]:
+        """Run again inside; hazards of this run are known already."""
         report, self.report = self.report, CheckReport(self._name)
-        # If it raises this time, the lines up to there are found.
-        with (
-            suppress(Exception, SystemExit, Unexpected),
-            side_effects(self._effect),
-            finder.looking(),
-        ):
-            self._fn(*self._args, **self._kwargs)
-        self.report = report
+        try:
+            with side_effects(self._effect), refused():
+                yield
+        finally:
+            self.report = report
 
-    def _compare(self, first: _Run, second: _Run, returned: Source) -> None:
+    def _compare(self, first: _Run, last: _Run, returned: Source) -> None:
         """Report results that no graph gives, at the line that ``returned`` them."""
         of_result = [hazard for hazard in self.report.hazards if hazard.rule == "result"]
         for hazard in of_result:
             hazard.file, hazard.line, hazard.source = returned.file, returned.line, returned.text
-        if second.spec != first.spec and not of_result and not second.recording.breaks():
+        expected = self._expected or first.spec
+        if last.spec != expected and not of_result and not last.recording.breaks():
             self._add("result", "a Python value that differs between calls", Source())
-        if not any(isinstance(t, SimulatedTensor) for t in (*self.inputs, *second.leaves)):
+        if not any(isinstance(t, SimulatedTensor) for t in (*self.inputs, *last.leaves)):
             self._add("argument", "no tensor among arguments and results is on cuda", Source())
 
     def _look_at_arguments(self, written: set[int]) -> None:
         after, spec_after = flatten((self._args, self._kwargs))
         if spec_after != self._spec or not all(map(is_, after, self.inputs)):
             self._add("argument", "the function changes a container that it is given", Source())
+        if self._given.refusal:
+            self._add("argument", self._given.refusal, Source())
+        if any(vars(tensor).keys() - {"inside"} for tensor in self.inputs):
+            self._add("argument", "the function sets an attribute of a tensor", Source())
         given = [tensor for tensor in self.inputs if storage_key(tensor) in written]
         if given and (shares_memory(self.inputs) or any(0 in t.stride() for t in given)):
             self._add("argument", SHARED, Source())
 
-    def _look_at(self, result: Any) -> tuple[list[torch.Tensor], Any]:
-        """The tensors of a result, and its structure."""
+    def _look_at(
+        self, result: Any, there: Sequence[object]
+    ) -> tuple[list[torch.Tensor], Any, list[object]]:
+        """The tensors of a result, its structure, and the objects of which it is made."""
+        objects = Objects()
         try:
-            leaves, spec = flatten(result)
+            _, by_graph = flatten(result, Objects(there, self._containers()))
+            leaves, spec = flatten(result, objects)
             builder(spec, leaves)  # as a graph will
         except ArgumentError as error:
             self._add("result", str(error), Source())
-            return [], None
+            return [], None, []
         for leaf in leaves:
             reason = unsuitable(leaf, (torch.Tensor, torch.nn.Parameter, SimulatedTensor))
             if reason is not None:
                 self._add("result", reason, Source())
+            if any(not name.startswith("_") for name in vars(leaf).keys() - {"inside"}):
+                self._add("result", "has attributes of its own", Source())
             if leaf.requires_grad:
                 self._add("autograd", "the result requires grad", Source())
-        for const in constants(spec):
-            if not const.is_value:
+        for const in constants(by_graph):
+            if not (const.is_value or isinstance(const.value, Given)):
                 self._add("result", f"holds a {describe(const.value)}", Source())
-        return leaves, spec
+        return leaves, spec, objects.met()
 
     def _add(self, rule: str, what: str, where: Source) -> None:
         if self._recorder is None or not self._recorder.quiet:
@@ -323,13 +432,50 @@ class _Check:
         return True
 
 
-def _are_alike(before: Any, now: Any) -> bool:
-    """Whether both are tensors that could be one input of a graph."""
-    return (
-        isinstance(before, torch.Tensor)
-        and isinstance(now, torch.Tensor)
-        and (before.shape, before.dtype, before.device) == (now.shape, now.dtype, now.device)
-    )
+def _alias(tensor: torch.Tensor) -> torch.Tensor:
+    """Another object for a tensor, on the same memory."""
+    is_plain = type(tensor) is torch.Tensor and not tensor.requires_grad
+    return tensor.detach() if is_plain else tensor
+
+
+def _slots(run: _Run) -> dict[str, Slot | None]:
+    """Names of what the run has bound in Python, with the places that graphed() stores again.
+
+    ``None``: it stores no such thing.
+    """
+    found: dict[str, Slot | None] = {}
+    for container, key in run.before.changed_items() or ():
+        slots = run.reads.slots([[(container, key)]])
+        found[container.name(key)] = slots[0] if slots else None
+    return found
+
+
+def _is_settling(run: _Run) -> bool:
+    """Whether a place that is read holds tensors of another kind than before the run."""
+    for container, key in run.before.changed_items() or ():
+        for slot in run.reads.slots([[(container, key)]]):
+            before, now = slot.value_before, slot.get()
+            if slot.is_whole:
+                before, now = container.held, container.read()
+            if slot.is_read and not is_of_one_kind(before, now):
+                return True
+    return False
+
+
+def _watched(reads: Reads, changed: Collection[str]) -> list[Watched]:
+    """What a graph would watch, but for what it would store."""
+    return [
+        Watched(place.path, _shown(place), *place.where)
+        for place in reads.places.values()
+        if place.path not in changed and not place.path.startswith("argument ")
+    ]
+
+
+def _shown(place: Place) -> str:
+    """The plain value that it holds."""
+    if isinstance(place, Item) and type(place.value) in (bool, int, float, str):
+        return reprlib.repr(place.value)
+    return ""
 
 
 class _Recorder(Recorder):

@@ -8,10 +8,11 @@ from html import escape
 from pathlib import Path
 from typing import Any, Literal
 
+from ..interpose.source import is_own_file
 from ..record.rules import RULES, Effect
 from ..tables import counted, filled
 
-__all__ = ["CheckReport", "Hazard", "Report", "Severity", "within"]
+__all__ = ["CheckReport", "Hazard", "Report", "Severity", "Watched", "within"]
 
 Severity = Literal["error", "warning", "note"]
 """``"error"``: it runs eagerly because of this; ``"warning"``: it captures by folding or branching;
@@ -26,6 +27,7 @@ _IN_WORDS: dict[Effect, str] = {
 }
 # White text is legible on these colours, and they are legible on light and dark pages.
 _COLOURS: dict[Severity, str] = {"error": "#cf222e", "warning": "#9a6700", "note": "#0969da"}
+_SHOWN = 3
 _HEADINGS = ("Severity", "Rule", "Where", "Why and remedy")
 
 
@@ -76,6 +78,23 @@ class Hazard:
         return f"{within(self.file)}:{self.line}" if self.file else ""
 
 
+@dataclass(frozen=True)
+class Watched:
+    """A place in Python that the function reads, so that a graph of it would watch it.
+
+    Attributes:
+        name: how the function reaches it, such as ``"CFG.scale"``.
+        value: the number or string that it holds, as text; ``""``: it holds something else.
+        file: file of the line that reads it; ``""``: not known.
+        line: its number, from 1; 0: not known.
+    """
+
+    name: str
+    value: str
+    file: str
+    line: int
+
+
 @dataclass
 class CheckReport:
     """The result of :func:`gfxgraph.check`. Notebooks show it as a table.
@@ -90,6 +109,9 @@ class CheckReport:
             known: tensors on the meta device, kernels that only a GPU has.
         device: the device of the check: ``"cuda (simulated on the CPU)"``.
         torch: version of torch.
+        watched: the places in Python that a graph would watch. If one of them changes, the next
+            call is captured again.
+        unwatched: why they are not known; ``""``: they are.
     """
 
     name: str
@@ -98,6 +120,8 @@ class CheckReport:
     assumed: list[str] = field(default_factory=list)
     device: str = ""
     torch: str = ""
+    watched: list[Watched] = field(default_factory=list)
+    unwatched: str = ""
 
     @property
     def verdict(self) -> Effect:
@@ -120,13 +144,25 @@ class CheckReport:
         return self.verdict != "eager" and not any(h.decides_anew for h in self.hazards)
 
     @property
-    def basis(self) -> tuple[str, str]:
-        """The counts of hazards and operations, and the device of the check."""
+    def basis(self) -> list[str]:
+        """The counts of hazards and operations, the device of the check, and what is watched."""
         found = counted(len(self.hazards), "hazard") if self.hazards else "No hazards"
         operations = counted(self.operations, "operation")
         made_up = f" Made up, as only shapes are known: {', '.join(self.assumed)}."
         checked = f"Checked on {self.device}, torch {self.torch}."
-        return f"{found} in {operations}.", checked + (made_up if self.assumed else "")
+        lines = [f"{found} in {operations}.", checked + (made_up if self.assumed else "")]
+        return [*lines, self.watching] if self.watching else lines
+
+    @property
+    def watching(self) -> str:
+        """What a graph would watch: how much, and the first numbers that the user's code reads."""
+        if self.unwatched or not self.watched:
+            return self.unwatched and f"What it reads in Python is not known: {self.unwatched}."
+        own = [place for place in self.watched if place.value and is_own_file(place.file)]
+        some = [f"{p.name} = {p.value} ({within(p.file)}:{p.line})" for p in own[:_SHOWN]]
+        among = f", among them {', '.join(some)}" if some else ""
+        count = counted(len(self.watched), "place")
+        return f"A graph would watch {count} in Python{among}: it is captured again if one changes."
 
     def to_dict(self) -> dict[str, Any]:
         """The report for ``--json``."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Sequence
 from operator import is_
 from typing import Any
 
@@ -20,7 +20,7 @@ from .signature import Arguments, Given, LeftOut, Objects, Spec, constants, coun
 from .static_inputs import by_storage, parts_of
 from .suitable import describe
 
-__all__ = ["Body", "ChangesArgument", "result_taken_apart"]
+__all__ = ["Body", "ChangesArgument", "require_storable", "result_taken_apart"]
 
 _HOST = torch.device("cpu")
 
@@ -140,21 +140,9 @@ class Body:
         except ArgumentError as error:
             raise CaptureError(f"what it stores: {error}") from error
         reason = unsuitable_for_graph(effects, "what it stores")
-        if reason is not None or any(tensor.requires_grad for tensor in effects):
-            raise CaptureError(reason or "what it stores: requires grad")
-        inputs = list(map(storage_key, self._static_inputs))
-        is_old = set(inputs[: count_tensors(entry)])
-        if any(storage_key(tensor) in inputs for tensor in effects) or any(
-            storage_key(tensor) in is_old for tensor in outputs
-        ):
-            raise CaptureError("what it stores: is a view of an argument, or of what was there")
-        for group in by_storage([*outputs, *effects]):
-            if (
-                len(group) > 1
-                and not parts_of(group)
-                and not set(map(id, group)).isdisjoint(map(id, effects))
-            ):
-                raise CaptureError("what it stores: shares memory with other tensors of the result")
+        if reason is not None:
+            raise CaptureError(reason)
+        require_storable(outputs, effects, self._static_inputs, count_tensors(entry))
         both: Spec = ("sequence", tuple, None, (spec, spec_of_effects))
         if self.out_spec is None:
             return self.accept([*outputs, *effects], both)
@@ -172,6 +160,40 @@ class Body:
             raise CaptureError(f"result: is on {stray[0]}, but the graph runs on {self._device}")
         self.out_spec = spec
         return outputs
+
+
+def require_storable(
+    outputs: Sequence[torch.Tensor],
+    effects: Sequence[torch.Tensor],
+    inputs: Sequence[torch.Tensor],
+    count: int,
+) -> None:
+    """Raise unless a replay can store copies of some of its tensors in Python.
+
+    Args:
+        outputs: the tensors of the result.
+        effects: those to be stored.
+        inputs: what was in the places before the call, then the tensors among the arguments.
+        count: how many were in the places.
+
+    Raises:
+        CaptureError: it cannot.
+    """
+    if any(tensor.requires_grad for tensor in effects):
+        raise CaptureError("what it stores: requires grad")
+    keys = list(map(storage_key, inputs))
+    is_old = set(keys[:count])
+    if any(storage_key(tensor) in keys for tensor in effects) or any(
+        storage_key(tensor) in is_old for tensor in outputs
+    ):
+        raise CaptureError("what it stores: is a view of an argument, or of what was there")
+    for group in by_storage([*outputs, *effects]):
+        if (
+            len(group) > 1
+            and not parts_of(group)
+            and not set(map(id, group)).isdisjoint(map(id, effects))
+        ):
+            raise CaptureError("what it stores: shares memory with other tensors of the result")
 
 
 def result_taken_apart(

@@ -27,7 +27,7 @@ from .compiled import Compiled
 from .entries import Entries
 from .entry import SHARED, Entry, Refusal
 from .faster import graph_of_compiled, note_not_compiled
-from .key import Call, describe_key
+from .key import Call, describe_key, what_moved
 from .layout import LayoutKey
 from .narrow import Mask, ObjectArguments
 from .options import Options
@@ -128,8 +128,9 @@ class Builder:
             if wanted.is_on_trial:
                 found = traits(wanted.call.fn, wanted.call.leaves, wanted.call.spec)
             self._count(wanted, kind)
-            if self._keys.key_of(wanted.call) != wanted.key:
-                raise CaptureError("argument: the function changes the shape of a tensor in place")
+            now = self._keys.key_of(wanted.call)
+            if now != wanted.key:
+                raise CaptureError(what_moved(wanted.key, now))
             try:
                 entry = self._entry(wanted)
             except LayoutError as error:

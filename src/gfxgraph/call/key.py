@@ -29,6 +29,7 @@ __all__ = [
     "no_graph_now",
     "taken_apart",
     "unsuitable_for_graph",
+    "what_moved",
 ]
 
 
@@ -136,6 +137,24 @@ def key_of(
         ),
         shared,
         tuple(Const(value) for _, _, value in conditions(fn)),
+    )
+
+
+def what_moved(before: Any, now: Any) -> str:
+    """Why a call has no graph whose key is another after it has run.
+
+    Args:
+        before: its key when it was called.
+        now: its key now.
+    """
+    shapes, shapes_now = ([tensor[0] for tensor in key[1]] for key in (before, now))
+    if shapes != shapes_now:
+        return "argument: the function changes the shape of a tensor in place"
+    if before[-1] == now[-1]:
+        return "argument: the function changes the layout or a flag of a tensor in place"
+    return (
+        "the function leaves a mode or a default of torch changed, or calls train() or eval() on "
+        "the graphed module. Do that outside of the function."
     )
 
 

@@ -10,6 +10,7 @@ from ..device import Device
 from ..errors import VerificationError
 from ..record.journal import Judge
 from ..stats import tally
+from ..tables import counted
 
 __all__ = ["Tensors", "Tolerance", "difference", "require_equal", "rounding"]
 
@@ -100,6 +101,9 @@ def require_equal(
         VerificationError: one differs.
     """
     for part, tensors, others in zip(("output", "written tensor"), got, expected, strict=True):
+        if len(tensors) != len(others):
+            counts = f"{counted(len(tensors), part)}, not {len(others)}"
+            raise VerificationError(f"the {what}: {counts}", transient=transient)
         for n, pair in enumerate(zip(tensors, others, strict=True)):
             found = judge(*pair)
             if found is not None:

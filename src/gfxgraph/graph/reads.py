@@ -86,10 +86,19 @@ def _codes_of_module(*names: str) -> dict[int, types.CodeType]:
 
 _CALL_OF_MODULE = _codes_of_module("_wrapped_call_impl")
 # By name: torch's own part in a call of a module, and what is called whenever an object goes.
-_QUIET_CODES = _codes_of_module("__init__", "_call_impl", "__setattr__", "__delattr__") | _codes(
-    part
-    for member in vars(weakref.finalize).values()
-    for part in (member, getattr(member, "fget", None), getattr(member, "fset", None))
+_QUIET_CODES = (
+    _codes_of_module("__init__", "_call_impl", "__setattr__", "__delattr__")
+    | _codes(
+        part
+        for member in vars(weakref.finalize).values()
+        for part in (member, getattr(member, "fget", None), getattr(member, "fset", None))
+    )
+    | {
+        address(const): const
+        for weak in (weakref.WeakKeyDictionary, weakref.WeakValueDictionary, weakref.WeakSet)
+        for const in weak.__init__.__code__.co_consts
+        if type(const) is types.CodeType
+    }
 )
 _GETATTR_OF_MODULE = _codes_of_module("__getattr__")
 # Of `@contextmanager`: what torch makes with it and uses itself holds nothing of the program's.
@@ -233,7 +242,11 @@ class Reads(Lookups):
             if isinstance(place, Item):
                 items.append((place.as_it_was(), place.key))
         is_all = all(isinstance(place, (Item, Content)) for place in changed)
-        return names, self.slots([items]) if is_all else []
+        slots = self.slots([items]) if is_all else []
+        paths = {place.identity: place.path for place in changed}
+        for slot in slots:
+            slot.path = paths.get(slot.identity, slot.path)
+        return names, slots
 
     def slots(self, changed: Iterable[list[tuple[Container, Any]] | None]) -> list[Slot]:
         """The places that a run has changed, as far as graphs can store them again.
@@ -1053,6 +1066,8 @@ _STEPS: dict[str, Callable[..., Any]] = {
 def _is_ours(value: Any) -> bool:
     if type(value) is types.FunctionType:
         return str(value.__globals__.get("__name__", "")).startswith(f"{_OURS}.")
+    if value is MISSING or raw.is_a(value, torch.Tensor):  # a simulated one is the program's
+        return False
     return package_of(type(value)) == _OURS
 
 

@@ -24,6 +24,7 @@ __all__ = [
     "Source",
     "asked_by_the_user",
     "global_names",
+    "is_own_file",
     "is_raised_by_code",
     "is_the_users",
     "is_users_file",
@@ -190,6 +191,11 @@ def is_the_users(code: CodeType) -> bool:
         name = getattr(code, "co_qualname", code.co_name)
         return not name.startswith("__create_fn__" if sys.version_info >= (3, 11) else "__")
     return is_users_file(code.co_filename)
+
+
+def is_own_file(file: str) -> bool:
+    """Whether the user has written this file: it belongs to no package that is installed."""
+    return bool(file) and is_users_file(file) and not file.startswith(_SITE)
 
 
 def is_users_file(file: str) -> bool:

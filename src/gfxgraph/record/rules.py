@@ -378,12 +378,57 @@ def f(x):
 """,
     ),
     Rule(
+        "stored-counter",
+        "each call adds a constant to a number in Python that it uses for nothing else",
+        "captures",
+        "A replay runs no Python code, so graphed() advances the number after each replay. A "
+        "capture by hand does not: there it stays as it was at capture.",
+        "Nothing with graphed(). For a capture by hand, keep the number in a tensor: "
+        "self.calls.add_(1).",
+        bad="""\
+calls = 0
+
+def f(x):
+    global calls
+    calls += 1
+    return x * 2
+""",
+        good="""\
+calls = torch.zeros((), device=gfxgraph.device_type())
+
+def f(x):
+    calls.add_(1)
+    return x * 2
+""",
+    ),
+    Rule(
+        "stored-value",
+        "each call binds an attribute, a global or an item of a container to a plain value",
+        "captures",
+        "A replay runs no Python code, so graphed() stores the value there after each replay. If "
+        "the call also reads the place, each value has a graph of its own. A capture by hand "
+        "stores nothing.",
+        "Nothing with graphed(). For a capture by hand, return the value instead.",
+        bad="""\
+size = []
+
+def f(x):
+    global size
+    size = [*x.shape]
+    return x * 2
+""",
+        good="""\
+def f(x):
+    return x * 2, x.shape
+""",
+    ),
+    Rule(
         "python-state",
         "each call changes a number or a container in Python",
         "eager",
         "A replay runs no Python code: the value would stay as it was at capture. graphed() stores "
-        "what it can (numbers that only count, values that come again, tensors in containers of "
-        "one length), and runs the rest eagerly.",
+        "what it can (numbers that only count, values that no call reads or that come again, "
+        "tensors in containers of one length), and runs the rest eagerly.",
         "Keep the state in a tensor and update it in place: self.position.add_(1).",
         bad="""\
 step = 0
@@ -555,16 +600,16 @@ def f(x):
         "result",
         "the result holds an object that a replay cannot create",
         "eager",
-        "A replay produces tensors only; any other object in the result would be the one of the "
-        "capture.",
-        "Return tensors, plain values that do not change, and containers of them.",
+        "A replay makes tensors, plain values, containers and objects of ordinary classes anew; "
+        "any other object in the result would be the one of the capture.",
+        "Return tensors, plain values that do not change, and containers or objects of them.",
         bad="""\
 def f(x):
-    return torch.distributions.Normal(x, 0.1)
+    return map(torch.relu, x)
 """,
         good="""\
 def f(x):
-    return {"mean": x, "std": 0.1}
+    return [torch.relu(row) for row in x]
 """,
     ),
     Rule(
