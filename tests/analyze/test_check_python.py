@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import collections
 import inspect
+import itertools
 import sys
 import types
 
@@ -14,12 +15,14 @@ import gfxgraph
 from tests.helpers.devices import HAS_GPU
 from tests.hostile import hostile_writes
 
+_MARKS = itertools.count()
+
 
 class Model:
     """Each ``f_...`` writes something in each call."""
 
     def __init__(self, device="cpu"):
-        self.scale, self.calls, self.turn = 2.0, 0, 0
+        self.scale, self.calls, self.turn, self.mark = 2.0, 0, 0, f"_last_{next(_MARKS)}"
         self.state = self.older = self.oldest = None
         self.table = {"calls": 0}
         self.seen = []
@@ -102,7 +105,7 @@ class Model:
         return x * self.one.n
 
     def f_binds_a_global(self, x):
-        globals()[f"_last_{id(self)}"] = x * 2
+        globals()[self.mark] = x * 2
         return x * 3
 
 
@@ -154,10 +157,11 @@ def _line_of(source):
 
 @pytest.mark.parametrize("name", WRITES)
 def test_all_that_check_has_changed_in_python_is_put_back(name):
-    model, before = Model(), dict(vars(Model()))
+    model = Model()
+    before = dict(vars(model))
     gfxgraph.check(getattr(model, name), torch.ones(3))
     assert vars(model).keys() == before.keys()
-    assert f"_last_{id(model)}" not in globals()
+    assert model.mark not in globals()
     for key, value in vars(model).items():
         if not isinstance(value, (list, collections.deque)):
             assert value == before[key]
