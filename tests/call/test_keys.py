@@ -111,6 +111,32 @@ def test_values_that_are_equal_and_no_twins_have_graphs_of_their_own(device, nam
     assert stats.replays == len(ALIKE[name]) * (ROUNDS - 1)
 
 
+@pytest.mark.parametrize("cls", [list, tuple])
+@pytest.mark.parametrize("name", ["ones", "zeros", "not a number", "strings"])
+def test_so_do_long_lists_that_hold_them(device, name, cls):
+    def show(x, values):
+        return x * len(values), [(type(value).__name__, repr(value)) for value in values]
+
+    long = [cls([*range(40), value, 2.5, None, "z"]) for value in ALIKE[name]]
+    shorter, longer = cls(range(40)), cls([*range(40), ALIKE[name][0]])
+    graph = as_in_eager(show, *with_values(device, *long, shorter, longer))
+    stats = graph.stats()
+    assert stats.captures == len(ALIKE[name]) + 2 and stats.replays
+
+
+def test_a_long_list_in_a_result_is_the_callers_own(device):
+    def numbered(x, values):
+        return x * 2, [*values, 1], (*values, 1)
+
+    graph, values = gfxgraph.graphed(numbered), list(range(100))
+    with torch.no_grad():
+        for _ in range(3):
+            _, found, fixed = graph(torch.ones(3, device=device), values)
+            assert found == [*values, 1] and fixed == (*values, 1)
+            found.clear()
+    assert graph.stats().replays == 2
+
+
 def test_a_tensor_in_a_slice_is_an_argument_like_any_other(device):
     x = torch.arange(4.0, device=device)
     as_in_eager(lambda s: x[s], *(lambda n=n: ((slice(torch.tensor(n), None)),) for n in (0, 1, 2)))

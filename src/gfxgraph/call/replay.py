@@ -50,7 +50,7 @@ import weakref
 from collections import OrderedDict, deque
 from collections.abc import Callable, Collection, Sequence
 from contextlib import nullcontext
-from operator import itemgetter
+from operator import is_, itemgetter
 from typing import Any
 
 import torch
@@ -597,7 +597,15 @@ class _Source:
         self.refuse_if(f"type({here}) is not {self.name(cls)}")
         # Keyword arguments come in a dict of their own.
         is_ours = expression == "kwargs"
-        for part, child in zip(self._parts_of(here, spec, is_ours), spec[3], strict=True):
+        parts: list[str] = []
+        children: tuple[Spec, ...] = ()
+        plain = _plain_values(spec)
+        if plain is None:
+            parts, children = self._parts_of(here, spec, is_ours), spec[3]
+        else:  # one question, however long it is
+            known = self.name((cls(plain), tuple(map(type, plain))))
+            self.refuse_if(f"not {self.name(_holds)}({here}, *{known})")
+        for part, child in zip(parts, children, strict=True):
             if child == TENSOR:
                 leaf = f"t{len(self._lines)}"
                 self.line(f"{leaf} = {part}")
@@ -734,6 +742,10 @@ class _Source:
     def _build(self, spec: Spec, leaves: Any) -> str:
         kind = spec[0]
         _, cls, keys, children, *more = spec
+        plain = _plain_values(spec)
+        if plain is not None:
+            name = self.name(plain)
+            return f"[*{name}]" if cls is list else name
         parts = [self.build(child, leaves) for child in children]
         listed = "".join(f"{part}, " for part in parts)
         if kind == "sequence":
@@ -768,6 +780,34 @@ class _Source:
             made = f"{{{pairs}}}, {values}"
             return f"{self.name(_make_object)}({make}, {self.name(names)}, ({made}))"
         return f"{{{pairs}}}" if cls is dict else f"{make}({{{pairs}}})"
+
+
+def _plain_values(spec: Spec) -> tuple[Any, ...] | None:
+    """What a long list or tuple holds, if that is nothing but plain values."""
+    if spec[0] != "sequence" or len(spec[3]) < _LONG:
+        return None
+    values = []
+    for child in spec[3]:
+        if child[0] != "const" or type(child[1]) is not Const:
+            return None
+        value: Any = child[1].value
+        kind = type(value)
+        # Floats that are equal to others, or not to themselves, are asked for one by one.
+        if kind not in _PLAIN and not (kind is float and value == value and is_whole(value)):
+            return None
+        values.append(value)
+    return tuple(values)
+
+
+_LONG = 32
+_PLAIN = frozenset((int, str, bytes, bool, type(None)))
+
+
+def _holds(items: Any, values: Any, types: tuple[type, ...]) -> bool:
+    """Whether a list or tuple holds these values, of these types; runs no code of the program."""
+    if len(items) != len(types) or not all(map(is_, map(type, items), types)):
+        return False
+    return bool(items == values)
 
 
 def _make_plain_object(how: tuple[Any, ...], values: tuple[Any, ...]) -> Any:
