@@ -98,7 +98,10 @@ class CaptureForbidden(GfxGraphError, _AcceleratorError):  # type: ignore[misc, 
 
 def one_line(error: BaseException) -> str:
     """Class and first line of an error."""
-    text = str(error).partition("\n")[0]
+    try:
+        text = str(error).partition("\n")[0]
+    except Exception as another:  # the program's own class
+        text = f"str() of it raises {type(another).__name__}"
     return f"{type(error).__name__}: {text}" if text else type(error).__name__
 
 

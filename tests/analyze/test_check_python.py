@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import builtins
 import collections
+import functools
 import inspect
 import itertools
 import sys
+import threading
 import types
 
 import pytest
 import torch
 
 import gfxgraph
+from gfxgraph.graph.reads import Reads
+from gfxgraph.interpose.patch import intercept
 from tests.helpers.devices import HAS_GPU
 from tests.hostile import hostile_writes
 
@@ -250,3 +255,148 @@ def test_it_says_so_if_nobody_can_see_what_is_read():
             sys.settrace(None)
     assert report.verdict == "captures" and not report.watched
     assert report.unwatched in str(report).replace("\n  ", " ") and report.unwatched
+
+
+@functools.lru_cache(maxsize=8)
+def _cached(model, size):
+    return model.pair[0].repeat(size)
+
+
+def test_no_simulated_tensor_stays_where_nobody_puts_anything_back():
+    model, local = Model(), threading.local()
+
+    def f(x):
+        if not hasattr(local, "made"):
+            local.made = model.pair[0] + 1
+        return x * local.made + _cached(model, 1)
+
+    x = torch.ones(3)
+    assert gfxgraph.check(f, x).verdict == "captures"
+    assert type(_cached(model, 1)) is torch.Tensor
+    assert torch.equal(f(x), torch.ones(3))
+    assert type(local.made) is torch.Tensor
+
+
+def test_what_a_thread_keeps_for_itself_is_put_back():
+    local = threading.local()
+
+    def f(x):
+        local.state = getattr(local, "state", 0) + x
+        return local.state
+
+    gfxgraph.check(f, torch.ones(3))
+    assert not hasattr(local, "state")
+
+
+_STACK = []
+
+
+def _pushes(x):
+    _STACK.append(1)
+    y = x * len(_STACK)
+    _STACK.pop()
+    return y
+
+
+def test_what_is_read_and_put_back_within_the_call_is_named(device):
+    (hazard,) = gfxgraph.check(_pushes, torch.ones(3)).hazards
+    assert hazard.effect == "eager" and hazard.what.startswith("_STACK")
+    assert hazard.source == "y = x * len(_STACK)"
+    assert not replays_of(_pushes, device)
+
+
+class Evaluates(torch.nn.Module):
+    def forward(self, x):
+        self.eval()
+        return x * 2
+
+
+def _leaves_grad_on(x):
+    torch.set_grad_enabled(True)
+    return x * 2
+
+
+@pytest.mark.parametrize("make", [Evaluates, lambda: _leaves_grad_on], ids=["eval", "grad"])
+def test_modes_that_a_call_leaves_changed_are_named(make):
+    module, grad = make(), torch.is_grad_enabled()
+    report = gfxgraph.check(module, torch.ones(3))
+    assert report.verdict == "eager" and "train() or eval()" in report.hazards[-1].what
+    assert torch.is_grad_enabled() == grad and getattr(module, "training", True)
+
+
+def test_a_parameter_is_an_argument_like_any_other():
+    assert gfxgraph.check(lambda x: x * 2, torch.nn.Parameter(torch.ones(3))).verdict == "captures"
+
+
+def test_another_thread_that_is_alive_changes_nothing():
+    done = threading.Event()
+    thread = threading.Thread(target=done.wait)
+    thread.start()
+    try:
+        report = gfxgraph.check(Model().f_keeps_the_last, torch.ones(3))
+    finally:
+        done.set()
+        thread.join()
+    assert [hazard.rule for hazard in report.hazards] == ["stored-tensor"]
+
+
+class Wordless(Exception):
+    def __str__(self):
+        raise RuntimeError
+
+
+def test_an_error_that_cannot_be_written_is_reported():
+    def f(x):
+        raise Wordless
+
+    (hazard,) = gfxgraph.check(f, torch.ones(3)).hazards
+    assert hazard.rule == "raises" and "Wordless" in hazard.what
+
+
+def test_an_error_of_ours_is_named_by_what_it_is_about():
+    held = torch.zeros(3)
+
+    def f(x):
+        held.data = x * 2
+        return held + 1
+
+    (hazard,) = gfxgraph.check(f, torch.ones(3)).hazards
+    assert hazard.rule == "side-effect" and hazard.source == "held.data = x * 2"
+
+
+HUGE, FLAG, COUNTS = 10**5000, False, collections.defaultdict(int)
+
+
+def _reads_and_sets(x):
+    global FLAG
+    y = x if FLAG else x * 2
+    FLAG = True
+    COUNTS["calls"] += 1
+    return y * (HUGE % 7)
+
+
+def test_the_values_that_are_shown_are_those_of_now():
+    report = gfxgraph.check(_reads_and_sets, torch.ones(3))
+    found = {place.name: place.value for place in report.watched}
+    assert found["HUGE"] == "" and found["FLAG"] == "False"
+    assert not any("calls" in name for name in found)
+    assert FLAG is False and not COUNTS
+
+
+def test_what_a_module_does_as_it_is_imported_is_not_looked_at(tmp_path, monkeypatch):
+    text = "SETTING = {'a': 1}\ndef read():\n    return SETTING['a']\nread()\n"
+    (tmp_path / "module_that_is_new.py").write_text(text)
+    monkeypatch.syspath_prepend(tmp_path)
+
+    def f():
+        import module_that_is_new
+
+        return module_that_is_new.read
+
+    reads = Reads({"f": f})
+    with intercept(builtins, "__import__", reads.importing), reads.recording():
+        read = f()
+    assert reads.places and not any("SETTING" in p.path for p in reads.places.values())
+    with intercept(builtins, "__import__", reads.importing), reads.recording():
+        read()
+    assert any("SETTING" in place.path for place in reads.places.values())

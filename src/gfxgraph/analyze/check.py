@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import builtins
 import reprlib
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -13,6 +14,7 @@ import torch
 
 from ..call.entry import SHARED
 from ..call.graphed import Graphed
+from ..call.key import MODES_LEFT, conditions
 from ..call.replay import builder
 from ..call.signature import Given, Objects, constants, flatten
 from ..call.static_inputs import shares_memory
@@ -23,10 +25,12 @@ from ..errors import ArgumentError, CaptureError, DeviceError, one_line
 from ..graph.host_state import HostState
 from ..graph.lift import Slot
 from ..graph.locks import inside_gfxgraph
-from ..graph.places import Item, Place
+from ..graph.places import Place
 from ..graph.reads import Reads
 from ..graph.state import PythonState
 from ..graph.static_objects import StaticObjects
+from ..interpose.modules import import_whole
+from ..interpose.patch import intercept
 from ..interpose.source import (
     LineFinder,
     Source,
@@ -79,7 +83,11 @@ def check(fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> CheckReport:
     if not callable(fn):
         raise ArgumentError(f"check() takes a function, a module or a method, not {fn!r}.")
     run = _Check(fn)
-    run.twice(args, kwargs)
+    try:
+        run.twice(args, kwargs)
+    finally:
+        run._recorder = None  # which knows tensors by weak references
+        run.world.dissolve()
     return run.report
 
 
@@ -102,8 +110,10 @@ class _Check:
         while type(fn).__module__ == Graphed.__module__:
             fn = fn.__wrapped__  # type: ignore[attr-defined]
         self._fn = fn
+        self.world = SimulatedCuda(self._observe)
         self._written: list[Any] = []  # identities of the places in Python that each call writes
         self._given = StaticObjects()
+        self._leaves_modes = False
         self._expected: Any = None  # the structure of what a lifted function gives
         self._again()
 
@@ -123,10 +133,11 @@ class _Check:
         if taken_apart is None:
             return
         given, self._spec = taken_apart
+        import_whole("torch._dynamo")  # torch does so in a run, which would take longer there
         opaque = [const.value for const in constants(self._spec) if not const.is_value]
         self._roots = {self._name: self._fn} | {f"argument {n}": v for n, v in enumerate(opaque)}
         numbers = HostState(EmulatedDevice(), 0, PythonState(self._roots).stateful)
-        with SimulatedCuda(self._observe) as self.world, torch.no_grad(), inside_gfxgraph():
+        with self.world, torch.no_grad(), inside_gfxgraph():
             self._take(given)
             as_it_was = PythonState(self._roots)
             for name in as_it_was.scripted:
@@ -159,13 +170,15 @@ class _Check:
                     place.put_back()
         self.report.unwatched = last.reads.failed
         if not last.reads.failed:
-            self.report.watched = _watched(last.reads, changed)
+            self.report.watched = _watched(first.reads, last.reads, self._written)
         for name, (rule, reason) in changed.items():
             what = f"{name} ({reason})" if reason else name
             self._add(rule, what, finder.found.get(name, Source()))
         self._compare(first, last, finder.returned)
         for where in self._forked.values():
             self._add("side-stream", "a stream that is not joined", where)
+        if self._leaves_modes:
+            self._add("python-state", MODES_LEFT, Source())
         if self.report.verdict != "eager":
             try:
                 numbers.one_shots.check(numbers.one_shots)
@@ -198,11 +211,13 @@ class _Check:
         before = PythonState(self._roots)
         recorder = self._recorder = _Recorder(self, varying)
         reads = self._new_reads()
+        modes = conditions(self._fn)
         try:
             with (
                 side_effects(self._effect),
                 refused(),
                 recorder.watching(),
+                intercept(builtins, "__import__", reads.importing),
                 reads.recording(),
             ):
                 result = self._fn(*self._args, **self._kwargs)
@@ -219,17 +234,21 @@ class _Check:
             self.report.operations = recorder.recording.operations
         written = {key for key, _ in recorder.recording.writes}
         self._look_at_arguments(written)
+        now = conditions(self._fn)
+        self._leaves_modes |= [value for _, _, value in modes] != [value for _, _, value in now]
         reads.settle()
         looked_at = self._look_at(result, there)
         return _Run(before, recorder.recording, written, *looked_at, reads)
 
     def _raised(self, error: BaseException) -> None:
         """Report what the function raised."""
-        if isinstance(error, CaptureError) and error.rule == "collective":
-            self._add("collective", error.operation or "", Source(error.file, error.line))
-        elif "process group has not been initialized" in str(error):
+        if isinstance(error, CaptureError):
+            rule = error.rule if error.rule in RULES else "side-effect"
+            where = Source(error.file, error.line) if error.file else users_line_of(error)
+            self._add(rule, error.operation or str(error), where)
+        elif "process group has not been initialized" in one_line(error):
             self._add("collective", one_line(error), users_line_of(error))
-        elif _NO_ACCELERATOR in str(error):
+        elif _NO_ACCELERATOR in one_line(error):
             raise DeviceError(
                 f"check({self._name}): autograd of a CPU build of torch does not run on the "
                 "simulated device. Check it with a CUDA or ROCm build."
@@ -266,11 +285,16 @@ class _Check:
 
         draws = bool(drawn) or any(h.rule == "random" for h in self.report.hazards)
         known = {name: slot for name, slot in slots.items() if slot is not None}
+        finder = LineFinder(changed)
+        if not known:  # or `written` sees it: what was read is there no more
+            for place in (place for place in others if not place.holds()):
+                slots |= dict.fromkeys(place.changes())
+                if place.where[0]:
+                    finder.found |= dict.fromkeys(place.changes(), Source(*place.where))
         found = self._rules(run, known, there, rewind, draws) if known else {}
         found |= {name: ("python-state", "") for name in slots.keys() - found.keys()}
         for name, is_random in drawn.items():
             found[name] = ("python-random" if is_random else "python-state", "")
-        finder = LineFinder(changed)
         if found or any(h.rule == "result" for h in self.report.hazards):
             rewind()
             # If it raises this time, the lines up to there are found.
@@ -340,7 +364,7 @@ class _Check:
             self._add("argument", "the function changes a container that it is given", Source())
         if self._given.refusal:
             self._add("argument", self._given.refusal, Source())
-        if any(vars(tensor).keys() - {"inside"} for tensor in self.inputs):
+        if any(_own_attributes(tensor) for tensor in self.inputs):
             self._add("argument", "the function sets an attribute of a tensor", Source())
         given = [tensor for tensor in self.inputs if storage_key(tensor) in written]
         if given and (shares_memory(self.inputs) or any(0 in t.stride() for t in given)):
@@ -362,7 +386,7 @@ class _Check:
             reason = unsuitable(leaf, (torch.Tensor, torch.nn.Parameter, SimulatedTensor))
             if reason is not None:
                 self._add("result", reason, Source())
-            if any(not name.startswith("_") for name in vars(leaf).keys() - {"inside"}):
+            if _own_attributes(leaf):
                 self._add("result", "has attributes of its own", Source())
             if leaf.requires_grad:
                 self._add("autograd", "the result requires grad", Source())
@@ -462,20 +486,28 @@ def _is_settling(run: _Run) -> bool:
     return False
 
 
-def _watched(reads: Reads, changed: Collection[str]) -> list[Watched]:
-    """What a graph would watch, but for what it would store."""
-    return [
-        Watched(place.path, _shown(place), *place.where)
-        for place in reads.places.values()
-        if place.path not in changed and not place.path.startswith("argument ")
-    ]
+def _watched(first: Reads, last: Reads, written: Collection[Any]) -> list[Watched]:
+    """What a graph would watch, but for what it would store; the values are those of now."""
+    found: dict[Watched, None] = {}
+    for identity, place in last.places.items():
+        if identity in written or place.path.startswith(("argument ", "SimulatedTensor.")):
+            continue
+        value = _shown(first.places.get(identity, place))
+        found[Watched(place.path, value, *place.where)] = None
+    return list(found)
+
+
+def _own_attributes(tensor: torch.Tensor) -> list[str]:
+    """Attributes that the program has set; marks of torch and of ours begin with an underscore."""
+    return [name for name in vars(tensor) if name != "inside" and not name.startswith("_")]
 
 
 def _shown(place: Place) -> str:
     """The plain value that it holds."""
-    if isinstance(place, Item) and type(place.value) in (bool, int, float, str):
-        return reprlib.repr(place.value)
-    return ""
+    value = getattr(place, "value", None)
+    if type(value) is int and value.bit_length() > 64:  # Python may refuse to write it
+        return ""
+    return reprlib.repr(value) if type(value) in (bool, int, float, str) else ""
 
 
 class _Recorder(Recorder):

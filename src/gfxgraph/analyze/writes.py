@@ -116,7 +116,7 @@ def _run(call: Call, lift: Lift) -> Written:
     entry, reads = lift.gather(), call.reads()
     with lift.as_it_was():
         with call.around(), reads.recording():
-            lift.begin(entry)
+            lift.begin(entry, is_alone=True)  # no other thread is in the simulated world
             try:
                 result = call.run()
             except Exception:

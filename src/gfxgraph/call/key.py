@@ -21,6 +21,7 @@ from .static_inputs import alignment, first_of_each, overlaps_itself, shares_mem
 from .suitable import unsuitable
 
 __all__ = [
+    "MODES_LEFT",
     "SEEN_BY_CHECK",
     "Call",
     "conditions",
@@ -140,6 +141,13 @@ def key_of(
     )
 
 
+MODES_LEFT = (
+    "the function leaves a mode or a default of torch changed, or calls train() or eval() on the "
+    "graphed module. Do that outside of the function."
+)
+"""Why a call has no graph after which the next call is of another kind."""
+
+
 def what_moved(before: Any, now: Any) -> str:
     """Why a call has no graph whose key is another after it has run.
 
@@ -152,10 +160,7 @@ def what_moved(before: Any, now: Any) -> str:
         return "argument: the function changes the shape of a tensor in place"
     if before[-1] == now[-1]:
         return "argument: the function changes the layout or a flag of a tensor in place"
-    return (
-        "the function leaves a mode or a default of torch changed, or calls train() or eval() on "
-        "the graphed module. Do that outside of the function."
-    )
+    return MODES_LEFT
 
 
 def no_graph_now() -> str | None:

@@ -262,15 +262,16 @@ class Lift:
                 slot.put(value)
             self._began = []
 
-    def begin(self, entry: list[Any]) -> None:
+    def begin(self, entry: list[Any], is_alone: bool | None = None) -> None:
         """Let the places hold ``entry``, before a run of ours.
 
         In the others stands what shows whether they are read or written to: something that nobody
-        may read, or, where another thread could meet it, a copy of what was there.
+        may read, or, where another thread could meet it, a copy of what was there. ``is_alone``
+        says whether none could; default: that is found out.
         """
         for slot, value in zip(self.read, entry, strict=True):
             slot.put(value)
-        is_alone = _is_alone()
+        is_alone = _is_alone() if is_alone is None else is_alone
         for slot in self.slots.values():
             if slot.is_counter and is_alone:
                 slot.put(Counted())

@@ -28,7 +28,19 @@ from .containers import Container, Slots
 from .guard import REGISTRIES
 from .lift import Counted, Unread
 from .listening import QUIET, is_closed
-from .places import Attributes, Bases, Content, Item, Length, Live, Parts, Place, TypeOf, weakly
+from .places import (
+    Attributes,
+    Bases,
+    Content,
+    Item,
+    Length,
+    Live,
+    Local,
+    Parts,
+    Place,
+    TypeOf,
+    weakly,
+)
 from .saved_state import is_stateful, kind_of
 from .static_objects import StaticObjects
 from .torch_settings import OTHERS, READERS
@@ -430,8 +442,8 @@ class Lookups:
         if found is not MISSING and _sets(kind):
             return UNKNOWN  # a property: its code is seen when it runs
         if raw.is_a(item, threading.local):
-            at = ("local", address(item), name)
-            value = self._live(at, lambda: (raw.attributes(item) or {}).get(name, MISSING), path)
+            place = self._place(("local", address(item), name), lambda: Local(path, item, name))
+            value = self._held(place.read(), path)  # type: ignore[attr-defined]
             return _bound(found, item, cls) if value is MISSING else value
         own = raw.attributes(item)
         if own is not None:

@@ -33,6 +33,7 @@ __all__ = [
     "Item",
     "Length",
     "Live",
+    "Local",
     "Parts",
     "Place",
     "TypeOf",
@@ -410,6 +411,23 @@ class Live(Place):
         if type(now) is tuple:  # of numbers
             return bool(now == self.value)
         return now is self.value or equal(now, self.value)
+
+
+class Local(Live):
+    """An attribute of a ``threading.local``, as this thread sees it."""
+
+    def __init__(self, path: str, item: threading.local, name: str) -> None:
+        self._item, self._name = item, name
+        super().__init__(path, ("local", address(item), name), self._now)
+
+    def _now(self) -> Any:
+        return (raw.attributes(self._item) or {}).get(self._name, raw.MISSING)
+
+    def put_back(self) -> None:
+        """See :meth:`Place.put_back`."""
+        own = raw.attributes(self._item)
+        if own is not None:
+            put_at(own, self._name, self.value)
 
 
 class Attributes(Place):

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import threading
+import weakref
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -73,6 +74,8 @@ class SimulatedTensor(torch.Tensor):
         torch._C._set_conj(tensor, inner.is_conj())
         torch._C._set_neg(tensor, inner.is_neg())
         tensor.inside = inner
+        if local.world is not None:
+            local.world.made.append(weakref.ref(tensor))
         return tensor
 
     @classmethod

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import logging
 from collections.abc import Callable, Iterable
 from typing import Any, Literal
 
@@ -16,11 +17,12 @@ from torch.utils import _python_dispatch as dispatch_stack
 from ..device.base import generator_state
 from ..device.operators import outside_of_modes
 from ..device.overrides import HiddenFunctionMode, ThreadDispatchMode
-from ..errors import DeviceError
+from ..errors import DeviceError, one_line
 from ..interpose.cuda_calls import Observer, attached
 from ..interpose.dynamo import Uncompiled
 from ..record.effects import storage_key
 from ..record.interceptor import lifting_of_host_data
+from ..stats import log
 from .cuda_kernels import attention
 from .device_guard import lend_device_guard
 from .reachable import places, swapped, tensors_of
@@ -60,6 +62,8 @@ class SimulatedCuda:
         self._capturing = capturing
         self._host_tensors = host_tensors
         self._exit = contextlib.ExitStack()
+        #: Its tensors, as weak references.
+        self.made: list[Callable[[], SimulatedTensor | None]] = []
 
     @property
     def current_stream(self) -> Any:
@@ -104,6 +108,19 @@ class SimulatedCuda:
 
     def __exit__(self, *exc_info: Any) -> None:
         self._exit.__exit__(*exc_info)
+
+    def dissolve(self) -> None:
+        """Make ordinary tensors of those that still live after the exit.
+
+        The program has kept them where nobody puts anything back, such as in a ``lru_cache``.
+        """
+        kept = [tensor for tensor in (made() for made in self.made) if tensor is not None]
+        self.made.clear()  # what is referenced weakly cannot be swapped
+        for tensor in kept:
+            try:
+                torch.utils.swap_tensors(tensor, tensor.inside.detach())
+            except RuntimeError as error:  # code in C++ holds it too
+                log(logging.DEBUG, "stays_simulated", because=one_line(error))
 
     def wrap(self, tree: Any) -> Any:
         """``tree`` with its tensors on the simulated device.
