@@ -238,6 +238,19 @@ def test_what_the_function_writes_is_not_watched():
     assert "Model.f_counts.scale" in names and "Model.f_counts.calls" not in names
 
 
+class Stepping:
+    scale, calls = 2.0, 0
+
+    def __call__(self, x):
+        self.calls += 1
+        return x * self.scale
+
+
+def test_nor_is_what_its_class_has_under_that_name():
+    found = {place.name: place.value for place in gfxgraph.check(Stepping(), torch.ones(3)).watched}
+    assert found["Stepping.scale"] == "2.0" and "Stepping.calls" not in found
+
+
 def test_it_says_so_if_nobody_can_see_what_is_read():
     if sys.version_info >= (3, 12):
         taken = [n for n in range(6) if sys.monitoring.get_tool(n) is None]

@@ -170,7 +170,7 @@ class _Check:
                     place.put_back()
         self.report.unwatched = last.reads.failed
         if not last.reads.failed:
-            self.report.watched = _watched(first.reads, last.reads, self._written)
+            self.report.watched = _watched(first.reads, last.reads, {*self._written, *changed})
         for name, (rule, reason) in changed.items():
             what = f"{name} ({reason})" if reason else name
             self._add(rule, what, finder.found.get(name, Source()))
@@ -487,10 +487,12 @@ def _is_settling(run: _Run) -> bool:
 
 
 def _watched(first: Reads, last: Reads, written: Collection[Any]) -> list[Watched]:
-    """What a graph would watch, but for what it would store; the values are those of now."""
+    """What a graph would watch, but for what is ``written``; the values are those of now."""
     found: dict[Watched, None] = {}
     for identity, place in last.places.items():
-        if identity in written or place.path.startswith(("argument ", "SimulatedTensor.")):
+        if identity in written or place.path in written:
+            continue
+        if place.path.startswith(("argument ", "SimulatedTensor.")):
             continue
         value = _shown(first.places.get(identity, place))
         found[Watched(place.path, value, *place.where)] = None
