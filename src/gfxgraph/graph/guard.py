@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections import Counter
 from collections.abc import Callable, Collection, Sequence
 from typing import Any, ClassVar
@@ -20,6 +21,7 @@ from .places import Attributes, Bind, Item, Place, TypeOf
 from .tensor_check import tensor_check
 from .torch_settings import Settings
 from .watched import Unchanged, Watcher, watcher
+from .words import Words, of_address
 
 __all__ = ["Guard"]
 
@@ -32,6 +34,8 @@ _GONE = (LookupError, ValueError, RuntimeError)
 
 # Asking whether a watched dict has changed takes as long as asking ten places.
 _WORTH_WATCHING = 12
+# Comparing words in memory takes as long as asking some ten places or tensors.
+_WORTH_COMPARING = 12
 
 
 class _Registrations:
@@ -180,13 +184,8 @@ class Guard:
         """Nothing more is to be watched, except memory that no container holds."""
         for tensor in list(self._unplaced.values()):
             self.watch_memory(f"a tensor of shape {tuple(tensor.shape)}", tensor)
-        names: dict[str, Any] = {}
-        terms = []
-        for n, (_, tensor, at) in enumerate(self._memory.values()):
-            names[f"a{n}"] = tensor.data_ptr
-            terms.append(f"a{n}() == {at}")
-        if terms:
-            self.memory_holds = _predicate(terms, names)
+        if self._memory:
+            self.memory_holds = self._asking_for_memory()
         self._compile_places()
 
     def holds(self) -> bool:
@@ -233,6 +232,23 @@ class Guard:
                 "to 0 bytes). Load the data back before the call."
             )
 
+    def _asking_for_memory(self) -> Callable[[], bool]:
+        names: dict[str, Any] = {}
+        terms, words = [], Words()
+        for n, (_, tensor, at) in enumerate(self._memory.values()):
+            names[f"a{n}"] = tensor.data_ptr
+            terms.append(f"a{n}() == {at}")
+            words.add((tensor.data_ptr() == at and of_address(tensor)) or ())
+        if len(words) < _WORTH_COMPARING:
+            return _predicate(terms, names)
+        # Memory may say no where the tensor says yes: two tensors were swapped, say.
+        tensors = [tensor for _, tensor, _ in self._memory.values()]
+        is_known = [of_address(tensor) is not None for tensor in tensors]
+        known = list(itertools.compress(terms, is_known))
+        rest = [term for term in terms if term not in known]
+        names["are_words"], names["asked"] = words.question(), _predicate(known, dict(names))
+        return _predicate(["(are_words() or asked())", *rest], names)
+
     def _compile_places(self) -> None:
         names: dict[str, Any] = {
             "modules": self._modules,
@@ -256,8 +272,10 @@ class Guard:
         if by is not None:
             terms.append(_unless_changed(by, inside, bind))
             ordered = [place for place in ordered if place not in inside]
-        terms += [place.term(bind) for place in ordered]
-        tensors = [place.tensor for place in self._tensors.values()]
+        words, asked, tensors = _in_words(ordered, list(self._tensors.values()), bind)
+        if words is not None:
+            terms.append(f"{bind(words.question())}()")
+        terms += [place.term(bind) for place in asked]
         if tensors:
             names["are_like"], names["tensors"] = tensor_check(tensors), tensors
             terms.append("are_like(*tensors)")
@@ -267,6 +285,24 @@ class Guard:
             terms.append(f"{bind(getter)}() {same} {bind(value)}")
         terms += [f"{bind(t)}.{name} is {bind(value)}" for _, t, name, value in self._held]
         self.places_hold = _predicate(terms, names)
+
+
+def _in_words(
+    places: list[Place], tensors: list[Attributes], bind: Bind
+) -> tuple[Words | None, list[Place], list[torch.Tensor]]:
+    """The words to compare, and the places and tensors that have to be asked."""
+    words, asked, left = Words(), [], []
+    of_all = {place: place.words(bind) for place in (*places, *tensors)}
+    if sum(found is not None for found in of_all.values()) < _WORTH_COMPARING:
+        return None, places, [place.tensor for place in tensors]
+    for found in of_all.values():
+        words.add(found or ())
+    asked = [place for place in places if of_all[place] is None]
+    left = [place.tensor for place in tensors if of_all[place] is None]
+    # Modes of torch are asked together with a tensor; with one that requires grad, if any does.
+    known = [place.tensor for place in tensors if of_all[place] is not None]
+    left += sorted(known, key=lambda tensor: not tensor.requires_grad)[:1]
+    return words, asked, left
 
 
 def _unless_changed(by: Watcher, inside: dict[Place, Any], bind: Bind) -> str:

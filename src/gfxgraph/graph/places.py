@@ -22,7 +22,7 @@ from typing import Any, ClassVar
 import torch
 
 from ..interpose.codes import address
-from . import raw
+from . import raw, words
 from .containers import Container, item_at, put_at
 
 __all__ = [
@@ -125,6 +125,14 @@ class Place:
         """An expression that is true while the place holds what it held."""
         return f"{bind(self.holds)}()"
 
+    def words(self, bind: Bind) -> list[words.Word] | None:
+        """The words in memory that stay while it holds what it held; ``None``: it has to be asked.
+
+        Args:
+            bind: keeps the objects alive in which these words stand.
+        """
+        return None
+
 
 class Item(Place):
     """The item of a dict, list, class or cell at a plain key; or that there is none."""
@@ -176,9 +184,17 @@ class Item(Place):
             if value is self.MISSING:
                 return f"{key} not in {bind(container)}"
             read = f"{bind(container)}[{key}]"
-        if raw.is_scalar(value) and value is not None and type(value) is not bool:
+        if not _is_one_object(value):
             return f"({read} is {bind(value)} or {bind(equal)}({read}, {bind(value)}))"
         return f"{read} is {bind(value)}"
+
+    def words(self, bind: Bind) -> list[words.Word] | None:
+        """See :meth:`Place.words`."""
+        cell = self.container
+        if type(cell) is not types.CellType or not _is_one_object(self.value):
+            return None
+        bind(cell), bind(self.value)
+        return words.of_cell(cell, self.value)
 
 
 class Content(Place):
@@ -238,6 +254,22 @@ class Content(Place):
             then = [pair[at] for pair in held]
             terms.append(f"all(map({same}, {bind(get)}({name}), {bind(then)}))")
         return f"({' and '.join(terms)} or {super().term(bind)})"
+
+    def words(self, bind: Bind) -> list[words.Word] | None:
+        """See :meth:`Place.words`."""
+        held, item = self.container.held, self.container.item
+        values = [value for _, value in held]
+        if not raw.is_a(item, list) or self.container.names is not None:
+            return None
+        if not all(map(_is_one_object, values)):
+            return None
+        bind(item), bind(values)
+        return words.of_list(item, values)
+
+
+def _is_one_object(value: object) -> bool:
+    """Whether no other object is as good: of numbers and strings an equal one is."""
+    return value is None or type(value) is bool or not raw.is_scalar(value)
 
 
 # Whose items come in an order that stays while nothing changes.
@@ -323,6 +355,16 @@ class TypeOf(Place):
             return f"{term} and {name or 'item'}.__dict__ is {bind(self._own)}"
         return f"{term} and {super().term(bind)}"
 
+    def words(self, bind: Bind) -> list[words.Word] | None:
+        """See :meth:`Place.words`."""
+        item = self._item()
+        is_usual = self._own is None or raw.has_usual_attributes(self._class)
+        if item is None or not is_usual:
+            return None
+        ref = self._item if isinstance(self._item, weakref.ref) else None
+        bind(item if ref is None else ref), bind(self._class), bind(self._own)
+        return words.of_object(item, self._own, ref)
+
 
 class Bases(Place):
     """The class and its bases, in the order of lookups."""
@@ -338,6 +380,11 @@ class Bases(Place):
     def term(self, bind: Bind) -> str:
         """See :meth:`Place.term`."""
         return f"{bind(raw.mro)}({bind(self._class)}) is {bind(self._mro)}"
+
+    def words(self, bind: Bind) -> list[words.Word] | None:
+        """See :meth:`Place.words`."""
+        bind(self._class), bind(self._mro)
+        return words.of_bases(self._class, self._mro)
 
 
 class Parts(Place):
@@ -366,6 +413,15 @@ class Parts(Place):
         if self._memory is None:
             return super().term(bind)
         return f"{bind(self._memory)}.raw == {bind(self._held)}"
+
+    def words(self, bind: Bind) -> list[words.Word] | None:
+        """See :meth:`Place.words`."""
+        at = _place_of_parts()
+        if at is None:
+            return None
+        bind(self._function), bind(self._parts)
+        held = [0 if part is None else id(part) for part in self._parts]
+        return words.of_range(id(self._function) + at, held)
 
 
 _parts = operator.attrgetter("__code__", "__defaults__", "__kwdefaults__")
@@ -457,6 +513,11 @@ class Attributes(Place):
     def holds(self) -> bool:
         """See :meth:`Place.holds`."""
         return bool(self._now() == self._then)
+
+    def words(self, bind: Bind) -> list[words.Word] | None:
+        """See :meth:`Place.words`."""
+        bind(self.tensor)
+        return words.of_kind(self.tensor) if self.is_plain and self.holds() else None
 
 
 _PLAIN = (torch.Tensor, torch.nn.Parameter)

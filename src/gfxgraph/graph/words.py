@@ -1,0 +1,387 @@
+"""Words of memory, compared by the hundred in one call.
+
+To ask an object for its class, or a tensor for its address, takes 50 to 80 ns, and a guard asks
+hundreds. Each answer is a word in memory: in the head of an object, in the tensor of C++ behind
+it, in its storage. NumPy gathers such words in about 1 ns each.
+
+Where they lie is private to CPython and torch. So a process looks it up once, in objects whose
+answers it knows, and asks in Python what it does not find.
+
+A word may be read only while its owner lives. The guard holds the objects in Python (``HEAD``).
+What they point to (``INNER``, and ``INMOST`` behind that) is read only after the pointer was
+compared, in the same call of C code, so that no other thread runs in between.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import logging
+import operator
+import sys
+import types
+import weakref
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, NamedTuple, TypeAlias
+
+import torch
+
+from ..errors import one_line
+from ..stats import log
+from . import raw
+
+__all__ = [
+    "Word",
+    "Words",
+    "of_address",
+    "of_bases",
+    "of_cell",
+    "of_kind",
+    "of_list",
+    "of_object",
+    "of_range",
+]
+
+HEAD, INNER, INMOST = range(3)
+Word: TypeAlias = tuple[int, int, int]
+"""How far from an object that is held (``HEAD`` to ``INMOST``), the address, what stands there."""
+
+_WORD = ctypes.sizeof(ctypes.c_void_p)
+# NumPy lets other threads run while it gathers 500 words or more.
+_AT_ONCE = 400
+# What a program can address. NumPy knows no array at 0, so it begins with the second word.
+_FIRST, _END = _WORD, 1 << 47
+_PLAIN = (torch.Tensor, torch.nn.Parameter)
+
+
+class Words:
+    """Words that a guard compares in each call."""
+
+    def __init__(self) -> None:
+        self._stages: tuple[dict[int, int], ...] = ({}, {}, {})
+
+    def __len__(self) -> int:
+        return sum(map(len, self._stages))
+
+    def add(self, words: Iterable[Word]) -> None:
+        """Compare these as well."""
+        for stage, at, word in words:
+            self._stages[stage][at] = word
+
+    def question(self) -> Callable[[], bool]:
+        """A function that says whether each word is what it was."""
+        import numpy
+
+        memory: Any = _memory()
+        indices, expected = [], []
+        for stage in self._stages:
+            found = list(stage.items())
+            for first in range(0, len(found), _AT_ONCE):
+                part = found[first : first + _AT_ONCE]
+                indices.append(numpy.array([(at - _FIRST) // _WORD for at, _ in part]))
+                expected.append(numpy.array([word for _, word in part], numpy.uint64).tobytes())
+        if len(indices) == 1:
+            (index,), (then,) = indices, expected
+            return lambda: bool(memory[index].tobytes() == then)
+        gather, same, in_bytes = memory.__getitem__, operator.eq, numpy.ndarray.tobytes
+        # In C from the first to the last stage, and no further than the first that differs.
+        return lambda: all(map(same, map(in_bytes, map(gather, indices)), expected))
+
+
+def of_object(
+    item: object, own: dict[str, Any] | None, ref: weakref.ref[Any] | None
+) -> list[Word] | None:
+    """The class of ``item``, and ``own``, the dict of its attributes if it has one.
+
+    ``ref``: all that keeps track of ``item``; ``None``: the guard holds it. ``None``, here and
+    below: it is not known where that stands.
+    """
+    kind, stage = type(item), HEAD if ref is None else INNER
+    words = [] if ref is None else [(HEAD, id(ref) + 2 * _WORD, id(item))]
+    words.append((stage, id(item) + _WORD, id(kind)))
+    if own is not None:
+        places = [id(item) + at for at in _places_of_dict(kind)]
+        at = next((at for at in places if _read(at, 1) == [id(own)]), None)
+        if at is None:
+            return None
+        words.append((stage, at, id(own)))
+    return _as_now(words)
+
+
+def of_cell(cell: types.CellType, value: object) -> list[Word] | None:
+    """What a variable of an enclosing function is bound to; :data:`raw.MISSING`: nothing."""
+    return _as_now([(HEAD, id(cell) + 2 * _WORD, 0 if value is raw.MISSING else id(value))])
+
+
+def of_list(item: list[Any], held: Sequence[object]) -> list[Word] | None:
+    """The items of a list."""
+    if list.__len__(item) != len(held):
+        return None
+    words = [(HEAD, id(item) + 2 * _WORD, len(held))]
+    if held:
+        (start,) = _read(id(item) + 3 * _WORD, 1) or (0,)
+        words.append((HEAD, id(item) + 3 * _WORD, start))
+        words += [(INNER, start + n * _WORD, id(value)) for n, value in enumerate(held)]
+    return _as_now(words)
+
+
+def of_bases(cls: type, bases: tuple[type, ...]) -> list[Word] | None:
+    """The order of lookups of a class."""
+    at = _place_of_mro()
+    return None if at is None else _as_now([(HEAD, id(cls) + at, id(bases))])
+
+
+def of_range(start: int, words: Sequence[int]) -> list[Word] | None:
+    """Words that follow one another in an object."""
+    return _as_now([(HEAD, start + n * _WORD, word) for n, word in enumerate(words)])
+
+
+def of_address(tensor: torch.Tensor) -> list[Word] | None:
+    """Where the data of a tensor begins."""
+    layout, inner = _layout(), _inner(tensor)
+    if layout is None or inner is None:
+        return None
+    storage = tensor.untyped_storage()._cdata
+    words = [(HEAD, id(tensor) + layout.inner, inner)]
+    words += _read_as(INNER, inner, (layout.storage, layout.offset))
+    words += _read_as(INMOST, storage, (layout.data,))
+    begins = words[1][2] == storage and words[2][2] == tensor.storage_offset()
+    at = words[3][2] + tensor.storage_offset() * tensor.element_size()
+    return _as_now(words) if begins and at == tensor.data_ptr() else None
+
+
+def of_kind(tensor: torch.Tensor) -> list[Word] | None:
+    """The type, dtype, device, shape and strides of a tensor; whether it requires grad, and is
+    conjugated or negated."""
+    layout, inner = _layout(), _inner(tensor)
+    if layout is None or inner is None or tensor.dim() > _MAX_INLINE:
+        return None
+    dims = range(0, tensor.dim() * _WORD, _WORD)
+    sizes = [layout.shape + _WORD + at for at in dims]
+    strides = [layout.strides + at for at in dims]
+    # What lies behind the offset says the rest.
+    rest = range(layout.offset + _WORD, layout.end, _WORD)
+    words = [(HEAD, id(tensor) + _WORD, id(type(tensor)))]
+    words.append((HEAD, id(tensor) + layout.inner, inner))
+    words += _read_as(INNER, inner, (layout.autograd, layout.shape, *sizes, *strides, *rest))
+    held = {at - inner: word for stage, at, word in words if stage == INNER}
+    then = [held[at] for at in (layout.shape, *sizes, *strides)]
+    if then != [tensor.dim(), *tensor.shape, *tensor.stride()]:
+        return None
+    if held[layout.autograd]:
+        words += _read_as(INMOST, held[layout.autograd], (layout.requires_grad, layout.grad_fn))
+    return _as_now(words)
+
+
+class _Layout(NamedTuple):
+    """Offsets in bytes.
+
+    ``inner``: of the tensor of C++, in the one of Python. In that of C++: ``storage``, ``offset``
+    (of the data in there), ``autograd``, ``shape`` (the number of dimensions, and behind it their
+    sizes), ``strides``, and the ``end`` of what describes the tensor. ``data``: of the address, in
+    the storage. ``requires_grad`` and ``grad_fn``: in what autograd holds.
+    """
+
+    inner: int
+    storage: int
+    offset: int
+    autograd: int
+    shape: int
+    strides: int
+    end: int
+    data: int
+    requires_grad: int
+    grad_fn: int
+
+
+_MAX_INLINE = 5
+"""A tensor with more dimensions keeps their sizes elsewhere."""
+
+
+@functools.lru_cache(maxsize=1)
+def _memory() -> Any:
+    """All of memory as words; ``None``: it cannot be read so."""
+    # Without a lock around all of Python a word could change hands while it is read.
+    has_lock = getattr(sys, "_is_gil_enabled", lambda: True)()
+    if sys.implementation.name != "cpython" or not has_lock or _WORD != 8:
+        return None
+    try:
+        import numpy
+
+        words = (ctypes.c_uint64 * ((_END - _FIRST) // _WORD)).from_address(_FIRST)
+        memory: Any = numpy.frombuffer(memoryview(words), numpy.uint64)
+    except (ImportError, MemoryError, ValueError, OverflowError) as error:
+        log(logging.DEBUG, "memory_not_compared", because=one_line(error))
+        return None
+    item = object()
+    known = id(item) + _WORD
+    is_right = int(memory[(known - _FIRST) // _WORD]) == id(object)
+    return memory if is_right else None
+
+
+def _read(at: int, count: int) -> list[int]:
+    """Words from an address on; none: they cannot be read."""
+    memory = _memory()
+    if memory is None or at % _WORD or not _FIRST <= at < _END - count * _WORD:
+        return []
+    first = (at - _FIRST) // _WORD
+    return [int(word) for word in memory[first : first + count]]
+
+
+def _read_as(stage: int, start: int, offsets: Iterable[int]) -> list[Word]:
+    return [(stage, start + at, (_read(start + at, 1) or [0])[0]) for at in offsets]
+
+
+def _as_now(words: list[Word]) -> list[Word] | None:
+    """``words``, if they say what stands there now."""
+    return words if all(_read(at, 1) == [word] for _, at, word in words) else None
+
+
+def _inner(tensor: torch.Tensor) -> int | None:
+    """The address of the tensor of C++; ``None``: it may be of a kind that is not known."""
+    is_plain = type(tensor) in _PLAIN and tensor.layout is torch.strided
+    if not is_plain or tensor.device.type not in ("cpu", "cuda"):
+        return None
+    if torch._C._functorch.is_functorch_wrapped_tensor(tensor):
+        return None
+    return int(tensor._cdata)
+
+
+def _places_of_dict(kind: type) -> tuple[int, ...]:
+    """Where an object may have the pointer to the dict of its attributes."""
+    if sys.version_info >= (3, 11) and _flags(kind) & _MANAGED_DICT:
+        return -3 * _WORD, -4 * _WORD
+    offset = _dict_offset(kind)
+    return (offset,) if offset > 0 else ()
+
+
+# Asked of no metaclass, which may be the program's.
+_flags: Callable[[type], int] = type.__dict__["__flags__"].__get__
+_dict_offset: Callable[[type], int] = type.__dict__["__dictoffset__"].__get__
+_basic_size: Callable[[type], int] = type.__dict__["__basicsize__"].__get__
+_MANAGED_DICT = 1 << 4  # Py_TPFLAGS_MANAGED_DICT: the pointer stands before the object
+
+
+@functools.lru_cache(maxsize=1)
+def _place_of_mro() -> int | None:
+    classes = [type("Probe", (base,), {}) for base in (object, dict, torch.nn.Module)]
+    size = _basic_size(type) // _WORD
+    found = [
+        {n for n, word in enumerate(_read(id(cls), size)) if word == id(raw.mro(cls))}
+        for cls in classes
+    ]
+    common = set.intersection(*found)
+    return _WORD * common.pop() if len(common) == 1 else None
+
+
+@functools.lru_cache(maxsize=1)
+def _layout() -> _Layout | None:
+    because = ""
+    for _ in range(_TRIES):
+        try:
+            with torch.inference_mode(False), torch.enable_grad(), torch.device("cpu"):
+                return _found_layout()
+        except (LookupError, ValueError, OSError, AttributeError, RuntimeError) as error:
+            because = one_line(error)
+    log(logging.DEBUG, "tensors_not_compared_in_memory", because=because)
+    return None
+
+
+_TRIES = 8
+"""What was freed may leave a second copy of a word behind what ``malloc()`` gives."""
+
+
+def _found_layout() -> _Layout:
+    """Look for all of it in tensors whose answers are known.
+
+    Raises:
+        LookupError: something is not found, or found in several places.
+    """
+    if _memory() is None:
+        raise LookupError("memory cannot be read")
+    sizes, strides, offset = (1009, 13, 17), (1231, 19, 1), 90001
+    base = torch.empty(2_000_000, dtype=torch.int8)
+    probe = base.as_strided(sizes, strides, offset)
+    start, storage = probe._cdata, probe.untyped_storage()
+    words = _block(start)
+    inner = _only(_read(id(probe), _basic_size(torch.Tensor) // _WORD), [start])
+    shape = _only(words, sizes) - 1
+    stride = _only(words, strides)
+    # The inline places of both are of fixed length, one behind the other.
+    if stride - shape != 1 + _MAX_INLINE or words[shape] != len(sizes):
+        raise LookupError("shapes lie elsewhere")
+    at_offset = _only(words, [offset])
+    end = _end_of(shape, at_offset)
+    data = _only(_block(storage._cdata), [storage.data_ptr()], first=True)
+    autograd, requires_grad, grad_fn = _of_autograd(shape)
+    found = (inner, _only(words, [storage._cdata]), at_offset, autograd, shape, stride, end, data)
+    return _Layout(*(_WORD * n for n in (*found, requires_grad, grad_fn)))
+
+
+def _end_of(shape: int, at_offset: int) -> int:
+    """Where the description of a tensor ends: all that tells two kinds apart lies before."""
+    plain = torch.empty(4, dtype=torch.complex64)
+    others = [
+        torch.empty(4, dtype=torch.int32),  # another dtype
+        torch.empty(4, dtype=torch.complex64, device="meta"),
+        plain.conj(),
+        torch._neg_view(plain),
+    ]
+    with torch.inference_mode():
+        others.append(torch.empty(4, dtype=torch.complex64))
+    words, end = _block(plain._cdata), 0
+    twins = [_block(twin._cdata) for twin in [torch.empty(4, dtype=torch.complex64) for _ in "abc"]]
+    # What differs between alike tensors is no part of what they are.
+    alike = {n for n, of_all in enumerate(zip(words, *twins, strict=False)) if len({*of_all}) == 1}
+    for other in others:
+        now = _block(other._cdata)
+        differ = [n for n in alike if at_offset < n < len(now) and words[n] != now[n]]
+        if not differ:
+            raise LookupError("two kinds of tensors look alike in memory")
+        end = max(end, max(differ) + 1)
+    return end
+
+
+def _of_autograd(shape: int) -> tuple[int, int, int]:
+    """Where a tensor has what autograd knows; and in there, whether it requires grad, and what it
+    was computed by."""
+    with torch.no_grad():
+        plain, leaf = torch.zeros(3), torch.zeros(3)
+    leaf.requires_grad_(True)
+    computed = leaf * 2
+    grad_fn: Any = computed.grad_fn
+    # The object of Python points to the node.
+    head = _read(id(grad_fn), _basic_size(type(grad_fn)) // _WORD)
+    nodes = {word for word in head[2:] if word}  # behind its count of references and its class
+    candidates = []
+    for at in range(shape):
+        none, own, others = (_block(t._cdata)[at] for t in (plain, leaf, computed))
+        if none or not own or not others:
+            continue
+        with_grad = _block(own)
+        leaf.requires_grad_(False)
+        without = _block(own)
+        leaf.requires_grad_(True)
+        toggled = [n for n, word in enumerate(with_grad) if word != without[n]]
+        # Of a shared pointer the second word is its count.
+        by = [n for n, word in enumerate(_block(others)) if word in nodes and not with_grad[n]]
+        if len(toggled) == 1 and by and by[-1] - by[0] < 2:
+            candidates.append((at, toggled[0], by[0]))
+    (found,) = candidates
+    return found
+
+
+def _only(words: Sequence[int], wanted: Sequence[int], first: bool = False) -> int:
+    """Where ``wanted`` stands."""
+    length = len(wanted)
+    found = [n for n in range(len(words)) if list(words[n : n + length]) == list(wanted)]
+    if not found or (len(found) > 1 and not first):
+        raise LookupError(f"{wanted} stands in {len(found)} places")
+    return found[0]
+
+
+def _block(start: int) -> list[int]:
+    """The words of what ``malloc()`` gave at an address."""
+    size = ctypes.CDLL(None).malloc_usable_size
+    size.argtypes, size.restype = (ctypes.c_void_p,), ctypes.c_size_t
+    return _read(start, size(start) // _WORD)

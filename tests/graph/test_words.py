@@ -1,0 +1,214 @@
+"""Words of memory say what asking the objects would say."""
+
+import gc
+import sys
+import weakref
+
+import pytest
+import torch
+from torch import nn
+
+import gfxgraph
+from gfxgraph.graph import words
+
+pytestmark = pytest.mark.skipif(
+    words._memory() is None or words._layout() is None,
+    reason="this Python or this torch keeps its objects elsewhere",
+)
+
+
+def asked(found):
+    assert found is not None
+    compared = words.Words()
+    compared.add(found)
+    return compared.question()
+
+
+CHANGES_OF_KIND = {
+    "shape": lambda t: t.resize_(3, 4),
+    "rank": lambda t: t.unsqueeze_(0),
+    "strides": lambda t: t.t_(),
+    "requires_grad": lambda t: t.requires_grad_(not t.requires_grad),
+    "dtype": lambda t: setattr(t, "data", t.data.double()),
+    "class": lambda t: setattr(t, "__class__", nn.Parameter),
+    "conjugated": lambda t: setattr(t, "data", t.data.to(torch.complex64).conj()),
+    "computed with grad": lambda t: t.mul_(torch.ones(4, 4, requires_grad=True)),
+    "swapped": lambda t: torch.utils.swap_tensors(t, torch.zeros(2)),
+}
+
+
+@pytest.mark.parametrize("change", CHANGES_OF_KIND)
+@pytest.mark.parametrize("with_autograd", [False, True])
+def test_a_tensor_of_another_kind_is_noticed(change, with_autograd):
+    tensor = torch.zeros(4, 4)
+    if with_autograd:
+        tensor.requires_grad_(True).requires_grad_(False)
+    is_same = asked(words.of_kind(tensor))
+    tensor.add_(1)
+    _ = tensor * 2
+    assert is_same()
+    CHANGES_OF_KIND[change](tensor)
+    assert not is_same()
+
+
+def test_a_gradient_that_comes_and_goes_is_no_other_kind_of_tensor():
+    weight = nn.Parameter(torch.ones(3))
+    is_same = asked(words.of_kind(weight))
+    weight.sum().backward()
+    assert weight.grad is not None and is_same()
+
+
+CHANGES_OF_ADDRESS = {
+    "data": lambda t: setattr(t, "data", t.data.clone()),
+    "set_": lambda t: t.set_(torch.zeros(4)),
+    "freed": lambda t: t.untyped_storage().resize_(0),
+    "moved within": lambda t: t.set_(t.untyped_storage(), 1, (3,)),
+    "swapped": lambda t: torch.utils.swap_tensors(t, torch.zeros(4)),
+}
+
+
+@pytest.mark.parametrize("change", CHANGES_OF_ADDRESS)
+def test_a_tensor_that_moves_is_noticed(change):
+    tensor = torch.zeros(4)
+    is_same = asked(words.of_address(tensor))
+    tensor.add_(1)
+    assert is_same()
+    CHANGES_OF_ADDRESS[change](tensor)
+    assert not is_same()
+
+
+def test_a_view_is_compared_with_its_offset():
+    base = torch.arange(12.0)
+    assert asked(words.of_address(base[5:]))()
+
+
+@pytest.mark.parametrize(
+    "tensor",
+    [
+        torch.zeros(1, 1, 1, 1, 1, 1),
+        torch.zeros(2, 2).to_sparse(),
+        torch.empty(2, device="meta"),
+        torch.nn.UninitializedParameter(),
+    ],
+    ids=["six dimensions", "sparse", "meta", "uninitialized"],
+)
+def test_what_lies_in_memory_in_another_way_has_to_be_asked(tensor):
+    assert words.of_kind(tensor) is None
+
+
+class Plain:
+    pass
+
+
+class Other:
+    pass
+
+
+class Slotted:
+    __slots__ = ("__weakref__", "x")
+
+
+@pytest.mark.parametrize("kind", [Plain, nn.Linear])
+def test_another_class_or_dict_of_attributes_is_noticed(kind):
+    def made():
+        item = kind(2, 2) if kind is nn.Linear else kind()
+        item.extra = 1
+        own = item.__dict__
+        ref = weakref.ref(item)
+        return item, ref, asked(words.of_object(item, own, ref))
+
+    item, _ref, is_same = made()
+    item.extra, item.more = 2, 3
+    assert is_same()
+    item.__dict__ = dict(item.__dict__)
+    assert not is_same()
+    item, _ref, is_same = made()
+    item.__class__ = Other if kind is Plain else nn.Identity
+    assert not is_same()
+
+
+def test_an_object_that_is_gone_is_noticed():
+    item = Slotted()
+    ref = weakref.ref(item)
+    is_same = asked(words.of_object(item, None, ref))
+    assert is_same()
+    del item
+    gc.collect()
+    assert ref() is None and not is_same()
+
+
+def test_lists_cells_and_bases_are_compared():
+    held = [object(), object()]
+    items = list(held)
+    of_items = asked(words.of_list(items, held))
+    items[1], kept = object(), items[1]
+    assert not of_items()
+    items[1] = kept
+    assert of_items()
+    items.append(None)
+    assert not of_items()
+    items.pop()
+    items[:] = [*held, *range(1000)]  # moved
+    assert not of_items()
+
+    bound = object()
+
+    def inner():
+        return bound
+
+    (cell,) = inner.__closure__
+    of_cell = asked(words.of_cell(cell, bound))
+    assert of_cell()
+    bound = object()
+    assert not of_cell()
+
+    class Derived(Plain):
+        pass
+
+    of_bases = asked(words.of_bases(Derived, Derived.__mro__))
+    assert of_bases()
+    Derived.__bases__ = (Other,)
+    assert not of_bases()
+
+
+def test_more_words_than_numpy_reads_without_letting_threads_run_are_read_in_parts():
+    held = [object() for _ in range(3 * words._AT_ONCE)]
+    items = list(held)
+    is_same = asked(words.of_list(items, held))
+    assert is_same()
+    items[-1] = None
+    assert not is_same()
+
+
+@pytest.mark.parametrize("python", [False, True], ids=["in memory", "asked"])
+def test_a_guard_notices_the_same_with_and_without_words(python, monkeypatch):
+    if python:
+        monkeypatch.setattr(words, "_memory", lambda: None)
+        monkeypatch.setattr(words, "_layout", lambda: None)
+    model = nn.Sequential(*[nn.Linear(4, 4) for _ in range(8)]).to(gfxgraph.device_type())
+    model.requires_grad_(False)
+    graph = gfxgraph.graphed(model)
+    x = torch.ones(2, 4, device=gfxgraph.device_type())
+    changes = [
+        lambda: None,
+        lambda: setattr(model[3].weight, "data", model[3].weight.data.t()),
+        lambda: setattr(model[5].bias, "data", model[5].bias.data + 1),
+        lambda: setattr(model[1], "__class__", nn.Identity),
+        lambda: setattr(model[2], "__dict__", {**model[7].__dict__}),
+        lambda: model[4].weight.requires_grad_(True),
+    ]
+    graph(x), graph(x)
+    for n, change in enumerate(changes):
+        before = graph.stats()
+        change()
+        torch.testing.assert_close(graph(x), model(x))
+        assert (graph.stats().replays > before.replays) == (n == 0)
+
+
+@pytest.mark.skipif(sys.version_info >= (3, 13), reason="it is a probe of this process")
+def test_the_places_are_found_again_in_a_process_full_of_what_was_freed():
+    for _ in range(3):
+        junk = [torch.randn(3, requires_grad=True) * 2 for _ in range(200)]
+        del junk
+        words._layout.cache_clear()
+        assert words._layout() is not None
