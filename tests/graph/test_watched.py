@@ -10,7 +10,8 @@ import torch
 
 import gfxgraph
 from gfxgraph.graph.places import Bind, Parts
-from gfxgraph.graph.watched import Unchanged, _changes, watcher
+from gfxgraph.graph.watched import SameVersions, Unchanged, _changes, watcher
+from gfxgraph.graph.words import versions
 from tests.helpers.processes import python
 from tests.helpers.threads import on_threads
 
@@ -47,6 +48,39 @@ CHANGES = {
 
 def spaces(item):
     return [item.__dict__, *gc.get_referents(type(item).__dict__)]
+
+
+@pytest.mark.skipif(versions([{}]) is None, reason="dicts have no numbers of their own")
+@pytest.mark.parametrize("change", CHANGES)
+@pytest.mark.parametrize("times", [1, 60])
+def test_each_change_of_a_dict_shows_in_its_number(change, times):
+    for _ in range(times):  # the interpreter takes shorter ways after some
+        held = type("Other", (Held,), dict(vars(Held)))()
+        others = [type("Other", (Held,), dict(vars(Held)))() for _ in range(3)]
+        dicts = [space for item in (held, *others) for space in spaces(item)]
+        asked = SameVersions(lambda: True, versions(dicts), dicts)
+        assert asked.holds() and asked.then == asked.versions()
+        assert (held.own, held.value, vars(held)["own"]) == (1, 1, 1)
+        assert asked.then == asked.versions()
+        CHANGES[change](held)
+        assert asked.then != asked.versions()
+
+
+@pytest.mark.skipif(versions([{}]) is None, reason="dicts have no numbers of their own")
+def test_what_changes_while_it_is_asked_is_asked_again():
+    held = Held()
+    answers = []
+
+    def answer():
+        answers.append(held.own)
+        if len(answers) == 1:
+            held.own += 1
+        return True
+
+    asked = SameVersions(answer, versions([held.__dict__]), [held.__dict__])
+    assert asked.holds() and asked.then != asked.versions()
+    assert asked.holds() and asked.then == asked.versions()
+    assert answers == [1, 2]
 
 
 @needs_watchers

@@ -20,8 +20,8 @@ from .containers import Container
 from .places import Attributes, Bind, Item, Place, TypeOf
 from .tensor_check import tensor_check
 from .torch_settings import Settings
-from .watched import Unchanged, Watcher, watcher
-from .words import Words, of_address
+from .watched import SameVersions, Unchanged, watcher
+from .words import Words, of_address, versions
 
 __all__ = ["Guard"]
 
@@ -268,9 +268,9 @@ class Guard:
             for place, item in spaces.items()
             if item is not None and dict.__len__(item) and address(item) not in self._moving
         }
-        by = watcher() if len(inside) >= _WORTH_WATCHING else None
-        if by is not None:
-            terms.append(_unless_changed(by, inside, bind))
+        term = _unless_changed(inside, bind) if len(inside) >= _WORTH_WATCHING else None
+        if term is not None:
+            terms.append(term)
             ordered = [place for place in ordered if place not in inside]
         words, asked, tensors = _in_words(ordered, list(self._tensors.values()), bind)
         if words is not None:
@@ -305,11 +305,20 @@ def _in_words(
     return words, asked, left
 
 
-def _unless_changed(by: Watcher, inside: dict[Place, Any], bind: Bind) -> str:
-    """A term for all places inside of dicts that are watched: they are asked after a change."""
-    dicts = {address(item): item for item in inside.values()}
-    name = bind(Unchanged(by, _asked(list(inside)), list(dicts.values())))
-    return f"({name}.stamp == {bind(by.changes)}() or {name}.holds())"
+def _unless_changed(inside: dict[Place, Any], bind: Bind) -> str | None:
+    """A term for all places inside of dicts that are watched: they are asked after a change.
+
+    ``None``: this Python does not tell of changes.
+    """
+    dicts = list({address(item): item for item in inside.values()}.values())
+    by, numbers = watcher(), versions(dicts)
+    if by is not None:
+        name = bind(Unchanged(by, _asked(list(inside)), dicts))
+        return f"({name}.stamp == {bind(by.changes)}() or {name}.holds())"
+    if numbers is not None:
+        name = bind(SameVersions(_asked(list(inside)), numbers, dicts))
+        return f"({bind(numbers)}() == {name}.then or {name}.holds())"
+    return None
 
 
 def _asked(places: Sequence[Place]) -> Callable[[], bool]:

@@ -3,7 +3,8 @@
 From Python 3.12 on CPython tells C code of each change of a dict. No code in Python may run there,
 so torch's own watcher is used, which its compiler has for the same purpose: it gives each change
 a number, the next one (``dict_version``, private to torch; tried with torch 2.13 on Python 3.12 to
-3.14). A process tries it before it relies on it.
+3.14). Up to Python 3.11 each dict has a number itself, which changes with it. A process tries
+either before it relies on it.
 """
 
 from __future__ import annotations
@@ -16,8 +17,9 @@ from typing import Any
 
 from ..errors import one_line
 from ..stats import log
+from .words import tells_all
 
-__all__ = ["Unchanged", "Watcher", "watcher"]
+__all__ = ["SameVersions", "Unchanged", "Watcher", "watcher"]
 
 
 class Watcher:
@@ -42,35 +44,14 @@ class Watcher:
             raise OSError(str(error)) from error
         self._number: Callable[[dict[Any, Any]], int] = dict_version
         self.changes: Callable[[], int] = _changes(dict_version)
-        if not self._tells_all():
+        # Python 3.13.0 tells nothing of most attributes that are set.
+        if not tells_all(lambda space: (self.watch(space), self.changes)[1]):
             raise OSError("not all changes of dicts are told")
 
     def watch(self, item: dict[Any, Any]) -> int:
         """Watch ``item`` for as long as it lives. Of what is put into an empty dict torch hears
         nothing."""
         return self._number(item)
-
-    def _tells_all(self) -> bool:
-        """Python 3.13.0 tells nothing of most attributes that are set."""
-        item = type("_Probe", (), {})()
-        item.value = 0
-        space = item.__dict__
-        self.watch(space)
-
-        def store() -> None:
-            item.value += 1
-
-        def tells(change: Callable[[], object]) -> bool:
-            return self.changes() != (change(), self.changes())[1]
-
-        return (
-            all(tells(store) for _ in range(50))  # until the interpreter takes a shorter way
-            and tells(lambda: setattr(item, "other", 1))
-            and tells(lambda: delattr(item, "other"))
-            and tells(lambda: space.update(value=-1))
-            and all(tells(store) for _ in range(50))
-            and not tells(lambda: item.value)
-        )
 
 
 def _changes(number_of: Callable[[dict[Any, Any]], int]) -> Callable[[], int]:
@@ -122,4 +103,33 @@ class Unchanged:
             return False
         if all(map(dict.__len__, self._dicts)):
             self.stamp = now
+        return True
+
+
+class SameVersions:
+    """Asks a question again only after a change of dicts, up to Python 3.11.
+
+    Args:
+        asked: the question.
+        versions: gives the numbers of all dicts on which the answer depends.
+        dicts: these, to keep them.
+    """
+
+    def __init__(
+        self,
+        asked: Callable[[], bool],
+        versions: Callable[[], bytes],
+        dicts: list[dict[Any, Any]],
+    ) -> None:
+        self._asked, self._dicts = asked, dicts
+        self.versions = versions
+        #: What they were when the answer was yes.
+        self.then = b""
+
+    def holds(self) -> bool:
+        """Ask."""
+        now = self.versions()  # first: what changes while it is asked is asked again
+        if not self._asked():
+            return False
+        self.then = now
         return True

@@ -40,6 +40,8 @@ __all__ = [
     "of_list",
     "of_object",
     "of_range",
+    "tells_all",
+    "versions",
 ]
 
 HEAD, INNER, INMOST = range(3)
@@ -78,7 +80,7 @@ class Words:
             found = list(stage.items())
             for first in range(0, len(found), _AT_ONCE):
                 part = found[first : first + _AT_ONCE]
-                indices.append(numpy.array([(at - _FIRST) // _WORD for at, _ in part]))
+                indices.append(_index(at for at, _ in part))
                 expected.append(numpy.array([word for _, word in part], numpy.uint64).tobytes())
         if len(indices) == 1:
             (index,), (then,) = indices, expected
@@ -86,6 +88,53 @@ class Words:
         gather, same, in_bytes = memory.__getitem__, operator.eq, numpy.ndarray.tobytes
         # In C from the first to the last stage, and no further than the first that differs.
         return lambda: all(map(same, map(in_bytes, map(gather, indices)), expected))
+
+
+def versions(dicts: Sequence[dict[Any, Any]]) -> Callable[[], bytes] | None:
+    """A function that gives the versions of ``dicts``, which the caller holds.
+
+    Up to Python 3.11 each change of a dict gives it a version that no dict had before. ``None``:
+    this Python has no such numbers, or they do not tell of everything.
+    """
+    memory: Any = _memory()
+    if memory is None or not _has_versions():
+        return None
+    index = _index(id(item) + _VERSION for item in dicts)
+    return lambda: memory[index].tobytes()
+
+
+_VERSION = 3 * _WORD  # behind the count of references, the class and the number of items
+
+
+@functools.lru_cache(maxsize=1)
+def _has_versions() -> bool:
+    return sys.version_info < (3, 12) and tells_all(
+        lambda space: lambda: _read(id(space) + _VERSION, 1)
+    )
+
+
+def tells_all(watch: Callable[[dict[str, Any]], Callable[[], object]]) -> bool:
+    """Whether what ``watch`` gives for a dict differs after each change of it, also after those
+    for which the interpreter takes a shorter way, and not without one."""
+    item = type("_Probe", (), {})()
+    item.value = 0
+    space = item.__dict__
+    now = watch(space)
+
+    def store() -> None:
+        item.value += 1
+
+    def tells(change: Callable[[], object]) -> bool:
+        return now() != (change(), now())[1]
+
+    return (
+        all(tells(store) for _ in range(50))
+        and tells(lambda: setattr(item, "other", 1))
+        and tells(lambda: delattr(item, "other"))
+        and tells(lambda: space.update(value=-1))
+        and all(tells(store) for _ in range(50))
+        and not tells(lambda: item.value)
+    )
 
 
 def of_object(
@@ -217,6 +266,12 @@ def _memory() -> Any:
     known = id(item) + _WORD
     is_right = int(memory[(known - _FIRST) // _WORD]) == id(object)
     return memory if is_right else None
+
+
+def _index(addresses: Iterable[int]) -> Any:
+    import numpy
+
+    return numpy.array([(at - _FIRST) // _WORD for at in addresses])
 
 
 def _read(at: int, count: int) -> list[int]:
