@@ -52,7 +52,7 @@ def spaces(item):
 
 @pytest.mark.skipif(versions([{}]) is None, reason="dicts have no numbers of their own")
 @pytest.mark.parametrize("change", CHANGES)
-@pytest.mark.parametrize("times", [1, 60])
+@pytest.mark.parametrize("times", [1, 20])
 def test_each_change_of_a_dict_shows_in_its_number(change, times):
     for _ in range(times):  # the interpreter takes shorter ways after some
         held = type("Other", (Held,), dict(vars(Held)))()
