@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import math
 import random
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
+from time import monotonic
 from typing import Any, TypeAlias
 
 import torch
@@ -29,7 +31,7 @@ from .compare import Value, same
 from .inputs import Inputs
 from .report import Part
 
-__all__ = ["Bench", "Function", "Key", "Round", "Values"]
+__all__ = ["Bench", "Function", "Key", "Round", "TooLongError", "Values"]
 
 _PLAIN = (bool, int, float, str)
 
@@ -117,6 +119,18 @@ class Bench:
         """The function, without graphs of what it calls."""
         with inside_gfxgraph(), _no_replays() if self._calls_graphs else nullcontext():
             return self.fn(*args, **kwargs)
+
+    def eager_within(self, seconds: float) -> Function:
+        """The function, which raises ``TooLongError`` at its first operation after that time.
+
+        Another number may keep a loop from ending.
+        """
+
+        def run(*args: Any, **kwargs: Any) -> Any:
+            with inside_gfxgraph(), Uncompiled(), _NoReplays(monotonic() + seconds):
+                return self.fn(*args, **kwargs)
+
+        return run
 
     def round(self, function: Function) -> Round:
         """Call with each of the inputs, one after the other, from the initial state."""
@@ -282,11 +296,21 @@ class Bench:
         return _Call(values, raw, kept)
 
 
+class TooLongError(BaseException):
+    """A call does not end in time. The function is not to catch it as an ``Exception``."""
+
+
 class _NoReplays(ThreadDispatchMode):
     # Under a mode like this one gfxgraph makes no graph and replays none.
     supports_higher_order_operators = True
 
+    def __init__(self, until: float = math.inf) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self._until = until
+
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if monotonic() > self._until:
+            raise TooLongError
         return func(*args, **(kwargs or {}))
 
 

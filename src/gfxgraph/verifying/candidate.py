@@ -17,7 +17,7 @@ from ..errors import first_paragraph
 from ..graph.locks import inside_gfxgraph, turn_to_capture
 from ..graph.places import Place
 from ..interpose.dynamo import frames_compiled
-from .bench import Bench, Function, Key, Round, Values
+from .bench import Bench, Function, Key, Round, TooLongError, Values
 from .compare import Errors, same, within
 from .inputs import Inputs, fresh
 from .places import Change, can_be_made, change_each, value_change, with_values
@@ -263,8 +263,12 @@ class Candidate:
             change the candidate differs.
         """
         ran, stale = 0, []
+        eager = self._bench.eager_within(self._patience)
         for change in self._sampled(places):
-            expected = self._outcome(self._bench.eager, change)
+            expected = self._outcome(eager, change)
+            if expected is TooLongError:
+                self._left += 1
+                continue
             got = self._outcome(self._without_captures, change)
             ran += 1
             if isinstance(expected, type) or isinstance(got, type):
@@ -286,18 +290,26 @@ class Candidate:
             if change is not None and can_be_made(change):
                 count += 1
                 yield change
-        self._left = len(rest)
+        self._left += len(rest)
 
     def _outcome(self, function: Function, change: Change) -> Values | type[BaseException]:
         """The results after a change, or the class of the error."""
         try:
             (values,) = self._bench.once(function, before=change.do)
-        except (Exception, SystemExit) as error:
+        except (Exception, SystemExit, TooLongError) as error:
             self._bench.restart()
             return type(error)
         finally:
             change.undo()
         return values
+
+    @cached_property
+    def _patience(self) -> float:
+        """Seconds that a call may take after a change of a value: another number may keep a loop
+        from ending."""
+        began = monotonic()
+        self._bench.once(self._bench.eager)
+        return max(1.0, 10 * (monotonic() - began))
 
     def _without_captures(self, *args: Any, **kwargs: Any) -> Any:
         """The candidate: a call whose graph does not hold any more runs eagerly, and keeps it."""
@@ -313,7 +325,10 @@ class Candidate:
     def _fixed_values(self) -> list[Cause]:
         """Changes of values in Python that a candidate of somebody else would not follow."""
         fixed = []
+        eager = self._bench.eager_within(self._patience)
         for change in self._sampled(self._bench.values):
+            if self._outcome(eager, change) is TooLongError:
+                continue
             try:
                 if self._reacts(before=change.do) is False:
                     fixed.append(change.name)

@@ -357,7 +357,13 @@ def _of_type(place: TypeOf) -> list[Change]:
         )
     own = raw.attributes(item)
     slot = _slot_of_attributes(cls)
-    if own is not None and slot is not None and not raw.is_a(item, types.ModuleType):
+    is_module = raw.is_a(item, types.ModuleType)  # it keeps its dict
+    if (
+        own is not None
+        and slot is not None
+        and not is_module
+        and raw.has_plain_keys([*own.items()])
+    ):
         found.append(
             Change(
                 place.described(place.path),
@@ -387,7 +393,7 @@ def _class_like(item: Any) -> type | None:
         space["__slots__"] = tuple(sorted(slot.__name__ for slot in raw.slots(item).values()))
     try:
         return type("Other", (base,), space)
-    except TypeError:
+    except (TypeError, RuntimeError):  # of torch: there are to be no others
         return None
 
 
@@ -646,7 +652,7 @@ def _copy(value: Any) -> Any:
         return kind(value.__func__)
     if kind is property:
         return property(value.fget, value.fset, value.fdel)
-    if kind is dict or kind is list:
+    if kind is list or (kind is dict and raw.has_plain_keys(list(value.items()))):
         return kind(value)
     if kind in _TENSORS:
         with torch._C.DisableTorchFunction():
