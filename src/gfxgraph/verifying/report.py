@@ -387,7 +387,9 @@ class VerifyReport:
         elif result.error is not None:
             lines = [f"{result.name} raises {result.error}"]
         elif result.first is None:
-            lines = [f"{result.name} equals eager in {calls}, but its results do not last."]
+            lost = any(cause.kind == "overwritten" for cause in result.causes)
+            but = "its results do not last" if lost else "it would not follow a later change"
+            lines = [f"{result.name} equals eager in {calls}, but {but}."]
         else:
             lines = [f"{result.name} differs from eager in {calls}."]
         if result.first is not None and result.first.first is not None:
