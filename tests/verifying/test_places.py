@@ -257,6 +257,24 @@ def test_a_number_that_keeps_a_loop_from_ending_is_not_run(device, x):
 # What it leaves alone.
 
 
+def test_what_a_function_stores_only_with_another_value_is_taken_away(device, x):
+    class Net(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.shows, self.seen = False, {"a": 1}
+
+        def forward(self, x):
+            if self.shows:
+                self.shown = x
+                self.seen["b"] = x
+            return x * 2 * self.seen["a"]
+
+    net = Net()
+    before = list(vars(net).items()), list(net.seen.items())
+    assert right(net, x).also_run >= 2
+    assert same((list(vars(net).items()), list(net.seen.items())), before)
+
+
 def test_no_code_of_the_program_runs_for_a_change(device, x):
     calls = []
 
@@ -353,6 +371,7 @@ def test_an_interrupt_while_a_place_is_changed_puts_it_back(device, x, monkeypat
 
 def test_where_there_is_no_time_places_are_left_and_counted(device, x, monkeypatch):
     monkeypatch.setattr(experiments, "_SECONDS", 0.0)
+    monkeypatch.setattr(experiments, "_SECONDS_OF_RUNS", 0.0)
     report = verify(Holder(x), x)
     places = report.graph.places
     assert report.ok and places.changed <= 1 and places.unchanged > 30

@@ -316,7 +316,7 @@ class _NoReplays(ThreadDispatchMode):
 
 @contextmanager
 def _no_replays() -> Iterator[None]:
-    with Uncompiled(), _NoReplays():  # type: ignore[no-untyped-call]
+    with Uncompiled(), _NoReplays():
         yield
 
 

@@ -20,7 +20,7 @@ from ..interpose.dynamo import frames_compiled
 from .bench import Bench, Function, Key, Round, TooLongError, Values
 from .compare import Errors, same, within
 from .inputs import Inputs, fresh
-from .places import Change, can_be_made, change_each, value_change, with_values
+from .places import Change, Kept, can_be_made, change_each, value_change, with_values
 from .report import NO_PLACES, Cause, CauseKind, OutputErrors, Places, VerifyResult
 
 __all__ = ["Candidate"]
@@ -29,8 +29,8 @@ __all__ = ["Candidate"]
 _MAX_TENSORS = 64
 # Bytes of weights to change, to see whether the candidate follows changes at all.
 _SAMPLE_BYTES = 64 << 20
-# Seconds in which places are changed, and again for the calls after such a change.
-_SECONDS = 10.0
+# Seconds in which places are changed, and in which calls are made after such a change.
+_SECONDS, _SECONDS_OF_RUNS = 10.0, 5.0
 _MAX_RUNS = 32
 # So many places of a cause are named.
 _NAMES = 8
@@ -43,6 +43,7 @@ class Candidate:
         self._bench, self._function, self._name, self._views = bench, function, name, views
         #: Values and weights after whose change nothing was called, since there was no time.
         self._left = 0
+        self._kept = Kept(())
 
     def result(self) -> VerifyResult:
         """Compare, and experiment if something differs."""
@@ -76,8 +77,8 @@ class Candidate:
                 causes += missed
                 if not graphs:
                     cautions = self._fixed_values()
-                elif places.changed and not missed and not self._replays_again(graphs):
-                    cautions = [Cause.of("captured-again")]
+                elif places.changed and not missed:
+                    cautions = self._captured_again(graphs)
                 cautions += self._cautions()  # moves weights, so that the graphs are made again
         except (Exception, SystemExit) as error:
             # An experiment may pass values that it cannot take.
@@ -263,6 +264,7 @@ class Candidate:
             change the candidate differs.
         """
         ran, stale = 0, []
+        self._kept = Kept(places)
         eager = self._bench.eager_within(self._patience)
         for change in self._sampled(places):
             expected = self._outcome(eager, change)
@@ -282,7 +284,7 @@ class Candidate:
     def _sampled(self, places: Sequence[Place]) -> Iterator[Change]:
         """Changes of values and weights, as many as there is time for."""
         rest = with_values(places)
-        until, compiled, count = monotonic() + _SECONDS, frames_compiled(), 0
+        until, compiled, count = monotonic() + _SECONDS_OF_RUNS, frames_compiled(), 0
         while rest and count < _MAX_RUNS and monotonic() < until:
             if frames_compiled() != compiled:
                 break
@@ -301,6 +303,7 @@ class Candidate:
             return type(error)
         finally:
             change.undo()
+            self._kept.put_back()
         return values
 
     @cached_property
@@ -316,15 +319,19 @@ class Candidate:
         with inside_gfxgraph():
             return self._function(*args, **kwargs)
 
-    def _replays_again(self, graphs: list[Entry]) -> bool:
-        """Whether the same graphs answer calls after all was put back."""
+    def _captured_again(self, graphs: list[Entry]) -> list[Cause]:
+        """A caution if not the same graphs answer calls after all was put back."""
+        guards = [entry.captured.guard for entry in graphs if entry.captured is not None]
+        changes = [name for guard in guards for name in guard.changes()]
         before = sum(entry.replays for entry in graphs)
         self._bench.once(self._function)
-        return sum(entry.replays for entry in graphs) > before
+        replays = sum(entry.replays for entry in graphs) > before
+        return [] if replays else [Cause.of("captured-again", _listed(changes))]
 
     def _fixed_values(self) -> list[Cause]:
         """Changes of values in Python that a candidate of somebody else would not follow."""
         fixed = []
+        self._kept = Kept(self._bench.values)
         eager = self._bench.eager_within(self._patience)
         for change in self._sampled(self._bench.values):
             if self._outcome(eager, change) is TooLongError:
@@ -334,6 +341,7 @@ class Candidate:
                     fixed.append(change.name)
             finally:
                 change.undo()
+                self._kept.put_back()
         return [Cause.of("fixed-later", _listed(fixed))] if fixed else []
 
     def _reacts(

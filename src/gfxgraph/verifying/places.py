@@ -40,7 +40,15 @@ from ..graph.places import (
 )
 from ..graph.torch_settings import SETTINGS
 
-__all__ = ["Change", "ChangedPlaces", "can_be_made", "change_each", "value_change", "with_values"]
+__all__ = [
+    "Change",
+    "ChangedPlaces",
+    "Kept",
+    "can_be_made",
+    "change_each",
+    "value_change",
+    "with_values",
+]
 
 MISSING: Any = raw.MISSING
 # Dicts of more items are not put in another order.
@@ -129,13 +137,8 @@ def _is_noticed(
         for guard in guards:
             _asked(guard)  # from now on it may rely on dicts that are watched
         try:
-            change.do()
-            if is_own:
-                seen = all(_asked(guard) and _names(guard, change) for guard in guards)
-            else:
-                seen = any(_asked(guard) and guard.changes() for guard in guards)
-        except Exception:  # C code refuses it
-            seen = None
+            if _is_done(change):
+                seen = _is_seen(change, guards, is_own)
         finally:
             change.undo()
         still = any(_asked(guard) and guard.changes() for guard in guards)
@@ -144,9 +147,22 @@ def _is_noticed(
     return seen
 
 
-def _names(guard: Guard, change: Change) -> bool:
-    # What a place knows is among what its guard names; a model has thousands of them.
-    return bool(change.is_named() or guard.changes())
+def _is_done(change: Change) -> bool:
+    try:
+        change.do()
+    except Exception:  # C code refuses it
+        return False
+    return True
+
+
+def _is_seen(change: Change, guards: Sequence[Guard], is_own: bool) -> bool:
+    try:
+        if is_own:
+            # What a place knows is among what its guard names; a model has thousands of them.
+            return all(_asked(g) and bool(change.is_named() or g.changes()) for g in guards)
+        return any(_asked(guard) and bool(guard.changes()) for guard in guards)
+    except Exception:  # a call would end there
+        return False
 
 
 def _asked(guard: Guard) -> bool:
@@ -601,16 +617,39 @@ def value_change(place: Place) -> Change | None:
     return changes[0]._replace(do=functools.partial(_put_weight, put, value))
 
 
+class Kept:
+    """What the containers hold in which places lie, to put it back after calls.
+
+    With another value a function may take a way on which it stores what is not known yet.
+    """
+
+    def __init__(self, places: Iterable[Place]) -> None:
+        self._containers: dict[int, Container] = {}
+        for place in places:
+            if isinstance(place, (Item, Content, Length)):
+                item = place.owner if isinstance(place, Length) else place.container
+                item = item.item if type(item) is Container else item
+                self._containers.setdefault(id(item), Container("", item, _names_kept(item)))
+
+    def put_back(self) -> None:
+        """Let each hold what it held."""
+        for container in self._containers.values():
+            container.restore()
+
+
+def _names_kept(item: Any) -> tuple[str, ...] | None:
+    """Those to put back; ``None``: all. What a module gets, an import may have put there."""
+    is_module = raw.is_a(item, dict) and "__builtins__" in item
+    return tuple(dict.keys(item)) if is_module else None
+
+
 def can_be_made(change: Change) -> bool:
     """Whether C code does not refuse it."""
-    try:
-        with LOCK:
-            change.do()
-    except Exception:
-        return False
-    finally:
-        change.undo()
-    return True
+    with LOCK:
+        try:
+            return _is_done(change)
+        finally:
+            change.undo()
 
 
 def _put_weight(put: Callable[[Any], object], tensor: torch.Tensor) -> None:
