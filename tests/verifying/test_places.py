@@ -202,7 +202,8 @@ def test_a_wrapper_around_a_graph_that_has_fixed_a_value_is_found(device, x):
     inner = gfxgraph.graphed(lambda x: x * scale)
     report = verify(lambda x: x * options["scale"], x, candidate=lambda x: inner(x))
     assert not report.ok and list(found(report.graph)) == ["value-later"]
-    assert "options" in found(report.graph)["value-later"]
+    assert "options['scale'] (read in test_places.py:" in found(report.graph)["value-later"]
+    assert "," not in found(report.graph)["value-later"]  # not what only the wrapper reads
     inner = gfxgraph.graphed(lambda x: x * options["scale"])
     assert verify(lambda x: x * options["scale"], x, candidate=lambda x: inner(x)).ok
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import cached_property, partial
 from time import monotonic
-from typing import Any
+from typing import Any, TypeAlias
 
 import torch
 
@@ -24,6 +24,9 @@ from .places import Change, Kept, can_be_made, change_each, value_change, with_v
 from .report import NO_PLACES, Cause, CauseKind, OutputErrors, Places, VerifyResult
 
 __all__ = ["Candidate"]
+
+Outcome: TypeAlias = Values | type[BaseException]
+"""The results of a call, or the class of its error."""
 
 # Experiments change each tensor and call both sides again, to find those that a candidate ignores.
 _MAX_TENSORS = 64
@@ -273,11 +276,8 @@ class Candidate:
                 continue
             got = self._outcome(self._without_captures, change)
             ran += 1
-            if isinstance(expected, type) or isinstance(got, type):
-                differs = expected is not got
-            else:
-                differs = self._differ(got, expected)
-            if differs:
+            # What only the candidate reads may well change its results alone.
+            if self._differs(expected, self._plain[0]) and self._differs(got, expected):
                 stale.append(change.name)
         return ran, self._left, stale
 
@@ -294,7 +294,7 @@ class Candidate:
                 yield change
         self._left += len(rest)
 
-    def _outcome(self, function: Function, change: Change) -> Values | type[BaseException]:
+    def _outcome(self, function: Function, change: Change) -> Outcome:
         """The results after a change, or the class of the error."""
         try:
             (values,) = self._bench.once(function, before=change.do)
@@ -313,6 +313,11 @@ class Candidate:
         began = monotonic()
         self._bench.once(self._bench.eager)
         return max(1.0, 10 * (monotonic() - began))
+
+    def _differs(self, got: Outcome, expected: Outcome) -> bool:
+        if isinstance(expected, type) or isinstance(got, type):
+            return expected is not got
+        return self._differ(got, expected)
 
     def _without_captures(self, *args: Any, **kwargs: Any) -> Any:
         """The candidate: a call whose graph does not hold any more runs eagerly, and keeps it."""
