@@ -258,6 +258,13 @@ def test_a_number_that_keeps_a_loop_from_ending_is_not_run(device, x):
 # What it leaves alone.
 
 
+def test_memory_that_a_function_writes_only_with_another_value_is_put_back(device, x):
+    net = nn.Sequential(nn.Linear(8, 8), nn.BatchNorm1d(8)).to(device).eval()
+    before = {name: value.clone() for name, value in net.state_dict().items()}
+    assert right(net, x).also_run >= 8  # among them `training` of the norm
+    assert all(torch.equal(value, before[name]) for name, value in net.state_dict().items())
+
+
 def test_what_a_function_stores_only_with_another_value_is_taken_away(device, x):
     class Net(nn.Module):
         def __init__(self):

@@ -31,7 +31,7 @@ from .compare import Value, same
 from .inputs import Inputs
 from .report import Part
 
-__all__ = ["Bench", "Function", "Key", "Round", "TooLongError", "Values"]
+__all__ = ["Bench", "Function", "Key", "Round", "Values"]
 
 _PLAIN = (bool, int, float, str)
 
@@ -120,17 +120,35 @@ class Bench:
         with inside_gfxgraph(), _no_replays() if self._calls_graphs else nullcontext():
             return self.fn(*args, **kwargs)
 
-    def eager_within(self, seconds: float) -> Function:
-        """The function, which raises ``TooLongError`` at its first operation after that time.
+    def written_after(
+        self, change: Callable[[], object], seconds: float
+    ) -> list[torch.Tensor] | None:
+        """The memory outside that the function writes to after a change; it is as before again.
 
-        Another number may keep a loop from ending.
+        Another number may keep a loop from ending: after so many seconds the function ends at its
+        next operation.
+
+        Returns:
+            The memory; ``None``: the function did not end in time.
         """
-
-        def run(*args: Any, **kwargs: Any) -> Any:
-            with inside_gfxgraph(), Uncompiled(), _NoReplays(monotonic() + seconds):
-                return self.fn(*args, **kwargs)
-
-        return run
+        self.restart()
+        undo = UndoLog()
+        args, kwargs, copies = self.inputs[0].make()
+        recorder = Recorder(current_device().type, copies, undo, keep_values=True)
+        self._set_seed(0)
+        try:
+            change()
+            with inside_gfxgraph(), _NoReplays(monotonic() + seconds), recorder.watching():
+                self.fn(*args, **kwargs)
+        except _TooLongError:
+            return None
+        except (Exception, SystemExit):
+            pass  # the next call raises it as well
+        finally:
+            undo.undo()
+            self.restart()
+        own = set(map(storage_key, copies))
+        return [region for region in undo.regions() if storage_key(region) not in own]
 
     def round(self, function: Function) -> Round:
         """Call with each of the inputs, one after the other, from the initial state."""
@@ -296,7 +314,7 @@ class Bench:
         return _Call(values, raw, kept)
 
 
-class TooLongError(BaseException):
+class _TooLongError(BaseException):
     """A call does not end in time. The function is not to catch it as an ``Exception``."""
 
 
@@ -310,7 +328,7 @@ class _NoReplays(ThreadDispatchMode):
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if monotonic() > self._until:
-            raise TooLongError
+            raise _TooLongError
         return func(*args, **(kwargs or {}))
 
 

@@ -17,7 +17,7 @@ from ..errors import first_paragraph
 from ..graph.locks import inside_gfxgraph, turn_to_capture
 from ..graph.places import Place
 from ..interpose.dynamo import frames_compiled
-from .bench import Bench, Function, Key, Round, TooLongError, Values
+from .bench import Bench, Function, Key, Round, Values
 from .compare import Errors, same, within
 from .inputs import Inputs, fresh
 from .places import Change, Kept, can_be_made, change_each, value_change, with_values
@@ -267,13 +267,8 @@ class Candidate:
             change the candidate differs.
         """
         ran, stale = 0, []
-        self._kept = Kept(places)
-        eager = self._bench.eager_within(self._patience)
         for change in self._sampled(places):
-            expected = self._outcome(eager, change)
-            if expected is TooLongError:
-                self._left += 1
-                continue
+            expected = self._outcome(self._bench.eager, change)
             got = self._outcome(self._without_captures, change)
             ran += 1
             # What only the candidate reads may well change its results alone.
@@ -283,14 +278,25 @@ class Candidate:
 
     def _sampled(self, places: Sequence[Place]) -> Iterator[Change]:
         """Changes of values and weights, as many as there is time for."""
-        rest = with_values(places)
+        rest, bench = with_values(places), self._bench
+        self._kept = Kept(places)
         until, compiled, count = monotonic() + _SECONDS_OF_RUNS, frames_compiled(), 0
         while rest and count < _MAX_RUNS and monotonic() < until:
             if frames_compiled() != compiled:
                 break
             change = value_change(rest.pop(0))
-            if change is not None and can_be_made(change):
-                count += 1
+            if change is None or not can_be_made(change):
+                continue
+            try:
+                written = bench.written_after(change.do, self._patience)
+            finally:
+                change.undo()
+                self._kept.put_back()
+            if written is None:
+                self._left += 1
+                continue
+            count += 1
+            with _put_back(written):
                 yield change
         self._left += len(rest)
 
@@ -298,7 +304,7 @@ class Candidate:
         """The results after a change, or the class of the error."""
         try:
             (values,) = self._bench.once(function, before=change.do)
-        except (Exception, SystemExit, TooLongError) as error:
+        except (Exception, SystemExit) as error:
             self._bench.restart()
             return type(error)
         finally:
@@ -336,11 +342,7 @@ class Candidate:
     def _fixed_values(self) -> list[Cause]:
         """Changes of values in Python that a candidate of somebody else would not follow."""
         fixed = []
-        self._kept = Kept(self._bench.values)
-        eager = self._bench.eager_within(self._patience)
         for change in self._sampled(self._bench.values):
-            if self._outcome(eager, change) is TooLongError:
-                continue
             try:
                 if self._reacts(before=change.do) is False:
                     fixed.append(change.name)

@@ -155,14 +155,14 @@ def _is_done(change: Change) -> bool:
     return True
 
 
-def _is_seen(change: Change, guards: Sequence[Guard], is_own: bool) -> bool:
+def _is_seen(change: Change, guards: Sequence[Guard], is_own: bool) -> bool | None:
     try:
         if is_own:
             # What a place knows is among what its guard names; a model has thousands of them.
             return all(_asked(g) and bool(change.is_named() or g.changes()) for g in guards)
         return any(_asked(guard) and bool(guard.changes()) for guard in guards)
-    except Exception:  # a call would end there
-        return False
+    except Exception:  # what was exchanged is of use to torch, which the guard asks
+        return None
 
 
 def _asked(guard: Guard) -> bool:
@@ -681,10 +681,10 @@ def _copy(value: Any) -> Any:
     kind: Any = type(value)
     if kind is types.FunctionType:
         parts = value.__code__, value.__globals__, value.__name__, value.__defaults__
-        other = types.FunctionType(*parts, value.__closure__)
-        other.__kwdefaults__ = value.__kwdefaults__
-        other.__dict__.update(value.__dict__)
-        return other
+        function = types.FunctionType(*parts, value.__closure__)
+        function.__kwdefaults__ = value.__kwdefaults__
+        function.__dict__.update(value.__dict__)
+        return function
     if kind is types.BuiltinFunctionType:
         return functools.partial(value)
     if kind is staticmethod or kind is classmethod:
@@ -696,4 +696,8 @@ def _copy(value: Any) -> Any:
     if kind in _TENSORS:
         with torch._C.DisableTorchFunction():
             return value.detach()
+    if kind is types.ModuleType:
+        module = types.ModuleType("other")
+        module.__dict__.update(value.__dict__)
+        return module
     return object()
