@@ -825,9 +825,9 @@ def test_a_change_of_each_value_that_it_reads_in_python_is_noticed(device, x):
     report = verify(model, x)
     assert report.ok
     # FACTOR, offset, mode, on, scales[1], the eps of the layer norm
-    assert report.graph.noticed >= 6
-    assert f"its guards noticed: {report.graph.noticed}." in str(report)
-    assert report.to_dict()["graph"]["noticed"] == report.graph.noticed
+    assert report.graph.places.noticed >= 6
+    assert f"noticed: {report.graph.places.noticed}, also run: " in str(report)
+    assert report.to_dict()["graph"]["places"]["noticed"] == report.graph.places.noticed
     assert (FACTOR, Scaled.offset) == (2.0, 1) and "offset" not in vars(model)
     assert model.config == {"mode": "add", "scales": [0.5, 1.5], "on": True}
 
@@ -841,13 +841,14 @@ def test_a_graph_that_misses_a_change_of_a_value_is_not_ok(device, x):
     guard.places_hold = lambda: True  # what a defect of a guard would do
     report = verify(model, x, candidate=graph)
     assert not report.ok
-    ((kind, what),) = kinds(report.graph)
-    assert kind == "value-later" and "FACTOR" in what and "['scales'][1]" in what
-    assert report.graph.noticed == 0
+    (kind, what), (other, _) = kinds(report.graph)
+    assert (kind, other) == ("value-later", "unnoticed")
+    assert "FACTOR (read in test_verify.py:" in what and "['scales'][1]" in what
+    assert report.graph.places.noticed < report.graph.places.changed
 
 
 def test_a_candidate_of_somebody_else_is_not_asked_what_it_notices(model, x):
-    assert verify(model, x, candidate=by_hand(model, x)).graph.noticed == 0
+    assert verify(model, x, candidate=by_hand(model, x)).graph.places.noticed == 0
 
 
 def test_values_are_changed_where_objects_refuse_it(device, x):
@@ -861,4 +862,4 @@ def test_values_are_changed_where_objects_refuse_it(device, x):
             return x * self.scale
 
     report = verify(Stubborn(), x)
-    assert report.ok and report.graph.noticed >= 1 and Stubborn.scale == 2.0
+    assert report.ok and report.graph.places.noticed >= 1 and Stubborn.scale == 2.0

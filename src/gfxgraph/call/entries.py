@@ -21,13 +21,24 @@ from .signature import Spec, objects_in, without_objects
 from .stats import Counts
 from .thrash import WORTH_IT, Thrash
 
-__all__ = ["Entries"]
+__all__ = ["Entries", "all_graphs"]
 
 # A call looks at so many of the keys met last before it works out its own key.
 _TRIED = 8
 
 # So many counts of tries are remembered.
 _MAX_COUNTED = 1024
+
+
+_all: weakref.WeakSet[Entries] = weakref.WeakSet()
+_all_lock = new_lock()
+
+
+def all_graphs() -> list[Entry]:
+    """The graphs of all callables of the process."""
+    with _all_lock:
+        callables = list(_all)
+    return [entry for entries in callables for entry in entries.graphs().values()]
 
 
 class Entries:
@@ -78,6 +89,8 @@ class Entries:
         self._clock = 0
         register(self)
         validation.register(self)
+        with _all_lock:
+            _all.add(self)
 
     def get(self, key: Any) -> Entry | Refusal | None:
         """The entry of a key, stale or not."""

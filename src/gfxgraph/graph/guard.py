@@ -172,6 +172,10 @@ class Guard:
         """Identity -> each place that is watched."""
         return self._places | self._tensors
 
+    def watched_memory(self) -> list[tuple[str, torch.Tensor]]:
+        """Names and tensors, of those that are to stay where they are."""
+        return [(name, tensor) for name, tensor, _ in self._memory.values()]
+
     def watched_held(self) -> list[tuple[torch.Tensor, str, object]]:
         """Tensors, and what is watched of what they hold."""
         return [(tensor, name, value) for _, tensor, name, value in self._held]

@@ -366,7 +366,7 @@ class Lookups:
         space = raw.dict_of(cls)
         if cls is MODULE and _FIRST_COMPILATION not in space:
             setattr(cls, _FIRST_COMPILATION, True)
-        self._place(("length", address(space)), lambda: Length(raw.name_of(cls), space))
+        self._place(("length", address(space)), lambda: Length(raw.name_of(cls), space, cls))
 
     def _special(self, item: Any) -> None:
         """An operation with ``item`` calls what its class may get: ``__bool__``, ``__eq__``."""
@@ -428,7 +428,13 @@ class Lookups:
             except (AttributeError, TypeError):  # not set; or its object is gone
                 return MISSING
 
-        return self._live(("slot", address(item), name), get, path) if is_state else get()
+        def put(value: Any) -> None:
+            if value is MISSING:
+                found.__delete__(owner())
+            else:
+                found.__set__(owner(), value)
+
+        return self._live(("slot", address(item), name), get, path, put) if is_state else get()
 
     def _attribute_beside(
         self, item: Any, found: Any, name: str, path: str, is_state: bool, generic: bool
@@ -600,8 +606,9 @@ class Lookups:
             self._place_of_bases(cls)
             return raw.namespace(type)[name].__get__(cls)
         if name in ("__name__", "__qualname__", "__module__") and raw.is_mutable(cls):
-            get = functools.partial(raw.namespace(type)[name].__get__, cls)
-            return self._live((name, address(cls)), get, f"{raw.name_of(cls)}.{name}")
+            own = raw.namespace(type)[name]
+            get, put = (functools.partial(f, cls) for f in (own.__get__, own.__set__))
+            return self._live((name, address(cls)), get, f"{raw.name_of(cls)}.{name}", put)
         found = self._lookup(cls, name)
         if found is not MISSING:
             return _bound(found, None, cls)
@@ -620,7 +627,10 @@ class Lookups:
             return getattr(item, name)
         if name in ("__name__", "__qualname__", "__doc__", "__annotations__"):
             get = functools.partial(getattr, item, name)
-            return self._live((name, address(item)), get, path) if self._is_state(item) else get()
+            if not self._is_state(item):
+                return get()
+            put = functools.partial(setattr, item, name)
+            return self._live((name, address(item)), get, path, put)
         if self._is_state(item):
             return self._or_unknown(self._read(item.__dict__, name, path))
         return item.__dict__.get(name, UNKNOWN)
@@ -634,12 +644,19 @@ class Lookups:
         if name == "__class__":
             return type(item)
         if is_state and name in _OF_TENSORS and raw.is_a(item, torch.Tensor):
-            return self._live((name, address(item)), lambda: _got(found, item), path)
+            put = functools.partial(_put, found, item) if name == "grad" else None
+            return self._live((name, address(item)), lambda: _got(found, item), path, put)
         return UNKNOWN
 
-    def _live(self, key: Any, get: Callable[[], Any], path: str) -> Any:
-        """What a function in C gives, asked again by the guard."""
-        place = self._place(key, lambda: Live(path, key, get))
+    def _live(
+        self,
+        key: Any,
+        get: Callable[[], Any],
+        path: str,
+        put: Callable[[Any], object] | None = None,
+    ) -> Any:
+        """What a function in C gives, asked again by the guard; ``put`` would change it."""
+        place = self._place(key, lambda: Live(path, key, get, put))
         value = place.read()  # type: ignore[attr-defined]
         return self._held(value, path)
 
@@ -1085,6 +1102,12 @@ def _got(descriptor: Any, tensor: torch.Tensor) -> Any:
     """The value of an attribute of a tensor; no mode sees that it is asked for."""
     with torch._C.DisableTorchFunction():
         return descriptor.__get__(tensor)
+
+
+def _put(descriptor: Any, tensor: torch.Tensor, value: Any) -> None:
+    """Let an attribute of a tensor have another value."""
+    with torch._C.DisableTorchFunction():
+        descriptor.__set__(tensor, value)
 
 
 def _is_index(at: Any, length: int) -> bool:

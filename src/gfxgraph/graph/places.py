@@ -277,22 +277,28 @@ _ORDERED: tuple[Any, ...] = (OrderedDict, dict, list, set)
 
 
 class Length(Place):
-    """How many items a container holds."""
+    """How many items a container holds.
 
-    def __init__(self, path: str, container: Any) -> None:
+    Attributes:
+        container: the container.
+        owner: the class that has it as its attributes; else the container itself.
+    """
+
+    def __init__(self, path: str, container: Any, owner: Any = None) -> None:
         super().__init__(path, ("length", address(container)), container)
+        self.container, self.owner = container, container if owner is None else owner
         self._length, self._own = raw.length(container), _own_length(container)
 
     def holds(self) -> bool:
         """See :meth:`Place.holds`."""
-        return _own_length(self._within) == self._own
+        return _own_length(self.container) == self._own
 
     def term(self, bind: Bind) -> str:
         """See :meth:`Place.term`."""
-        base = next((kind for kind in _ORDERED if raw.is_a(self._within, kind)), None)
+        base = next((kind for kind in _ORDERED if raw.is_a(self.container, kind)), None)
         if base is None:
             return super().term(bind)
-        length = f"{bind(base.__len__)}({bind(self._within)})"
+        length = f"{bind(base.__len__)}({bind(self.container)})"
         return f"({length} == {self._length} or {super().term(bind)})"
 
 
@@ -317,18 +323,22 @@ def weakly(item: Any) -> Callable[[], Any]:
 
 
 class TypeOf(Place):
-    """The class of an object, and the dict in which it has its attributes."""
+    """The class of an object, and the dict in which it has its attributes.
+
+    Attributes:
+        item: gives the object, while it lives.
+    """
 
     def __init__(self, path: str, item: Any) -> None:
         super().__init__(path, ("type", address(item)))
-        self._item, self._class = weakly(item), type(item)
+        self.item, self._class = weakly(item), type(item)
         # Each thread has attributes of its own in one of these; the other's cannot be replaced.
         is_fixed = raw.is_a(item, threading.local, types.ModuleType)
         self._own = None if is_fixed else raw.attributes(item)
 
     def changes(self) -> list[str]:
         """See :meth:`Place.changes`."""
-        item = self._item()
+        item = self.item()
         if type(item) is not self._class:
             return [self.path]
         if self._own is not None and raw.attributes(item) is not self._own:
@@ -337,7 +347,7 @@ class TypeOf(Place):
 
     def put_back(self) -> None:
         """See :meth:`Place.put_back`."""
-        item: Any = self._item()
+        item: Any = self.item()
         if type(item) is not self._class:
             object.__setattr__(item, "__class__", self._class)
         if self._own is not None and raw.attributes(item) is not self._own:
@@ -345,9 +355,9 @@ class TypeOf(Place):
 
     def term(self, bind: Bind) -> str:
         """See :meth:`Place.term`."""
-        item = self._item()
+        item = self.item()
         name = bind.known(item)
-        found = name or f"item := {bind(self._item)}()"
+        found = name or f"item := {bind(self.item)}()"
         term = f"type({found}) is {bind(self._class)}"
         if self._own is None:
             return term
@@ -388,11 +398,15 @@ class Bases(Place):
 
 
 class Parts(Place):
-    """The code and the default arguments of a function."""
+    """The code and the default arguments of a function.
+
+    Attributes:
+        function: the function.
+    """
 
     def __init__(self, path: str, function: types.FunctionType) -> None:
         super().__init__(path, ("parts", address(function)))
-        self._function = function
+        self.function = function
         self._parts = _parts(function)
         self._memory = _memory_of_parts(function)
         self._held = None if self._memory is None else self._memory.raw
@@ -401,11 +415,11 @@ class Parts(Place):
         """See :meth:`Place.holds`."""
         if self._memory is not None:
             return bool(self._memory.raw == self._held)
-        return all(map(operator.is_, _parts(self._function), self._parts))
+        return all(map(operator.is_, _parts(self.function), self._parts))
 
     def put_back(self) -> None:
         """See :meth:`Place.put_back`."""
-        function = self._function
+        function = self.function
         function.__code__, function.__defaults__, function.__kwdefaults__ = self._parts
 
     def term(self, bind: Bind) -> str:
@@ -454,10 +468,21 @@ _WORD = ctypes.sizeof(ctypes.c_void_p)
 
 
 class Live(Place):
-    """What a function in C gives."""
+    """What a function in C gives.
 
-    def __init__(self, path: str, identity: Any, get: Callable[[], Any]) -> None:
+    Attributes:
+        write: lets it give another value, ``MISSING``: none; ``None``: nobody can from here.
+    """
+
+    def __init__(
+        self,
+        path: str,
+        identity: Any,
+        get: Callable[[], Any],
+        write: Callable[[Any], object] | None = None,
+    ) -> None:
         super().__init__(path, identity)
+        self.write = write
         #: Asks what it gives now.
         self.read, self.value = get, get()
 
@@ -474,16 +499,19 @@ class Local(Live):
 
     def __init__(self, path: str, item: threading.local, name: str) -> None:
         self._item, self._name = item, name
-        super().__init__(path, ("local", address(item), name), self._now)
+        super().__init__(path, ("local", address(item), name), self._now, self._put)
 
     def _now(self) -> Any:
         return (raw.attributes(self._item) or {}).get(self._name, raw.MISSING)
 
     def put_back(self) -> None:
         """See :meth:`Place.put_back`."""
+        self._put(self.value)
+
+    def _put(self, value: Any) -> None:
         own = raw.attributes(self._item)
         if own is not None:
-            put_at(own, self._name, self.value)
+            put_at(own, self._name, value)
 
 
 class Attributes(Place):

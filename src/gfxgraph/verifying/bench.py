@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import math
 import random
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
+from time import monotonic
 from typing import Any, TypeAlias
 
 import torch
@@ -117,6 +119,36 @@ class Bench:
         """The function, without graphs of what it calls."""
         with inside_gfxgraph(), _no_replays() if self._calls_graphs else nullcontext():
             return self.fn(*args, **kwargs)
+
+    def written_after(
+        self, change: Callable[[], object], seconds: float
+    ) -> list[torch.Tensor] | None:
+        """The memory outside that the function writes to after a change; it is as before again.
+
+        Another number may keep a loop from ending: after so many seconds the function ends at its
+        next operation.
+
+        Returns:
+            The memory; ``None``: the function did not end in time.
+        """
+        self.restart()
+        undo = UndoLog()
+        args, kwargs, copies = self.inputs[0].make()
+        recorder = Recorder(current_device().type, copies, undo, keep_values=True)
+        self._set_seed(0)
+        try:
+            change()
+            with inside_gfxgraph(), _NoReplays(monotonic() + seconds), recorder.watching():
+                self.fn(*args, **kwargs)
+        except _TooLongError:
+            return None
+        except (Exception, SystemExit):
+            pass  # the next call raises it as well
+        finally:
+            undo.undo()
+            self.restart()
+        own = set(map(storage_key, copies))
+        return [region for region in undo.regions() if storage_key(region) not in own]
 
     def round(self, function: Function) -> Round:
         """Call with each of the inputs, one after the other, from the initial state."""
@@ -282,17 +314,27 @@ class Bench:
         return _Call(values, raw, kept)
 
 
+class _TooLongError(BaseException):
+    """A call does not end in time. The function is not to catch it as an ``Exception``."""
+
+
 class _NoReplays(ThreadDispatchMode):
     # Under a mode like this one gfxgraph makes no graph and replays none.
     supports_higher_order_operators = True
 
+    def __init__(self, until: float = math.inf) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self._until = until
+
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if monotonic() > self._until:
+            raise _TooLongError
         return func(*args, **(kwargs or {}))
 
 
 @contextmanager
 def _no_replays() -> Iterator[None]:
-    with Uncompiled(), _NoReplays():  # type: ignore[no-untyped-call]
+    with Uncompiled(), _NoReplays():
         yield
 
 

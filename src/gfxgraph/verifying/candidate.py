@@ -2,29 +2,41 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import cached_property, partial
-from typing import Any
+from time import monotonic
+from typing import Any, TypeAlias
 
 import torch
 
-from ..call.dispatch import Dispatcher
+from ..call.entries import all_graphs
+from ..call.entry import Entry
 from ..call.graphed import GraphedStats
 from ..errors import first_paragraph
-from ..graph.places import Item
+from ..graph.locks import inside_gfxgraph, turn_to_capture
+from ..graph.places import Place
+from ..interpose.dynamo import frames_compiled
 from .bench import Bench, Function, Key, Round, Values
 from .compare import Errors, same, within
 from .inputs import Inputs, fresh
-from .report import Cause, CauseKind, OutputErrors, VerifyResult
+from .places import Change, Kept, can_be_made, change_each, value_change, with_values
+from .report import NO_PLACES, Cause, CauseKind, OutputErrors, Places, VerifyResult
 
 __all__ = ["Candidate"]
+
+Outcome: TypeAlias = Values | type[BaseException]
+"""The results of a call, or the class of its error."""
 
 # Experiments change each tensor and call both sides again, to find those that a candidate ignores.
 _MAX_TENSORS = 64
 # Bytes of weights to change, to see whether the candidate follows changes at all.
 _SAMPLE_BYTES = 64 << 20
+# Seconds in which places are changed, and in which calls are made after such a change.
+_SECONDS, _SECONDS_OF_RUNS = 10.0, 5.0
+_MAX_RUNS = 32
+# So many places of a cause are named.
+_NAMES = 8
 
 
 class Candidate:
@@ -32,6 +44,9 @@ class Candidate:
 
     def __init__(self, bench: Bench, function: Function, name: str, views: bool) -> None:
         self._bench, self._function, self._name, self._views = bench, function, name, views
+        #: Values and weights after whose change nothing was called, since there was no time.
+        self._left = 0
+        self._kept = Kept(())
 
     def result(self) -> VerifyResult:
         """Compare, and experiment if something differs."""
@@ -41,8 +56,11 @@ class Candidate:
         try:
             for _ in range(2):
                 before = _stats(self._function)
+                replayed = {entry: entry.replays for entry in all_graphs()}
                 rounds.append(bench.round(self._function))
             after = _stats(self._function)
+            # Also those inside of a candidate that is no graph itself.
+            graphs = [one for one in all_graphs() if one.replays > replayed.get(one, 0)]
             if before and after:
                 replays = after.replays - before.replays
         except (Exception, SystemExit) as error:
@@ -53,19 +71,23 @@ class Candidate:
         lost = [] if self._views else self._lost(rounds)
         causes = [Cause.of("overwritten", ", ".join(lost))] if lost else []
         cautions: list[Cause] = []
-        noticed = 0
+        places = NO_PLACES
         try:
             if not all(row.ok for row in rows):
                 causes += self._causes(rounds)
             elif captured is not False:
-                noticed, unnoticed = self._changed_values()
-                causes += unnoticed
-                cautions = self._cautions()  # moves weights, so that the graphs are made again
+                places, missed = self._changed_places(graphs)
+                causes += missed
+                if not graphs:
+                    cautions = self._fixed_values()
+                elif places.changed and not missed:
+                    cautions = self._captured_again(graphs)
+                cautions += self._cautions()  # moves weights, so that the graphs are made again
         except (Exception, SystemExit) as error:
             # An experiment may pass values that it cannot take.
             bench.restart()
             cautions = [Cause.of("experiment", first_paragraph(error))]
-        return self._report(rounds, captured, causes, cautions, noticed=noticed)
+        return self._report(rounds, captured, causes, cautions, places=places)
 
     def _report(
         self,
@@ -74,7 +96,7 @@ class Candidate:
         causes: list[Cause],
         cautions: list[Cause],
         error: str | None = None,
-        noticed: int = 0,
+        places: Places = NO_PLACES,
     ) -> VerifyResult:
         stats = _stats(self._function)
         runs = len(self._bench.inputs)
@@ -89,7 +111,7 @@ class Candidate:
             tuple(causes),
             tuple(cautions),
             error,
-            noticed,
+            places,
         )
 
     def _rows(self, rounds: list[Round]) -> tuple[OutputErrors, ...]:
@@ -211,31 +233,123 @@ class Candidate:
                     found.append(Cause.of(kind))
         return found
 
-    def _changed_values(self) -> tuple[int, list[Cause]]:
-        """Change each number and string that eager reads in Python, and see whether the guards of
-        the candidate's graphs notice; where they do not, whether its results follow.
+    def _changed_places(self, graphs: list[Entry]) -> tuple[Places, list[Cause]]:
+        """Change each place that the graphs watch, and see whether their guards notice. Then call
+        both sides with other values and weights.
 
         Returns:
-            How many changes they noticed, and those that the results do not follow.
+            What was tried, and the changes that results would not follow.
         """
-        dispatcher = getattr(self._function, "_dispatcher", None)
-        guards = dispatcher.guards() if isinstance(dispatcher, Dispatcher) else []
-        guards = [guard for guard in guards if guard.holds()]
-        noticed, lost = 0, []
-        for place in self._bench.values if guards else ():
-            other = Item(place.path, place.container, place.key, _other(place.value))
-            try:
-                other.put_back()  # which lets the place hold it
-            except TypeError:  # of a class made in C
+        bench = self._bench
+        captured = [entry.captured for entry in graphs if entry.captured is not None]
+        guards = [one.guard for one in captured if one.guard.holds()]
+        if not guards:
+            return NO_PLACES, []
+        # Compiled code would be compiled again for each value.
+        is_compiled = any(one.compiled or one.not_compiled for one in captured)
+        watched = [place for guard in guards for place in guard.places().values()]
+        with turn_to_capture():  # of another thread it would hold what was changed
+            found = change_each(guards, bench.values, _SECONDS)
+            ran, left, stale = self._run_changed([] if is_compiled else [*watched, *bench.values])
+        causes = [Cause.of("value-later", _listed(stale))] if stale else []
+        missed = [name for name in found.unnoticed if name not in stale]
+        if missed:
+            causes.append(Cause.of("unnoticed", _listed(missed)))
+        if found.stuck:
+            causes.append(Cause.of("stuck", _listed(found.stuck)))
+        return Places(found.changed, found.noticed, ran, found.unchanged, left), causes
+
+    def _run_changed(self, places: Sequence[Place]) -> tuple[int, int, list[str]]:
+        """Call both sides after a change of a value or of a weight.
+
+        Returns:
+            How many changes were tried, how many were not, and the names of the places after whose
+            change the candidate differs.
+        """
+        ran, stale = 0, []
+        for change in self._sampled(places):
+            expected = self._outcome(self._bench.eager, change)
+            got = self._outcome(self._without_captures, change)
+            ran += 1
+            # What only the candidate reads may well change its results alone.
+            if self._differs(expected, self._plain[0]) and self._differs(got, expected):
+                stale.append(change.name)
+        return ran, self._left, stale
+
+    def _sampled(self, places: Sequence[Place]) -> Iterator[Change]:
+        """Changes of values and weights, as many as there is time for."""
+        rest, bench = with_values(places), self._bench
+        self._kept = Kept(places)
+        until, compiled, count = monotonic() + _SECONDS_OF_RUNS, frames_compiled(), 0
+        while rest and count < _MAX_RUNS and monotonic() < until:
+            if frames_compiled() != compiled:
+                break
+            change = value_change(rest.pop(0))
+            if change is None or not can_be_made(change):
                 continue
             try:
-                is_noticed = not all(guard.places_hold() for guard in guards)
-                if not is_noticed and self._reacts(before=other.put_back) is False:
-                    lost.append(place.path)
+                written = bench.written_after(change.do, self._patience)
             finally:
-                place.put_back()
-            noticed += is_noticed
-        return noticed, [Cause.of("value-later", ", ".join(lost))] if lost else []
+                change.undo()
+                self._kept.put_back()
+            if written is None:
+                self._left += 1
+                continue
+            count += 1
+            with _put_back(written):
+                yield change
+        self._left += len(rest)
+
+    def _outcome(self, function: Function, change: Change) -> Outcome:
+        """The results after a change, or the class of the error."""
+        try:
+            (values,) = self._bench.once(function, before=change.do)
+        except (Exception, SystemExit) as error:
+            self._bench.restart()
+            return type(error)
+        finally:
+            change.undo()
+            self._kept.put_back()
+        return values
+
+    @cached_property
+    def _patience(self) -> float:
+        """Seconds that a call may take after a change of a value: another number may keep a loop
+        from ending."""
+        began = monotonic()
+        self._bench.once(self._bench.eager)
+        return max(1.0, 10 * (monotonic() - began))
+
+    def _differs(self, got: Outcome, expected: Outcome) -> bool:
+        if isinstance(expected, type) or isinstance(got, type):
+            return expected is not got
+        return self._differ(got, expected)
+
+    def _without_captures(self, *args: Any, **kwargs: Any) -> Any:
+        """The candidate: a call whose graph does not hold any more runs eagerly, and keeps it."""
+        with inside_gfxgraph():
+            return self._function(*args, **kwargs)
+
+    def _captured_again(self, graphs: list[Entry]) -> list[Cause]:
+        """A caution if not the same graphs answer calls after all was put back."""
+        guards = [entry.captured.guard for entry in graphs if entry.captured is not None]
+        changes = [name for guard in guards for name in guard.changes()]
+        before = sum(entry.replays for entry in graphs)
+        self._bench.once(self._function)
+        replays = sum(entry.replays for entry in graphs) > before
+        return [] if replays else [Cause.of("captured-again", _listed(changes))]
+
+    def _fixed_values(self) -> list[Cause]:
+        """Changes of values in Python that a candidate of somebody else would not follow."""
+        fixed = []
+        for change in self._sampled(self._bench.values):
+            try:
+                if self._reacts(before=change.do) is False:
+                    fixed.append(change.name)
+            finally:
+                change.undo()
+                self._kept.put_back()
+        return [Cause.of("fixed-later", _listed(fixed))] if fixed else []
 
     def _reacts(
         self, given: Inputs | None = None, before: Callable[[], object] = lambda: None
@@ -296,15 +410,8 @@ def _why_not(stats: GraphedStats, captured: bool | None, runs: int) -> str:
     return reasons[0] if reasons else "each call is of a new kind"
 
 
-def _other(value: Any) -> Any:
-    """Another value of the kind of ``value``."""
-    if isinstance(value, bool):
-        return not value
-    if isinstance(value, str):
-        return f"{value}_"
-    if isinstance(value, float):
-        return value * 1.5 + 0.25 if math.isfinite(value) else 0.25
-    return value + 1
+def _listed(names: list[str]) -> str:
+    return ", ".join(names[:_NAMES]) + (" ..." if len(names) > _NAMES else "")
 
 
 @contextmanager

@@ -8,11 +8,13 @@ from typing import Any, Literal
 from ..tables import counted, filled, table
 
 __all__ = [
+    "NO_PLACES",
     "Cause",
     "CauseKind",
     "Divergence",
     "OutputErrors",
     "Part",
+    "Places",
     "Verdict",
     "VerifyReport",
     "VerifyResult",
@@ -42,6 +44,10 @@ CauseKind = Literal[
     "changed-later",
     "moved-later",
     "value-later",
+    "fixed-later",
+    "unnoticed",
+    "stuck",
+    "captured-again",
     "experiment",
 ]
 
@@ -117,9 +123,27 @@ _WHY: dict[CauseKind, tuple[str, str]] = {
         "Capture again then.",
     ),
     "value-later": (
-        "eager reacts when this value in Python changes, and no guard of the graph notices: later "
-        "results would be wrong",
+        "after a change of this value, or of this weight, the results are not those of eager: the "
+        "graph does not notice",
         "Pass the value as an argument, and report the function: a graph should have noticed.",
+    ),
+    "fixed-later": (
+        "after later changes of these values in Python, results will stay as they are",
+        "Capture again then.",
+    ),
+    "unnoticed": (
+        "the graph relies on what is there, and does not notice when that changes: later results "
+        "may be wrong",
+        "Report the function: a graph should have noticed.",
+    ),
+    "stuck": (
+        "it was changed and put back, and the graph still takes it for changed",
+        "Report the function; this process may not be as it was.",
+    ),
+    "captured-again": (
+        "all that was changed is put back, and no graph answers the next call: it is captured "
+        "again",
+        "Report the function: a graph should be used again.",
     ),
     "experiment": ("an experiment raised", "Nothing after it was checked."),
 }
@@ -205,6 +229,37 @@ class OutputErrors:
 
 
 @dataclass(frozen=True)
+class Places:
+    """What came of changing, one by one, the places that graphs of gfxgraph watch.
+
+    Each is put back at once. All is 0 for a candidate without such a graph.
+
+    Attributes:
+        changed: how many were changed: attributes, items, lengths, classes, code, memory, settings.
+        noticed: how many of these changes the guards of the graphs noticed.
+        also_run: how many values and weights were changed while both sides were called.
+        unchanged: how many were not changed: it is not possible, or there was no time.
+        not_run: how many values and weights were not tried in calls, since there was no time.
+    """
+
+    changed: int = 0
+    noticed: int = 0
+    also_run: int = 0
+    unchanged: int = 0
+    not_run: int = 0
+
+    def __str__(self) -> str:
+        text = f"places changed: {self.changed}, noticed: {self.noticed}, also run: {self.also_run}"
+        left = {"not changed": self.unchanged, "not run": self.not_run}
+        rest = ", ".join(f"{what}: {count}" for what, count in left.items() if count)
+        return f"{text} ({rest})" if rest else text
+
+
+NO_PLACES = Places()
+"""None was changed."""
+
+
+@dataclass(frozen=True)
 class VerifyResult:
     """The comparison of one candidate with eager.
 
@@ -220,9 +275,7 @@ class VerifyResult:
         causes: why it differs; empty if it does not, or if no experiment explains it.
         cautions: later changes that it would not follow; they make no difference yet.
         error: the error that it raised; ``None``: none.
-        noticed: how many numbers and strings that eager reads in Python were changed for a moment,
-            one by one, and the guards of the graphs noticed. 0 for a candidate that is not of
-            gfxgraph.
+        places: the places that were changed for a moment, to see whether the graphs notice.
     """
 
     name: str
@@ -235,7 +288,7 @@ class VerifyResult:
     causes: tuple[Cause, ...]
     cautions: tuple[Cause, ...]
     error: str | None
-    noticed: int = 0
+    places: Places = NO_PLACES
 
     @property
     def verdict(self) -> Verdict:
@@ -331,15 +384,12 @@ class VerifyReport:
             lines = [f"There was no graph to compare; {calls} equal eager."]
         elif result.ok:
             lines = [f"{result.name} equals eager in {calls}."]
-            if result.noticed:
-                lines.append(
-                    "Values in Python that were changed for a moment, and its guards noticed: "
-                    f"{result.noticed}."
-                )
         elif result.error is not None:
             lines = [f"{result.name} raises {result.error}"]
         elif result.first is None:
-            lines = [f"{result.name} equals eager in {calls}, but its results do not last."]
+            lost = any(cause.kind == "overwritten" for cause in result.causes)
+            but = "its results do not last" if lost else "it would not follow a later change"
+            lines = [f"{result.name} equals eager in {calls}, but {but}."]
         else:
             lines = [f"{result.name} differs from eager in {calls}."]
         if result.first is not None and result.first.first is not None:
@@ -349,6 +399,8 @@ class VerifyReport:
                 f"First in {result.first.name}, call {at.call} (input {run}, seed "
                 f"{self.seed + run}): {at.problem}"
             )
+        if result.places.changed:
+            lines.append(f"Each changed for a moment: {result.places}.")
         ran = result.fallbacks.items()
         lines += [filled(f"  {counted(n, 'call')} ran eagerly: {why}") for why, n in ran]
         lines += _table(result.outputs)

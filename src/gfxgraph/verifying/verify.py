@@ -48,6 +48,10 @@ def verify(
     change one argument, one weight or the seed, and see whether the candidate reacts as eager does.
     If nothing differs, they see whether it would follow a later change of a weight.
 
+    Then each place that the candidate's graphs watch is changed, one after the other, and put back
+    at once: the graphs have to notice. No code of ``fn`` runs for that. With some other values and
+    weights both are called as well. Other threads should not run ``fn`` eagerly meanwhile.
+
     Everything runs under ``torch.no_grad()``. Afterwards the random generators, tensors and Python
     state that ``fn`` reaches are as before, except for attributes that a first call adds to a
     module.
@@ -72,8 +76,8 @@ def verify(
         kwargs: keyword arguments of ``fn``, the same in all runs.
 
     Returns:
-        The report: ``report.ok``, ``report.graph.first``, ``report.graph.causes``; printed, it is
-        a text.
+        The report: ``report.ok``, ``report.graph.first``, ``report.graph.causes``,
+        ``report.graph.places``; printed, it is a text.
 
     Raises:
         ArgumentError: an argument is not of the kind that is taken.
