@@ -367,11 +367,11 @@ class TypeOf(Place):
 
     def words(self, bind: Bind) -> list[words.Word] | None:
         """See :meth:`Place.words`."""
-        item = self._item()
+        item = self.item()
         is_usual = self._own is None or raw.has_usual_attributes(self._class)
         if item is None or not is_usual:
             return None
-        ref = self._item if isinstance(self._item, weakref.ref) else None
+        ref = self.item if isinstance(self.item, weakref.ref) else None
         bind(item if ref is None else ref), bind(self._class), bind(self._own)
         return words.of_object(item, self._own, ref)
 
@@ -433,9 +433,9 @@ class Parts(Place):
         at = _place_of_parts()
         if at is None:
             return None
-        bind(self._function), bind(self._parts)
+        bind(self.function), bind(self._parts)
         held = [0 if part is None else id(part) for part in self._parts]
-        return words.of_range(id(self._function) + at, held)
+        return words.of_range(id(self.function) + at, held)
 
 
 _parts = operator.attrgetter("__code__", "__defaults__", "__kwdefaults__")
