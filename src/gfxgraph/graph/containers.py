@@ -5,6 +5,7 @@ from __future__ import annotations
 import types
 from contextlib import suppress
 from dataclasses import dataclass, field
+from itertools import repeat
 from typing import Any, Literal
 
 from . import raw
@@ -61,8 +62,9 @@ class Container:
             if self.names is None:
                 return list(item.items())
         if self.names is not None:
-            found = ((name, item.get(name, raw.MISSING)) for name in self.names)
-            return [(name, value) for name, value in found if value is not raw.MISSING]
+            # Of hundreds of names most are not there.
+            found = zip(self.names, map(item.get, self.names, repeat(raw.MISSING)), strict=True)
+            return [pair for pair in found if pair[1] is not raw.MISSING]
         return raw.contents(item)
 
     def changes(self) -> list[Any]:
