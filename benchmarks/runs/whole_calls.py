@@ -11,6 +11,7 @@ from __future__ import annotations
 import dataclasses
 import enum
 import functools
+import importlib
 import itertools
 import statistics
 import types
@@ -18,6 +19,7 @@ import warnings
 from collections import deque
 from collections.abc import Callable, Iterator
 from typing import Any
+from unittest import mock
 
 import torch
 from torch import nn
@@ -475,6 +477,187 @@ def yolos() -> Made:
     )
     model = YolosForObjectDetection(config).to(DEVICE).eval()
     return model, model, lambda: (_random(1, 3, 32, 32),)
+
+
+# ---- torchvision: detectors
+
+
+def _detector(name: str, **options: Any) -> Made:
+    from torchvision.models import detection
+
+    make = getattr(detection, name)
+    model = make(weights=None, weights_backbone=None, num_classes=5, **options).to(DEVICE).eval()
+
+    def call(image: torch.Tensor) -> Any:
+        return model([image])
+
+    return call, model, lambda: (torch.rand(3, 64, 64, device=DEVICE),)
+
+
+_SIZE = {"min_size": 64, "max_size": 64}
+_DETECTORS: dict[str, dict[str, Any]] = {
+    "fasterrcnn_mobilenet_v3_large_320_fpn": _SIZE,
+    "fasterrcnn_resnet50_fpn": _SIZE,
+    "maskrcnn_resnet50_fpn": _SIZE | {"box_detections_per_img": 3},
+    "keypointrcnn_resnet50_fpn": _SIZE | {"box_detections_per_img": 3},
+    "retinanet_resnet50_fpn": _SIZE,
+    "fcos_resnet50_fpn": _SIZE,
+    "ssdlite320_mobilenet_v3_large": {},
+    "ssd300_vgg16": {},
+}
+for _name, _how in _DETECTORS.items():
+    CASES[_name] = functools.partial(_detector, _name, **_how)
+
+
+# ---- LeRobot: a step of a robot, which takes an action from a queue and fills it now and then
+
+
+def _policy(name: str, kind: str, sees: int = 32, **options: Any) -> Made:
+    from lerobot.configs.types import FeatureType, PolicyFeature
+
+    folder = f"lerobot.policies.{name}"
+    config = getattr(importlib.import_module(f"{folder}.configuration_{name}"), f"{kind}Config")
+    policy_class = getattr(importlib.import_module(f"{folder}.modeling_{name}"), f"{kind}Policy")
+    shape = (3, sees, sees)
+    policy = policy_class(
+        config(
+            input_features={
+                "observation.image": PolicyFeature(type=FeatureType.VISUAL, shape=shape),
+                "observation.state": PolicyFeature(type=FeatureType.STATE, shape=(4,)),
+            },
+            output_features={"action": PolicyFeature(type=FeatureType.ACTION, shape=(4,))},
+            device=DEVICE,
+            **options,
+        )
+    )
+    policy = policy.to(DEVICE).eval()
+    policy.reset()
+
+    def step(image: torch.Tensor, state: torch.Tensor) -> torch.Tensor:
+        action: torch.Tensor = policy.select_action(
+            {
+                "observation.image": image,
+                "observation.state": state,
+                "observation.language.tokens": torch.ones(1, 4, dtype=torch.long, device=DEVICE),
+                "observation.language.attention_mask": torch.ones(
+                    1, 4, dtype=torch.bool, device=DEVICE
+                ),
+            }
+        )
+        return action
+
+    return step, policy, lambda: (torch.rand(1, *shape, device=DEVICE), _random(1, 4))
+
+
+_ACT: dict[str, Any] = {
+    "chunk_size": 4,
+    "n_action_steps": 2,
+    "dim_model": 32,
+    "n_heads": 4,
+    "dim_feedforward": 64,
+    "n_encoder_layers": 1,
+    "latent_dim": 8,
+    "n_vae_encoder_layers": 1,
+    "pretrained_backbone_weights": None,
+}
+_POLICIES: dict[str, tuple[str, str, dict[str, Any]]] = {
+    "act": ("act", "ACT", _ACT),
+    "act_ensembling": (
+        "act",
+        "ACT",
+        _ACT | {"n_action_steps": 1, "temporal_ensemble_coeff": 0.01},
+    ),
+    "diffusion_policy": (
+        "diffusion",
+        "Diffusion",
+        {
+            "sees": 96,
+            "horizon": 8,
+            "n_action_steps": 2,
+            "down_dims": (16, 32),
+            "diffusion_step_embed_dim": 16,
+            "n_groups": 4,
+            "num_inference_steps": 4,
+            "num_train_timesteps": 20,
+            "spatial_softmax_num_keypoints": 4,
+            "pretrained_backbone_weights": None,
+            "noise_scheduler_type": "DDIM",
+        },
+    ),
+    "vqbet": (
+        "vqbet",
+        "VQBeT",
+        {
+            "sees": 96,
+            "n_obs_steps": 2,
+            "n_action_pred_token": 2,
+            "action_chunk_size": 2,
+            "pretrained_backbone_weights": None,
+            "vqvae_embedding_dim": 16,
+            "vqvae_enc_hidden_dim": 16,
+            "gpt_block_size": 32,
+            "gpt_input_dim": 32,
+            "gpt_output_dim": 32,
+            "gpt_hidden_dim": 32,
+            "gpt_n_layer": 1,
+            "gpt_n_head": 2,
+        },
+    ),
+    "tdmpc": (
+        "tdmpc",
+        "TDMPC",
+        {
+            "sees": 64,
+            "horizon": 3,
+            "latent_dim": 16,
+            "mlp_dim": 16,
+            "state_encoder_hidden_dim": 16,
+            "image_encoder_hidden_dim": 8,
+            "cem_iterations": 2,
+            "n_gaussian_samples": 16,
+            "n_pi_samples": 4,
+            "n_elites": 4,
+        },
+    ),
+}
+for _name, (_folder, _kind, _options) in _POLICIES.items():
+    CASES[f"lerobot_{_name}"] = functools.partial(_policy, _folder, _kind, **_options)
+
+
+@case
+def lerobot_smolvla() -> Made:
+    from lerobot.policies.smolvla import smolvlm_with_expert as parts
+    from transformers import SmolVLMConfig
+
+    vision = {"hidden_size": 16, "intermediate_size": 32, "num_hidden_layers": 1}
+    vision |= {"num_attention_heads": 2, "image_size": 32, "patch_size": 8}
+    text = {k: v for k, v in (_SMALL | _KEYS).items() if not k.endswith("_id")}
+    config = SmolVLMConfig(
+        vision_config=vision, text_config=text | {"model_type": "llama"}, scale_factor=2
+    )
+    config.text_config.pad_token_id = 0
+    tokenizer = types.SimpleNamespace(fake_image_token_id=5, global_image_token_id=6)
+    # What it would read from the hub.
+    with (
+        mock.patch.object(parts.AutoConfig, "from_pretrained", lambda *_, **__: config),
+        mock.patch.object(
+            parts.AutoProcessor,
+            "from_pretrained",
+            lambda *_, **__: types.SimpleNamespace(tokenizer=tokenizer),
+        ),
+    ):
+        return _policy(
+            "smolvla",
+            "SmolVLA",
+            chunk_size=4,
+            n_action_steps=2,
+            max_state_dim=8,
+            max_action_dim=8,
+            resize_imgs_with_padding=(32, 32),
+            num_steps=3,
+            num_vlm_layers=2,
+            tokenizer_max_length=4,
+        )
 
 
 # ---- functions with state of their own
