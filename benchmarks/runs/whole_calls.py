@@ -25,7 +25,7 @@ import torch
 from torch import nn
 
 import gfxgraph
-from benchmarks.lib.report import about, arguments, failure, write
+from benchmarks.lib.report import about, arguments, failure, shortened, write
 from benchmarks.lib.timing import timed
 from gfxgraph.graph.compare import difference
 
@@ -418,7 +418,13 @@ _DECODERS: dict[str, dict[str, Any]] = {
     "cohere": _SMALL | {"num_key_value_heads": 2},
     "granite": _SMALL | {"num_key_value_heads": 2},
     "starcoder2": _SMALL | {"num_key_value_heads": 2},
-    "falcon_h1": _SMALL | _KEYS,
+    "falcon_h1": _SMALL
+    | _KEYS
+    | {"mamba_d_ssm": 64, "mamba_n_heads": 4, "mamba_d_head": 16, "mamba_d_state": 16},
+    # Recurrent: the state is an attribute of the layers, or part of the result.
+    "recurrent_gemma": _SMALL
+    | {"num_hidden_layers": 3, "lru_width": 32, "attention_window_size": 8, "head_dim": 8},
+    "rwkv": {"hidden_size": 32, "num_hidden_layers": 2, "vocab_size": 100, "context_length": 32},
 }
 _PAIRS: dict[str, dict[str, Any]] = {
     "bart": _PAIR,
@@ -533,17 +539,14 @@ def _policy(name: str, kind: str, sees: int = 32, **options: Any) -> Made:
     policy = policy.to(DEVICE).eval()
     policy.reset()
 
+    language = {
+        "observation.language.tokens": torch.ones(1, 4, dtype=torch.long, device=DEVICE),
+        "observation.language.attention_mask": torch.ones(1, 4, dtype=torch.bool, device=DEVICE),
+    }
+
     def step(image: torch.Tensor, state: torch.Tensor) -> torch.Tensor:
-        action: torch.Tensor = policy.select_action(
-            {
-                "observation.image": image,
-                "observation.state": state,
-                "observation.language.tokens": torch.ones(1, 4, dtype=torch.long, device=DEVICE),
-                "observation.language.attention_mask": torch.ones(
-                    1, 4, dtype=torch.bool, device=DEVICE
-                ),
-            }
-        )
+        seen = {"observation.image": image, "observation.state": state}
+        action: torch.Tensor = policy.select_action(seen | language)
         return action
 
     return step, policy, lambda: (torch.rand(1, *shape, device=DEVICE), _random(1, 4))
@@ -688,6 +691,22 @@ def recurrent_cell() -> Made:
 
     model = Cell().to(DEVICE)
     return model, model, lambda: (_random(2, 8),)
+
+
+@case
+def recurrent_lstm() -> Made:
+    class Streamed(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.lstm = nn.LSTM(8, 8, num_layers=2, batch_first=True)
+            self.state: tuple[torch.Tensor, torch.Tensor] | None = None
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            y, self.state = self.lstm(x, self.state)
+            return y
+
+    model = Streamed().to(DEVICE)
+    return model, model, lambda: (_random(2, 3, 8),)
 
 
 @case
@@ -843,7 +862,12 @@ def play(name: str) -> Row:
     row.paths = max((kind.paths for kind in stats.graphs), default=0)
     row.eager_ms, row.graph_ms = (round(statistics.median(t[3:]), 3) for t in times)
     reasons = [*stats.refused.values(), *stats.fallbacks, *stats.changed]
-    row.why = "" if stats.replays else "; ".join(dict.fromkeys(reasons))[:300]
+    if row.paths > 1:
+        reasons += [
+            f"{row.paths} ways of the data, none of them taken twice",
+            *stats.graphs[-1].report,
+        ]
+    row.why = "" if stats.replays else shortened("; ".join(dict.fromkeys(reasons)))[:400]
     graph.reset()
     return row
 
@@ -854,19 +878,26 @@ def main() -> None:
     parser.add_argument("--only", default="", help="names that contain this")
     options = parser.parse_args()
     warnings.filterwarnings("ignore")
-    rows = []
-    result = about("whole_calls", options.commit, "transformers", "diffusers")
+    rows: list[dict[str, Any]] = []
+    skipped: dict[str, str] = {}
+    result = about(
+        "whole_calls", options.commit, "transformers", "diffusers", "torchvision", "lerobot"
+    )
     for name in CASES:
         if options.only not in name:
             continue
         try:
             row = play(name)
-        except Exception as error:  # of a library that is not installed, or of another version
-            row = Row(name, why=f"could not be played: {failure(error)}")
+        except ImportError as error:
+            print(f"{name:30} skipped: {error}", flush=True)
+            skipped[name] = shortened(str(error))
+            continue
+        except Exception as error:  # of another version of a library
+            row = Row(name, why=f"could not be played: {failure(error)['error']}")
         rows.append(dataclasses.asdict(row))
         verdict = row.wrong or (f"{row.replays} replays" if row.replays else row.why)
         print(f"{name:30} {row.eager_ms:9.2f} {row.graph_ms:9.2f} ms  {verdict}", flush=True)
-        write(options.out, result | {"rows": rows})
+        write(options.out, result | {"skipped": skipped, "rows": rows})
     good = sum(1 for row in rows if row["replays"] and not row["wrong"])
     wrong = sum(1 for row in rows if row["wrong"])
     print(f"{good} of {len(rows)} are graphs, {wrong} are wrong")
