@@ -863,11 +863,9 @@ def play(name: str) -> Row:
     row.eager_ms, row.graph_ms = (round(statistics.median(t[3:]), 3) for t in times)
     reasons = [*stats.refused.values(), *stats.fallbacks, *stats.changed]
     if row.paths > 1:
-        reasons += [
-            f"{row.paths} ways of the data, none of them taken twice",
-            *stats.graphs[-1].report,
-        ]
-    row.why = "" if stats.replays else shortened("; ".join(dict.fromkeys(reasons)))[:400]
+        breaks = [line for line in stats.graphs[-1].report if not line.endswith("folded")]
+        reasons += [f"{row.paths} ways of the data, none of them taken twice", *breaks]
+    row.why = "" if stats.replays else shortened("; ".join(dict.fromkeys(reasons)))[:1000]
     graph.reset()
     return row
 
