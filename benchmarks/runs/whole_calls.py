@@ -612,6 +612,7 @@ _POLICIES: dict[str, tuple[str, str, dict[str, Any]]] = {
         {
             "sees": 64,
             "horizon": 3,
+            "n_action_repeats": 1,  # the first call differs: with 2, six calls have no replay
             "latent_dim": 16,
             "mlp_dim": 16,
             "state_encoder_hidden_dim": 16,
