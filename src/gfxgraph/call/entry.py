@@ -287,8 +287,8 @@ class Entry:
             )
         return (
             f"the shape of what {self.where()} gives differs in {how_often}. Give graphed only "
-            "what comes before it (model.backbone = graphed(model.backbone)), or use a form of "
-            "fixed shape there, such as topk or a mask."
+            "what comes before it (model.backbone.forward = graphed(model.backbone.forward)), or "
+            "use a form of fixed shape there, such as topk or a mask."
         )
 
     def with_path(
