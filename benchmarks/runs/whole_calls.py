@@ -11,6 +11,7 @@ from __future__ import annotations
 import dataclasses
 import enum
 import functools
+import importlib
 import itertools
 import statistics
 import types
@@ -18,12 +19,13 @@ import warnings
 from collections import deque
 from collections.abc import Callable, Iterator
 from typing import Any
+from unittest import mock
 
 import torch
 from torch import nn
 
 import gfxgraph
-from benchmarks.lib.report import about, arguments, failure, write
+from benchmarks.lib.report import about, arguments, failure, shortened, write
 from benchmarks.lib.timing import timed
 from gfxgraph.graph.compare import difference
 
@@ -416,7 +418,13 @@ _DECODERS: dict[str, dict[str, Any]] = {
     "cohere": _SMALL | {"num_key_value_heads": 2},
     "granite": _SMALL | {"num_key_value_heads": 2},
     "starcoder2": _SMALL | {"num_key_value_heads": 2},
-    "falcon_h1": _SMALL | _KEYS,
+    "falcon_h1": _SMALL
+    | _KEYS
+    | {"mamba_d_ssm": 64, "mamba_n_heads": 4, "mamba_d_head": 16, "mamba_d_state": 16},
+    # Recurrent: the state is an attribute of the layers, or part of the result.
+    "recurrent_gemma": _SMALL
+    | {"num_hidden_layers": 3, "lru_width": 32, "attention_window_size": 8, "head_dim": 8},
+    "rwkv": {"hidden_size": 32, "num_hidden_layers": 2, "vocab_size": 100, "context_length": 32},
 }
 _PAIRS: dict[str, dict[str, Any]] = {
     "bart": _PAIR,
@@ -477,6 +485,185 @@ def yolos() -> Made:
     return model, model, lambda: (_random(1, 3, 32, 32),)
 
 
+# ---- torchvision: detectors
+
+
+def _detector(name: str, **options: Any) -> Made:
+    from torchvision.models import detection
+
+    make = getattr(detection, name)
+    model = make(weights=None, weights_backbone=None, num_classes=5, **options).to(DEVICE).eval()
+
+    def call(image: torch.Tensor) -> Any:
+        return model([image])
+
+    return call, model, lambda: (torch.rand(3, 64, 64, device=DEVICE),)
+
+
+_SIZE = {"min_size": 64, "max_size": 64}
+_DETECTORS: dict[str, dict[str, Any]] = {
+    "fasterrcnn_mobilenet_v3_large_320_fpn": _SIZE,
+    "fasterrcnn_resnet50_fpn": _SIZE,
+    "maskrcnn_resnet50_fpn": _SIZE | {"box_detections_per_img": 3},
+    "keypointrcnn_resnet50_fpn": _SIZE | {"box_detections_per_img": 3},
+    "retinanet_resnet50_fpn": _SIZE,
+    "fcos_resnet50_fpn": _SIZE,
+    "ssdlite320_mobilenet_v3_large": {},
+    "ssd300_vgg16": {},
+}
+for _name, _how in _DETECTORS.items():
+    CASES[_name] = functools.partial(_detector, _name, **_how)
+
+
+# ---- LeRobot: a step of a robot, which takes an action from a queue and fills it now and then
+
+
+def _policy(name: str, kind: str, sees: int = 32, **options: Any) -> Made:
+    from lerobot.configs.types import FeatureType, PolicyFeature
+
+    folder = f"lerobot.policies.{name}"
+    config = getattr(importlib.import_module(f"{folder}.configuration_{name}"), f"{kind}Config")
+    policy_class = getattr(importlib.import_module(f"{folder}.modeling_{name}"), f"{kind}Policy")
+    shape = (3, sees, sees)
+    policy = policy_class(
+        config(
+            input_features={
+                "observation.image": PolicyFeature(type=FeatureType.VISUAL, shape=shape),
+                "observation.state": PolicyFeature(type=FeatureType.STATE, shape=(4,)),
+            },
+            output_features={"action": PolicyFeature(type=FeatureType.ACTION, shape=(4,))},
+            device=DEVICE,
+            **options,
+        )
+    )
+    policy = policy.to(DEVICE).eval()
+    policy.reset()
+
+    language = {
+        "observation.language.tokens": torch.ones(1, 4, dtype=torch.long, device=DEVICE),
+        "observation.language.attention_mask": torch.ones(1, 4, dtype=torch.bool, device=DEVICE),
+    }
+
+    def step(image: torch.Tensor, state: torch.Tensor) -> torch.Tensor:
+        seen = {"observation.image": image, "observation.state": state}
+        action: torch.Tensor = policy.select_action(seen | language)
+        return action
+
+    return step, policy, lambda: (torch.rand(1, *shape, device=DEVICE), _random(1, 4))
+
+
+_ACT: dict[str, Any] = {
+    "chunk_size": 4,
+    "n_action_steps": 2,
+    "dim_model": 32,
+    "n_heads": 4,
+    "dim_feedforward": 64,
+    "n_encoder_layers": 1,
+    "latent_dim": 8,
+    "n_vae_encoder_layers": 1,
+    "pretrained_backbone_weights": None,
+}
+_POLICIES: dict[str, tuple[str, str, dict[str, Any]]] = {
+    "act": ("act", "ACT", _ACT),
+    "act_ensembling": (
+        "act",
+        "ACT",
+        _ACT | {"n_action_steps": 1, "temporal_ensemble_coeff": 0.01},
+    ),
+    "diffusion_policy": (
+        "diffusion",
+        "Diffusion",
+        {
+            "sees": 96,
+            "horizon": 8,
+            "n_action_steps": 2,
+            "down_dims": (16, 32),
+            "diffusion_step_embed_dim": 16,
+            "n_groups": 4,
+            "num_inference_steps": 4,
+            "num_train_timesteps": 20,
+            "spatial_softmax_num_keypoints": 4,
+            "pretrained_backbone_weights": None,
+            "noise_scheduler_type": "DDIM",
+        },
+    ),
+    "vqbet": (
+        "vqbet",
+        "VQBeT",
+        {
+            "sees": 96,
+            "n_obs_steps": 2,
+            "n_action_pred_token": 2,
+            "action_chunk_size": 2,
+            "pretrained_backbone_weights": None,
+            "vqvae_embedding_dim": 16,
+            "vqvae_enc_hidden_dim": 16,
+            "gpt_block_size": 32,
+            "gpt_input_dim": 32,
+            "gpt_output_dim": 32,
+            "gpt_hidden_dim": 32,
+            "gpt_n_layer": 1,
+            "gpt_n_head": 2,
+        },
+    ),
+    "tdmpc": (
+        "tdmpc",
+        "TDMPC",
+        {
+            "sees": 64,
+            "horizon": 3,
+            "n_action_repeats": 1,  # the first call differs: with 2, six calls have no replay
+            "latent_dim": 16,
+            "mlp_dim": 16,
+            "state_encoder_hidden_dim": 16,
+            "image_encoder_hidden_dim": 8,
+            "cem_iterations": 2,
+            "n_gaussian_samples": 16,
+            "n_pi_samples": 4,
+            "n_elites": 4,
+        },
+    ),
+}
+for _name, (_folder, _kind, _options) in _POLICIES.items():
+    CASES[f"lerobot_{_name}"] = functools.partial(_policy, _folder, _kind, **_options)
+
+
+@case
+def lerobot_smolvla() -> Made:
+    from lerobot.policies.smolvla import smolvlm_with_expert as parts
+    from transformers import SmolVLMConfig
+
+    vision = {"hidden_size": 16, "intermediate_size": 32, "num_hidden_layers": 1}
+    vision |= {"num_attention_heads": 2, "image_size": 32, "patch_size": 8}
+    text = {k: v for k, v in (_SMALL | _KEYS).items() if not k.endswith("_id")}
+    config = SmolVLMConfig(
+        vision_config=vision, text_config=text | {"model_type": "llama"}, scale_factor=2
+    )
+    config.text_config.pad_token_id = 0
+    tokenizer = types.SimpleNamespace(fake_image_token_id=5, global_image_token_id=6)
+    # What it would read from the hub.
+    with (
+        mock.patch.object(parts.AutoConfig, "from_pretrained", lambda *_, **__: config),
+        mock.patch.object(
+            parts.AutoProcessor,
+            "from_pretrained",
+            lambda *_, **__: types.SimpleNamespace(tokenizer=tokenizer),
+        ),
+    ):
+        return _policy(
+            "smolvla",
+            "SmolVLA",
+            chunk_size=4,
+            n_action_steps=2,
+            max_state_dim=8,
+            max_action_dim=8,
+            resize_imgs_with_padding=(32, 32),
+            num_steps=3,
+            num_vlm_layers=2,
+            tokenizer_max_length=4,
+        )
+
+
 # ---- functions with state of their own
 
 
@@ -505,6 +692,22 @@ def recurrent_cell() -> Made:
 
     model = Cell().to(DEVICE)
     return model, model, lambda: (_random(2, 8),)
+
+
+@case
+def recurrent_lstm() -> Made:
+    class Streamed(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.lstm = nn.LSTM(8, 8, num_layers=2, batch_first=True)
+            self.state: tuple[torch.Tensor, torch.Tensor] | None = None
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            y, self.state = self.lstm(x, self.state)
+            return y
+
+    model = Streamed().to(DEVICE)
+    return model, model, lambda: (_random(2, 3, 8),)
 
 
 @case
@@ -660,7 +863,10 @@ def play(name: str) -> Row:
     row.paths = max((kind.paths for kind in stats.graphs), default=0)
     row.eager_ms, row.graph_ms = (round(statistics.median(t[3:]), 3) for t in times)
     reasons = [*stats.refused.values(), *stats.fallbacks, *stats.changed]
-    row.why = "" if stats.replays else "; ".join(dict.fromkeys(reasons))[:300]
+    if row.paths > 1:
+        breaks = [line for line in stats.graphs[-1].report if not line.endswith("folded")]
+        reasons += [f"{row.paths} ways of the data, none of them taken twice", *breaks]
+    row.why = "" if stats.replays else shortened("; ".join(dict.fromkeys(reasons)))[:1000]
     graph.reset()
     return row
 
@@ -671,19 +877,26 @@ def main() -> None:
     parser.add_argument("--only", default="", help="names that contain this")
     options = parser.parse_args()
     warnings.filterwarnings("ignore")
-    rows = []
-    result = about("whole_calls", options.commit, "transformers", "diffusers")
+    rows: list[dict[str, Any]] = []
+    skipped: dict[str, str] = {}
+    result = about(
+        "whole_calls", options.commit, "transformers", "diffusers", "torchvision", "lerobot"
+    )
     for name in CASES:
         if options.only not in name:
             continue
         try:
             row = play(name)
-        except Exception as error:  # of a library that is not installed, or of another version
-            row = Row(name, why=f"could not be played: {failure(error)}")
+        except ImportError as error:
+            print(f"{name:30} skipped: {error}", flush=True)
+            skipped[name] = shortened(str(error))
+            continue
+        except Exception as error:  # of another version of a library
+            row = Row(name, why=f"could not be played: {failure(error)['error']}")
         rows.append(dataclasses.asdict(row))
         verdict = row.wrong or (f"{row.replays} replays" if row.replays else row.why)
         print(f"{name:30} {row.eager_ms:9.2f} {row.graph_ms:9.2f} ms  {verdict}", flush=True)
-        write(options.out, result | {"rows": rows})
+        write(options.out, result | {"skipped": skipped, "rows": rows})
     good = sum(1 for row in rows if row["replays"] and not row["wrong"])
     wrong = sum(1 for row in rows if row["wrong"])
     print(f"{good} of {len(rows)} are graphs, {wrong} are wrong")

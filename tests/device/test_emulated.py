@@ -1071,6 +1071,31 @@ def test_modes_of_others_survive_the_end_of_a_capture_below_them():
     assert (Functions.seen, Operations.seen) == (3, 2)
 
 
+def test_captures_that_end_inside_of_calls_leave_no_stack_of_modes():
+    """torch takes a mode off for a call, and puts it back after the capture has ended."""
+    graphs = [EmulatedGraph()]
+
+    class Cuts(TorchDispatchMode):
+        def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+            if func is torch.ops.aten.neg.default:
+                graphs[-1].capture_end()
+                graphs.append(EmulatedGraph())
+                graphs[-1].capture_begin()
+            return func(*args, **(kwargs or {}))
+
+    x = torch.ones(2)
+    graphs[-1].capture_begin()
+    with Cuts():
+        for _ in range(10):
+            y = torch.neg(x + 1)
+        depth = torch._C._len_torch_function_stack()
+    graphs[-1].capture_end()
+    assert depth <= 3
+    for graph in graphs:
+        graph.replay()
+    assert torch.equal(y, torch.full((2,), -2.0))
+
+
 def test_two_threads_capture_at_once():
     both_capture = threading.Barrier(2, timeout=30)
     results: dict[int, bool] = {}

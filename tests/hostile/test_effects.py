@@ -10,6 +10,7 @@ from __future__ import annotations
 import inspect
 import operator
 import threading
+from collections import deque
 from typing import Any
 
 import pytest
@@ -43,6 +44,33 @@ def test_what_a_call_writes_is_what_eager_execution_leaves(device, name):
     found, graph = compare(name, device=device)
     graph.reset()
     assert found is None
+
+
+@torch.no_grad()
+def test_a_call_that_only_takes_from_a_queue_needs_no_graph(device):
+    """As ``select_action`` of a robot's policy: one call of eight runs the model."""
+
+    class Policy(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.actions = deque(maxlen=8)
+
+        def forward(self, x):
+            if not self.actions:
+                self.actions.extend((x[:, None] * torch.ones(8, 1, device=x.device)).unbind())
+            return self.actions.popleft()
+
+    policy, twin = Policy().to(device), Policy().to(device)
+    graph = gfxgraph.graphed(policy)
+    for n in range(48):
+        x = torch.full((1,), float(n), device=device)
+        assert torch.equal(graph(x), twin(x))
+        assert list(map(float, policy.actions)) == list(map(float, twin.actions))
+    stats = graph.stats()
+    (reason,) = stats.fallbacks
+    assert stats.captures == len(stats.graphs) == 1 and stats.replays >= 3
+    assert "gives the device no work" in reason and not stats.thrashing
+    graph.reset()
 
 
 @pytest.mark.long

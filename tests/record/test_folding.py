@@ -292,6 +292,46 @@ def test_a_value_that_is_always_another_one_ends_in_eager(device):
     assert stats.captures <= 10
 
 
+@pytest.fixture
+def positives():
+    """An operator of a library, whose shape depends on data: no table has its name."""
+    with torch.library._scoped_library("gfxgraph_test", "FRAGMENT") as library:
+        library.define("positives(Tensor x) -> Tensor")
+        library.impl("positives", lambda x: x[x > 0], "CompositeExplicitAutograd")
+
+        @torch.library.register_fake("gfxgraph_test::positives", lib=library)
+        def _(x):
+            return x.new_empty(torch.library.get_ctx().new_dynamic_size())
+
+        yield torch.ops.gfxgraph_test.positives
+
+
+@torch.no_grad()
+def test_further_paths_end_their_graphs_at_the_operator_that_failed_in_the_first(device, positives):
+    def kept(x):
+        return positives(x * 2) + 1
+
+    graph = gfxgraph.graphed(kept)
+    calls = [(torch.arange(-n, 8.0 - n, device=device),) for n in (1, 2, 3, 1, 2, 3)]
+    stats = agree(graph, kept, *calls)
+    assert stats.captures == stats.replays == 3 and not stats.fallbacks
+    assert stats.graphs[0].paths == 3
+
+
+@torch.no_grad()
+def test_the_shape_that_differs_is_named_not_the_first_read(device):
+    def kept(x):
+        if x.isfinite().all():
+            x = x + 1
+        return x[x > 1]
+
+    graph = gfxgraph.graphed(kept)
+    calls = [(torch.arange(-n, 30.0 - n, device=device),) for n in range(20)]
+    (reason,) = agree(graph, kept, *calls).fallbacks
+    assert "the shape of what" in reason and "return x[x > 1]" in reason
+    assert "graphed(model.backbone.forward)" in reason
+
+
 @torch.no_grad()
 def test_the_number_of_paths_is_bounded(device):
     def counted(x, n):

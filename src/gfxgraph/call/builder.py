@@ -83,6 +83,16 @@ class Answers(Protocol):
     ) -> Any: ...
 
 
+_NO_WORK = (
+    "such a call gives the device no work, it only moves what it keeps in Python (it takes the "
+    "next action from a queue): a graph would be slower"
+)
+
+
+class _Idle(CaptureError):
+    """A call of a function that writes Python state, without work for the device."""
+
+
 class Builder:
     """Makes the entries of one callable.
 
@@ -222,7 +232,7 @@ class Builder:
                     tree.closed = reason
                 return error
             if not getattr(error, "transient", False) or tries > _MAX_TRIES:
-                if wanted.is_on_trial:
+                if wanted.is_on_trial and cls is not _Idle:
                     entries.thrash.tried(wanted.key, found, None, reason)
                 # Not of the refusal: that holds its fast path, and would hold itself.
                 refuse = functools.partial(answers.refused, reason, cls)
@@ -282,9 +292,10 @@ class Builder:
             refusal = "result: its structure or its plain values change between calls"
         elif given and (shares_memory(leaves) or any(0 in s.stride() for s in given)):
             refusal = SHARED
-        if refusal is not None:
+        idles = lift is not None and captured.root.launch is None and captured.root.step is None
+        if refusal is not None or (idles and self._options.fallback == "eager"):
             (captured.root if captured.graft is None else captured.graft.child).reset()
-            raise CaptureError(refusal)
+            raise _Idle(_NO_WORK) if refusal is None else CaptureError(refusal)
         if tree is not None:
             entry = tree.with_path(captured, static_inputs, leaves, body.out_spec)
             entry.asks_attributes = tree.asks_attributes or body.objects.asks_attributes

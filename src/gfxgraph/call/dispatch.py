@@ -452,11 +452,7 @@ class Dispatcher:
             entry.closed = f"its data takes more than {_MAX_PATHS} paths: {entry.where()}"
         elif paths >= _PATHS_ON_TRIAL and entry.replays < paths and not root.decides():
             how_often = "nearly every" if entry.replays else "every"
-            reason = (
-                f"the value read at {entry.where()} differs in {how_often} call ({paths} paths, "
-                f"{entry.replays} replays). Keep the value in a tensor, or compare it on the "
-                "device and read the outcome."
-            )
+            reason = entry.differs(f"{how_often} call ({paths} paths, {entry.replays} replays)")
             tally.thrashes(self.name, entries.thrash.say(reason))
             self._give_up(key, spec, entry, reason)
         return entry.closed or entries.thrash.stops_growing(paths, entry.replays)

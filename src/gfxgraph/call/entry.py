@@ -273,9 +273,23 @@ class Entry:
         return self.counter.replays
 
     def where(self) -> str:
-        """The first place at which the host decides how a call goes on."""
-        step = self.captured.root.step if self.captured else None
+        """The place at which most ways of the data part."""
+        step = self.captured.root.widest().step if self.captured else None
         return "" if step is None else f"{step.where} ({step.point.what})"
+
+    def differs(self, how_often: str) -> str:
+        """That the data takes another way in so many calls, and what to do about it."""
+        step = self.captured.root.widest().step if self.captured else None
+        if step is None or step.point.kind != "call" or step.point.rule == "no-graph":
+            return (
+                f"the value read at {self.where()} differs in {how_often}. Keep the value in a "
+                "tensor, or compare it on the device and read the outcome."
+            )
+        return (
+            f"the shape of what {self.where()} gives differs in {how_often}. Give graphed only "
+            "what comes before it (model.backbone.forward = graphed(model.backbone.forward)), or "
+            "use a form of fixed shape there, such as topk or a mask."
+        )
 
     def with_path(
         self,

@@ -301,6 +301,11 @@ class _FunctionMode(HiddenFunctionMode):
         if self.capture.is_open:
             self.capture.check_call(func, args, kwargs)
             func = rules.AS_ON_CUDA.get(func, func)
+        else:
+            # A capture that ends inside of a call leaves this mode: torch had taken it off for the
+            # call, and puts it back. Those of earlier captures lie below. Each would be a level of
+            # Python's stack.
+            forget_closed()
         return func(*args, **kwargs)
 
 

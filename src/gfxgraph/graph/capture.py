@@ -100,6 +100,8 @@ def capture(
     journal = Journal.of_the_call(witness)
     _refuse_as_found(before, target, journal)
     session = CaptureSession(target, graph_pool, before, journal)
+    if extends is not None:
+        session.forced |= extends.forced
     with (
         session.rolled_back(),
         inside_gfxgraph(),
@@ -417,6 +419,7 @@ def _captured(
         asks_layout=bool(recording.layout or recording.views),
         regions=[region for region in regions if storage_key(region) not in static],
         slack=rounding(recording.dtypes, device) if compiled or recording.compiles else 0.0,
+        forced=frozenset(session.forced),
         graft=traced.graft,
     )
     return captured if extends is None else extends.with_path(captured)

@@ -53,6 +53,8 @@ class CapturedGraph:
             rounds at other places.
         time_replay: replays from the state that the capture found, puts that back, and gives the
             seconds until the device was done; ``None`` where that was not asked for.
+        forced: operators at which its graphs end, because a capture failed at them. Each further
+            path ends its graphs there, too.
         graft: where a new path belongs in its tree; put there by whoever keeps it.
     """
 
@@ -81,6 +83,7 @@ class CapturedGraph:
     slack: float = 0.0
     time_replay: Callable[[], float] | None = None
     asks_layout: bool = False
+    forced: frozenset[str] = frozenset()
     graft: Graft | None = None
 
     def release(self) -> None:

@@ -62,6 +62,10 @@ class Segment:
             yield segment
             todo += segment.children.values()
 
+    def widest(self) -> Segment:
+        """The segment after which most ways part; the first one of those."""
+        return max(self.everything(), key=lambda segment: len(segment.children))
+
     def paths(self) -> int:
         """How many ways lead through the tree."""
         return sum(segment.step is None for segment in self.everything())
