@@ -9,35 +9,16 @@ import torch
 
 import gfxgraph
 from tests.helpers.sampled import sampled
-from tests.hostile import hostile_python, hostile_python_more
+from tests.hostile import hostile_in_c, hostile_python, hostile_python_more
 
-CASES = hostile_python.CASES | hostile_python_more.CASES
+CASES = hostile_python.CASES | hostile_python_more.CASES | hostile_in_c.CASES
 # What is not seen, with the reason; docs/limits.md names these kinds.
-NOT_SEEN = {
-    "attributes that only torch's own code reads": ["autocast_object_held"],
-    "what objects in C hold": [
-        "bytesio_value",
-        "ctypes_pointer",
-        "ctypes_structure",
-        "ctypes_value",
-        "decimal_precision",
-        "exception_args",
-        "exception_cause",
-        "numpy_record",
-        "numpy_shape",
-        "partial_set_state",
-        "queue_size",
-        "stringio_value",
-    ],
-    "another context": ["context_item", "context_run", "context_variable_in_copied_context"],
-    "questions to the interpreter": [
-        "cell_unbound_then_bound",
-        "exception_class_bases",
-        "subclasses_counted",
-        "thread_name",
-    ],
-}
-EAGER = ("iter_with_sentinel", "tensor_storage_bytes", "weak_method", "weak_proxy")
+NOT_SEEN: dict[str, list[str]] = {}
+EAGER = (
+    *("context_run", "ctypes_pointer", "iter_with_sentinel", "tensor_storage_bytes"),
+    *("weak_method", "weak_proxy"),
+    *hostile_in_c.EAGER,
+)
 REASONS = {name: reason for reason, names in NOT_SEEN.items() for name in names}
 
 
