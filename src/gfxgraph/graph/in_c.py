@@ -164,7 +164,7 @@ def is_hidden(item: Any) -> bool:
     """Whether ``item`` may hold something in C that is found in no other way."""
     if not _may_hide(type(item)):
         return False
-    if raw.is_a(item, *_LOCKS) or is_entropy(item):
+    if is_lock(item) or is_entropy(item):
         return False
     kind = kind_of(item)
     if kind is not None and kind.draws:  # it is advanced by replays, or not at all
@@ -301,7 +301,8 @@ _WITH_DECIMAL = frozenset(map(address, (decimal, decimal.Decimal, loaded("_decim
 
 def is_lock(item: Any) -> bool:
     """Whether ``item`` is a lock of Python's own."""
-    return raw.is_a(item, *_LOCKS)
+    between = getattr(loaded("_multiprocessing"), "SemLock", None)
+    return raw.is_a(item, *_LOCKS) or (type(between) is type and raw.is_a(item, between))
 
 
 def is_array(item: Any) -> bool:
@@ -312,7 +313,10 @@ def is_array(item: Any) -> bool:
 
 def is_function(item: Any) -> bool:
     """Whether ``item`` is a function that others than Python have made in C."""
-    return raw.name_of(type(item)) in _OF_OTHERS and not raw.is_mutable(type(item))
+    kind = type(item)
+    if raw.is_mutable(kind):
+        return False
+    return raw.name_of(kind) in _OF_OTHERS or raw.module_of(kind).startswith("numpy")
 
 
 _OF_OTHERS = (

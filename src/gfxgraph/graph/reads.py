@@ -725,7 +725,8 @@ class Reads(Lookups):
         if type(function) is not types.FunctionType or type(given[0]) not in (tuple, list):
             self._hand_out(*(item for item in given if item is not UNKNOWN))
         args_given = given[0] if type(given[0]) in (tuple, list) else ()
-        return self._called(frame, function, list(args_given), has_keywords=given[1] is not UNKNOWN)
+        has_keywords = given[1] is not UNKNOWN and bool(type(given[1]) is not dict or given[1])
+        return self._called(frame, function, list(args_given), has_keywords)
 
     def _call(
         self,
