@@ -210,7 +210,7 @@ def bytesio_method_by_map():
     return (lambda x: x * float(next(map(call, [held.getvalue])))), change
 
 
-@eager
+@case
 def file_position():
     file = open(os.devnull, "rb+")  # noqa: SIM115
     f = lambda x: x * (2 if file.closed else 3)
@@ -220,7 +220,7 @@ def file_position():
 # ---- iterators and pieces of the standard library
 
 
-@eager
+@case
 def iterator_asked_for_its_length():
     held = iter([1, 2, 3])
     return (lambda x: x * (1 + operator.length_hint(held))), lambda: next(held)
@@ -385,7 +385,7 @@ def compressor():
     return (lambda x: x * len(held.copy().flush())), lambda: held.compress(os.urandom(5000))
 
 
-@eager
+@case
 def decompressor():
     held = zlib.decompressobj()
     data = zlib.compress(b"abc") + b"rest"
@@ -619,7 +619,7 @@ def ctypes_pointer_by_index():
     return (lambda x: x * p[1]), lambda: v.__setitem__(1, 5.0)
 
 
-@eager
+@case
 def ctypes_text():
     held = ctypes.c_char_p(b"ab")
     return (lambda x: x * len(held.value)), lambda: setattr(held, "value", b"abcde")
@@ -631,7 +631,7 @@ def ctypes_text_buffer():
     return (lambda x: x * len(held.value)), lambda: setattr(held, "value", b"abcde")
 
 
-@eager
+@case
 def ctypes_object():
     held = ctypes.py_object(2.0)
     return (lambda x: x * held.value), lambda: setattr(held, "value", 5.0)
@@ -859,7 +859,7 @@ def compressor_by_methodcaller():
     return (lambda x: x * len(ask(held).flush())), lambda: held.compress(os.urandom(5000))
 
 
-@eager
+@case
 def scanner_of_a_pattern():
     scanner = re.compile("a").scanner("aaa")
     return (lambda x: x * (1 + len(scanner.pattern.pattern))), scanner.match
@@ -1002,6 +1002,38 @@ def cell_bound_in_an_inner_function():
 
     unbind()
     return f, change
+
+
+@case
+def special_method_in_a_cell():
+    def deco(f):
+        def inner(*args):
+            return f(*args)
+
+        return inner
+
+    class C:
+        @deco
+        def __add__(self, other):
+            return other * 2.0
+
+    c = C()
+    return (lambda x: c + x), lambda: setattr(C, "__add__", lambda self, other: other * 5.0)
+
+
+@case
+def special_method_of_another_name_in_a_cell():
+    def double(self, other):
+        return other * 2.0
+
+    def deco(f):
+        return lambda *args: f(*args)
+
+    class C:
+        __add__ = deco(double)
+
+    c = C()
+    return (lambda x: c + x), lambda: setattr(C, "__add__", lambda self, other: other * 5.0)
 
 
 @case

@@ -16,7 +16,7 @@ import pytest
 import torch
 
 import gfxgraph
-from gfxgraph import CaptureError
+from gfxgraph.errors import CaptureError
 from tests.helpers.sampled import sampled
 from tests.hostile import hostile_in_c, hostile_python, hostile_python_more
 

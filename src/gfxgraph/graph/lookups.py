@@ -783,6 +783,7 @@ class Lookups:
             return self._item_of(inner, at)
         self._special(item)
         if not raw.is_a(item, dict, list, deque):
+            self._lookup(kind, "__getitem__")
             self._content(item, 0)
             return UNKNOWN
         if at is UNKNOWN or not raw.is_scalar(at):

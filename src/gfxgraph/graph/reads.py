@@ -441,10 +441,11 @@ class Reads(Lookups):
     def _begin(self, frame: types.FrameType) -> None:
         code = frame.f_code
         functions = self._functions_with(code)
-        if code.co_argcount and not functions:
+        is_special = code.co_name.startswith("__")  # also where a decorator holds it
+        if is_special or not functions:
             # Who is called through C, as operators and `for` do, is found in its class.
-            first = frame.f_locals.get(code.co_varnames[0])
-            for name in _names_in(type(first), code) or (code.co_name,):
+            first = _first_argument(frame)
+            for name in () if first is None else _names_in(type(first), code) or (code.co_name,):
                 self._lookup(type(first), name)
         for function in functions or self._functions_with(code):
             self._place_of_parts(function)
@@ -1222,6 +1223,17 @@ def _is_ours(value: Any) -> bool:
     if value is MISSING or raw.is_a(value, torch.Tensor):  # a simulated one is the program's
         return False
     return package_of(type(value)) == _OURS
+
+
+def _first_argument(frame: types.FrameType) -> Any:
+    """What a frame that begins was given first, if anything."""
+    code, variables = frame.f_code, frame.f_locals
+    if code.co_argcount:
+        return variables.get(code.co_varnames[0])
+    if code.co_flags & inspect.CO_VARARGS:
+        given = variables.get(code.co_varnames[code.co_kwonlyargcount])
+        return given[0] if type(given) is tuple and given else None
+    return None
 
 
 def _names_in(cls: type, code: types.CodeType) -> list[str]:
