@@ -169,6 +169,8 @@ class _Check:
                 if place is not None:
                     place.put_back()
         self.report.unwatched = last.reads.failed
+        if last.reads.refusal is not None:
+            self._raised(last.reads.refusal)
         if not last.reads.failed:
             self.report.watched = _watched(first.reads, last.reads, {*self._written, *changed})
         for name, (rule, reason) in changed.items():

@@ -42,6 +42,8 @@ Step: TypeAlias = tuple[Any, ...]
 ``("length", base)``           whether a container is empty
 ``("call", fn, args, names)``  a call; the last arguments are the keywords ``names``
 ``("spread", fn, args, kw)``   a call with ``*args`` or ``**kw``
+``("enter", manager)``          a ``with`` statement
+``("caught", error, cls)``     whether an exception is of a class
 ``("match", on, cls, names, n)``  a pattern of a class, with ``n`` positional parts
 ``("import", name, outer)``    an imported module; ``outer``: the package around it is what comes
 ``("counting", *step)``        the same as ``step``, whose value is only advanced and put back
@@ -350,7 +352,7 @@ class _Reader:
         self.pop(1)
 
     def branch_on_error(self, step: dis.Instruction) -> None:
-        self.pop(2)
+        self.steps[step.offset] = ("caught", *self.pop(2))
         self.jump(step.argval)
 
     def go(self, step: dis.Instruction) -> None:
@@ -406,11 +408,26 @@ class _Reader:
         else:
             self.stack.insert(len(self.stack) - depth, self.stack.pop())
 
+    def entered(self, step: dis.Instruction) -> None:
+        """A ``with`` statement, which calls ``__enter__`` of what is on top."""
+        if step.opname == "BEFORE_WITH" or "enter" in step.argrepr:
+            self.steps[step.offset] = ("enter", *self.pop(1))
+        self.stack.clear()
+
+    def caught(self, step: dis.Instruction) -> None:
+        """``except`` asks for the class of an exception; what it asks of stays where it is."""
+        self.steps[step.offset] = ("caught", self.peek(2), self.peek(1))
+        if step.opname == "CHECK_EXC_MATCH":
+            self.pop(1)
+            self.push(None)
+        else:
+            self.stack.clear()
+
     def setup(self, step: dis.Instruction) -> None:
         """Python 3.10 has blocks in place of a table of handlers."""
         self.handlers.add(step.argval)
         if step.opname == "SETUP_WITH":
-            self.pop(1)
+            self.steps[step.offset] = ("enter", *self.pop(1))
             self.push(None, None)
 
     def built_dict(self, step: dis.Instruction) -> None:
@@ -485,6 +502,8 @@ _KNOWN: dict[str, _Known] = _table(
     ),
     (_Reader.branch_or_keep, "JUMP_IF_FALSE_OR_POP JUMP_IF_TRUE_OR_POP"),
     (_Reader.branch_on_error, "JUMP_IF_NOT_EXC_MATCH"),
+    (_Reader.caught, "CHECK_EXC_MATCH CHECK_EG_MATCH"),
+    (_Reader.entered, "BEFORE_WITH LOAD_SPECIAL"),
     (
         _Reader.go,
         "JUMP_FORWARD JUMP_BACKWARD JUMP_BACKWARD_NO_INTERRUPT JUMP_ABSOLUTE JUMP "

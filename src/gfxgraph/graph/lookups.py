@@ -6,12 +6,14 @@ an attribute, an item or a name. Each place that is asked on the way is kept.
 
 from __future__ import annotations
 
+import _queue
 import abc
 import collections
 import contextvars
 import functools
 import gc
 import operator
+import sys
 import threading
 import types
 from collections import Counter, OrderedDict, deque
@@ -22,7 +24,7 @@ import torch
 
 from ..interpose.codes import address
 from ..interpose.source import CLOSED
-from . import raw
+from . import bytecode, in_c, raw
 from .age import Since
 from .containers import Container, Slots
 from .guard import REGISTRIES
@@ -39,9 +41,9 @@ from .places import (
     Parts,
     Place,
     TypeOf,
+    alike,
     weakly,
 )
-from .saved_state import is_stateful, kind_of
 from .static_objects import StaticObjects
 from .torch_settings import OTHERS, READERS
 
@@ -119,8 +121,9 @@ _TAKING = ("pop", "popitem", "clear", "move_to_end", "__delitem__")
 _VIEWS: Any = (type({}.keys()), type({}.values()), type({}.items()), types.MappingProxyType)
 CHANGING = (dict, list, deque, set)
 """Containers that are places."""
-C_FUNCTIONS = (
+C_FUNCTIONS: tuple[type, ...] = (
     types.BuiltinFunctionType,
+    type(_queue.SimpleQueue().get),  # bound methods that know the class in which they are
     types.MethodDescriptorType,
     types.ClassMethodDescriptorType,
     types.WrapperDescriptorType,
@@ -172,7 +175,7 @@ class Lookups:
         """Those that are known."""
         return self._functions.get(address(code), (code, []))[1]
 
-    def _place_of_parts(self, function: types.FunctionType) -> None:
+    def _place_of_parts(self, function: Any) -> None:
         self._place(("parts", address(function)), lambda: Parts(self._path(function), function))
 
     def _know(self, value: Any, path: str) -> Any:
@@ -194,6 +197,8 @@ class Lookups:
             return value
         self._known[address(value)] = value, path
         kind = type(value)
+        for name, getter in in_c.settings_of(value):
+            self._live(("setting", name), getter, name)
         if raw.is_a(value, torch.Tensor):
             self.places[("tensor", address(value))] = Attributes(path, value)
         elif kind is types.FunctionType:
@@ -294,10 +299,7 @@ class Lookups:
             item = self._know(inner, path) if self._is_state(item) else inner
         is_changing = raw.is_a(item, *CHANGING)
         if not is_changing and not raw.is_a(item, tuple, frozenset):
-            kind = kind_of(item) if is_stateful(item) else None
-            # Generators are advanced by replays, or not at all.
-            if kind is not None and not kind.draws and self._is_state(item):
-                self._live(("buffer", address(item)), lambda: kind.read(item), self._path(item))
+            self._content_in_c(item, depth)
             return
         is_long = raw.length(item) > _MAX_ITEMS
         if is_changing:
@@ -306,6 +308,64 @@ class Lookups:
             path = path or self._path(item)
             for value in _inside(item):
                 self._content(value, depth - 1, path)
+
+    def _content_in_c(self, item: Any, depth: int) -> None:
+        """What ``item``, which is no container, keeps in C was read."""
+        if raw.is_a(item, types.BuiltinFunctionType, types.MethodWrapperType):
+            if depth and not raw.is_a(item.__self__, *CHANGING, *NOT_PLAIN):
+                self._content(item.__self__, depth - 1)  # it reads its owner when it is called
+        elif raw.is_a(item, functools.partial) and self._is_state(item):
+            self._place_of_parts(item)
+        elif raw.is_a(item, types.SimpleNamespace) and self._is_state(item):
+            own = raw.attributes(item) or {}
+            self._content(self._know(own, self._path(item)), depth)
+        elif in_c.is_hidden(item) and self._is_state(item):
+            read = in_c.reader_of(item)
+            if read is None:
+                self._hidden(_named(self._path(item), type(item)))
+                return
+            self._live(("buffer", address(item)), read, self._path(item))
+            if in_c.is_array(item):  # such as the mask of one
+                self._content(self._know(raw.attributes(item) or {}, self._path(item)), 1)
+            if depth and raw.is_a(item, BaseException):
+                self._content(item.args, depth - 1, f"{self._path(item)}.args")
+
+    def _hidden(self, what: str) -> None:
+        """The run reads ``what``, of which nobody can see whether it changes."""
+
+    def _by_descriptor(self, item: Any, found: Any) -> None:
+        """Code in C, or code that is not looked at, gives an attribute of what was there before."""
+        if not raw.is_a(found, property):
+            if not raw.is_mutable(type(found)):  # as a field of a structure of ctypes
+                self._content(item, 0)
+            return
+        get = raw.namespace(property)["fget"].__get__(found)
+        if type(get) is types.FunctionType:
+            if is_closed(str(get.__globals__.get("__name__", ""))):
+                self._closed_reads(item, get, MAX_NESTED)
+        elif raw.is_a(get, operator.attrgetter, operator.itemgetter):
+            self._getter(get, item)
+        elif get is not None and not raw.is_a(item, *NOT_PLAIN) and _is_open(item):
+            self._attributes(item)
+            self._content(item, 1)
+
+    def _closed_reads(self, item: Any, function: types.FunctionType, depth: int) -> None:
+        """A method whose code is not looked at is about to run with ``item``: what its code names
+        of that is read, unless it is stored there first."""
+        if raw.is_a(item, *NOT_PLAIN) or not function.__code__.co_argcount:
+            return
+        if address(type(item)) in LEAVES or not self._is_state(item):
+            return
+        first = "local", function.__code__.co_varnames[0]
+        steps = list(bytecode.read(function.__code__).steps.values())
+        stored = {step[3] for step in steps if step[:3] == ("store", "attribute", first)}
+        for name in dict.fromkeys(s[2] for s in steps if s[:2] == ("attribute", first)):
+            value = UNKNOWN if name in stored else self._attribute(item, name)
+            if type(value) is types.MethodType and type(value.__func__) is types.FunctionType:
+                if depth and is_closed(str(value.__func__.__globals__.get("__name__", ""))):
+                    self._closed_reads(item, value.__func__, depth - 1)
+            elif raw.is_a(value, *CHANGING):
+                self._content(value, 0)
 
     def _content_of_state(self, item: Any, by_length: bool) -> None:
         if not self._is_state(item):
@@ -406,6 +466,8 @@ class Lookups:
             return self._or_unknown(self._read(item, 0, path))
         overridden = self._lookup(cls, "__getattribute__")
         if type(overridden) is types.FunctionType and not generic:
+            if is_state and is_closed(str(overridden.__globals__.get("__name__", ""))):
+                self._content(item, 1)
             return UNKNOWN
         if is_state and raw.is_mutable(cls):
             self._place(
@@ -446,7 +508,9 @@ class Lookups:
         if raw.is_mutable(kind):  # it may become a descriptor
             self._special(found)
         if found is not MISSING and _sets(kind):
-            return UNKNOWN  # a property: its code is seen when it runs
+            if is_state:  # a property: its code is seen when it runs
+                self._by_descriptor(item, found)
+            return UNKNOWN
         if raw.is_a(item, threading.local):
             place = self._place(("local", address(item), name), lambda: Local(path, item, name))
             value = self._held(place.read(), path)  # type: ignore[attr-defined]
@@ -602,7 +666,7 @@ class Lookups:
             if raw.is_mutable(cls):
                 self._know(raw.dict_of(cls), raw.name_of(cls))
             return raw.namespace(cls)
-        if name in ("__mro__", "__bases__"):
+        if name in ("__mro__", "__bases__", "__base__"):
             self._place_of_bases(cls)
             return raw.namespace(type)[name].__get__(cls)
         if name in ("__name__", "__qualname__", "__module__") and raw.is_mutable(cls):
@@ -612,7 +676,12 @@ class Lookups:
         found = self._lookup(cls, name)
         if found is not MISSING:
             return _bound(found, None, cls)
-        return _bound(self._lookup(type(cls), name), cls, type(cls))
+        found = self._lookup(type(cls), name)
+        if raw.is_mutable(cls) and type(found) in _DATA_IN_C:
+            return self._or_unknown(self._live(*_asked(cls, found, name, raw.name_of(cls))))
+        if raw.is_a(found, property):
+            self._by_descriptor(cls, found)
+        return _bound(found, cls, type(cls))
 
     def _attribute_of_function(self, item: Any, name: str, path: str) -> Any:
         if type(item) is types.MethodType:
@@ -631,9 +700,14 @@ class Lookups:
                 return get()
             put = functools.partial(setattr, item, name)
             return self._live((name, address(item)), get, path, put)
-        if self._is_state(item):
-            return self._or_unknown(self._read(item.__dict__, name, path))
-        return item.__dict__.get(name, UNKNOWN)
+        if not self._is_state(item):
+            return item.__dict__ if name == "__dict__" else item.__dict__.get(name, UNKNOWN)
+        if name == "__dict__":
+            return self._know(item.__dict__, self._path(item))
+        found = raw.namespace(types.FunctionType).get(name)
+        if type(found) in _DATA_IN_C:
+            return self._or_unknown(self._live(*_asked(item, found, name, self._path(item))))
+        return self._or_unknown(self._read(item.__dict__, name, path))
 
     def _getset(self, item: Any, found: Any, name: str, path: str, is_state: bool) -> Any:
         if name == "__dict__":
@@ -646,6 +720,22 @@ class Lookups:
         if is_state and name in _OF_TENSORS and raw.is_a(item, torch.Tensor):
             put = functools.partial(_put, found, item) if name == "grad" else None
             return self._live((name, address(item)), lambda: _got(found, item), path, put)
+        if is_state and not raw.is_a(item, *NOT_PLAIN) and _is_open(item):
+            return self._data_in_c(item, found, name)
+        return UNKNOWN
+
+    def _data_in_c(self, item: Any, found: Any, name: str) -> Any:
+        """What a descriptor in C gives of an object that was there before."""
+        read = in_c.layout_of(item, name) or in_c.state_of_generator(item, name)
+        if read is not None:
+            path = f"{self._path(item)}.{name}"
+            self._live(("attribute", address(item), name), read, path)
+        elif in_c.is_hidden(item):
+            asked = _asked(item, found, name, self._path(item))
+            is_of_python = package_of(found.__objclass__) in sys.stdlib_module_names
+            if is_of_python and alike(asked[1](), asked[1]()):
+                return self._or_unknown(self._live(*asked))
+            self._content(item, 0)
         return UNKNOWN
 
     def _live(
@@ -710,6 +800,7 @@ class Lookups:
             return self._item_of(inner, at)
         self._special(item)
         if not raw.is_a(item, dict, list, deque):
+            self._lookup(kind, "__getitem__")
             self._content(item, 0)
             return UNKNOWN
         if at is UNKNOWN or not raw.is_scalar(at):
@@ -718,9 +809,10 @@ class Lookups:
         if raw.is_a(item, dict):
             if not self._is_state(item):
                 return dict.get(item, at, UNKNOWN)
-            return self._or_unknown(
-                self._read(item, at, f"{self._path(item)}[{raw.written_as(at)}]")
-            )
+            value = self._read(item, at, f"{self._path(item)}[{raw.written_as(at)}]")
+            if value is MISSING and raw.is_a(item, collections.defaultdict):
+                self._attribute(item, "default_factory")
+            return self._or_unknown(value)
         if not _is_index(at, raw.length(item)):
             return UNKNOWN
         if raw.is_a(item, deque) or not self._is_state(item):
@@ -956,6 +1048,34 @@ _SEEN_WHEN_RUN = (
 )
 
 
+def _named(path: str, cls: type) -> str:
+    """How an object is named in a message."""
+    name = f"{raw.module_of(cls).lstrip('_')}.{raw.name_of(cls)}".removeprefix("builtins.")
+    return f"a {name}" if path == raw.name_of(cls) else f"{path}, a {name}"
+
+
+_DATA_IN_C = (types.GetSetDescriptorType, types.MemberDescriptorType)
+
+
+def _asked(item: Any, found: Any, name: str, path: str) -> tuple[Any, Callable[[], Any], str]:
+    """Asks what a descriptor in C gives: what identifies the place, the question, and its path."""
+    owner = weakly(item)
+
+    def get() -> Any:
+        try:
+            return found.__get__(owner())
+        except (AttributeError, TypeError, ValueError):
+            return MISSING
+
+    return ("attribute", address(item), name), get, f"{path}.{name}"
+
+
+def _is_open(item: Any) -> bool:
+    """Whether what ``item`` is in C is no matter of torch's."""
+    base = in_c.base_in_c(type(item))
+    return base is None or package_of(base) not in ("torch", "triton")
+
+
 class _Member(NamedTuple):
     """How attributes of a name are found in instances of a class that the run has made."""
 
@@ -1091,7 +1211,7 @@ def _bound(found: Any, item: Any, cls: type) -> Any:
             return found if item is None else found.__get__(item, cls)
         except TypeError:
             return UNKNOWN
-    if kind is types.BuiltinFunctionType:
+    if issubclass(kind, types.BuiltinFunctionType):
         return found
     if any("__get__" in raw.namespace(base) for base in raw.mro(kind)):
         return UNKNOWN

@@ -39,6 +39,7 @@ __all__ = [
     "is_of_numpy",
     "is_one_shot",
     "numpy_random",
+    "place_of",
 ]
 
 
@@ -189,6 +190,12 @@ def _place(item: Any) -> Any:
         return _position(item)
     except _Invisible:
         return _Invisible
+
+
+def place_of(item: Any) -> Any:
+    """Where an iterator stands, to be compared; ``None``: there is no way to see it."""
+    position = _place(item)
+    return None if position is _Invisible else position
 
 
 def _has_moved(item: Any, position: Any) -> bool:

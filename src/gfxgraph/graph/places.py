@@ -24,6 +24,7 @@ import torch
 from ..interpose.codes import address
 from . import raw, words
 from .containers import Container, item_at, put_at
+from .one_shots import Identity
 
 __all__ = [
     "Attributes",
@@ -37,6 +38,7 @@ __all__ = [
     "Parts",
     "Place",
     "TypeOf",
+    "alike",
     "equal",
     "weakly",
 ]
@@ -71,6 +73,19 @@ def equal(now: object, before: object) -> bool:
     if type(now) in (float, complex):
         return now == before and str(now) == str(before)
     return now == before
+
+
+def alike(now: object, before: object) -> bool:
+    """Whether both are one object, equal plain values, or tuples of such."""
+    if now is before:
+        return True
+    if type(now) in (tuple, list):
+        one: Any = now
+        other: Any = before
+        return type(other) is type(one) and len(one) == len(other) and all(map(alike, one, other))
+    if type(now) is Identity:
+        return type(before) is Identity and now.item is before.item
+    return equal(now, before)
 
 
 class Place:
@@ -398,29 +413,35 @@ class Bases(Place):
 
 
 class Parts(Place):
-    """The code and the default arguments of a function.
+    """The code and the default arguments of a function; or what ``functools.partial`` binds.
 
     Attributes:
         function: the function.
     """
 
-    def __init__(self, path: str, function: types.FunctionType) -> None:
+    def __init__(self, path: str, function: types.FunctionType | functools.partial[Any]) -> None:
         super().__init__(path, ("parts", address(function)))
-        self.function = function
-        self._parts = _parts(function)
-        self._memory = _memory_of_parts(function)
+        self.function: Any = function
+        is_partial = raw.is_a(function, functools.partial)
+        self._get = _parts_of_partial if is_partial else _parts
+        self._parts = self._get(function)
+        self._memory = _memory_of_parts(function, is_partial)
         self._held = None if self._memory is None else self._memory.raw
 
     def holds(self) -> bool:
         """See :meth:`Place.holds`."""
         if self._memory is not None:
             return bool(self._memory.raw == self._held)
-        return all(map(operator.is_, _parts(self.function), self._parts))
+        return all(map(operator.is_, self._get(self.function), self._parts))
 
     def put_back(self) -> None:
         """See :meth:`Place.put_back`."""
         function = self.function
-        function.__code__, function.__defaults__, function.__kwdefaults__ = self._parts
+        if self._get is _parts_of_partial:
+            put_back: Any = raw.namespace(functools.partial)["__setstate__"]
+            put_back(function, (*self._parts, raw.attributes(function)))
+        else:
+            function.__code__, function.__defaults__, function.__kwdefaults__ = self._parts
 
     def term(self, bind: Bind) -> str:
         """See :meth:`Place.term`."""
@@ -430,7 +451,7 @@ class Parts(Place):
 
     def words(self, bind: Bind) -> list[words.Word] | None:
         """See :meth:`Place.words`."""
-        at = _place_of_parts()
+        at = _place_of_parts(self._get is _parts_of_partial)
         if at is None:
             return None
         bind(self.function), bind(self._parts)
@@ -441,24 +462,30 @@ class Parts(Place):
 _parts = operator.attrgetter("__code__", "__defaults__", "__kwdefaults__")
 
 
-def _memory_of_parts(function: types.FunctionType) -> Any:
+def _parts_of_partial(item: Any) -> tuple[Any, ...]:
+    own = raw.namespace(functools.partial)
+    return tuple(own[name].__get__(item) for name in ("func", "args", "keywords"))
+
+
+def _memory_of_parts(function: Any, is_partial: bool) -> Any:
     """Where CPython keeps the code and the defaults of ``function``; ``None``: not known.
 
     To ask the function for them calls all audit hooks of the process, in each call: a library on
     which torch depends has one, and then it takes ten times as long.
     """
-    at = _place_of_parts()
+    at = _place_of_parts(is_partial)
     if at is None:
         return None
     return (ctypes.c_char * (3 * _WORD)).from_address(id(function) + at)
 
 
-@functools.lru_cache(maxsize=1)
-def _place_of_parts() -> int | None:
-    def probe(a: int = 1, *, b: int = 2) -> None: ...
+@functools.lru_cache(maxsize=2)
+def _place_of_parts(is_partial: bool) -> int | None:
+    def function(a: int = 1, *, b: int = 2) -> None: ...
 
-    parts = list(map(id, _parts(probe)))
-    size = types.FunctionType.__basicsize__ // _WORD
+    probe: Any = functools.partial(function, 1, b=2) if is_partial else function
+    parts = list(map(id, (_parts_of_partial if is_partial else _parts)(probe)))
+    size = type(probe).__basicsize__ // _WORD
     words = list((ctypes.c_void_p * size).from_address(id(probe)))
     found = (n for n in range(size - 2) if words[n : n + 3] == parts)
     return next((_WORD * n for n in found), None)
@@ -488,10 +515,7 @@ class Live(Place):
 
     def holds(self) -> bool:
         """See :meth:`Place.holds`."""
-        now = self.read()
-        if type(now) is tuple:  # of numbers
-            return bool(now == self.value)
-        return now is self.value or equal(now, self.value)
+        return alike(self.read(), self.value)
 
 
 class Local(Live):

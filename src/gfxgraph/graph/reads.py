@@ -21,6 +21,7 @@ import operator
 import string
 import sys
 import types
+import typing
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
@@ -31,9 +32,10 @@ import torch
 from ..errors import CaptureError, one_line
 from ..interpose.codes import address
 from ..interpose.frames import NOTHING, Stack, places_of, variables_of
-from ..interpose.source import CLOSED
+from ..interpose.source import CLOSED, users_line
+from ..record.explain import explain
 from ..record.side_effects import Acting
-from . import bytecode, raw
+from . import bytecode, in_c, raw
 from .age import Since
 from .containers import Container, item_at
 from .guard import REGISTRIES
@@ -130,6 +132,7 @@ class Reads(Lookups):
 
     Attributes:
         failed: why not all was seen; ``""``: it was.
+        refusal: the same, if it reads what nobody can see; it says where.
         hears_all: whether instructions that read nothing matter as well now.
     """
 
@@ -141,6 +144,7 @@ class Reads(Lookups):
     ) -> None:
         super().__init__(fresh, StaticObjects() if given is None else given)
         self.failed = ""
+        self.refusal: CaptureError | None = None
         self._is_final = self._is_told = self._is_importing = False
         self.hears_all = False
         self._frames: dict[int, _Frame] = {}
@@ -212,6 +216,8 @@ class Reads(Lookups):
         Raises:
             CaptureError: it is not.
         """
+        if self.refusal is not None:
+            raise self.refusal.with_traceback(None)
         if self.failed:
             raise CaptureError(
                 f"what it reads in Python could not be seen, so a later change could not be seen "
@@ -427,13 +433,19 @@ class Reads(Lookups):
         if what and not self.failed:
             self.failed, self._is_final = what, True
 
+    def _hidden(self, what: str) -> None:
+        if not self.failed:
+            self.refusal = explain("hidden-state", what, users_line())
+            self.failed, self._is_final = f"{what}, in C", True
+
     def _begin(self, frame: types.FrameType) -> None:
         code = frame.f_code
         functions = self._functions_with(code)
-        if code.co_argcount and not functions:
+        is_special = code.co_name.startswith("__")  # also where a decorator holds it
+        if is_special or not functions:
             # Who is called through C, as operators and `for` do, is found in its class.
-            first = frame.f_locals.get(code.co_varnames[0])
-            for name in _names_in(type(first), code) or (code.co_name,):
+            first = _first_argument(frame)
+            for name in () if first is None else _names_in(type(first), code) or (code.co_name,):
                 self._lookup(type(first), name)
         for function in functions or self._functions_with(code):
             self._place_of_parts(function)
@@ -507,10 +519,18 @@ class Reads(Lookups):
     def _cell(self, frame: _Frame, name: str) -> Any:
         value = self._variable_of(frame, name, is_shared=True)
         code = frame.frame.f_code
-        if name in code.co_freevars:
+        if name not in code.co_freevars:
+            return value
+        cell = self._variable_of(frame, name)
+        if type(cell) is types.CellType and cell is not value:
+            if not self._is_made(cell):  # also where a function that the run makes reads it
+                self._known.setdefault(address(cell), (cell, name))
+                self._read(cell, 0, name)
+        else:
             for function in self._functions_with(code):
                 cell = (function.__closure__ or ())[function.__code__.co_freevars.index(name)]
-                if item_at(cell, 0) is value:
+                held = item_at(cell, 0)
+                if held is value or (held is MISSING and value is UNKNOWN):
                     self._read(cell, 0, name)
         return value
 
@@ -674,6 +694,23 @@ class Reads(Lookups):
             self._hand_out(item)
         return UNKNOWN
 
+    def _enter(self, frame: _Frame, manager: bytecode.Operand) -> Any:
+        item = self._value(frame, manager)
+        if item is UNKNOWN or raw.is_a(item, *NOT_PLAIN) or not self._is_state(item):
+            return UNKNOWN
+        for name in ("__enter__", "__exit__"):
+            found = self._lookup(type(item), name)
+            if type(found) is types.FunctionType and is_closed(_module_of(found)):
+                self._closed_reads(item, found, MAX_NESTED)
+        return UNKNOWN
+
+    def _caught(self, frame: _Frame, error: bytecode.Operand, cls: bytecode.Operand) -> Any:
+        raised = self._value(frame, error)
+        if raised is not UNKNOWN:
+            self._place_of_bases(raised if raw.is_a(raised, type) else type(raised))
+        self._content(self._value(frame, cls), 1)
+        return UNKNOWN
+
     def _spread(
         self,
         frame: _Frame,
@@ -689,7 +726,8 @@ class Reads(Lookups):
         if type(function) is not types.FunctionType or type(given[0]) not in (tuple, list):
             self._hand_out(*(item for item in given if item is not UNKNOWN))
         args_given = given[0] if type(given[0]) in (tuple, list) else ()
-        return self._called(frame, function, list(args_given), has_keywords=given[1] is not UNKNOWN)
+        has_keywords = given[1] is not UNKNOWN and bool(type(given[1]) is not dict or given[1])
+        return self._called(frame, function, list(args_given), has_keywords)
 
     def _call(
         self,
@@ -724,17 +762,23 @@ class Reads(Lookups):
             if function is importlib.import_module and positional and type(positional[0]) is str:
                 return self._import(frame, positional[0], False)
             self._run_by_name(function, given)
+            self._asked_in_python(function, given)
             if is_closed(str(function.__globals__.get("__name__", ""))):
                 self._hand_out(*given)
                 for item in given:
                     self._acting.meet(item)
             return UNKNOWN
         if kind is functools.partial:
+            if self._is_state(function):
+                self._place_of_parts(function)
             own = raw.namespace(functools.partial)
             inner, before = (own[part].__get__(function) for part in ("func", "args"))
             given = [*before, *given]
             self._acting.meet(inner, has_keywords or bool(function.keywords))
             return self._called(frame, inner, [*before, *positional], has_keywords, given)
+        if kind is types.MethodType and in_c.is_function(function.__func__):
+            method = str(function.__func__.__name__)
+            self._asked_of(function.__self__, method, given, has_keywords)
         if kind is types.MethodType and type(function.__func__) is types.FunctionType:
             self._method_called(function, given)
             frame.calls = function.__func__.__code__ if self._given else None
@@ -747,8 +791,13 @@ class Reads(Lookups):
             self._since.look()
             self._collect(frame)
             hear_again()
-        if address(function) in _GETTERS:
-            return self._live(("getter", address(function)), function, f"{function.__name__}()")
+        is_builtin = raw.is_a(function, types.BuiltinFunctionType)
+        if is_builtin and self._asked(function, given, has_keywords):
+            return UNKNOWN
+        if kind is types.MethodDescriptorType and positional and positional[0] is not UNKNOWN:
+            owner, *others = given or positional
+            if self._asked_of(owner, function.__name__, others, has_keywords):
+                return UNKNOWN
         if function is type and positional and "_stands_in" in raw.namespace(type(positional[0])):
             self._given.refuse("asks for the type of a number that is an input", self.where())
         known = _DOORS.get(address(function)) if not has_keywords else None
@@ -757,9 +806,79 @@ class Reads(Lookups):
         all_given = given if len(given) >= len(positional) else positional
         return self._called_in_c(frame, function, positional, all_given)
 
+    def _asked(self, function: Any, given: Sequence[Any], has_keywords: bool) -> bool:
+        """A function in C may ask for what the process has, or an object has in C.
+
+        Returns:
+            Whether it does just that.
+        """
+        name = f"{function.__name__}()"
+        if in_c.names_a_function(function, in_c.HIDDEN):
+            self._hidden(f"what {function.__module__.lstrip('_')}.{name} gives")
+            return True
+        if in_c.names_a_function(function, in_c.ASKED):
+            # A signal is an enum.
+            plain = [int.__index__(item) if raw.is_a(item, int) else item for item in given]
+            if has_keywords or not all(map(raw.is_scalar, plain)):
+                self._hidden(f"what {function.__module__.lstrip('_')}.{name} gives")
+            else:
+                self._live(("asked", address(function), *plain), _Asked(function, plain), name)
+            return True
+        if function is contextvars.copy_context:
+            self._live(("context",), lambda: tuple(contextvars.copy_context().items()), name)
+            return True
+        return self._asked_of(function.__self__, function.__name__, given, has_keywords)
+
+    def _asked_of(self, owner: Any, method: str, given: Sequence[Any], has_keywords: bool) -> bool:
+        """The same, where a method in C asks an object."""
+        name = f"{method}()"
+        if method == "__subclasses__" and raw.is_a(owner, type):
+            path = f"{raw.name_of(owner)}.{name}"
+            self._live(("subclasses", address(owner)), in_c.subclasses_of(owner), path)
+            return True
+        if method == "mro" and raw.is_a(owner, type):
+            self._place_of_bases(owner)
+        read = in_c.state_of_generator(owner, method)
+        if read is not None and self._is_state(owner):
+            self._live(("state", address(owner)), read, f"{self._path(owner)}.{name}")
+        elif in_c.is_lock(owner):
+            self._of_lock(owner, method, given, has_keywords)
+        elif in_c.asks_for_local_time(owner, method, given, has_keywords):
+            self._hidden(f"the local time of the system, by {name}")
+        elif type(owner) is contextvars.Context and name == "run()" and self._is_state(owner):
+            self._hidden(f"what stands in a context: {self._path(owner)}.{name}")
+        return False
+
+    def _of_lock(self, lock: Any, name: str, given: Sequence[Any], has_keywords: bool) -> None:
+        waits = name not in ("acquire", "acquire_lock") or not (given or has_keywords)
+        if (name in in_c.OF_LOCKS and waits) or not self._is_state(lock):
+            return
+        if name in (*in_c.OF_LOCKS, "locked") and hasattr(type(lock), "locked"):
+            self._live(("lock", address(lock)), lock.locked, f"{self._path(lock)}.locked()")
+        else:
+            self._hidden(f"who has a lock: {self._path(lock)}.{name}()")
+
+    def _asked_in_python(self, function: types.FunctionType, given: Sequence[Any]) -> None:
+        """A function in Python whose code is not looked at may ask for what the process has."""
+        getter = in_c.asked_in_python(function)
+        if getter is not None:
+            name = f"{_module_of(function)}.{function.__name__}()"
+            self._live(("asked", address(function)), getter, name)
+        if function is typing.get_type_hints and given and raw.is_a(given[0], type):
+            for base in raw.mro(given[0]):
+                if raw.is_mutable(base) and package_of(base) not in CLOSED:
+                    self._read(base, "__annotations__", f"{raw.name_of(base)}.__annotations__")
+                    self._content(raw.namespace(base).get("__annotations__"), 0)
+
     def _method_called(self, method: Any, given: Sequence[Any]) -> None:
         """A method in Python is about to be called."""
         cls = method.__self__
+        if is_closed(_module_of(method.__func__)):
+            self._closed_reads(cls, method.__func__, MAX_NESTED)
+            self._content(cls, 1)
+        level = in_c.level_asked(method)
+        if level is not None and self._is_state(cls):
+            self._live(("level", address(cls)), level, f"{self._path(cls)}.{method.__name__}()")
         if method.__func__.__globals__.get("__name__") == "threading":  # Event.is_set()
             self._attributes(cls)
         of_autograd = raw.is_a(cls, type) and any(
@@ -776,6 +895,10 @@ class Reads(Lookups):
         """What is no function in Python is about to be called: in C, an object, or a class."""
         kind = type(function)
         owner: Any = getattr(function, "__self__", None) if address(kind) in _IN_C else None
+        is_function = address(kind) in _IN_C or in_c.is_function(function)
+        if not is_function and not raw.is_a(function, type):
+            # What is called is an object, and not a function that others have made in C.
+            self._content(function, 0)
         by_name = raw.is_a(function, operator.attrgetter, operator.itemgetter)
         # A list that gets one more item asks nothing.
         is_put = type(owner) is list and function.__name__ in ("append", "insert")
@@ -990,7 +1113,23 @@ _STORING = frozenset(map(address, (setattr, object.__setattr__)))
 _BY_KEY = ("get", "__getitem__", "__contains__", "setdefault", "pop", "keys", "values", "items")
 # They only pass on what they are given.
 _CARRIERS = frozenset(map(address, (enumerate, zip, reversed, iter, next, list, tuple)))
-_GETTERS = frozenset(map(address, (sys.getrecursionlimit, sys.getswitchinterval)))
+
+
+class _Asked:
+    """Asks a function in C once more; what it raises is an answer too."""
+
+    def __init__(self, function: Any, given: Sequence[Any]) -> None:
+        self._function, self._given = function, tuple(given)
+
+    def __call__(self) -> Any:
+        try:
+            return self._function(*self._given)
+        except Exception:
+            return MISSING
+
+
+def _module_of(function: types.FunctionType) -> str:
+    return str(function.__globals__.get("__name__", ""))
 
 
 class _Recording(AbstractContextManager[None]):
@@ -1068,6 +1207,8 @@ _STEPS: dict[str, Callable[..., Any]] = {
     "spread": Reads._spread,
     "import": Reads._import,
     "match": Reads._match,
+    "enter": Reads._enter,
+    "caught": Reads._caught,
     "store": Reads._store,
     "counting": Reads._count,
     "advance": Reads._advance,
@@ -1082,6 +1223,17 @@ def _is_ours(value: Any) -> bool:
     if value is MISSING or raw.is_a(value, torch.Tensor):  # a simulated one is the program's
         return False
     return package_of(type(value)) == _OURS
+
+
+def _first_argument(frame: types.FrameType) -> Any:
+    """What a frame that begins was given first, if anything."""
+    code, variables = frame.f_code, frame.f_locals
+    if code.co_argcount:
+        return variables.get(code.co_varnames[0])
+    if code.co_flags & inspect.CO_VARARGS:
+        given = variables.get(code.co_varnames[code.co_kwonlyargcount])
+        return given[0] if type(given) is tuple and given else None
+    return None
 
 
 def _names_in(cls: type, code: types.CodeType) -> list[str]:

@@ -26,11 +26,12 @@ from ..interpose.modules import loaded
 from . import raw
 from .one_shots import STREAM, Identity, bits_of, is_entropy, is_of_numpy, is_one_shot, numpy_random
 
-__all__ = ["RANDOM", "SETTING", "TORCH", "Kind", "is_stateful", "kind_of", "perturb"]
+__all__ = ["MAX_BYTES", "RANDOM", "SETTING", "TORCH", "Kind", "is_stateful", "kind_of", "perturb"]
 
 _Generator: type = torch._C.Generator
-# A larger buffer is data: it is neither copied nor compared.
-_MAX_BYTES = 1 << 20
+# A larger buffer is data.
+MAX_BYTES = 1 << 20
+"""The size of a buffer that is copied and compared."""
 
 
 class Kind(NamedTuple):
@@ -146,25 +147,26 @@ def kind_of(item: Any) -> Kind | None:
         return _VARIABLE
     if cls is memoryview:
         try:
-            small = not item.readonly and item.c_contiguous and item.nbytes <= _MAX_BYTES
+            small = not item.readonly and item.c_contiguous and item.nbytes <= MAX_BYTES
         except ValueError:  # it was released
             return None
         return Kind("memoryview", bytes, _write_view) if small else None
     if cls is mmap.mmap:
         return Kind("mmap.mmap", _read_map, _write_map) if _is_open_map(item) else None
     if raw.is_a(item, *_C_DATA):
-        known = ctypes.sizeof(item) <= _MAX_BYTES and _is_number_of_c(cls)
+        known = ctypes.sizeof(item) <= MAX_BYTES and _is_number_of_c(cls)
         return Kind("ctypes object", bytes, _write_c_data) if known else None
     if cls is bytearray:
-        return Kind("bytearray", bytes, _write_bytearray) if len(item) <= _MAX_BYTES else None
+        return Kind("bytearray", bytes, _write_bytearray) if len(item) <= MAX_BYTES else None
     if cls is array.array:
-        small = len(item) * item.itemsize <= _MAX_BYTES
+        small = len(item) * item.itemsize <= MAX_BYTES
         return Kind("array.array", lambda a: a.tobytes(), _write_python_array) if small else None
     numpy = loaded("numpy")
     if numpy is None:
         return None
     if cls is numpy.ndarray or cls is numpy.memmap:
-        plain = item.dtype.kind in "biufcSU" and item.nbytes <= _MAX_BYTES and item.flags.writeable
+        plain = item.dtype.itemsize and not item.dtype.hasobject and item.nbytes <= MAX_BYTES
+        plain = plain and item.flags.writeable
         return Kind("numpy.ndarray", lambda a: a.tobytes(), _write_array) if plain else None
     module = numpy_random()
     if module is None:
@@ -225,7 +227,7 @@ def _is_open_map(item: mmap.mmap) -> bool:
     """Whether it can be read and written, and is small."""
     try:
         with memoryview(item) as view:
-            return not view.readonly and view.nbytes <= _MAX_BYTES
+            return not view.readonly and view.nbytes <= MAX_BYTES
     except ValueError:  # it was closed
         return False
 

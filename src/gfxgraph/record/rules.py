@@ -355,6 +355,26 @@ def f(x, phase=0.5):  # the caller passes time.time() % 1 in a tensor
 """,
     ),
     Rule(
+        "hidden-state",
+        "the function reads what an object keeps in C, where no change of it can be seen",
+        "eager",
+        "A graph is replayed only while all that was read in Python is as it was, and of this "
+        "nobody can ask whether it is.",
+        "Read it outside of the function, and pass the value as an argument.",
+        bad="""\
+import zlib
+
+packer = zlib.compressobj()
+
+def f(x):
+    return x * len(packer.copy().flush())
+""",
+        good="""\
+def f(x, size=8.0):  # the caller passes len(packer.copy().flush()) in a tensor
+    return x * size
+""",
+    ),
+    Rule(
         "stored-tensor",
         "each call binds an attribute, a global or an item of a container to another tensor",
         "captures",

@@ -258,7 +258,7 @@ class Acting:
         Raises:
             Unexpected: that is an effect, which this thread must not have now.
         """
-        if type(function) is BuiltinFunctionType:
+        if issubclass(type(function), BuiltinFunctionType):
             rule = self._functions.get(function)
             if rule is None:
                 self.meet_method(function.__self__, function.__name__)
@@ -398,7 +398,7 @@ class _SideEffects:
             running = running.f_back
         holders = gc.get_referrers(item)
         # Apart from them, only its bound method during the call.
-        bound = tuple(holder for holder in holders if type(holder) is BuiltinFunctionType)
+        bound = tuple(h for h in holders if issubclass(type(h), BuiltinFunctionType))
         # From Python 3.13 on, the tuple behind `*bound` is a referrer like any other.
         inside |= {id(holders), id(bound), *map(id, bound)}
         others = gc.get_referrers(*bound) if bound else []

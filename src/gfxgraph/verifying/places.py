@@ -418,6 +418,8 @@ def _class_like(item: Any) -> type | None:
 
 def _of_parts(place: Parts) -> list[Change]:
     function = place.function
+    if not raw.is_a(function, types.FunctionType):  # what functools.partial binds
+        return []
     own = raw.namespace(types.FunctionType)
     found = []
     for name in ("__code__", "__defaults__", "__kwdefaults__"):

@@ -1,0 +1,392 @@
+"""What objects keep in C, where no attribute, item or name leads to it.
+
+A ``BytesIO`` has bytes, a queue has items, an exception has arguments. What such an object holds is
+read where there is a way that runs no code of the program, and compared in each call. Where there
+is none, nobody can see whether it has changed: the function that reads it stays eager.
+"""
+
+from __future__ import annotations
+
+import _queue
+import _thread
+import collections
+import contextvars
+import ctypes
+import datetime
+import decimal
+import functools
+import io
+import json
+import json.scanner
+import logging
+import operator
+import re
+import struct
+import threading
+import types
+import weakref
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from typing import Any, TypeAlias
+
+from ..interpose.codes import address
+from ..interpose.modules import loaded
+from . import raw
+from .one_shots import is_entropy, is_one_shot, place_of
+from .saved_state import MAX_BYTES, kind_of
+
+__all__ = [
+    "ASKED",
+    "HIDDEN",
+    "OF_LOCKS",
+    "Reader",
+    "asked_in_python",
+    "asks_for_local_time",
+    "base_in_c",
+    "is_array",
+    "is_function",
+    "is_hidden",
+    "is_lock",
+    "layout_of",
+    "level_asked",
+    "names_a_function",
+    "reader_of",
+    "settings_of",
+    "state_of_generator",
+    "subclasses_of",
+]
+
+Reader: TypeAlias = Callable[[], Any]
+"""Gives what an object holds: plain values, objects, and tuples of both."""
+
+ASKED: dict[str, str] = {
+    "_asyncio": "current_task get_running_loop",
+    "_decimal": "getcontext",
+    "_locale": "getencoding nl_langinfo",
+    "_signal": "getsignal siginterrupt",
+    "_socket": "getdefaulttimeout",
+    "_thread": "_count get_ident get_native_id",
+    "_tracemalloc": "get_traceback_limit is_tracing",
+    "faulthandler": "is_enabled",
+    "gc": "get_debug get_threshold",
+    "resource": "getrlimit",
+    "sys": "_is_gil_enabled get_asyncgen_hooks get_coroutine_origin_tracking_depth "
+    "get_int_max_str_digits getdlopenflags getrecursionlimit getswitchinterval "
+    "is_stack_trampoline_active",
+}
+"""Functions in C, by module, that read what the process has, and change nothing: a guard asks
+again."""
+HIDDEN: dict[str, str] = {
+    "_ctypes": "get_errno get_last_error",
+    "_locale": "localeconv setlocale strcoll strxfrm",
+    "_signal": "getitimer sigpending",
+    "_tracemalloc": "_get_object_traceback get_traced_memory get_tracemalloc_memory",
+    "_weakref": "getweakrefcount getweakrefs",
+    "gc": "get_count get_freeze_count get_objects get_referents get_referrers get_stats "
+    "is_finalized is_tracked isenabled",
+    "sys": "_current_exceptions _current_frames _debugmallocstats getallocatedblocks getrefcount "
+    "getprofile getsizeof gettrace getunicodeinternedsize",
+    "time": "mktime tzset",
+}
+"""The same for those whose answers nobody can compare."""
+
+OF_LOCKS = (
+    *("__enter__", "__exit__", "acquire", "acquire_lock", "release", "release_lock"),
+    *("_acquire_restore", "_release_save", "_at_fork_reinit", "_recursion_count"),
+)
+"""Methods of locks that give what they give whenever they return."""
+
+_LOCKS: tuple[type, ...] = (_thread.LockType, _thread.RLock)
+# Nothing in these changes, or it is found elsewhere: as an attribute, an item, code that runs.
+_FOUND_ELSEWHERE: tuple[type, ...] = (
+    *(int, float, complex, str, bytes, bool, range, slice, type, tuple, frozenset, super, property),
+    *(dict, list, set, collections.deque, staticmethod, classmethod, object),
+    *(type(None), type(...), type(NotImplemented), type({}.keys()), type({}.values())),
+    *(type({}.items()), types.MappingProxyType, types.FunctionType, types.BuiltinFunctionType),
+    *(types.MethodType, types.MethodDescriptorType, types.WrapperDescriptorType),
+    *(types.MethodWrapperType, types.ClassMethodDescriptorType, types.GetSetDescriptorType),
+    *(types.MemberDescriptorType, types.ModuleType, types.CodeType, types.CellType),
+    *(types.GeneratorType, types.CoroutineType, types.AsyncGeneratorType, types.FrameType),
+    *(types.GenericAlias, types.SimpleNamespace, weakref.ref, contextvars.Token, re.Pattern),
+    *(functools.partial, functools._lru_cache_wrapper, struct.Struct, decimal.Decimal),
+    *(operator.attrgetter, operator.itemgetter, operator.methodcaller, datetime.date),
+    *(datetime.time, datetime.timedelta, datetime.tzinfo, type(type.__dict__["__doc__"])),
+    collections._tuplegetter,  # type: ignore[attr-defined]
+    *filter(None, (getattr(types, name, None) for name in ("UnionType", "CapsuleType"))),
+    *filter(None, (getattr(json.scanner, "c_make_scanner", None),)),
+    *filter(None, (getattr(json.encoder, "c_make_encoder", None),)),
+    *(weakref.ProxyType, weakref.CallableProxyType),  # a call of theirs is refused
+    ctypes._CFuncPtr,  # type: ignore[attr-defined]  # code in C, which nobody looks into
+    _thread._local,
+)
+_TYPING = ("typing", "_typing")
+_NUMBERS = ("generic", "dtype", "ufunc")
+_LAYOUT = ("shape", "strides", "dtype", "ndim", "size", "nbytes", "itemsize")
+
+
+def base_in_c(cls: type) -> type | None:
+    """The class in C whose instances hold what those of ``cls`` hold in C; ``None``: ``object``."""
+    found = next((base for base in raw.mro(cls) if _is_in_c(base)), object)
+    return None if found is object else found
+
+
+def _may_hide(cls: type) -> bool:
+    known = _hiding.get(address(cls))
+    if known is None or known[0]() is not cls:
+        base = base_in_c(cls)
+        hides = base is not None and not any(
+            cls is kind or kind in raw.mro(cls) for kind in _FOUND_ELSEWHERE if kind is not object
+        )
+        if base is not None and hides:
+            module = raw.module_of(base)
+            hides = module not in _TYPING and module.partition(".")[0] not in ("torch", "triton")
+        known = _hiding[address(cls)] = weakref.ref(cls), hides
+    return known[1]
+
+
+# By id: a metaclass may override how a class is hashed.
+_hiding: dict[int, tuple[weakref.ref[type], bool]] = {}
+
+
+def _is_in_c(cls: type) -> bool:
+    if not raw.is_mutable(cls):
+        return True
+    of_slots = types.MethodDescriptorType, types.WrapperDescriptorType, types.GetSetDescriptorType
+    return any(
+        type(part) in of_slots
+        and part.__objclass__ is cls
+        and name not in ("__dict__", "__weakref__")
+        for name, part in raw.namespace(cls).items()
+    )
+
+
+def is_hidden(item: Any) -> bool:
+    """Whether ``item`` may hold something in C that is found in no other way."""
+    if not _may_hide(type(item)):
+        return False
+    if is_lock(item) or is_entropy(item):
+        return False
+    kind = kind_of(item)
+    if kind is not None and kind.draws:  # it is advanced by replays, or not at all
+        return False
+    numpy = loaded("numpy")
+    if numpy is not None and raw.is_a(item, *(getattr(numpy, name) for name in _NUMBERS)):
+        return raw.is_a(item, numpy.void)
+    return True
+
+
+def reader_of(item: Any) -> Reader | None:
+    """Reads what ``item``, of which :func:`is_hidden` says that it holds something, holds.
+
+    Returns:
+        ``None``: there is no way to read it, or it is too much to be compared in each call.
+    """
+    if raw.is_a(item, BaseException):
+        return functools.partial(_of_error, item)
+    if raw.is_a(item, io.BytesIO):
+        return _if_small(item, functools.partial(_of_stream, io.BytesIO, item))
+    if raw.is_a(item, io.StringIO):
+        return _if_small(item, functools.partial(_of_stream, io.StringIO, item))
+    if raw.is_a(item, _queue.SimpleQueue):
+        return functools.partial(_queue.SimpleQueue.qsize, item)
+    if type(item) is contextvars.Context:
+        return functools.partial(_of_context, item)
+    if type(item) is contextvars.ContextVar:
+        return functools.partial(contextvars.ContextVar.get, item, raw.MISSING)
+    if type(item) is decimal.Context:
+        return functools.partial(_of_decimal, item)
+    if type(item) is re.Match:
+        return functools.partial(_of_match, item)
+    if type(item) is memoryview:
+        return _if_small(item, functools.partial(_of_view, item))
+    numpy = loaded("numpy")
+    if numpy is not None and raw.is_a(item, numpy.ndarray, numpy.void):
+        is_plain = not item.dtype.hasobject and item.nbytes <= MAX_BYTES
+        return functools.partial(_of_array, item) if is_plain else None
+    kind = kind_of(item)
+    if kind is not None:
+        return functools.partial(kind.read, item)
+    if is_one_shot(item):
+        position = place_of(item)
+        return None if position is None else functools.partial(place_of, item)
+    return None
+
+
+def _if_small(item: Any, read: Reader) -> Reader | None:
+    with suppress(ValueError):  # closed, or released
+        size = item.nbytes if type(item) is memoryview else len(read()[0])
+        return read if size <= MAX_BYTES else None
+    return read
+
+
+def _or_missing(read: Callable[[Any], Any], item: Any) -> Any:
+    try:
+        return read(item)
+    except ValueError:  # it was closed, or released
+        return raw.MISSING
+
+
+def _of_stream(cls: Any, item: Any) -> tuple[Any, ...]:
+    return _or_missing(cls.getvalue, item), _or_missing(cls.tell, item)
+
+
+def _of_view(item: memoryview) -> tuple[Any, ...]:
+    if _or_missing(lambda view: view.nbytes, item) is raw.MISSING:
+        return (raw.MISSING,)
+    return item.tobytes(), item.format, item.shape
+
+
+def _of_array(item: Any) -> tuple[Any, ...]:
+    base = loaded("numpy").ndarray
+    if not raw.is_a(item, base):  # a record
+        return item.tobytes(), item.dtype
+    layout = (base.__dict__[name].__get__(item) for name in ("shape", "strides", "dtype"))
+    return base.tobytes(item), *layout
+
+
+def _of_error(error: BaseException) -> tuple[Any, ...]:
+    own = vars(BaseException)
+    return tuple(own[name].__get__(error) for name in ("args", "__cause__", "__suppress_context__"))
+
+
+def _of_context(context: contextvars.Context) -> tuple[Any, ...]:
+    return tuple(context.items())
+
+
+def _of_match(match: re.Match[Any]) -> tuple[Any, ...]:
+    text = match.string
+    return match.regs, text if raw.is_scalar(text) else bytes(text)
+
+
+def _of_decimal(context: decimal.Context) -> tuple[Any, ...]:
+    names = ("prec", "rounding", "Emin", "Emax", "capitals", "clamp")
+    return *(getattr(context, name) for name in names), *map(bool, context.traps.values())
+
+
+def layout_of(item: Any, name: str) -> Reader | None:
+    """Reads an attribute of an array that says how it lies in memory; ``None``: it is no such."""
+    if not is_array(item):
+        return None
+    numpy: Any = loaded("numpy")
+    get = numpy.ndarray.__dict__[name].__get__ if name in (*_LAYOUT, "flags") else None
+    if get is None:
+        return None
+    return functools.partial(get, item) if name != "flags" else lambda: get(item).num
+
+
+def state_of_generator(item: Any, name: str) -> Reader | None:
+    """Reads the state of a generator of the host, if that is what the attribute ``name`` gives."""
+    if name not in ("getstate", "get_state", "state", "__getstate__", "__reduce__"):
+        return None
+    kind = kind_of(item)
+    is_of_host = kind is not None and kind.draws and not kind.what.startswith("torch.")
+    return functools.partial(kind.read, item) if kind is not None and is_of_host else None
+
+
+def settings_of(value: Any) -> list[tuple[str, Reader]]:
+    """Settings of Python that decide what comes of ``value``: names and readers."""
+    if address(value) in _WITH_DECIMAL or type(value) is decimal.Decimal:
+        return [("decimal.getcontext()", lambda: _of_decimal(decimal.getcontext()))]
+    numpy = loaded("numpy")
+    if numpy is not None and value is numpy:
+        variable = getattr(loaded("numpy._core.umath"), "_extobj_contextvar", None)
+        if type(variable) is contextvars.ContextVar:
+            return [("numpy.seterr()", functools.partial(variable.get, None))]
+        return [("numpy.seterr()", lambda: tuple(numpy.geterr().values()))]
+    return []
+
+
+_WITH_DECIMAL = frozenset(map(address, (decimal, decimal.Decimal, loaded("_decimal"))))
+
+
+def is_lock(item: Any) -> bool:
+    """Whether ``item`` is a lock of Python's own."""
+    between = getattr(loaded("_multiprocessing"), "SemLock", None)
+    return raw.is_a(item, *_LOCKS) or (type(between) is type and raw.is_a(item, between))
+
+
+def is_array(item: Any) -> bool:
+    """Whether ``item`` is an array of NumPy."""
+    numpy = loaded("numpy")
+    return numpy is not None and raw.is_a(item, numpy.ndarray)
+
+
+def is_function(item: Any) -> bool:
+    """Whether ``item`` is a function that others than Python have made in C."""
+    kind = type(item)
+    if raw.is_mutable(kind):
+        return False
+    return raw.name_of(kind) in _OF_OTHERS or raw.module_of(kind).startswith("numpy")
+
+
+_OF_OTHERS = (
+    *("cython_function_or_method", "fused_cython_function", "instancemethod"),
+    *("nb_func", "nb_method", "nb_bound_method"),
+)
+
+
+def asks_for_local_time(owner: Any, method: str, given: Sequence[Any], has_keywords: bool) -> bool:
+    """Whether a method of dates asks for the time zone of the system."""
+    if raw.is_a(owner, type) and any(base is datetime.date for base in raw.mro(owner)):
+        return method == "fromtimestamp" and len(given) < 2 and not has_keywords
+    if not raw.is_a(owner, datetime.datetime):
+        return False
+    without = datetime.datetime.__dict__["tzinfo"].__get__(owner) is None
+    return (method == "timestamp" and without) or (
+        method == "astimezone" and (without or not (given or has_keywords))
+    )
+
+
+def asked_in_python(function: types.FunctionType) -> Reader | None:
+    """What a function of Python or NumPy gives that asks for what the process has, as it is
+    compared; ``None``: it is none of these."""
+    module, name = str(function.__globals__.get("__name__", "")), function.__name__
+    if module == "threading" and name in _OF_THREADS and vars(threading).get(name) is function:
+        return (lambda: tuple(threading.enumerate())) if name == "enumerate" else function
+    numpy = loaded("numpy")
+    if numpy is None or not module.startswith("numpy.") or name not in _OF_NUMPY:
+        return None
+    if getattr(numpy, name, None) is not function:
+        return None
+    return lambda: _items_of(function())
+
+
+_OF_THREADS = ("active_count", "current_thread", "enumerate", "get_native_id", "main_thread")
+_OF_NUMPY = ("get_printoptions", "getbufsize", "geterr", "geterrcall")
+
+
+def _items_of(given: Any) -> Any:
+    return tuple(given.items()) if type(given) is dict else given
+
+
+def level_asked(method: Any) -> Reader | None:
+    """Reads what decides whether a logger takes a record, if ``method`` asks for that."""
+    logger = method.__self__
+    if not raw.is_a(logger, logging.Logger):
+        return None
+    if method.__name__ not in ("getEffectiveLevel", "hasHandlers", "isEnabledFor"):
+        return None
+
+    def now() -> tuple[Any, ...]:
+        own = logging.Logger
+        level, has = own.getEffectiveLevel(logger), own.hasHandlers(logger)
+        return level, has, logger.disabled, logger.manager.disable
+
+    return now
+
+
+def subclasses_of(cls: type) -> Reader:
+    """Reads which classes derive from ``cls``, and keeps none of them alive."""
+
+    def now() -> tuple[Any, ...]:
+        return tuple(map(weakref.ref, type.__subclasses__(cls)))
+
+    return now
+
+
+def names_a_function(function: Any, table: dict[str, str]) -> bool:
+    """Whether a function in C stands in such a table."""
+    module = getattr(function, "__self__", None)
+    if type(function) is not types.BuiltinFunctionType or type(module) is not types.ModuleType:
+        return False
+    return function.__name__ in table.get(str(vars(module).get("__name__")), "").split()
