@@ -18,6 +18,7 @@ from gfxgraph.graph.locks import CAPTURING, LOCK
 from tests.helpers.paths import ROOT
 from tests.helpers.processes import python
 from tests.helpers.threads import on_threads
+from tests.helpers.unseen import Unseen
 
 
 def in_thread(function):
@@ -93,12 +94,14 @@ def test_replays_go_on_while_another_path_is_captured(device, written):
         return x * 2 + total if x.sum() > 0 else x[x < -1].sum() - x + total
 
     def inside() -> None:
-        if not armed.qsize() or threading.current_thread() is not threading.main_thread():
+        if not armed.value or threading.current_thread() is not threading.main_thread():
             return
-        if not LOCK._is_owned():  # in the capture itself the others wait
-            replay_in_thread()
+        replay_in_thread()
 
     def replay() -> None:
+        if not LOCK.acquire(False):  # in the capture itself the others wait
+            return
+        LOCK.release()
         with torch.no_grad():
             for value in (3.0, 5.0):
                 x, total = torch.full((4,), value, device=device), torch.ones(4, device=device)
@@ -106,12 +109,12 @@ def test_replays_go_on_while_another_path_is_captured(device, written):
                 right = 3 * value + 1 if written else 2 * value + 1
                 others.put(result == [right] * 4 and total.tolist() == [right - 2 * value] * 4)
 
-    armed, others = queue.SimpleQueue(), queue.SimpleQueue()  # no capture takes that for state
+    armed, others = Unseen(), queue.SimpleQueue()
     replay_in_thread = in_thread(replay)
     graph = gfxgraph.graphed(fn)
     for _ in range(3):
         graph(torch.ones(4, device=device), torch.zeros(4, device=device))
-    armed.put(True)
+    armed.value = 1.0
     x = torch.tensor([-1.0, -2.0, -3.0, 0.5], device=device)
     for n in range(3):
         total = torch.zeros(4, device=device)
@@ -129,25 +132,24 @@ def test_a_tree_that_is_released_while_a_path_is_added_is_no_reason_to_run_eager
     """It is released in the middle of one of the runs that adding a path takes."""
 
     def fn(x):
-        if runs.qsize():
+        if runs.value:
             count_in_thread()
         return x * 2 if x.sum() > 0 else -x
 
     def count() -> None:
-        runs.get()
-        if runs.empty():
+        runs.value -= 1
+        if not runs.value:
             graph.reset()
 
-    runs = queue.SimpleQueue()
+    runs = Unseen()
     count_in_thread = in_thread(count)
     graph = gfxgraph.graphed(fn)
     x = torch.ones(3, device=device)
     graph(x), graph(x)
     graph_pool = next(iter(graph._dispatcher.builder.graph_pools.values()))
-    for _ in range(run):
-        runs.put(None)
+    runs.value = run
     assert graph(-x).tolist() == [1.0] * 3
-    assert runs.empty() and not graph.stats().fallbacks
+    assert not runs.value and not graph.stats().fallbacks
     assert graph_pool.graphs == 0  # counted once, whatever was released meanwhile
     for _ in range(2):
         assert graph(x).tolist() == [2.0] * 3 and graph(-x).tolist() == [1.0] * 3
