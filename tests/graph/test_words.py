@@ -1,7 +1,6 @@
 """Words of memory say what asking the objects would say."""
 
 import gc
-import sys
 import weakref
 
 import pytest
@@ -10,6 +9,8 @@ from torch import nn
 
 import gfxgraph
 from gfxgraph.graph import words
+from gfxgraph.graph.guard import Guard
+from gfxgraph.graph.places import Bind, TypeOf
 
 pytestmark = pytest.mark.skipif(
     words._memory() is None or words._layout() is None,
@@ -19,9 +20,7 @@ pytestmark = pytest.mark.skipif(
 
 def asked(found):
     assert found is not None
-    compared = words.Words()
-    compared.add(found)
-    return compared.question()
+    return words.question(found)
 
 
 CHANGES_OF_KIND = {
@@ -70,7 +69,7 @@ CHANGES_OF_ADDRESS = {
 @pytest.mark.parametrize("change", CHANGES_OF_ADDRESS)
 def test_a_tensor_that_moves_is_noticed(change):
     tensor = torch.zeros(4)
-    is_same = asked(words.of_address(tensor))
+    is_same = asked(words.of_address(tensor, tensor.data_ptr()))
     tensor.add_(1)
     assert is_same()
     CHANGES_OF_ADDRESS[change](tensor)
@@ -79,7 +78,7 @@ def test_a_tensor_that_moves_is_noticed(change):
 
 def test_a_view_is_compared_with_its_offset():
     base = torch.arange(12.0)
-    assert asked(words.of_address(base[5:]))()
+    assert asked(words.of_address(base[5:], base[5:].data_ptr()))()
 
 
 @pytest.mark.parametrize(
@@ -115,7 +114,7 @@ def test_another_class_or_dict_of_attributes_is_noticed(kind):
         item.extra = 1
         own = item.__dict__
         ref = weakref.ref(item)
-        return item, ref, asked(words.of_object(item, own, ref))
+        return item, ref, asked(words.of_object(item, type(item), own, ref))
 
     item, _ref, is_same = made()
     item.extra, item.more = 2, 3
@@ -130,7 +129,7 @@ def test_another_class_or_dict_of_attributes_is_noticed(kind):
 def test_an_object_that_is_gone_is_noticed():
     item = Slotted()
     ref = weakref.ref(item)
-    is_same = asked(words.of_object(item, None, ref))
+    is_same = asked(words.of_object(item, Slotted, None, ref))
     assert is_same()
     del item
     gc.collect()
@@ -205,10 +204,73 @@ def test_a_guard_notices_the_same_with_and_without_words(python, monkeypatch):
         assert (graph.stats().replays > before.replays) == (n == 0)
 
 
-@pytest.mark.skipif(sys.version_info >= (3, 13), reason="it is a probe of this process")
 def test_the_places_are_found_again_in_a_process_full_of_what_was_freed():
     for _ in range(3):
         junk = [torch.randn(3, requires_grad=True) * 2 for _ in range(200)]
         del junk
         words._layout.cache_clear()
         assert words._layout() is not None
+
+
+def layers(count=14):
+    return nn.Sequential(*[nn.Linear(4, 4) for _ in range(count)]).requires_grad_(False)
+
+
+def replaced(model):
+    """Each tensor in C++ is another one, at the same address."""
+    for weight in model.parameters():
+        torch.utils.swap_tensors(weight, nn.Parameter(weight.detach(), False))
+
+
+def given_autograd(model):
+    for weight in model.parameters():
+        weight.grad = torch.zeros_like(weight)
+
+
+def moved(model):
+    model.helper.extend([None] * 5000)
+    del model.helper[14:]
+
+
+@pytest.mark.parametrize("change", [replaced, given_autograd, moved])
+@torch.no_grad()
+def test_words_that_say_the_same_in_another_place_are_compared_from_then_on(change):
+    device = gfxgraph.device_type()
+    model = layers().to(device)
+    model.helper = [object() for _ in range(14)]
+
+    def fn(x):
+        for item, layer in zip(model.helper, model, strict=True):
+            x = layer(x) if item is not None else x
+        return x
+
+    graph, x = gfxgraph.graphed(fn), torch.ones(2, 4, device=device)
+    graph(x), graph(x)
+    (entry,) = graph._dispatcher.entries.all()
+    guard = entry.captured.guard
+    assert guard.places_hold() and guard.memory_holds()
+    change(model)
+    torch.testing.assert_close(graph(x), fn(x))
+    if graph.stats().captures == 1:
+        found = [v for v in guard.places_hold.__globals__.values() if type(v) is words.SameWords]
+        assert found and all(v.same() for v in found)
+
+
+@torch.no_grad()
+def test_a_tensor_that_moves_before_the_guard_is_complete_is_noticed():
+    tensors = [torch.zeros(4) for _ in range(14)]
+    guard = Guard({}, (), (), {})
+    for n, tensor in enumerate(tensors):
+        guard.watch_memory(f"t{n}", tensor)
+    tensors[5].data = torch.ones(4)
+    guard.complete()
+    assert not guard.memory_holds() and guard.changes() == ["t5"]
+
+
+def test_a_class_that_changes_before_the_words_are_read_is_noticed():
+    item = Plain()
+    item.own = 1
+    place = TypeOf("item.__class__", item)
+    assert place.words(Bind({}))
+    item.__class__ = Other
+    assert place.words(Bind({})) is None

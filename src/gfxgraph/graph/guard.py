@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from collections import Counter
 from collections.abc import Callable, Collection, Sequence
 from typing import Any, ClassVar
@@ -21,7 +20,7 @@ from .places import Attributes, Bind, Item, Place, TypeOf
 from .tensor_check import tensor_check
 from .torch_settings import Settings
 from .watched import SameVersions, Unchanged, watcher
-from .words import Words, of_address, versions
+from .words import SameWords, Word, of_address, versions
 
 __all__ = ["Guard"]
 
@@ -238,20 +237,20 @@ class Guard:
 
     def _asking_for_memory(self) -> Callable[[], bool]:
         names: dict[str, Any] = {}
-        terms, words = [], Words()
+        terms: list[str] = []
+        known: list[str] = []
         for n, (_, tensor, at) in enumerate(self._memory.values()):
             names[f"a{n}"] = tensor.data_ptr
-            terms.append(f"a{n}() == {at}")
-            words.add((tensor.data_ptr() == at and of_address(tensor)) or ())
-        if len(words) < _WORTH_COMPARING:
-            return _predicate(terms, names)
-        # Memory may say no where the tensor says yes: two tensors were swapped, say.
-        tensors = [tensor for _, tensor, _ in self._memory.values()]
-        is_known = [of_address(tensor) is not None for tensor in tensors]
-        known = list(itertools.compress(terms, is_known))
-        rest = [term for term in terms if term not in known]
-        names["are_words"], names["asked"] = words.question(), _predicate(known, dict(names))
-        return _predicate(["(are_words() or asked())", *rest], names)
+            (terms if of_address(tensor, at) is None else known).append(f"a{n}() == {at}")
+        if len(known) < _WORTH_COMPARING:
+            return _predicate(terms + known, names)
+        found = [(tensor, at) for _, tensor, at in self._memory.values()]
+
+        def words() -> list[Word]:
+            return [word for tensor, at in found for word in of_address(tensor, at) or ()]
+
+        names["words"] = SameWords(words, _predicate(known, dict(names)))
+        return _predicate(["(words.same() or words.hold())", *terms], names)
 
     def _compile_places(self) -> None:
         names: dict[str, Any] = {
@@ -276,9 +275,9 @@ class Guard:
         if term is not None:
             terms.append(term)
             ordered = [place for place in ordered if place not in inside]
-        words, asked, tensors = _in_words(ordered, list(self._tensors.values()), bind)
+        words, asked, tensors = _in_words(ordered, list(self._tensors.values()))
         if words is not None:
-            terms.append(f"{bind(words.question())}()")
+            terms.append(f"({bind(words)}.same() or {bind(words)}.hold())")
         terms += [place.term(bind) for place in asked]
         if tensors:
             names["are_like"], names["tensors"] = tensor_check(tensors), tensors
@@ -292,21 +291,29 @@ class Guard:
 
 
 def _in_words(
-    places: list[Place], tensors: list[Attributes], bind: Bind
-) -> tuple[Words | None, list[Place], list[torch.Tensor]]:
+    places: list[Place], tensors: list[Attributes]
+) -> tuple[SameWords | None, list[Place], list[torch.Tensor]]:
     """The words to compare, and the places and tensors that have to be asked."""
-    words, asked, left = Words(), [], []
-    of_all = {place: place.words(bind) for place in (*places, *tensors)}
-    if sum(found is not None for found in of_all.values()) < _WORTH_COMPARING:
+    bind = Bind({})  # what keeps the objects alive
+    known = [place for place in (*places, *tensors) if place.words(bind) is not None]
+    if len(known) < _WORTH_COMPARING:
         return None, places, [place.tensor for place in tensors]
-    for found in of_all.values():
-        words.add(found or ())
-    asked = [place for place in places if of_all[place] is None]
-    left = [place.tensor for place in tensors if of_all[place] is None]
+
+    def words() -> list[Word]:
+        return [word for place in known for word in place.words(bind) or ()]
+
+    def asked() -> bool:
+        try:
+            return all(place.holds() for place in known)
+        except _GONE:
+            return False
+
+    in_words = set(known)
+    left = [place.tensor for place in tensors if place not in in_words]
     # Modes of torch are asked together with a tensor; with one that requires grad, if any does.
-    known = [place.tensor for place in tensors if of_all[place] is not None]
-    left += sorted(known, key=lambda tensor: not tensor.requires_grad)[:1]
-    return words, asked, left
+    of_words = [place.tensor for place in tensors if place in in_words]
+    left += sorted(of_words, key=lambda tensor: not tensor.requires_grad)[:1]
+    return SameWords(words, asked), [place for place in places if place not in in_words], left
 
 
 def _unless_changed(inside: dict[Place, Any], bind: Bind) -> str | None:

@@ -388,7 +388,7 @@ class TypeOf(Place):
             return None
         ref = self.item if isinstance(self.item, weakref.ref) else None
         bind(item if ref is None else ref), bind(self._class), bind(self._own)
-        return words.of_object(item, self._own, ref)
+        return words.of_object(item, self._class, self._own, ref)
 
 
 class Bases(Place):
@@ -569,7 +569,8 @@ class Attributes(Place):
     def words(self, bind: Bind) -> list[words.Word] | None:
         """See :meth:`Place.words`."""
         bind(self.tensor)
-        return words.of_kind(self.tensor) if self.is_plain and self.holds() else None
+        found = words.of_kind(self.tensor) if self.is_plain else None
+        return found if self.holds() else None
 
 
 _PLAIN = (torch.Tensor, torch.nn.Parameter)

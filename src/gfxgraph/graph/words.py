@@ -9,7 +9,9 @@ answers it knows, and asks in Python what it does not find.
 
 A word may be read only while its owner lives. The guard holds the objects in Python (``HEAD``).
 What they point to (``INNER``, and ``INMOST`` behind that) is read only after the pointer was
-compared, in the same call of C code, so that no other thread runs in between.
+compared, in the same call of C code, so that no other thread runs Python in between. An operator of
+torch that another thread has begun may still end there, and free a storage: then a word is read
+from memory that the process has, but that says something else.
 """
 
 from __future__ import annotations
@@ -31,8 +33,8 @@ from ..stats import log
 from . import raw
 
 __all__ = [
+    "SameWords",
     "Word",
-    "Words",
     "of_address",
     "of_bases",
     "of_cell",
@@ -40,6 +42,7 @@ __all__ = [
     "of_list",
     "of_object",
     "of_range",
+    "question",
     "tells_all",
     "versions",
 ]
@@ -56,38 +59,52 @@ _FIRST, _END = _WORD, 1 << 47
 _PLAIN = (torch.Tensor, torch.nn.Parameter)
 
 
-class Words:
-    """Words that a guard compares in each call."""
+class SameWords:
+    """Words that a guard compares in each call.
 
-    def __init__(self) -> None:
-        self._stages: tuple[dict[int, int], ...] = ({}, {}, {})
+    Args:
+        read: gives the words, each after it was compared with what stood there at the capture.
+        asked: whether all still holds, asked of the objects themselves.
 
-    def __len__(self) -> int:
-        return sum(map(len, self._stages))
+    Attributes:
+        same: whether each word is what it was.
+    """
 
-    def add(self, words: Iterable[Word]) -> None:
-        """Compare these as well."""
-        for stage, at, word in words:
-            self._stages[stage][at] = word
+    def __init__(self, read: Callable[[], list[Word]], asked: Callable[[], bool]) -> None:
+        self._read, self._asked = read, asked
+        self.same = question(read())
 
-    def question(self) -> Callable[[], bool]:
-        """A function that says whether each word is what it was."""
-        import numpy
+    def hold(self) -> bool:
+        """Ask, as a word has changed. It may be another one that says the same: a list that was
+        moved, a tensor in C++ that another one has replaced. Then that one is compared."""
+        words = self._read()
+        if not self._asked():
+            return False
+        self.same = question(words)
+        return True
 
-        memory: Any = _memory()
-        indices, expected = [], []
-        for stage in self._stages:
-            found = list(stage.items())
-            for first in range(0, len(found), _AT_ONCE):
-                part = found[first : first + _AT_ONCE]
-                indices.append(_index(at for at, _ in part))
-                expected.append(numpy.array([word for _, word in part], numpy.uint64).tobytes())
-        if len(indices) == 1:
-            (index,), (then,) = indices, expected
-            return lambda: bool(memory[index].tobytes() == then)
-        gather, same, in_bytes = memory.__getitem__, operator.eq, numpy.ndarray.tobytes
-        # In C from the first to the last stage, and no further than the first that differs.
-        return lambda: all(map(same, map(in_bytes, map(gather, indices)), expected))
+
+def question(words: Iterable[Word]) -> Callable[[], bool]:
+    """A function that says whether each of these words stands where it stood."""
+    import numpy
+
+    stages: tuple[dict[int, int], ...] = ({}, {}, {})
+    for stage, at, word in words:
+        stages[stage][at] = word
+    memory: Any = _memory()
+    indices, expected = [], []
+    for stage_words in stages:
+        found = list(stage_words.items())
+        for first in range(0, len(found), _AT_ONCE):
+            part = found[first : first + _AT_ONCE]
+            indices.append(_index(at for at, _ in part))
+            expected.append(numpy.array([word for _, word in part], numpy.uint64).tobytes())
+    if len(indices) == 1:
+        (index,), (then,) = indices, expected
+        return lambda: bool(memory[index].tobytes() == then)
+    gather, same, in_bytes = memory.__getitem__, operator.eq, numpy.ndarray.tobytes
+    # In C from the first to the last stage, and no further than the first that differs.
+    return lambda: all(map(same, map(in_bytes, map(gather, indices)), expected))
 
 
 def versions(dicts: Sequence[dict[Any, Any]]) -> Callable[[], bytes] | None:
@@ -138,14 +155,14 @@ def tells_all(watch: Callable[[dict[str, Any]], Callable[[], object]]) -> bool:
 
 
 def of_object(
-    item: object, own: dict[str, Any] | None, ref: weakref.ref[Any] | None
+    item: object, kind: type, own: dict[str, Any] | None, ref: weakref.ref[Any] | None
 ) -> list[Word] | None:
-    """The class of ``item``, and ``own``, the dict of its attributes if it has one.
+    """``kind``, the class of ``item``, and ``own``, the dict of its attributes if it has one.
 
     ``ref``: all that keeps track of ``item``; ``None``: the guard holds it. ``None``, here and
     below: it is not known where that stands.
     """
-    kind, stage = type(item), HEAD if ref is None else INNER
+    stage = HEAD if ref is None else INNER
     words = [] if ref is None else [(HEAD, id(ref) + 2 * _WORD, id(item))]
     words.append((stage, id(item) + _WORD, id(kind)))
     if own is not None:
@@ -185,8 +202,8 @@ def of_range(start: int, words: Sequence[int]) -> list[Word] | None:
     return _as_now([(HEAD, start + n * _WORD, word) for n, word in enumerate(words)])
 
 
-def of_address(tensor: torch.Tensor) -> list[Word] | None:
-    """Where the data of a tensor begins."""
+def of_address(tensor: torch.Tensor, data: int) -> list[Word] | None:
+    """That the data of a tensor begins at ``data``."""
     layout, inner = _layout(), _inner(tensor)
     if layout is None or inner is None:
         return None
@@ -196,7 +213,7 @@ def of_address(tensor: torch.Tensor) -> list[Word] | None:
     words += _read_as(INMOST, storage, (layout.data,))
     begins = words[1][2] == storage and words[2][2] == tensor.storage_offset()
     at = words[3][2] + tensor.storage_offset() * tensor.element_size()
-    return _as_now(words) if begins and at == tensor.data_ptr() else None
+    return _as_now(words) if begins and at == data == tensor.data_ptr() else None
 
 
 def of_kind(tensor: torch.Tensor) -> list[Word] | None:
