@@ -637,7 +637,8 @@ def test_the_environment_turns_it_on():
 import ctypes, torch, gfxgraph
 torch.set_grad_enabled(False)
 factor = ctypes.c_double(2.0)
-f = gfxgraph.graphed(lambda x: x * factor.value)
+at = ctypes.addressof(factor)  # of what is known by its address alone no guard can know
+f = gfxgraph.graphed(lambda x: x * ctypes.c_double.from_address(at).value)
 x = torch.ones(4, device=gfxgraph.device_type())
 for _ in range(3): f(x)
 factor.value = 3.0

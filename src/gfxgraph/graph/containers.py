@@ -95,8 +95,8 @@ class Container:
 
     @staticmethod
     def is_ours(key: Any) -> bool:
-        """Whether it names the graphs of a method, which come and go."""
-        return type(key) is str and key.startswith(f"__{_OURS}_")
+        """Whether it names what comes and goes: the graphs of a method, what ``copy`` notes."""
+        return type(key) is str and (key.startswith(f"__{_OURS}_") or key == "__slotnames__")
 
     @property
     def has_length(self) -> bool:

@@ -138,8 +138,12 @@ def _may_hide(cls: type) -> bool:
             cls is kind or kind in raw.mro(cls) for kind in _FOUND_ELSEWHERE if kind is not object
         )
         if base is not None and hides:
-            module = raw.module_of(base)
-            hides = module not in _TYPING and module.partition(".")[0] not in ("torch", "triton")
+            modules = [raw.module_of(base)]
+            if modules == ["pybind11_builtins"]:  # the base of what others have made with it
+                modules = list(map(raw.module_of, raw.mro(cls)))
+            hides = modules[0] not in _TYPING and not any(
+                module.partition(".")[0] in ("torch", "triton") for module in modules
+            )
         known = _hiding[address(cls)] = weakref.ref(cls), hides
     return known[1]
 
