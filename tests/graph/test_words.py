@@ -10,7 +10,7 @@ from torch import nn
 import gfxgraph
 from gfxgraph.graph import words
 from gfxgraph.graph.guard import Guard
-from gfxgraph.graph.places import Bind, TypeOf
+from gfxgraph.graph.places import TypeOf
 
 pytestmark = pytest.mark.skipif(
     words._memory() is None or words._layout() is None,
@@ -251,9 +251,44 @@ def test_words_that_say_the_same_in_another_place_are_compared_from_then_on(chan
     assert guard.places_hold() and guard.memory_holds()
     change(model)
     torch.testing.assert_close(graph(x), fn(x))
-    if graph.stats().captures == 1:
-        found = [v for v in guard.places_hold.__globals__.values() if type(v) is words.SameWords]
-        assert found and all(v.same() for v in found)
+    assert graph.stats().captures == 1
+    questions = (guard.places_hold, guard.memory_holds)
+    found = [v for ask in questions for v in vars_of(ask) if type(v) is words.SameWords]
+    assert len(found) == 2 and all(v.same() for v in found)
+
+
+def vars_of(ask):
+    return ask.__globals__.values()
+
+
+@torch.no_grad()
+def test_a_tensor_that_cannot_be_compared_any_more_is_still_noticed_to_move():
+    class Other(torch.Tensor):
+        pass
+
+    tensors = [torch.zeros(4) for _ in range(14)]
+    guard = Guard({}, (), (), {})
+    for n, tensor in enumerate(tensors):
+        guard.watch_memory(f"t{n}", tensor)
+    guard.complete()
+    tensors[5].__class__ = Other
+    torch.utils.swap_tensors(tensors[3], tensors[3].detach())  # the words are read again
+    assert guard.memory_holds()
+    tensors[5].data = torch.ones(4)
+    assert not guard.memory_holds() and guard.changes() == ["t5"]
+
+
+def test_words_that_change_in_each_call_are_not_read_again_for_ever():
+    item, reads = Plain(), []
+
+    def read():
+        reads.append(None)
+        return [(words.HEAD, id(item) + 8, 1)]  # no class is there
+
+    same = words.SameWords(read(), read, lambda: True)
+    for _ in range(20):
+        assert not same.same() and same.hold()
+    assert len(reads) == 1 + words._TRIES
 
 
 @torch.no_grad()
@@ -271,6 +306,6 @@ def test_a_class_that_changes_before_the_words_are_read_is_noticed():
     item = Plain()
     item.own = 1
     place = TypeOf("item.__class__", item)
-    assert place.words(Bind({}))
+    assert place.words()
     item.__class__ = Other
-    assert place.words(Bind({})) is None
+    assert place.words() is None

@@ -162,7 +162,7 @@ def test_a_guard_that_leaves_out_a_kind_of_places_is_found(device, x, monkeypatc
     cls = getattr(kinds_of_places, kind)
     with monkeypatch.context() as patch:
         patch.setattr(cls, "term", lambda place, bind: "True")  # so it is not in the predicate
-        patch.setattr(cls, "words", lambda place, bind: None)
+        patch.setattr(cls, "words", lambda place: None)
         patch.setattr(cls, "inside", None)
         report = verify(lambda x: slotted(holder(x)), x)
     assert not report.ok and report.graph.captured

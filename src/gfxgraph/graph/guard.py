@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 from collections import Counter
 from collections.abc import Callable, Collection, Sequence
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypeAlias
 
 import torch
 from torch.nn.modules import module as torch_module
@@ -27,6 +28,8 @@ __all__ = ["Guard"]
 REGISTRIES = ("_parameters", "_buffers", "_modules")
 """The attributes of a module that hold its parameters, buffers and children, by name."""
 
+
+_Asking: TypeAlias = Callable[[], "list[Word] | None"]
 
 # What a question raises where a thing is gone, or another thread changes it.
 _GONE = (LookupError, ValueError, RuntimeError)
@@ -238,18 +241,19 @@ class Guard:
     def _asking_for_memory(self) -> Callable[[], bool]:
         names: dict[str, Any] = {}
         terms: list[str] = []
-        known: list[str] = []
+        known: dict[str, _Asking] = {}
+        found: list[Word] = []
         for n, (_, tensor, at) in enumerate(self._memory.values()):
             names[f"a{n}"] = tensor.data_ptr
-            (terms if of_address(tensor, at) is None else known).append(f"a{n}() == {at}")
+            terms.append(f"a{n}() == {at}")
+            words = of_address(tensor, at)
+            if words is not None:
+                known[terms.pop()] = functools.partial(of_address, tensor, at)
+                found += words
         if len(known) < _WORTH_COMPARING:
-            return _predicate(terms + known, names)
-        found = [(tensor, at) for _, tensor, at in self._memory.values()]
-
-        def words() -> list[Word]:
-            return [word for tensor, at in found for word in of_address(tensor, at) or ()]
-
-        names["words"] = SameWords(words, _predicate(known, dict(names)))
+            return _predicate([*terms, *known], names)
+        asked = _predicate(list(known), dict(names))
+        names["words"] = SameWords(found, _all_words(list(known.values())), asked)
         return _predicate(["(words.same() or words.hold())", *terms], names)
 
     def _compile_places(self) -> None:
@@ -294,13 +298,10 @@ def _in_words(
     places: list[Place], tensors: list[Attributes]
 ) -> tuple[SameWords | None, list[Place], list[torch.Tensor]]:
     """The words to compare, and the places and tensors that have to be asked."""
-    bind = Bind({})  # what keeps the objects alive
-    known = [place for place in (*places, *tensors) if place.words(bind) is not None]
+    of_each = {place: place.words() for place in (*places, *tensors)}
+    known = [place for place, words in of_each.items() if words is not None]
     if len(known) < _WORTH_COMPARING:
         return None, places, [place.tensor for place in tensors]
-
-    def words() -> list[Word]:
-        return [word for place in known for word in place.words(bind) or ()]
 
     def asked() -> bool:
         try:
@@ -308,12 +309,28 @@ def _in_words(
         except _GONE:
             return False
 
-    in_words = set(known)
-    left = [place.tensor for place in tensors if place not in in_words]
+    found = [word for words in of_each.values() for word in words or ()]
+    left = [place.tensor for place in tensors if of_each[place] is None]
     # Modes of torch are asked together with a tensor; with one that requires grad, if any does.
-    of_words = [place.tensor for place in tensors if place in in_words]
-    left += sorted(of_words, key=lambda tensor: not tensor.requires_grad)[:1]
-    return SameWords(words, asked), [place for place in places if place not in in_words], left
+    compared = [place.tensor for place in tensors if of_each[place] is not None]
+    left += sorted(compared, key=lambda tensor: not tensor.requires_grad)[:1]
+    same = SameWords(found, _all_words([place.words for place in known]), asked)
+    return same, [place for place in places if of_each[place] is None], left
+
+
+def _all_words(asking: list[_Asking]) -> Callable[[], list[Word] | None]:
+    """A function that gives what each of ``asking`` gives; ``None``: one of them gives none."""
+
+    def words() -> list[Word] | None:
+        found: list[Word] = []
+        for ask in asking:
+            part = ask()
+            if part is None:
+                return None
+            found += part
+        return found
+
+    return words
 
 
 def _unless_changed(inside: dict[Place, Any], bind: Bind) -> str | None:

@@ -159,6 +159,8 @@ class Lookups:
         self._spaces: dict[int, tuple[Any, Any]] = {}
         self._ways: dict[tuple[int, str], _Way] = {}
         self._members: dict[tuple[int, str], _Member] = {}
+        # Classes whose methods have begun to run, with the code of these.
+        self._callees: dict[tuple[int, int], tuple[type, types.CodeType]] = {}
         self._since: Since | None = None
         # Whether the instruction only counts; and whether one has.
         self._counting = self._has_counted = False
@@ -573,6 +575,7 @@ class Lookups:
         self._types.clear()
         self._ways.clear()
         self._members.clear()
+        self._callees.clear()
 
     def _attribute_of_made(self, item: Any, name: str) -> Any:
         """The value of an attribute of what the run has made, where its class says how to find it;

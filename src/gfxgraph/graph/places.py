@@ -140,11 +140,10 @@ class Place:
         """An expression that is true while the place holds what it held."""
         return f"{bind(self.holds)}()"
 
-    def words(self, bind: Bind) -> list[words.Word] | None:
+    def words(self) -> list[words.Word] | None:
         """The words in memory that stay while it holds what it held; ``None``: it has to be asked.
 
-        Args:
-            bind: keeps the objects alive in which these words stand.
+        The place keeps the objects alive in which they stand.
         """
         return None
 
@@ -203,12 +202,11 @@ class Item(Place):
             return f"({read} is {bind(value)} or {bind(equal)}({read}, {bind(value)}))"
         return f"{read} is {bind(value)}"
 
-    def words(self, bind: Bind) -> list[words.Word] | None:
+    def words(self) -> list[words.Word] | None:
         """See :meth:`Place.words`."""
         cell = self.container
         if type(cell) is not types.CellType or not _is_one_object(self.value):
             return None
-        bind(cell), bind(self.value)
         return words.of_cell(cell, self.value)
 
 
@@ -270,15 +268,15 @@ class Content(Place):
             terms.append(f"all(map({same}, {bind(get)}({name}), {bind(then)}))")
         return f"({' and '.join(terms)} or {super().term(bind)})"
 
-    def words(self, bind: Bind) -> list[words.Word] | None:
+    def words(self) -> list[words.Word] | None:
         """See :meth:`Place.words`."""
         held, item = self.container.held, self.container.item
         values = [value for _, value in held]
-        if not raw.is_a(item, list) or self.container.names is not None:
+        # Where calls write, the container itself knows what counts as a change.
+        if not raw.is_a(item, list) or self.container.lifted:
             return None
         if not all(map(_is_one_object, values)):
             return None
-        bind(item), bind(values)
         return words.of_list(item, values)
 
 
@@ -380,14 +378,13 @@ class TypeOf(Place):
             return f"{term} and {name or 'item'}.__dict__ is {bind(self._own)}"
         return f"{term} and {super().term(bind)}"
 
-    def words(self, bind: Bind) -> list[words.Word] | None:
+    def words(self) -> list[words.Word] | None:
         """See :meth:`Place.words`."""
         item = self.item()
         is_usual = self._own is None or raw.has_usual_attributes(self._class)
         if item is None or not is_usual:
             return None
         ref = self.item if isinstance(self.item, weakref.ref) else None
-        bind(item if ref is None else ref), bind(self._class), bind(self._own)
         return words.of_object(item, self._class, self._own, ref)
 
 
@@ -406,9 +403,8 @@ class Bases(Place):
         """See :meth:`Place.term`."""
         return f"{bind(raw.mro)}({bind(self._class)}) is {bind(self._mro)}"
 
-    def words(self, bind: Bind) -> list[words.Word] | None:
+    def words(self) -> list[words.Word] | None:
         """See :meth:`Place.words`."""
-        bind(self._class), bind(self._mro)
         return words.of_bases(self._class, self._mro)
 
 
@@ -449,12 +445,11 @@ class Parts(Place):
             return super().term(bind)
         return f"{bind(self._memory)}.raw == {bind(self._held)}"
 
-    def words(self, bind: Bind) -> list[words.Word] | None:
+    def words(self) -> list[words.Word] | None:
         """See :meth:`Place.words`."""
         at = _place_of_parts(self._get is _parts_of_partial)
         if at is None:
             return None
-        bind(self.function), bind(self._parts)
         held = [0 if part is None else id(part) for part in self._parts]
         return words.of_range(id(self.function) + at, held)
 
@@ -566,9 +561,8 @@ class Attributes(Place):
         """See :meth:`Place.holds`."""
         return bool(self._now() == self._then)
 
-    def words(self, bind: Bind) -> list[words.Word] | None:
+    def words(self) -> list[words.Word] | None:
         """See :meth:`Place.words`."""
-        bind(self.tensor)
         found = words.of_kind(self.tensor) if self.is_plain else None
         return found if self.holds() else None
 

@@ -203,6 +203,7 @@ class Reads(Lookups):
                 self._spaces,
                 self._ways,
                 self._members,
+                self._callees,
                 self._named,
                 self._callers,
                 self._sets,
@@ -444,9 +445,11 @@ class Reads(Lookups):
         is_special = code.co_name.startswith("__")  # also where a decorator holds it
         if is_special or not functions:
             # Who is called through C, as operators and `for` do, is found in its class.
-            first = _first_argument(frame)
-            for name in () if first is None else _names_in(type(first), code) or (code.co_name,):
-                self._lookup(type(first), name)
+            cls = type(_first_argument(frame))
+            if (address(cls), address(code)) not in self._callees:
+                self._callees[address(cls), address(code)] = cls, code
+                for name in _names_in(cls, code) or (code.co_name,):
+                    self._lookup(cls, name)
         for function in functions or self._functions_with(code):
             self._place_of_parts(function)
             for part in (function.__defaults__, function.__kwdefaults__):
@@ -1226,12 +1229,12 @@ def _is_ours(value: Any) -> bool:
 
 
 def _first_argument(frame: types.FrameType) -> Any:
-    """What a frame that begins was given first, if anything."""
-    code, variables = frame.f_code, frame.f_locals
+    """The first argument of a frame that begins; ``None``: it has none."""
+    code = frame.f_code
     if code.co_argcount:
-        return variables.get(code.co_varnames[0])
+        return frame.f_locals.get(code.co_varnames[0])
     if code.co_flags & inspect.CO_VARARGS:
-        given = variables.get(code.co_varnames[code.co_kwonlyargcount])
+        given = frame.f_locals.get(code.co_varnames[code.co_kwonlyargcount])
         return given[0] if type(given) is tuple and given else None
     return None
 

@@ -57,30 +57,45 @@ _AT_ONCE = 400
 # What a program can address. NumPy knows no array at 0, so it begins with the second word.
 _FIRST, _END = _WORD, 1 << 47
 _PLAIN = (torch.Tensor, torch.nn.Parameter)
+# How often words are read again that say the same; and how often it is looked for where words lie:
+# what was freed may leave a second copy of one behind what malloc() gives.
+_TRIES = 8
 
 
 class SameWords:
     """Words that a guard compares in each call.
 
     Args:
-        read: gives the words, each after it was compared with what stood there at the capture.
+        words: the words as they were at the capture.
+        read: gives them again, each after a comparison with what stood there at the capture;
+            ``None``: not all of them.
         asked: whether all still holds, asked of the objects themselves.
 
     Attributes:
         same: whether each word is what it was.
     """
 
-    def __init__(self, read: Callable[[], list[Word]], asked: Callable[[], bool]) -> None:
-        self._read, self._asked = read, asked
-        self.same = question(read())
+    def __init__(
+        self,
+        words: list[Word],
+        read: Callable[[], list[Word] | None],
+        asked: Callable[[], bool],
+    ) -> None:
+        self._read, self._asked, self._tries = read, asked, _TRIES
+        self.same = question(words)
 
     def hold(self) -> bool:
-        """Ask, as a word has changed. It may be another one that says the same: a list that was
-        moved, a tensor in C++ that another one has replaced. Then that one is compared."""
-        words = self._read()
+        """Ask, because a word has changed.
+
+        Another word may say the same: a list was moved, or another tensor in C++ has taken the
+        place of one. Then the new words are compared from now on.
+        """
+        words = self._read() if self._tries else None
         if not self._asked():
             return False
-        self.same = question(words)
+        if words is not None:
+            self.same = question(words)
+            self._tries -= 1  # what is moved all the time is asked
         return True
 
 
@@ -357,10 +372,6 @@ def _layout() -> _Layout | None:
             because = one_line(error)
     log(logging.DEBUG, "tensors_not_compared_in_memory", because=because)
     return None
-
-
-_TRIES = 8
-"""What was freed may leave a second copy of a word behind what ``malloc()`` gives."""
 
 
 def _found_layout() -> _Layout:
