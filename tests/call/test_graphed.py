@@ -883,9 +883,9 @@ class Tagged(torch.Tensor):
 
 ODD_ARGUMENTS = {
     "a tensor subclass": (lambda d: torch.ones(2, device=d).as_subclass(Tagged), "subclass"),
-    "a NumPy array": (lambda d: np.ones(2), "pass its data as a tensor"),
+    "a NumPy array": (lambda d: np.ones(2), "give its data as a tensor"),
     "a sparse tensor": (lambda d: torch.eye(2, device=d).to_sparse(), "layout"),
-    "a set": (lambda d: {1, 2}, "pass its data as a tensor"),
+    "a set": (lambda d: {1, 2}, "give its data as a tensor"),
 }
 
 

@@ -212,8 +212,7 @@ def result_taken_apart(
     try:
         leaves, spec = flatten(result, Objects(there) if objects is None else objects)
     except ArgumentError as error:
-        why = str(error).replace("pass its data", "return its data")
-        raise CaptureError(f"result: {why}") from error
+        raise CaptureError(f"result: {error}") from error
     for const in constants(spec):
         if not const.is_value and not isinstance(const.value, Given):
             raise CaptureError(

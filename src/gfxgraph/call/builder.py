@@ -84,8 +84,8 @@ class Answers(Protocol):
 
 
 _NO_WORK = (
-    "such a call gives the device no work, it only moves what it keeps in Python (it takes the "
-    "next action from a queue): a graph would be slower"
+    "this kind of call gives the device no work (it takes the next action from a queue, say), so "
+    "a graph would be slower"
 )
 
 

@@ -30,14 +30,9 @@ _TRIED = 8
 _MAX_COUNTED = 1024
 
 
-_all: weakref.WeakSet[Entries] = weakref.WeakSet()
-_all_lock = new_lock()
-
-
 def all_graphs() -> list[Entry]:
     """The graphs of all callables of the process."""
-    with _all_lock:
-        callables = list(_all)
+    callables = [holder for holder in validation.holders() if isinstance(holder, Entries)]
     return [entry for entries in callables for entry in entries.graphs().values()]
 
 
@@ -89,8 +84,6 @@ class Entries:
         self._clock = 0
         register(self)
         validation.register(self)
-        with _all_lock:
-            _all.add(self)
 
     def get(self, key: Any) -> Entry | Refusal | None:
         """The entry of a key, stale or not."""

@@ -415,7 +415,7 @@ def _taken_apart(item: Any, leaves: list[torch.Tensor], objects: Objects | None)
     if hasattr(item, "__dict__") or callable(item) or isinstance(item, torch.Generator):
         return ("const", Const(item))
     raise ArgumentError(
-        f"a {cls.__module__}.{cls.__qualname__} is neither a tensor nor a constant: pass its data "
+        f"a {cls.__module__}.{cls.__qualname__} is neither a tensor nor a constant: give its data "
         "as a tensor."
     )
 

@@ -33,6 +33,7 @@ __all__ = [
     "due",
     "every",
     "fast_path",
+    "holders",
     "is_due",
     "register",
     "take",
@@ -65,13 +66,18 @@ def register(holder: Holder) -> None:
         _holders.add(holder)
 
 
+def holders() -> list[Holder]:
+    """All that are told."""
+    with _lock:
+        return list(_holders)
+
+
 def compare_every(number: int) -> None:
     """Compare the first replay of each graph and every one of ``number``; 0: none."""
     global _every
     with _lock:
         changed, _every = bool(_every) != bool(number), number
-        holders = list(_holders) if changed else []
-    for holder in holders:
+    for holder in holders() if changed else ():
         holder.validation_changed()
 
 

@@ -1,4 +1,4 @@
-"""What objects keep in C, where no attribute, item or name leads to it.
+"""State that objects keep in C, where no attribute, item or name leads to it.
 
 A ``BytesIO`` has bytes, a queue has items, an exception has arguments. What such an object holds is
 read where there is a way that runs no code of the program, and compared in each call. Where there
@@ -342,7 +342,7 @@ def asks_for_local_time(owner: Any, method: str, given: Sequence[Any], has_keywo
 
 
 def asked_in_python(function: types.FunctionType) -> Reader | None:
-    """What a function of Python or NumPy gives that asks for what the process has, as it is
+    """The answer of a function in Python or NumPy that asks for state of the process, as it is
     compared; ``None``: it is none of these."""
     module, name = str(function.__globals__.get("__name__", "")), function.__name__
     if module == "threading" and name in _OF_THREADS and vars(threading).get(name) is function:

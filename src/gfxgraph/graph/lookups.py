@@ -312,7 +312,7 @@ class Lookups:
                 self._content(value, depth - 1, path)
 
     def _content_in_c(self, item: Any, depth: int) -> None:
-        """What ``item``, which is no container, keeps in C was read."""
+        """The run reads the state that ``item``, which is no container, keeps in C."""
         if raw.is_a(item, types.BuiltinFunctionType, types.MethodWrapperType):
             if depth and not raw.is_a(item.__self__, *CHANGING, *NOT_PLAIN):
                 self._content(item.__self__, depth - 1)  # it reads its owner when it is called
@@ -728,7 +728,7 @@ class Lookups:
         return UNKNOWN
 
     def _data_in_c(self, item: Any, found: Any, name: str) -> Any:
-        """What a descriptor in C gives of an object that was there before."""
+        """Read an attribute that a descriptor in C gives, of an object from before the run."""
         read = in_c.layout_of(item, name) or in_c.state_of_generator(item, name)
         if read is not None:
             path = f"{self._path(item)}.{name}"
@@ -748,7 +748,7 @@ class Lookups:
         path: str,
         put: Callable[[Any], object] | None = None,
     ) -> Any:
-        """What a function in C gives, asked again by the guard; ``put`` would change it."""
+        """The answer of a function in C; the guard asks again. ``put`` changes it."""
         place = self._place(key, lambda: Live(path, key, get, put))
         value = place.read()  # type: ignore[attr-defined]
         return self._held(value, path)

@@ -490,7 +490,7 @@ _WORD = ctypes.sizeof(ctypes.c_void_p)
 
 
 class Live(Place):
-    """What a function in C gives.
+    """The answer of a function in C.
 
     Attributes:
         write: lets it give another value, ``MISSING``: none; ``None``: nobody can from here.

@@ -190,7 +190,7 @@ def of_object(
 
 
 def of_cell(cell: types.CellType, value: object) -> list[Word] | None:
-    """What a variable of an enclosing function is bound to; :data:`raw.MISSING`: nothing."""
+    """The value of a variable that functions share; :data:`raw.MISSING`: it has none."""
     return _as_now([(HEAD, id(cell) + 2 * _WORD, 0 if value is raw.MISSING else id(value))])
 
 

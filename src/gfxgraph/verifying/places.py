@@ -76,7 +76,7 @@ class Change(NamedTuple):
 
 @dataclass
 class ChangedPlaces:
-    """What came of the changes.
+    """The outcome of the changes.
 
     Attributes:
         changed: how many places were changed.
@@ -623,7 +623,7 @@ def value_change(place: Place) -> Change | None:
 
 
 class Kept:
-    """What the containers hold in which places lie, to put it back after calls.
+    """Snapshots of the containers in which places lie, to put back after calls.
 
     With another value a function may take a way on which it stores what is not known yet.
     """

@@ -230,7 +230,7 @@ class OutputErrors:
 
 @dataclass(frozen=True)
 class Places:
-    """What came of changing, one by one, the places that graphs of gfxgraph watch.
+    """The outcome of changing, one by one, the places that graphs of gfxgraph watch.
 
     Each is put back at once. All is 0 for a candidate without such a graph.
 
