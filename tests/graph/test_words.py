@@ -278,7 +278,7 @@ def test_a_tensor_that_cannot_be_compared_any_more_is_still_noticed_to_move():
     assert not guard.memory_holds() and guard.changes() == ["t5"]
 
 
-def test_words_that_change_in_each_call_are_not_read_again_for_ever():
+def test_words_that_change_in_each_call_are_read_again_less_and_less_often():
     item, reads = Plain(), []
 
     def read():
@@ -286,9 +286,9 @@ def test_words_that_change_in_each_call_are_not_read_again_for_ever():
         return [(words.HEAD, id(item) + 8, 1)]  # no class is there
 
     same = words.SameWords(read(), read, lambda: True)
-    for _ in range(20):
+    for _ in range(1000):
         assert not same.same() and same.hold()
-    assert len(reads) == 1 + words._TRIES
+    assert 10 < len(reads) < 30
 
 
 @torch.no_grad()

@@ -57,8 +57,9 @@ _AT_ONCE = 400
 # What a program can address. NumPy knows no array at 0, so it begins with the second word.
 _FIRST, _END = _WORD, 1 << 47
 _PLAIN = (torch.Tensor, torch.nn.Parameter)
-# How often words are read again that say the same; and how often it is looked for where words lie:
-# what was freed may leave a second copy of one behind what malloc() gives.
+_MAX_PAUSE = 64
+# How often it is looked for where words lie: what was freed may leave a second copy of a word behind
+# what malloc() gives.
 _TRIES = 8
 
 
@@ -81,21 +82,25 @@ class SameWords:
         read: Callable[[], list[Word] | None],
         asked: Callable[[], bool],
     ) -> None:
-        self._read, self._asked, self._tries = read, asked, _TRIES
+        self._read, self._asked = read, asked
+        #: How many more times to ask before words are read again, and how many after that.
+        self._waits, self._pause = 0, 1
         self.same = question(words)
 
     def hold(self) -> bool:
         """Ask, because a word has changed.
 
         Another word may say the same: a list was moved, or another tensor in C++ has taken the
-        place of one. Then the new words are compared from now on.
+        place of one. Then the new words are compared from now on. To read them takes as long as
+        to ask some ten times, so where they differ all the time they are read less and less often.
         """
-        words = self._read() if self._tries else None
+        self._waits -= 1
+        words = self._read() if self._waits < 0 else None
         if not self._asked():
             return False
         if words is not None:
             self.same = question(words)
-            self._tries -= 1  # what is moved all the time is asked
+            self._waits, self._pause = self._pause, min(2 * self._pause, _MAX_PAUSE)
         return True
 
 
