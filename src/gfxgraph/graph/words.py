@@ -58,7 +58,7 @@ _AT_ONCE = 400
 _FIRST, _END = _WORD, 1 << 47
 _PLAIN = (torch.Tensor, torch.nn.Parameter)
 _MAX_PAUSE = 64
-# How often it is looked for where words lie: what was freed may leave a second copy of a word behind
+# How often it is looked for where words lie: what was freed may leave a second copy of one behind
 # what malloc() gives.
 _TRIES = 8
 
