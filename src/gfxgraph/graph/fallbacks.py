@@ -63,10 +63,9 @@ def capture_with_fallbacks(
             if failed.operator is None or not branching or failed.operator in session.forced:
                 raise first.explained from first.__cause__
             session.forced.add(failed.operator)
-        session.rewind()
         session.inputs[:] = session.given
         with session.pool.on_stream():
-            eager.recording, _ = session.record()
+            eager.recording, _ = session.record_again()
     raise CaptureError(f"these operators cannot be captured: {', '.join(sorted(session.forced))}")
 
 

@@ -83,10 +83,12 @@ class Listener(Protocol):
     Attributes:
         failed: why it could not be told of all; ``""``: it could.
         hears_all: whether to tell also of instructions that read nothing.
+        left_out: a frame of which nothing matters but its end; ``None``: there is none.
     """
 
     failed: str
     hears_all: bool
+    left_out: types.FrameType | None
 
     def is_quiet(self, code: types.CodeType) -> bool:
         """Whether it never matters that ``code`` ends; where it begins may matter."""
@@ -150,7 +152,9 @@ if sys.version_info >= (3, 12):
 
         @opaque
         def start(code: types.CodeType, offset: int) -> Any:
-            return begin(code, sys._getframe(1)) if threading.get_ident() == ident else None
+            if listener.left_out is not None or threading.get_ident() != ident:
+                return None
+            return begin(code, sys._getframe(1))
 
         @opaque
         def thrown(code: types.CodeType, offset: int, error: BaseException) -> None:
@@ -159,6 +163,8 @@ if sys.version_info >= (3, 12):
 
         @opaque
         def instruction(code: types.CodeType, offset: int) -> Any:
+            if listener.left_out is not None:
+                return None
             _, steps, spaces = watched[address(code)]
             if offset not in steps and not listener.hears_all:
                 return never  # it is not told again of this instruction
@@ -172,12 +178,20 @@ if sys.version_info >= (3, 12):
             if threading.get_ident() != ident:
                 return None
             frame = sys._getframe(1)
+            if listener.left_out is not None and frame is not listener.left_out:
+                return None
             if address(code) not in watched and (
                 listener.is_quiet(code) or (_is_closed(frame) and _is_its_own(code, frame))
             ):
                 return never
             listener.leave(frame, value)
             return None
+
+        @opaque
+        def unwind(code: types.CodeType, offset: int, error: BaseException) -> None:
+            frame = sys._getframe(1)
+            if threading.get_ident() == ident and listener.left_out in (None, frame):
+                listener.leave(frame, None)
 
         callbacks = {
             events.PY_START: start,
@@ -186,6 +200,7 @@ if sys.version_info >= (3, 12):
             events.INSTRUCTION: instruction,
             events.PY_RETURN: leave,
             events.PY_YIELD: leave,
+            events.PY_UNWIND: unwind,
         }
 
         with _told(listener, tool, callbacks, watched):
@@ -274,6 +289,8 @@ else:
                 self.end()
                 return None
             frame.f_trace_lines = False
+            if self._listener.left_out is not None:
+                return None
             if _is_closed(frame) or not self._listener.enter(frame):
                 return self.inside if self._listener.sees(frame.f_back) else None
             frame.f_trace_opcodes = True

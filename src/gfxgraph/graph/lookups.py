@@ -44,6 +44,7 @@ from .places import (
     alike,
     weakly,
 )
+from .repeats import Repeats
 from .static_objects import StaticObjects
 from .torch_settings import OTHERS, READERS
 
@@ -145,8 +146,14 @@ class Lookups:
         asks_settings: whether settings of torch may have been asked for.
     """
 
-    def __init__(self, fresh: Sequence[object], given: StaticObjects) -> None:
+    def __init__(
+        self,
+        fresh: Sequence[object],
+        given: StaticObjects,
+        outside: Callable[[], int] | None = None,
+    ) -> None:
         self.places: dict[Any, Place] = {}
+        self._repeats = Repeats(outside)
         self.no_hooks: dict[int, Container] = {}
         self.asks_settings = False
         self._fresh = set(map(address, fresh))
@@ -250,7 +257,11 @@ class Lookups:
 
     def _held(self, value: Any, path: str) -> Any:
         """Know the value of a place as state, unless the run itself has made it."""
-        if value is MISSING or self._is_made(value):
+        if value is MISSING:
+            return value
+        if self._is_made(value):
+            if type(value) is not tuple or not all(map(raw.is_scalar, value)):
+                self._repeats.doubts += 1  # the run has put it there, and may change what is in it
             return value
         return self._know(value, path)
 
@@ -262,10 +273,12 @@ class Lookups:
         place = self.places.get(key)
         if place is None:
             place = self.places[key] = make()
+            place.number = len(self.places) - 1
             place.counts = self._counting
             place.where = self.where()
         elif place.counts:
             place.counts = self._counting
+        self._repeats.read.append(place)
         return place
 
     def _read(self, container: Any, key: Any, path: str) -> Any:
@@ -281,11 +294,18 @@ class Lookups:
         if isinstance(whole, Content) and identity not in self.places:
             # All of it was read, so what stands there now is that, or what the run has put there.
             value = Item.of(path, container, key).value
-            return self._held(value, path) if value is whole.held_at(key) else value
+            self._repeats.read.append(whole)
+            if value is whole.held_at(key):
+                return self._held(value, path)
+            self._repeats.doubts += 1
+            return value
         place = self._place(identity, lambda: Item.of(path, container, key))
         value = place.read()  # type: ignore[attr-defined]
         # What the run has put there is known for what it is: the collector does not know arrays.
-        return value if place.stored else self._held(value, path)
+        if place.stored:
+            self._repeats.doubts += 1
+            return value
+        return self._held(value, path)
 
     def _content(self, item: Any, depth: int, path: str = "") -> None:
         """All that ``item`` holds was read, if it is a container; and what is in there.
@@ -447,7 +467,8 @@ class Lookups:
             item.use()
             return UNKNOWN
         way = self._ways.get((address(item), name))
-        if way is not None and way.leads_there(item, name):
+        if way is not None and way.holds():
+            self._repeats.read.append(way)
             return way.value
         if address(item) in self._fresh:
             self._attribute_of_input(item, name)
@@ -549,7 +570,7 @@ class Lookups:
         """Note the registries that ``nn.Module.__getattr__`` reads."""
         way = self._ways.get((address(module), name))
         own = raw.attributes(module)
-        if way is not None and way.leads_there(module, name) and way.space is not way.own:
+        if way is not None and way.holds() and way.space is not way.own:
             return
         if own is not None:
             self._registered(module, name, own, self._is_state(module))
@@ -576,6 +597,7 @@ class Lookups:
         self._ways.clear()
         self._members.clear()
         self._callees.clear()
+        self._repeats.stop()
 
     def _attribute_of_made(self, item: Any, name: str) -> Any:
         """The value of an attribute of what the run has made, where its class says how to find it;
@@ -624,10 +646,13 @@ class Lookups:
         self, item: Any, name: str, own: dict[str, Any], space: dict[str, Any] | None, value: Any
     ) -> None:
         """Remember where an attribute of a known object was found."""
-        if address(item) in self._known and not self._counting:
+        is_made = space is not None and self._is_made(value)
+        if address(item) in self._known and not self._counting and not is_made:
             get = raw.getter_of_attributes(item)
             if get is not None:
-                self._ways[address(item), name] = _Way(type(item), get, own, space, value)
+                self._ways[address(item), name] = _Way(
+                    item, name, get, own, space, value, len(self.places)
+                )
 
     def _in_space(self, space: dict[str, Any], name: str, path: str, is_state: bool) -> Any:
         if not is_state:
@@ -769,16 +794,18 @@ class Lookups:
             elif address(of_all) not in self.no_hooks:
                 self.no_hooks[address(of_all)] = Container(name, of_all, None, "hooks")
         for hooks in _HOOKS:
-            held = own.get(hooks)
+            held: Any = own.get(hooks)
             if raw.is_a(held, dict):
                 known = self.no_hooks.get(address(held))
                 if known is not None and known.item is held and not held:
+                    self._repeats.read.append(_Empty(held))
                     continue
                 self._read(own, hooks, f"{path}.{hooks}")
                 self._know(held, f"{path}.{hooks}")
                 if held:
                     self._content(held, 0)
                 else:
+                    self._repeats.read.append(_Empty(held))
                     self.no_hooks[address(held)] = Container(f"{path}.{hooks}", held, None, "hooks")
 
     def _stores_plainly(self, item: Any, kind: str) -> bool:
@@ -968,14 +995,30 @@ class Lookups:
         """Read a context variable. If the run has set it, its value is no state."""
         key = ("variable", address(variable))
         sets = self._sets[variable]
+        if sets > 0 or method != "get":
+            self._repeats.doubts += 1
         self._sets[variable] += {"set": 1, "reset": -1}.get(method, 0)
         if sets > 0:
             return variable.get(UNKNOWN) if method == "get" else UNKNOWN
         value = self._live(key, functools.partial(_value_of, variable), self._path(variable))
         return self._or_unknown(value) if method == "get" else UNKNOWN
 
+    def is_the_same(self, item: Any) -> bool:
+        """See :class:`~gfxgraph.graph.repeats.Known`."""
+        at = address(item)
+        return at in self._known or at in self._fresh or item in self._given
+
+    def is_made(self, item: Any) -> bool:
+        """See :class:`~gfxgraph.graph.repeats.Known`."""
+        return not gc.is_tracked(item) or self._is_made(item)
+
+    def _is_of_run(self, item: Any) -> bool:
+        """Whether only what the run has made itself can be changed in ``item``."""
+        return not self.is_the_same(item) and self.is_made(item)
+
     def _is_stored(self, item: Any) -> None:
         """Something is stored in ``item``: no argument of a call may be that, if it is state."""
+        self._repeats.doubts += not self._is_of_run(item)
         if self._given.is_container(item) or item in self._given:
             self._stores_in_arguments = True
         elif item is not None and item is not UNKNOWN and self._is_state(item):
@@ -1106,18 +1149,21 @@ _WITH_OTHER_LOOKUPS: tuple[type, ...] = (
 class _Way:
     """How the value of an attribute of an object was found."""
 
-    __slots__ = ("cls", "get", "own", "passed", "space", "value")
+    __slots__ = ("cls", "get", "item", "name", "number", "own", "passed", "space", "value")
 
     def __init__(
         self,
-        cls: type,
+        item: Any,
+        name: str,
         get: Callable[[Any], Any],
         own: dict[str, Any],
         space: dict[str, Any] | None,
         value: Any,
+        number: int,
     ) -> None:
         #: ``space`` holds it; ``None``: the class does.
-        self.cls, self.get, self.own, self.space, self.value = cls, get, own, space, value
+        self.item, self.name, self.cls, self.get = item, name, type(item), get
+        self.own, self.space, self.value, self.number = own, space, value, number
         #: Registries of a module that were asked: with their names, up to ``space``.
         self.passed: list[tuple[str, Any]] = []
         if space is not own and space is not None:
@@ -1126,9 +1172,9 @@ class _Way:
                 if own.get(name) is space:
                     break
 
-    def leads_there(self, item: Any, name: str) -> bool:
+    def holds(self) -> bool:
         """Whether Python would find the same object there."""
-        own, space = self.own, self.space
+        item, name, own, space = self.item, self.name, self.own, self.space
         if type(item) is not self.cls or self.get(item) is not own:
             return False
         if space is not None and dict.get(space, name, MISSING) is not self.value:
@@ -1143,6 +1189,19 @@ class _Way:
             if registry is not space and dict.__contains__(registry, name):
                 return False
         return True
+
+
+class _Empty:
+    """The hooks of a module that has none."""
+
+    __slots__ = ("hooks", "number")
+
+    def __init__(self, hooks: dict[Any, Any]) -> None:
+        self.hooks, self.number = hooks, 0
+
+    def holds(self) -> bool:
+        """Whether it has none now."""
+        return not dict.__len__(self.hooks)
 
 
 class Super:

@@ -95,11 +95,13 @@ class Place:
         path: how it is reached, for messages.
         identity: what tells it from other places.
         where: file and line of the code that read it; ``("", 0)``: not known.
+        number: how many places were known before it in its run.
         stored: whether the run wrote to it before it read it, if it read it at all.
         counts: whether only instructions read it that add a constant, and store the sum there.
     """
 
     where: tuple[str, int] = ("", 0)
+    number = 0
     stored = False
     counts = False
     identity: Any

@@ -57,6 +57,7 @@ from .lookups import (
     package_of,
 )
 from .places import Content, Item, Length, Live, Parts, TypeOf
+from .repeats import Key
 from .static_objects import StaticObjects
 
 __all__ = ["Reads"]
@@ -134,6 +135,8 @@ class Reads(Lookups):
         failed: why not all was seen; ``""``: it was.
         refusal: the same, if it reads what nobody can see; it says where.
         hears_all: whether instructions that read nothing matter as well now.
+        left_out: a frame that runs as one did before; nothing in it is looked at.
+        is_doubtful: whether frames may have been left out that did something else.
     """
 
     def __init__(
@@ -141,13 +144,15 @@ class Reads(Lookups):
         roots: dict[str, object],
         fresh: Sequence[object] = (),
         given: StaticObjects | None = None,
+        outside: Callable[[], int] | None = None,
     ) -> None:
-        super().__init__(fresh, StaticObjects() if given is None else given)
+        super().__init__(fresh, StaticObjects() if given is None else given, outside)
         self.failed = ""
         self.refusal: CaptureError | None = None
         self._is_final = self._is_told = self._is_importing = False
-        self.hears_all = False
+        self.hears_all = self.is_doubtful = False
         self._frames: dict[int, _Frame] = {}
+        self.left_out: types.FrameType | None = None
         self._now: _Frame | None = None
         self._collecting: _Frame | None = None
         self._stack = Stack()
@@ -166,6 +171,7 @@ class Reads(Lookups):
         if self._is_importing or name in sys.modules:
             return load(name, *args, **options)
         self._is_importing = True
+        self._repeats.doubts += 1
         try:
             return load(name, *args, **options)
         finally:
@@ -192,8 +198,10 @@ class Reads(Lookups):
                         )
                     yield
         finally:
+            self.is_doubtful = any(map(self._has_changed_unseen, self._repeats.left_out()))
             # Nothing of the run's own is to live on.
             self._since = None
+            self._repeats.stop()
             for part in (
                 self._read_whole,
                 self._frames,
@@ -209,7 +217,14 @@ class Reads(Lookups):
                 self._sets,
             ):
                 part.clear()
-            self._now = None
+            self._now = self.left_out = None
+
+    def _has_changed_unseen(self, place: Any) -> bool:
+        """Whether a place holds something else, though no instruction has stored it there."""
+        if place.holds():
+            return False
+        within = [getattr(place, name, None) for name in ("container", "own", "space")]
+        return self._stored.isdisjoint(map(address, within))
 
     def require_seen(self) -> None:
         """Raise if not all that the run reads is, or was, seen.
@@ -318,10 +333,20 @@ class Reads(Lookups):
             if at in _GETATTR_OF_MODULE:
                 self._child_of_module(*self._arguments(frame, "self", "name"))
                 return False
-            self._frames[address(frame)] = _Frame(frame)
-            self._begin(frame)
+            return self._look_at(frame)
         except Exception as error:
             self._fail(error)
+        return True
+
+    def _look_at(self, frame: types.FrameType) -> bool:
+        """``frame`` is one of the program's; gives whether it may read anything new."""
+        known = self._frames[address(frame)] = _Frame(frame)
+        if not self.hears_all:
+            known.key = self._repeats.begin(frame, self._stack, self)
+            if self._repeats.is_repeated(known.key):
+                self.left_out = frame
+                return False
+        self._begin(frame)
         return True
 
     def _is_for_us(self, frame: types.FrameType) -> bool:
@@ -397,8 +422,14 @@ class Reads(Lookups):
     def leave(self, frame: types.FrameType, value: object) -> None:
         """``frame`` returns or yields ``value``."""
         was_seen = self.sees(frame)
-        if was_seen and self._frames.pop(address(frame)) is self._collecting:
-            self._collect(None)
+        if was_seen:
+            ended = self._frames.pop(address(frame))
+            if ended is self._collecting:
+                self._collect(None)
+            if frame is self.left_out:
+                self.left_out = None
+            elif ended.key is not None:
+                self._repeats.end(ended.key)
         caller = frame.f_back
         known = None if caller is None else self._frames.get(address(caller))
         if known is not None and known.frame is not caller:
@@ -425,6 +456,7 @@ class Reads(Lookups):
     def _collect(self, frame: _Frame | None) -> None:
         """Finalizers run until the next instruction of ``frame``; ``None``: they are done."""
         self._collecting, self.hears_all = frame, frame is not None
+        self._repeats.doubts += 1
 
     def _fail(self, error: Exception) -> None:
         self.failed = self.failed or one_line(error)
@@ -567,6 +599,10 @@ class Reads(Lookups):
                 self._given.hand_out_all()  # nobody looks at what is stored there
         if kind == "attribute" and (item is UNKNOWN or raw.is_a(item, type)):
             self._forget_lookups()
+        elif kind == "global":
+            self._repeats.stop()
+        elif kind not in ("attribute", "item"):
+            self._repeats.doubts += 1
         if kind in ("attribute", "item") and not self._stores_plainly(item, kind):
             return UNKNOWN
         key = self._value(frame, operands[1]) if kind == "item" else operands[-1]
@@ -583,6 +619,7 @@ class Reads(Lookups):
     def _count(self, frame: _Frame, *step: Any) -> Any:
         """A constant is added to what is read, and the sum is stored there."""
         self._counting = self._has_counted = True
+        self._repeats.doubts += 1
         try:
             return _STEPS[step[0]](self, frame, *step[1:])
         finally:
@@ -614,6 +651,7 @@ class Reads(Lookups):
 
     def _delete(self, frame: _Frame, base: bytecode.Operand, key: bytecode.Operand) -> Any:
         self._taken_from.add(address(self._value(frame, base)))
+        self._repeats.doubts += 1
         return self._item(frame, base, key)
 
     def _contains(self, frame: _Frame, base: bytecode.Operand, key: bytecode.Operand) -> Any:
@@ -915,6 +953,7 @@ class Reads(Lookups):
             target = owner if kind is types.MethodWrapperType else (positional or [UNKNOWN])[0]
             if target is UNKNOWN or raw.is_a(target, type):
                 self._forget_lookups()
+            self._repeats.doubts += not self._is_of_run(target)
         if (
             kind is types.WrapperDescriptorType
             and function.__name__ == "__getattribute__"
@@ -1014,6 +1053,8 @@ class Reads(Lookups):
         self._getattr(frame, args)
         if args and (args[0] is UNKNOWN or raw.is_a(args[0], type)):
             self._forget_lookups()
+        elif args and not self._is_of_run(args[0]):
+            self._repeats.doubts += 1
         return UNKNOWN
 
     def _setattr(self, frame: _Frame, args: list[Any]) -> Any:
@@ -1151,7 +1192,17 @@ class _Recording(AbstractContextManager[None]):
 class _Frame:
     """A frame that is looked at."""
 
-    __slots__ = ("bottom", "calls", "frame", "made", "places", "starts", "steps", "words")
+    __slots__ = (
+        "bottom",
+        "calls",
+        "frame",
+        "key",
+        "made",
+        "places",
+        "starts",
+        "steps",
+        "words",
+    )
 
     def __init__(self, frame: types.FrameType) -> None:
         self.frame = frame
@@ -1163,6 +1214,8 @@ class _Frame:
         self.made: dict[int, Any] = {}
         #: The code that it calls, where that is known.
         self.calls: types.CodeType | None = None
+        #: See :class:`~gfxgraph.graph.repeats.Repeats`.
+        self.key: Key | None = None
 
     def used(self, *operands: bytecode.Operand) -> None:
         """Nothing of ours is to hold what a call takes: who else does is asked elsewhere."""

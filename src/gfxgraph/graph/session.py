@@ -137,6 +137,7 @@ class CaptureSession:
         not_compiled: why what the function itself has compiled is not in the graph.
         journal: what ``no_graph`` functions gave in the caller's own run.
         reads: what Python state the recorded run has read.
+        repeats: whether frames are left out that run as they ran before (``repeats.py``).
         judge: says how a tensor differs from what it should be; ``None``: nothing is compared.
         traced: what was captured.
     """
@@ -151,6 +152,7 @@ class CaptureSession:
     forced: set[str] = field(default_factory=set)
     not_compiled: str = ""
     reads: Reads = field(default_factory=lambda: Reads({}))
+    repeats: bool = True
     judge: Judge | None = None
     traced: Traced | None = None
 
@@ -205,6 +207,16 @@ class CaptureSession:
         with self.journal.playing():
             return self.target.function()
 
+    def record_again(self) -> tuple[Recording, list[torch.Tensor]]:
+        """Rewind and record once more; see :meth:`record`."""
+        self.rewind()
+        found = self.record()
+        if self.reads.is_doubtful:
+            self.repeats = False
+            self.rewind()
+            found = self.record()
+        return found
+
     def record(self, with_reads: bool = True) -> tuple[Recording, list[torch.Tensor]]:
         """Run and record; gives the outputs, too.
 
@@ -220,7 +232,8 @@ class CaptureSession:
         recording = recorder.recording
         if with_reads:
             fresh = (*self.inputs, *self.given)
-            self.reads = Reads(self.target.roots, fresh, self.target.objects)
+            outside = (lambda: recorder.data_reads) if self.repeats else None
+            self.reads = Reads(self.target.roots, fresh, self.target.objects, outside)
         host.begin()
         with (
             no_side_effects(lambda: recorder.quiet > 0),

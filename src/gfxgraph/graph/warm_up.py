@@ -75,7 +75,8 @@ def warm_up(session: CaptureSession, warmup: int) -> WarmedUp:
     with host.standing_still():
         recording, outputs = session.record()
     _refuse_effects(session)
-    if python.changes() or session.reads.changes():
+    session.repeats = not session.reads.is_doubtful
+    if python.changes() or session.reads.changes() or not session.repeats:
         # It may take another way now: that is watched as well, before anything runs unwatched.
         session.rewind()
         state, unguarded = PythonState(roots, search=False), python.unguarded_now()
@@ -86,9 +87,8 @@ def warm_up(session: CaptureSession, warmup: int) -> WarmedUp:
     session.varying = _varying(session, recording)
     if _must_record_again(recording, session.varying, session.pool.device):
         # Only now it is known what changes from call to call.
-        session.rewind()
         state = PythonState(roots, search=False) if warmup == 1 else None
-        recording, outputs = session.record()
+        recording, outputs = session.record_again()
     if session.before.memory.lends and warmup == 1:
         warmup = 2  # a run that may write to what the recorded one could only read
     uncompiled = _uncompiled(session, recording, outputs) if session.target.compiled else None

@@ -133,6 +133,7 @@ class Interceptor:
 
     Attributes:
         call: the number of the current call of a torch function; ``None``: outside of one.
+        data_reads: how often the function has learned something that depends on data.
     """
 
     def __init__(
@@ -145,6 +146,7 @@ class Interceptor:
         only: frozenset[int] | None = None,
     ) -> None:
         self.call: int | None = None
+        self.data_reads = 0
         self._calls = 0
         self._follows = follows
         self._only = only
@@ -350,6 +352,7 @@ class Interceptor:
 
     def _call_below(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         tensors = tuple(tensors_in(args, kwargs))
+        self.data_reads += 1
         if not self.may_vary(tensors) and not any(map(self.on_device, tensors)):
             return func(*args, **kwargs)
         point = Point("host-read", CALLS_BELOW[func], "call", tensors)
@@ -378,6 +381,7 @@ class Interceptor:
         """Handle a call that may read the device, or copy host data there."""
         tensor = args[0]
         name = capture_rules.HOST_READ_FUNCTIONS.get(func)
+        self.data_reads += name is not None
         on_device = self.on_device(tensor)
         if name is not None and func is torch.Tensor.cpu:
             if on_device and self.emulated:
@@ -421,6 +425,7 @@ class Interceptor:
         if is_higher and not self.quiet and func.name() in _DECISIONS:
             # Nobody sees what its branches reach beside their arguments.
             point, sources = Point("host-read", f"torch.{func.name()}()", "call", (*tensors,)), None
+            self.data_reads += 1
         # For most operators, the devices of their tensors decide whether a capture can hold them.
         if op and not self.quiet and (not op.plain or host or func._name in self.forced):
             point = self._point(func, args, kwargs, tensors, host, written)
@@ -599,6 +604,7 @@ class Interceptor:
         name = func._schema.name
         everything = tuple(tensors)
         if name in _READS:
+            self.data_reads += 1
             if len(host) < len(tensors):
                 reads = self._refused(func, args, kwargs) is not None
             else:

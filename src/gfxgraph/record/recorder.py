@@ -220,6 +220,7 @@ class Recorder(Interceptor):
     ) -> Any:
         """Run the point, and record its result."""
         given = list(tensors_in(args, kwargs))
+        self.data_reads += point.kind != "constant"
         # A function of the user's may write to whatever it is given or reaches.
         if isinstance(func, OpOverload):
             writes = any(True for _ in written_tensors(func, args, kwargs))

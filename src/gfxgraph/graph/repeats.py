@@ -1,0 +1,322 @@
+"""Frames that run again just as they ran before, and so read nothing new.
+
+A policy that integrates a flow runs the same layers in each of its ten steps. What a frame in
+Python reads is decided by its code, by what it is given, and by what it reads on its way. So it is
+looked at once: when its code runs again with the same arguments, and each place that it has read
+holds what it held, its instructions are left out. The frames that it calls are asked again, each
+for itself.
+
+*The same* is an object that was there before the run, or something that the run has made and that
+is made alike: a tensor of the same shape, a tuple or a plain object with the same in it. What
+cannot be compared like that has no key, and is looked at each time. So is a frame in which
+something happened that its key does not tell: see :attr:`Repeats.doubts`.
+"""
+
+from __future__ import annotations
+
+import inspect
+import types
+from collections import OrderedDict
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, NamedTuple, Protocol
+
+import torch
+
+from ..interpose.codes import address, per_code
+from ..interpose.frames import NOTHING, Stack, places_of
+from . import in_c, raw
+
+__all__ = ["Key", "Known", "Place", "Repeats"]
+
+_MAX_PARTS, _MAX_DEPTH = 1024, 8
+_NOT_PLAIN_CODE = (
+    inspect.CO_GENERATOR
+    | inspect.CO_COROUTINE
+    | inspect.CO_ASYNC_GENERATOR
+    | inspect.CO_ITERABLE_COROUTINE
+)
+# Compared by value.
+_PLAIN = frozenset(map(address, (int, bool, str, bytes, type(None), type(Ellipsis), torch.device)))
+# Each of these is one object in a process, which lives as long.
+_SINGLE = frozenset(map(address, (torch.dtype, torch.layout, torch.memory_format)))
+
+
+class Place(Protocol):
+    """Something that a frame has read.
+
+    Attributes:
+        number: how many places were known before it.
+    """
+
+    number: int
+
+    def holds(self) -> bool:
+        """Whether it holds what it held."""
+
+
+class Known(Protocol):
+    """Tells what is state from what the run has made.
+
+    Attributes:
+        places: all that was read.
+    """
+
+    places: dict[Any, Any]
+
+    def is_the_same(self, item: Any) -> bool:
+        """Whether only ``item`` itself is the same as ``item``."""
+
+    def is_made(self, item: Any) -> bool:
+        """Whether the run has made ``item``, or the collector knows nothing of it."""
+
+
+class _Plain(NamedTuple):
+    """A class whose objects hold attributes and nothing else, or also the items of a dict."""
+
+    attributes: Callable[[Any], Any]
+    is_dict: bool
+
+
+class _NoKey(Exception):
+    """Nobody can tell whether something is the same."""
+
+
+class Key(NamedTuple):
+    """What decides what a frame will do.
+
+    Attributes:
+        parts: equal for two frames that begin in the same way.
+        doubts: what was not known when the frame began.
+        places: how many places were known then.
+        read: how often something had been read.
+    """
+
+    parts: tuple[Any, ...]
+    doubts: int
+    places: int
+    read: int
+
+
+class _Seen:
+    """A frame that has ended: what it has read, and the frames in it that have keys as well."""
+
+    def __init__(self, parts: Iterable[Place], number: int) -> None:
+        self.parts, self.number = tuple(parts), number
+
+    def holds(self) -> bool:
+        """See :class:`Place`."""
+        for part in self.parts:  # noqa: SIM110  all() takes longer
+            if not part.holds():
+                return False
+        return True
+
+    def places(self) -> Iterator[Place]:
+        """All that was read in it."""
+        for part in self.parts:
+            if isinstance(part, _Seen):
+                yield from part.places()
+            else:
+                yield part
+
+
+class Repeats:
+    """The frames of a run that have been looked at.
+
+    Args:
+        outside: a number that differs once the run has learned what no argument of a frame tells,
+            such as the data of a tensor. ``None``: each frame is looked at.
+
+    Attributes:
+        read: what was read, in this order; a frame that was left out has read what it read before.
+        doubts: how often something happened that would not be seen in a frame that is left out:
+            something was stored where others find it, or a finalizer ran.
+    """
+
+    def __init__(self, outside: Callable[[], int] | None) -> None:
+        self._outside = outside
+        self._seen: dict[Any, _Seen] = {}
+        self._kinds: dict[int, tuple[type, _Plain | None]] = {}
+        self.read: list[Place] = []
+        self.doubts = 0
+        self._used: set[_Seen] = set()
+
+    def stop(self) -> None:
+        """From now on each frame is looked at: what all of them find has changed."""
+        self._outside = None
+        for held in (self._seen, self._used, self._kinds, self.read):
+            held.clear()
+
+    def left_out(self) -> set[Place]:
+        """What the frames that were left out have read when they were looked at."""
+        return {place for seen in self._used for place in seen.places()}
+
+    def _now(self) -> int:
+        return self.doubts + (0 if self._outside is None else self._outside())
+
+    def begin(self, frame: types.FrameType, stack: Stack, known: Known) -> Key | None:
+        """What decides what a frame that begins will do; ``None``: that is not known."""
+        if self._outside is None:
+            return None
+        code = frame.f_code
+        slots = _given_to(code)
+        words = None if slots is None else stack.words(frame)
+        if words is None or slots is None:
+            return None
+        parts = _Parts(known, self._kinds)
+        try:
+            # A mode that is on must not be asked for the shape of a tensor.
+            with torch._C.DisableTorchFunction():
+                given = [parts.token(stack.value(words, at), 0) for at in slots]
+        except _NoKey:
+            return None
+        around = (
+            address(code),
+            address(frame.f_globals),
+            address(frame.f_builtins),
+            torch.is_grad_enabled(),
+            torch._C._dispatch_tls_local_include_set().raw_repr(),
+            torch._C._dispatch_tls_local_exclude_set().raw_repr(),
+            torch.get_default_dtype(),
+            torch._C._len_torch_function_stack(),
+        )
+        return Key((*around, *given), self._now(), len(known.places), len(self.read))
+
+    def is_repeated(self, key: Key | None) -> bool:
+        """Whether a frame that begins with this key reads nothing new, nor do those in it."""
+        seen = None if key is None else self._seen.get(key.parts)
+        if seen is None or not seen.holds():
+            return False
+        self._used.add(seen)
+        self.read.append(seen)
+        return True
+
+    def end(self, key: Key) -> None:
+        """The frame with this key has ended."""
+        if self._outside is None or self._now() != key.doubts:
+            return
+        seen = _Seen(dict.fromkeys(self.read[key.read :]), key.places)
+        # What was first read in it holds what it held.
+        if all(part.number >= key.places or part.holds() for part in seen.parts):
+            self._seen[key.parts] = seen
+            self.read[key.read :] = [seen]
+
+
+@per_code
+def _given_to(code: types.CodeType) -> list[int] | None:
+    """Where the arguments of a function and the variables of functions around it lie; ``None``:
+    that is not known."""
+    if not code.co_flags & inspect.CO_OPTIMIZED or code.co_flags & _NOT_PLAIN_CODE:
+        return None
+    count = code.co_argcount + code.co_kwonlyargcount
+    count += bool(code.co_flags & inspect.CO_VARARGS) + bool(code.co_flags & inspect.CO_VARKEYWORDS)
+    places = places_of(code)
+    names = (*code.co_varnames[:count], *code.co_freevars)
+    return [places[name] for name in names] if all(name in places for name in names) else None
+
+
+class _Parts:
+    """Makes the key of one frame."""
+
+    def __init__(self, known: Known, kinds: dict[int, tuple[type, _Plain | None]]) -> None:
+        self._known, self._kinds = known, kinds
+        self._numbers: dict[int, int] = {}
+
+    def token(self, item: Any, depth: int) -> Any:
+        """What is equal for two objects that are the same."""
+        cls = type(item)
+        kind = address(cls)
+        if kind in _PLAIN:
+            return cls, item
+        if cls is float or cls is complex:
+            return cls, repr(item)
+        if kind in _SINGLE:
+            return address(item), None
+        if item is NOTHING:
+            raise _NoKey
+        if self._known.is_the_same(item):
+            return address(item), None
+        number = self._numbers.get(address(item))
+        if number is not None:  # which of the arguments are one object matters as well
+            return number
+        self._numbers[address(item)] = len(self._numbers)
+        if len(self._numbers) > _MAX_PARTS or depth > _MAX_DEPTH:
+            raise _NoKey
+        if cls is tuple or cls is torch.Size:
+            return kind, *(self.token(part, depth + 1) for part in tuple.__iter__(item))
+        if cls is slice:
+            parts = item.start, item.stop, item.step
+            return kind, *(self.token(part, depth + 1) for part in parts)
+        if not self._known.is_made(item):
+            raise _NoKey
+        return kind, *self._inside(item, cls, depth + 1)
+
+    def _inside(self, item: Any, cls: type, depth: int) -> Iterable[Any]:
+        """The same of what the run has made."""
+        token = self.token
+        if cls is torch.Tensor:
+            return _look_of(item)
+        if cls is list:
+            return [token(part, depth) for part in list.__iter__(item)]
+        if cls is dict or cls is OrderedDict:
+            return [token(part, depth) for pair in raw.contents(item) for part in pair]
+        if cls is types.MethodType:
+            return [token(item.__func__, depth), token(item.__self__, depth)]
+        if cls is types.CellType:
+            return [token(part, depth) for part in _held_by(item)]
+        if cls is types.FunctionType:
+            parts = (item.__closure__, item.__defaults__, item.__kwdefaults__, item.__dict__)
+            runs = address(item.__code__), address(item.__globals__)
+            return [*runs, *(token(part, depth) for part in parts)]
+        plain = self._plain(item, cls)
+        if plain is None:
+            raise _NoKey
+        own: dict[Any, Any] = plain.attributes(item)
+        if not all(type(name) is str for name in own):
+            raise _NoKey
+        found = list(own.values())
+        if plain.is_dict:
+            found += [part for pair in raw.contents(item) for part in pair]
+        return [tuple(own), *(token(part, depth) for part in found)]
+
+    def _plain(self, item: Any, cls: type) -> _Plain | None:
+        known = self._kinds.get(address(cls))
+        if known is None:
+            known = self._kinds[address(cls)] = cls, None
+            base = in_c.base_in_c(cls)
+            get = raw.getter_of_attributes_of(cls)
+            if (
+                get is not None
+                and raw.is_mutable(cls)
+                and base in (None, dict, OrderedDict)
+                and raw.has_usual_attributes(cls)
+                and not self._known.is_made(cls)
+                and not raw.slots(item)
+            ):
+                known = self._kinds[address(cls)] = cls, _Plain(get, base is not None)
+        return known[1]
+
+
+def _look_of(tensor: torch.Tensor) -> tuple[Any, ...]:
+    """What a function can ask of a tensor beside its data."""
+    if tensor.layout is not torch.strided or tensor.requires_grad or _attributes_of(tensor):
+        raise _NoKey
+    return (
+        tensor.dtype,
+        tensor.device,
+        tensor.shape,
+        tensor.stride(),
+        tensor.storage_offset(),
+        tensor.is_conj(),
+        tensor.is_neg(),
+        tensor.is_inference(),
+    )
+
+
+_attributes_of: Any = raw.getter_of_attributes_of(torch.Tensor)
+
+
+def _held_by(cell: types.CellType) -> tuple[Any, ...]:
+    try:
+        return (cell.cell_contents,)
+    except ValueError:  # empty
+        return ()
