@@ -154,6 +154,9 @@ class Lookups:
     ) -> None:
         self.places: dict[Any, Place] = {}
         self._repeats = Repeats(outside)
+        # What all frames that run the same code find: in global variables, classes and cells.
+        self._common: set[int] = set()
+        self._asking_for: tuple[str, int] | None = None  # the line, where it is not that of now
         self.no_hooks: dict[int, Container] = {}
         self.asks_settings = False
         self._fresh = set(map(address, fresh))
@@ -164,7 +167,7 @@ class Lookups:
         self._functions: dict[int, tuple[types.CodeType, list[types.FunctionType]]] = {}
         self._types: dict[tuple[int, str], tuple[type, Any]] = {}
         self._spaces: dict[int, tuple[Any, Any]] = {}
-        self._ways: dict[tuple[int, str], _Way] = {}
+        self._ways: dict[tuple[int, str], Way] = {}
         self._members: dict[tuple[int, str], _Member] = {}
         # Classes whose methods have begun to run, with the code of these.
         self._callees: dict[tuple[int, int], tuple[type, types.CodeType]] = {}
@@ -275,7 +278,7 @@ class Lookups:
             place = self.places[key] = make()
             place.number = len(self.places) - 1
             place.counts = self._counting
-            place.where = self.where()
+            place.where = self._asking_for or self.where()
         elif place.counts:
             place.counts = self._counting
         self._repeats.read.append(place)
@@ -436,7 +439,7 @@ class Lookups:
             if found is not MISSING:
                 break
         self._types[address(cls), name] = cls, found
-        return found
+        return self._is_for_all(found)
 
     def _place_of_bases(self, cls: type) -> None:
         if raw.is_mutable(cls) and package_of(cls) not in CLOSED:
@@ -571,6 +574,7 @@ class Lookups:
         way = self._ways.get((address(module), name))
         own = raw.attributes(module)
         if way is not None and way.holds() and way.space is not way.own:
+            self._repeats.read.append(way)
             return
         if own is not None:
             self._registered(module, name, own, self._is_state(module))
@@ -586,8 +590,9 @@ class Lookups:
                 if is_state:
                     self._read(own, key, f"{self._path(module)}.{key}")
                 return self._in_space(registry, name, path, is_state), registry
-        for registry in held if is_state else ():
+        for key, registry in zip(REGISTRIES, held, strict=True) if is_state else ():
             if raw.is_a(registry, dict):
+                self._read(own, key, f"{self._path(module)}.{key}")
                 self._read(registry, name, path)
         return UNKNOWN, None
 
@@ -650,7 +655,7 @@ class Lookups:
         if address(item) in self._known and not self._counting and not is_made:
             get = raw.getter_of_attributes(item)
             if get is not None:
-                self._ways[address(item), name] = _Way(
+                self._ways[address(item), name] = Way(
                     item, name, get, own, space, value, len(self.places)
                 )
 
@@ -684,6 +689,7 @@ class Lookups:
         if type(module) is not types.ModuleType and _sets(type(self._lookup(type(module), name))):
             return UNKNOWN  # a property
         value = self._read(module.__dict__, name, f"{_name_of_module(module)}.{name}")
+        self._is_for_all(value)
         if value is not MISSING:
             self._keep_way(module, name, module.__dict__, module.__dict__, value)
             return value
@@ -793,20 +799,24 @@ class Lookups:
                 self._content(self._know(of_all, name), 1, name)
             elif address(of_all) not in self.no_hooks:
                 self.no_hooks[address(of_all)] = Container(name, of_all, None, "hooks")
+            self._repeats.read.append(Empty(None, name, of_all))
         for hooks in _HOOKS:
-            held: Any = own.get(hooks)
-            if raw.is_a(held, dict):
-                known = self.no_hooks.get(address(held))
-                if known is not None and known.item is held and not held:
-                    self._repeats.read.append(_Empty(held))
-                    continue
-                self._read(own, hooks, f"{path}.{hooks}")
-                self._know(held, f"{path}.{hooks}")
-                if held:
-                    self._content(held, 0)
-                else:
-                    self._repeats.read.append(_Empty(held))
-                    self.no_hooks[address(held)] = Container(f"{path}.{hooks}", held, None, "hooks")
+            self._hooks(own, hooks, f"{path}.{hooks}")
+
+    def _hooks(self, own: dict[str, Any], name: str, path: str) -> None:
+        """Note the hooks of a module with these attributes."""
+        held = own.get(name)
+        if not raw.is_a(held, dict):
+            return
+        known = self.no_hooks.get(address(held))
+        if known is None or known.item is not held or held:
+            self._read(own, name, path)
+            self._know(held, path)
+            if held:
+                self._content(held, 0)
+                return
+            self.no_hooks[address(held)] = Container(path, held, None, "hooks")
+        self._repeats.read.append(Empty(own, name, held))
 
     def _stores_plainly(self, item: Any, kind: str) -> bool:
         """Whether no code of the program runs when something is stored in ``item``."""
@@ -903,6 +913,7 @@ class Lookups:
             if address(type(item)) in LEAVES or raw.is_a(item, *NOT_PLAIN):
                 continue
             if address(item) in self._read_whole:
+                self._repeats.doubts += 1
                 continue
             if address(item) in seen or len(seen) > _MAX_ITEMS:
                 continue
@@ -1008,9 +1019,22 @@ class Lookups:
         at = address(item)
         return at in self._known or at in self._fresh or item in self._given
 
+    def is_given(self, item: Any) -> bool:
+        """See :class:`~gfxgraph.graph.repeats.Known`."""
+        return address(item) in self._fresh or item in self._given
+
     def is_made(self, item: Any) -> bool:
         """See :class:`~gfxgraph.graph.repeats.Known`."""
         return not gc.is_tracked(item) or self._is_made(item)
+
+    def _is_for_all(self, value: Any) -> Any:
+        """``value`` is what all frames that run the same code find."""
+        self._common.add(address(value))
+        if type(value) in (staticmethod, classmethod):
+            self._common.add(address(value.__func__))
+        elif raw.is_a(value, types.ModuleType) or raw.is_mutable(type(value)):
+            self._common.add(address(raw.attributes(value)))
+        return value
 
     def _is_of_run(self, item: Any) -> bool:
         """Whether only what the run has made itself can be changed in ``item``."""
@@ -1146,7 +1170,7 @@ _WITH_OTHER_LOOKUPS: tuple[type, ...] = (
 )
 
 
-class _Way:
+class Way:
     """How the value of an attribute of an object was found."""
 
     __slots__ = ("cls", "get", "item", "name", "number", "own", "passed", "space", "value")
@@ -1191,17 +1215,24 @@ class _Way:
         return True
 
 
-class _Empty:
-    """The hooks of a module that has none."""
+class Empty:
+    """The hooks of a module that has none.
 
-    __slots__ = ("hooks", "number")
+    Attributes:
+        own: the attributes of the module; ``None``: they are for all modules.
+        name: that of the hooks among them.
+        hooks: the hooks.
+    """
 
-    def __init__(self, hooks: dict[Any, Any]) -> None:
-        self.hooks, self.number = hooks, 0
+    __slots__ = ("hooks", "name", "number", "own")
+
+    def __init__(self, own: dict[str, Any] | None, name: str, hooks: Any) -> None:
+        self.own, self.name, self.hooks, self.number = own, name, hooks, 0
 
     def holds(self) -> bool:
         """Whether it has none now."""
-        return not dict.__len__(self.hooks)
+        is_there = self.own is None or self.own.get(self.name) is self.hooks
+        return is_there and not dict.__len__(self.hooks)
 
 
 class Super:

@@ -304,6 +304,10 @@ class Length(Place):
         self.container, self.owner = container, container if owner is None else owner
         self._length, self._own = raw.length(container), _own_length(container)
 
+    def is_as_long_as(self, other: Length) -> bool:
+        """Whether both containers held equally many items."""
+        return self._own == other._own
+
     def holds(self) -> bool:
         """See :meth:`Place.holds`."""
         return _own_length(self.container) == self._own

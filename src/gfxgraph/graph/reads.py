@@ -37,6 +37,7 @@ from ..record.explain import explain
 from ..record.side_effects import Acting
 from . import bytecode, in_c, raw
 from .age import Since
+from .alike import Alike
 from .containers import Container, item_at
 from .guard import REGISTRIES
 from .lift import Counted, Slot, slots_of
@@ -52,7 +53,6 @@ from .lookups import (
     MODULE,
     NOT_PLAIN,
     UNKNOWN,
-    Lookups,
     Super,
     package_of,
 )
@@ -124,7 +124,7 @@ class Reaches(Protocol):
     def reaches(self, item: Any, key: Any) -> bool: ...
 
 
-class Reads(Lookups):
+class Reads(Alike):
     """The places that the recorded run has read.
 
     Args:
@@ -343,7 +343,10 @@ class Reads(Lookups):
         known = self._frames[address(frame)] = _Frame(frame)
         if not self.hears_all:
             known.key = self._repeats.begin(frame, self._stack, self)
-            if self._repeats.is_repeated(known.key):
+            if known.key is not None and (
+                self._repeats.is_repeated(known.key) or self._is_alike(known.key)
+            ):
+                known.key = None
                 self.left_out = frame
                 return False
         self._begin(frame)
@@ -544,12 +547,14 @@ class Reads(Lookups):
         known = self._named.get(at, UNKNOWN)
         if not self._counting and dict.get(space, name, MISSING) is known:
             return known
+        self._common.add(address(space))
         value = self._read(space, name, name)
         if value is MISSING:
+            self._common.add(address(frame.frame.f_builtins))
             value = self._read(frame.frame.f_builtins, name, name)
         elif not self._counting:
             self._named[at] = value
-        return self._or_unknown(value)
+        return self._or_unknown(self._is_for_all(value))
 
     def _cell(self, frame: _Frame, name: str) -> Any:
         value = self._variable_of(frame, name, is_shared=True)
@@ -560,13 +565,15 @@ class Reads(Lookups):
         if type(cell) is types.CellType and cell is not value:
             if not self._is_made(cell):  # also where a function that the run makes reads it
                 self._known.setdefault(address(cell), (cell, name))
-                self._read(cell, 0, name)
+                self._common.add(address(cell))
+                self._is_for_all(self._read(cell, 0, name))
         else:
             for function in self._functions_with(code):
                 cell = (function.__closure__ or ())[function.__code__.co_freevars.index(name)]
                 held = item_at(cell, 0)
                 if held is value or (held is MISSING and value is UNKNOWN):
-                    self._read(cell, 0, name)
+                    self._common.add(address(cell))
+                    self._is_for_all(self._read(cell, 0, name))
         return value
 
     def _attribute_step(self, frame: _Frame, base: bytecode.Operand, name: str) -> Any:
@@ -709,10 +716,11 @@ class Reads(Lookups):
         return self._len(frame, [self._value(frame, base)])
 
     def _import(self, frame: _Frame, name: str, outer: bool) -> Any:
+        self._common.add(address(sys.modules))
         module = self._read(sys.modules, name, f"sys.modules[{name!r}]")
         if outer:
             module = self._read(sys.modules, name.partition(".")[0], name.partition(".")[0])
-        return self._or_unknown(module)
+        return self._or_unknown(self._is_for_all(module))
 
     def _match(
         self,

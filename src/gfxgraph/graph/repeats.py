@@ -26,7 +26,7 @@ from ..interpose.codes import address, per_code
 from ..interpose.frames import NOTHING, Stack, places_of
 from . import in_c, raw
 
-__all__ = ["Key", "Known", "Place", "Repeats"]
+__all__ = ["LIKE_OTHERS", "Key", "Known", "Place", "Plain", "Repeats", "Seen", "look_of"]
 
 _MAX_PARTS, _MAX_DEPTH = 1024, 8
 _NOT_PLAIN_CODE = (
@@ -37,6 +37,9 @@ _NOT_PLAIN_CODE = (
 )
 # Compared by value.
 _PLAIN = frozenset(map(address, (int, bool, str, bytes, type(None), type(Ellipsis), torch.device)))
+LIKE_OTHERS = (torch.Tensor, torch.nn.Parameter, dict, list, OrderedDict)
+"""Classes whose objects can have the same role as others, beside those of plain objects."""
+_MAX_KINDS, _MAX_FAILURES = 4, 8
 # Each of these is one object in a process, which lives as long.
 _SINGLE = frozenset(map(address, (torch.dtype, torch.layout, torch.memory_format)))
 
@@ -66,11 +69,14 @@ class Known(Protocol):
     def is_the_same(self, item: Any) -> bool:
         """Whether only ``item`` itself is the same as ``item``."""
 
+    def is_given(self, item: Any) -> bool:
+        """Whether ``item`` comes from the call: what is asked of it is noted."""
+
     def is_made(self, item: Any) -> bool:
         """Whether the run has made ``item``, or the collector knows nothing of it."""
 
 
-class _Plain(NamedTuple):
+class Plain(NamedTuple):
     """A class whose objects hold attributes and nothing else, or also the items of a dict."""
 
     attributes: Callable[[Any], Any]
@@ -85,23 +91,38 @@ class Key(NamedTuple):
     """What decides what a frame will do.
 
     Attributes:
-        parts: equal for two frames that begin in the same way.
+        parts: equal for two frames that begin in the same way, but for their objects.
+        objects: those among what the frame was given that were there before the run.
         doubts: what was not known when the frame began.
         places: how many places were known then.
         read: how often something had been read.
     """
 
     parts: tuple[Any, ...]
+    objects: list[Any]
     doubts: int
     places: int
     read: int
 
+    @property
+    def by(self) -> tuple[int, ...]:
+        """What tells frames with equal parts from each other."""
+        return tuple(map(address, self.objects))
 
-class _Seen:
-    """A frame that has ended: what it has read, and the frames in it that have keys as well."""
 
-    def __init__(self, parts: Iterable[Place], number: int) -> None:
-        self.parts, self.number = tuple(parts), number
+class Seen:
+    """A frame that has ended: what it has read, and the frames in it that have keys as well.
+
+    Attributes:
+        parts: these.
+        objects: those of its key.
+        number: as that of a :class:`Place`.
+        is_explained: whether it was seen how it got each object; ``None``: nobody has asked.
+    """
+
+    def __init__(self, parts: Iterable[Place], key: Key) -> None:
+        self.parts, self.objects, self.number = tuple(parts), key.objects, key.places
+        self.is_explained: bool | None = None
 
     def holds(self) -> bool:
         """See :class:`Place`."""
@@ -113,10 +134,25 @@ class _Seen:
     def places(self) -> Iterator[Place]:
         """All that was read in it."""
         for part in self.parts:
-            if isinstance(part, _Seen):
+            if isinstance(part, Seen):
                 yield from part.places()
             else:
                 yield part
+
+
+class _Alike:
+    """The frames that began in the same way, but for their objects.
+
+    Attributes:
+        seen: by their objects.
+        looked_at: those that were looked at themselves, the one first that was like others last.
+        failures: how many more were like none of these than like one of them.
+    """
+
+    def __init__(self) -> None:
+        self.seen: dict[tuple[int, ...], Seen] = {}
+        self.looked_at: list[Seen] = []
+        self.failures = 0
 
 
 class Repeats:
@@ -134,11 +170,11 @@ class Repeats:
 
     def __init__(self, outside: Callable[[], int] | None) -> None:
         self._outside = outside
-        self._seen: dict[Any, _Seen] = {}
-        self._kinds: dict[int, tuple[type, _Plain | None]] = {}
+        self._seen: dict[Any, _Alike] = {}
+        self._kinds: dict[int, tuple[type, Plain | None]] = {}
         self.read: list[Place] = []
         self.doubts = 0
-        self._used: set[_Seen] = set()
+        self._used: set[Seen] = set()
 
     def stop(self) -> None:
         """From now on each frame is looked at: what all of them find has changed."""
@@ -162,7 +198,7 @@ class Repeats:
         words = None if slots is None else stack.words(frame)
         if words is None or slots is None:
             return None
-        parts = _Parts(known, self._kinds)
+        parts = _Parts(known, self)
         try:
             # A mode that is on must not be asked for the shape of a tensor.
             with torch._C.DisableTorchFunction():
@@ -179,26 +215,70 @@ class Repeats:
             torch.get_default_dtype(),
             torch._C._len_torch_function_stack(),
         )
-        return Key((*around, *given), self._now(), len(known.places), len(self.read))
+        return Key((*around, *given), parts.objects, self._now(), len(known.places), len(self.read))
 
-    def is_repeated(self, key: Key | None) -> bool:
+    def is_repeated(self, key: Key) -> bool:
         """Whether a frame that begins with this key reads nothing new, nor do those in it."""
-        seen = None if key is None else self._seen.get(key.parts)
+        alike = self._seen.get(key.parts)
+        seen = None if alike is None else alike.seen.get(key.by)
         if seen is None or not seen.holds():
             return False
         self._used.add(seen)
         self.read.append(seen)
         return True
 
-    def end(self, key: Key) -> None:
-        """The frame with this key has ended."""
+    def is_alike(self, key: Key, asked: Callable[[Seen], bool]) -> bool:
+        """Whether a frame reads what another one has read that began in the same way.
+
+        Args:
+            key: that of the frame.
+            asked: asks of its objects what was read of others; gives whether the answers are
+                alike.
+        """
+        alike = self._seen.get(key.parts)
+        if alike is None or not key.objects or alike.failures > _MAX_FAILURES:
+            return False
+        for at, seen in enumerate(alike.looked_at):
+            if asked(seen):
+                alike.looked_at.insert(0, alike.looked_at.pop(at))
+                alike.failures -= 1
+                self.end(key, was_left_out=True)
+                return True
+        alike.failures += 1
+        return False
+
+    def end(self, key: Key, was_left_out: bool = False) -> None:
+        """The frame with this key has ended, or is left out after all that it reads was asked."""
         if self._outside is None or self._now() != key.doubts:
             return
-        seen = _Seen(dict.fromkeys(self.read[key.read :]), key.places)
+        seen = Seen(dict.fromkeys(self.read[key.read :]), key)
         # What was first read in it holds what it held.
         if all(part.number >= key.places or part.holds() for part in seen.parts):
-            self._seen[key.parts] = seen
+            alike = self._seen.setdefault(key.parts, _Alike())
+            alike.seen[key.by] = seen
             self.read[key.read :] = [seen]
+            if was_left_out:
+                self._used.add(seen)
+            else:
+                alike.looked_at = [seen, *alike.looked_at[: _MAX_KINDS - 1]]
+
+    def plain(self, item: Any, cls: type, known: Known) -> Plain | None:
+        """What objects of the class of ``item`` hold; ``None``: that is not known."""
+        found = self._kinds.get(address(cls))
+        if found is None:
+            found = self._kinds[address(cls)] = cls, None
+            base = in_c.base_in_c(cls)
+            get = raw.getter_of_attributes_of(cls)
+            if (
+                get is not None
+                and raw.is_mutable(cls)
+                and base in (None, dict, OrderedDict)
+                and raw.has_usual_attributes(cls)
+                and not known.is_made(cls)
+                and not raw.slots(item)
+            ):
+                found = self._kinds[address(cls)] = cls, Plain(get, base is not None)
+        return found[1]
 
 
 @per_code
@@ -217,9 +297,10 @@ def _given_to(code: types.CodeType) -> list[int] | None:
 class _Parts:
     """Makes the key of one frame."""
 
-    def __init__(self, known: Known, kinds: dict[int, tuple[type, _Plain | None]]) -> None:
-        self._known, self._kinds = known, kinds
+    def __init__(self, known: Known, repeats: Repeats) -> None:
+        self._known, self._repeats = known, repeats
         self._numbers: dict[int, int] = {}
+        self.objects: list[Any] = []
 
     def token(self, item: Any, depth: int) -> Any:
         """What is equal for two objects that are the same."""
@@ -233,12 +314,16 @@ class _Parts:
             return address(item), None
         if item is NOTHING:
             raise _NoKey
-        if self._known.is_the_same(item):
+        is_state = self._known.is_the_same(item)
+        if is_state and not self._is_one_of_a_kind(item, cls):
             return address(item), None
         number = self._numbers.get(address(item))
         if number is not None:  # which of the arguments are one object matters as well
             return number
         self._numbers[address(item)] = len(self._numbers)
+        if is_state:
+            self.objects.append(item)
+            return kind, "old"
         if len(self._numbers) > _MAX_PARTS or depth > _MAX_DEPTH:
             raise _NoKey
         if cls is tuple or cls is torch.Size:
@@ -250,11 +335,19 @@ class _Parts:
             raise _NoKey
         return kind, *self._inside(item, cls, depth + 1)
 
+    def _is_one_of_a_kind(self, item: Any, cls: type) -> bool:
+        """Whether another object could have the same role."""
+        is_plain = cls in LIKE_OTHERS or self._repeats.plain(item, cls, self._known) is not None
+        return is_plain and not self._known.is_given(item)
+
     def _inside(self, item: Any, cls: type, depth: int) -> Iterable[Any]:
         """The same of what the run has made."""
         token = self.token
         if cls is torch.Tensor:
-            return _look_of(item)
+            look = look_of(item)
+            if look is None or item.requires_grad:
+                raise _NoKey
+            return look
         if cls is list:
             return [token(part, depth) for part in list.__iter__(item)]
         if cls is dict or cls is OrderedDict:
@@ -267,7 +360,7 @@ class _Parts:
             parts = (item.__closure__, item.__defaults__, item.__kwdefaults__, item.__dict__)
             runs = address(item.__code__), address(item.__globals__)
             return [*runs, *(token(part, depth) for part in parts)]
-        plain = self._plain(item, cls)
+        plain = self._repeats.plain(item, cls, self._known)
         if plain is None:
             raise _NoKey
         own: dict[Any, Any] = plain.attributes(item)
@@ -278,34 +371,18 @@ class _Parts:
             found += [part for pair in raw.contents(item) for part in pair]
         return [tuple(own), *(token(part, depth) for part in found)]
 
-    def _plain(self, item: Any, cls: type) -> _Plain | None:
-        known = self._kinds.get(address(cls))
-        if known is None:
-            known = self._kinds[address(cls)] = cls, None
-            base = in_c.base_in_c(cls)
-            get = raw.getter_of_attributes_of(cls)
-            if (
-                get is not None
-                and raw.is_mutable(cls)
-                and base in (None, dict, OrderedDict)
-                and raw.has_usual_attributes(cls)
-                and not self._known.is_made(cls)
-                and not raw.slots(item)
-            ):
-                known = self._kinds[address(cls)] = cls, _Plain(get, base is not None)
-        return known[1]
 
-
-def _look_of(tensor: torch.Tensor) -> tuple[Any, ...]:
-    """What a function can ask of a tensor beside its data."""
-    if tensor.layout is not torch.strided or tensor.requires_grad or _attributes_of(tensor):
-        raise _NoKey
+def look_of(tensor: torch.Tensor) -> tuple[Any, ...] | None:
+    """What a function can ask of a tensor beside its data; ``None``: there is more."""
+    if tensor.layout is not torch.strided or _attributes_of(tensor):
+        return None
     return (
         tensor.dtype,
         tensor.device,
         tensor.shape,
         tensor.stride(),
         tensor.storage_offset(),
+        tensor.requires_grad,
         tensor.is_conj(),
         tensor.is_neg(),
         tensor.is_inference(),
