@@ -292,7 +292,8 @@ else:
             if self._listener.left_out is not None:
                 return None
             if _is_closed(frame) or not self._listener.enter(frame):
-                return self.inside if self._listener.sees(frame.f_back) else None
+                tells = self._listener.left_out is frame or self._listener.sees(frame.f_back)
+                return self.inside if tells else None
             frame.f_trace_opcodes = True
             return self.inside
 

@@ -197,6 +197,8 @@ class Reads(Alike):
                             "Python reports no events"
                         )
                     yield
+                if self.left_out is not None:
+                    self.failed = self.failed or "Python has not told of the end of a function"
         finally:
             self.is_doubtful = any(map(self._has_changed_unseen, self._repeats.left_out()))
             # Nothing of the run's own is to live on.
