@@ -374,7 +374,9 @@ class _Parts:
 
 def look_of(tensor: torch.Tensor) -> tuple[Any, ...] | None:
     """What a function can ask of a tensor beside its data; ``None``: there is more."""
-    if tensor.layout is not torch.strided or _attributes_of(tensor):
+    if tensor.is_nested or tensor.is_quantized or tensor.layout is not torch.strided:
+        return None
+    if _attributes_of(tensor):
         return None
     return (
         tensor.dtype,
