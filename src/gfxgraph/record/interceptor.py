@@ -401,14 +401,14 @@ class Interceptor:
         return func(*args, **kwargs)
 
     def dispatch(
-        self, func: Any, op: _Operator | None, args: tuple[Any, ...], kwargs: dict[str, Any]
+        self, func: Any, op: _Operator, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> Any:
-        """Handle an operation that the dispatch mode saw; ``op``: facts about an operator."""
-        if op and op.end and not kwargs:
+        """Handle an operation that the dispatch mode saw; ``op``: facts about ``func``."""
+        if op.end and not kwargs:
             tensors = [value for value in args[: op.end] if isinstance(value, torch.Tensor)]
         else:
             tensors = tensors_in(args, kwargs)
-        written = list(written_tensors(func, args, kwargs)) if op and op.writes else []
+        written = list(written_tensors(func, args, kwargs)) if op.writes else []
         keys = list(map(self.name, tensors))
         sources = NO_ROOTS
         if self._follows:
@@ -422,24 +422,22 @@ class Interceptor:
                 if self.name(tensor) not in inside:
                     self.wrote(tensor)
             # By position: in `t.copy_(t)` the tensor that is written is also the one that is read.
-            sources = self.provenance.joined(keys[1:] if op and op.overwrites else keys)
-        if op and op.is_odd and not self.quiet:
+            sources = self.provenance.joined(keys[1:] if op.overwrites else keys)
+        if op.is_odd and not self.quiet:
             self._note(func, op, args, kwargs, tensors)
         elsewhere = self.elsewhere
         if elsewhere.isdisjoint(keys):
             host = []
         else:
             host = [t for key, t in zip(keys, tensors, strict=True) if key in elsewhere]
-        draws = op is None or op.may_draw
-        if draws:
+        if op.may_draw:
             self.will_draw(kwargs.get("generator"))
         point = None
-        is_higher = not op and isinstance(func, HigherOrderOperator)
-        if is_higher and not self.quiet and func.name() in _DECISIONS:
+        if op.decides and not self.quiet:
             # Nobody sees what its branches reach beside their arguments.
             point, sources = Point("host-read", f"torch.{func.name()}()", "call", (*tensors,)), None
         # For most operators, the devices of their tensors decide whether a capture can hold them.
-        if op and (host or not op.plain or func._name in self.forced) and not self.quiet:
+        if (host or not op.plain or op.name in self.forced) and op.is_known and not self.quiet:
             point = self._point(func, args, kwargs, tensors, host, written)
         if point is None:
             if self.quiet or (
@@ -460,7 +458,7 @@ class Interceptor:
                 result = self.operation(func, args, kwargs, tensors_in(args, kwargs))
         else:
             result = self.event(point, func, args, kwargs)
-        if draws:
+        if op.may_draw:
             self.drew(bool(self.quiet) or (point is not None and point.kind == "call"))
         if func is _LIFT and not self.quiet and args[0].dim() == 0:
             self._keep_on_host(result)
@@ -469,9 +467,8 @@ class Interceptor:
         if host and point is None and not self.quiet and not self.emulated:
             self._flow_on_host(tensors, result)
             # What goes to the device without a point, a graph copies itself from pinned memory.
-            copies = op and func._schema.name in _COPIES
-            goes = copies and any(map(self.on_device, tensors_in(result)))
-            if not goes and not (op and is_view(func)):
+            goes = op.copies and any(map(self.on_device, tensors_in(result)))
+            if not goes and not op.is_view:
                 self.reads_on_host(host)
         return result
 
@@ -549,19 +546,18 @@ class Interceptor:
     def _flow(
         self,
         func: Any,
-        op: _Operator | None,
+        op: _Operator,
         roots: Provenance,
         keys: list[int],
         written: list[torch.Tensor],
         result: Any,
     ) -> None:
-        if op:
-            if op.draws:
-                self.met("random", str(func))
-            if op.draws or op.allocates:  # memory: until an operation that we know has written it
-                roots = None
+        if op.draws:
+            self.met("random", str(func))
+        if op.draws or op.allocates:  # memory: until an operation that we know has written it
+            roots = None
         for tensor in written:
-            self.provenance.write(tensor, roots, overwrites=bool(op and op.overwrites))
+            self.provenance.write(tensor, roots, op.overwrites)
         for tensor in (result,) if isinstance(result, torch.Tensor) else tensors_in(result):
             key = self.name(tensor)
             if key not in keys and self.provenance.give(key, roots):
@@ -765,8 +761,8 @@ class _DispatchMode(UnwrappedDispatchMode):
         self._interceptor = interceptor
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        op = _operator(func) if isinstance(func, OpOverload) else None
-        if op and op.composite:
+        op = _operators.get(address(func)) or _operator(func)
+        if op.composite:
             return run_composite(func, args, kwargs or {}, self)
         interceptor = self._interceptor
         interceptor.handling += 1
@@ -787,11 +783,26 @@ def _named(call: str) -> Callable[..., Any]:
 
 
 class _Operator:
-    """Facts about an operator that each call needs."""
+    """Facts about an operator that each call needs. These here hold for a higher-order one."""
+
+    is_known = composite = is_view = is_odd = overwrites = writes = copies = False
+    draws = allocates = moves = asks_layout = nested = resizes = False
+    may_draw = plain = True
+    name, end = "", 0
+
+    def __init__(self, func: Any) -> None:
+        self.func = func  # alive, so that its address stays its own
+        #: Reads data to choose what it runs.
+        self.decides = isinstance(func, HigherOrderOperator) and func.name() in _DECISIONS
+
+
+class _KnownOperator(_Operator):
+    is_known = True
 
     def __init__(self, func: OpOverload) -> None:
-        name, view = func._schema.name, is_view(func) or torch.Tag.inplace_view in func.tags
-        self.func, self.composite = func, is_composite(func)
+        super().__init__(func)
+        name = func._schema.name
+        self.name, self.composite, self.is_view = func._name, is_composite(func), is_view(func)
         self.allocates = name in ALLOCATIONS
         self.nested = name.startswith("aten::_nested_") and not name.endswith("_left_aligned")
         # Operators of other libraries may depend on strides and addresses.
@@ -808,12 +819,14 @@ class _Operator:
         self.moves = name in _MOVES or torch.Tag.inplace_view in func.tags
         self.resizes = name in _RESIZES
         self.is_odd = self.asks_layout or self.nested or self.moves or self.resizes
-        self.overwrites = name in _OVERWRITES
+        self.overwrites, self.copies = name in _OVERWRITES, name in _COPIES
         self.writes = may_write(func)
         self.end = _end_of_tensors(func)
         #: A capture can hold it wherever all its tensors are on the device.
         self.plain = func is not _LIFT and (
-            view or not (name in _READS or name in _COPIES or may_refuse(func))
+            self.is_view
+            or torch.Tag.inplace_view in func.tags
+            or not (name in _READS or self.copies or may_refuse(func))
         )
 
 
@@ -837,11 +850,9 @@ _WITHOUT_TENSORS = re.compile(
 _operators: dict[int, _Operator] = {}
 
 
-def _operator(func: OpOverload) -> _Operator:
-    found = _operators.get(address(func))
-    if found is None:
-        found = _operators[address(func)] = _Operator(func)
-    return found
+def _operator(func: Any) -> _Operator:
+    made = _KnownOperator(func) if isinstance(func, OpOverload) else _Operator(func)
+    return _operators.setdefault(address(func), made)
 
 
 def _to_device(host: torch.Tensor, device: Any) -> torch.Tensor:
