@@ -23,6 +23,7 @@ __all__ = [
     "AS_ON_CUDA",
     "DATA_DEPENDENT_SHAPE",
     "GENERATOR",
+    "HOST_COPIES",
     "HOST_COPY",
     "HOST_READ",
     "HOST_READ_FUNCTIONS",
@@ -159,6 +160,11 @@ _CONSTRUCTORS: dict[object, str] = {
     torch.as_tensor: "torch.as_tensor(..., device=...)",
     torch.asarray: "torch.asarray(..., device=...)",
 }
+
+HOST_COPIES = frozenset(
+    {torch.Tensor.new_tensor, torch.Tensor.to, torch.Tensor.cuda, *_CONSTRUCTORS}
+)
+"""All functions for which :func:`is_host_copy` and :func:`is_move` may say yes."""
 
 
 def _one_hot(tensor: torch.Tensor, num_classes: int = -1) -> torch.Tensor:

@@ -70,6 +70,8 @@ _DATA = Path(__file__).with_name("operators.json")
 
 _TABLES = ("operators", "by rule", "captured", "variants", "others")
 
+_CAPTURES: tuple[Behaviour, ...] = ("captures", "needs warm-up")
+
 _READS = frozenset({"aten::_local_scalar_dense", "aten::allclose", "aten::equal"})
 
 # Operators that copy from the device to the host or back, as their arguments say.
@@ -87,7 +89,7 @@ def capture_behaviour(call: Call) -> Behaviour:
     if tensors and all(map(call.on_host, tensors)) and not call.kwargs.get("device"):
         return "captures"  # the device has no part in it
     behaviour = _looked_up(call)
-    if behaviour in ("captures", "needs warm-up"):
+    if behaviour in _CAPTURES:
         by_value = not copies_host_scalar(call)
         if any(call.on_host(t) and (t.ndim or not by_value) for t in tensors):
             return "copies from the host"
@@ -97,7 +99,7 @@ def capture_behaviour(call: Call) -> Behaviour:
 def refusal(call: Call) -> Refusal | None:
     """Why a stream capture refuses ``call`` on tensors of the device; ``None``: it does not."""
     behaviour = _looked_up(call)
-    if behaviour in ("captures", "needs warm-up"):
+    if behaviour in _CAPTURES:
         return None
     if call.func._schema.name in _READS:
         return "host-read"
@@ -106,10 +108,9 @@ def refusal(call: Call) -> Refusal | None:
     return "forbidden-call" if behaviour == "fails" else "hidden-sync"
 
 
-@cache
 def may_refuse(func: OpOverload) -> bool:
     """Whether there are arguments for which :func:`refusal` gives a reason."""
-    return str(func) in _entries()
+    return any(behaviour not in _CAPTURES for behaviour, _ in _entries_of(func))
 
 
 def copies_host_scalar(call: Call) -> bool:
@@ -124,9 +125,7 @@ def measured_on() -> dict[str, Any]:
 
 
 def _looked_up(call: Call) -> Behaviour:
-    if not may_refuse(call.func):
-        return "captures"
-    for behaviour, condition in _entries()[str(call.func)]:
+    for behaviour, condition in _entries_of(call.func):
         if condition is None or condition(call):
             return behaviour
     return "captures"
@@ -261,8 +260,8 @@ def _data() -> dict[str, Any]:
 
 
 @cache
-def _entries() -> dict[str, tuple[tuple[Behaviour, Callable[[Call], bool] | None], ...]]:
-    return {
-        name: tuple((behaviour, CONDITIONS[when] if when else None) for behaviour, when in entries)
-        for name, entries in _data()["operators"].items()
-    }
+def _entries_of(
+    func: OpOverload,
+) -> tuple[tuple[Behaviour, Callable[[Call], bool] | None], ...]:
+    entries = _data()["operators"].get(str(func), ())
+    return tuple((behaviour, CONDITIONS[when] if when else None) for behaviour, when in entries)

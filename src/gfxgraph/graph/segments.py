@@ -8,7 +8,7 @@ such points is a tree of one segment.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -222,7 +222,7 @@ class Done:
     leaves: list[Any]
 
     @classmethod
-    def of(cls, func: Any, given: list[torch.Tensor], result: Any) -> Done:
+    def of(cls, func: Any, given: Sequence[torch.Tensor], result: Any) -> Done:
         """The operation ``func``, which has just been captured."""
         leaves, spec = pytree.tree_flatten(result)
         for n, leaf in enumerate(leaves):
@@ -235,7 +235,7 @@ class Done:
         """Hold on to what is still in use."""
         self.leaves = [leaf.found() if isinstance(leaf, _Lost) else leaf for leaf in self.leaves]
 
-    def again(self, given: list[torch.Tensor]) -> Any:
+    def again(self, given: Sequence[torch.Tensor]) -> Any:
         """The result of the operation, without running it."""
 
         def restore(leaf: Any) -> Any:

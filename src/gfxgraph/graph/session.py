@@ -278,11 +278,12 @@ class CaptureSession:
 
     def _recorder(self) -> Recorder:
         device, index = self.pool.device, self.pool.index
-        stream = device.stream_id(index)
+        stream_id = device.stream_id  # asked at each operation
+        stream = stream_id(index)
 
         def off_stream() -> str | None:
             # The stream that cannot capture: its work would silently not be in the graph.
-            return "default-stream" if stream and not device.stream_id(index) else None
+            return "default-stream" if stream and not stream_id(index) else None
 
         return Recorder(
             device.type,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext
 from typing import Any
 
@@ -101,11 +101,16 @@ class Tracer(Interceptor):
         if self._shared is None:
             self.new.reset()
 
-    def operation(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def operation(
+        self,
+        func: Any,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        tensors: Sequence[torch.Tensor],
+    ) -> Any:
         """Capture an operation, or go through it again."""
         if isinstance(func, OpOverload) and (is_view(func) or torch.Tag.inplace_view in func.tags):
             return func(*args, **kwargs)
-        given = list(tensors_in(args, kwargs)) if self._branches else []
         if self._shared is not None:
             if self._position == len(self._shared.done):
                 self._diverged(f"it went on with {func}")
@@ -113,7 +118,7 @@ class Tracer(Interceptor):
             if done.func is not func:
                 self._diverged(f"it had {func} where {done.func} was")
             self._position += 1
-            return done.again(given)
+            return done.again(tensors)
         try:
             result = func(*args, **kwargs)
         except Exception:
@@ -121,7 +126,7 @@ class Tracer(Interceptor):
                 self.failure = func, users_line()
             raise
         if self._branches:
-            self._segment.done.append(Done.of(func, given, result))
+            self._segment.done.append(Done.of(func, tensors, result))
         return result
 
     def event(
@@ -154,7 +159,7 @@ class Tracer(Interceptor):
             # A copy, since the function may write to it: each replay starts from the constant.
             if isinstance(value, torch.Tensor):
                 if self.handling and value.device.type == self.device_type:
-                    return self.operation(torch.ops.aten.clone.default, (value,), {})
+                    return self.operation(torch.ops.aten.clone.default, (value,), {}, (value,))
                 return value.clone()  # of the device: through our dispatch mode
             return value.copy() if type(value).__module__ == "numpy" else value
 

@@ -156,8 +156,8 @@ if sys.version_info >= (3, 12):
 
         def __init__(self) -> None:
             self._observers: dict[int, list[CallObserver]] = {}
-            #: Of code that has run: whether its calls matter to anybody.
-            self._looked_at: dict[int, tuple[CodeType, bool]] = {}
+            #: Of code that has run: who looks at its calls, of all threads.
+            self._looked_at: dict[int, tuple[CodeType, list[CallObserver]]] = {}
             self._tool: int | None = None
             self._begun = 0  # how many observers have begun
             self._lock = new_lock()
@@ -201,6 +201,7 @@ if sys.version_info >= (3, 12):
             return True
 
         def _settle(self) -> None:
+            self._looked_at.clear()  # it holds who observed
             for ident in [ident for ident, held in self._observers.items() if not held]:
                 del self._observers[ident]
             if not self._observers and self._tool is not None:
@@ -216,14 +217,14 @@ if sys.version_info >= (3, 12):
 
         @opaque
         def _start(self, code: CodeType, offset: int) -> Any:
-            begun, observers = self._begun, self._observers.get(threading.get_ident(), ())
-            for observer in reversed(observers):
+            begun = self._begun
+            if not any(code in observer.codes for observer in self._everybody()):
+                # Another thread may have begun to observe since this one was asked.
+                return sys.monitoring.DISABLE if begun == self._begun else None
+            for observer in reversed(self._observers.get(threading.get_ident(), ())):
                 if code in observer.codes:
                     observer.begins(sys._getframe(1))
-            if any(code in observer.codes for observer in self._everybody()):
-                return None
-            # Another thread may have begun to observe since this one was asked.
-            return sys.monitoring.DISABLE if begun == self._begun else None
+            return None
 
         @opaque
         def _call(self, code: CodeType, offset: int, function: Any, first: Any) -> Any:
@@ -231,21 +232,22 @@ if sys.version_info >= (3, 12):
                 known = self._looked_at.get(address(code))
                 if known is None:
                     begun = self._begun
-                    matters = any(observer.looks_at(code) for observer in self._everybody())
+                    looking = [o for o in self._everybody() if o.looks_at(code)]
                     if begun != self._begun or not self._observers:
                         return None  # another thread has begun to observe, or the last has ended
-                    known = self._looked_at[address(code)] = code, matters
-                if not known[1]:
+                    known = self._looked_at[address(code)] = code, looking
+                looking = known[1]
+                if not looking:
                     return sys.monitoring.DISABLE
                 kind = type(function)
-                if kind is BuiltinFunctionType or issubclass(kind, BuiltinFunctionType):
-                    owner = function.__self__
-                elif kind is MethodDescriptorType and first is not sys.monitoring.MISSING:
+                if kind is MethodDescriptorType and first is not sys.monitoring.MISSING:
                     owner = first
+                elif kind is BuiltinFunctionType or issubclass(kind, BuiltinFunctionType):
+                    owner = function.__self__
                 else:
                     return None
                 for observer in reversed(self._observers.get(threading.get_ident(), ())):
-                    if observer.looks_at(code) and observer.matters(function, owner):
+                    if observer in looking and observer.matters(function, owner):
                         observer.calls(sys._getframe(1), function, owner)
             except BaseException:
                 let_go_of_unpacked(sys._getframe(1), first)

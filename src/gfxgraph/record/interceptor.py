@@ -9,8 +9,9 @@ the result. The tracer of a capture puts the remembered result in its place.
 from __future__ import annotations
 
 import functools
+import re
 import threading
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any, Literal, NamedTuple
 
@@ -156,17 +157,23 @@ class Interceptor:
         self.handling = 0  # whether we handle an operation, with our dispatch mode off the stack
         self._modes: tuple[_FunctionMode, _DispatchMode] | tuple[()] = ()
         self.forced = frozenset(forced)
-        self.provenance = provenance = ProvenanceMap(inputs, varying)
+        self.provenance = provenance = ProvenanceMap(device_type, inputs, varying)
         # Looked up for each operation.
         self.name, self.inputs = provenance.name, provenance.inputs
         self.inside, self.outside = provenance.inside, provenance.outside
-        # On the emulated device: tensors that would be on the host where there is a GPU.
-        self._host: dict[int, torch.UntypedStorage] = {}
+        # On the emulated device: also what would be on the host where there is a GPU.
+        self.elsewhere = provenance.name.elsewhere
 
     # For subclasses.
 
-    def operation(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Run an operation that a capture can hold."""
+    def operation(
+        self,
+        func: Any,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        tensors: Sequence[torch.Tensor],
+    ) -> Any:
+        """Run an operation that a capture can hold; ``tensors``: those among its arguments."""
         raise NotImplementedError
 
     def event(
@@ -185,8 +192,8 @@ class Interceptor:
     def wrote(self, tensor: torch.Tensor) -> None:
         """An outside tensor is about to be written."""
 
-    def made(self, tensor: torch.Tensor) -> None:
-        """An operation returned this tensor, on new memory."""
+    def made(self, key: int, tensor: torch.Tensor) -> None:
+        """An operation returned this tensor, on new memory with the name ``key``."""
 
     def met(self, rule: str, what: str, tensors: Iterable[torch.Tensor] = ()) -> None:
         """Something worth a note happened."""
@@ -291,28 +298,28 @@ class Interceptor:
 
     def called(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Handle a call that the function mode saw."""
-        self._calls += 1
-        before, self.call = self.call, self._calls
+        self._calls = call = self._calls + 1
+        before, self.call = self.call, call
         try:
-            if self._only is None or not self._modes:
+            if self._only is not None and self._modes:
+                if call not in self._only:
+                    return func(*args, **kwargs)
+                with self._modes[1]:
+                    return self.function(func, args, kwargs)
+            if func in _SPECIAL:
                 return self.function(func, args, kwargs)
-            if self._calls not in self._only:
-                return func(*args, **kwargs)
-            with self._modes[1]:
-                return self.function(func, args, kwargs)
+            return func(*args, **kwargs)
         finally:
             self.call = before
 
     def function(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Handle one of those in which operations are seen."""
-        if self.quiet:
+        if self.quiet or func not in _SPECIAL:
             return func(*args, **kwargs)
         if not args or not isinstance(args[0], torch.Tensor):
             if args and func in TENSORS_OF_ARRAYS:
                 self.takes(args[0], TENSORS_OF_ARRAYS[func])
             return self._copying_call(func, args, kwargs)
-        if func not in _SPECIAL and not self.emulated:
-            return func(*args, **kwargs)
         tensor = args[0]
         if func in READS_BELOW:
             args, kwargs = self._read_below(func, args, kwargs)
@@ -379,58 +386,73 @@ class Interceptor:
 
     def _read(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Handle a call that may read the device, or copy host data there."""
-        tensor = args[0]
         name = capture_rules.HOST_READ_FUNCTIONS.get(func)
-        self.data_reads += name is not None
+        if name is None:
+            return self._copying_call(func, args, kwargs)
+        self.data_reads += 1
+        tensor = args[0]
         on_device = self.on_device(tensor)
-        if name is not None and func is torch.Tensor.cpu:
+        if func is torch.Tensor.cpu:
             if on_device and self.emulated:
                 point = Point("host-read", name, "call", (tensor,))
                 return self._event_with_flow(point, torch.Tensor.clone, args, {})
-        elif name is not None and (
-            (on_device and (self.emulated or func not in ARRAYS))  # which raise
-            or (not on_device and self.may_vary([tensor]))
+        elif (on_device and (self.emulated or func not in ARRAYS)) or (  # which raise
+            not on_device and self.may_vary([tensor])
         ):
             return self.event(Point("host-read", name, "read", (tensor,)), func, args, kwargs)
-        if name is not None and not on_device:
+        if not on_device:
             self.reads_on_host([tensor])
-        return self._copying_call(func, args, kwargs)
+        return func(*args, **kwargs)
 
-    def dispatch(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Handle an operation that the dispatch mode saw."""
-        op = _operator(func) if isinstance(func, OpOverload) else None
-        tensors = tensors_in(args, kwargs)
-        written = list(written_tensors(func, args, kwargs)) if op and op.writes else []
-        keys: list[int] = []
+    def dispatch(
+        self, func: Any, op: _Operator, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Any:
+        """Handle an operation that the dispatch mode saw; ``op``: facts about ``func``."""
+        if op.end and not kwargs:
+            tensors = [value for value in args[: op.end] if isinstance(value, torch.Tensor)]
+        else:
+            tensors = tensors_in(args, kwargs)
+        written = list(written_tensors(func, args, kwargs)) if op.writes else []
+        keys = list(map(self.name, tensors))
         sources = NO_ROOTS
         if self._follows:
-            keys = list(map(self.name, tensors))
+            inside, outside = self.inside, self.outside
             if func is _LIFT:  # torch.tensor(2.0): made in this run
-                self.inside.add(keys[0])
+                inside.add(keys[0])
             for key, tensor in zip(keys, tensors, strict=True):
-                self.provenance.see(key, tensor)
+                if key not in inside and key not in outside:
+                    self.provenance.see(key, tensor)
             for tensor in written:
-                if self.name(tensor) not in self.inside:
+                if self.name(tensor) not in inside:
                     self.wrote(tensor)
             # By position: in `t.copy_(t)` the tensor that is written is also the one that is read.
-            sources = self.provenance.joined(keys[1:] if op and op.overwrites else keys)
-        if op and op.is_odd and not self.quiet:
+            sources = self.provenance.joined(keys[1:] if op.overwrites else keys)
+        if op.is_odd and not self.quiet:
             self._note(func, op, args, kwargs, tensors)
-        host = [t for t in tensors if not self.on_device(t)]
-        draws = op is None or op.may_draw
-        if draws:
+        elsewhere = self.elsewhere
+        if elsewhere.isdisjoint(keys):
+            host = []
+        else:
+            host = [t for key, t in zip(keys, tensors, strict=True) if key in elsewhere]
+        if op.may_draw:
             self.will_draw(kwargs.get("generator"))
         point = None
-        is_higher = not op and isinstance(func, HigherOrderOperator)
-        if is_higher and not self.quiet and func.name() in _DECISIONS:
+        if op.decides and not self.quiet:
             # Nobody sees what its branches reach beside their arguments.
             point, sources = Point("host-read", f"torch.{func.name()}()", "call", (*tensors,)), None
             self.data_reads += 1
         # For most operators, the devices of their tensors decide whether a capture can hold them.
-        if op and not self.quiet and (not op.plain or host or func._name in self.forced):
+        if (host or not op.plain or op.name in self.forced) and op.is_known and not self.quiet:
             point = self._point(func, args, kwargs, tensors, host, written)
         if point is None:
-            result = self._run(func, args, kwargs, tensors, host)
+            if self.quiet or (
+                len(host) == len(tensors) if tensors else not self._makes_device_tensor(kwargs)
+            ):
+                result = func(*args, **kwargs)
+            else:
+                result = self.operation(func, args, kwargs, tensors)
+            if host and len(host) == len(tensors):
+                self._keep_on_host(result)
         elif point.kind == "constant":
             args, kwargs = self._with_constants(point, func, args, kwargs)
             if func is _LIFT:
@@ -438,10 +460,10 @@ class Interceptor:
             elif func._schema.name == "aten::_to_copy":
                 result = args[0].to(kwargs.get("dtype") or args[0].dtype)
             else:
-                result = self.operation(func, args, kwargs)
+                result = self.operation(func, args, kwargs, tensors_in(args, kwargs))
         else:
             result = self.event(point, func, args, kwargs)
-        if draws:
+        if op.may_draw:
             self.drew(bool(self.quiet) or (point is not None and point.kind == "call"))
         if func is _LIFT and not self.quiet and args[0].dim() == 0:
             self._keep_on_host(result)
@@ -450,29 +472,9 @@ class Interceptor:
         if host and point is None and not self.quiet and not self.emulated:
             self._flow_on_host(tensors, result)
             # What goes to the device without a point, a graph copies itself from pinned memory.
-            copies = op and func._schema.name in _COPIES
-            goes = copies and any(map(self.on_device, tensors_in(result)))
-            if not goes and not (op and is_view(func)):
+            goes = op.copies and any(map(self.on_device, tensors_in(result)))
+            if not goes and not op.is_view:
                 self.reads_on_host(host)
-        return result
-
-    def _run(
-        self,
-        func: Any,
-        args: tuple[Any, ...],
-        kwargs: dict[str, Any],
-        tensors: list[torch.Tensor],
-        host: list[torch.Tensor],
-    ) -> Any:
-        """Run an operation that a capture can hold; ``host``: which of its tensors are there."""
-        everything_on_host = bool(tensors) and len(host) == len(tensors)
-        on_host = everything_on_host or (not tensors and not self._makes_device_tensor(kwargs))
-        if on_host or self.quiet:
-            result = func(*args, **kwargs)
-        else:
-            result = self.operation(func, args, kwargs)
-        if everything_on_host and self.emulated:
-            self._keep_on_host(result)
         return result
 
     def _note(
@@ -536,7 +538,7 @@ class Interceptor:
         """Whether ``tensor`` is, or would be, on the device."""
         if tensor.device.type != self.device_type:
             return False
-        return not (self._host and self.name(tensor) in self._host)
+        return not (self.emulated and self.elsewhere and self.name(tensor) in self.elsewhere)
 
     def roots(self, tensors: Iterable[torch.Tensor]) -> Provenance:
         """The provenance of the data of ``tensors``."""
@@ -549,23 +551,22 @@ class Interceptor:
     def _flow(
         self,
         func: Any,
-        op: _Operator | None,
+        op: _Operator,
         roots: Provenance,
         keys: list[int],
         written: list[torch.Tensor],
         result: Any,
     ) -> None:
-        if op:
-            if op.draws:
-                self.met("random", str(func))
-            if op.draws or op.allocates:  # memory: until an operation that we know has written it
-                roots = None
+        if op.draws:
+            self.met("random", str(func))
+        if op.draws or op.allocates:  # memory: until an operation that we know has written it
+            roots = None
         for tensor in written:
-            self.provenance.write(tensor, roots, overwrites=bool(op and op.overwrites))
-        for tensor in tensors_in(result):
+            self.provenance.write(tensor, roots, op.overwrites)
+        for tensor in (result,) if isinstance(result, torch.Tensor) else tensors_in(result):
             key = self.name(tensor)
             if key not in keys and self.provenance.give(key, roots):
-                self.made(tensor)
+                self.made(key, tensor)
 
     def _flow_on_host(self, tensors: list[torch.Tensor], result: Any) -> None:
         """A result on the host for which nobody waited does not depend on data of the device."""
@@ -587,8 +588,9 @@ class Interceptor:
         for tensor in tensors_in(result):
             key = self.name(tensor)
             self.provenance.mark(key, roots)
-            self._host.pop(key, None)
             self.inside.add(key)
+            if self.emulated:
+                self.elsewhere.discard(key)
 
     # Which points there are.
 
@@ -700,11 +702,10 @@ class Interceptor:
 
     def _keep_on_host(self, result: Any) -> None:
         if self.emulated:
-            for tensor in tensors_in(result):
-                self._host[self.name(tensor)] = tensor.untyped_storage()
+            self.elsewhere.update(map(self.name, tensors_in(result)))
 
 
-# What calls of torch functions with a tensor are looked at; on the emulated device, copies too.
+# Calls of these functions of torch matter beside their operations.
 _SPECIAL = frozenset(
     (
         *READS_BELOW,
@@ -713,7 +714,9 @@ _SPECIAL = frozenset(
         *POINTERS,
         *GRADS,
         *ARRAYS,
+        *TENSORS_OF_ARRAYS,
         *capture_rules.HOST_READ_FUNCTIONS,
+        *capture_rules.HOST_COPIES,
     )
 )
 
@@ -764,13 +767,15 @@ class _DispatchMode(UnwrappedDispatchMode):
         self._interceptor = interceptor
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if isinstance(func, OpOverload) and _operator(func).composite:
+        op = _operators.get(address(func)) or _operator(func)
+        if op.composite:
             return run_composite(func, args, kwargs or {}, self)
-        self._interceptor.handling += 1
+        interceptor = self._interceptor
+        interceptor.handling += 1
         try:
-            return self._interceptor.dispatch(func, args, kwargs or {})
+            return interceptor.dispatch(func, op, args, kwargs or {})
         finally:
-            self._interceptor.handling -= 1
+            interceptor.handling -= 1
 
 
 def _named(call: str) -> Callable[..., Any]:
@@ -784,11 +789,26 @@ def _named(call: str) -> Callable[..., Any]:
 
 
 class _Operator:
-    """Facts about an operator that each call needs."""
+    """Facts about an operator that each call needs. These here hold for a higher-order one."""
+
+    is_known = composite = is_view = is_odd = overwrites = writes = copies = False
+    draws = allocates = moves = asks_layout = nested = resizes = False
+    may_draw = plain = True
+    name, end = "", 0
+
+    def __init__(self, func: Any) -> None:
+        self.func = func  # alive, so that its address stays its own
+        #: Reads data to choose what it runs.
+        self.decides = isinstance(func, HigherOrderOperator) and func.name() in _DECISIONS
+
+
+class _KnownOperator(_Operator):
+    is_known = True
 
     def __init__(self, func: OpOverload) -> None:
-        name, view = func._schema.name, is_view(func) or torch.Tag.inplace_view in func.tags
-        self.func, self.composite = func, is_composite(func)
+        super().__init__(func)
+        name = func._schema.name
+        self.name, self.composite, self.is_view = func._name, is_composite(func), is_view(func)
         self.allocates = name in ALLOCATIONS
         self.nested = name.startswith("aten::_nested_") and not name.endswith("_left_aligned")
         # Operators of other libraries may depend on strides and addresses.
@@ -805,23 +825,40 @@ class _Operator:
         self.moves = name in _MOVES or torch.Tag.inplace_view in func.tags
         self.resizes = name in _RESIZES
         self.is_odd = self.asks_layout or self.nested or self.moves or self.resizes
-        self.overwrites = name in _OVERWRITES
+        self.overwrites, self.copies = name in _OVERWRITES, name in _COPIES
         self.writes = may_write(func)
+        self.end = _end_of_tensors(func)
         #: A capture can hold it wherever all its tensors are on the device.
         self.plain = func is not _LIFT and (
-            view or not (name in _READS or name in _COPIES or may_refuse(func))
+            self.is_view
+            or torch.Tag.inplace_view in func.tags
+            or not (name in _READS or self.copies or may_refuse(func))
         )
 
+
+def _end_of_tensors(func: OpOverload) -> int:
+    """How many of its first arguments may be tensors; 0: there may be some in lists, or by name."""
+    end = 0
+    for position, argument in enumerate(func._schema.arguments):
+        kind = str(argument.type)
+        if kind in ("Tensor", "Optional[Tensor]") and not argument.kwarg_only:
+            end = position + 1
+        elif not _WITHOUT_TENSORS.fullmatch(kind):
+            return 0
+    return end
+
+
+_WITHOUT_TENSORS = re.compile(
+    r"(Optional\[|List\[)*(int|float|bool|complex|number|str|Device|Generator)\]*"
+)
 
 # By address: an operator is hashed in Python.
 _operators: dict[int, _Operator] = {}
 
 
-def _operator(func: OpOverload) -> _Operator:
-    found = _operators.get(address(func))
-    if found is None:
-        found = _operators[address(func)] = _Operator(func)
-    return found
+def _operator(func: Any) -> _Operator:
+    made = _KnownOperator(func) if isinstance(func, OpOverload) else _Operator(func)
+    return _operators.setdefault(address(func), made)
 
 
 def _to_device(host: torch.Tensor, device: Any) -> torch.Tensor:

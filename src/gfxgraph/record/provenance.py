@@ -23,6 +23,7 @@ class ProvenanceMap:
     """The memory that a run touches, and the provenance of its data.
 
     Args:
+        device_type: what ``tensor.device.type`` is on the device.
         inputs: the tensors that hold the arguments.
         varying: storage keys of tensors from outside that change from call to call.
 
@@ -34,8 +35,10 @@ class ProvenanceMap:
         originals: the tensors themselves; the aliases in ``outside`` do not share their versions.
     """
 
-    def __init__(self, inputs: Iterable[torch.Tensor], varying: Iterable[int]) -> None:
-        self.name = StorageNames()
+    def __init__(
+        self, device_type: str, inputs: Iterable[torch.Tensor], varying: Iterable[int]
+    ) -> None:
+        self.name = StorageNames(device_type)
         self.inputs = {self.name(t) for t in inputs}
         self.inside: set[int] = set()
         self.outside: dict[int, torch.Tensor] = {}

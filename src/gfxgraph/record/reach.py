@@ -172,7 +172,7 @@ class Reach(UnwrappedDispatchMode):
         key = self._name(tensor)
         mask = self._masks.get(key)
         if mask is None:
-            for old in [k for k in self._masks if not self._name.lives(k)]:
+            for old in self._name.freed(self._masks):
                 del self._masks[old]
             count = _elements(tensor)
             mask = torch.zeros(count, dtype=torch.bool, device=tensor.device)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from types import MappingProxyType
@@ -25,6 +25,8 @@ from .storages import is_whole
 
 _ODD = "Part of it (a scale, a count) is on the host, and no copy between two graphs brings it."
 _DONE_IN_EACH_CALL = ("no-graph", "seed")
+_NO_DTYPE: frozenset[torch.dtype | None] = frozenset({None})
+_NONE_KNOWN: frozenset[torch.dtype | None] = frozenset()
 
 __all__ = ["Event", "Note", "Recorder", "Recording", "Same"]
 
@@ -194,7 +196,8 @@ class Recorder(Interceptor):
         self._keep_values = keep_values
         self._off_stream = off_stream
         self._names = names
-        self._kernels: set[tuple[int, torch.dtype | None]] = set()
+        #: Operators by address, since they are hashed in Python, with dtypes that they got.
+        self._kernels: dict[int, frozenset[torch.dtype | None]] = {}
         self._young: dict[int, int] = {}
         self._old: dict[int, int] = {}
         self._alive_bytes = 0
@@ -202,14 +205,20 @@ class Recorder(Interceptor):
         self._was_lent = ""
         self._moved: list[tuple[weakref.ref[torch.Tensor], str, Source]] = []
 
-    def operation(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def operation(
+        self,
+        func: Any,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        tensors: Sequence[torch.Tensor],
+    ) -> Any:
         """Run an operation that a capture can hold."""
         self.recording.operations += 1
-        dtypes = {tensor.dtype for tensor in tensors_in(args, kwargs)}
-        for dtype in dtypes or (None,):
-            if (address(func), dtype) not in self._kernels:  # which are hashed in Python
-                self._kernels.add((address(func), dtype))
-                self.recording.kernels.add((func, dtype))
+        dtypes = {tensor.dtype for tensor in tensors} or _NO_DTYPE
+        known = self._kernels.get(address(func), _NONE_KNOWN)
+        if not dtypes <= known:
+            self._kernels[address(func)] = known | dtypes
+            self.recording.kernels.update((func, dtype) for dtype in dtypes)
         rule = self._off_stream()
         if rule is not None:
             self.met(rule, str(func))
@@ -368,18 +377,22 @@ class Recorder(Interceptor):
         if getattr(self.recording, how) is None:
             setattr(self.recording, how, Note("argument", what, users_line()))
 
-    def made(self, tensor: torch.Tensor) -> None:
+    def made(self, key: int, tensor: torch.Tensor) -> None:
         """Add up living memory; look for freed memory only when there seems to be a new peak.
 
         It may be too low by a 32nd. Most memory is freed soon, so the youngest is looked at first.
         """
-        key, peak = self.name(tensor), self.recording.peak_bytes
-        dense = tensor.layout is torch.strided
-        if key in self._young or key in self._old or not dense or not self.on_device(tensor):
+        if (
+            key in self._young
+            or key in self._old
+            or key in self.elsewhere
+            or tensor.layout is not torch.strided
+        ):
             return
         self.recording.dtypes.add(tensor.dtype)
         self._young[key] = size = tensor.untyped_storage().nbytes()
         self._alive_bytes += size
+        peak = self.recording.peak_bytes
         least = peak + peak // 32
         if self._alive_bytes > least:
             self._forget_freed(self._young)
@@ -390,7 +403,7 @@ class Recorder(Interceptor):
             self.recording.peak_bytes = max(peak, self._alive_bytes)
 
     def _forget_freed(self, sizes: dict[int, int]) -> None:
-        for key in [key for key in sizes if not self.name.lives(key)]:
+        for key in self.name.freed(sizes):
             self._alive_bytes -= sizes.pop(key)
 
     def has_seen(self, tensor: torch.Tensor) -> bool:

@@ -346,7 +346,7 @@ class _SideEffects:
         names = self._names.get(type(owner))
         if names is None:
             names = self._names[type(owner)] = _names_in(type(owner), self._methods)
-        return function.__name__ in names
+        return bool(names) and function.__name__ in names
 
     def calls(self, frame: FrameType, function: Any, owner: Any) -> None:
         """A call of a function in C that may have an effect."""
