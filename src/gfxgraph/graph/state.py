@@ -31,6 +31,7 @@ from .executed import executed_now
 from .guard import REGISTRIES, Guard
 from .lift import lift_among
 from .listening import is_closed
+from .locks import no_garbage_collection
 from .lookups import package_of
 from .one_shots import STREAM, inner, is_entropy
 from .places import Content, Item, Length
@@ -135,12 +136,14 @@ class PythonState:
         run = executed.roots() if executed and roots else []
         self._todo: tuple[list[tuple[str, Any]], ...] = (list(roots.items()), [], run, [])
         self._seen: set[int] = set()
+        self._opened: set[tuple[int, int]] = set()  # classes of objects, at which level
         self._names: set[str] = set()
         self._unnamed: dict[str, list[tuple[int, tuple[str, Any]]]] = {}
         if roots:
             for code, space in list(self._executed.items()):
                 self._open_code(code, space, _EXECUTED)
-        self._walk(_SEARCHED if search else _EXECUTED)
+        with no_garbage_collection():  # the many small objects made here would start some
+            self._walk(_SEARCHED if search else _EXECUTED)
 
     @property
     def generators(self) -> list[torch.Generator]:
@@ -481,6 +484,9 @@ class PythonState:
             yield from self._keep(Container(path, attributes), level)
         self._open_slots(path, item, max(level, _COMPARED))
         for cls in raw.classes(item):
+            if (address(cls), level) in self._opened:
+                continue  # by another object
+            self._opened.add((address(cls), level))
             space = raw.namespace(cls)
             if package_of(cls) in self._open_packages:
                 numbers = tuple(
