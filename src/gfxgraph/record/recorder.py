@@ -453,6 +453,10 @@ def _not_plain(result: Any) -> str | None:
 
 def _kept(result: Any, given: list[torch.Tensor]) -> Any:
     """``result`` with copies of its tensors."""
+    if type(result) in (int, float, bool):
+        return result
+    if type(result) in (list, tuple):  # of numbers: pytree takes a long time for each
+        return type(result)([_kept(item, given) for item in result])
 
     def keep(value: Any) -> Any:
         if not isinstance(value, torch.Tensor):
