@@ -12,6 +12,7 @@ from gfxgraph.device.operator_table import (
     Call,
     _entries,
     capture_behaviour,
+    may_refuse,
     measured_on,
 )
 from tests.helpers.paths import ROOT
@@ -79,6 +80,7 @@ def test_a_copy_from_the_host_is_one() -> None:
 def test_a_matrix_product_needs_its_library_handle_first() -> None:
     args = (on_device(2, 2), on_device(2, 2))
     assert capture_behaviour(Call(aten.mm.default, args)) == "needs warm-up"
+    assert not may_refuse(aten.mm.default)  # no reason to look at each call
 
 
 def test_the_data_says_what_it_was_measured_on() -> None:

@@ -110,7 +110,7 @@ def refusal(call: Call) -> Refusal | None:
 
 def may_refuse(func: OpOverload) -> bool:
     """Whether there are arguments for which :func:`refusal` gives a reason."""
-    return any(behaviour not in _CAPTURES for behaviour, _ in _entries_of(func))
+    return any(behaviour not in _CAPTURES for behaviour, _ in _entries().get(str(func), ()))
 
 
 def copies_host_scalar(call: Call) -> bool:
@@ -125,7 +125,7 @@ def measured_on() -> dict[str, Any]:
 
 
 def _looked_up(call: Call) -> Behaviour:
-    for behaviour, condition in _entries_of(call.func):
+    for behaviour, condition in _entries().get(str(call.func), ()):
         if condition is None or condition(call):
             return behaviour
     return "captures"
@@ -260,8 +260,8 @@ def _data() -> dict[str, Any]:
 
 
 @cache
-def _entries_of(
-    func: OpOverload,
-) -> tuple[tuple[Behaviour, Callable[[Call], bool] | None], ...]:
-    entries = _data()["operators"].get(str(func), ())
-    return tuple((behaviour, CONDITIONS[when] if when else None) for behaviour, when in entries)
+def _entries() -> dict[str, tuple[tuple[Behaviour, Callable[[Call], bool] | None], ...]]:
+    return {
+        name: tuple((behaviour, CONDITIONS[when] if when else None) for behaviour, when in entries)
+        for name, entries in _data()["operators"].items()
+    }

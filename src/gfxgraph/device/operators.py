@@ -23,6 +23,10 @@ __all__ = [
     "written_tensors",
 ]
 
+_COMPOSITE = torch._C.DispatchKey.CompositeImplicitAutograd
+# Without a look at whether the mode is one of torch's own, which is slow in Python.
+_push_mode, _pop_mode = torch._C._push_on_torch_dispatch_stack, torch._C._pop_torch_dispatch_stack
+
 # Operators of batch normalisation whose schema hides that they update the running statistics:
 # argument positions of (running_mean, running_var, training).
 _SILENT_WRITES = {
@@ -82,11 +86,11 @@ def run_composite(
     ``op.decompose`` would take a decomposition in Python where there is one. Those are slower, and
     run other operators: an LSTM in single steps instead of the one that cuDNN runs.
     """
-    dispatch_stack._push_mode(mode)
+    _push_mode(mode)
     try:
-        return op._op_dk(torch._C.DispatchKey.CompositeImplicitAutograd, *args, **kwargs)
+        return op._op_dk(_COMPOSITE, *args, **kwargs)
     finally:
-        dispatch_stack._pop_mode()
+        _pop_mode(None)
 
 
 @cache

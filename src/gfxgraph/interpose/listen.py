@@ -8,9 +8,9 @@ does not matter: recording a large model takes half the time.
 from __future__ import annotations
 
 import sys
-import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from threading import get_ident
 from types import BuiltinFunctionType, CodeType, FrameType, MethodDescriptorType
 from typing import Any, Protocol
 
@@ -150,6 +150,7 @@ def _through_the_hook(observer: CallObserver) -> Iterator[Listening]:
 if sys.version_info >= (3, 12):
     # The others belong to debuggers and profilers; what else listens here prefers 4, 3 and 1.
     _TOOLS = (5, 3, 4, 1, 2)
+    _DISABLE, _MISSING = sys.monitoring.DISABLE, sys.monitoring.MISSING
 
     class _Monitor:
         """Tells the observers of each thread; one tool for all of them."""
@@ -167,7 +168,7 @@ if sys.version_info >= (3, 12):
             with self._lock:
                 if self._tool is None and not self._take_tool():
                     return False
-                self._observers.setdefault(threading.get_ident(), []).append(observer)
+                self._observers.setdefault(get_ident(), []).append(observer)
                 self._begun += 1
                 self._looked_at.clear()
                 sys.monitoring.restart_events()  # what mattered to nobody may matter to this one
@@ -176,7 +177,7 @@ if sys.version_info >= (3, 12):
         def end(self, observer: CallObserver) -> None:
             """Tell it no more."""
             with self._lock:
-                observers = self._observers.get(threading.get_ident(), [])
+                observers = self._observers.get(get_ident(), [])
                 # A child of fork() may have forgotten it.
                 observers[:] = [other for other in observers if other is not observer]
                 self._settle()
@@ -220,8 +221,8 @@ if sys.version_info >= (3, 12):
             begun = self._begun
             if not any(code in observer.codes for observer in self._everybody()):
                 # Another thread may have begun to observe since this one was asked.
-                return sys.monitoring.DISABLE if begun == self._begun else None
-            for observer in reversed(self._observers.get(threading.get_ident(), ())):
+                return _DISABLE if begun == self._begun else None
+            for observer in reversed(self._observers.get(get_ident(), ())):
                 if code in observer.codes:
                     observer.begins(sys._getframe(1))
             return None
@@ -238,15 +239,15 @@ if sys.version_info >= (3, 12):
                     known = self._looked_at[address(code)] = code, looking
                 looking = known[1]
                 if not looking:
-                    return sys.monitoring.DISABLE
+                    return _DISABLE
                 kind = type(function)
-                if kind is MethodDescriptorType and first is not sys.monitoring.MISSING:
+                if kind is MethodDescriptorType and first is not _MISSING:
                     owner = first
                 elif kind is BuiltinFunctionType or issubclass(kind, BuiltinFunctionType):
                     owner = function.__self__
                 else:
                     return None
-                for observer in reversed(self._observers.get(threading.get_ident(), ())):
+                for observer in reversed(self._observers.get(get_ident(), ())):
                     if observer in looking and observer.matters(function, owner):
                         observer.calls(sys._getframe(1), function, owner)
             except BaseException:
@@ -255,7 +256,7 @@ if sys.version_info >= (3, 12):
             return None
 
     _monitor = _Monitor()
-    in_child(lambda: _monitor.keep_only(threading.get_ident()))
+    in_child(lambda: _monitor.keep_only(get_ident()))
 
     @contextmanager
     def observing(observer: CallObserver) -> Iterator[Listening | None]:

@@ -419,7 +419,7 @@ class Interceptor:
             inside, outside = self.inside, self.outside
             if func is _LIFT:  # torch.tensor(2.0): made in this run
                 inside.add(keys[0])
-            for key, tensor in zip(keys, tensors, strict=True):
+            for key, tensor in zip(keys, tensors):  # noqa: B905 - of one length
                 if key not in inside and key not in outside:
                     self.provenance.see(key, tensor)
             for tensor in written:

@@ -25,6 +25,7 @@ from .storages import is_whole
 
 _ODD = "Part of it (a scale, a count) is on the host, and no copy between two graphs brings it."
 _DONE_IN_EACH_CALL = ("no-graph", "seed")
+_NUMBERS, _LISTS = (int, float, bool), (list, tuple)
 _NO_DTYPE: frozenset[torch.dtype | None] = frozenset({None})
 _NONE_KNOWN: frozenset[torch.dtype | None] = frozenset()
 
@@ -454,6 +455,10 @@ def _not_plain(result: Any) -> str | None:
 
 def _kept(result: Any, given: list[torch.Tensor]) -> Any:
     """``result`` with copies of its tensors."""
+    if type(result) in _NUMBERS:
+        return result
+    if type(result) in _LISTS:  # perhaps a long one of numbers, and pytree is slow
+        return type(result)([_kept(item, given) for item in result])
 
     def keep(value: Any) -> Any:
         if not isinstance(value, torch.Tensor):
@@ -464,6 +469,10 @@ def _kept(result: Any, given: list[torch.Tensor]) -> Any:
 
 
 def _same(ours: Any, theirs: Any) -> bool:
+    if type(ours) in _NUMBERS:
+        return _equal(ours, theirs)
+    if type(ours) in _LISTS and type(ours) is type(theirs):
+        return len(ours) == len(theirs) and all(map(_same, ours, theirs))
     leaves, spec = pytree.tree_flatten(ours)
     others, other_spec = pytree.tree_flatten(theirs)
     with WithoutModes():
