@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Collection, Iterable, Sequence
-from operator import is_
 from typing import Any
 
 import torch
@@ -13,6 +12,7 @@ from ..errors import ArgumentError, CaptureError
 from ..graph.lift import Lifting, Unread
 from ..graph.static_objects import StaticObjects
 from ..record.effects import storage_key
+from .held import Held
 from .key import unsuitable_for_graph
 from .narrow import leave_out, mask_of, parts_of_arguments
 from .replay import builder
@@ -23,6 +23,9 @@ from .suitable import describe
 __all__ = ["Body", "ChangesArgument", "require_storable", "result_taken_apart"]
 
 _HOST = torch.device("cpu")
+
+
+CHANGES = "argument: the function changes a container that it is given"
 
 
 class ChangesArgument(CaptureError):
@@ -39,7 +42,8 @@ class Body:
         device: where the graph runs.
 
     Attributes:
-        out_spec: of its result, once there was one.
+        out_spec: of its result, once there was one; see :func:`result_and_stored`.
+        may_store: whether a replay may store something in its arguments.
         there: objects that were there before our runs. Where a result holds one, it is that one.
         apart: the classes whose objects are taken apart where they are arguments.
         objects: the objects and dicts that the newest run was given.
@@ -56,9 +60,15 @@ class Body:
         self.there: list[object] = []
         self.apart: Collection[type] = ()
         self.objects = StaticObjects()
+        self.may_store = False
         self._fn, self._spec, self._device = fn, spec, device
         self._static_inputs = static_inputs
         self._shapes = [(static.shape, static.stride()) for static in static_inputs]
+
+    @property
+    def is_lifted(self) -> bool:
+        """Whether the function takes state as an argument."""
+        return isinstance(self._fn, Lifting)
 
     def __call__(self) -> list[torch.Tensor]:
         """The tensors of the result.
@@ -68,16 +78,16 @@ class Body:
         """
         static_inputs, spec = self._static_inputs, self._spec
         static_args, static_kwargs = arguments = builder(spec, static_inputs)()
-        is_lifted = isinstance(self._fn, Lifting)
+        is_lifted = self.is_lifted
         met = Arguments(None if is_lifted else self.apart)
         flatten(arguments, met)
         self.objects.begin(parts_of_arguments(spec, arguments, is_lifted), met.containers())
-        # A replay would return others than the caller's.
-        refused = [item for item in met.containers() if not isinstance(item, tuple)]
         poison = None
         if self.objects.probe is not None:
             poison = Unread() if self.objects.probe == "poison" else None
             leave_out(spec, arguments, mask_of(spec, self.objects.read), poison)
+        held = Held(static_args, static_kwargs, spec, int(is_lifted))
+        state = None if not is_lifted else Held((static_args[0],), {}, spec)
         # Autocast keeps casts of weights, which would hide later changes of the weights.
         LeftOut.used.clear()
         cached = torch.is_autocast_cache_enabled()
@@ -100,43 +110,48 @@ class Body:
         if self.objects.probe is not None:
             if poison is not None and poison.was_used:
                 raise CaptureError("argument: the function uses what it was not seen to read")
-        else:
-            self._require_unchanged(arguments)
         with torch._C.DisableTorchFunction():  # it is us who ask
             shapes = [(static.shape, static.stride()) for static in static_inputs]
         if self._shapes != shapes:
             raise CaptureError("argument: the function changes the shape of a tensor in place")
-        if is_lifted:
-            with torch._C.DisableTorchFunction():  # it is us who ask
-                return self._lifted(returned, refused)
-        objects = Objects(self.there, refused=refused)
-        if self.out_spec is None:
-            outputs, out_spec = result_taken_apart(returned, self.there, objects)
-            self.objects.is_whole(objects.containers())
-            return self.accept(outputs, out_spec)
-        outputs, out_spec = flatten(returned, objects)
+        self.objects.stores |= held.has_changed()
+        if (state is not None and state.has_changed()) or (
+            self.objects.stores and not self.may_store
+        ):
+            raise ChangesArgument(CHANGES)
+        # A replay would return others than the caller's.
+        refused = [item for item in met.containers() if not isinstance(item, tuple)]
+        if self.objects.stores:  # then it gives the caller's
+            refused = [item for item in refused if id(item) not in held.ways]
+        with torch._C.DisableTorchFunction():  # it is us who ask
+            objects = Objects(self.there, refused=refused)
+            if is_lifted:
+                return self._lifted(*returned, held, objects)
+            outputs, out_spec = result_and_stored(
+                returned, held, static_inputs, self.there, objects
+            )
         self.objects.is_whole(objects.containers())
+        if self.out_spec is None:
+            return self.accept(outputs, out_spec)
         if out_spec != self.out_spec:
             raise CaptureError("result: its structure or its plain values change between calls")
         return outputs
 
-    def _require_unchanged(self, arguments: tuple[Any, ...]) -> None:
-        after, spec_after = flatten(arguments, Arguments(self.apart))
-        if spec_after != self._spec or not all(map(is_, after, self._static_inputs)):
-            raise ChangesArgument("argument: the function changes a container that it is given")
-
     def _lifted(
-        self, returned: tuple[Any, tuple[Any, ...]], refused: list[Any]
+        self, result: Any, left: tuple[Any, ...], held: Held, objects: Objects
     ) -> list[torch.Tensor]:
         """The tensors of a result, and of what is to be stored after a replay."""
-        objects = Objects(self.there, refused=refused)
         # A result may be what was there before: ``old, self.h = self.h, new; return old``.
         entry = self._spec[3][0][3][0]
         objects.inputs_are(self._static_inputs[: count_tensors(entry)])
-        outputs, spec = result_taken_apart(returned[0], self.there, objects)
+        outputs, spec = result_and_stored(
+            result, held, self._static_inputs, self.there, objects
+        )
         objects.inputs_are(self._static_inputs)
+        if self.objects.stores:
+            objects.ways_are(held.ways)
         try:
-            effects, spec_of_effects = flatten(returned[1], objects)
+            effects, spec_of_effects = flatten(left, objects)
         except ArgumentError as error:
             raise CaptureError(f"what it stores: {error}") from error
         reason = unsuitable_for_graph(effects, "what it stores")
@@ -144,6 +159,8 @@ class Body:
             raise CaptureError(reason)
         require_storable(outputs, effects, self._static_inputs, count_tensors(entry))
         both: Spec = ("sequence", tuple, None, (spec, spec_of_effects))
+        if spec[0] == "stores":
+            both = (*spec[:3], (*spec[3], spec_of_effects))
         if self.out_spec is None:
             return self.accept([*outputs, *effects], both)
         if both != self.out_spec:
@@ -194,6 +211,51 @@ def require_storable(
             and not set(map(id, group)).isdisjoint(map(id, effects))
         ):
             raise CaptureError("what it stores: shares memory with other tensors of the result")
+
+
+def result_and_stored(
+    result: Any,
+    held: Held | None,
+    leaves: Sequence[torch.Tensor],
+    there: Iterable[object],
+    objects: Objects,
+) -> tuple[list[torch.Tensor], Spec]:
+    """The tensors of a result and its spec; and of what a run has left in its arguments.
+
+    Where it has, the spec is ``("stores", None, changes, (result, *values))``.
+
+    Args:
+        result: of the run.
+        held: what its arguments held before; ``None``: nobody has looked.
+        leaves: the tensors among these.
+        there: objects that were there before.
+        objects: what has met them.
+
+    Raises:
+        CaptureError: a graph can neither give such a result nor store these values.
+    """
+    try:
+        changes = [] if held is None else held.changes()
+        if held is None or not changes:
+            return result_taken_apart(result, there, objects)
+        # Each is what it was in the call, also in the result.
+        objects.inputs_are(leaves)
+        objects.ways_are(held.ways)
+        outputs, spec = result_taken_apart(result, there, objects)
+        stored: list[torch.Tensor] = []
+        specs = []
+        for value in [value for _, values in changes for value in values]:
+            tensors, of_value = flatten(value, objects)
+            stored += tensors
+            specs.append(of_value)
+    except ArgumentError as error:
+        raise ChangesArgument(f"{CHANGES}: {error}") from error
+    reason = unsuitable_for_graph(stored, "what it stores in an argument")
+    if reason is not None:
+        raise CaptureError(reason)
+    require_storable(outputs, stored, leaves, 0)
+    found = tuple(change for change, _ in changes)
+    return [*outputs, *stored], ("stores", None, found, (spec, *specs))
 
 
 def result_taken_apart(

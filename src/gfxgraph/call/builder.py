@@ -21,19 +21,20 @@ from ..graph.session import LayoutError, Target
 from ..record import collectives
 from ..record.effects import overwrite, storage_key
 from ..stats import tally
-from .body import Body, ChangesArgument, result_taken_apart
+from .body import Body, ChangesArgument, result_and_stored
 from .budget import admit
 from .compiled import Compiled
 from .entries import Entries
 from .entry import SHARED, Entry, Refusal
 from .faster import graph_of_compiled, note_not_compiled
+from .held import Held
 from .key import Call, describe_key, what_moved
 from .layout import LayoutKey
 from .narrow import Mask, ObjectArguments
 from .options import Options
-from .replay import NO_MATCH, FastPath, miss
+from .replay import NO_MATCH, FastPath, builder, miss
 from .request import Wanted
-from .signature import Objects, Spec, count_tensors, objects_in
+from .signature import Objects, Spec, count_tensors, objects_in, renumbered
 from .static_inputs import bytes_of, shares_memory
 from .thrash import Traits, traits
 
@@ -288,7 +289,7 @@ class Builder:
         graph_pool.update_overhead(captured.peak_bytes)
         given = [s for s in static_inputs if storage_key(s) in captured.written]
         refusal = None
-        if lift is not None and first is not None and body.out_spec[3][0] != first[1]:
+        if first is not None and not _agrees(body.out_spec, first[1], lift is not None):
             refusal = "result: its structure or its plain values change between calls"
         elif given and (shares_memory(leaves) or any(0 in s.stride() for s in given)):
             refusal = SHARED
@@ -302,7 +303,7 @@ class Builder:
             return entry
         whole = code is not None or captured.root.step is not None
         mask = None if whole else self._keys.objects.mask(spec, body.objects.read)
-        entry = self._checked(wanted.call, captured, site, body.out_spec, mask)
+        entry = self._checked(wanted.call, captured, site, body, mask)
         inputs = zip(static_inputs, own_statics, strict=True)
         of_its_own = sum(bytes_of(static) for static, own in inputs if static is own)
         entry.private_input_bytes = graph_pool.input_bytes - input_bytes + of_its_own
@@ -336,7 +337,7 @@ class Builder:
             objects=body.objects,
         )
         known = self._keys.objects
-        body.there, body.apart = met.met(), known.classes
+        body.there, body.apart, body.may_store = met.met(), known.classes, self._may_store
         if code is None and wanted.extends is None:
             body.objects.leaves_out = lambda read: known.mask(spec, read) is not None
         if first is not None and not isinstance(fn, Lifting) and not body.there:
@@ -382,6 +383,12 @@ class Builder:
         )
 
     @property
+    def _may_store(self) -> bool:
+        """Whether replays may store something in the arguments of their calls."""
+        is_exact = not (self._keys.layout.is_padded or self._keys.shares_inputs)
+        return is_exact and self._options.outputs == "own" and self._options.compile is None
+
+    @property
     def _tolerance(self) -> Tolerance | None:
         return None if self._options.verify is False else self._options.verify
 
@@ -392,14 +399,22 @@ class Builder:
         admit(site.graph_pool, more, site.allocated, self._entries)
 
     def _checked(
-        self, call: Call, captured: CapturedGraph, site: _Site, out_spec: Spec, mask: Mask
+        self, call: Call, captured: CapturedGraph, site: _Site, body: Body, mask: Mask
     ) -> Entry:
         """The entry of a graph that calls can use."""
-        static_inputs = site.target.inputs
+        static_inputs, out_spec, is_lifted = site.target.inputs, body.out_spec, body.is_lifted
+        assert out_spec is not None  # it ran
+        stores = self._may_store and (out_spec[0] == "stores" or captured.root.step is not None)
+        made = builder(call.spec, static_inputs)() if stores else None
+        of_state = Held(call.args[:1], {}, call.spec).ways if is_lifted and stores else ()
         if mask is not None:
-            numbers = {id(leaf): n for n, leaf in enumerate(call.leaves)}
+            numbers = {id(leaf): n for n, leaf in reversed(list(enumerate(call.leaves)))}
             call = self._keys.objects.narrow(call, mask)
-            static_inputs = [static_inputs[numbers[id(leaf)]] for leaf in call.leaves]
+            kept = [numbers[id(leaf)] for leaf in call.leaves]
+            static_inputs = [static_inputs[n] for n in kept]
+            out_spec = renumbered(out_spec, kept)
+        # What is built once, to see that it can be, is stored in arguments made for that.
+        given = [*static_inputs, made] if stores else []
         entry = Entry(
             captured,
             site.graph_pool,
@@ -407,7 +422,9 @@ class Builder:
             call.leaves,
             out_spec,
             self._options.outputs == "own",
-            [] if isinstance(call.fn, Lifting) else None,
+            given if is_lifted or stores else None,
+            stores,
+            of_state,
         )
         entry.key = describe_key(call.leaves, call.spec)
         entry.mask, entry.asks_attributes = mask, site.target.objects.asks_attributes
@@ -438,13 +455,20 @@ class Builder:
 
 def _first_outputs(wanted: Wanted, met: Objects) -> tuple[list[torch.Tensor], Spec] | None:
     """The result of the caller's own call, taken apart; ``None``: there was none."""
-    result, spec = wanted.result, wanted.call.spec
+    result, call = wanted.result, wanted.call
     if result is NO_MATCH:
         return None
-    if isinstance(wanted.call.fn, Lifting):
-        met.inputs_are(wanted.call.leaves[: count_tensors(spec[3][0][3][0])])
+    if isinstance(call.fn, Lifting):
+        met.inputs_are(call.leaves[: count_tensors(call.spec[3][0][3][0])])
         result = result[0]
-    return result_taken_apart(result, (), met)
+    return result_and_stored(result, call.held, call.leaves, (), met)
+
+
+def _agrees(spec: Spec, first: Spec, is_lifted: bool) -> bool:
+    """Whether a run of ours has given, and stored in its arguments, what the first call has."""
+    if "stores" in (spec[0], first[0]):
+        return spec[:3] == first[:3] and spec[3][: len(first[3])] == first[3]
+    return not is_lifted or bool(spec[3][0] == first)
 
 
 @dataclass

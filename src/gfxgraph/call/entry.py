@@ -70,8 +70,10 @@ class Entry:
         leaves: the tensors of a call that it is for.
         out_spec: the spec of the result.
         own_outputs: whether each call gets copies of the static outputs.
-        given: holds the tensors of a call during its replay, for results that are one of them.
-            Default: no result is.
+        given: holds the tensors of a call during its replay, for results that are one of them; and
+            the arguments, where something is stored there. Default: no result is.
+        stores: whether that is so.
+        of_state: numbers of the containers among the state of a lifted function.
 
     Attributes:
         key: shapes and dtypes of the tensors, and the other arguments.
@@ -97,9 +99,12 @@ class Entry:
         leaves: Sequence[torch.Tensor],
         out_spec: Spec,
         own_outputs: bool,
-        given: list[torch.Tensor] | None = None,
+        given: list[Any] | None = None,
+        stores: bool = False,
+        of_state: Collection[int] = (),
     ) -> None:
         self.used = 0
+        self.stores, self._of_state = stores, frozenset(of_state)
         self.closed: str | None = None
         self.compared_at: int | None = None
         self.in_doubt = False
@@ -137,9 +142,9 @@ class Entry:
         copy = copier(graph_pool.device, static_inputs, leaves)
         build = builder(out_spec, [handed_out[n] for n in same], () if given is None else given)
         if given is not None:
-            copy, build = _noting(given, static_inputs, copy, build)
+            copy, build = _noting(given, static_inputs, copy, build, stores)
         captured.last.build = build
-        self._replay = Replay(captured, static_inputs, copy, build)
+        self._replay = Replay(captured, static_inputs, copy, build, stores)
         #: Replays of this graph that fill the static inputs or build the result in another way.
         self._others: weakref.WeakSet[Replay] = weakref.WeakSet()
         self.replay = self._replay.function(captured, graph_pool, self.counter)
@@ -200,7 +205,7 @@ class Entry:
         copy: Callable[[Sequence[torch.Tensor]], None],
         build: Callable[[], Any],
     ) -> Callable[..., Any]:
-        other = Replay(captured, self._static_inputs, copy, build)
+        other = Replay(captured, self._static_inputs, copy, build, self.stores)
         self._others.add(other)  # as long as somebody has its function
         return other.function(captured, self.graph_pool, self.counter)
 
@@ -307,6 +312,8 @@ class Entry:
             spec,
             self._own_outputs,
             self._given,
+            self.stores,
+            self._of_state,
         )
         entry.key = self.key
         tally.retire(entry.counter)
@@ -337,7 +344,9 @@ class Entry:
         """The numbers of objects that may be no arguments: the function stores to one of both."""
         captured = self.captured
         # Of calls that store state for good, that is part of the key.
-        return frozenset() if captured is None or self._given is not None else captured.stored
+        if captured is None or (self._given is not None and not self.stores):
+            return frozenset()
+        return captured.stored - self._of_state
 
     def sees_more(
         self, leaves: Sequence[torch.Tensor], args: Any, classes: Collection[type]
@@ -424,15 +433,19 @@ class Entry:
 
 
 def _noting(
-    given: list[torch.Tensor],
+    given: list[Any],
     static_inputs: list[torch.Tensor],
     copy: Callable[[Sequence[torch.Tensor]], None],
     build: Callable[[], Any],
+    stores: bool,
 ) -> tuple[Callable[[Sequence[torch.Tensor]], None], Callable[[], Any]]:
-    """``copy`` and ``build`` such that ``given`` holds the tensors of the call in between."""
+    """``copy`` and ``build`` such that ``given`` holds the tensors of the call in between.
 
-    def copy_noted(leaves: Sequence[torch.Tensor]) -> None:
-        given[:] = leaves
+    ``stores``: and its arguments.
+    """
+
+    def copy_noted(leaves: Any) -> None:
+        given[:] = (*leaves, leaves.arguments) if stores else leaves
         copy(leaves)
 
     def build_noted() -> Any:

@@ -29,6 +29,7 @@ class StaticObjects:
         leaves_out: says, given :attr:`read`, whether there is anything that was not read.
         refusal: what runs have asked for that a static argument cannot answer.
         asks_attributes: whether runs have asked tensors for attributes that their class lacks.
+        stores: whether a run has stored something in an argument.
         probe: what the next run finds in place of that; ``None``: what was given.
     """
 
@@ -36,7 +37,7 @@ class StaticObjects:
         self.read: dict[Path, Read] = {}
         self.as_itself: list[type] = []
         self.refusal = ""
-        self.asks_attributes = False
+        self.asks_attributes = self.stores = False
         self.leaves_out: Callable[[Mapping[Path, Read]], bool] = lambda read: False
         self.probe: Literal["poison", "nothing"] | None = None
         self._objects: dict[int, tuple[Path, Any]] = {}
