@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Any
 
@@ -12,7 +13,7 @@ from ..errors import ArgumentError, CaptureError
 from ..graph.lift import Lifting, Unread
 from ..graph.static_objects import StaticObjects
 from ..record.effects import storage_key
-from .held import Held
+from .held import Held, holds_way
 from .key import unsuitable_for_graph
 from .narrow import leave_out, mask_of, parts_of_arguments
 from .replay import builder
@@ -121,14 +122,14 @@ class Body:
             raise ChangesArgument(CHANGES)
         # A replay would return others than the caller's.
         refused = [item for item in met.containers() if not isinstance(item, tuple)]
-        if self.objects.stores:  # then it gives the caller's
+        if self.may_store:
             refused = [item for item in refused if id(item) not in held.ways]
         with torch._C.DisableTorchFunction():  # it is us who ask
-            objects = Objects(self.there, refused=refused)
+            new_objects = functools.partial(Objects, self.there, refused)
             if is_lifted:
-                return self._lifted(*returned, held, objects)
-            outputs, out_spec = result_and_stored(
-                returned, held, static_inputs, self.there, objects
+                return self._lifted(*returned, held, new_objects)
+            outputs, out_spec, objects = result_and_stored(
+                returned, held if self.may_store else None, static_inputs, new_objects
             )
         self.objects.is_whole(objects.containers())
         if self.out_spec is None:
@@ -138,18 +139,24 @@ class Body:
         return outputs
 
     def _lifted(
-        self, result: Any, left: tuple[Any, ...], held: Held, objects: Objects
+        self,
+        result: Any,
+        left: tuple[Any, ...],
+        held: Held,
+        new_objects: Callable[[], Objects],
     ) -> list[torch.Tensor]:
         """The tensors of a result, and of what is to be stored after a replay."""
         # A result may be what was there before: ``old, self.h = self.h, new; return old``.
         entry = self._spec[3][0][3][0]
-        objects.inputs_are(self._static_inputs[: count_tensors(entry)])
-        outputs, spec = result_and_stored(
-            result, held, self._static_inputs, self.there, objects
+        outputs, spec, objects = result_and_stored(
+            result,
+            held if self.may_store else None,
+            self._static_inputs,
+            new_objects,
+            count_tensors(entry),
         )
-        objects.inputs_are(self._static_inputs)
-        if self.objects.stores:
-            objects.ways_are(held.ways)
+        if spec[0] != "stores":
+            objects.inputs_are(self._static_inputs)
         try:
             effects, spec_of_effects = flatten(left, objects)
         except ArgumentError as error:
@@ -217,31 +224,40 @@ def result_and_stored(
     result: Any,
     held: Held | None,
     leaves: Sequence[torch.Tensor],
-    there: Iterable[object],
-    objects: Objects,
-) -> tuple[list[torch.Tensor], Spec]:
+    new_objects: Callable[[], Objects],
+    count: int = 0,
+) -> tuple[list[torch.Tensor], Spec, Objects]:
     """The tensors of a result and its spec; and of what a run has left in its arguments.
 
-    Where it has, the spec is ``("stores", None, changes, (result, *values))``.
+    Where it has, or returns a container of these, the spec is ``("stores", None, changes,
+    (result, *values))``.
 
     Args:
         result: of the run.
-        held: what its arguments held before; ``None``: nobody has looked.
+        held: what its arguments held before; ``None``: it may not store anything there.
         leaves: the tensors among these.
-        there: objects that were there before.
-        objects: what has met them.
+        new_objects: makes what meets the objects of the result.
+        count: how many of the tensors are state.
+
+    Returns:
+        These, and what has met the objects.
 
     Raises:
         CaptureError: a graph can neither give such a result nor store these values.
     """
     try:
         changes = [] if held is None else held.changes()
-        if held is None or not changes:
-            return result_taken_apart(result, there, objects)
+        ways = {} if held is None else held.ways
+        if not changes:
+            objects = new_objects()
+            objects.inputs_are(leaves[:count], ways)
+            outputs, spec = result_taken_apart(result, objects)
+            if not holds_way(spec):
+                return outputs, spec, objects
         # Each is what it was in the call, also in the result.
-        objects.inputs_are(leaves)
-        objects.ways_are(held.ways)
-        outputs, spec = result_taken_apart(result, there, objects)
+        objects = new_objects()
+        objects.inputs_are(leaves, ways)
+        outputs, spec = result_taken_apart(result, objects)
         stored: list[torch.Tensor] = []
         specs = []
         for value in [value for _, values in changes for value in values]:
@@ -255,24 +271,21 @@ def result_and_stored(
         raise CaptureError(reason)
     require_storable(outputs, stored, leaves, 0)
     found = tuple(change for change, _ in changes)
-    return [*outputs, *stored], ("stores", None, found, (spec, *specs))
+    return [*outputs, *stored], ("stores", None, found, (spec, *specs)), objects
 
 
-def result_taken_apart(
-    result: Any, there: Iterable[object] = (), objects: Objects | None = None
-) -> tuple[list[torch.Tensor], Spec]:
+def result_taken_apart(result: Any, objects: Objects) -> tuple[list[torch.Tensor], Spec]:
     """The tensors of a result and its spec.
 
     Args:
         result: what a call gave.
-        there: objects that were there before.
-        objects: what has met them. Default: anew.
+        objects: what meets its objects.
 
     Raises:
         CaptureError: a graph cannot give such a result.
     """
     try:
-        leaves, spec = flatten(result, Objects(there) if objects is None else objects)
+        leaves, spec = flatten(result, objects)
     except ArgumentError as error:
         raise CaptureError(f"result: {error}") from error
     for const in constants(spec):

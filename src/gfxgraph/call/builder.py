@@ -152,7 +152,7 @@ class Builder:
             self._keep(wanted, entry, found, answers)
             return None
         except Exception as error:  # the caller has his result: whatever it is, it is no graph
-            if isinstance(error, EffectsError) and answers.lift(error, wanted.call):
+            if isinstance(error, EffectsError) and self._may_go_on(error, wanted.call, answers):
                 return None
             if isinstance(error, ChangesArgument) and self._keys.objects.give_up(wanted.call):
                 self._entries.count_fallback(str(error), calls=int(wanted.is_answered))
@@ -162,6 +162,17 @@ class Builder:
                 wrapped.__cause__ = error
                 error = wrapped
             return self._refuse(wanted, kind, found, error, answers)
+
+    def _may_go_on(self, error: EffectsError, call: Call, answers: Answers) -> bool:
+        """Whether a graph can store what a call has written, from the next call on."""
+        numbers = {slot.argument for slot in error.slots} - {None}
+        if not numbers:
+            return answers.lift(error, call)
+        written = [item for n, item in enumerate(objects_in(call.spec)) if n in numbers]
+        if not self._may_store or not self._keys.objects.take_apart(written):
+            return False
+        self._entries.drop_by_identity(self._keys.objects.classes)
+        return True
 
     def _count(self, wanted: Wanted, kind: str) -> None:
         """Count captures that may be one of many alike.
@@ -265,8 +276,7 @@ class Builder:
         leaves, tree = wanted.call.leaves, wanted.extends
         fn, spec = wanted.call.fn, wanted.call.spec
         lift = fn.lift if isinstance(fn, Lifting) else None
-        met = Objects()
-        first = _first_outputs(wanted, met)
+        first, met = self._first_outputs(wanted)
         index, torch_device = _place(leaves, first[0] if first else ())
         # Another thread may release the tree, and its pool with it, whenever we do not hold LOCK.
         extended = None if tree is None else tree.now()
@@ -308,6 +318,20 @@ class Builder:
         of_its_own = sum(bytes_of(static) for static, own in inputs if static is own)
         entry.private_input_bytes = graph_pool.input_bytes - input_bytes + of_its_own
         return entry
+
+    def _first_outputs(
+        self, wanted: Wanted
+    ) -> tuple[tuple[list[torch.Tensor], Spec] | None, Objects]:
+        """The result of the caller's own call, taken apart, if there was one, and its objects."""
+        result, call = wanted.result, wanted.call
+        if result is NO_MATCH:
+            return None, Objects()
+        count = 0
+        if isinstance(call.fn, Lifting):
+            count, result = count_tensors(call.spec[3][0][3][0]), result[0]
+        held = call.held if self._may_store else None
+        outputs, spec, met = result_and_stored(result, held, call.leaves, Objects, count)
+        return (outputs, spec), met
 
     def _target(
         self,
@@ -451,17 +475,6 @@ class Builder:
             if graph_pool is None:
                 graph_pool = self.graph_pools[index] = GraphPool(current_device(), index)
             return graph_pool
-
-
-def _first_outputs(wanted: Wanted, met: Objects) -> tuple[list[torch.Tensor], Spec] | None:
-    """The result of the caller's own call, taken apart; ``None``: there was none."""
-    result, call = wanted.result, wanted.call
-    if result is NO_MATCH:
-        return None
-    if isinstance(call.fn, Lifting):
-        met.inputs_are(call.leaves[: count_tensors(call.spec[3][0][3][0])])
-        result = result[0]
-    return result_and_stored(result, call.held, call.leaves, (), met)
 
 
 def _agrees(spec: Spec, first: Spec, is_lifted: bool) -> bool:

@@ -20,9 +20,9 @@ from ..errors import ArgumentError
 from ..graph import raw
 from ..graph.containers import Slots
 from ..graph.lift import Unread
-from .signature import Const, Spec, flatten, is_value, objects_in
+from .signature import Const, Given, Spec, constants, flatten, is_value, objects_in
 
-__all__ = ["Change", "Held", "OfCall", "at", "store", "written_as"]
+__all__ = ["Change", "Held", "OfCall", "at", "holds_way", "store", "written_as"]
 
 Way: TypeAlias = tuple[tuple[str, Any], ...]
 """Steps from ``(args, kwargs)`` to something: ``("[]", position)``, ``("{}", key)``, and ``(".",
@@ -269,3 +269,11 @@ def _step(step: tuple[str, Any], before: tuple[str, Any] | None) -> str:
         return ""
     return f".{key}" if before == (".", None) else f"[{raw.written_as(key)}]"
 
+
+
+def holds_way(spec: Spec) -> bool:
+    """Whether a tree holds a container of the call."""
+    return any(
+        isinstance(const.value, Given) and type(const.value.where) is tuple
+        for const in constants(spec)
+    )

@@ -10,7 +10,7 @@ from __future__ import annotations
 import itertools
 import types
 import weakref
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from typing import Any
@@ -241,6 +241,16 @@ class ObjectArguments:
                 self._met = [*kept[-_MAX_CLASSES:], (type(item), weakref.ref(item))]
         return learned
 
+    def take_apart(self, items: Iterable[object]) -> bool:
+        """Take objects like these apart from now on; whether that changes anything."""
+        classes = {
+            id(cls): cls
+            for cls in [type(item) for item in items if can_be_apart(item)]
+            if not _has((*self._given_up, *self.classes), cls)
+        }
+        self.classes += tuple(classes.values())
+        return bool(classes)
+
     def give_up(self, call: Call) -> bool:
         """Compare the objects of a call by identity from now on; whether that changes anything."""
         return self._give_up([cls for cls in self.classes if _holds(call.spec, cls)])
@@ -285,6 +295,10 @@ class NoObjects(ObjectArguments):
 
     def learn(self, call: Call) -> bool:
         """Nothing is learned."""
+        return False
+
+    def take_apart(self, items: Iterable[object]) -> bool:
+        """Nothing is."""
         return False
 
     def mask(self, spec: Spec, read: Mapping[Path, Read]) -> Mask:

@@ -219,13 +219,15 @@ class Objects:
         self._arrays: set[int] = set()
         self._met: list[object] = []
 
-    def inputs_are(self, inputs: Sequence[torch.Tensor]) -> None:
-        """From now on these tensors are those of the call."""
-        self._inputs = {id(tensor): given(n) for n, tensor in reversed(list(enumerate(inputs)))}
+    def inputs_are(
+        self, inputs: Sequence[torch.Tensor], ways: Mapping[int, tuple[Any, ...]] | None = None
+    ) -> None:
+        """From now on these tensors are those of the call.
 
-    def ways_are(self, ways: Mapping[int, tuple[Any, ...]]) -> None:
-        """From now on these lead to what else is of the call."""
-        self._inputs |= {number: given(way) for number, way in ways.items()}
+        ``ways`` lead to what else is of the call, by number. Default: nothing is.
+        """
+        self._inputs = {number: given(way) for number, way in (ways or {}).items()}
+        self._inputs |= {id(tensor): given(n) for n, tensor in reversed(list(enumerate(inputs)))}
 
     def met(self) -> list[object]:
         """The objects that were taken apart."""

@@ -102,6 +102,7 @@ _QUIET_CODES = (
         if type(const) is types.CodeType
     }
 )
+_PASSING = _codes_of_module("_wrapped_call_impl", "_call_impl")
 _GETATTR_OF_MODULE = _codes_of_module("__getattr__")
 # Of `@contextmanager`: what torch makes with it and uses itself holds nothing of the program's.
 _CONTEXT_MANAGERS = _codes(
@@ -409,7 +410,7 @@ class Reads(Lookups):
             self._now = known
         if value is None:
             return
-        if self._given and address(type(value)) not in HOLLOW and not _takes(known, frame):
+        if self._given and address(type(value)) not in HOLLOW and not self._is_taken(frame):
             self._hand_out(value)
         if known is None:
             if was_seen:
@@ -421,6 +422,21 @@ class Reads(Lookups):
         step = known.steps.get(offset)
         if step is not None and step[0] in ("call", "spread", "attribute", "item"):
             known.made[offset] = value
+
+    def _is_taken(self, inner: types.FrameType) -> bool:
+        """Whether nobody but code that is looked at, or who has called the function, gets a value.
+
+        The call of a module passes on what ``forward`` returns.
+        """
+        caller = inner.f_back
+        while caller is not None and address(caller.f_code) in _PASSING:
+            caller = caller.f_back
+        if caller is None:
+            return False
+        if str(caller.f_globals.get("__name__", "")).startswith(f"{_OURS}.call."):
+            return True
+        known = self._frames.get(address(caller))
+        return known is not None and known.frame is caller and _takes(known, inner)
 
     def _collect(self, frame: _Frame | None) -> None:
         """Finalizers run until the next instruction of ``frame``; ``None``: they are done."""
@@ -1295,10 +1311,8 @@ def _is_called_at_once(frame: types.FrameType) -> bool:
     )
 
 
-def _takes(known: _Frame | None, inner: types.FrameType) -> bool:
+def _takes(known: _Frame, inner: types.FrameType) -> bool:
     """Whether the caller gets just what ``inner`` returns or yields, with no code in C between."""
-    if known is None:
-        return False
     code, at = known.frame.f_code.co_code, known.frame.f_lasti
     while at > 0 and dis.opname[code[at]] == "CACHE":  # of the instruction before
         at -= 2
