@@ -235,7 +235,8 @@ class Objects:
 
     def containers(self) -> list[object]:
         """The containers and objects that were taken apart; an empty tuple is one for all."""
-        return [item for item in self._met if type(item) is not tuple or item]
+        found = [item for item in self._met if type(item) is not tuple or item]
+        return [item for item in found if id(item) in self._numbers]  # the others are leaves
 
     def known(self, item: Any) -> Spec | None:
         """The spec of what is known already."""

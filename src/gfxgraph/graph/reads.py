@@ -742,7 +742,8 @@ class Reads(Lookups):
             self._content(item, 1)
         function = self._value(frame, fn)
         frame.used(fn, args, keywords)
-        if type(function) is not types.FunctionType or type(given[0]) not in (tuple, list):
+        called = self._called_in_python(function, type(function))
+        if called is None or is_closed(_module_of(called)) or type(given[0]) not in (tuple, list):
             self._hand_out(*(item for item in given if item is not UNKNOWN))
         args_given = given[0] if type(given[0]) in (tuple, list) else ()
         has_keywords = given[1] is not UNKNOWN and bool(type(given[1]) is not dict or given[1])
@@ -919,8 +920,12 @@ class Reads(Lookups):
             # What is called is an object, and not a function that others have made in C.
             self._content(function, 0)
         by_name = raw.is_a(function, operator.attrgetter, operator.itemgetter)
-        # A list that gets one more item asks nothing.
+        # A list, a dict or an object that gets one more item asks nothing.
         is_put = type(owner) is list and function.__name__ in ("append", "insert")
+        if kind is types.MethodWrapperType and owner not in self._given:  # as super() gives it
+            is_item = function.__name__ == "__setitem__" and raw.is_a(owner, dict)
+            is_named = bool(positional) and type(positional[0]) is str
+            is_put = is_named and (is_item or function.__name__ == "__setattr__")
         if self._given and not by_name and address(function) not in _CARRIERS and not is_put:
             called = self._called_in_python(function, kind)
             frame.calls = None if called is None else called.__code__
@@ -1003,8 +1008,12 @@ class Reads(Lookups):
         return UNKNOWN
 
     def _called_in_python(self, function: Any, kind: Any) -> types.FunctionType | None:
-        """The function in Python that a call of an object or a class runs, if it is one."""
-        if raw.is_a(function, MODULE):
+        """The function in Python that a call runs, if it is one: of an object, a class, a method."""
+        if kind is types.FunctionType:
+            found = function
+        elif kind is types.MethodType:
+            found = function.__func__
+        elif raw.is_a(function, MODULE):
             found = self._lookup(kind, "forward")
         elif kind is type and raw.is_mutable(function):
             found = self._lookup(function, "__init__")
