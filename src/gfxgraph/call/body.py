@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
 import torch
@@ -108,9 +108,8 @@ class Body:
             raise CaptureError(f"argument: {LeftOut.used[0]}")
         if any(map(vars, static_inputs)):
             raise CaptureError("argument: the function sets an attribute of a tensor")
-        if self.objects.probe is not None:
-            if poison is not None and poison.was_used:
-                raise CaptureError("argument: the function uses what it was not seen to read")
+        if poison is not None and poison.was_used:
+            raise CaptureError("argument: the function uses what it was not seen to read")
         with torch._C.DisableTorchFunction():  # it is us who ask
             shapes = [(static.shape, static.stride()) for static in static_inputs]
         if self._shapes != shapes:
@@ -127,7 +126,7 @@ class Body:
         with torch._C.DisableTorchFunction():  # it is us who ask
             new_objects = functools.partial(Objects, self.there, refused)
             if is_lifted:
-                return self._lifted(*returned, held, new_objects)
+                return self._lifted(returned[0], returned[1], held, new_objects)
             outputs, out_spec, objects = result_and_stored(
                 returned, held if self.may_store else None, static_inputs, new_objects
             )

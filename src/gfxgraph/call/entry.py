@@ -17,6 +17,7 @@ from ..graph.pool import GraphPool
 from ..interpose.codes import address
 from ..record.effects import storage_key
 from ..stats import tally
+from .held import written_as
 from .narrow import Mask
 from .replay import FastPath, Replay, builder, copier, copy_one, miss
 from .signature import Arguments, Spec, flatten
@@ -88,6 +89,7 @@ class Entry:
         private_input_bytes: bytes of static inputs that only this graph has.
         mask: what of the arguments matters.
         asks_attributes: whether the function asks tensors for attributes that their class lacks.
+        stored: names of the places in the arguments that calls write.
         carried: of a function for several sizes: of each output, which dimensions carry which size.
     """
 
@@ -116,6 +118,8 @@ class Entry:
         self.asks_attributes = False
         self.key = ""
         self.out_spec = out_spec
+        changes = out_spec[2] if out_spec[0] == "stores" else ()
+        self.stored = [name for change in changes for name in written_as(change, bool(of_state))]
         self.graph_pool = graph_pool
         self.captured: CapturedGraph | None = captured
         self.counter = tally.replay_counter()
@@ -322,6 +326,7 @@ class Entry:
         entry.replay = entry._replay.function(captured, self.graph_pool, self.counter)
         entry.let_answer(self._replay.on_new_path)
         entry.not_compiled = self.not_compiled
+        entry.stored = list(dict.fromkeys([*self.stored, *entry.stored]))
         return entry
 
     def take_over(self, tree: Entry) -> None:

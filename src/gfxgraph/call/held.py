@@ -29,8 +29,8 @@ Way: TypeAlias = tuple[tuple[str, Any], ...]
 None)`` for the dict of the attributes of an object."""
 
 Change: TypeAlias = tuple[Way, int | None, tuple[Any, ...], tuple[Any, ...]]
-"""The way to a container; ``None``, or of a list or a deque how many items stay; the keys to remove;
-the keys, or the positions, that get values."""
+"""The way to a container; of a list or a deque how many items stay, else ``None``; the keys to
+remove; the keys, or the positions, that get values."""
 
 _CONTAINERS = (dict, list, deque)
 
@@ -82,12 +82,10 @@ class Held:
         #: What cannot be stored again: how it is read, and what that gave.
         self._closed: list[tuple[Callable[[], Any], Any]] = []
         todo: list[tuple[Way, Any]] = []
+        parts: list[tuple[Way, Any]] = [((("[]", 0),), args), ((("[]", 1),), kwargs)]
         if start:  # ``(entry, args, kwargs)``, as a lifted function is called
-            parts = [(("[]", 0), ("[]", n)) for n in range(start, len(args))]
-            ways = [(way, args[way[1][1]]) for way in parts]
-        else:
-            ways = [((("[]", 0),), args), ((("[]", 1),), kwargs)]
-        for way, part in ways:  # the function gets others of these
+            parts = [((("[]", 0), ("[]", n)), args[n]) for n in range(start, len(args))]
+        for way, part in parts:  # the function gets others of these
             pairs = enumerate(part) if type(part) is tuple else part.items()
             kind = "[]" if type(part) is tuple else "{}"
             todo += [((*way, (kind, key)), item) for key, item in pairs]
@@ -117,7 +115,8 @@ class Held:
             kind = "{}" if raw.is_a(item, dict) else "[]"
             for key, value in pairs:
                 yield (*way, (kind, key)), value
-        is_closed = type(item) in _pytree.SUPPORTED_NODES and not raw.is_a(item, tuple, *_CONTAINERS)
+        is_open = raw.is_a(item, tuple, *_CONTAINERS)
+        is_closed = type(item) in _pytree.SUPPORTED_NODES and not is_open
         if is_closed or raw.slots(item):
             read = _reader(item)
             self._closed.append((read, read()))
@@ -164,9 +163,7 @@ def _reader(item: Any) -> Callable[[], Any]:
     return lambda: [(name, id(value)) for name, value in slots.read()]
 
 
-def _change_of_sequence(
-    way: Way, before: raw.Pairs, now: raw.Pairs
-) -> tuple[Change, list[Any]]:
+def _change_of_sequence(way: Way, before: raw.Pairs, now: raw.Pairs) -> tuple[Change, list[Any]]:
     kept = 0
     for (_, old), (_, new) in zip(before, now, strict=False):
         if old is not new:
@@ -268,7 +265,6 @@ def _step(step: tuple[str, Any], before: tuple[str, Any] | None) -> str:
     if kind == ".":
         return ""
     return f".{key}" if before == (".", None) else f"[{raw.written_as(key)}]"
-
 
 
 def holds_way(spec: Spec) -> bool:

@@ -1008,7 +1008,7 @@ class Reads(Lookups):
         return UNKNOWN
 
     def _called_in_python(self, function: Any, kind: Any) -> types.FunctionType | None:
-        """The function in Python that a call runs, if it is one: of an object, a class, a method."""
+        """The function in Python that a call runs, if it is one."""
         if kind is types.FunctionType:
             found = function
         elif kind is types.MethodType:
