@@ -10,18 +10,28 @@ from typing import Any
 import torch
 
 from ..errors import ArgumentError, CaptureError
-from ..graph.lift import Lifting, Unread
+from ..graph.lift import Counted, Lifting, Unread
 from ..graph.static_objects import StaticObjects
 from ..record.effects import storage_key
-from .held import Held, holds_way
+from .held import Advance, Counter, Held, holds_way
 from .key import unsuitable_for_graph
 from .narrow import leave_out, mask_of, parts_of_arguments
 from .replay import builder
-from .signature import Arguments, Given, LeftOut, Objects, Spec, constants, count_tensors, flatten
+from .signature import (
+    Arguments,
+    Const,
+    Given,
+    LeftOut,
+    Objects,
+    Spec,
+    constants,
+    count_tensors,
+    flatten,
+)
 from .static_inputs import by_storage, parts_of
 from .suitable import describe
 
-__all__ = ["Body", "ChangesArgument", "require_storable", "result_taken_apart"]
+__all__ = ["Body", "ChangesArgument", "Counts", "require_storable", "result_taken_apart"]
 
 _HOST = torch.device("cpu")
 
@@ -44,6 +54,8 @@ class Body:
 
     Attributes:
         out_spec: of its result, once there was one; see :func:`result_and_stored`.
+        counters: places in the arguments to which it only adds a number.
+        no_counters: those with numbers that it uses for more.
         may_store: whether a replay may store something in its arguments.
         there: objects that were there before our runs. Where a result holds one, it is that one.
         apart: the classes whose objects are taken apart where they are arguments.
@@ -62,6 +74,8 @@ class Body:
         self.apart: Collection[type] = ()
         self.objects = StaticObjects()
         self.may_store = False
+        self.counters: Collection[Counter] = ()
+        self.no_counters: frozenset[Counter] = frozenset()
         self._fn, self._spec, self._device = fn, spec, device
         self._static_inputs = static_inputs
         self._shapes = [(static.shape, static.stride()) for static in static_inputs]
@@ -86,17 +100,28 @@ class Body:
         poison = None
         if self.objects.probe is not None:
             poison = Unread() if self.objects.probe == "poison" else None
-            leave_out(spec, arguments, mask_of(spec, self.objects.read), poison)
+            known = {
+                path: read if read is None else read | self.objects.counted.get(path, set())
+                for path, read in self.objects.read.items()
+            }
+            leave_out(spec, arguments, mask_of(spec, known), poison)
         held = Held(static_args, static_kwargs, spec, int(is_lifted))
         state = None if not is_lifted else Held((static_args[0],), {}, spec)
+        counted = held.count(self.counters)
+        for (_, name), item, _ in counted:
+            self.objects.count(item, name)
         # Autocast keeps casts of weights, which would hide later changes of the weights.
         LeftOut.used.clear()
         cached = torch.is_autocast_cache_enabled()
         torch.set_autocast_cache_enabled(False)
         try:
             returned = self._fn(*static_args, **static_kwargs)
+        except Exception:
+            self._require_counted(counted)
+            raise
         finally:
             torch.set_autocast_cache_enabled(cached)
+        self._require_counted(counted)
         as_itself = self.objects.as_itself
         if any(dataclasses.is_dataclass(cls) and cls.__eq__ is object.__eq__ for cls in as_itself):
             raise CaptureError("argument: the function may ask which dataclass it is given")
@@ -119,17 +144,26 @@ class Body:
             self.objects.stores and not self.may_store
         ):
             raise ChangesArgument(CHANGES)
+        numbers = held.numbers() if self.may_store else {}
+        new = {place for place, item in numbers.items() if item in self.objects}
+        if new - self.no_counters:
+            raise Counts(new - self.no_counters)
         # A replay would return others than the caller's.
         refused = [item for item in met.containers() if not isinstance(item, tuple)]
         if self.may_store:
             refused = [item for item in refused if id(item) not in held.ways]
-        with torch._C.DisableTorchFunction():  # it is us who ask
-            new_objects = functools.partial(Objects, self.there, refused)
-            if is_lifted:
-                return self._lifted(returned[0], returned[1], held, new_objects)
-            outputs, out_spec, objects = result_and_stored(
-                returned, held if self.may_store else None, static_inputs, new_objects
-            )
+        new_objects = functools.partial(Objects, self.there, refused)
+        held_if = held if self.may_store else None
+        try:
+            with torch._C.DisableTorchFunction():  # it is us who ask
+                if is_lifted:
+                    return self._lifted(returned[0], returned[1], held_if, new_objects)
+                outputs, out_spec, objects = result_and_stored(
+                    returned, held_if, static_inputs, new_objects, counters=self.counters
+                )
+        except CaptureError:
+            self._require_counted(counted)
+            raise
         self.objects.is_whole(objects.containers())
         if self.out_spec is None:
             return self.accept(outputs, out_spec)
@@ -137,11 +171,25 @@ class Body:
             raise CaptureError("result: its structure or its plain values change between calls")
         return outputs
 
+    def _require_counted(self, counted: Sequence[tuple[Counter, Any, Counted]]) -> None:
+        """Raise if a run has used a counter for more than counting.
+
+        Raises:
+            Counts: it has.
+        """
+        used = set()
+        for place, item, stands_in in counted:
+            now = dict.get(item, place[1])
+            if stands_in.was_used or type(now) is not Counted or now.start is not stands_in:
+                used.add(place)
+        if used:
+            raise Counts(used)
+
     def _lifted(
         self,
         result: Any,
         left: tuple[Any, ...],
-        held: Held,
+        held: Held | None,
         new_objects: Callable[[], Objects],
     ) -> list[torch.Tensor]:
         """The tensors of a result, and of what is to be stored after a replay."""
@@ -149,16 +197,19 @@ class Body:
         entry = self._spec[3][0][3][0]
         outputs, spec, objects = result_and_stored(
             result,
-            held if self.may_store else None,
+            held,
             self._static_inputs,
             new_objects,
             count_tensors(entry),
+            self.counters,
         )
         if spec[0] != "stores":
             objects.inputs_are(self._static_inputs)
         try:
             effects, spec_of_effects = flatten(left, objects)
         except ArgumentError as error:
+            if isinstance(self._fn, Lifting):
+                self._fn.lift.require_unused()
             raise CaptureError(f"what it stores: {error}") from error
         reason = unsuitable_for_graph(effects, "what it stores")
         if reason is not None:
@@ -183,6 +234,18 @@ class Body:
             raise CaptureError(f"result: is on {stray[0]}, but the graph runs on {self._device}")
         self.out_spec = spec
         return outputs
+
+
+class Counts(CaptureError):
+    """A run has put another number in the place of one, or has used one for more than counting.
+
+    Attributes:
+        places: where.
+    """
+
+    def __init__(self, places: Collection[Counter]) -> None:
+        super().__init__("argument: the function changes a number that it is given")
+        self.places = places
 
 
 def require_storable(
@@ -225,6 +288,7 @@ def result_and_stored(
     leaves: Sequence[torch.Tensor],
     new_objects: Callable[[], Objects],
     count: int = 0,
+    counters: Collection[Counter] = (),
 ) -> tuple[list[torch.Tensor], Spec, Objects]:
     """The tensors of a result and its spec; and of what a run has left in its arguments.
 
@@ -237,6 +301,7 @@ def result_and_stored(
         leaves: the tensors among these.
         new_objects: makes what meets the objects of the result.
         count: how many of the tensors are state.
+        counters: places in the arguments to which it adds a number. Default: none.
 
     Returns:
         These, and what has met the objects.
@@ -245,7 +310,7 @@ def result_and_stored(
         CaptureError: a graph can neither give such a result nor store these values.
     """
     try:
-        changes = [] if held is None else held.changes()
+        changes = [] if held is None else held.changes(counters)
         ways = {} if held is None else held.ways
         if not changes:
             objects = new_objects()
@@ -260,7 +325,10 @@ def result_and_stored(
         stored: list[torch.Tensor] = []
         specs = []
         for value in [value for _, values in changes for value in values]:
-            tensors, of_value = flatten(value, objects)
+            is_count = type(value) is Advance
+            tensors, of_value = (
+                ([], ("const", Const(value))) if is_count else flatten(value, objects)
+            )
             stored += tensors
             specs.append(of_value)
     except ArgumentError as error:

@@ -21,7 +21,7 @@ from ..graph.session import LayoutError, Target
 from ..record import collectives
 from ..record.effects import overwrite, storage_key
 from ..stats import tally
-from .body import Body, ChangesArgument, result_and_stored
+from .body import Body, ChangesArgument, Counts, result_and_stored
 from .budget import admit
 from .compiled import Compiled
 from .entries import Entries
@@ -262,10 +262,21 @@ class Builder:
 
     def _entry(self, wanted: Wanted) -> Entry:
         """A graph of the function, of compiled code where that was asked for and can be had."""
-        capture_it = functools.partial(self._capture, wanted)
+        capture_it = functools.partial(self._capture_counting, wanted)
         if self.compiled is None or wanted.extends is not None:
             return capture_it()
         return graph_of_compiled(capture_it, self.compiled, self._entries, self._options)
+
+    def _capture_counting(
+        self, wanted: Wanted, code: Compiled | None = None, timed: bool = False
+    ) -> Entry:
+        """The same; numbers that calls only advance in their arguments are counted by replays."""
+        for _ in range(_MAX_TRIES):
+            try:
+                return self._capture(wanted, code, timed)
+            except Counts as error:
+                self._keys.objects.learn_counters(error.places)
+        return self._capture(wanted, code, timed)
 
     def _capture(self, wanted: Wanted, code: Compiled | None = None, timed: bool = False) -> Entry:
         """Capture the function, or the compiled code of it.
@@ -330,7 +341,8 @@ class Builder:
         if isinstance(call.fn, Lifting):
             count, result = count_tensors(call.spec[3][0][3][0]), result[0]
         held = call.held if self._may_store else None
-        outputs, spec, met = result_and_stored(result, held, call.leaves, Objects, count)
+        counters = self._keys.objects.counters
+        outputs, spec, met = result_and_stored(result, held, call.leaves, Objects, count, counters)
         return (outputs, spec), met
 
     def _target(
@@ -362,6 +374,7 @@ class Builder:
         )
         known = self._keys.objects
         body.there, body.apart, body.may_store = met.met(), known.classes, self._may_store
+        body.counters, body.no_counters = known.counters, known.no_counters
         if code is None and wanted.extends is None:
             body.objects.leaves_out = lambda read: known.mask(spec, read) is not None
         if first is not None and not isinstance(fn, Lifting) and not body.there:

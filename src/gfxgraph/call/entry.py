@@ -17,7 +17,7 @@ from ..graph.pool import GraphPool
 from ..interpose.codes import address
 from ..record.effects import storage_key
 from ..stats import tally
-from .held import written_as
+from .held import counts, written_as
 from .narrow import Mask
 from .replay import FastPath, Replay, builder, copier, copy_one, miss
 from .signature import Arguments, Spec, flatten
@@ -119,6 +119,7 @@ class Entry:
         self.key = ""
         self.out_spec = out_spec
         changes = out_spec[2] if out_spec[0] == "stores" else ()
+        self.counters = counts(changes, out_spec[3][1:]) if changes else []
         self.stored = [name for change in changes for name in written_as(change, bool(of_state))]
         self.graph_pool = graph_pool
         self.captured: CapturedGraph | None = captured
@@ -148,7 +149,7 @@ class Entry:
         if given is not None:
             copy, build = _noting(given, static_inputs, copy, build, stores)
         captured.last.build = build
-        self._replay = Replay(captured, static_inputs, copy, build, stores)
+        self._replay = Replay(captured, static_inputs, copy, build, stores, self.counters)
         #: Replays of this graph that fill the static inputs or build the result in another way.
         self._others: weakref.WeakSet[Replay] = weakref.WeakSet()
         self.replay = self._replay.function(captured, graph_pool, self.counter)
@@ -209,7 +210,7 @@ class Entry:
         copy: Callable[[Sequence[torch.Tensor]], None],
         build: Callable[[], Any],
     ) -> Callable[..., Any]:
-        other = Replay(captured, self._static_inputs, copy, build, self.stores)
+        other = Replay(captured, self._static_inputs, copy, build, self.stores, self.counters)
         self._others.add(other)  # as long as somebody has its function
         return other.function(captured, self.graph_pool, self.counter)
 
@@ -326,6 +327,7 @@ class Entry:
         entry.replay = entry._replay.function(captured, self.graph_pool, self.counter)
         entry.let_answer(self._replay.on_new_path)
         entry.not_compiled = self.not_compiled
+        entry.counters += self.counters
         entry.stored = list(dict.fromkeys([*self.stored, *entry.stored]))
         return entry
 

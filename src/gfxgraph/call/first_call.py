@@ -154,7 +154,8 @@ class FirstCalls:
         if not self._writers.writes:
             self._writers.writes = any(_version(tensor) != version for tensor, version in outside)
         is_first = not self._entries.graphs()
-        rebound = [] if is_first else state.replaced(guarded=extends is not None)
+        given = call.held.ways
+        rebound = [] if is_first else state.replaced(extends is not None, given)
         # Without the places in containers: one name for what grows with each call.
         changed = {name.partition("[")[0] for name in state.changes()} if state.stateful else set()
         doubts = [f"changes {some(sorted(changed))} in Python"] if changed else []

@@ -9,8 +9,9 @@ its own call, which are found by the way that leads there from the arguments.
 from __future__ import annotations
 
 import enum
+import functools
 from collections import UserDict, deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import Any, TypeAlias
 
 import torch
@@ -19,10 +20,22 @@ from torch.utils import _pytree
 from ..errors import ArgumentError
 from ..graph import raw
 from ..graph.containers import Slots
-from ..graph.lift import Unread
+from ..graph.lift import Counted, Unread
 from .signature import Const, Given, Spec, constants, flatten, is_value, objects_in
 
-__all__ = ["Change", "Held", "OfCall", "at", "holds_way", "store", "written_as"]
+__all__ = [
+    "Advance",
+    "Change",
+    "Counter",
+    "Held",
+    "OfCall",
+    "at",
+    "counts",
+    "hold_numbers",
+    "holds_way",
+    "store",
+    "written_as",
+]
 
 Way: TypeAlias = tuple[tuple[str, Any], ...]
 """Steps from ``(args, kwargs)`` to something: ``("[]", position)``, ``("{}", key)``, and ``(".",
@@ -39,6 +52,19 @@ class Same(enum.Enum):
     """The value that was there before: its key is removed and comes again, so it is the last."""
 
     SAME = "same"
+
+
+class Advance:
+    """Stands for a number that is added to the one that is there."""
+
+    def __init__(self, by: int) -> None:
+        self.by = by
+
+
+_advance = functools.lru_cache(maxsize=None)(Advance)
+
+Counter: TypeAlias = tuple[Way, str]
+"""The way to a container, and the key of a number there to which calls only add another one."""
 
 
 class OfCall(tuple[torch.Tensor, ...]):
@@ -124,8 +150,22 @@ class Held:
         if own is not None:
             yield (*way, (".", None)), own
 
-    def changes(self) -> list[tuple[Change, list[Any]]]:
+    def numbers(self) -> dict[Counter, Any]:
+        """Where a run has put another whole number in the place of one, and the container."""
+        return {
+            (way, key): item
+            for way, item, before in self._containers
+            if raw.is_a(item, dict)
+            for key, old in before
+            if type(key) is str and type(old) is int
+            for new in [dict.get(item, key)]
+            if type(new) is int and new != old
+        }
+
+    def changes(self, counters: Collection[Counter] = ()) -> list[tuple[Change, list[Any]]]:
         """What a run has changed in the containers, and the values that it has left there.
+
+        ``counters`` are changed by a number that is to be added. Default: none is.
 
         Raises:
             ArgumentError: it cannot be stored again.
@@ -138,10 +178,31 @@ class Held:
             if not raw.differences(before, now):
                 continue
             of = _change_of_dict if raw.is_a(item, dict) else _change_of_sequence
+            if counters:
+                now = [
+                    (key, _counted(way, key, dict(before), value, counters)) for key, value in now
+                ]
             change, values = of(way, before, now)
             if change[1:] != (None, (), ()):
                 found.append((change, values))
         return found
+
+    def count(self, counters: Collection[Counter]) -> list[tuple[Counter, Any, Counted]]:
+        """Let an object that can do nothing but count stand for counters, before a run of ours.
+
+        Returns:
+            Each place, its container and that object.
+        """
+        placed: list[tuple[Counter, Any, Counted]] = []
+        for n, (way, item, before) in enumerate(self._containers):
+            names = [key for key, old in before if (way, key) in counters and type(old) is int]
+            for name in names:
+                stands_in = Counted()
+                dict.__setitem__(item, name, stands_in)
+                placed.append(((way, name), item, stands_in))
+            if names:
+                self._containers[n] = way, item, raw.contents(item)
+        return placed
 
     def has_changed(self) -> bool:
         """Whether a run has changed anything."""
@@ -149,6 +210,33 @@ class Held:
             return bool(self.changes())
         except ArgumentError:
             return True
+
+
+def _counted(
+    way: Way, key: Any, before: dict[Any, Any], value: Any, counters: Collection[Counter]
+) -> Any:
+    """A value that a run has left, or by how much it has advanced a counter."""
+    old = before.get(key)
+    if value is old or (way, key) not in counters:
+        return value
+    if type(value) is Counted:
+        return _advance(value.by)
+    return _advance(value - old) if type(value) is type(old) is int else value
+
+
+def counts(changes: Sequence[Change], specs: Sequence[Spec]) -> list[Counter]:
+    """The counters that these changes advance."""
+    keys = [(way, key) for way, _, _, keys in changes for key in keys]
+    return [
+        place
+        for place, spec in zip(keys, specs, strict=False)
+        if spec[0] == "const" and type(spec[1].value) is Advance
+    ]
+
+
+def hold_numbers(arguments: Any, counters: Sequence[Counter]) -> bool:
+    """Whether a replay can advance the counters of a call."""
+    return all(type(dict.get(at(arguments, way), key)) is int for way, key in counters)
 
 
 def _reader(item: Any) -> Callable[[], Any]:
@@ -228,12 +316,14 @@ def store(
             _store_behind(item, kept, [next(values) for _ in keys])
             continue
         base = raw.base_of_dict(item)
-        before = {key: dict.get(item, key) for key in removed}
+        before = dict(raw.contents(item))
         for key in removed:
             if dict.__contains__(item, key):
                 base.__delitem__(item, key)
         for key in keys:
             value = next(values)
+            if type(value) is Advance:
+                value = before[key] + value.by
             base.__setitem__(item, key, before[key] if value is Same.SAME else value)
     return (result, *effects) if effects else result
 

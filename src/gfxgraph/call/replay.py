@@ -70,7 +70,7 @@ from ..interpose.codes import address
 from ..record.effects import overwrite, storage_key
 from ..record.journal import Journal
 from ..stats import ReplayCounter
-from .held import OfCall, at, store
+from .held import Counter, OfCall, at, hold_numbers, store
 from .signature import (
     TENSOR,
     TOO_DEEP,
@@ -132,6 +132,7 @@ class Replay:
         copy: fills these from the tensors of a call.
         build: makes the result.
         stores: whether ``copy`` is given the arguments as well, since the result is stored there.
+        counters: the places in the arguments where it advances a number.
 
     Attributes:
         copy: as given; a replay looks it up each time, so it may be replaced.
@@ -147,8 +148,9 @@ class Replay:
         copy: Callable[[Sequence[torch.Tensor]], None],
         build: Callable[[], Any],
         stores: bool = False,
+        counters: Sequence[Counter] = (),
     ) -> None:
-        self.copy, self._stores = copy, stores
+        self.copy, self._stores, self._counters = copy, stores, counters
         self.build: Callable[[], Any] | None = build
         self.on_new_path: Callable[..., Any] = miss
         self.written_inputs = [
@@ -171,11 +173,13 @@ class Replay:
         A closure, since it is the path of every call and looks up each of its names in one step.
         """
         make = self._of_one_graph if captured.root.step is None else self._of_tree
-        replay = make(captured, graph_pool, counter)
+        replay, counters = make(captured, graph_pool, counter), self._counters
         if not self._stores:
             return replay
 
         def replay_and_store(fn: Any, args: Any, kwargs: Any, leaves: Sequence[Any]) -> Any:
+            if counters and not hold_numbers((args, kwargs), counters):
+                return NO_MATCH
             return replay(fn, args, kwargs, OfCall.of(leaves, (args, kwargs)))
 
         return replay_and_store

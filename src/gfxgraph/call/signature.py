@@ -21,7 +21,7 @@ from torch.utils import _pytree
 from ..errors import ArgumentError, CaptureError
 from ..graph import raw
 from ..graph.containers import Slots
-from ..graph.lift import Unread
+from ..graph.lift import Counted, Unread
 from .device_number import DeviceNumber
 
 __all__ = [
@@ -240,6 +240,9 @@ class Objects:
 
     def known(self, item: Any) -> Spec | None:
         """The spec of what is known already."""
+        if type(item) is Counted:
+            item.use()
+            raise ArgumentError("a counter that is used for more than counting")
         if id(item) in self._refused:
             raise ArgumentError(
                 f"a {type(item).__qualname__} that existed before the call: a replay would "
