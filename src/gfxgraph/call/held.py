@@ -148,6 +148,8 @@ class Held:
             self._closed.append((read, read()))
         own = None if is_closed else raw.attributes(item)
         if own is not None:
+            read = functools.partial(_class_and_attributes, item)
+            self._closed.append((read, read()))
             yield (*way, (".", None)), own
 
     def numbers(self) -> dict[Counter, Any]:
@@ -171,7 +173,10 @@ class Held:
             ArgumentError: it cannot be stored again.
         """
         if any(read() != before for read, before in self._closed):
-            raise ArgumentError("it has __slots__, or is of a class that torch.utils._pytree knows")
+            raise ArgumentError(
+                "it has __slots__, or is of a class that torch.utils._pytree knows, or gets another "
+                "class or another __dict__"
+            )
         found = []
         for way, item, before in self._containers:
             now = raw.contents(item)
@@ -249,6 +254,10 @@ def _reader(item: Any) -> Callable[[], Any]:
         return taken_apart
     slots = Slots(item, raw.slots(item))
     return lambda: [(name, id(value)) for name, value in slots.read()]
+
+
+def _class_and_attributes(item: Any) -> tuple[type, int]:
+    return type(item), id(raw.attributes(item))
 
 
 def _change_of_sequence(way: Way, before: raw.Pairs, now: raw.Pairs) -> tuple[Change, list[Any]]:
