@@ -13,7 +13,7 @@ from ..errors import ArgumentError, CaptureError
 from ..graph.lift import Counted, Lifting, Unread
 from ..graph.static_objects import StaticObjects
 from ..record.effects import storage_key
-from .held import Advance, Counter, Held, holds_way
+from .held import Advance, Counter, Held, holds_way, is_used
 from .key import unsuitable_for_graph
 from .narrow import leave_out, mask_of, parts_of_arguments
 from .replay import builder
@@ -177,11 +177,7 @@ class Body:
         Raises:
             Counts: it has.
         """
-        used = set()
-        for place, item, stands_in in counted:
-            now = dict.get(item, place[1])
-            if stands_in.was_used or type(now) is not Counted or now.start is not stands_in:
-                used.add(place)
+        used = {place for place, item, stands_in in counted if is_used(place, item, stands_in)}
         if used:
             raise Counts(used)
 

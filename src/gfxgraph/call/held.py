@@ -33,6 +33,7 @@ __all__ = [
     "counts",
     "hold_numbers",
     "holds_way",
+    "is_used",
     "store",
     "written_as",
 ]
@@ -174,8 +175,8 @@ class Held:
         """
         if any(read() != before for read, before in self._closed):
             raise ArgumentError(
-                "it has __slots__, or is of a class that torch.utils._pytree knows, or gets another "
-                "class or another __dict__"
+                "it has __slots__, or is of a class that torch.utils._pytree knows, or gets "
+                "another class or another __dict__"
             )
         found = []
         for way, item, before in self._containers:
@@ -227,6 +228,12 @@ def _counted(
     if type(value) is Counted:
         return _advance(value.by)
     return _advance(value - old) if type(value) is type(old) is int else value
+
+
+def is_used(place: Counter, item: Any, stands_in: Counted) -> bool:
+    """Whether a run has used a counter for more than counting."""
+    now = dict.get(item, place[1])
+    return stands_in.was_used or type(now) is not Counted or now.start is not stands_in
 
 
 def counts(changes: Sequence[Change], specs: Sequence[Spec]) -> list[Counter]:

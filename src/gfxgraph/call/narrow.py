@@ -246,10 +246,12 @@ class ObjectArguments:
                 self._met = [*kept[-_MAX_CLASSES:], (type(item), weakref.ref(item))]
         return learned
 
-    def learn_counters(self, places: Collection[Counter]) -> None:
-        """These may be counters; or they were taken for such, and are none."""
-        self.no_counters |= self.counters & set(places)
-        self.counters = (self.counters | set(places)) - self.no_counters
+    def learn_counters(self, places: Collection[Counter]) -> bool:
+        """These may be counters; or they were taken for such, and are none; whether that is new."""
+        before = self.counters
+        self.no_counters |= before & set(places)
+        self.counters = (before | set(places)) - self.no_counters
+        return self.counters != before
 
     def take_apart(self, items: Iterable[object]) -> bool:
         """Take objects like these apart from now on; whether that changes anything."""

@@ -77,6 +77,10 @@ _WATCHING = tuple(
 )
 
 
+# What of ours calls the function.
+_CALLING = (f"{_OURS}.call.", f"{_OURS}.analyze.")
+
+
 def _codes(found: Iterable[Any]) -> dict[int, types.CodeType]:
     """Those of what is a function in Python."""
     return {address(f.__code__): f.__code__ for f in found if type(f) is types.FunctionType}
@@ -433,7 +437,7 @@ class Reads(Lookups):
             caller = caller.f_back
         if caller is None:
             return False
-        if str(caller.f_globals.get("__name__", "")).startswith(f"{_OURS}.call."):
+        if str(caller.f_globals.get("__name__", "")).startswith(_CALLING):
             return True
         known = self._frames.get(address(caller))
         return known is not None and known.frame is caller and _takes(known, inner)
