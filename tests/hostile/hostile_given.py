@@ -12,6 +12,7 @@ import copy
 import dataclasses
 import enum
 import functools
+import itertools
 import random
 from collections import OrderedDict, UserDict, defaultdict, deque
 from types import SimpleNamespace as Namespace
@@ -1479,6 +1480,263 @@ def named_tuples_and_slices():
         return d["pair"].b
 
     return step, dict
+
+
+# ---- values from elsewhere
+
+
+@given
+def a_number_that_is_read():
+    def step(state, x):
+        state.n += int((x > 0).sum())
+        state.last = float(x.sum()) > 0
+        return x * 2
+
+    return step, lambda: Plain(n=0, last=None)
+
+
+@given
+def a_number_of_a_no_graph_function():
+    import gfxgraph
+
+    numbers = itertools.count()
+
+    @gfxgraph.no_graph
+    def note(d):
+        d["n"] = next(numbers)
+
+    def step(d, x):
+        y = x * 2
+        note(d)
+        return y + 1
+
+    return step, lambda: {"n": 0}
+
+
+@given
+def a_list_of_a_no_graph_function():
+    import gfxgraph
+
+    numbers = itertools.count()
+
+    @gfxgraph.no_graph
+    def note(y, log):
+        log.append(next(numbers))
+        return y * 1
+
+    def step(log, x):
+        return note(x * 2, log) + 1
+
+    return step, list
+
+
+@given
+def what_a_no_graph_function_gives():
+    import gfxgraph
+
+    numbers = itertools.count()
+
+    @gfxgraph.no_graph
+    def number(y):
+        return next(numbers)
+
+    def step(d, x):
+        y = x * 2
+        d["n"] = number(y)
+        return y + 1
+
+    return step, dict
+
+
+@given
+def a_random_number_of_python():
+    def step(d, x):
+        d["r"] = random.random()
+        return x * 2
+
+    return step, dict
+
+
+@given
+def a_number_of_an_iterator():
+    numbers = itertools.count()
+
+    def step(d, x):
+        d["n"] = next(numbers)
+        return x * 2
+
+    return step, dict
+
+
+@given
+def the_number_of_an_object():
+    def step(d, x):
+        d["n"] = id(d) == d.get("n", 0)
+        return x * 2
+
+    return step, dict
+
+
+@given
+def a_global_number():
+    space = {"n": 0}
+
+    def step(d, x):
+        space["n"] += 1
+        d["n"] = space["n"] > 3
+        return x * 2
+
+    return step, dict, None, lambda: space
+
+
+@given
+def the_length_of_another_argument():
+    def step(pair, x):
+        pair[0]["n"] = len(pair[1])
+        pair[1].append(x + 1)
+        return x * 2
+
+    return step, lambda: ({}, [])
+
+
+@given
+def a_text_of_another_place():
+    def step(d, x):
+        d["b"] = d["a"] + "!"
+        return x * 2
+
+    def between(d, n):
+        d["a"] = f"call {n % 3}"
+
+    return step, lambda: {"a": "", "b": ""}, between
+
+
+@given
+def a_shape():
+    def step(d, x):
+        d["shape"] = x.shape
+        d["device"], d["dtype"] = x.device, x.dtype
+        return x * 2
+
+    return step, dict
+
+
+@given
+def a_bound_method_and_a_partial():
+    def step(d, x):
+        d["append"] = d["list"].append
+        d["partial"] = functools.partial(torch.add, 1)
+        return x * 2
+
+    return step, lambda: {"list": []}
+
+
+@given
+def a_counter_that_is_compared():
+    def step(state, x):
+        state.n += 1
+        state.is_first = state.n == 1
+        return x * 2
+
+    return step, lambda: Plain(n=0, is_first=None)
+
+
+@given
+def a_counter_in_two_objects():
+    def step(pair, x):
+        pair[0].n += 1
+        pair[1].n = pair[0].n
+        return x * 2
+
+    return step, lambda: (Plain(n=0), Plain(n=0))
+
+
+@given
+def a_counter_of_one_object_in_two_places():
+    def step(pair, x):
+        pair[0].n += 1
+        pair[1].n += 1
+        return x * 2
+
+    def make():
+        state = Plain(n=0)
+        return state, state
+
+    return step, make
+
+
+@given
+def a_counter_that_goes():
+    def step(state, x):
+        state.n += 1
+        del state.n
+        return x * 2
+
+    return step, lambda: Plain(n=0)
+
+
+@given
+def a_counter_that_is_printed_into_a_text():
+    def step(state, x):
+        state.n += 1
+        state.text = f"{state.n}"
+        return x * 2
+
+    return step, lambda: Plain(n=0, text="")
+
+
+@given
+def a_counter_that_is_an_index():
+    def step(state, x):
+        y = state.buffer[state.n]
+        state.n += 1
+        return x + y
+
+    return step, lambda: Plain(n=0, buffer=torch.arange(9.0))
+
+
+@given
+def a_counter_by_another_number():
+    def step(state, x):
+        state.n += state.by
+        return x * 2
+
+    def between(state, n):
+        state.by = n % 2
+
+    return step, lambda: Plain(n=0, by=1), between
+
+
+@given
+def a_counter_on_one_path():
+    def step(state, x):
+        if x.sum() > 0:
+            state.n += 1
+        return x * 2
+
+    return step, lambda: Plain(n=0)
+
+
+@given
+def an_int_in_place_of_another_one():
+    def step(state, x):
+        state.n = 7
+        return x * 2
+
+    def between(state, n):
+        state.n = n
+
+    return step, lambda: Plain(n=0), between
+
+
+@given
+def the_length_of_what_is_given():
+    def step(state, x):
+        state.n = state.n + len(state.items)
+        state.items.append(1)
+        return x * 2
+
+    return step, lambda: Plain(n=0, items=[])
 
 
 def outcome(fn, *args):

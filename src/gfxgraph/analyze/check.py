@@ -14,7 +14,7 @@ import torch
 from ..call.body import CHANGES, require_storable
 from ..call.entry import SHARED
 from ..call.graphed import Graphed
-from ..call.held import Advance, Held, is_used, written_as
+from ..call.held import Advance, Held, holds_way, is_used, written_as
 from ..call.key import MODES_LEFT, conditions
 from ..call.narrow import ObjectArguments, parts_of_arguments
 from ..call.replay import builder
@@ -441,7 +441,6 @@ class _Check:
             CaptureError: the same.
         """
         found: dict[str, str] = {}
-        flatten(self._arguments, Arguments(self._objects.classes))  # as the next call
         objects, stored = Objects(there), []
         self._left, self._met = [], []
         objects.inputs_are(self.inputs, self._held.ways)
@@ -459,6 +458,8 @@ class _Check:
                 if tensors or any(isinstance(c.value, Given) for c in constants(spec)):
                     names[name] = "stored-tensor"
             found |= names
+        if any(holds_way(spec) for _, spec in self._left):  # one may hold itself by now
+            flatten(self._arguments, Arguments(self._objects.classes))
         require_storable([], stored, self.inputs, 0)
         self._met = objects.met()
         return found

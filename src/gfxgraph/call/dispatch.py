@@ -50,7 +50,8 @@ __all__ = ["Dispatcher", "Exact", "reset_with"]
 
 _IN_USE = (
     "its graph could not be used: an argument shares memory with what it writes, is a container "
-    "that it stores to, or is a tensor with attributes; or another thread was capturing"
+    "that it stores to, is a tensor with attributes, or holds no whole number where calls count; "
+    "or another thread was capturing"
 )
 
 # So often more is found that calls write, or read.

@@ -226,7 +226,7 @@ def _counted(
     if value is old or (way, key) not in counters:
         return value
     if type(value) is Counted:
-        return _advance(value.by)
+        return _advance(value.by) if value.by else old
     return _advance(value - old) if type(value) is type(old) is int else value
 
 

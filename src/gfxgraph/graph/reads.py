@@ -432,6 +432,8 @@ class Reads(Lookups):
 
         The call of a module passes on what ``forward`` returns.
         """
+        if address(inner.f_code) in _PASSING:
+            return True  # it was asked when that returned
         caller = inner.f_back
         while caller is not None and address(caller.f_code) in _PASSING:
             caller = caller.f_back
