@@ -7,16 +7,18 @@ import reprlib
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from operator import is_
 from typing import Any
 
 import torch
 
+from ..call.body import CHANGES, require_storable
 from ..call.entry import SHARED
 from ..call.graphed import Graphed
+from ..call.held import Advance, Held, holds_way, is_used, written_as
 from ..call.key import MODES_LEFT, conditions
+from ..call.narrow import ObjectArguments, parts_of_arguments
 from ..call.replay import builder
-from ..call.signature import Given, Objects, constants, flatten
+from ..call.signature import Arguments, Given, Objects, constants, flatten
 from ..call.static_inputs import shares_memory
 from ..call.suitable import describe, unsuitable
 from ..device.capture_rules import is_move
@@ -29,6 +31,7 @@ from ..graph.places import Place
 from ..graph.reads import Reads
 from ..graph.state import PythonState
 from ..graph.static_objects import StaticObjects
+from ..interpose.codes import address
 from ..interpose.modules import import_whole
 from ..interpose.patch import intercept
 from ..interpose.source import (
@@ -100,8 +103,9 @@ class _Run:
     written: set[int]  # storage keys of the outside tensors that it wrote to
     leaves: list[torch.Tensor]
     spec: Any
-    objects: list[object]  # of which the result was made
+    objects: list[object]  # of which the result was made, and what it stored in arguments
     reads: Reads
+    left: list[Any]  # what it has left in its arguments, taken apart
 
 
 class _Check:
@@ -112,7 +116,10 @@ class _Check:
         self._fn = fn
         self.world = SimulatedCuda(self._observe)
         self._written: list[Any] = []  # identities of the places in Python that each call writes
-        self._given = StaticObjects()
+        self._given, self._objects = StaticObjects(), ObjectArguments()
+        self._stored: dict[str, str] = {}  # names of places in arguments, and their rules
+        self._left: list[Any] = []  # what a run has left there, taken apart
+        self._met: list[object] = []  # and the objects that it is made of
         self._leaves_modes = False
         self._expected: Any = None  # the structure of what a lifted function gives
         self._again()
@@ -129,9 +136,14 @@ class _Check:
 
         While state is settling, as a queue that fills up does, it runs again.
         """
+        while self._takes_more_apart(args, kwargs):
+            pass
+
+    def _takes_more_apart(self, args: Any, kwargs: Any) -> bool:
+        """Do so; gives whether objects among the arguments have to be taken apart for that."""
         taken_apart = self._suitable(args, kwargs)
         if taken_apart is None:
-            return
+            return False
         given, self._spec = taken_apart
         import_whole("torch._dynamo")  # torch does so in a run, which would take longer there
         opaque = [const.value for const in constants(self._spec) if not const.is_value]
@@ -143,13 +155,15 @@ class _Check:
             for name in as_it_was.scripted:
                 self._add("torchscript", name, Source())
             if as_it_was.scripted:
-                return
+                return False
             self.world.adopt(self._fn, *opaque)
             self.names = as_it_was.names() | {
                 storage_key(t): f"argument {n}" for n, t in enumerate(self.inputs)
             }
             try:
                 first = self._run(varying=set())
+                if first is not None and self._learns_classes(first, opaque):
+                    return True
                 others = {id(tensor): _alias(tensor) for tensor in given}
                 self._take([others[id(tensor)] for tensor in given])  # as those of a graph are
                 last = first and self._run(first.written, first.objects)
@@ -158,7 +172,7 @@ class _Check:
                         break
                     last = self._run(first.written, first.objects)
                 if first is None or last is None:
-                    return
+                    return False
                 changed, finder = self._changes(last, first.objects, numbers)
             finally:
                 as_it_was.restore()
@@ -177,6 +191,10 @@ class _Check:
             what = f"{name} ({reason})" if reason else name
             self._add(rule, what, finder.found.get(name, Source()))
         self._compare(first, last, finder.returned)
+        met = Arguments(self._objects.classes)
+        flatten((args, kwargs), met)
+        if not last.reads.may_not_be_given().isdisjoint(map(address, met.containers())):
+            self._add("argument", "is a container that the function also reaches itself", Source())
         for where in self._forked.values():
             self._add("side-stream", "a stream that is not joined", where)
         if self._leaves_modes:
@@ -186,16 +204,40 @@ class _Check:
                 numbers.one_shots.check(numbers.one_shots)
             except CaptureError as error:
                 self._add("python-state", str(error), Source())
+        return False
+
+    def _learns_classes(self, run: _Run, opaque: Sequence[object]) -> bool:
+        """Whether the run has changed objects that can be taken apart, as a graph takes them."""
+        paths = [c.path for c, _ in run.before.changed_items() or ()]
+        changed = [item for n, item in enumerate(opaque) if any(_is_in(path, n) for path in paths)]
+        known = self._objects.classes
+        return self._objects.take_apart(changed) and self._objects.classes != known
 
     def _take(self, given: list[torch.Tensor]) -> None:
         """Let further runs be given these tensors."""
-        self._args, self._kwargs = builder(self._spec, self.world.wrap(given))()
-        self.inputs, _ = flatten((self._args, self._kwargs))
+        self.inputs = self.world.wrap(given)
+        self._begin()
+
+    def _begin(self) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """The arguments of the next run, made for it; what is stored in them will be seen."""
+        arguments: tuple[tuple[Any, ...], dict[str, Any]] = builder(self._spec, self.inputs)()
+        met = Arguments(self._objects.classes)
+        flatten(arguments, met)
+        self._given.begin(parts_of_arguments(self._spec, arguments), met.containers())
+        self._held = Held(arguments[0], arguments[1], self._spec)
+        self._counted = self._held.count(self._objects.counters)
+        for (_, name), item, _ in self._counted:
+            self._given.count(item, name)
+        return arguments
+
+    def _call(self) -> Any:
+        self._arguments = args, kwargs = self._begin()
+        return self._fn(*args, **kwargs)
 
     def _suitable(self, args: Any, kwargs: Any) -> tuple[list[torch.Tensor], Any] | None:
         """The tensors among the arguments and their structure; ``None``: no graph takes them."""
         try:
-            given, spec = flatten((args, kwargs))
+            given, spec = flatten((args, kwargs), Arguments(self._objects.classes))
             builder(spec, given)  # as a graph will
         except (ArgumentError, AttributeError, RecursionError, TypeError) as error:
             self._add("argument", str(error), Source())
@@ -205,10 +247,22 @@ class _Check:
         return None if self.report.hazards else (given, spec)
 
     def _run(self, varying: set[int], there: Sequence[object] = ()) -> _Run | None:
-        """Run once, with a report of its own; ``None`` if it does not come to its end.
+        """Run with a report of its own; ``None`` if it does not come to its end.
 
-        ``there``: the objects of which the result of the first run was made.
+        Once, or until it is known which numbers among the arguments are only counted. ``there``:
+        the objects of which the result of the first run was made.
         """
+        while True:
+            run = self._run_once(varying, there)
+            places = {
+                place for place, item, counted in self._counted if is_used(place, item, counted)
+            }
+            numbers = self._held.numbers()
+            places |= {place for place, item in numbers.items() if item in self._given}
+            if not self._objects.learn_counters(places):
+                return run
+
+    def _run_once(self, varying: set[int], there: Sequence[object]) -> _Run | None:
         self._again()
         before = PythonState(self._roots)
         recorder = self._recorder = _Recorder(self, varying)
@@ -222,7 +276,7 @@ class _Check:
                 intercept(builtins, "__import__", reads.importing),
                 reads.recording(),
             ):
-                result = self._fn(*self._args, **self._kwargs)
+                result = self._call()
         except DeviceError:
             raise
         except Unexpected:
@@ -235,12 +289,15 @@ class _Check:
         finally:
             self.report.operations = recorder.recording.operations
         written = {key for key, _ in recorder.recording.writes}
-        self._look_at_arguments(written)
+        self._given.take_out(reads.places)
+        self._look_at_arguments(written, there)
         now = conditions(self._fn)
         self._leaves_modes |= [value for _, _, value in modes] != [value for _, _, value in now]
         reads.settle()
         looked_at = self._look_at(result, there)
-        return _Run(before, recorder.recording, written, *looked_at, reads)
+        leaves, spec, objects = looked_at
+        objects += self._met
+        return _Run(before, recorder.recording, written, leaves, spec, objects, reads, self._left)
 
     def _raised(self, error: BaseException) -> None:
         """Report what the function raised."""
@@ -284,6 +341,8 @@ class _Check:
             yield from (*before.changes(), *numbers.moved())
             for place in others:
                 yield from place.changes()
+            for change, _ in self._held.changes(self._objects.counters):
+                yield from written_as(change, is_lifted=False)
 
         draws = bool(drawn) or any(h.rule == "random" for h in self.report.hazards)
         known = {name: slot for name, slot in slots.items() if slot is not None}
@@ -295,13 +354,14 @@ class _Check:
                     finder.found |= dict.fromkeys(place.changes(), Source(*place.where))
         found = self._rules(run, known, there, rewind, draws) if known else {}
         found |= {name: ("python-state", "") for name in slots.keys() - found.keys()}
+        found |= {name: (rule, "") for name, rule in self._stored.items()}
         for name, is_random in drawn.items():
             found[name] = ("python-random" if is_random else "python-state", "")
         if found or any(h.rule == "result" for h in self.report.hazards):
             rewind()
             # If it raises this time, the lines up to there are found.
             with suppress(Exception, Unexpected), self._unreported(), finder.looking():
-                self._fn(*self._args, **self._kwargs)
+                self._call()
             rewind()
         return found, finder
 
@@ -319,10 +379,11 @@ class _Check:
     ) -> dict[str, tuple[str, str]]:
         """What becomes of these places: their rules, and why graphed() does not store them."""
         call = Call(
-            lambda: self._fn(*self._args, **self._kwargs),
+            self._call,
             rewind,
             self.inputs,
-            self._containers(),
+            self._given,
+            lambda: self._held.ways,
             there,
             self._new_reads,
             self._unreported,
@@ -332,12 +393,6 @@ class _Check:
         found = written(call, list(slots.values()))
         self._expected = found.result
         return {name: (found.rules[slot.identity], found.reason) for name, slot in slots.items()}
-
-    def _containers(self) -> list[object]:
-        """The containers among the arguments, of which a replay would return copies."""
-        met = Objects()
-        flatten((self._args, self._kwargs), met)
-        return [item for item in met.containers() if not isinstance(item, tuple)]
 
     @contextmanager
     def _unreported(self) -> Iterator[None]:
@@ -354,16 +409,22 @@ class _Check:
         of_result = [hazard for hazard in self.report.hazards if hazard.rule == "result"]
         for hazard in of_result:
             hazard.file, hazard.line, hazard.source = returned.file, returned.line, returned.text
+        if first.left != last.left:
+            self._add("argument", "what it stores there differs between calls", Source())
         expected = self._expected or first.spec
         if last.spec != expected and not of_result and not last.recording.breaks():
             self._add("result", "a Python value that differs between calls", Source())
         if not any(isinstance(t, SimulatedTensor) for t in (*self.inputs, *last.leaves)):
             self._add("argument", "no tensor among arguments and results is on cuda", Source())
 
-    def _look_at_arguments(self, written: set[int]) -> None:
-        after, spec_after = flatten((self._args, self._kwargs))
-        if spec_after != self._spec or not all(map(is_, after, self.inputs)):
-            self._add("argument", "the function changes a container that it is given", Source())
+    def _look_at_arguments(self, written: set[int], there: Sequence[object]) -> None:
+        self._given.stores |= self._held.has_changed()
+        try:
+            self._stored = self._stored_in_arguments(there)
+        except (ArgumentError, CaptureError) as error:
+            self._add("argument", f"{CHANGES.partition(': ')[2]}: {error}", Source())
+        if any(cls is other for cls in self._given.as_itself for other in self._objects.classes):
+            self._add("argument", "the function asks which object it is given", Source())
         if self._given.refusal:
             self._add("argument", self._given.refusal, Source())
         if any(_own_attributes(tensor) for tensor in self.inputs):
@@ -372,13 +433,46 @@ class _Check:
         if given and (shares_memory(self.inputs) or any(0 in t.stride() for t in given)):
             self._add("argument", SHARED, Source())
 
+    def _stored_in_arguments(self, there: Sequence[object]) -> dict[str, str]:
+        """Names of the places in the arguments that the last run has written, and their rules.
+
+        Raises:
+            ArgumentError: a replay cannot store that.
+            CaptureError: the same.
+        """
+        found: dict[str, str] = {}
+        objects, stored = Objects(there), []
+        self._left, self._met = [], []
+        objects.inputs_are(self.inputs, self._held.ways)
+        for change, values in self._held.changes(self._objects.counters):
+            names = dict.fromkeys(written_as(change, is_lifted=False), "stored-value")
+            for value, name in zip(
+                reversed(values), [*reversed(names)] * len(values), strict=False
+            ):
+                if type(value) is Advance:
+                    names[name] = "stored-counter"
+                    continue
+                tensors, spec = flatten(value, objects)
+                stored += tensors
+                self._left.append((change, spec))
+                if tensors or any(isinstance(c.value, Given) for c in constants(spec)):
+                    names[name] = "stored-tensor"
+            found |= names
+        if any(holds_way(spec) for _, spec in self._left):  # one may hold itself by now
+            flatten(self._arguments, Arguments(self._objects.classes))
+        require_storable([], stored, self.inputs, 0)
+        self._met = objects.met()
+        return found
+
     def _look_at(
         self, result: Any, there: Sequence[object]
     ) -> tuple[list[torch.Tensor], Any, list[object]]:
         """The tensors of a result, its structure, and the objects of which it is made."""
         objects = Objects()
         try:
-            _, by_graph = flatten(result, Objects(there, self._containers()))
+            of_graph = Objects(there)
+            of_graph.inputs_are((), self._held.ways)
+            _, by_graph = flatten(result, of_graph)
             leaves, spec = flatten(result, objects)
             builder(spec, leaves)  # as a graph will
         except ArgumentError as error:
@@ -474,6 +568,12 @@ def _slots(run: _Run) -> dict[str, Slot | None]:
         slots = run.reads.slots([[(container, key)]])
         found[container.name(key)] = slots[0] if slots else None
     return found
+
+
+def _is_in(path: str, number: int) -> bool:
+    """Whether a place is one of the argument of that number, which is compared by identity."""
+    name = f"argument {number}"
+    return path == name or path.startswith((f"{name}.", f"{name}["))
 
 
 def _is_settling(run: _Run) -> bool:

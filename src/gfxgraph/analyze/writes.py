@@ -6,7 +6,7 @@ as it does there, so that ``check`` says what ``graphed`` does.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from typing import Any
@@ -21,6 +21,7 @@ from ..call.suitable import describe
 from ..errors import ArgumentError, CaptureError, one_line
 from ..graph.lift import EffectsError, Lift, Slot
 from ..graph.reads import Reads
+from ..graph.static_objects import StaticObjects
 from ..record.effects import Unexpected, storage_key
 from ..record.explain import some
 from ..simulate.tensor import inside
@@ -40,7 +41,8 @@ class Call:
         run: makes it, and gives its result.
         rewind: puts back what it has changed.
         inputs: the tensors among its arguments.
-        refused: the containers among them.
+        given: what the last run has read of them.
+        ways: gives the containers among those of the last run, by number, and the ways to them.
         there: the objects that the result of an earlier call was made of.
         reads: gives what records one run.
         around: what has to be entered around each run.
@@ -52,7 +54,8 @@ class Call:
     run: Callable[[], Any]
     rewind: Callable[[], object]
     inputs: Sequence[torch.Tensor]
-    refused: Sequence[object]
+    given: StaticObjects
+    ways: Callable[[], Mapping[int, Any]]
     there: Sequence[object]
     reads: Callable[[], Reads]
     around: Callable[[], AbstractContextManager[object]]
@@ -123,6 +126,7 @@ def _run(call: Call, lift: Lift) -> Written:
                 lift.require_unused()
                 raise
             effects = lift.end()
+        call.given.take_out(reads.places)
         lift.take_out(reads.places)
         reads.settle()
         changed = reads.changes()
@@ -144,12 +148,12 @@ def _judged(
     every = [*given, *call.inputs]
     if shares_memory(every) and any(storage_key(tensor) in call.written for tensor in every):
         raise CaptureError(f"argument: {SHARED}")
-    refused = [*call.refused, *(c for c in met.containers() if not isinstance(c, tuple))]
+    refused = [c for c in met.containers() if not isinstance(c, tuple)]
     objects = Objects(call.there, [item for item in refused if item is not entry])
-    objects.inputs_are(given)
+    objects.inputs_are(given, call.ways())
     outputs, spec = flatten(result, objects)
     _require_made_anew(spec, "result")
-    objects.inputs_are(every)
+    objects.inputs_are(every, call.ways())
     held = dict(zip((slot.identity for slot in lift.read), entry, strict=True))
     rules: dict[Any, str] = {}
     stored: list[torch.Tensor] = []

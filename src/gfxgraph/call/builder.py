@@ -21,19 +21,20 @@ from ..graph.session import LayoutError, Target
 from ..record import collectives
 from ..record.effects import overwrite, storage_key
 from ..stats import tally
-from .body import Body, ChangesArgument, result_taken_apart
+from .body import Body, ChangesArgument, Counts, result_and_stored
 from .budget import admit
 from .compiled import Compiled
 from .entries import Entries
 from .entry import SHARED, Entry, Refusal
 from .faster import graph_of_compiled, note_not_compiled
+from .held import Held
 from .key import Call, describe_key, what_moved
 from .layout import LayoutKey
 from .narrow import Mask, ObjectArguments
 from .options import Options
-from .replay import NO_MATCH, FastPath, miss
+from .replay import NO_MATCH, FastPath, builder, miss
 from .request import Wanted
-from .signature import Objects, Spec, count_tensors, objects_in
+from .signature import Objects, Spec, count_tensors, objects_in, renumbered
 from .static_inputs import bytes_of, shares_memory
 from .thrash import Traits, traits
 
@@ -151,7 +152,7 @@ class Builder:
             self._keep(wanted, entry, found, answers)
             return None
         except Exception as error:  # the caller has his result: whatever it is, it is no graph
-            if isinstance(error, EffectsError) and answers.lift(error, wanted.call):
+            if isinstance(error, EffectsError) and self._may_go_on(error, wanted.call, answers):
                 return None
             if isinstance(error, ChangesArgument) and self._keys.objects.give_up(wanted.call):
                 self._entries.count_fallback(str(error), calls=int(wanted.is_answered))
@@ -161,6 +162,17 @@ class Builder:
                 wrapped.__cause__ = error
                 error = wrapped
             return self._refuse(wanted, kind, found, error, answers)
+
+    def _may_go_on(self, error: EffectsError, call: Call, answers: Answers) -> bool:
+        """Whether a graph can store what a call has written, from the next call on."""
+        numbers = {slot.argument for slot in error.slots} - {None}
+        if not numbers:
+            return answers.lift(error, call)
+        written = [item for n, item in enumerate(objects_in(call.spec)) if n in numbers]
+        if not self._may_store or not self._keys.objects.take_apart(written):
+            return False
+        self._entries.drop_by_identity(self._keys.objects.classes)
+        return True
 
     def _count(self, wanted: Wanted, kind: str) -> None:
         """Count captures that may be one of many alike.
@@ -250,10 +262,21 @@ class Builder:
 
     def _entry(self, wanted: Wanted) -> Entry:
         """A graph of the function, of compiled code where that was asked for and can be had."""
-        capture_it = functools.partial(self._capture, wanted)
+        capture_it = functools.partial(self._capture_counting, wanted)
         if self.compiled is None or wanted.extends is not None:
             return capture_it()
         return graph_of_compiled(capture_it, self.compiled, self._entries, self._options)
+
+    def _capture_counting(
+        self, wanted: Wanted, code: Compiled | None = None, timed: bool = False
+    ) -> Entry:
+        """The same; numbers that calls only advance in their arguments are counted by replays."""
+        for _ in range(_MAX_TRIES):
+            try:
+                return self._capture(wanted, code, timed)
+            except Counts as error:
+                self._keys.objects.learn_counters(error.places)
+        return self._capture(wanted, code, timed)
 
     def _capture(self, wanted: Wanted, code: Compiled | None = None, timed: bool = False) -> Entry:
         """Capture the function, or the compiled code of it.
@@ -264,8 +287,7 @@ class Builder:
         leaves, tree = wanted.call.leaves, wanted.extends
         fn, spec = wanted.call.fn, wanted.call.spec
         lift = fn.lift if isinstance(fn, Lifting) else None
-        met = Objects()
-        first = _first_outputs(wanted, met)
+        first, met = self._first_outputs(wanted)
         index, torch_device = _place(leaves, first[0] if first else ())
         # Another thread may release the tree, and its pool with it, whenever we do not hold LOCK.
         extended = None if tree is None else tree.now()
@@ -288,7 +310,7 @@ class Builder:
         graph_pool.update_overhead(captured.peak_bytes)
         given = [s for s in static_inputs if storage_key(s) in captured.written]
         refusal = None
-        if lift is not None and first is not None and body.out_spec[3][0] != first[1]:
+        if first is not None and not _agrees(body.out_spec, first[1], lift is not None):
             refusal = "result: its structure or its plain values change between calls"
         elif given and (shares_memory(leaves) or any(0 in s.stride() for s in given)):
             refusal = SHARED
@@ -302,11 +324,26 @@ class Builder:
             return entry
         whole = code is not None or captured.root.step is not None
         mask = None if whole else self._keys.objects.mask(spec, body.objects.read)
-        entry = self._checked(wanted.call, captured, site, body.out_spec, mask)
+        entry = self._checked(wanted.call, captured, site, body, mask)
         inputs = zip(static_inputs, own_statics, strict=True)
         of_its_own = sum(bytes_of(static) for static, own in inputs if static is own)
         entry.private_input_bytes = graph_pool.input_bytes - input_bytes + of_its_own
         return entry
+
+    def _first_outputs(
+        self, wanted: Wanted
+    ) -> tuple[tuple[list[torch.Tensor], Spec] | None, Objects]:
+        """The result of the caller's own call, taken apart, if there was one, and its objects."""
+        result, call = wanted.result, wanted.call
+        if result is NO_MATCH:
+            return None, Objects()
+        count = 0
+        if isinstance(call.fn, Lifting):
+            count, result = count_tensors(call.spec[3][0][3][0]), result[0]
+        held = call.held if self._may_store else None
+        counters = self._keys.objects.counters
+        outputs, spec, met = result_and_stored(result, held, call.leaves, Objects, count, counters)
+        return (outputs, spec), met
 
     def _target(
         self,
@@ -336,7 +373,8 @@ class Builder:
             objects=body.objects,
         )
         known = self._keys.objects
-        body.there, body.apart = met.met(), known.classes
+        body.there, body.apart, body.may_store = met.met(), known.classes, self._may_store
+        body.counters, body.no_counters = known.counters, known.no_counters
         if code is None and wanted.extends is None:
             body.objects.leaves_out = lambda read: known.mask(spec, read) is not None
         if first is not None and not isinstance(fn, Lifting) and not body.there:
@@ -382,6 +420,12 @@ class Builder:
         )
 
     @property
+    def _may_store(self) -> bool:
+        """Whether replays may store something in the arguments of their calls."""
+        is_exact = not (self._keys.layout.is_padded or self._keys.shares_inputs)
+        return is_exact and self._options.outputs == "own" and self._options.compile is None
+
+    @property
     def _tolerance(self) -> Tolerance | None:
         return None if self._options.verify is False else self._options.verify
 
@@ -392,14 +436,22 @@ class Builder:
         admit(site.graph_pool, more, site.allocated, self._entries)
 
     def _checked(
-        self, call: Call, captured: CapturedGraph, site: _Site, out_spec: Spec, mask: Mask
+        self, call: Call, captured: CapturedGraph, site: _Site, body: Body, mask: Mask
     ) -> Entry:
         """The entry of a graph that calls can use."""
-        static_inputs = site.target.inputs
+        static_inputs, out_spec, is_lifted = site.target.inputs, body.out_spec, body.is_lifted
+        assert out_spec is not None  # it ran
+        stores = self._may_store and (out_spec[0] == "stores" or captured.root.step is not None)
+        made = builder(call.spec, static_inputs)() if stores else None
+        of_state = Held(call.args[:1], {}, call.spec).ways if is_lifted and stores else ()
         if mask is not None:
-            numbers = {id(leaf): n for n, leaf in enumerate(call.leaves)}
+            numbers = {id(leaf): n for n, leaf in reversed(list(enumerate(call.leaves)))}
             call = self._keys.objects.narrow(call, mask)
-            static_inputs = [static_inputs[numbers[id(leaf)]] for leaf in call.leaves]
+            kept = [numbers[id(leaf)] for leaf in call.leaves]
+            static_inputs = [static_inputs[n] for n in kept]
+            out_spec = renumbered(out_spec, kept)
+        # What is built once, to see that it can be, is stored in arguments made for that.
+        given = [*static_inputs, made] if stores else []
         entry = Entry(
             captured,
             site.graph_pool,
@@ -407,7 +459,9 @@ class Builder:
             call.leaves,
             out_spec,
             self._options.outputs == "own",
-            [] if isinstance(call.fn, Lifting) else None,
+            given if is_lifted or stores else None,
+            stores,
+            of_state,
         )
         entry.key = describe_key(call.leaves, call.spec)
         entry.mask, entry.asks_attributes = mask, site.target.objects.asks_attributes
@@ -436,15 +490,11 @@ class Builder:
             return graph_pool
 
 
-def _first_outputs(wanted: Wanted, met: Objects) -> tuple[list[torch.Tensor], Spec] | None:
-    """The result of the caller's own call, taken apart; ``None``: there was none."""
-    result, spec = wanted.result, wanted.call.spec
-    if result is NO_MATCH:
-        return None
-    if isinstance(wanted.call.fn, Lifting):
-        met.inputs_are(wanted.call.leaves[: count_tensors(spec[3][0][3][0])])
-        result = result[0]
-    return result_taken_apart(result, (), met)
+def _agrees(spec: Spec, first: Spec, is_lifted: bool) -> bool:
+    """Whether a run of ours has given, and stored in its arguments, what the first call has."""
+    if "stores" in (spec[0], first[0]):
+        return spec[:3] == first[:3] and spec[3][: len(first[3])] == first[3]
+    return not is_lifted or bool(spec[3][0] == first)
 
 
 @dataclass

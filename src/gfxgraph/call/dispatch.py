@@ -50,7 +50,8 @@ __all__ = ["Dispatcher", "Exact", "reset_with"]
 
 _IN_USE = (
     "its graph could not be used: an argument shares memory with what it writes, is a container "
-    "that it stores to, or is a tensor with attributes; or another thread was capturing"
+    "that it stores to, is a tensor with attributes, or holds no whole number where calls count; "
+    "or another thread was capturing"
 )
 
 # So often more is found that calls write, or read.
@@ -281,6 +282,7 @@ class Dispatcher:
                 compile_s=0.0 if compiled is None else compiled.seconds,
                 not_compiled={e.key: e.not_compiled for e in entries if e.not_compiled},
                 thrashing=tuple(self.entries.thrash.reasons),
+                stored=list(dict.fromkeys(name for entry in entries for name in entry.stored)),
             )
         return self.strategy.stats(known)
 
@@ -292,7 +294,7 @@ class Dispatcher:
             eager_calls=known.eager_calls + counts.eager_calls,
             fallbacks=dict(counts.fallbacks + Counter(known.fallbacks)),
             recaptures=known.recaptures + counts.recaptures,
-            stored=[slot.path for slot in self._lift.slots.values()],
+            stored=[*(slot.path for slot in self._lift.slots.values()), *known.stored],
         )
 
     def reset(self) -> None:
@@ -343,10 +345,14 @@ class Dispatcher:
         Raises:
             VerificationError: the replay differs, and ``fallback="raise"``.
         """
-        call, entries = request.call, self.entries
-        found = validation.compare(entry, call.leaves, self.options.verify, replay, call.run)
+        call, entries, run = request.call, self.entries, request.call.run
+        if entry.stores:
+            run = functools.partial(_with_arguments, call.run, call.args, call.kwargs)
+        found = validation.compare(entry, call.leaves, self.options.verify, replay, run)
         if found is None:
             return NO_MATCH
+        if entry.stores:
+            found = replace(found, result=found.result[0])
         if found.difference is None:
             return found.result
         tally.add("validation_failures")
@@ -552,9 +558,17 @@ class Exact:
         return NO_MATCH
 
     def trial(self, request: Request, entry: Entry) -> Callable[[], Any] | None:
-        """A replay that may be compared with eager execution; ``None``: there is none."""
-        call = request.call
-        return functools.partial(entry.trial(), call.fn, call.args, call.kwargs, call.leaves)
+        """A replay that may be compared with eager execution; ``None``: there is none.
+
+        Where graphs store something in arguments, it stores that in copies, and gives these too.
+        """
+        call, replay = request.call, entry.trial()
+        if not entry.stores:
+            return functools.partial(replay, call.fn, call.args, call.kwargs, call.leaves)
+        leaves, spec, _ = self.objects.taken_apart(call.args, call.kwargs)
+        args, kwargs = builder(spec, leaves)()
+        in_copies = functools.partial(replay, call.fn, args, kwargs, call.leaves)
+        return functools.partial(_with_arguments, in_copies, args, kwargs)
 
     def replay(self, request: Request, entry: Entry) -> Any:
         """Replay a graph and build the result; NO_MATCH where that cannot be."""
@@ -587,6 +601,12 @@ class Exact:
     def stats(self, known: GraphedStats) -> GraphedStats:
         """The statistics, with those of the strategy."""
         return known
+
+
+def _with_arguments(run: Callable[[], Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """The result of a call, and what that has left in its arguments."""
+    result = run()
+    return NO_MATCH if result is NO_MATCH else (result, args, kwargs)
 
 
 def reset_with(owner: Any, dispatcher: Dispatcher) -> None:

@@ -17,6 +17,7 @@ from ..graph.pool import GraphPool
 from ..interpose.codes import address
 from ..record.effects import storage_key
 from ..stats import tally
+from .held import counts, written_as
 from .narrow import Mask
 from .replay import FastPath, Replay, builder, copier, copy_one, miss
 from .signature import Arguments, Spec, flatten
@@ -70,8 +71,10 @@ class Entry:
         leaves: the tensors of a call that it is for.
         out_spec: the spec of the result.
         own_outputs: whether each call gets copies of the static outputs.
-        given: holds the tensors of a call during its replay, for results that are one of them.
-            Default: no result is.
+        given: holds the tensors of a call during its replay, for results that are one of them; and
+            the arguments, where something is stored there. Default: no result is.
+        stores: whether that is so.
+        of_state: numbers of the containers among the state of a lifted function.
 
     Attributes:
         key: shapes and dtypes of the tensors, and the other arguments.
@@ -86,6 +89,7 @@ class Entry:
         private_input_bytes: bytes of static inputs that only this graph has.
         mask: what of the arguments matters.
         asks_attributes: whether the function asks tensors for attributes that their class lacks.
+        stored: names of the places in the arguments that calls write.
         carried: of a function for several sizes: of each output, which dimensions carry which size.
     """
 
@@ -97,9 +101,12 @@ class Entry:
         leaves: Sequence[torch.Tensor],
         out_spec: Spec,
         own_outputs: bool,
-        given: list[torch.Tensor] | None = None,
+        given: list[Any] | None = None,
+        stores: bool = False,
+        of_state: Collection[int] = (),
     ) -> None:
         self.used = 0
+        self.stores, self._of_state = stores, frozenset(of_state)
         self.closed: str | None = None
         self.compared_at: int | None = None
         self.in_doubt = False
@@ -111,6 +118,9 @@ class Entry:
         self.asks_attributes = False
         self.key = ""
         self.out_spec = out_spec
+        changes = out_spec[2] if out_spec[0] == "stores" else ()
+        self.counters = counts(changes, out_spec[3][1:]) if changes else []
+        self.stored = [name for change in changes for name in written_as(change, bool(of_state))]
         self.graph_pool = graph_pool
         self.captured: CapturedGraph | None = captured
         self.counter = tally.replay_counter()
@@ -137,9 +147,9 @@ class Entry:
         copy = copier(graph_pool.device, static_inputs, leaves)
         build = builder(out_spec, [handed_out[n] for n in same], () if given is None else given)
         if given is not None:
-            copy, build = _noting(given, static_inputs, copy, build)
+            copy, build = _noting(given, static_inputs, copy, build, stores)
         captured.last.build = build
-        self._replay = Replay(captured, static_inputs, copy, build)
+        self._replay = Replay(captured, static_inputs, copy, build, stores, self.counters)
         #: Replays of this graph that fill the static inputs or build the result in another way.
         self._others: weakref.WeakSet[Replay] = weakref.WeakSet()
         self.replay = self._replay.function(captured, graph_pool, self.counter)
@@ -200,7 +210,7 @@ class Entry:
         copy: Callable[[Sequence[torch.Tensor]], None],
         build: Callable[[], Any],
     ) -> Callable[..., Any]:
-        other = Replay(captured, self._static_inputs, copy, build)
+        other = Replay(captured, self._static_inputs, copy, build, self.stores, self.counters)
         self._others.add(other)  # as long as somebody has its function
         return other.function(captured, self.graph_pool, self.counter)
 
@@ -307,6 +317,8 @@ class Entry:
             spec,
             self._own_outputs,
             self._given,
+            self.stores,
+            self._of_state,
         )
         entry.key = self.key
         tally.retire(entry.counter)
@@ -315,6 +327,8 @@ class Entry:
         entry.replay = entry._replay.function(captured, self.graph_pool, self.counter)
         entry.let_answer(self._replay.on_new_path)
         entry.not_compiled = self.not_compiled
+        entry.counters += self.counters
+        entry.stored = list(dict.fromkeys([*self.stored, *entry.stored]))
         return entry
 
     def take_over(self, tree: Entry) -> None:
@@ -337,7 +351,9 @@ class Entry:
         """The numbers of objects that may be no arguments: the function stores to one of both."""
         captured = self.captured
         # Of calls that store state for good, that is part of the key.
-        return frozenset() if captured is None or self._given is not None else captured.stored
+        if captured is None or (self._given is not None and not self.stores):
+            return frozenset()
+        return captured.stored - self._of_state
 
     def sees_more(
         self, leaves: Sequence[torch.Tensor], args: Any, classes: Collection[type]
@@ -424,15 +440,19 @@ class Entry:
 
 
 def _noting(
-    given: list[torch.Tensor],
+    given: list[Any],
     static_inputs: list[torch.Tensor],
     copy: Callable[[Sequence[torch.Tensor]], None],
     build: Callable[[], Any],
+    stores: bool,
 ) -> tuple[Callable[[Sequence[torch.Tensor]], None], Callable[[], Any]]:
-    """``copy`` and ``build`` such that ``given`` holds the tensors of the call in between."""
+    """``copy`` and ``build`` such that ``given`` holds the tensors of the call in between.
 
-    def copy_noted(leaves: Sequence[torch.Tensor]) -> None:
-        given[:] = leaves
+    ``stores``: and its arguments.
+    """
+
+    def copy_noted(leaves: Any) -> None:
+        given[:] = (*leaves, leaves.arguments) if stores else leaves
         copy(leaves)
 
     def build_noted() -> Any:

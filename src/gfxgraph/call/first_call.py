@@ -14,6 +14,7 @@ from ..graph import raw
 from ..graph.executed import Executed
 from ..graph.first_call import as_of_now
 from ..graph.host_state import default_generators
+from ..graph.lift import Lifting
 from ..graph.locks import CAPTURING, LOCK, inside_gfxgraph
 from ..graph.one_shots import Found
 from ..graph.state import PythonState
@@ -23,6 +24,7 @@ from ..record.explain import some
 from ..record.journal import Journal
 from .entries import Entries
 from .entry import Entry
+from .held import Held
 from .key import Call
 from .request import Request
 from .writers import Writers
@@ -131,6 +133,7 @@ class FirstCalls:
     def _observe(self, request: Request, extends: Entry | None) -> _Observed:
         """Run a call for its caller, and look at what that does."""
         call, leaves = request.call, request.fitted.leaves
+        call.held = Held(call.args, call.kwargs, call.spec, int(isinstance(call.fn, Lifting)))
         state = self.state_before(call)
         # Not by weak references: torch.utils.swap_tensors() refuses tensors that have any.
         outside = [(tensor, _version(tensor)) for tensor in state.tensors().values()]
@@ -151,7 +154,8 @@ class FirstCalls:
         if not self._writers.writes:
             self._writers.writes = any(_version(tensor) != version for tensor, version in outside)
         is_first = not self._entries.graphs()
-        rebound = [] if is_first else state.replaced(guarded=extends is not None)
+        given = call.held.ways
+        rebound = [] if is_first else state.replaced(extends is not None, given)
         # Without the places in containers: one name for what grows with each call.
         changed = {name.partition("[")[0] for name in state.changes()} if state.stateful else set()
         doubts = [f"changes {some(sorted(changed))} in Python"] if changed else []

@@ -15,6 +15,7 @@ from torch.utils._device import DeviceContext
 from ..device import current_device
 from ..errors import ArgumentError
 from ..record.effects import storage_key
+from .held import Held
 from .replay import Condition
 from .signature import TOO_DEEP, Arguments, Const, Spec, constants, flatten
 from .static_inputs import alignment, first_of_each, overlaps_itself, shares_memory, static_strides
@@ -44,6 +45,7 @@ class Call:
         kwargs: its keyword arguments.
         leaves: the tensors among the arguments.
         spec: the rest of them.
+        held: what the containers among them hold before it runs, where that is known.
     """
 
     fn: Callable[..., Any]
@@ -51,6 +53,7 @@ class Call:
     kwargs: dict[str, Any]
     leaves: list[torch.Tensor] = field(default_factory=list)
     spec: Spec = ()
+    held: Held | None = None
 
     @property
     def given(self) -> tuple[Callable[..., Any], tuple[Any, ...], dict[str, Any]]:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import itertools
 import types
 import weakref
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from typing import Any
@@ -20,6 +20,7 @@ import torch
 from ..graph import raw
 from ..graph.listening import is_closed
 from ..graph.static_objects import Path, Read
+from .held import Counter
 from .key import Call, taken_apart
 from .signature import Spec, can_be_apart, count_tensors, objects_in
 
@@ -199,10 +200,14 @@ class ObjectArguments:
 
     Attributes:
         classes: the classes whose objects are taken apart.
+        counters: places in the arguments to which calls only add a number.
+        no_counters: those with numbers that calls change, and use for more.
     """
 
     def __init__(self) -> None:
         self.classes: tuple[type, ...] = ()
+        self.counters: frozenset[Counter] = frozenset()
+        self.no_counters: frozenset[Counter] = frozenset()
         self._given_up: list[type] = []
         #: The object of each class that was met last.
         self._met: list[tuple[type, weakref.ref[Any]]] = []
@@ -240,6 +245,23 @@ class ObjectArguments:
                 kept = [pair for pair in self._met if pair[0] is not type(item)]
                 self._met = [*kept[-_MAX_CLASSES:], (type(item), weakref.ref(item))]
         return learned
+
+    def learn_counters(self, places: Collection[Counter]) -> bool:
+        """These may be counters; or they were taken for such, and are none; whether that is new."""
+        before = self.counters
+        self.no_counters |= before & set(places)
+        self.counters = (before | set(places)) - self.no_counters
+        return self.counters != before
+
+    def take_apart(self, items: Iterable[object]) -> bool:
+        """Take objects like these apart from now on; whether that changes anything."""
+        classes = {
+            id(cls): cls
+            for cls in [type(item) for item in items if can_be_apart(item)]
+            if not _has((*self._given_up, *self.classes), cls)
+        }
+        self.classes += tuple(classes.values())
+        return bool(classes)
 
     def give_up(self, call: Call) -> bool:
         """Compare the objects of a call by identity from now on; whether that changes anything."""
@@ -285,6 +307,10 @@ class NoObjects(ObjectArguments):
 
     def learn(self, call: Call) -> bool:
         """Nothing is learned."""
+        return False
+
+    def take_apart(self, items: Iterable[object]) -> bool:
+        """Nothing is."""
         return False
 
     def mask(self, spec: Spec, read: Mapping[Path, Read]) -> Mask:

@@ -70,6 +70,7 @@ from ..interpose.codes import address
 from ..record.effects import overwrite, storage_key
 from ..record.journal import Journal
 from ..stats import ReplayCounter
+from .held import Counter, OfCall, at, hold_numbers, store
 from .signature import (
     TENSOR,
     TOO_DEEP,
@@ -130,6 +131,8 @@ class Replay:
         static_inputs: what it reads the arguments from.
         copy: fills these from the tensors of a call.
         build: makes the result.
+        stores: whether ``copy`` is given the arguments as well, since the result is stored there.
+        counters: the places in the arguments where it advances a number.
 
     Attributes:
         copy: as given; a replay looks it up each time, so it may be replaced.
@@ -144,8 +147,10 @@ class Replay:
         static_inputs: list[torch.Tensor],
         copy: Callable[[Sequence[torch.Tensor]], None],
         build: Callable[[], Any],
+        stores: bool = False,
+        counters: Sequence[Counter] = (),
     ) -> None:
-        self.copy = copy
+        self.copy, self._stores, self._counters = copy, stores, counters
         self.build: Callable[[], Any] | None = build
         self.on_new_path: Callable[..., Any] = miss
         self.written_inputs = [
@@ -168,7 +173,16 @@ class Replay:
         A closure, since it is the path of every call and looks up each of its names in one step.
         """
         make = self._of_one_graph if captured.root.step is None else self._of_tree
-        return make(captured, graph_pool, counter)
+        replay, counters = make(captured, graph_pool, counter), self._counters
+        if not self._stores:
+            return replay
+
+        def replay_and_store(fn: Any, args: Any, kwargs: Any, leaves: Sequence[Any]) -> Any:
+            if counters and not hold_numbers((args, kwargs), counters):
+                return NO_MATCH
+            return replay(fn, args, kwargs, OfCall.of(leaves, (args, kwargs)))
+
+        return replay_and_store
 
     def overlaps(self, leaves: Sequence[torch.Tensor]) -> bool:
         """Whether one of ``leaves`` shares memory that the graph writes, or writes to it."""
@@ -486,16 +500,15 @@ def matcher(
     )
 
 
-def builder(
-    spec: Spec, leaves: Sequence[Any], given: Sequence[torch.Tensor] = ()
-) -> Callable[[], Any]:
+def builder(spec: Spec, leaves: Sequence[Any], given: Sequence[Any] = ()) -> Callable[[], Any]:
     """A function without arguments that builds the tree of ``spec``.
 
     Args:
         spec: what to build.
         leaves: a tensor stands for itself; a function is called to make the tensor, and
             :class:`~gfxgraph.call.static_inputs.Part` is a view of memory that others share.
-        given: where the tensors of the call are found while the function runs.
+        given: where the tensors of the call are found while the function runs, and its arguments
+            behind these.
     """
     if spec == TENSOR and not isinstance(leaves[0], torch.Tensor):
         return leaves[0]  # type: ignore[no-any-return]
@@ -544,7 +557,7 @@ def _code(text: str) -> types.CodeType:
 class _Source:
     """Source code of one function, and the objects that it names."""
 
-    def __init__(self, is_shared: bool = False, given: Sequence[torch.Tensor] = ()) -> None:
+    def __init__(self, is_shared: bool = False, given: Sequence[Any] = ()) -> None:
         self.is_shared, self._built, self._given = is_shared, 0, given
         self._lines: list[str] = []
         self._names: dict[str, Any] = {"__name__": __name__, "NO_MATCH": NO_MATCH}
@@ -731,13 +744,28 @@ class _Source:
             if isinstance(const, Array):
                 return f"{self.name(const.copy)}()"
             if isinstance(const.value, Given):
-                return f"{self.name(self._given)}[{const.value.number}]"
+                where, of_call = const.value.where, self.name(self._given)
+                if type(where) is int:
+                    return f"{of_call}[{where}]"
+                return f"{self.name(at)}({of_call}[-1], {self.name(where)})"
             return self.name(const.value)
         if spec[0] == "again":
             return f"o{spec[1]}"
+        if spec[0] == "stores":
+            return self._build_and_store(spec, leaves)
         text = self._build(spec, leaves)
         self._built += 1
         return f"(o{self._built - 1} := {text})" if self.is_shared else text
+
+    def _build_and_store(self, spec: Spec, leaves: Any) -> str:
+        """An expression that makes a result, and stores what a call leaves in its arguments."""
+        _, _, changes, children = spec
+        result, *parts = [self.build(child, leaves) for child in children]
+        count = sum(len(change[-1]) for change in changes)
+        values = "".join(f"{part}, " for part in parts[:count])
+        effects = "".join(f", {part}" for part in parts[count:])  # of a lifted function
+        arguments, known = f"{self.name(self._given)}[-1]", self.name(changes)
+        return f"{self.name(store)}({arguments}, {known}, {result}, ({values}){effects})"
 
     def _build(self, spec: Spec, leaves: Any) -> str:
         kind = spec[0]

@@ -12,16 +12,16 @@ import threading
 import types
 import weakref
 from collections import OrderedDict, UserDict, deque
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any, ClassVar
 
 import torch
 from torch.utils import _pytree
 
-from ..errors import ArgumentError
+from ..errors import ArgumentError, CaptureError
 from ..graph import raw
 from ..graph.containers import Slots
-from ..graph.lift import Unread
+from ..graph.lift import Counted, Unread
 from .device_number import DeviceNumber
 
 __all__ = [
@@ -41,9 +41,11 @@ __all__ = [
     "flatten",
     "is_left_out",
     "is_numpy_scalar",
+    "is_value",
     "is_whole",
     "more_than",
     "objects_in",
+    "renumbered",
     "without_objects",
 ]
 
@@ -77,7 +79,8 @@ _VALUES = frozenset(
 _KEYS = (str, int, bool)
 
 
-def _is_value(value: object) -> bool:
+def is_value(value: object) -> bool:
+    """Whether a leaf that is no tensor is compared by value."""
     return type(value) in _VALUES or isinstance(value, enum.Enum) or is_numpy_scalar(value)
 
 
@@ -135,7 +138,7 @@ class Const:
     @property
     def is_value(self) -> bool:
         """Whether it is compared by value."""
-        return _is_value(self.value)
+        return is_value(self.value)
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Const) and self._key == other._key
@@ -185,14 +188,15 @@ class Weak(Const):
 
 
 class Given:
-    """Stands for a tensor of the call, in what is to be stored after a replay.
+    """Stands for something of the call, in what is to be stored after a replay.
 
     Attributes:
-        number: of the tensor, among those of the call.
+        where: the number of a tensor, among those of the call; or the way that leads from the
+            arguments to something else, see :mod:`~gfxgraph.call.held`.
     """
 
-    def __init__(self, number: int) -> None:
-        self.number = number
+    def __init__(self, where: int | tuple[Any, ...]) -> None:
+        self.where = where
 
 
 given = functools.lru_cache(maxsize=None)(Given)
@@ -215,9 +219,15 @@ class Objects:
         self._arrays: set[int] = set()
         self._met: list[object] = []
 
-    def inputs_are(self, inputs: Sequence[torch.Tensor]) -> None:
-        """From now on these tensors are those of the call."""
-        self._inputs = {id(tensor): given(n) for n, tensor in reversed(list(enumerate(inputs)))}
+    def inputs_are(
+        self, inputs: Sequence[torch.Tensor], ways: Mapping[int, tuple[Any, ...]] | None = None
+    ) -> None:
+        """From now on these tensors are those of the call.
+
+        ``ways`` lead to what else is of the call, by number. Default: nothing is.
+        """
+        self._inputs = {number: given(way) for number, way in (ways or {}).items()}
+        self._inputs |= {id(tensor): given(n) for n, tensor in reversed(list(enumerate(inputs)))}
 
     def met(self) -> list[object]:
         """The objects that were taken apart."""
@@ -225,10 +235,14 @@ class Objects:
 
     def containers(self) -> list[object]:
         """The containers and objects that were taken apart; an empty tuple is one for all."""
-        return [item for item in self._met if type(item) is not tuple or item]
+        found = [item for item in self._met if type(item) is not tuple or item]
+        return [item for item in found if id(item) in self._numbers]  # the others are leaves
 
     def known(self, item: Any) -> Spec | None:
         """The spec of what is known already."""
+        if type(item) is Counted:
+            item.use()
+            raise ArgumentError("a counter that is used for more than counting")
         if id(item) in self._refused:
             raise ArgumentError(
                 f"a {type(item).__qualname__} that existed before the call: a replay would "
@@ -351,7 +365,7 @@ def _flatten(item: Any, leaves: list[torch.Tensor], objects: Objects | None) -> 
     known = objects.known(item)
     if known is not None:
         return known
-    if isinstance(item, torch.Tensor) or _is_value(item):
+    if isinstance(item, torch.Tensor) or is_value(item):
         return _taken_apart(item, leaves, objects)
     objects.begin(item)
     spec = _taken_apart(item, leaves, objects)
@@ -364,7 +378,7 @@ def _taken_apart(item: Any, leaves: list[torch.Tensor], objects: Objects | None)
     if isinstance(item, torch.Tensor):
         leaves.append(item)
         return TENSOR
-    if _is_value(item):
+    if is_value(item):
         return ("const", Const(item))
     if cls is tuple or cls is list:
         return ("sequence", cls, None, _flatten_all(item, leaves, objects))
@@ -494,7 +508,7 @@ def more_than(item: Any, parts: Iterable[Any]) -> tuple[Any, ...]:
     """The attributes of ``item`` that are none of its parts: their values, or what they are."""
     known = set(map(id, parts))
     return tuple(
-        (name, Const(value) if _is_value(value) else id(type(value)))
+        (name, Const(value) if is_value(value) else id(type(value)))
         for name, value in (raw.attributes(item) or {}).items()
         if id(value) not in known
     )
@@ -574,7 +588,7 @@ left_out = functools.lru_cache(maxsize=None)(LeftOut)
 
 def is_left_out(value: object) -> bool:
     """Whether a static mapping has no such attribute."""
-    return type(value) is LeftOut or not _is_value(value)
+    return type(value) is LeftOut or not is_value(value)
 
 
 def _flatten_mapping(item: Any, leaves: list[torch.Tensor], objects: Objects | None) -> Spec:
@@ -612,6 +626,24 @@ def constants(spec: Spec) -> list[Const]:
     if spec[0] == "const":
         return [spec[1]]
     return [c for child in spec[3] for c in constants(child)]
+
+
+def renumbered(spec: Spec, kept: Sequence[int]) -> Spec:
+    """A result of calls of whose tensors only those with these numbers are inputs.
+
+    Raises:
+        CaptureError: it holds another one.
+    """
+    if spec[0] == "const" and isinstance(spec[1].value, Given):
+        where = spec[1].value.where
+        if type(where) is not int:
+            return spec
+        if where not in kept:
+            raise CaptureError("result: holds a tensor of an argument that was not seen to be read")
+        return ("const", Const(given(kept.index(where))))
+    if spec[0] in ("tensor", "const", "again"):
+        return spec
+    return (*spec[:3], tuple(renumbered(child, kept) for child in spec[3]), *spec[4:])
 
 
 def objects_in(spec: Spec) -> list[object]:

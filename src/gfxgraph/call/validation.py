@@ -24,7 +24,7 @@ from ..graph.device_state import DeviceState
 from ..graph.locks import CAPTURING, LOCK, inside_gfxgraph
 from .entry import Entry, Refusal
 from .replay import NO_MATCH, FastPath
-from .signature import flatten
+from .signature import Objects, flatten
 
 __all__ = [
     "compare",
@@ -110,7 +110,8 @@ class Comparison:
     """A call that was answered by both.
 
     Attributes:
-        result: what the replay gave; where it differs, what eager execution gave.
+        result: what the replay gave; where it differs, or stores something in its arguments, what
+            eager execution gave.
         difference: what differs; ``None``: nothing.
     """
 
@@ -159,7 +160,7 @@ def compare(
             return None
         entry.compared_at = entry.replays
         with torch.no_grad():
-            outputs, spec = flatten(result)
+            outputs, spec = flatten(result, Objects() if entry.stores else None)
             got = [output.clone() for output in outputs]
             after = state.now()
         state.put_back()
@@ -169,11 +170,12 @@ def compare(
             expected = run()
         with torch.no_grad():
             allowed = True if tolerance is False else tolerance
-            found = _result_differs(got, spec, expected, allowed, captured.slack)
+            objects = Objects() if entry.stores else None
+            found = _result_differs(got, spec, expected, objects, allowed, captured.slack)
             found = found or state.differs(after, allowed, captured.slack)
         if found is None:
             entry.in_doubt = False
-            return Comparison(result, None)
+            return Comparison(expected if entry.stores else result, None)
         entry.uncount()
         if state.is_any and not entry.in_doubt and threading.active_count() > 1:
             # Another thread may have drawn or written meanwhile; the next call shows it.
@@ -232,10 +234,15 @@ class _State:
 
 
 def _result_differs(
-    got: list[torch.Tensor], spec: Any, expected: Any, tolerance: Tolerance, least: float
+    got: list[torch.Tensor],
+    spec: Any,
+    expected: Any,
+    objects: Objects | None,
+    tolerance: Tolerance,
+    least: float,
 ) -> str | None:
     try:
-        tensors, expected_spec = flatten(expected)
+        tensors, expected_spec = flatten(expected, objects)
     except ArgumentError as error:
         return f"the result: {error}"
     if spec != expected_spec:

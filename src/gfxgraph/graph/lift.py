@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import enum
 import functools
+import re
 import threading
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator
@@ -85,6 +86,12 @@ class Slot:
     def owner(self) -> int:
         """The number of the object by which places know the container."""
         return address(owner_of(self.container))
+
+    @property
+    def argument(self) -> int | None:
+        """The number of the argument whose place it is, among those compared by identity."""
+        found = re.match(r"argument (\d+)", self.path)
+        return None if found is None else int(found[1])
 
     @property
     def identity(self) -> Any:
@@ -440,11 +447,13 @@ def slots_of(
         taken_from: numbers of dicts out of which it has taken something.
 
     Returns:
-        ``None``: one is of a kind that cannot be stored again.
+        ``None``: one is of a kind that cannot be stored again. One alone, if it is of an argument.
     """
     found: dict[Any, Slot] = {}
     for container, key in changed:
         item = container.item
+        if container.path.startswith("argument "):  # of another object in each call, maybe
+            return [Slot(container.path, container, key, is_whole=True)]
         if raw.is_a(item, set) or not raw.is_scalar(key):
             return None
         is_whole = raw.is_a(item, list, deque) or _is_arranged(container, taken_from)
@@ -453,8 +462,6 @@ def slots_of(
         grows = is_whole and len(container.held) != len(raw.contents(item))
         if grows and not (raw.is_a(item, deque) and item.maxlen):
             return None  # each call would have a graph of its own
-        if container.path.startswith("argument "):  # of another object in each call, maybe
-            return None
         slot = Slot(container.path if is_whole else container.name(key), container, key, is_whole)
         # torch asks which registry of a module has a name before it stores something there.
         is_registry = container.counted == "children"

@@ -1051,7 +1051,8 @@ class Lookups:
 
     def may_not_be_given(self) -> frozenset[int]:
         """Numbers of objects outside that may be no arguments: the run stores to one of both."""
-        read = [key[1] for key in self.places if len(key) > 1] if self._stores_in_arguments else []
+        stores = self._stores_in_arguments or self._given.stores  # code in C, maybe
+        read = [key[1] for key in self.places if len(key) > 1] if stores else []
         return frozenset((*self._stored, *read))
 
     def _method_of_container(self, owner: Any, name: str, positional: list[Any]) -> Any:

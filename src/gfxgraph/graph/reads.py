@@ -78,6 +78,10 @@ _WATCHING = tuple(
 )
 
 
+# What of ours calls the function.
+_CALLING = (f"{_OURS}.call.", f"{_OURS}.analyze.")
+
+
 def _codes(found: Iterable[Any]) -> dict[int, types.CodeType]:
     """Those of what is a function in Python."""
     return {address(f.__code__): f.__code__ for f in found if type(f) is types.FunctionType}
@@ -103,6 +107,7 @@ _QUIET_CODES = (
         if type(const) is types.CodeType
     }
 )
+_PASSING = _codes_of_module("_wrapped_call_impl", "_call_impl")
 _GETATTR_OF_MODULE = _codes_of_module("__getattr__")
 # Of `@contextmanager`: what torch makes with it and uses itself holds nothing of the program's.
 _CONTEXT_MANAGERS = _codes(
@@ -445,7 +450,7 @@ class Reads(Alike):
             self._now = known
         if value is None:
             return
-        if self._given and address(type(value)) not in HOLLOW and not _takes(known, frame):
+        if self._given and address(type(value)) not in HOLLOW and not self._is_taken(frame):
             self._hand_out(value)
         if known is None:
             if was_seen:
@@ -457,6 +462,23 @@ class Reads(Alike):
         step = known.steps.get(offset)
         if step is not None and step[0] in ("call", "spread", "attribute", "item"):
             known.made[offset] = value
+
+    def _is_taken(self, inner: types.FrameType) -> bool:
+        """Whether nobody but code that is looked at, or who has called the function, gets a value.
+
+        The call of a module passes on what ``forward`` returns.
+        """
+        if address(inner.f_code) in _PASSING:
+            return True  # it was asked when that returned
+        caller = inner.f_back
+        while caller is not None and address(caller.f_code) in _PASSING:
+            caller = caller.f_back
+        if caller is None:
+            return False
+        if str(caller.f_globals.get("__name__", "")).startswith(_CALLING):
+            return True
+        known = self._frames.get(address(caller))
+        return known is not None and known.frame is caller and _takes(known, inner)
 
     def _collect(self, frame: _Frame | None) -> None:
         """Finalizers run until the next instruction of ``frame``; ``None``: they are done."""
@@ -774,7 +796,8 @@ class Reads(Alike):
             self._content(item, 1)
         function = self._value(frame, fn)
         frame.used(fn, args, keywords)
-        if type(function) is not types.FunctionType or type(given[0]) not in (tuple, list):
+        called = self._called_in_python(function, type(function))
+        if called is None or is_closed(_module_of(called)) or type(given[0]) not in (tuple, list):
             self._hand_out(*(item for item in given if item is not UNKNOWN))
         args_given = given[0] if type(given[0]) in (tuple, list) else ()
         has_keywords = given[1] is not UNKNOWN and bool(type(given[1]) is not dict or given[1])
@@ -951,8 +974,12 @@ class Reads(Alike):
             # What is called is an object, and not a function that others have made in C.
             self._content(function, 0)
         by_name = raw.is_a(function, operator.attrgetter, operator.itemgetter)
-        # A list that gets one more item asks nothing.
+        # A list, a dict or an object that gets one more item asks nothing.
         is_put = type(owner) is list and function.__name__ in ("append", "insert")
+        if kind is types.MethodWrapperType and owner not in self._given:  # as super() gives it
+            is_item = function.__name__ == "__setitem__" and raw.is_a(owner, dict)
+            is_named = bool(positional) and type(positional[0]) is str
+            is_put = is_named and (is_item or function.__name__ == "__setattr__")
         if self._given and not by_name and address(function) not in _CARRIERS and not is_put:
             called = self._called_in_python(function, kind)
             frame.calls = None if called is None else called.__code__
@@ -1036,8 +1063,12 @@ class Reads(Alike):
         return UNKNOWN
 
     def _called_in_python(self, function: Any, kind: Any) -> types.FunctionType | None:
-        """The function in Python that a call of an object or a class runs, if it is one."""
-        if raw.is_a(function, MODULE):
+        """The function in Python that a call runs, if it is one."""
+        if kind is types.FunctionType:
+            found = function
+        elif kind is types.MethodType:
+            found = function.__func__
+        elif raw.is_a(function, MODULE):
             found = self._lookup(kind, "forward")
         elif kind is type and raw.is_mutable(function):
             found = self._lookup(function, "__init__")
@@ -1358,10 +1389,8 @@ def _is_called_at_once(frame: types.FrameType) -> bool:
     )
 
 
-def _takes(known: _Frame | None, inner: types.FrameType) -> bool:
+def _takes(known: _Frame, inner: types.FrameType) -> bool:
     """Whether the caller gets just what ``inner`` returns or yields, with no code in C between."""
-    if known is None:
-        return False
     code, at = known.frame.f_code.co_code, known.frame.f_lasti
     while at > 0 and dis.opname[code[at]] == "CACHE":  # of the instruction before
         at -= 2

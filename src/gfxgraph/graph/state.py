@@ -195,14 +195,17 @@ class PythonState:
             if tensor.requires_grad != required_grad:
                 yield f"{path}.requires_grad"
 
-    def replaced(self, guarded: bool = True) -> list[str]:
+    def replaced(self, guarded: bool = True, given: Collection[int] = ()) -> list[str]:
         """Names of what holds something else since, or went; not of what came, which a cache does.
 
         Args:
             guarded: also where a guard of a graph would notice.
+            given: numbers of containers that are arguments, of which a graph watches none.
         """
         found = []
         for container in self._containers:
+            if id(container.item) in given:
+                continue
             # A guard looks up keys; of these it sees no content, or no order.
             is_guarded = container.guarded and not raw.is_a(container.item, set, deque, OrderedDict)
             if guarded or not is_guarded:

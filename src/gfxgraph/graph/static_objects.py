@@ -29,6 +29,8 @@ class StaticObjects:
         leaves_out: says, given :attr:`read`, whether there is anything that was not read.
         refusal: what runs have asked for that a static argument cannot answer.
         asks_attributes: whether runs have asked tensors for attributes that their class lacks.
+        stores: whether a run has stored something in an argument.
+        counted: names of counters, by path: the key of a call leaves them out.
         probe: what the next run finds in place of that; ``None``: what was given.
     """
 
@@ -36,8 +38,9 @@ class StaticObjects:
         self.read: dict[Path, Read] = {}
         self.as_itself: list[type] = []
         self.refusal = ""
-        self.asks_attributes = False
+        self.asks_attributes = self.stores = False
         self.leaves_out: Callable[[Mapping[Path, Read]], bool] = lambda read: False
+        self.counted: dict[Path, set[str]] = {}
         self.probe: Literal["poison", "nothing"] | None = None
         self._objects: dict[int, tuple[Path, Any]] = {}
         self._containers: set[int] = set()
@@ -57,6 +60,13 @@ class StaticObjects:
     def is_container(self, item: object) -> bool:
         """Whether it is one of the containers."""
         return address(item) in self._containers
+
+    def count(self, item: object, name: str) -> bool:
+        """The value of ``item`` at ``name`` is only counted; whether keys can leave that out."""
+        if item not in self:
+            return False
+        self.counted.setdefault(self._objects[address(item)][0], set()).add(name)
+        return True
 
     def all_matters(self) -> None:
         """Nothing may be left out."""
@@ -100,4 +110,5 @@ class StaticObjects:
             del places[key]
         for path, names in found.items():
             before = self.read.get(path, frozenset())
-            self.read[path] = None if before is None else before | names
+            more = names - self.counted.get(path, set())
+            self.read[path] = None if before is None else before | more
