@@ -441,9 +441,9 @@ class Builder:
         """The entry of a graph that calls can use."""
         static_inputs, out_spec, is_lifted = site.target.inputs, body.out_spec, body.is_lifted
         assert out_spec is not None  # it ran
-        stores = self._may_store and (out_spec[0] == "stores" or captured.root.step is not None)
+        stores = out_spec[0] == "stores"
         made = builder(call.spec, static_inputs)() if stores else None
-        of_state = Held(call.args[:1], {}, call.spec).ways if is_lifted and stores else ()
+        of_state = Held(call.args[:1], {}, call.spec).ways if is_lifted else ()
         if mask is not None:
             numbers = {id(leaf): n for n, leaf in reversed(list(enumerate(call.leaves)))}
             call = self._keys.objects.narrow(call, mask)
