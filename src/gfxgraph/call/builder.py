@@ -337,12 +337,14 @@ class Builder:
         result, call = wanted.result, wanted.call
         if result is NO_MATCH:
             return None, Objects()
-        count = 0
+        count, left = 0, ()
         if isinstance(call.fn, Lifting):
-            count, result = count_tensors(call.spec[3][0][3][0]), result[0]
+            count, (result, left) = count_tensors(call.spec[3][0][3][0]), result
         held = call.held if self._may_store else None
         counters = self._keys.objects.counters
-        outputs, spec, met = result_and_stored(result, held, call.leaves, Objects, count, counters)
+        outputs, spec, met = result_and_stored(
+            result, held, call.leaves, Objects, count, counters, left
+        )
         return (outputs, spec), met
 
     def _target(
