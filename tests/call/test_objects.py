@@ -436,7 +436,7 @@ def test_a_container_of_the_arguments_that_is_returned_is_the_callers_own(device
     for n in range(6):
         batch = {"x": tensor(device, n), "info": {"a": 1}, "tokens": [1]}
         assert part(graph(batch)) is part(fn(batch))
-    assert "existed before the call" in str(graph.stats().fallbacks)
+    assert graph.stats().replays == 5 and not graph.stats().fallbacks
 
 
 @torch.no_grad()

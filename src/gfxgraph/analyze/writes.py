@@ -15,7 +15,16 @@ import torch
 
 from ..call.body import require_storable
 from ..call.entry import SHARED
-from ..call.signature import Arguments, Given, Objects, Spec, can_be_apart, constants, flatten
+from ..call.signature import (
+    Arguments,
+    Given,
+    Objects,
+    Spec,
+    can_be_apart,
+    constants,
+    flatten,
+    objects_in,
+)
 from ..call.static_inputs import shares_memory
 from ..call.suitable import describe
 from ..errors import ArgumentError, CaptureError, one_line
@@ -142,7 +151,8 @@ def _judged(
     call: Call, lift: Lift, entry: list[Any], result: Any, effects: tuple[Any, ...]
 ) -> Written:
     met = Objects()
-    given, _ = flatten(entry, met)
+    given, of_entry = flatten(entry, met)
+    known = set(map(id, objects_in(of_entry)))
     # As arguments of a graph.
     flatten(entry, Arguments([type(item) for item in met.met() if can_be_apart(item)]))
     every = [*given, *call.inputs]
@@ -162,7 +172,7 @@ def _judged(
             rules[slot.identity] = "stored-counter"
             continue
         leaves, spec = flatten(value, objects)
-        _require_made_anew(spec, "what it stores")
+        _require_made_anew(spec, "what it stores", known)
         stored += leaves
         is_tensor = leaves or any(isinstance(c.value, Given) for c in constants(spec))
         rules[slot.identity] = "stored-tensor" if is_tensor else "stored-value"
@@ -186,9 +196,11 @@ def _are_equal(ours: Sequence[torch.Tensor], others: Sequence[torch.Tensor]) -> 
     )
 
 
-def _require_made_anew(spec: Spec, what: str) -> None:
+def _require_made_anew(spec: Spec, what: str, known: Collection[int] = ()) -> None:
+    """Raise unless a replay can make it; ``known``: numbers of objects that were there before."""
     for const in constants(spec):
-        if not const.is_value and not isinstance(const.value, Given):
+        is_there = isinstance(const.value, Given) or id(const.value) in known
+        if not const.is_value and not is_there:
             raise CaptureError(f"{what}: holds a {describe(const.value)}")
 
 

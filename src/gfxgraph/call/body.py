@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -198,6 +198,7 @@ class Body:
             new_objects,
             count_tensors(entry),
             self.counters,
+            left,
         )
         if spec[0] != "stores":
             objects.inputs_are(self._static_inputs)
@@ -285,10 +286,11 @@ def result_and_stored(
     new_objects: Callable[[], Objects],
     count: int = 0,
     counters: Collection[Counter] = (),
+    left: tuple[Any, ...] = (),
 ) -> tuple[list[torch.Tensor], Spec, Objects]:
     """The tensors of a result and its spec; and of what a run has left in its arguments.
 
-    Where it has, or returns a container of these, the spec is ``("stores", None, changes,
+    Where it has, or gives away a container of these, the spec is ``("stores", None, changes,
     (result, *values))``.
 
     Args:
@@ -298,6 +300,7 @@ def result_and_stored(
         new_objects: makes what meets the objects of the result.
         count: how many of the tensors are state.
         counters: places in the arguments to which it adds a number. Default: none.
+        left: what it has left in its state. Default: nothing.
 
     Returns:
         These, and what has met the objects.
@@ -308,7 +311,7 @@ def result_and_stored(
     try:
         changes = [] if held is None else held.changes(counters)
         ways = {} if held is None else held.ways
-        if not changes:
+        if not changes and not _holds_container(left, leaves, ways):
             objects = new_objects()
             objects.inputs_are(leaves[:count], ways)
             outputs, spec = result_taken_apart(result, objects)
@@ -335,6 +338,18 @@ def result_and_stored(
     require_storable(outputs, stored, leaves, 0)
     found = tuple(change for change, _ in changes)
     return [*outputs, *stored], ("stores", None, found, (spec, *specs)), objects
+
+
+def _holds_container(
+    left: tuple[Any, ...], leaves: Sequence[torch.Tensor], ways: Mapping[int, Any]
+) -> bool:
+    """Whether a run has left a container of its arguments in its state."""
+    objects = Objects()
+    objects.inputs_are(leaves, ways)
+    try:
+        return holds_way(flatten(left, objects)[1])
+    except ArgumentError:
+        return False  # so it cannot be stored
 
 
 def result_taken_apart(result: Any, objects: Objects) -> tuple[list[torch.Tensor], Spec]:

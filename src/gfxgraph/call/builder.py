@@ -337,12 +337,14 @@ class Builder:
         result, call = wanted.result, wanted.call
         if result is NO_MATCH:
             return None, Objects()
-        count = 0
+        count, left = 0, ()
         if isinstance(call.fn, Lifting):
-            count, result = count_tensors(call.spec[3][0][3][0]), result[0]
+            count, (result, left) = count_tensors(call.spec[3][0][3][0]), result
         held = call.held if self._may_store else None
         counters = self._keys.objects.counters
-        outputs, spec, met = result_and_stored(result, held, call.leaves, Objects, count, counters)
+        outputs, spec, met = result_and_stored(
+            result, held, call.leaves, Objects, count, counters, left
+        )
         return (outputs, spec), met
 
     def _target(
@@ -441,9 +443,9 @@ class Builder:
         """The entry of a graph that calls can use."""
         static_inputs, out_spec, is_lifted = site.target.inputs, body.out_spec, body.is_lifted
         assert out_spec is not None  # it ran
-        stores = self._may_store and (out_spec[0] == "stores" or captured.root.step is not None)
+        stores = out_spec[0] == "stores"
         made = builder(call.spec, static_inputs)() if stores else None
-        of_state = Held(call.args[:1], {}, call.spec).ways if is_lifted and stores else ()
+        of_state = Held(call.args[:1], {}, call.spec).ways if is_lifted else ()
         if mask is not None:
             numbers = {id(leaf): n for n, leaf in reversed(list(enumerate(call.leaves)))}
             call = self._keys.objects.narrow(call, mask)

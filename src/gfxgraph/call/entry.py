@@ -147,7 +147,8 @@ class Entry:
         copy = copier(graph_pool.device, static_inputs, leaves)
         build = builder(out_spec, [handed_out[n] for n in same], () if given is None else given)
         if given is not None:
-            copy, build = _noting(given, static_inputs, copy, build, stores)
+            copy = _noting(given, copy, stores)
+            build = _forgetting(given, static_inputs, build)
         captured.last.build = build
         self._replay = Replay(captured, static_inputs, copy, build, stores, self.counters)
         #: Replays of this graph that fill the static inputs or build the result in another way.
@@ -309,6 +310,14 @@ class Entry:
         spec: Spec,
     ) -> Entry:
         """An entry with another path, which answers calls from :meth:`take_over` on."""
+        stores, given = self.stores or spec[0] == "stores", self._given
+        copy = self._replay.copy
+        if stores and not self.stores:  # the other paths have to note the call, too
+            given = [] if given is None else given
+            copy = _noting(given, copy, True)
+            for segment in captured.root.everything():
+                if segment.build is not None and segment is not captured.last:
+                    segment.build = _forgetting(given, static_inputs, segment.build)
         entry = Entry(
             captured,
             self.graph_pool,
@@ -316,14 +325,14 @@ class Entry:
             leaves,
             spec,
             self._own_outputs,
-            self._given,
-            self.stores,
+            given,
+            stores,
             self._of_state,
         )
         entry.key = self.key
         tally.retire(entry.counter)
         entry.counter = self.counter
-        entry._replay.copy = self._replay.copy
+        entry._replay.copy = copy
         entry.replay = entry._replay.function(captured, self.graph_pool, self.counter)
         entry.let_answer(self._replay.on_new_path)
         entry.not_compiled = self.not_compiled
@@ -440,22 +449,23 @@ class Entry:
 
 
 def _noting(
-    given: list[Any],
-    static_inputs: list[torch.Tensor],
-    copy: Callable[[Sequence[torch.Tensor]], None],
-    build: Callable[[], Any],
-    stores: bool,
-) -> tuple[Callable[[Sequence[torch.Tensor]], None], Callable[[], Any]]:
-    """``copy`` and ``build`` such that ``given`` holds the tensors of the call in between.
-
-    ``stores``: and its arguments.
-    """
+    given: list[Any], copy: Callable[[Sequence[torch.Tensor]], None], stores: bool
+) -> Callable[[Sequence[torch.Tensor]], None]:
+    """``copy``, which also notes the tensors of the call, and with ``stores`` its arguments."""
 
     def copy_noted(leaves: Any) -> None:
-        given[:] = (*leaves, leaves.arguments) if stores else leaves
         copy(leaves)
+        given[:] = (*leaves, leaves.arguments) if stores else leaves
 
-    def build_noted() -> Any:
+    return copy_noted
+
+
+def _forgetting(
+    given: list[Any], static_inputs: list[torch.Tensor], build: Callable[[], Any]
+) -> Callable[[], Any]:
+    """``build``, after which the call is forgotten that was noted before."""
+
+    def build_and_forget() -> Any:
         if not given:  # nobody has called
             given[:] = static_inputs
         try:
@@ -463,4 +473,4 @@ def _noting(
         finally:
             given.clear()
 
-    return copy_noted, build_noted
+    return build_and_forget

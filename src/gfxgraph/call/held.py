@@ -46,6 +46,9 @@ Change: TypeAlias = tuple[Way, int | None, tuple[Any, ...], tuple[Any, ...]]
 """The way to a container; of a list or a deque how many items stay, else ``None``; the keys to
 remove; the keys, or the positions, that get values."""
 
+_Seen: TypeAlias = tuple[Any, Any]
+"""What is compared, with numbers of objects; and these, or others would get their numbers."""
+
 _CONTAINERS = (dict, list, deque)
 
 
@@ -107,7 +110,7 @@ class Held:
         self._alive: list[Any] = []  # or others would get their numbers
         self._containers: list[tuple[Way, Any, raw.Pairs]] = []
         #: What cannot be stored again: how it is read, and what that gave.
-        self._closed: list[tuple[Callable[[], Any], Any]] = []
+        self._closed: list[tuple[Callable[[], _Seen], _Seen]] = []
         todo: list[tuple[Way, Any]] = []
         parts: list[tuple[Way, Any]] = [((("[]", 0),), args), ((("[]", 1),), kwargs)]
         if start:  # ``(entry, args, kwargs)``, as a lifted function is called
@@ -144,14 +147,18 @@ class Held:
                 yield (*way, (kind, key)), value
         is_open = raw.is_a(item, tuple, *_CONTAINERS)
         is_closed = type(item) in _pytree.SUPPORTED_NODES and not is_open
-        if is_closed or raw.slots(item):
-            read = _reader(item)
-            self._closed.append((read, read()))
+        if is_closed:
+            self._watch(functools.partial(_taken_apart, item))
+        elif raw.slots(item):
+            self._watch(functools.partial(_in_slots, item))
         own = None if is_closed else raw.attributes(item)
         if own is not None:
-            read = functools.partial(_class_and_attributes, item)
-            self._closed.append((read, read()))
+            self._watch(functools.partial(_class_and_attributes, item))
             yield (*way, (".", None)), own
+
+    def _watch(self, read: Callable[[], _Seen]) -> None:
+        """Nothing that ``read`` gives can be stored again."""
+        self._closed.append((read, read()))
 
     def numbers(self) -> dict[Counter, Any]:
         """Where a run has put another whole number in the place of one, and the container."""
@@ -173,7 +180,7 @@ class Held:
         Raises:
             ArgumentError: it cannot be stored again.
         """
-        if any(read() != before for read, before in self._closed):
+        if any(read()[0] != before[0] for read, before in self._closed):
             raise ArgumentError(
                 "it has __slots__, or is of a class that torch.utils._pytree knows, or gets "
                 "another class or another __dict__"
@@ -251,20 +258,19 @@ def hold_numbers(arguments: Any, counters: Sequence[Counter]) -> bool:
     return all(type(dict.get(at(arguments, way), key)) is int for way, key in counters)
 
 
-def _reader(item: Any) -> Callable[[], Any]:
-    if type(item) in _pytree.SUPPORTED_NODES:
-
-        def taken_apart() -> Any:
-            leaves, spec = flatten(item)
-            return list(map(id, leaves)), spec
-
-        return taken_apart
-    slots = Slots(item, raw.slots(item))
-    return lambda: [(name, id(value)) for name, value in slots.read()]
+def _in_slots(item: Any) -> _Seen:
+    found = Slots(item, raw.slots(item)).read()
+    return [(name, id(value)) for name, value in found], found
 
 
-def _class_and_attributes(item: Any) -> tuple[type, int]:
-    return type(item), id(raw.attributes(item))
+def _taken_apart(item: Any) -> _Seen:
+    leaves, spec = flatten(item)
+    return (list(map(id, leaves)), spec), leaves
+
+
+def _class_and_attributes(item: Any) -> _Seen:
+    held = type(item), raw.attributes(item)
+    return list(map(id, held)), held
 
 
 def _change_of_sequence(way: Way, before: raw.Pairs, now: raw.Pairs) -> tuple[Change, list[Any]]:
