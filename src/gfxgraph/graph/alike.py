@@ -13,15 +13,18 @@ second one, and never for a third. Whatever else an answer is, the frame is look
 from __future__ import annotations
 
 import functools
+import itertools
 import types
+import weakref
+from collections.abc import Iterator
 from typing import Any
 
 import torch
 
 from ..interpose.codes import address
 from . import raw
-from .lookups import Empty, Lookups, Way
-from .places import Content, Item, Length, Parts, TypeOf, equal
+from .lookups import CHANGING, Empty, Lookups, Way, parts_of
+from .places import Content, Item, Length, Live, Parts, TypeOf, equal
 from .repeats import LIKE_OTHERS, Key, Plain, Seen, look_of
 
 __all__ = ["Alike"]
@@ -68,6 +71,10 @@ class Alike(Lookups):
     def plain(self, item: Any) -> Plain | None:
         """What ``item`` holds, if that can be told."""
         return self._repeats.plain(item, type(item), self)
+
+    def is_for_all(self, item: Any) -> bool:
+        """Whether all frames that run the same code find ``item`` itself."""
+        return address(item) in self._common
 
     def path_of(self, item: Any) -> str:
         """How ``item`` is reached."""
@@ -180,9 +187,7 @@ class _Pairs:
         if known is not None:
             return one is other if known is _ITSELF else known is other
         if one is other:
-            self._other[address(one)] = one
-            self._taken.add(address(one))
-            return True
+            return self._stays(one)
         kind = type(one)
         if type(other) is not kind:
             return False
@@ -214,21 +219,23 @@ class _Pairs:
             look = look_of(one)
             if look is None or look != look_of(other):
                 return False
-        elif kind not in LIKE_OTHERS:
-            plain = asks.plain(one)
-            if plain is None:
-                return False
-            if not self._take(plain.attributes(one), plain.attributes(other), one, other):
-                return False
+        elif kind not in LIKE_OTHERS and asks.plain(one) is None:
+            return False
+        own = raw.attributes(one)
+        if own is not None and not self._take(own, raw.attributes(other), one, other):
+            return False
         return self._take(one, other)
 
     def _take(self, one: Any, other: Any, owner: Any = None, its_owner: Any = None) -> bool:
         if address(one) in self._other or address(other) in self._taken:
             return False
+        # What each frame finds under a name may be compared with what it is given.
+        if self._asks.is_for_all(one) or self._asks.is_for_all(other):
+            return False
         self._other[address(one)] = other
         self._taken.add(address(other))
-        paths = map(self._asks.path_of, (owner or one, its_owner or other))
-        self._names[address(one)] = next(paths), next(paths)
+        named, other_named = (one, other) if owner is None else (owner, its_owner)
+        self._names[address(one)] = self._asks.path_of(named), self._asks.path_of(other_named)
         return True
 
     def _path(self, place: Any, of: Any) -> str:
@@ -284,10 +291,23 @@ class _Pairs:
             at = place.identity[1]
             if self._other.setdefault(at, _ITSELF) is not _ITSELF:
                 return False
-        if not place.holds():
+        if not place.holds() or not all(map(self._stays, _held_by(place))):
             return False
         asks.note(place)
         return True
+
+    def _stays(self, item: Any) -> bool:
+        """Whether both frames find ``item`` itself, and it has no other role in any of them."""
+        if raw.is_scalar(item):
+            return True
+        known = self._other.get(address(item))
+        if known is not None:
+            return known is _ITSELF or known is item
+        if address(item) in self._taken:
+            return False
+        self._other[address(item)] = item
+        self._taken.add(address(item))
+        return all(map(self._stays, parts_of(item)))
 
     def _is_answer(self, place: Item, value: Any) -> bool:
         is_alike = self.are_alike(place.value, value)
@@ -303,6 +323,19 @@ class _Pairs:
             raw.token(key) == raw.token(other_key) and self.are_alike(value, other)
             for (key, value), (other_key, other) in zip(place.held, now.held, strict=True)
         )
+
+
+def _held_by(place: Any) -> Iterator[Any]:
+    """What a frame has found at a place, and what C code may have compared with that."""
+    if isinstance(place, Content):
+        for item in itertools.chain.from_iterable(place.held):
+            yield item
+            if raw.is_a(item, *CHANGING) and item is not place.container.item:
+                yield from itertools.chain.from_iterable(raw.contents(item))
+            elif raw.is_a(item, weakref.ref):
+                yield weakref.ref.__call__(item)
+    elif isinstance(place, (Way, Item, Live)):
+        yield place.value
 
 
 def _parts_of(partial: Any) -> list[Any]:

@@ -46,7 +46,7 @@ from .places import (
 )
 from .repeats import Repeats
 from .static_objects import StaticObjects
-from .torch_settings import OTHERS, READERS
+from .torch_settings import OTHERS, READERS, SETTINGS
 
 __all__ = [
     "CHANGING",
@@ -61,6 +61,7 @@ __all__ = [
     "Lookups",
     "Super",
     "package_of",
+    "parts_of",
 ]
 
 _OURS = __name__.partition(".")[0]
@@ -158,6 +159,8 @@ class Lookups:
         self._common: set[int] = set()
         self._asking_for: tuple[str, int] | None = None  # the line, where it is not that of now
         self.no_hooks: dict[int, Container] = {}
+        # What gives the settings that may have been asked for.
+        self._settings: dict[str, Callable[[], Any]] = {}
         self.asks_settings = False
         self._fresh = set(map(address, fresh))
         self._stored: set[int] = set()
@@ -194,7 +197,7 @@ class Lookups:
         if address(value) in READERS:
             self.asks_settings = True
         for name, getter in OTHERS.get(address(value), ()):
-            self._live(("setting", name), getter, name)
+            self._setting(name, getter)
         if (
             address(type(value)) in LEAVES
             or raw.is_a(value, *_TORCH_LEAVES)
@@ -210,7 +213,7 @@ class Lookups:
         self._known[address(value)] = value, path
         kind = type(value)
         for name, getter in in_c.settings_of(value):
-            self._live(("setting", name), getter, name)
+            self._setting(name, getter)
         if raw.is_a(value, torch.Tensor):
             self.places[("tensor", address(value))] = Attributes(path, value)
         elif kind is types.FunctionType:
@@ -240,6 +243,10 @@ class Lookups:
             for n, item in enumerate(_members(value)):
                 self._know(item, f"{path}[{n}]")
         return value
+
+    def _setting(self, name: str, getter: Callable[[], Any]) -> None:
+        self._live(("setting", name), getter, name)
+        self._settings[name] = getter
 
     def _is_state(self, item: Any) -> bool:
         if address(item) in self._known:
@@ -469,6 +476,8 @@ class Lookups:
         if type(item) is Counted:
             item.use()
             return UNKNOWN
+        if name == "requires_grad_" and raw.is_a(item, torch.Tensor) and self._is_state(item):
+            self._repeats.stop()  # what is asked of a tensor is no place
         way = self._ways.get((address(item), name))
         if way is not None and way.holds():
             self._repeats.read.append(way)
@@ -854,6 +863,8 @@ class Lookups:
                 self._attribute(item, "default_factory")
             return self._or_unknown(value)
         if not _is_index(at, raw.length(item)):
+            if self._is_state(item):
+                self._place(("length", address(item)), lambda: Length(self._path(item), item))
             return UNKNOWN
         if raw.is_a(item, deque) or not self._is_state(item):
             self._content(item, 0)
@@ -957,6 +968,7 @@ class Lookups:
     def _run_by_name(self, function: types.FunctionType, given: Sequence[Any]) -> None:
         """A function in Python is about to be called; the code of some is not looked at."""
         if function.__globals__.get("__name__") == "inspect":
+            self._repeats.doubts += 1  # such as currentframe(), and who that was called by
             for item in given:
                 self._attributes(item)
                 self._run_by_name_of(item)
@@ -1023,26 +1035,47 @@ class Lookups:
         """See :class:`~gfxgraph.graph.repeats.Known`."""
         return address(item) in self._fresh or item in self._given
 
+    def settings(self) -> tuple[Any, ...]:
+        """See :class:`~gfxgraph.graph.repeats.Known`."""
+        if self.asks_settings:
+            return tuple(setting.read() for setting in SETTINGS) + self._asked_settings()
+        return self._asked_settings()
+
+    def _asked_settings(self) -> tuple[Any, ...]:
+        return tuple(get() for get in self._settings.values())
+
     def is_made(self, item: Any) -> bool:
         """See :class:`~gfxgraph.graph.repeats.Known`."""
         return not gc.is_tracked(item) or self._is_made(item)
 
     def _is_for_all(self, value: Any) -> Any:
         """``value`` is what all frames that run the same code find."""
+        if address(value) in self._common:
+            return value
         self._common.add(address(value))
         if type(value) in (staticmethod, classmethod):
             self._common.add(address(value.__func__))
         elif raw.is_a(value, types.ModuleType) or raw.is_mutable(type(value)):
             self._common.add(address(raw.attributes(value)))
+        for part in parts_of(value):
+            self._is_for_all(part)
         return value
 
     def _is_of_run(self, item: Any) -> bool:
         """Whether only what the run has made itself can be changed in ``item``."""
         return not self.is_the_same(item) and self.is_made(item)
 
+    def _is_everywhere(self, item: Any) -> bool:
+        """Whether ``item`` holds global variables: where they are known, nobody reads them again."""
+        if type(item) is dict:
+            return address(item) in self._common and dict.__contains__(item, "__name__")
+        return raw.is_a(item, types.ModuleType)
+
     def _is_stored(self, item: Any) -> None:
         """Something is stored in ``item``: no argument of a call may be that, if it is state."""
         self._repeats.doubts += not self._is_of_run(item)
+        if self._is_everywhere(item) or (raw.is_a(item, torch.Tensor) and self._is_state(item)):
+            self._repeats.stop()
         if self._given.is_container(item) or item in self._given:
             self._stores_in_arguments = True
         elif item is not None and item is not UNKNOWN and self._is_state(item):
@@ -1255,6 +1288,19 @@ def _holds(own: dict[str, Any], name: str) -> bool:
     """Whether a module with these attributes has a child, parameter or buffer of that name."""
     registries: list[Any] = [own.get(registry) for registry in REGISTRIES]
     return any(raw.is_a(held, dict) and dict.__contains__(held, name) for held in registries)
+
+
+def parts_of(item: Any) -> Sequence[Any]:
+    """What is always found in ``item``, and nowhere noted when it is read there."""
+    kind = type(item)
+    if raw.is_a(item, tuple, frozenset):
+        return list(_members(item))
+    if kind is types.MethodType:
+        return (item.__self__,)
+    if raw.is_a(item, functools.partial):
+        own = raw.namespace(functools.partial)
+        return [own[part].__get__(item) for part in ("func", "args", "keywords")]
+    return ()
 
 
 def _is_iterator_in_c(item: Any) -> bool:

@@ -12,6 +12,7 @@ import ctypes
 import gc
 import threading
 import types
+import weakref
 from collections import OrderedDict, deque
 from collections.abc import Callable, Iterator
 from typing import Any, TypeAlias
@@ -33,6 +34,7 @@ __all__ = [
     "getter_of_attributes_of",
     "has_plain_keys",
     "has_usual_attributes",
+    "has_weak_references",
     "is_a",
     "is_mutable",
     "is_scalar",
@@ -139,6 +141,11 @@ def attributes(item: object) -> dict[str, Any] | None:
             found = slot.__get__(item)
             return found if type(found) is dict else None
     return None
+
+
+def has_weak_references(item: object) -> bool:
+    """Whether anything refers weakly to ``item``."""
+    return bool(weakref.getweakrefcount(item))
 
 
 def getter_of_attributes(item: object) -> Callable[[Any], Any] | None:

@@ -117,6 +117,10 @@ _CONTEXT_MANAGERS = _codes(
 ) | _codes([no_garbage_collection])  # the function around each of them
 
 
+# From Python 3.11 on.
+_exception = getattr(sys, "exception", sys.exc_info)
+
+
 # A function that is looked at as one of the program is.
 _OF_PROBE: dict[str, Any] = {"__name__": "probe"}
 exec(compile("def probe(): pass", "<gfxgraph>", "exec"), _OF_PROBE)
@@ -348,6 +352,8 @@ class Reads(Alike):
     def _look_at(self, frame: types.FrameType) -> bool:
         """``frame`` is one of the program's; gives whether it may read anything new."""
         known = self._frames[address(frame)] = _Frame(frame)
+        for function in self._functions_with(frame.f_code):  # also where several have this code
+            self._place_of_parts(function)
         if not self.hears_all:
             known.key = self._repeats.begin(frame, self._stack, self)
             if known.key is not None and (
@@ -850,6 +856,10 @@ class Reads(Alike):
             given = [*before, *given]
             self._acting.meet(inner, has_keywords or bool(function.keywords))
             return self._called(frame, inner, [*before, *positional], has_keywords, given)
+        if kind is types.MethodType and type(function.__func__) is functools._lru_cache_wrapper:
+            owner = function.__self__
+            given = [owner, *(given if len(given) >= len(positional) else positional)]
+            return self._called(frame, function.__func__, [owner, *positional], has_keywords, given)
         if kind is types.MethodType and in_c.is_function(function.__func__):
             method = str(function.__func__.__name__)
             self._asked_of(function.__self__, method, given, has_keywords)
@@ -865,6 +875,10 @@ class Reads(Alike):
             self._since.look()
             self._collect(frame)
             hear_again()
+        if address(function) in _BY_ITSELF:
+            self._repeats.doubts += 1
+        if function is exec or function is eval:  # which may set global variables
+            self._repeats.stop()
         is_builtin = raw.is_a(function, types.BuiltinFunctionType)
         if is_builtin and self._asked(function, given, has_keywords):
             return UNKNOWN
@@ -991,6 +1005,10 @@ class Reads(Alike):
             if target is UNKNOWN or raw.is_a(target, type):
                 self._forget_lookups()
             self._repeats.doubts += not self._is_of_run(target)
+            if self._is_everywhere(target):
+                self._repeats.stop()
+        if raw.is_a(function, *_SLOTS) and function.__name__ == "__hash__":
+            self._repeats.doubts += 1
         if (
             kind is types.WrapperDescriptorType
             and function.__name__ == "__getattribute__"
@@ -1031,6 +1049,8 @@ class Reads(Alike):
     ) -> Any:
         """``items`` are given to code that nobody looks at, which may read them."""
         kind = type(function)
+        if any(type(item) is dict and self._is_everywhere(item) for item in items):
+            self._repeats.stop()  # as dict.__setitem__(globals(), ...)
         if kind is types.MethodWrapperType and function.__name__ == "__call__":
             self._acting.meet(owner)
         elif address(kind) in _IN_C or (raw.is_a(function, type) and not raw.is_mutable(function)):
@@ -1049,6 +1069,7 @@ class Reads(Alike):
         if kind is functools._lru_cache_wrapper and self._is_state(function):
             # It may answer without running: then what it keeps is what was read.
             kept = _Kept(function)
+            self._repeats.doubts += 1  # it asks which objects it is given
             self._live(("cache", address(function)), kept.now, self._path(function))
             return UNKNOWN
         is_of_python = type(self._lookup(kind, "__call__")) is types.FunctionType
@@ -1057,7 +1078,8 @@ class Reads(Alike):
                 self._attributes(item)
             self._content(item, MAX_NESTED)
         if any(raw.is_a(item, *_READERS) for item in items if item is not owner):
-            # As map(attrgetter("scale"), items).
+            # As map(attrgetter("scale"), items), or with key=id.
+            self._repeats.doubts += 1
             self._everything(*all_given)
             self._refuse(self._by_readers(all_given))
         return UNKNOWN
@@ -1191,6 +1213,8 @@ class Reads(Alike):
         return self._know(frame.frame.f_globals, "globals()")
 
 
+# What tells one object, or one caller, from another that is alike.
+_BY_ITSELF = frozenset(map(address, (id, hash, sys._getframe, sys.exc_info, _exception)))
 _IN_C = frozenset(map(address, C_FUNCTIONS))
 _SLOTS = (types.MethodWrapperType, types.WrapperDescriptorType)
 _SETTERS = ("__setattr__", "__delattr__")

@@ -14,6 +14,7 @@ something happened that its key does not tell: see :attr:`Repeats.doubts`.
 
 from __future__ import annotations
 
+import dis
 import inspect
 import types
 from collections import OrderedDict
@@ -71,6 +72,9 @@ class Known(Protocol):
 
     def is_given(self, item: Any) -> bool:
         """Whether ``item`` comes from the call: what is asked of it is noted."""
+
+    def settings(self) -> tuple[Any, ...]:
+        """What the settings are that may have been asked for."""
 
     def is_made(self, item: Any) -> bool:
         """Whether the run has made ``item``, or the collector knows nothing of it."""
@@ -175,11 +179,13 @@ class Repeats:
         self.read: list[Place] = []
         self.doubts = 0
         self._used: set[Seen] = set()
+        # Code and namespaces whose numbers stand in keys.
+        self._alive: dict[int, Any] = {}
 
     def stop(self) -> None:
         """From now on each frame is looked at: what all of them find has changed."""
         self._outside = None
-        for held in (self._seen, self._used, self._kinds, self.read):
+        for held in (self._seen, self._used, self._kinds, self.read, self._alive):
             held.clear()
 
     def left_out(self) -> set[Place]:
@@ -203,6 +209,8 @@ class Repeats:
             # A mode that is on must not be asked for the shape of a tensor.
             with torch._C.DisableTorchFunction():
                 given = [parts.token(stack.value(words, at), 0) for at in slots]
+                given += [parts.token(mode, 0) for mode in _modes()]
+                given += [parts.token(setting, 0) for setting in known.settings()]
         except _NoKey:
             return None
         around = (
@@ -213,8 +221,8 @@ class Repeats:
             torch._C._dispatch_tls_local_include_set().raw_repr(),
             torch._C._dispatch_tls_local_exclude_set().raw_repr(),
             torch.get_default_dtype(),
-            torch._C._len_torch_function_stack(),
         )
+        self._alive[address(code)] = code, frame.f_globals
         return Key((*around, *given), parts.objects, self._now(), len(known.places), len(self.read))
 
     def is_repeated(self, key: Key) -> bool:
@@ -262,6 +270,11 @@ class Repeats:
             else:
                 alike.looked_at = [seen, *alike.looked_at[: _MAX_KINDS - 1]]
 
+    def keep(self, function: types.FunctionType) -> None:
+        """The numbers of what ``function`` runs are to stay its own."""
+        code = function.__code__
+        self._alive[address(code)] = code, function.__globals__
+
     def plain(self, item: Any, cls: type, known: Known) -> Plain | None:
         """What objects of the class of ``item`` hold; ``None``: that is not known."""
         found = self._kinds.get(address(cls))
@@ -276,6 +289,8 @@ class Repeats:
                 and raw.has_usual_attributes(cls)
                 and not known.is_made(cls)
                 and not raw.slots(item)
+                # Nobody knows in which frame it ends.
+                and not any("__del__" in raw.namespace(base) for base in raw.mro(cls))
             ):
                 found = self._kinds[address(cls)] = cls, Plain(get, base is not None)
         return found[1]
@@ -287,6 +302,8 @@ def _given_to(code: types.CodeType) -> list[int] | None:
     that is not known."""
     if not code.co_flags & inspect.CO_OPTIMIZED or code.co_flags & _NOT_PLAIN_CODE:
         return None
+    if any(step.opname == "RAISE_VARARGS" and not step.arg for step in dis.get_instructions(code)):
+        return None  # what it raises again may be what is handled around it
     count = code.co_argcount + code.co_kwonlyargcount
     count += bool(code.co_flags & inspect.CO_VARARGS) + bool(code.co_flags & inspect.CO_VARKEYWORDS)
     places = places_of(code)
@@ -359,10 +376,14 @@ class _Parts:
         if cls is types.FunctionType:
             parts = (item.__closure__, item.__defaults__, item.__kwdefaults__, item.__dict__)
             runs = address(item.__code__), address(item.__globals__)
-            return [*runs, *(token(part, depth) for part in parts)]
+            self._repeats.keep(item)
+            names = item.__name__, item.__qualname__, item.__module__, item.__doc__
+            return [*runs, *(token(part, depth) for part in (*parts, *names))]
         plain = self._repeats.plain(item, cls, self._known)
         if plain is None:
             raise _NoKey
+        if raw.has_weak_references(item):
+            raise _NoKey  # one of them may be told of its end
         own: dict[Any, Any] = plain.attributes(item)
         if not all(type(name) is str for name in own):
             raise _NoKey
@@ -391,6 +412,19 @@ def look_of(tensor: torch.Tensor) -> tuple[Any, ...] | None:
     )
 
 
+def _modes() -> Iterator[Any]:
+    """What is told of each function of torch and of each operator; ours are always there."""
+    in_c: Any = torch._C
+    for count, at in (
+        (in_c._len_torch_function_stack, in_c._get_function_stack_at),
+        (in_c._len_torch_dispatch_stack, in_c._get_dispatch_stack_at),
+    ):
+        for mode in map(at, range(count())):
+            if not raw.module_of(type(mode)).startswith(_OURS):
+                yield mode
+
+
+_OURS = f"{__name__.partition('.')[0]}."
 _attributes_of: Any = raw.getter_of_attributes_of(torch.Tensor)
 
 

@@ -49,6 +49,7 @@ from .provenance import NO_ROOTS, Provenance, ProvenanceMap
 from .questions import (
     ARRAYS,
     ASKED,
+    BESIDE_LOOK,
     GRADS,
     POINTERS,
     REBINDS,
@@ -326,6 +327,7 @@ class Interceptor:
         elif func in CALLS_BELOW:
             return self._call_below(func, args, kwargs)
         if func in ASKED and not self.handling:  # or it is our code that asks
+            self.data_reads += func in BESIDE_LOOK
             self._asked(func, tensor)
         pointer = POINTERS.get(func)
         if pointer is not None and not (self.handling and func is torch.Tensor.untyped_storage):

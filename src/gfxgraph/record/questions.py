@@ -17,6 +17,7 @@ from ..interpose.source import asked_by_the_user
 __all__ = [
     "ARRAYS",
     "ASKED",
+    "BESIDE_LOOK",
     "GRADS",
     "POINTERS",
     "REBINDS",
@@ -120,6 +121,21 @@ _LAYOUT: dict[object, _Question] = {
 }
 
 _FROM = "of a tensor from outside"
+
+BESIDE_LOOK = frozenset(
+    {
+        *REBINDS,
+        *(
+            call
+            for call, question in _LAYOUT.items()
+            if question.how == "place"
+            and question.what.rpartition(".")[2] not in ("storage_offset()", "is_inference()")
+        ),
+        *POINTERS,
+        *GRADS,
+    }
+)
+"""Those whose answer may differ between tensors of the same shape, strides and kind."""
 
 ASKED = frozenset({*REBINDS, *_LAYOUT})
 """All calls that ask a tensor for something beside its data, or bind that anew."""
