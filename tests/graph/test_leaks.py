@@ -143,8 +143,14 @@ def test_objects_without_weak_references_are_kept_in_a_bounded_number(device):
 
 
 def test_a_refused_object_is_known_again_as_long_as_it_lives(device):
+    class Closes(Request):
+        """It cannot be taken apart, so what is written there cannot be stored again."""
+
+        def __del__(self) -> None:
+            pass
+
     graph = gfxgraph.graphed(counting)
-    request, x = Request(), torch.ones(2, device=device)
+    request, x = Closes(), torch.ones(2, device=device)
     for n in range(30):
         assert graph(x, request).tolist() == [2.0 + n] * 2
     stats = graph.stats()
