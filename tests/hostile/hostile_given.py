@@ -1267,6 +1267,63 @@ def puts_a_new_function_into_an_argument():
     return step, dict
 
 
+@given
+def reads_the_argument_of_the_call_before():
+    kept = Plain(last=None)
+
+    def step(d, x):
+        before, kept.last = kept.last, d
+        return x if before is None else x + before["h"]
+
+    return step, lambda: {"h": zeros() + 1}, None, lambda: kept
+
+
+@given
+def writes_to_the_argument_of_the_call_before():
+    kept = Plain(last=None)
+
+    def step(d, x):
+        if kept.last is not None:
+            kept.last["h"] = x * 2
+        kept.last = d
+        return x + d["h"]
+
+    return step, lambda: {"h": zeros() + 1}, None, lambda: kept
+
+
+@given
+def keeps_a_container_and_returns_what_is_in_it():
+    kept = Plain(last=None)
+
+    def step(d, x):
+        kept.last = d["inner"]
+        return d["h"], x, x * 2, d["inner"]
+
+    return step, lambda: {"h": zeros() + 1, "inner": [zeros()]}, None, lambda: kept
+
+
+@given
+def keeps_a_container_in_a_made_one():
+    kept = Plain(last=None)
+
+    def step(d, x):
+        kept.last = {"of": d, "y": x * 2}
+        return kept.last["y"]
+
+    return step, lambda: {"h": zeros() + 1}, None, lambda: kept
+
+
+@given
+def keeps_a_container_in_a_deque():
+    kept = deque([None, None], maxlen=2)
+
+    def step(d, x):
+        kept.append(d)
+        return x * 2
+
+    return step, lambda: {"h": zeros() + 1}, None, lambda: kept
+
+
 # ---- other ways of going
 
 
