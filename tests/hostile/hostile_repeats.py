@@ -324,7 +324,19 @@ for _name, _make in {
     "slots": Slotted,
     "data_class": Data,
     **dict.fromkeys(
-        "property equality truth length iterator getattr call index contains hash context".split(),
+        [
+            "property",
+            "equality",
+            "truth",
+            "length",
+            "iterator",
+            "getattr",
+            "call",
+            "index",
+            "contains",
+            "hash",
+            "context",
+        ],
         Odd,
     ),
 }.items():
@@ -446,9 +458,7 @@ CASES["in_a_frozenset"] = _special(lambda s, known: s in known.first, lambda s: 
 CASES["in_a_deque"] = _special(lambda s, known: s in known.first, lambda s: collections.deque([s]))
 CASES["key_of_a_dict"] = _special(lambda s, known: s in known.first, lambda s: {s: 1})
 CASES["value_of_a_dict"] = _special(lambda s, known: s in known.first.values(), lambda s: {1: s})
-CASES["in_a_weak_set"] = _special(
-    lambda s, known: s in known.first, lambda s: weakref.WeakSet([s])
-)
+CASES["in_a_weak_set"] = _special(lambda s, known: s in known.first, lambda s: weakref.WeakSet([s]))
 CASES["in_a_weak_dict"] = _special(
     lambda s, known: s in known.first, lambda s: weakref.WeakKeyDictionary({s: 1})
 )
@@ -457,11 +467,15 @@ CASES["value_of_a_weak_dict"] = _special(
 )
 CASES["by_a_weak_reference"] = _special(lambda s, known: known.first() is s, weakref.ref)
 CASES["by_its_number"] = _special(lambda s, known: id(s) == known.first, id)
-CASES["by_a_dict_of_numbers"] = _special(lambda s, known: id(s) in known.first, lambda s: {id(s): 1})
+CASES["by_a_dict_of_numbers"] = _special(
+    lambda s, known: id(s) in known.first, lambda s: {id(s): 1}
+)
 CASES["by_its_hash"] = _special(lambda s, known: hash(s) in known.first, lambda s: [hash(s)])
 CASES["by_a_list_index"] = _special(lambda s, known: known.first.count(s), lambda s: [s])
 CASES["by_its_method"] = _special(lambda s, known: known.first.__self__ is s, lambda s: s.forward)
-CASES["by_an_equal_method"] = _special(lambda s, known: known.first == s.forward, lambda s: s.forward)
+CASES["by_an_equal_method"] = _special(
+    lambda s, known: known.first == s.forward, lambda s: s.forward
+)
 CASES["by_its_dict"] = _special(lambda s, known: vars(s) is known.first, vars)
 CASES["by_a_partial"] = _special(
     lambda s, known: known.first.args[0] is s, lambda s: functools.partial(print, s)
@@ -478,9 +492,12 @@ CASES["by_an_iterator"] = _special(lambda s, known: s in list(known.first), lamb
 @case
 def first_of_all_is_a_global_variable():
     space = {"__name__": "usr_first", "FIRST": None}
-    exec("def fn(x, layers):\n    y = 0 if FIRST is None else x\n    for l in layers:\n"
-         "        y = y * l.a if l is None else step(l, y)\n    return y\n"
-         "def step(l, y):\n    return y * l.a if l is FIRST else y * l.b\n", space)
+    exec(
+        "def fn(x, layers):\n    y = 0 if FIRST is None else x\n    for l in layers:\n"
+        "        y = y * l.a if l is None else step(l, y)\n    return y\n"
+        "def step(l, y):\n    return y * l.a if l is FIRST else y * l.b\n",
+        space,
+    )
     boxes = [Box(a=2.0, b=3.0) for _ in range(3)]
     space["FIRST"] = boxes[0]
     return (lambda x: space["fn"](x, boxes)), numbers(*boxes)
@@ -577,7 +594,9 @@ def numbers_by_text_of_object():
 @case
 def numbers_by_weight():
     scales = {}
-    layers = stack(lambda self, x: x * scales[self.w].a, *({"w": nn.Parameter(torch.ones(2))} for _ in "123"))
+    layers = stack(
+        lambda self, x: x * scales[self.w].a, *({"w": nn.Parameter(torch.ones(2))} for _ in "123")
+    )
     for layer in layers:
         scales[layer.w] = Box(a=2.0)
     return through(layers), [to(scales[layer.w], "a", 5.0) for layer in layers]
@@ -595,8 +614,14 @@ def numbers_by_weak_object():
 @case
 def numbers_by_name():
     scales = {"x": Box(a=2.0), "y": Box(a=2.0)}
-    layers = stack(lambda self, x: x * scales[self.name].a, {"name": "x"}, {"name": "y"}, {"name": "x"})
-    return through(layers), [to(scales["x"], "a", 5.0), to(scales["y"], "a", 5.0), to(layers[2], "name", "y")]
+    layers = stack(
+        lambda self, x: x * scales[self.name].a, {"name": "x"}, {"name": "y"}, {"name": "x"}
+    )
+    return through(layers), [
+        to(scales["x"], "a", 5.0),
+        to(scales["y"], "a", 5.0),
+        to(layers[2], "name", "y"),
+    ]
 
 
 @case
@@ -646,14 +671,20 @@ def kept_by_a_cached_property():
 
 
 def _weights(asks, *made):
-    return layered(asks, *({"w": nn.Parameter(one) if isinstance(one, torch.Tensor) else one} for one in made))
+    return layered(
+        asks, *({"w": nn.Parameter(one) if isinstance(one, torch.Tensor) else one} for one in made)
+    )
 
 
 @case
 def weight_gets_an_attribute():
     fn, changes = _weights(lambda s: hasattr(s.w, "tag"), *(torch.ones(2) for _ in "123"))
     layers = inspect.getclosurevars(fn).nonlocals["layers"]
-    return fn, [lambda: setattr(layers[1].w, "tag", 1), lambda: setattr(layers[2].w, "tag", 1), *changes]
+    return fn, [
+        lambda: setattr(layers[1].w, "tag", 1),
+        lambda: setattr(layers[2].w, "tag", 1),
+        *changes,
+    ]
 
 
 @case
@@ -683,13 +714,19 @@ def weight_is_frozen():
 @case
 def weight_is_replaced():
     layers = stack(lambda self, x: x * self.w, *({"w": nn.Parameter(torch.ones(4))} for _ in "123"))
-    return through(layers), [to(layer, "w", nn.Parameter(torch.full((4,), 3.0))) for layer in layers]
+    return through(layers), [
+        to(layer, "w", nn.Parameter(torch.full((4,), 3.0))) for layer in layers
+    ]
 
 
 @case
 def weight_gets_other_data():
-    layers = stack(lambda self, x: x * self.w.sum(), *({"w": nn.Parameter(torch.ones(4))} for _ in "123"))
-    return through(layers), [lambda w=layer.w: setattr(w, "data", torch.ones(5)) for layer in layers]
+    layers = stack(
+        lambda self, x: x * self.w.sum(), *({"w": nn.Parameter(torch.ones(4))} for _ in "123")
+    )
+    return through(layers), [
+        lambda w=layer.w: setattr(w, "data", torch.ones(5)) for layer in layers
+    ]
 
 
 @case
@@ -705,7 +742,10 @@ def weight_in_a_registry_is_replaced():
 def weights_are_views_of_one():
     whole = torch.ones(2, 4)
     layers = stack(
-        choosing(lambda s: s.w._base is whole), {"w": whole[0]}, {"w": torch.ones(4)}, {"w": whole[1]}
+        choosing(lambda s: s.w._base is whole),
+        {"w": whole[0]},
+        {"w": torch.ones(4)},
+        {"w": whole[1]},
     )
     return through(layers), numbers(*layers)
 
@@ -788,7 +828,11 @@ def later_layer_has_a_forward_of_its_own():
 def later_layer_gets_another_class():
     layers = stack(choosing(lambda s: True), {}, {}, {})
     other = type("Other", (type(layers[0]),), {"forward": lambda self, x: x * self.b})
-    return through(layers), [to(layers[1], "__class__", other), to(layers[2], "__class__", other), *numbers(*layers)]
+    return through(layers), [
+        to(layers[1], "__class__", other),
+        to(layers[2], "__class__", other),
+        *numbers(*layers),
+    ]
 
 
 @case
@@ -809,13 +853,21 @@ def class_is_patched():
 @case
 def method_of_one_is_patched():
     layers = stack(choosing(lambda s: s.which()), {}, {}, {}, which=lambda self: True)
-    return through(layers), [to(layers[1], "which", lambda: False), to(layers[2], "which", lambda: False), *numbers(*layers)]
+    return through(layers), [
+        to(layers[1], "which", lambda: False),
+        to(layers[2], "which", lambda: False),
+        *numbers(*layers),
+    ]
 
 
 @case
 def attribute_hides_that_of_the_class():
     layers = stack(choosing(lambda s: s.which), {}, {}, {}, which=True)
-    return through(layers), [to(layers[1], "which", False), to(layers[2], "which", False), *numbers(*layers)]
+    return through(layers), [
+        to(layers[1], "which", False),
+        to(layers[2], "which", False),
+        *numbers(*layers),
+    ]
 
 
 @case
@@ -948,7 +1000,10 @@ def registry_in_the_middle():
 
 @case
 def sequence_of_sequences():
-    layers = [nn.Sequential(nn.Linear(4, 4), nn.Sequential(nn.ReLU(), nn.Dropout(0.5))).eval() for _ in "123"]
+    layers = [
+        nn.Sequential(nn.Linear(4, 4), nn.Sequential(nn.ReLU(), nn.Dropout(0.5))).eval()
+        for _ in "123"
+    ]
     return through(layers), [
         lambda: layers[2].insert(0, nn.ReLU()),
         lambda: layers[1][1].append(nn.Linear(4, 4)),
@@ -1276,11 +1331,19 @@ for _name, _case in {
     "dict_setitem": ("dict.__setitem__(globals(), 'FLAG', 1)", "dict.update(globals(), FLAG=0)"),
     "module": ("module.FLAG = 1", "module.FLAG = 0", "module.FLAG"),
     "module_setattr": ("setattr(module, 'FLAG', 1)", "setattr(module, 'FLAG', 0)", "module.FLAG"),
-    "module_in_c": ("module.__setattr__('FLAG', 1)", "module.__setattr__('FLAG', 0)", "module.FLAG"),
+    "module_in_c": (
+        "module.__setattr__('FLAG', 1)",
+        "module.__setattr__('FLAG', 0)",
+        "module.FLAG",
+    ),
     "module_dict": ("vars(module)['FLAG'] = 1", "vars(module).update(FLAG=0)", "module.FLAG"),
     "class": ("cls.FLAG = 1", "cls.FLAG = 0", "cls.FLAG"),
     "class_of_item": ("cls.FLAG = 1", "cls.FLAG = 0", "item.FLAG"),
-    "class_in_c": ("type.__setattr__(cls, 'FLAG', 1)", "type.__setattr__(cls, 'FLAG', 0)", "item.FLAG"),
+    "class_in_c": (
+        "type.__setattr__(cls, 'FLAG', 1)",
+        "type.__setattr__(cls, 'FLAG', 0)",
+        "item.FLAG",
+    ),
     "item": ("item.FLAG = 1", "del item.FLAG", "item.FLAG"),
     "item_dict": ("vars(item).update(FLAG=1)", "vars(item).clear()", "item.FLAG"),
     "dict": ("held['FLAG'] = 1", "held['FLAG'] = 0", "held['FLAG']"),
@@ -1289,11 +1352,23 @@ for _name, _case in {
     "dict_length": ("held.setdefault('MORE', 1)", "del held['MORE']", "len(held) > 1"),
     "dict_union": ("h = held; h |= {'MORE': 1}", "held.pop('MORE')", "len(held) > 1"),
     "attribute_of_function": ("peek.on = 1", "del peek.on", "hasattr(peek, 'on')"),
-    "default_of_function": ("peek.__defaults__ = (1,)", "peek.__defaults__ = None", "peek.__defaults__"),
+    "default_of_function": (
+        "peek.__defaults__ = (1,)",
+        "peek.__defaults__ = None",
+        "peek.__defaults__",
+    ),
     "name_of_function": ("peek.__name__ = 'p'", "peek.__name__ = 'peek'", "peek.__name__ == 'p'"),
-    "modules": ("sys.modules['usr_x'] = module", "del sys.modules['usr_x']", "'usr_x' in sys.modules"),
+    "modules": (
+        "sys.modules['usr_x'] = module",
+        "del sys.modules['usr_x']",
+        "'usr_x' in sys.modules",
+    ),
     "garbage": ("gc.disable()", "gc.enable()", "gc.isenabled()"),
-    "recursion": ("sys.setrecursionlimit(3210)", "sys.setrecursionlimit(1000)", "sys.getrecursionlimit() == 3210"),
+    "recursion": (
+        "sys.setrecursionlimit(3210)",
+        "sys.setrecursionlimit(1000)",
+        "sys.getrecursionlimit() == 3210",
+    ),
 }.items():
     CASES[f"switched_{_name}"] = _switched(*_case)
 
@@ -1381,28 +1456,60 @@ def _appended(items, item):
 
 for _name, _case in {
     "version": (lambda t: t._version > 0, lambda x: x.clone(), _written),
-    "view": (lambda t: t._is_view(), lambda x: x.clone(), lambda x: x.clone().view(-1).view(x.shape)),
+    "view": (
+        lambda t: t._is_view(),
+        lambda x: x.clone(),
+        lambda x: x.clone().view(-1).view(x.shape),
+    ),
     "base": (lambda t: t._base is not None, lambda x: x.clone(), lambda x: x.clone()[:]),
     "storage": (
         lambda t: t.untyped_storage().nbytes() > 40,
         lambda x: x.clone(),
         lambda x: torch.cat([x, x])[: len(x)],
     ),
-    "offset": (lambda t: t.storage_offset() > 0, lambda x: x.clone(), lambda x: torch.cat([x, x])[len(x) :]),
+    "offset": (
+        lambda t: t.storage_offset() > 0,
+        lambda x: x.clone(),
+        lambda x: torch.cat([x, x])[len(x) :],
+    ),
     "strides": (lambda t: t.stride(0) == 1, lambda x: x.clone(), lambda x: x.t().clone().t()),
     "contiguous": (lambda t: t.is_contiguous(), lambda x: x.clone(), lambda x: x.t().clone().t()),
-    "dtype_of_tensor": (lambda t: t.dtype is torch.float64, lambda x: x.clone(), lambda x: x.double()),
+    "dtype_of_tensor": (
+        lambda t: t.dtype is torch.float64,
+        lambda x: x.clone(),
+        lambda x: x.double(),
+    ),
     "shape": (lambda t: t.shape[0] == 1, lambda x: x.clone(), lambda x: x[:1]),
     "leaf": (lambda t: t.is_leaf, lambda x: x.clone(), lambda x: x.clone().requires_grad_()),
-    "attribute_of_tensor": (lambda t: hasattr(t, "tag"), lambda x: x.clone(), lambda x: _with(x.clone(), tag=1)),
-    "conjugate": (lambda t: t.is_conj(), lambda x: x.to(torch.complex64), lambda x: x.to(torch.complex64).conj()),
-    "data": (lambda t: t.sum().item() > 5, lambda x: torch.zeros(2), lambda x: torch.ones(9)[:2] * 9),
+    "attribute_of_tensor": (
+        lambda t: hasattr(t, "tag"),
+        lambda x: x.clone(),
+        lambda x: _with(x.clone(), tag=1),
+    ),
+    "conjugate": (
+        lambda t: t.is_conj(),
+        lambda x: x.to(torch.complex64),
+        lambda x: x.to(torch.complex64).conj(),
+    ),
+    "data": (
+        lambda t: t.sum().item() > 5,
+        lambda x: torch.zeros(2),
+        lambda x: torch.ones(9)[:2] * 9,
+    ),
     "list": (lambda i: i[0] == 1, lambda x: [2], lambda x: [1]),
     "tensor_in_list": (lambda i: i[0].dim() == 1, lambda x: [x.clone()], lambda x: [x[0]]),
-    "same_in_list": (lambda i: i[0] is i[1], lambda x: [x.clone(), x.clone()], lambda x: [x.clone()] * 2),
+    "same_in_list": (
+        lambda i: i[0] is i[1],
+        lambda x: [x.clone(), x.clone()],
+        lambda x: [x.clone()] * 2,
+    ),
     "longer_list": (lambda i: len(i) == 1, lambda x: [2, 3], lambda x: [1]),
     "dict": (lambda i: "k" in i, lambda x: {"l": 1}, lambda x: {"k": 1}),
-    "dict_order": (lambda i: next(iter(i)) == "k", lambda x: {"l": 1, "k": 1}, lambda x: {"k": 1, "l": 1}),
+    "dict_order": (
+        lambda i: next(iter(i)) == "k",
+        lambda x: {"l": 1, "k": 1},
+        lambda x: {"k": 1, "l": 1},
+    ),
     "ordered_dict": (
         lambda i: next(iter(i)) == "k",
         lambda x: collections.OrderedDict(l=1, k=1),
@@ -1416,7 +1523,11 @@ for _name, _case in {
     "odd_truth": (bool, lambda x: Odd(2), lambda x: Odd(1)),
     "odd_length": (lambda i: len(i) == 1, lambda x: Odd(2), lambda x: Odd(1)),
     "odd_attribute": (lambda i: i.any == 1, lambda x: Odd(2), lambda x: Odd(1)),
-    "deque": (lambda i: i[0] == 1, lambda x: collections.deque([2]), lambda x: collections.deque([1])),
+    "deque": (
+        lambda i: i[0] == 1,
+        lambda x: collections.deque([2]),
+        lambda x: collections.deque([1]),
+    ),
     "set": (lambda i: 1 in i, lambda x: {2}, lambda x: {1}),
     "iterator": (lambda i: next(i) == 1, lambda x: iter([2]), lambda x: iter([1])),
     "generator": (lambda i: next(i) == 1, lambda x: (n for n in [2]), lambda x: (n for n in [1])),
@@ -1425,9 +1536,17 @@ for _name, _case in {
         lambda x: functools.partial(max, 2, 0),
         lambda x: functools.partial(max, 1, 0),
     ),
-    "lambda": (lambda i: i() == 1, lambda x: (lambda n: lambda: n)(2), lambda x: (lambda n: lambda: n)(1)),
+    "lambda": (
+        lambda i: i() == 1,
+        lambda x: (lambda n: lambda: n)(2),
+        lambda x: (lambda n: lambda: n)(1),
+    ),
     "lambda_default": (lambda i: i() == 1, lambda x: lambda n=2: n, lambda x: lambda n=1: n),
-    "lambda_of_text": (lambda i: i() == 1, lambda x: eval("lambda: 2"), lambda x: eval("lambda: 1")),
+    "lambda_of_text": (
+        lambda i: i() == 1,
+        lambda x: eval("lambda: 2"),
+        lambda x: eval("lambda: 1"),
+    ),
     "name_of_function": (
         lambda i: i.__name__ == "one",
         lambda x: _named_function("two"),
@@ -1460,7 +1579,11 @@ for _name, _case in {
         lambda x: type("A", (), {"n": 2})(),
         lambda x: type("A", (), {"n": 1})(),
     ),
-    "module": (lambda i: i.n == 1, lambda x: _with(nn.ReLU(), n=2), lambda x: _with(nn.ReLU(), n=1)),
+    "module": (
+        lambda i: i.n == 1,
+        lambda x: _with(nn.ReLU(), n=2),
+        lambda x: _with(nn.ReLU(), n=1),
+    ),
     "exception": (lambda i: i.args == (1,), lambda x: ValueError(2), lambda x: ValueError(1)),
     "tuple": (lambda i: i[1] == 1, lambda x: (x, 2), lambda x: (x, 1)),
     "size": (lambda i: i[0] == 1, lambda x: x.shape, lambda x: x[:1].shape),
@@ -1473,11 +1596,19 @@ for _name, _case in {
     ),
     "cycle": (
         lambda i: i[0][1] == 1,
-        lambda x: (lambda l: _appended(_appended(l, l), 2))([]),
-        lambda x: (lambda l: _appended(_appended(l, l), 1))([]),
+        lambda x: (lambda i: _appended(_appended(i, i), 2))([]),
+        lambda x: (lambda i: _appended(_appended(i, i), 1))([]),
     ),
-    "counter": (lambda i: i["k"] == 1, lambda x: collections.Counter(k=2), lambda x: collections.Counter(k=1)),
-    "mode": (lambda i: VARIABLE in i, lambda x: {}, lambda x: contextvars.copy_context() and {VARIABLE: 1}),
+    "counter": (
+        lambda i: i["k"] == 1,
+        lambda x: collections.Counter(k=2),
+        lambda x: collections.Counter(k=1),
+    ),
+    "mode": (
+        lambda i: VARIABLE in i,
+        lambda x: {},
+        lambda x: contextvars.copy_context() and {VARIABLE: 1},
+    ),
 }.items():
     CASES[f"made_{_name}"] = _made(*_case)
 
@@ -1635,7 +1766,7 @@ def by_the_variables_of_the_frame_that_calls():
         return x * box.a if inspect.currentframe().f_back.f_locals["n"] == 2 else x * box.b
 
     def fn(x):
-        for n in range(3):
+        for n in range(3):  # noqa: B007  the other one finds it here
             x = go(x)
         return x
 
@@ -1747,7 +1878,9 @@ def left_by_return_or_break():
     def chain(*lasts):
         return {"children_": [Box(a=2.0, last=last) for last in lasts]}
 
-    layers = stack(forward, chain(False, True, False), chain(False, True, False), chain(False, False, True))
+    layers = stack(
+        forward, chain(False, True, False), chain(False, True, False), chain(False, False, True)
+    )
     boxes = [box for layer in layers for box in layer.children_]
     return through(layers), [*(to(box, "a", 5.0) for box in boxes), to(boxes[4], "last", False)]
 
@@ -1775,7 +1908,7 @@ def finalizer_in_the_second():
             log.n = scale.a
 
     def go(item, x):
-        item = None
+        del item
         return x + 1
 
     def fn(x):
@@ -1798,7 +1931,7 @@ def finalizer_of_a_weak_reference():
         log.n = scale.a
 
     def go(item, x):
-        item = None
+        del item
         return x + 1
 
     def fn(x):
@@ -2106,7 +2239,12 @@ def dicts_of_layers():
 @case
 def config_of_one_and_of_all():
     shared = Box(a=2.0)
-    layers = stack(lambda self, x: x * self.config.a, {"config": shared}, {"config": Box(a=2.0)}, {"config": shared})
+    layers = stack(
+        lambda self, x: x * self.config.a,
+        {"config": shared},
+        {"config": Box(a=2.0)},
+        {"config": shared},
+    )
     return through(layers), [
         to(layers[1].config, "a", 5.0),
         to(shared, "a", 7.0),
@@ -2140,9 +2278,10 @@ def warnings_are_asked():
 @case
 def nested_layers_that_are_shared():
     inner = stack(choosing(lambda s: s.flag), {"flag": True}, {"flag": True}, {"flag": False})
-    outer = stack(lambda self, x: self.one(self.two(x)), *(
-        {"one": inner[n], "two": inner[m]} for n, m in ((0, 1), (0, 2), (1, 1), (2, 0))
-    ))
+    outer = stack(
+        lambda self, x: self.one(self.two(x)),
+        *({"one": inner[n], "two": inner[m]} for n, m in ((0, 1), (0, 2), (1, 1), (2, 0))),
+    )
     return through(outer), [*numbers(*inner), to(outer[3], "two", inner[2])]
 
 
@@ -2371,7 +2510,11 @@ def output_is_kept_by_each():
         return self.last
 
     layers = stack(forward, {}, {}, {})
-    return through(layers), lambda: [layer.last for layer in layers if hasattr(layer, "last")], layers
+    return (
+        through(layers),
+        lambda: [layer.last for layer in layers if hasattr(layer, "last")],
+        layers,
+    )
 
 
 @effect

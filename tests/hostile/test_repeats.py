@@ -12,7 +12,7 @@ import gfxgraph
 from gfxgraph.graph import session
 from tests.helpers.sampled import sampled
 from tests.hostile import hostile_in_c, hostile_python, hostile_python_more, hostile_repeats
-from tests.hostile.hostile_twins import one, silent_differences, t
+from tests.hostile.hostile_twins import Shown, silent_differences, t
 from tests.hostile.test_python_state import modules_as_before, outcome
 
 __all__ = ["modules_as_before"]
@@ -55,15 +55,11 @@ def test_what_is_read_of_an_argument_by_a_later_frame_is_that_of_the_call(device
 
 @pytest.mark.parametrize("name", hostile_repeats.EFFECTS)
 def test_what_a_frame_writes_that_runs_as_others_did_is_written_once(device, name):
-    class Own:
-        def __init__(self, show: Any, layers: Any) -> None:
-            self.show, self.layers = show, layers
-
     def make() -> Any:
         with torch.device(device):
             fn, show, layers = hostile_repeats.EFFECTS[name]()
-        own = hostile_repeats_shown(show)
-        own.layers = layers
+        own = Shown(show)
+        own.layers = layers  # not shown
         return fn, own
 
     def between(own: Any, n: int) -> None:
@@ -72,12 +68,6 @@ def test_what_a_frame_writes_that_runs_as_others_did_is_written_once(device, nam
 
     found = silent_differences(make, lambda n: (t(n, 2, 4),), calls=9, between=between)
     assert not found, "\n".join(found)
-
-
-def hostile_repeats_shown(show: Any) -> Any:
-    from tests.hostile.hostile_twins import Shown
-
-    return Shown(show)
 
 
 PURE = {
@@ -109,7 +99,7 @@ def recorded(fn: Any, x: torch.Tensor, repeats: bool) -> dict[Any, str] | None:
     return places | {("hooks", key): held.path for key, held in reads.no_hooks.items()}
 
 
-@pytest.mark.parametrize("name", sampled(PURE, 8))
+@pytest.mark.parametrize("name", sampled(PURE, 16))
 @torch.no_grad()
 def test_no_place_is_missing_where_frames_are_left_out(device, name, modules_as_before):
     with torch.device(device):

@@ -1066,7 +1066,7 @@ class Lookups:
         return not self.is_the_same(item) and self.is_made(item)
 
     def _is_everywhere(self, item: Any) -> bool:
-        """Whether ``item`` holds global variables: where they are known, nobody reads them again."""
+        """Whether ``item`` holds global variables: nobody reads again those that are known."""
         if type(item) is dict:
             return address(item) in self._common and dict.__contains__(item, "__name__")
         return raw.is_a(item, types.ModuleType)
