@@ -183,16 +183,15 @@ _DISAGREE = {
         "value_read_becomes_list_position value_read_becomes_state writes_in_a_data_loop"
     ),
     "which object an argument is": "kept_input_compared_by_identity same_input_each_time",
-    "a later call differs": "result_type_alternates ring_buffer_in_list training_flag_toggled",
+    "a later call differs": (
+        "result_type_alternates ring_buffer_in_list stop_flag_after_count training_flag_toggled"
+    ),
     "not seen in a simulated world": "getattribute_override no_graph_part_writes",
     "a graph for each of a few states": (
         "counter_as_dict_key_modulo counter_is_equal_by_chance ordered_dict_lru finally_writes "
         "item_read_by_singledispatch_h previous_input_written"
     ),
     "no such tensors on the simulated device": "sparse_tensor_stored",
-    "calls that give the device no work run eagerly": (
-        "counter_first_read_after_many_calls size_object_and_slices_stored stop_flag_after_count"
-    ),
 }
 _KNOWN = {name: why for why, names in _DISAGREE.items() for name in names.split()}
 

@@ -10,8 +10,10 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+from torch._ops import OpOverload
 
 from ..call.body import CHANGES, require_storable
+from ..call.builder import NO_WORK
 from ..call.entry import SHARED
 from ..call.graphed import Graphed
 from ..call.held import Advance, Held, holds_way, is_used, written_as
@@ -23,6 +25,7 @@ from ..call.static_inputs import shares_memory
 from ..call.suitable import describe, unsuitable
 from ..device.capture_rules import is_move
 from ..device.emulated import EmulatedDevice
+from ..device.operators import is_view
 from ..errors import ArgumentError, CaptureError, DeviceError, one_line
 from ..graph.host_state import HostState
 from ..graph.lift import Slot
@@ -190,6 +193,9 @@ class _Check:
         for name, (rule, reason) in changed.items():
             what = f"{name} ({reason})" if reason else name
             self._add(rule, what, finder.found.get(name, Source()))
+        stores = any(not name.startswith("argument ") for name in changed)
+        if stores and all(_only_views(func) for func, _ in last.recording.kernels):
+            self._add("python-state", NO_WORK, Source())
         self._compare(first, last, finder.returned)
         met = Arguments(self._objects.classes)
         flatten((args, kwargs), met)
@@ -599,6 +605,11 @@ def _watched(first: Reads, last: Reads, written: Collection[Any]) -> list[Watche
         value = _shown(first.places.get(identity, place))
         found[Watched(place.path, value, *place.where)] = None
     return list(found)
+
+
+def _only_views(func: Any) -> bool:
+    """Whether an operator gives the device no work."""
+    return isinstance(func, OpOverload) and is_view(func)
 
 
 def _own_attributes(tensor: torch.Tensor) -> list[str]:

@@ -38,7 +38,7 @@ from .signature import Objects, Spec, count_tensors, objects_in, renumbered
 from .static_inputs import bytes_of, shares_memory
 from .thrash import Traits, traits
 
-__all__ = ["Builder", "Keys"]
+__all__ = ["NO_WORK", "Builder", "Keys"]
 
 # Captures because something that is no tensor differed between calls, before its key stays eager.
 _MAX_TRIES = 8
@@ -84,7 +84,7 @@ class Answers(Protocol):
     ) -> Any: ...
 
 
-_NO_WORK = (
+NO_WORK = (
     "this kind of call gives the device no work (it takes the next action from a queue, say), so "
     "a graph would be slower"
 )
@@ -317,7 +317,7 @@ class Builder:
         idles = lift is not None and captured.root.launch is None and captured.root.step is None
         if refusal is not None or (idles and self._options.fallback == "eager"):
             (captured.root if captured.graft is None else captured.graft.child).reset()
-            raise _Idle(_NO_WORK) if refusal is None else CaptureError(refusal)
+            raise _Idle(NO_WORK) if refusal is None else CaptureError(refusal)
         if tree is not None:
             entry = tree.with_path(captured, static_inputs, leaves, body.out_spec)
             entry.asks_attributes = tree.asks_attributes or body.objects.asks_attributes
