@@ -403,3 +403,34 @@ def test_a_cache_of_transformers_is_filled(device, each):
             assert torch.allclose(ours.keys, theirs.keys, atol=1e-5)
             assert list(vars(ours)) == list(vars(theirs))
     assert each == "same" or replays(graph) >= 3
+
+
+class Window:
+    """A cache whose place for the next item a tensor knows, and whose end a number."""
+
+    def __init__(self, device: str) -> None:
+        self.items = torch.zeros(4, device=device)
+        self.place, self.count = torch.zeros(1, dtype=torch.int64, device=device), 0
+
+
+def slide(window: Window, x: torch.Tensor) -> torch.Tensor:
+    is_full = window.count >= len(window.items)
+    window.count += 1
+    if is_full:
+        window.items.copy_(torch.cat([window.items[1:], x]))
+    else:
+        window.items.index_copy_(0, window.place, x)
+        window.place.add_(1)
+    return window.items * 2
+
+
+@pytest.mark.parametrize("mode", [torch.no_grad, torch.inference_mode])
+def test_our_runs_never_meet_a_tensor_of_after_the_call_with_a_number_of_before_it(device, mode):
+    graph = gfxgraph.graphed(slide)
+    with mode():  # the tensors of inference mode do not count what is written to them
+        ours, eager = Window(device), Window(device)
+        for n in range(9):
+            x = torch.full((1,), float(n), device=device)
+            assert torch.equal(graph(ours, x), slide(eager, x))
+            assert ours.count == eager.count and torch.equal(ours.place, eager.place)
+    assert all("in place" in reason for reason in graph.stats().fallbacks)

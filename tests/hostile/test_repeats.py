@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
 from typing import Any
 
@@ -114,5 +115,6 @@ def test_no_place_is_missing_where_frames_are_left_out(device, name, modules_as_
         missing = always - runs[1].keys() | always - runs[3].keys()
         assert not missing, [runs[0][key] for key in missing]
     finally:
-        getattr(fn, "undo", lambda: None)()
+        with contextlib.suppress(ValueError, KeyError):  # nothing has changed
+            getattr(fn, "undo", lambda: None)()
         gc.collect()

@@ -27,7 +27,7 @@ from .compiled import Compiled
 from .entries import Entries
 from .entry import SHARED, Entry, Refusal
 from .faster import graph_of_compiled, note_not_compiled
-from .held import Held
+from .held import MIXES, Held
 from .key import Call, describe_key, what_moved
 from .layout import LayoutKey
 from .narrow import Mask, ObjectArguments
@@ -340,6 +340,8 @@ class Builder:
         count, left = 0, ()
         if isinstance(call.fn, Lifting):
             count, (result, left) = count_tensors(call.spec[3][0][3][0]), result
+        if call.held is not None and call.held.mixes:
+            raise CaptureError(f"the call {MIXES}.")
         held = call.held if self._may_store else None
         counters = self._keys.objects.counters
         outputs, spec, met = result_and_stored(

@@ -139,6 +139,7 @@ class FirstCalls:
         outside = [(tensor, _version(tensor)) for tensor in state.tensors().values()]
         as_before, generators = self._as_of_now(leaves, state.stateful, extends)
         versions = list(map(_version, leaves))
+        marks = _marks(leaves) if call.held.ways else []
         journal = Journal(generators=generators, look=witness)
         executed = Executed()
         with (
@@ -155,6 +156,9 @@ class FirstCalls:
             self._writers.writes = any(_version(tensor) != version for tensor, version in outside)
         is_first = not self._entries.graphs()
         given = call.held.ways
+        if call.held.has_other_numbers():
+            wrote = marks != _marks(leaves) or versions != list(map(_version, leaves))
+            call.held.mixes = wrote
         rebound = [] if is_first else state.replaced(extends is not None, given)
         # Without the places in containers: one name for what grows with each call.
         changed = {name.partition("[")[0] for name in state.changes()} if state.stateful else set()
@@ -211,3 +215,14 @@ class FirstCalls:
 def _version(tensor: torch.Tensor) -> int | None:
     """How often it was written to; ``None``: nobody counts."""
     return None if tensor.is_inference() else tensor._version
+
+
+def _marks(tensors: list[torch.Tensor]) -> list[int]:
+    """Sums of the bytes of those whose versions nobody counts."""
+    sums = [
+        tensor.detach().contiguous().reshape(-1).view(torch.uint8).sum(dtype=torch.int64)
+        for tensor in tensors
+        if tensor.is_inference() and tensor.layout is torch.strided
+        if not (tensor.is_quantized or tensor.is_nested or tensor.is_conj() or tensor.is_neg())
+    ]
+    return [int(total) for total in sums]

@@ -21,9 +21,11 @@ from ..errors import ArgumentError
 from ..graph import raw
 from ..graph.containers import Slots
 from ..graph.lift import Counted, Unread
+from ..graph.places import equal
 from .signature import Const, Given, Spec, constants, flatten, is_value, objects_in
 
 __all__ = [
+    "MIXES",
     "Advance",
     "Change",
     "Counter",
@@ -88,6 +90,14 @@ class OfCall(tuple[torch.Tensor, ...]):
         return made
 
 
+_NUMBERS = (int, float)
+MIXES = (
+    "writes to a tensor of its arguments in place, and changes numbers in them as well. Keep such "
+    "numbers in tensors, or in the function"
+)
+"""Our runs would get the tensor as the call has left it, and the numbers as it has found them."""
+
+
 class Held:
     """The containers among the arguments of a call, and what they hold before it runs.
 
@@ -98,6 +108,7 @@ class Held:
         start: how many of the arguments are state, and not looked at either. Default: none.
 
     Attributes:
+        mixes: whether the call has done what :data:`MIXES` says.
         ways: of each container, and of each object that is compared by identity, its number and
             the way to it.
     """
@@ -106,6 +117,7 @@ class Held:
         self, args: tuple[Any, ...], kwargs: dict[str, Any], spec: Spec, start: int = 0
     ) -> None:
         self.ways: dict[int, Way] = {}
+        self.mixes = False
         self._fixed = set(map(id, objects_in(spec)))
         self._alive: list[Any] = []  # or others would get their numbers
         self._containers: list[tuple[Way, Any, raw.Pairs]] = []
@@ -159,6 +171,17 @@ class Held:
     def _watch(self, read: Callable[[], _Seen]) -> None:
         """Nothing that ``read`` gives can be stored again."""
         self._closed.append((read, read()))
+
+    def has_other_numbers(self) -> bool:
+        """Whether a run has put another number in the place of one, or there are more items."""
+        for _, item, before in self._containers:
+            now = raw.contents(item)
+            if len(now) != len(before):
+                return True
+            for (_, value), (_, other) in zip(before, now, strict=True):
+                if type(value) in _NUMBERS and type(other) in _NUMBERS and not equal(value, other):
+                    return True
+        return False
 
     def numbers(self) -> dict[Counter, Any]:
         """Where a run has put another whole number in the place of one, and the container."""
