@@ -21,7 +21,7 @@ __all__ = ["modules_as_before"]
 pytestmark = pytest.mark.filterwarnings("ignore")
 
 
-@pytest.mark.parametrize("name", sampled(hostile_repeats.CASES, 4))
+@pytest.mark.parametrize("name", sampled(hostile_repeats.CASES, 10))
 @torch.no_grad()
 def test_what_a_frame_reads_that_runs_as_others_did_is_never_stale(device, name):
     at = count = 0
@@ -100,7 +100,7 @@ def recorded(fn: Any, x: torch.Tensor, repeats: bool) -> dict[Any, str] | None:
     return places | {("hooks", key): held.path for key, held in reads.no_hooks.items()}
 
 
-@pytest.mark.parametrize("name", sampled(PURE, 16))
+@pytest.mark.parametrize("name", sampled(PURE, 40))
 @torch.no_grad()
 def test_no_place_is_missing_where_frames_are_left_out(device, name, modules_as_before):
     with torch.device(device):
