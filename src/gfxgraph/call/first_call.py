@@ -156,7 +156,7 @@ class FirstCalls:
             self._writers.writes = any(_version(tensor) != version for tensor, version in outside)
         is_first = not self._entries.graphs()
         given = call.held.ways
-        if call.held.has_other_numbers():
+        if call.held.has_changed():
             wrote = marks != _marks(leaves) or versions != list(map(_version, leaves))
             call.held.mixes = wrote
         rebound = [] if is_first else state.replaced(extends is not None, given)
@@ -217,12 +217,14 @@ def _version(tensor: torch.Tensor) -> int | None:
     return None if tensor.is_inference() else tensor._version
 
 
-def _marks(tensors: list[torch.Tensor]) -> list[int]:
-    """Sums of the bytes of those whose versions nobody counts."""
-    sums = [
-        tensor.detach().contiguous().reshape(-1).view(torch.uint8).sum(dtype=torch.int64)
-        for tensor in tensors
-        if tensor.is_inference() and tensor.layout is torch.strided
-        if not (tensor.is_quantized or tensor.is_nested or tensor.is_conj() or tensor.is_neg())
-    ]
-    return [int(total) for total in sums]
+def _marks(tensors: list[torch.Tensor]) -> list[object]:
+    """Sums of the bytes of those whose versions nobody counts; what equals nothing: not known."""
+    return [_sum(tensor) for tensor in tensors if tensor.is_inference()]
+
+
+def _sum(tensor: torch.Tensor) -> object:
+    is_plain = tensor.layout is torch.strided and not (tensor.is_quantized or tensor.is_nested)
+    if not is_plain or tensor.is_conj() or tensor.is_neg():
+        return object()
+    data = tensor.detach().contiguous().reshape(-1).view(torch.uint8)
+    return int(data.sum(dtype=torch.int64))

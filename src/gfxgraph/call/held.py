@@ -21,7 +21,6 @@ from ..errors import ArgumentError
 from ..graph import raw
 from ..graph.containers import Slots
 from ..graph.lift import Counted, Unread
-from ..graph.places import equal
 from .signature import Const, Given, Spec, constants, flatten, is_value, objects_in
 
 __all__ = [
@@ -90,12 +89,11 @@ class OfCall(tuple[torch.Tensor, ...]):
         return made
 
 
-_NUMBERS = (int, float)
 MIXES = (
-    "writes to a tensor of its arguments in place, and changes numbers in them as well. Keep such "
-    "numbers in tensors, or in the function"
+    "writes to a tensor of its arguments in place, and stores something in them in Python as well. "
+    "Keep both in tensors, or what it stores in the function"
 )
-"""Our runs would get the tensor as the call has left it, and the numbers as it has found them."""
+"""Our runs would get the tensor as the call has left it, and all else as it has found it."""
 
 
 class Held:
@@ -171,17 +169,6 @@ class Held:
     def _watch(self, read: Callable[[], _Seen]) -> None:
         """Nothing that ``read`` gives can be stored again."""
         self._closed.append((read, read()))
-
-    def has_other_numbers(self) -> bool:
-        """Whether a run has put another number in the place of one, or there are more items."""
-        for _, item, before in self._containers:
-            now = raw.contents(item)
-            if len(now) != len(before):
-                return True
-            for (_, value), (_, other) in zip(before, now, strict=True):
-                if type(value) in _NUMBERS and type(other) in _NUMBERS and not equal(value, other):
-                    return True
-        return False
 
     def numbers(self) -> dict[Counter, Any]:
         """Where a run has put another whole number in the place of one, and the container."""
