@@ -438,7 +438,7 @@ class _Check:
         given = [tensor for tensor in self.inputs if storage_key(tensor) in written]
         if given and (shares_memory(self.inputs) or any(0 in t.stride() for t in given)):
             self._add("argument", SHARED, Source())
-        if given and self._held.has_changed():
+        if given and self._given.stores:
             self._add("argument", f"the call {MIXES}", Source())
 
     def _stored_in_arguments(self, there: Sequence[object]) -> dict[str, str]:
