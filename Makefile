@@ -24,7 +24,7 @@ demo: $(READY)
 	@$(BIN)/gfxgraph demo --query "$(QUERY)"
 
 test: $(READY)
-	@$(BIN)/python -m pytest -m "not gpu and not long" -n $(PROCESSES)
+	@$(BIN)/python -m pytest -m "not gpu and not long" -n $(PROCESSES) --dist worksteal
 
 test-torch:
 	@test -n "$(TORCH)" || { echo "make test-torch TORCH=$(OLDEST_TORCH) ..." >&2; exit 1; }
@@ -34,7 +34,7 @@ test-torch-in: $(READY)
 	@$(BIN)/python -m benchmarks.runs.versions $(if $(CORE),--core) $(if $(RECORD),--record) --commit "$(COMMIT)" -n $(PROCESSES)
 
 test-long: $(READY)
-	@$(BIN)/python -m pytest -m "long and not gpu" -n $(PROCESSES)
+	@$(BIN)/python -m pytest -m "long and not gpu" -n $(PROCESSES) --dist worksteal
 	@PYTHONPATH=src $(BIN)/python tests/fuzz/programs.py --count 2500 --seconds 120 --processes 2
 	@$(MAKE) --no-print-directory test-torch TORCH=$(OLDEST_TORCH) CORE=1
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+import threading
 from collections.abc import Iterator
 
 import pytest
@@ -40,6 +41,18 @@ def fresh_counters() -> Iterator[None]:
     torch.manual_seed(0)
     yield
     gfxgraph.disable()
+
+
+@pytest.fixture(autouse=True)
+def no_thread_is_left() -> Iterator[None]:
+    """The next test starts without the threads of this one: some effects are refused beside them."""
+    before = set(threading.enumerate())
+    yield
+    left = [thread for thread in threading.enumerate() if thread not in before]
+    for thread in left:
+        if not type(thread).__module__.startswith(("tqdm.", "torch.")):  # these stay
+            thread.join(timeout=10)
+            assert not thread.is_alive(), f"{thread} goes on after the test"
 
 
 @pytest.fixture

@@ -433,4 +433,25 @@ def test_our_runs_never_meet_a_tensor_of_after_the_call_with_a_number_of_before_
             x = torch.full((1,), float(n), device=device)
             assert torch.equal(graph(ours, x), slide(eager, x))
             assert ours.count == eager.count and torch.equal(ours.place, eager.place)
-    assert all("in place" in reason for reason in graph.stats().fallbacks)
+    reasons = graph.stats().fallbacks
+    assert reasons and all("in place" in reason for reason in reasons)
+
+
+def turn(state, x):
+    state.items.copy_(state.items.roll(1))  # the same bytes, elsewhere
+    state.place = state.items[0] + x
+    return state.place * 2
+
+
+def test_bytes_that_only_move_in_an_argument_are_written_to_it(device):
+    graph = gfxgraph.graphed(turn)
+    with torch.inference_mode():
+        ours, eager = Window(device), Window(device)
+        ours.items.copy_(torch.arange(float(ours.items.numel()), device=device))
+        eager.items.copy_(ours.items)
+        for n in range(6):
+            x = torch.full((1,), float(n), device=device)
+            assert torch.equal(graph(ours, x), turn(eager, x))
+            assert torch.equal(ours.items, eager.items) and torch.equal(ours.place, eager.place)
+    reasons = graph.stats().fallbacks
+    assert reasons and all("in place" in reason for reason in reasons)

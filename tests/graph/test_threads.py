@@ -21,26 +21,43 @@ from tests.helpers.threads import on_threads
 from tests.helpers.unseen import Unseen
 
 
-def in_thread(function):
-    """Call ``function`` in a thread that waits for it: to start one is a reason against a graph.
+@pytest.fixture
+def in_thread():
+    """Call a function in a thread that waits for it: to start one is a reason against a graph.
 
     So is work that is handed to a pool, or a message in a queue; a bare lock is none.
     """
-    begin, done = _thread.allocate_lock(), _thread.allocate_lock()
-    begin.acquire(), done.acquire()
+    ends = []
 
-    def work() -> None:
-        while begin.acquire():
-            function()
-            done.release()
+    def started(function):
+        begin, done = _thread.allocate_lock(), _thread.allocate_lock()
+        begin.acquire(), done.acquire()
+        works = True
 
-    def call() -> None:
-        begin.release()
-        if not done.acquire(timeout=60):
-            raise TimeoutError
+        def work() -> None:
+            while begin.acquire() and works:
+                function()
+                done.release()
 
-    threading.Thread(target=work, daemon=True).start()
-    return call
+        def call() -> None:
+            begin.release()
+            if not done.acquire(timeout=60):
+                raise TimeoutError
+
+        def end() -> None:
+            nonlocal works
+            works = False
+            begin.release()
+            thread.join()
+
+        thread = threading.Thread(target=work, daemon=True)
+        thread.start()
+        ends.append(end)
+        return call
+
+    yield started
+    for end in ends:
+        end()
 
 
 def masked(x):
@@ -84,7 +101,7 @@ def test_a_short_run_of_the_stress_program_finds_nothing(tmp_path, names, all_re
 
 @torch.no_grad()
 @pytest.mark.parametrize("written", [False, pytest.param(True, marks=pytest.mark.long)])
-def test_replays_go_on_while_another_path_is_captured(device, written):
+def test_replays_go_on_while_another_path_is_captured(device, written, in_thread):
     """In the middle of its warm-up and of its comparison other threads replay the first path."""
 
     def fn(x, total):
@@ -128,7 +145,9 @@ def test_replays_go_on_while_another_path_is_captured(device, written):
 
 @torch.no_grad()
 @pytest.mark.parametrize("run", range(1, 5))
-def test_a_tree_that_is_released_while_a_path_is_added_is_no_reason_to_run_eagerly(device, run):
+def test_a_tree_that_is_released_while_a_path_is_added_is_no_reason_to_run_eagerly(
+    device, run, in_thread
+):
     """It is released in the middle of one of the runs that adding a path takes."""
 
     def fn(x):

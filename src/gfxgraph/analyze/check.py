@@ -144,6 +144,7 @@ class _Check:
 
     def _takes_more_apart(self, args: Any, kwargs: Any) -> bool:
         """Do so; gives whether objects among the arguments have to be taken apart for that."""
+        self._again()
         taken_apart = self._suitable(args, kwargs)
         if taken_apart is None:
             return False

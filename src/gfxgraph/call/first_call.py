@@ -217,14 +217,26 @@ def _version(tensor: torch.Tensor) -> int | None:
     return None if tensor.is_inference() else tensor._version
 
 
+# Bytes of which one sum is made at a time: each of them becomes a number of 8 bytes meanwhile.
+_SUMMED = 1 << 22
+
+
 def _marks(tensors: list[torch.Tensor]) -> list[object]:
     """Sums of the bytes of those whose versions nobody counts; what equals nothing: not known."""
     return [_sum(tensor) for tensor in tensors if tensor.is_inference()]
 
 
 def _sum(tensor: torch.Tensor) -> object:
+    """A sum in which each byte has a weight of its own: bytes that only move change it as well."""
     is_plain = tensor.layout is torch.strided and not (tensor.is_quantized or tensor.is_nested)
     if not is_plain or tensor.is_conj() or tensor.is_neg():
         return object()
     data = tensor.detach().contiguous().reshape(-1).view(torch.uint8)
-    return int(data.sum(dtype=torch.int64))
+    sums = [torch.zeros((), dtype=torch.int64, device=data.device)]
+    for start in range(0, data.numel(), _SUMMED):
+        part = data[start : start + _SUMMED]
+        weights = torch.arange(start, start + part.numel(), device=data.device)
+        for factor in (0x5851F42D4C957F2D, 0x14057B7EF767814F):  # odd, so that no byte is lost
+            weights = (weights ^ (weights >> 29)).mul_(factor).add_(1)
+        sums.append((weights.bitwise_or_(1)).mul_(part).sum())
+    return int(torch.stack(sums).sum())

@@ -1,9 +1,9 @@
-"""What a call writes in containers and objects that it is given: a replay stores it there again.
+"""What a call stores in its arguments: a replay stores it in the arguments of its own call.
 
-A capture runs on containers of its own, made anew for each run. What a run has left in these is
-compared with what they held before, and becomes a part of the result: ``("stores", None, changes,
-(result, *values))``. A replay makes all of that, and then stores the values in the containers of
-its own call, which are found by the way that leads there from the arguments.
+Each of our runs gets containers that are made for it. :class:`Held` compares what they hold before
+and after the run. The difference becomes part of the result: ``("stores", None, changes, (result,
+*values))``. A replay first makes the result and the values. Then it finds the same containers among
+the arguments of its call, and stores the values there.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ Change: TypeAlias = tuple[Way, int | None, tuple[Any, ...], tuple[Any, ...]]
 remove; the keys, or the positions, that get values."""
 
 _Seen: TypeAlias = tuple[Any, Any]
-"""What is compared, with numbers of objects; and these, or others would get their numbers."""
+"""What is compared, which has addresses of objects; and the objects, which keeps them alive."""
 
 _CONTAINERS = (dict, list, deque)
 
@@ -69,7 +69,7 @@ class Advance:
 _advance = functools.lru_cache(maxsize=None)(Advance)
 
 Counter: TypeAlias = tuple[Way, str]
-"""The way to a container, and the key of a number there to which calls only add another one."""
+"""The way to a container, and the key of a counter there: calls only add numbers to it."""
 
 
 class OfCall(tuple[torch.Tensor, ...]):
@@ -93,7 +93,7 @@ MIXES = (
     "writes to a tensor of its arguments in place, and stores something in them in Python as well. "
     "Keep both in tensors, or what it stores in the function"
 )
-"""Our runs would get the tensor as the call has left it, and all else as it has found it."""
+"""Our runs come after the call: its tensors are changed already, and its containers are not."""
 
 
 class Held:
@@ -119,7 +119,7 @@ class Held:
         self._fixed = set(map(id, objects_in(spec)))
         self._alive: list[Any] = []  # or others would get their numbers
         self._containers: list[tuple[Way, Any, raw.Pairs]] = []
-        #: What cannot be stored again: how it is read, and what that gave.
+        #: What a replay could not store: how to read it, and what it was before the run.
         self._closed: list[tuple[Callable[[], _Seen], _Seen]] = []
         todo: list[tuple[Way, Any]] = []
         parts: list[tuple[Way, Any]] = [((("[]", 0),), args), ((("[]", 1),), kwargs)]
@@ -167,11 +167,11 @@ class Held:
             yield (*way, (".", None)), own
 
     def _watch(self, read: Callable[[], _Seen]) -> None:
-        """Nothing that ``read`` gives can be stored again."""
+        """Refuse a run that changes what ``read`` gives, since no replay could store it."""
         self._closed.append((read, read()))
 
     def numbers(self) -> dict[Counter, Any]:
-        """Where a run has put another whole number in the place of one, and the container."""
+        """Each place where a run has replaced a whole number by another one; its container."""
         return {
             (way, key): item
             for way, item, before in self._containers
@@ -185,7 +185,7 @@ class Held:
     def changes(self, counters: Collection[Counter] = ()) -> list[tuple[Change, list[Any]]]:
         """What a run has changed in the containers, and the values that it has left there.
 
-        ``counters`` are changed by a number that is to be added. Default: none is.
+        The change of one of ``counters`` is the number to add. Default: none is a counter.
 
         Raises:
             ArgumentError: it cannot be stored again.
@@ -320,7 +320,7 @@ def _change_of_dict(way: Way, before: raw.Pairs, now: raw.Pairs) -> tuple[Change
 
 
 def at(arguments: Any, way: Way) -> Any:
-    """What is found on a way."""
+    """What the way leads to."""
     item = arguments
     for kind, key in way:
         if kind == ".":

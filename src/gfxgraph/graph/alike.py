@@ -34,9 +34,9 @@ class Alike(Lookups):
     """Lookups that can be asked of other objects as well."""
 
     def _is_alike(self, key: Key) -> bool:
-        """Whether a frame that begins reads what another one has read, of its own objects.
+        """Whether a frame that begins can only do what an earlier frame of its code has done.
 
-        If it does, all that was asked.
+        All that the earlier frame has read is asked of the objects of this one.
         """
 
         def asked(seen: Seen) -> bool:
