@@ -45,7 +45,7 @@ def fresh_counters() -> Iterator[None]:
 
 @pytest.fixture(autouse=True)
 def no_thread_is_left() -> Iterator[None]:
-    """The next test starts without the threads of this one: some effects are refused beside them."""
+    """The next test starts without them: some effects are refused beside another thread."""
     before = set(threading.enumerate())
     yield
     left = [thread for thread in threading.enumerate() if thread not in before]

@@ -249,6 +249,7 @@ def test_the_command_prints_the_report(text_file):
 
 
 @needs_model
+@pytest.mark.long
 def test_json_holds_the_same_numbers_and_nothing_else_is_printed(text_file):
     result = demo(text_file, "--json", "--batch-size", 1, "--query", "repairs")
     assert result.exit_code == 0, result.stderr

@@ -35,7 +35,7 @@ def agree(make: Any, arguments: Any, **options: Any) -> None:
 
 
 @pytest.mark.parametrize("arrangement", ARRANGEMENTS)
-@pytest.mark.parametrize("name", FUNCTIONS)
+@pytest.mark.parametrize("name", sampled(FUNCTIONS, 2))
 def test_memory_that_arguments_share_is_written_as_in_eager(device, name, arrangement):
     agree(pure(FUNCTIONS[name]), ARRANGEMENTS[arrangement])
 

@@ -21,7 +21,12 @@ __all__ = ["modules_as_before"]
 pytestmark = pytest.mark.filterwarnings("ignore")
 
 
-@pytest.mark.parametrize("name", sampled(hostile_repeats.CASES, 10))
+def marks(name: str) -> list[Any]:
+    """To collect garbage takes long in a process that has run many tests."""
+    return [pytest.mark.long] if "collected_in" in name else []
+
+
+@pytest.mark.parametrize("name", sampled(hostile_repeats.CASES, 10, marks))
 @torch.no_grad()
 def test_what_a_frame_reads_that_runs_as_others_did_is_never_stale(device, name):
     at = count = 0
@@ -100,7 +105,7 @@ def recorded(fn: Any, x: torch.Tensor, repeats: bool) -> dict[Any, str] | None:
     return places | {("hooks", key): held.path for key, held in reads.no_hooks.items()}
 
 
-@pytest.mark.parametrize("name", sampled(PURE, 40))
+@pytest.mark.parametrize("name", sampled(PURE, 40, marks))
 @torch.no_grad()
 def test_no_place_is_missing_where_frames_are_left_out(device, name, modules_as_before):
     with torch.device(device):

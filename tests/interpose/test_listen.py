@@ -124,9 +124,19 @@ UNPACKED = {
 }
 
 
+@pytest.fixture
+def quick_collections():
+    """What other tests have left is not looked at."""
+    gc.freeze()
+    yield
+    gc.unfreeze()
+
+
 @pytest.mark.parametrize("name", UNPACKED)
 @pytest.mark.parametrize("way", ["sys.monitoring", "sys.setprofile"])
-def test_what_a_stopped_call_would_have_unpacked_lives_on_and_is_released_once(name, way):
+def test_what_a_stopped_call_would_have_unpacked_lives_on_and_is_released_once(
+    name, way, quick_collections
+):
     act, make = UNPACKED[name]
     begin = _through_the_hook if way == "sys.setprofile" else observing
     values = make([("of the caller",)])

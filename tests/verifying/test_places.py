@@ -5,6 +5,7 @@ from __future__ import annotations
 import collections
 import dataclasses
 import enum
+import gc
 import json
 import sys
 import threading
@@ -355,6 +356,25 @@ def test_a_graph_that_is_made_again_for_nothing_is_said(device, x, monkeypatch):
     monkeypatch.setattr(experiments, "change_each", forgets)
     report = verify(fast, x)
     assert report.ok and "captured-again" in found(report.graph)
+
+
+def test_a_class_is_known_by_its_dict_after_gc_freeze_too(device, x):
+    """Servers freeze what they have loaded; nobody may write to the dict behind a class."""
+
+    class Options:
+        scale = 2.0
+
+    def fn(x):
+        return x * vars(Options)["scale"] + Options.scale
+
+    counted = []
+    for begins in (gc.collect, gc.freeze):
+        begins()
+        try:
+            counted.append(verify(fn, x).graph.places)
+        finally:
+            gc.unfreeze()
+    assert counted[0] == counted[1] and counted[0].changed > 0
 
 
 def test_an_interrupt_while_a_place_is_changed_puts_it_back(device, x, monkeypatch):

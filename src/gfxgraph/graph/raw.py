@@ -115,9 +115,15 @@ def class_with(space: dict[Any, Any]) -> type | None:
     """The class whose attributes stand in ``space``; ``None``: it is a dict of its own."""
     if "__module__" not in space and ("__doc__" not in space or "__name__" in space):
         return None  # every class has one of the two, and a module its name
-    for holder in gc.get_referrers(space):
-        if is_a(holder, type) and dict_of(holder) is space:
-            return holder  # type: ignore[no-any-return]
+    # Not by gc.get_referrers(), which finds no class that was there at a gc.freeze().
+    todo, met = [object], {id(object)}
+    while todo:
+        cls = todo.pop()
+        if dict_of(cls) is space:
+            return cls
+        below = [sub for sub in type.__subclasses__(cls) if id(sub) not in met]
+        met.update(map(id, below))
+        todo += below
     return None
 
 
