@@ -96,6 +96,30 @@ def test_a_child_replays_at_once_while_another_thread_of_its_parent_holds_the_lo
     assert run(program) == "(True, True)"
 
 
+def test_a_child_collects_garbage_whatever_other_threads_pause_in_its_parent():
+    program = """
+        from gfxgraph.graph.locks import no_garbage_collection
+
+        sys.setswitchinterval(1e-6)
+        stop = False
+
+        def pauses():
+            while not stop:
+                with no_garbage_collection():
+                    pass
+
+        threads = [threading.Thread(target=pauses) for _ in range(3)]
+        for thread in threads:
+            thread.start()
+        said = {in_child(lambda: "" if gc.isenabled() else "it does not") for _ in range(60)}
+        stop = True
+        for thread in threads:
+            thread.join()
+        print(said, gc.isenabled())
+    """
+    assert run(program) == "{'fine'} True"
+
+
 @on_the_emulated_device
 def test_children_are_right_while_threads_of_their_parent_capture_and_replay():
     program = """

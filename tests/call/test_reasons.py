@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import collections
 import functools
+import inspect
 import operator
 import re
 
@@ -424,3 +425,59 @@ def test_the_reason_is_the_error_where_errors_are_asked_for(device):
 def test_check_says_where_it_cannot_judge():
     with pytest.raises(DeviceError, match="autograd of a CPU build"):
         gfxgraph.check(torch.func.grad(lambda x: x.sin().sum()), torch.ones(3))
+
+
+_GROWN: list[torch.Tensor] = []
+_grows: dict[str, list[int]] = {}
+
+
+def _appends(x):
+    y = x + 1
+    _GROWN.append(y)  # here
+    return y
+
+
+def _sets_a_default(x):
+    _grows.setdefault("n", []).append(1)  # here
+    return x * 2
+
+
+class _Notes(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.notes: dict[tuple[str, int], int] = {}
+
+    def forward(self, x):
+        self.notes["call", len(self.notes)] = 1  # here
+        return x * 3
+
+
+class _Items:
+    def __init__(self, kept):
+        self.kept = kept
+
+
+def _keeps_in_a_set():
+    held, numbers = _Items(set()), []
+
+    def keeps(x):
+        numbers.append(len(numbers))  # here
+        held.kept.add(len(held.kept))  # here
+        return x * 4
+
+    return keeps
+
+
+@pytest.mark.parametrize(
+    "make", [lambda: _appends, lambda: _sets_a_default, _Notes, _keeps_in_a_set]
+)
+@torch.no_grad()
+def test_what_cannot_be_stored_again_is_named_with_the_line_that_stores_it(device, make):
+    fn = make()
+    lines, start = inspect.getsourcelines(fn.forward if isinstance(fn, nn.Module) else fn)
+    here = [start + n for n, line in enumerate(lines) if line.endswith("# here\n")]
+    graph = gfxgraph.graphed(fn)
+    for _ in range(3):
+        graph(torch.ones(2, device=device))
+    (reason,) = graph.stats().fallbacks
+    assert f"({', '.join(f'test_reasons.py:{line}' for line in here)})" in reason

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import _thread
+import gc
 import json
 import queue
 import sys
@@ -14,7 +15,7 @@ import torch
 
 import gfxgraph
 from gfxgraph.device import current_device, generator_state
-from gfxgraph.graph.locks import CAPTURING, LOCK
+from gfxgraph.graph.locks import CAPTURING, LOCK, no_garbage_collection
 from tests.helpers.paths import ROOT
 from tests.helpers.processes import python
 from tests.helpers.threads import on_threads
@@ -62,6 +63,38 @@ def in_thread():
 
 def masked(x):
     return x[x > 0].sum() + x
+
+
+# ---- collections of garbage
+
+
+def test_no_garbage_is_collected_until_the_last_thread_has_left():
+    """The walk over Python state of one thread may end in the middle of another one's capture."""
+    entered, leave = threading.Event(), threading.Event()
+
+    def walk():
+        with no_garbage_collection():
+            entered.set()
+            leave.wait(60)
+
+    thread = threading.Thread(target=walk)
+    thread.start()
+    entered.wait(60)
+    with no_garbage_collection():
+        leave.set()
+        thread.join()
+        assert not gc.isenabled()
+    assert gc.isenabled()
+
+
+def test_a_program_that_collects_no_garbage_goes_on_doing_so():
+    gc.disable()
+    try:
+        with no_garbage_collection(), no_garbage_collection():
+            pass
+        assert not gc.isenabled()
+    finally:
+        gc.enable()
 
 
 # ---- all at once

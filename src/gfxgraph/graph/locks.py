@@ -168,29 +168,36 @@ def inside_gfxgraph() -> Iterator[None]:
 
 @contextmanager
 def no_garbage_collection() -> Iterator[None]:
-    """A collection in the middle of a capture may free other graphs, which CUDA forbids there."""
-    global _paused
-    enabled = gc.isenabled()
-    gc.disable()
-    _paused += enabled
+    """A collection in the middle of a capture may free other graphs, which CUDA forbids there.
+
+    Threads may be inside at the same time: the last one that leaves switches collections on again.
+    """
+    global _inside, _was_enabled
+    with _switch:
+        if not _inside:
+            _was_enabled = gc.isenabled()
+        _inside += 1  # first, so that a fork() in between leaves no child without collections
+        gc.disable()
     try:
         yield
     finally:
-        _paused -= enabled
-        if enabled:
-            gc.enable()
+        with _switch:
+            if _inside <= 1 and _was_enabled:
+                gc.enable()
+            _inside = max(0, _inside - 1)  # none, in a child that was forked inside
 
 
-# How many wait to switch collections on again.
-_paused = 0
+_switch = new_lock()
+_inside = 0
+_was_enabled = False
 
 
 def _forget() -> None:
     """Nothing of ours is underway in a child of fork()."""
-    global _paused
-    if _paused:
+    global _inside
+    if _inside and _was_enabled:
         gc.enable()
-    _paused = 0
+    _inside = 0
     _local.is_inside_gfxgraph = False
     _waiting.clear()
     for gate in list(_gates):

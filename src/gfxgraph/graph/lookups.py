@@ -13,11 +13,12 @@ import contextvars
 import functools
 import gc
 import operator
+import os
 import sys
 import threading
 import types
 from collections import Counter, OrderedDict, deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -164,6 +165,8 @@ class Lookups:
         self.asks_settings = False
         self._fresh = set(map(address, fresh))
         self._stored: set[int] = set()
+        #: Where something was stored first: by the container and the key, or ``None`` for any key.
+        self._lines: dict[tuple[int, Any], tuple[str, int]] = {}
         self._stores_in_arguments = False
         self._given = given
         self._known: dict[int, tuple[Any, str]] = {}
@@ -182,8 +185,11 @@ class Lookups:
         # Dicts from which something was taken: where it stands afterwards is another matter.
         self._taken_from: set[int] = set()
 
-    def where(self) -> tuple[str, int]:
-        """File and line of the code that reads now; ``("", 0)``: none does."""
+    def where(self, of_program: bool = False) -> tuple[str, int]:
+        """File and line of the code that reads now; ``("", 0)``: none does.
+
+        ``of_program``: of what has called torch, where that is code of torch.
+        """
         return "", 0
 
     def _functions_with(self, code: types.CodeType) -> list[types.FunctionType]:
@@ -1082,6 +1088,26 @@ class Lookups:
             own = raw.attributes(item)
             self._stored |= {address(item)} if own is None else {address(item), address(own)}
 
+    def _note_line(self, container: Any, key: Any = None) -> None:
+        """Something is stored in a container or an object, by the code that runs now."""
+        name = raw.token(key) if raw.is_scalar(key) and key is not None else None
+        line = self.where(of_program=True)
+        self._lines.setdefault((address(container), name), line)
+        own = raw.attributes(container)
+        if own is not None:
+            self._lines.setdefault((address(own), name), line)
+
+    def lines(self, changed: Iterable[tuple[Container, Any]]) -> list[str]:
+        """Where the run has stored what has changed: file and line, as far as that is known."""
+        found: dict[str, None] = {}
+        for container, key in changed:
+            item = container.item.item if type(container.item) is Slots else container.item
+            name = raw.token(key) if raw.is_scalar(key) else None
+            at = self._lines.get((address(item), name)) or self._lines.get((address(item), None))
+            if at is not None and at[0]:
+                found[f"{os.path.basename(at[0])}:{at[1]}"] = None
+        return list(found)
+
     def may_not_be_given(self) -> frozenset[int]:
         """Numbers of objects outside that may be no arguments: the run stores to one of both."""
         stores = self._stores_in_arguments or self._given.stores  # code in C, maybe
@@ -1095,6 +1121,7 @@ class Lookups:
             return dict.get(owner, positional[0], UNKNOWN) if is_plain else UNKNOWN
         if name not in _ONLY_READING:
             self._is_stored(owner)
+            self._note_line(owner)
         if name in _TAKING and is_dict:
             self._taken_from.add(address(owner))
         by_key = ("get", "__getitem__", "setdefault", "pop", "__contains__")

@@ -308,9 +308,12 @@ class Reads(Alike):
             found += part
         return slots_of(found, self.places, self._taken_from) or []
 
-    def where(self) -> tuple[str, int]:
-        """File and line of the code that reads now; ``("", 0)``: none does."""
-        return ("", 0) if self._now is None else self._now.where()
+    def where(self, of_program: bool = False) -> tuple[str, int]:
+        """File and line of the code that reads now; ``("", 0)``: none does.
+
+        ``of_program``: of what has called torch, where that is code of torch.
+        """
+        return ("", 0) if self._now is None else self._now.where(of_program)
 
     # Frames.
 
@@ -634,6 +637,14 @@ class Reads(Alike):
             is_slice = type(self._value(frame, operands[1])) is slice
             if is_slice or not raw.is_a(item, dict, list):
                 self._given.hand_out_all()  # nobody looks at what is stored there
+        if kind == "attribute":
+            self._note_line(item, operands[-1])
+        elif kind == "item":
+            self._note_line(item, self._value(frame, operands[1]))
+        elif kind == "global":
+            self._note_line(frame.frame.f_globals, operands[-1])
+        elif kind == "cell":
+            self._note_line(self._variable_of(frame, operands[-1]))
         if kind == "attribute" and (item is UNKNOWN or raw.is_a(item, type)):
             self._forget_lookups()
         elif kind == "global":
@@ -688,6 +699,7 @@ class Reads(Alike):
 
     def _delete(self, frame: _Frame, base: bytecode.Operand, key: bytecode.Operand) -> Any:
         self._taken_from.add(address(self._value(frame, base)))
+        self._note_line(self._value(frame, base), self._value(frame, key))
         self._repeats.doubts += 1
         return self._item(frame, base, key)
 
@@ -1125,6 +1137,7 @@ class Reads(Alike):
         self._delattr(frame, args)
         if args:
             self._is_stored(args[0])
+            self._note_line(args[0], args[1] if len(args) > 1 else None)
         if len(args) > 1 and self._stores_plainly(args[0], "attribute"):
             self._mark_stored(known, args[0], args[1], "attribute")
         return UNKNOWN
@@ -1290,10 +1303,17 @@ class _Frame:
 
     def is_of_torch(self) -> bool:
         """Whether it is of torch, which asks what is set as the attribute of a module."""
-        return str(self.frame.f_globals.get("__name__", "")).startswith("torch.")
+        return _is_of_torch(self.frame)
 
-    def where(self) -> tuple[str, int]:
-        return self.frame.f_code.co_filename, self.frame.f_lineno or 0
+    def where(self, of_program: bool = False) -> tuple[str, int]:
+        frame = self.frame
+        while of_program and _is_of_torch(frame) and frame.f_back is not None:
+            frame = frame.f_back
+        return frame.f_code.co_filename, frame.f_lineno or 0
+
+
+def _is_of_torch(frame: types.FrameType) -> bool:
+    return str(frame.f_globals.get("__name__", "")).startswith("torch.")
 
 
 # What reads attributes or items for C code that it is given to.

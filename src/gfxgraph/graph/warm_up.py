@@ -169,10 +169,13 @@ def _refuse_effects(session: CaptureSession) -> None:
 def _refuse_changes(session: CaptureSession, *states: PythonState) -> None:
     changes = list(dict.fromkeys(name for state in states for name in state.changes()))
     if changes:
+        items = [state.changed_items() for state in states]
+        lines = session.reads.lines(itertools.chain.from_iterable(filter(None, items)))
         raise EffectsError(
-            f"each call rebinds {some(changes)} in Python, which a replay would not do. Keep "
-            "such state in a tensor that is written in place (copy_, add_), or outside.",
-            session.reads.slots([state.changed_items() for state in states]),
+            f"each call rebinds {some(changes)} in Python{f' ({some(lines)})' if lines else ''}, "
+            "which a replay would not do. Keep such state in a tensor that is written in place "
+            "(copy_, add_), or outside.",
+            session.reads.slots(items),
         )
 
 
