@@ -4,11 +4,13 @@ Each makes a function and a change; where the change is of the whole process, th
 attribute ``undo``. Those in ``EAGER`` read what nobody can see: they must stay eager.
 """
 
-# ruff: noqa: E731
+# ruff: noqa: B024, E731
 from __future__ import annotations
 
+import abc
 import array
 import collections
+import collections.abc
 import contextvars
 import ctypes
 import datetime
@@ -21,6 +23,7 @@ import itertools
 import locale
 import logging
 import mmap
+import numbers
 import operator
 import os
 import queue
@@ -38,6 +41,7 @@ import weakref
 import zlib
 
 import numpy as np
+import torch
 
 CASES = {}
 EAGER = []
@@ -1293,3 +1297,154 @@ def local_time_of_the_process():
     f = lambda x: x * (1 + datetime.datetime.fromtimestamp(0).hour)
     f.undo = undo
     return f, change
+
+
+# ---- classes
+
+
+def registers(is_one):
+    """Whether an object is of an abstract class, before and after its class is registered."""
+
+    class Abstract(abc.ABC):
+        pass
+
+    class Plain:
+        pass
+
+    item = Plain()
+    f = lambda x: x * 2 if is_one(Abstract, item) else x * 3
+    return f, lambda: Abstract.register(Plain)
+
+
+@case
+def isinstance_of_a_union_of_abstract_classes():
+    return registers(lambda cls, item: isinstance(item, cls | int))
+
+
+@case
+def isinstance_of_a_typing_union():
+    return registers(lambda cls, item: isinstance(item, typing.Union[cls, int]))  # noqa: UP007
+
+
+@case
+def isinstance_of_tuples_in_tuples():
+    return registers(lambda cls, item: isinstance(item, (int, (cls, str))))
+
+
+@case
+def issubclass_of_tuples_in_tuples():
+    return registers(lambda cls, item: issubclass(type(item), (int, (cls, str))))
+
+
+@case
+def issubclass_of_a_union():
+    return registers(lambda cls, item: issubclass(type(item), cls | int))
+
+
+def registers_with(abstract, asked=None):
+    class Plain:
+        pass
+
+    item, asked = Plain(), abstract if asked is None else asked
+    f = lambda x: x * 2 if isinstance(item, asked) else x * 3
+    return f, lambda: abstract.register(Plain)
+
+
+@case
+def a_number_of_the_standard_library():
+    return registers_with(numbers.Number)
+
+
+@case
+def a_sequence_of_the_standard_library():
+    return registers_with(collections.abc.Sequence)
+
+
+@case
+def a_mapping_of_typing():
+    return registers_with(collections.abc.Mapping, typing.Mapping)
+
+
+@case
+def singledispatch_by_an_abstract_class():
+    class Abstract(abc.ABC):
+        pass
+
+    class Plain:
+        pass
+
+    item, found = Plain(), functools.singledispatch(lambda item: 2.0)
+    found.register(Abstract, lambda item: 3.0)
+    return (lambda x: x * found(item)), lambda: Abstract.register(Plain)
+
+
+@case
+def abstract_methods_of_a_class_that_is_made():
+    class Abstract(abc.ABC):
+        @abc.abstractmethod
+        def method(self):
+            pass
+
+    def f(x):
+        try:
+            Abstract()
+        except TypeError:
+            return x
+        return x * 2
+
+    return f, lambda: setattr(Abstract, "__abstractmethods__", frozenset())
+
+
+def equal_at_last(look):
+    class Key:
+        def __hash__(self):
+            return 1
+
+    key = Key()
+    change = lambda: setattr(Key, "__eq__", lambda self, other: True)
+    return (lambda x: x * look(key)), change
+
+
+@case
+def a_key_that_gets_eq_in_get():
+    held = {1: 2.0}
+    return equal_at_last(lambda key: held.get(key, 3.0))
+
+
+@case
+def a_key_that_gets_eq_in_a_set():
+    return equal_at_last(lambda key: 2.0 if key in {1} else 3.0)
+
+
+@case
+def super_that_was_kept():
+    class Base:
+        scale = 2.0
+
+    class Derived(Base):
+        scale = 9.0
+
+    kept = super(Derived, Derived())
+    return (lambda x: x * kept.scale), lambda: setattr(Base, "scale", 3.0)
+
+
+# ---- torch.utils.data and torch.optim
+
+
+@case
+def a_subset_of_a_dataset():
+    items = torch.utils.data.Subset([1.0, 2.0, 3.0], [0, 1])
+    return (lambda x: x * items[0]), lambda: items.indices.__setitem__(0, 2)
+
+
+@case
+def the_length_of_a_concatenated_dataset():
+    items = torch.utils.data.ConcatDataset([[1.0], [2.0, 3.0]])
+    return (lambda x: x * items[len(items) - 1]), lambda: items.datasets[1].__setitem__(1, 5.0)
+
+
+@case
+def the_rate_in_the_state_of_an_optimizer():
+    optimizer = torch.optim.SGD([torch.nn.Parameter(torch.ones(1))], lr=2.0)
+    f = lambda x: x * optimizer.state_dict()["param_groups"][0]["lr"]
+    return f, lambda: optimizer.param_groups[0].__setitem__("lr", 5.0)

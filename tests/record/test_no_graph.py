@@ -187,6 +187,96 @@ def is_called_in_vmap(device):
     return lambda x: torch.vmap(h)(x)
 
 
+class State:
+    def __init__(self, device):
+        self.h, self.n = torch.zeros(2, device=device), 0
+
+
+@case("runs in the middle of a call that stores something")
+def reads_what_the_call_has_stored(device):
+    state = State(device)
+
+    @gfxgraph.no_graph
+    def h():
+        return state.h + 1
+
+    def fn(x):
+        state.h = x * 2
+        return h() + 1
+
+    return fn
+
+
+@case("runs in the middle of a call that stores something")
+def rebinds_once_what_the_call_stores(device):
+    state, calls = State(device), [0]
+
+    @gfxgraph.no_graph
+    def h():
+        calls[0] += 1
+        if calls[0] == 6:
+            state.h = torch.zeros(2, device=device)
+
+    def fn(x):
+        state.h = state.h + x
+        h()
+        return state.h * 1
+
+    return fn
+
+
+@case("runs in the middle of a call that stores something")
+def writes_in_place_to_what_the_call_stores(device):
+    state = State(device)
+
+    @gfxgraph.no_graph
+    def h():
+        state.h.add_(5)
+
+    def fn(x):
+        y = x * 2
+        h()
+        state.h = state.h + y
+        return state.h + 0
+
+    return fn
+
+
+@case("runs in the middle of a call that stores something")
+def is_given_a_counter(device):
+    state, log = State(device), State(device)
+
+    @gfxgraph.no_graph
+    def h(n):
+        assert type(n) is int
+        log.n = n
+
+    def fn(x):
+        state.n += 1
+        y = x * 2
+        h(state.n)
+        return y + 1
+
+    return fn
+
+
+@case("raises ValueError")
+def raises_and_the_function_catches_it(device):
+    @gfxgraph.no_graph
+    def h(x):
+        if int(x[0]) % 2:
+            raise ValueError
+        return x + 10
+
+    def fn(x):
+        try:
+            return h(x * 1)
+        except ValueError:
+            return -x
+
+    return fn
+
+
 @pytest.mark.parametrize("mode", [torch.no_grad, torch.inference_mode])
 @pytest.mark.parametrize("name", CASES)
 def test_each_call_gives_what_eager_gives_and_the_reason_names_the_function(device, name, mode):
@@ -220,3 +310,43 @@ def test_what_is_its_own_costs_no_graph(device):
         assert torch.equal(graph(x), x * 2 * (n + 1) + 1)
     assert graph.stats().replays == 5 and list(names) == [1, 2, 3, 4, 5, 6]
     assert [t[0].item() for t in counted] == [2.0, 4.0, 6.0, 8.0, 10.0, 12.0]
+
+
+@torch.no_grad()
+def test_an_argument_that_a_function_reaches_itself_holds_what_the_call_has_stored(device):
+    """A no_graph function in the middle of the call finds it there."""
+
+    def make():
+        held = {"h": torch.zeros(2, device=device)}
+
+        @gfxgraph.no_graph
+        def h():
+            return held["h"] + 0
+
+        def fn(given, x):
+            given["h"] = x * 2
+            return h() + 1
+
+        return held, fn
+
+    (ours, fn), (theirs, eager) = make(), make()
+    graph = gfxgraph.graphed(fn)
+    for n in range(6):
+        x = torch.full((2,), float(n), device=device)
+        assert torch.equal(graph(ours, x), eager(theirs, x))
+        assert torch.equal(ours["h"], theirs["h"])
+
+
+@torch.no_grad()
+def test_an_operator_that_raises_and_is_caught_is_never_left_out(device):
+    def fn(x):
+        try:
+            return torch.linalg.cholesky(torch.eye(2, device=device) - x) + 0
+        except RuntimeError:
+            return -x
+
+    graph = gfxgraph.graphed(fn)
+    for scale in (2.0, 0.0, 0.2, 0.0, 0.1):
+        x = torch.eye(2, device=device) * scale
+        torch.testing.assert_close(graph(x), fn(x))
+    assert graph.stats().fallbacks

@@ -375,6 +375,7 @@ class Builder:
             compiled=code is not None,
             first_outputs=None if first is None else first[0],
             objects=body.objects,
+            is_lifted=body.is_lifted,
         )
         known = self._keys.objects
         body.there, body.apart, body.may_store = met.met(), known.classes, self._may_store

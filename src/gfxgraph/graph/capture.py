@@ -31,6 +31,7 @@ from .fallbacks import capture_with_fallbacks
 from .first_call import one_shots_before, raise_if_moved
 from .lift import EffectsError
 from .locks import inside_gfxgraph
+from .lookups import REGISTERED
 from .pool import GraphPool
 from .reads import Reads
 from .rollback import Snapshot, only_computes
@@ -277,7 +278,8 @@ def _refuse_changed(session: CaptureSession) -> None:
     if changed:
         raise CaptureError(
             f"each call changes {some(changed)}, which it also reads, and a replay would not. Keep "
-            "such state in a tensor that is written in place (copy_, add_), or outside."
+            "such state in a tensor that is written in place (copy_, add_), or outside.",
+            transient=changed == [REGISTERED],  # a module that is imported once registers classes
         )
 
 

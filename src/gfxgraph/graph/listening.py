@@ -28,6 +28,8 @@ OPEN_IN_TORCH = (
     "torch.nn.utils",
     "torch.nn.parameter",
     "torch.distributions",
+    "torch.optim",
+    "torch.utils.data",
 )
 """Of torch only the code of modules reads what is the program's own."""
 QUIET = frozenset(

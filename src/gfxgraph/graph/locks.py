@@ -98,7 +98,7 @@ class Gate:
         finally:
             with self._changed:
                 self._passing[me] -= 1
-                if not self._passing[me]:
+                if self._passing[me] <= 0:  # less, in a child that was forked inside
                     del self._passing[me]
                 self._changed.notify_all()
 

@@ -17,6 +17,7 @@ import os
 import sys
 import threading
 import types
+import typing
 from collections import Counter, OrderedDict, deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
@@ -30,7 +31,7 @@ from .age import Since
 from .containers import Container, Slots
 from .guard import REGISTRIES
 from .lift import Counted, Unread
-from .listening import QUIET, is_closed
+from .listening import is_closed
 from .places import (
     Attributes,
     Bases,
@@ -479,6 +480,10 @@ class Lookups:
         """The value of an attribute, found without running any code of the program."""
         if type(item) is Super:
             return self._attribute_of_super(item, name)
+        if type(item) is super:  # one that was kept
+            own = raw.namespace(super)
+            of = own["__self__"].__get__(item)
+            return self._attribute_of_super(Super(own["__thisclass__"].__get__(item), of), name)
         if type(item) is Counted:
             item.use()
             return UNKNOWN
@@ -1125,6 +1130,8 @@ class Lookups:
         if name in _TAKING and is_dict:
             self._taken_from.add(address(owner))
         by_key = ("get", "__getitem__", "setdefault", "pop", "__contains__")
+        if positional and positional[0] is not UNKNOWN:
+            self._special(positional[0])  # it may get an ``__eq__``
         if is_dict and name in by_key and positional and positional[0] is not UNKNOWN:
             value = self._item_of(owner, positional[0])
             if value is UNKNOWN and name == "get":
@@ -1145,13 +1152,18 @@ class Lookups:
 
     def _class_checked(self, cls: Any) -> None:
         """A metaclass may answer what is an instance of ``cls``."""
+        cls = _ORIGIN.get(address(type(cls)), _itself)(cls)
         if not raw.is_a(cls, type) or type(cls) is type:
             return
         self._lookup(type(cls), "__instancecheck__")
         if raw.is_mutable(type(cls)):
             self._place_of_members(type(cls))
-        if raw.is_a(cls, abc.ABCMeta) and package_of(cls) not in (*CLOSED, *QUIET, "collections"):
-            self._live(("abc",), abc.get_cache_token, "abc.ABC.register()")
+        if raw.is_a(cls, abc.ABCMeta):
+            self._registered_classes()
+
+    def _registered_classes(self) -> None:
+        """Which classes are registered with an abstract one, of the program or of Python."""
+        self._live(("abc",), abc.get_cache_token, REGISTERED)
 
     def _class_asked(self, item: Any, classes: Any = ()) -> None:
         """Somebody asks for the class of ``item``, or whether it is one of ``classes``."""
@@ -1161,10 +1173,35 @@ class Lookups:
                 ("type", address(item)), lambda: TypeOf(f"{self._path(item)}.__class__", item)
             )
             self._place_of_bases(type(item))
-        for cls in classes if type(classes) is tuple else (classes,):
+        for cls in each_class(classes):
             self._class_checked(cls)
             if item in self._given and not (type(cls) is type or type(cls) is abc.ABCMeta):
                 self._hand_out(item)  # a protocol asks for attributes
+
+
+REGISTERED = "abc.ABC.register()"
+"""The path of the place that holds which classes are registered with abstract ones."""
+_UNIONS = (types.UnionType, type(typing.Union[int, str]))  # noqa: UP007
+_ORIGIN = dict.fromkeys(
+    map(address, (type(typing.Sequence), type(typing.Sequence[int]))),
+    operator.attrgetter("__origin__"),
+)
+"""How a class of ``typing`` names the one that it stands for."""
+
+
+def _itself(item: Any) -> Any:
+    return item
+
+
+def each_class(classes: Any) -> Iterator[Any]:
+    """The classes that ``isinstance`` asks: tuples and unions may hold others of these."""
+    if type(classes) is tuple:
+        for part in classes:
+            yield from each_class(part)
+    elif type(classes) in _UNIONS:
+        yield from each_class(classes.__args__)
+    else:
+        yield classes
 
 
 # What these hold is seen where their code runs.

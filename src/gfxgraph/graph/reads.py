@@ -9,6 +9,7 @@ C, so no code of the program runs (:mod:`~gfxgraph.graph.raw`).
 
 from __future__ import annotations
 
+import abc
 import contextlib
 import contextvars
 import dis
@@ -54,6 +55,7 @@ from .lookups import (
     NOT_PLAIN,
     UNKNOWN,
     Super,
+    each_class,
     package_of,
 )
 from .places import Content, Item, Length, Live, Parts, TypeOf
@@ -708,6 +710,7 @@ class Reads(Alike):
         if address(at) in self._fresh and raw.is_a(item, dict, set, frozenset):
             self._refuse_identity()  # a tensor has the hash of its place in memory
         self._hand_out(at, *(() if raw.is_a(item, dict) else (item,)))
+        self._special(at)
         if raw.is_a(item, dict) and at is not UNKNOWN and raw.is_scalar(at):
             if self._is_state(item):
                 self._read(item, at, f"{self._path(item)}[{raw.written_as(at)}]")
@@ -1036,6 +1039,8 @@ class Reads(Alike):
         if raw.is_a(function, type) and raw.is_mutable(function):
             for part in ("__new__", "__init__"):
                 self._run_by_name_of(self._lookup(function, part))
+            if raw.is_a(function, abc.ABCMeta):
+                self._lookup(function, "__abstractmethods__")
         if raw.is_a(owner, contextvars.ContextVar):
             return self._variable(owner, function.__name__)
         if (
@@ -1187,7 +1192,7 @@ class Reads(Alike):
     def _issubclass(self, frame: _Frame, args: list[Any]) -> Any:
         if len(args) == 2 and raw.is_a(args[0], type):
             self._place_of_bases(args[0])
-            for cls in args[1] if type(args[1]) is tuple else (args[1],):
+            for cls in each_class(args[1]):
                 self._class_checked(cls)
         return UNKNOWN
 
@@ -1332,6 +1337,7 @@ _DOORS: dict[int, Callable[..., Any]] = {
     address(len): Reads._len,
     address(super): Reads._super,
     address(globals): Reads._globals,
+    address(abc.get_cache_token): lambda reads, frame, args: reads._registered_classes(),
     address(object.__getattribute__): functools.partial(Reads._getattr, generic=True),
 }
 _STEPS: dict[str, Callable[..., Any]] = {

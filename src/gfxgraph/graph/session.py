@@ -87,6 +87,8 @@ class Target:
             nothing and draws nothing gives the same again, or it has seen that its arguments are
             static inputs now.
         objects: the objects and dicts that it is given, and what it reads of them.
+        is_lifted: whether it takes what it reads of its state as an argument, and gives what it
+            has stored there as a result.
     """
 
     function: Callable[[], list[torch.Tensor]]
@@ -96,6 +98,7 @@ class Target:
     compiled: bool = False
     first_outputs: list[torch.Tensor] | None = None
     objects: StaticObjects = field(default_factory=StaticObjects)
+    is_lifted: bool = False
 
 
 @dataclass

@@ -82,6 +82,7 @@ def warm_up(session: CaptureSession, warmup: int) -> WarmedUp:
         state, unguarded = PythonState(roots, search=False), python.unguarded_now()
         recording, outputs = session.record()
         _refuse_changes(session, state, unguarded)
+    _refuse_witnesses(session, recording)
     first_outputs = outputs
     draws, uncompiled_states = host.draws(), host.states()
     session.varying = _varying(session, recording)
@@ -164,6 +165,21 @@ def _refuse_effects(session: CaptureSession) -> None:
     changed = python.changed_items() if python.changes() else None
     if changed and session.reads.slots([changed]):
         _refuse_changes(session, python)
+
+
+def _refuse_witnesses(session: CaptureSession, recording: Recording) -> None:
+    """Raise if code of the host runs in the middle of a call that stores something in Python.
+
+    A replay stores it at its end: that code would find there what was there before the call.
+    """
+    stores = session.target.is_lifted or session.target.objects.stores
+    for event in recording.events:
+        if stores and event.point.rule == "no-graph":
+            raise CaptureError(
+                f"{event.point.what}, which is marked no_graph, runs in the middle of a call that "
+                "stores something in Python: a replay would store it only after that. Call it "
+                "before or after the graphed function."
+            )
 
 
 def _refuse_changes(session: CaptureSession, *states: PythonState) -> None:

@@ -24,6 +24,7 @@ from .questions import Dependence
 from .storages import is_whole
 
 _ODD = "Part of it (a scale, a count) is on the host, and no copy between two graphs brings it."
+_RAISES = "A replay would neither run it again nor know what the function does then."
 _DONE_IN_EACH_CALL = ("no-graph", "seed")
 _NUMBERS, _LISTS = (int, float, bool), (list, tuple)
 _NO_DTYPE: frozenset[torch.dtype | None] = frozenset({None})
@@ -255,7 +256,13 @@ class Recorder(Interceptor):
             if point.kind == "constant":
                 event.given = _kept((args, kwargs), [])
             before = len(self.recording.events)
-            result = func(*args, **kwargs)
+            try:
+                result = func(*args, **kwargs)
+            except Exception as error:
+                # No replay would run it again, should the function catch the error.
+                what = f"{point.what} raises {type(error).__name__}"
+                self._remember(Note(point.rule, what, event.where), _RAISES)
+                raise
             del self.recording.events[before:]
             with self.unseen():  # the host made it, and no operation has seen it yet
                 odd = None if event.folds else _not_plain(result)

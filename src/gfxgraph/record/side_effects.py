@@ -33,7 +33,7 @@ import threading
 import tokenize
 import warnings
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from datetime import date, datetime
 from pathlib import Path
 from types import BuiltinFunctionType, CodeType, FrameType
@@ -323,8 +323,9 @@ class _SideEffects:
         try:
             yield
         finally:
-            gc.callbacks.remove(begin)
-            gc.callbacks.remove(end)
+            for callback in (begin, end):
+                with suppress(ValueError):  # somebody has put back a list of before
+                    gc.callbacks.remove(callback)
 
     def forget(self) -> None:
         """Let go of frames, which hold tensors. Other threads may still ask what matters."""
