@@ -120,6 +120,28 @@ def test_a_child_collects_garbage_whatever_other_threads_pause_in_its_parent():
     assert run(program) == "{'fine'} True"
 
 
+def test_nobody_waits_in_a_child_for_the_call_in_which_it_was_forked():
+    program = """
+        from gfxgraph.graph.locks import Gate
+
+        gate = Gate()
+        with gate.passing():
+            child = os.fork()
+        if child:
+            os.waitpid(child, 0)
+        else:
+            def alone():
+                with gate.alone() as is_free:
+                    print(is_free, flush=True)
+
+            thread = threading.Thread(target=alone)
+            thread.start()
+            thread.join()
+            os._exit(0)
+    """
+    assert run(program) == "True"
+
+
 @on_the_emulated_device
 def test_children_are_right_while_threads_of_their_parent_capture_and_replay():
     program = """

@@ -87,6 +87,23 @@ def test_no_garbage_is_collected_until_the_last_thread_has_left():
     assert gc.isenabled()
 
 
+def test_an_interrupt_leaves_collections_as_they_were(monkeypatch):
+    disable = gc.disable
+
+    def interrupted():
+        disable()
+        raise KeyboardInterrupt  # what a signal handler raises right after the call
+
+    monkeypatch.setattr(gc, "disable", interrupted)
+    with pytest.raises(KeyboardInterrupt), no_garbage_collection():
+        pass
+    monkeypatch.undo()
+    assert gc.isenabled()
+    with no_garbage_collection():
+        assert not gc.isenabled()
+    assert gc.isenabled()
+
+
 def test_a_program_that_collects_no_garbage_goes_on_doing_so():
     gc.disable()
     try:

@@ -172,32 +172,32 @@ def no_garbage_collection() -> Iterator[None]:
 
     Threads may be inside at the same time: the last one that leaves switches collections on again.
     """
-    global _inside, _was_enabled
-    with _switch:
-        if not _inside:
-            _was_enabled = gc.isenabled()
-        _inside += 1  # first, so that a fork() in between leaves no child without collections
-        gc.disable()
+    global _was_enabled
+    me = object()
     try:
+        with _switch:
+            if not _inside:
+                _was_enabled = gc.isenabled()
+            _inside.add(me)  # first: a fork() in between leaves no child without collections
+            gc.disable()
         yield
     finally:
         with _switch:
-            if _inside <= 1 and _was_enabled:
+            if _inside == {me} and _was_enabled:
                 gc.enable()
-            _inside = max(0, _inside - 1)  # none, in a child that was forked inside
+            _inside.discard(me)  # it is not there in a child that was forked inside
 
 
 _switch = new_lock()
-_inside = 0
+_inside: set[object] = set()
 _was_enabled = False
 
 
 def _forget() -> None:
     """Nothing of ours is underway in a child of fork()."""
-    global _inside
     if _inside and _was_enabled:
         gc.enable()
-    _inside = 0
+    _inside.clear()
     _local.is_inside_gfxgraph = False
     _waiting.clear()
     for gate in list(_gates):
