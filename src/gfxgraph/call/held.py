@@ -1,4 +1,4 @@
-"""What a call stores in its arguments: a replay stores it in the arguments of its own call.
+"""Effects on arguments: a replay stores in the arguments of its call what the function would.
 
 Each of our runs gets containers that are made for it. :class:`Held` compares what they hold before
 and after the run. The difference becomes part of the result: ``("stores", None, changes, (result,
@@ -48,7 +48,7 @@ Change: TypeAlias = tuple[Way, int | None, tuple[Any, ...], tuple[Any, ...]]
 remove; the keys, or the positions, that get values."""
 
 _Seen: TypeAlias = tuple[Any, Any]
-"""What is compared, which has addresses of objects; and the objects, which keeps them alive."""
+"""Addresses to compare, and the objects themselves: while they live, no other gets an address."""
 
 _CONTAINERS = (dict, list, deque)
 
@@ -171,7 +171,7 @@ class Held:
         self._closed.append((read, read()))
 
     def numbers(self) -> dict[Counter, Any]:
-        """Each place where a run has replaced a whole number by another one; its container."""
+        """The integers in dicts that a run has changed: the place of each, and its dict."""
         return {
             (way, key): item
             for way, item, before in self._containers
@@ -320,7 +320,7 @@ def _change_of_dict(way: Way, before: raw.Pairs, now: raw.Pairs) -> tuple[Change
 
 
 def at(arguments: Any, way: Way) -> Any:
-    """What the way leads to."""
+    """Follow a way from the arguments, and return the object at its end."""
     item = arguments
     for kind, key in way:
         if kind == ".":

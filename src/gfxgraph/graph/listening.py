@@ -31,7 +31,7 @@ OPEN_IN_TORCH = (
     "torch.optim",
     "torch.utils.data",
 )
-"""Of torch only the code of modules reads what is the program's own."""
+"""The parts of torch whose code reads objects of the program."""
 QUIET = frozenset(
     [
         "abc",

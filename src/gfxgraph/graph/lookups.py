@@ -1130,9 +1130,10 @@ class Lookups:
         if name in _TAKING and is_dict:
             self._taken_from.add(address(owner))
         by_key = ("get", "__getitem__", "setdefault", "pop", "__contains__")
-        if positional and positional[0] is not UNKNOWN:
+        has_key = bool(positional) and positional[0] is not UNKNOWN
+        if has_key:
             self._special(positional[0])  # it may get an ``__eq__``
-        if is_dict and name in by_key and positional and positional[0] is not UNKNOWN:
+        if is_dict and name in by_key and has_key:
             value = self._item_of(owner, positional[0])
             if value is UNKNOWN and name == "get":
                 return positional[1] if len(positional) > 1 else UNKNOWN
