@@ -109,9 +109,9 @@ class Slot:
 
     def covers(self, place: Place) -> bool:
         """Whether ``place`` is this one, or a part of it."""
-        kind, owner, *_ = place.identity if type(place.identity) is tuple else (None, None)
         if self.is_whole:
-            return owner == self.owner and kind in ("item", "content", "length")
+            owner = self.owner
+            return place.identity[:2] in [(k, owner) for k in ("item", "content", "length")]
         return bool(place.identity == self.identity)
 
     def is_in(self, place: Place) -> bool:
