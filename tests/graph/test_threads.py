@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import _thread
+import collections
 import gc
+import itertools
 import json
 import queue
 import sys
@@ -485,3 +487,114 @@ print(errors)
 def test_looking_on_disturbs_no_tuple_that_another_thread_is_making():
     done = python("-c", HALF_MADE_TUPLES)
     assert (done.returncode, done.stdout.strip()) == (0, "[]"), done.stderr[-2000:]
+
+
+class Served:
+    """An object that a function and another thread use at the same time."""
+
+    def __init__(self):
+        self.weight = torch.full((4,), 2.0)
+        self.requests, self.log, self.recent = queue.Queue(), [], collections.deque(maxlen=900)
+        self.items, self.seen, self.count, self.calls = {}, set(), 0, 0
+
+    def only_computes(self, x):
+        return x * self.weight
+
+    def counts(self, x):
+        self.calls += 1
+        return x * self.weight
+
+    def keeps(self, x):
+        self.items["last"] = x * self.weight
+        return self.items["last"] + 1
+
+    def logs(self, x):
+        self.log.append("call")
+        return x * self.weight
+
+
+OTHERS = {
+    "puts": (lambda s, n: s.requests.put(n), lambda s: [*s.requests.queue]),
+    "appends": (lambda s, n: s.log.append(n), lambda s: [x for x in s.log if x != "call"]),
+    "appends_to_deque": (lambda s, n: s.recent.append(n), lambda s: [*s.recent]),
+    "stores_items": (
+        lambda s, n: s.items.update({n: n}),
+        lambda s: [key for key in s.items if key != "last"],
+    ),
+    "adds": (lambda s, n: s.seen.add(n), lambda s: sorted(s.seen)),
+    "counts": (lambda s, n: setattr(s, "count", s.count + 1), lambda s: [*range(s.count)]),
+}
+
+
+@pytest.mark.parametrize("other", OTHERS)
+@pytest.mark.parametrize("name", ["only_computes", "counts", "keeps", "logs"])
+def test_what_another_thread_does_meanwhile_is_not_taken_back(device, name, other):
+    served, x = Served(), torch.ones(4, device=device)
+    does, left = OTHERS[other]
+    numbers, ended = itertools.count(), threading.Event()
+
+    def work():
+        while not ended.wait(0.0003):
+            does(served, next(numbers))
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    try:
+        graphed = gfxgraph.graphed(getattr(served, name))
+        results = [graphed(x) for _ in range(4)]
+    finally:
+        ended.set()
+        thread.join()
+    assert left(served) == [*range(next(numbers))]
+    assert all(torch.equal(result, results[0]) for result in results)
+    if name == "counts":
+        assert served.calls == 4
+    if name == "logs":
+        assert served.log.count("call") == 4
+
+
+def test_what_another_thread_takes_out_meanwhile_stays_out():
+    jobs, taken, ended = collections.deque(range(100_000)), [], threading.Event()
+    weight = torch.ones(4)
+
+    def fn(x):
+        return x * weight + len(jobs) * 0
+
+    def work():
+        while not ended.wait(0.0003):
+            taken.append(jobs.popleft())
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    try:
+        graphed = gfxgraph.graphed(fn)
+        for _ in range(4):
+            graphed(torch.ones(4))
+    finally:
+        ended.set()
+        thread.join()
+    assert [*taken, *jobs] == [*range(100_000)]
+
+
+def test_weights_that_another_thread_brings_meanwhile_stay():
+    served, brought, ended = Served(), [None], threading.Event()
+    lost = []
+
+    def work():
+        for n in itertools.count():
+            if ended.wait(0.001):
+                break
+            if brought[0] is not None and served.weight is not brought[0]:
+                lost.append(n)
+            served.weight = brought[0] = torch.full((4,), float(n))
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    try:
+        graphed = gfxgraph.graphed(served.only_computes)
+        for _ in range(4):
+            graphed(torch.ones(4))
+    finally:
+        ended.set()
+        thread.join()
+    assert lost == [] and torch.equal(graphed(torch.ones(4)), served.weight)

@@ -39,6 +39,7 @@ Step: TypeAlias = tuple[Any, ...]
 ``("contains", base, key)``    whether a container has an item
 ``("content", *bases)``        all that containers hold
 ``("operation", *bases)``      the same, and what is in there, by code in C
+``("augmented", *bases)``      the same, and the first of these may be changed
 ``("length", base)``           whether a container is empty
 ``("call", fn, args, names)``  a call; the last arguments are the keywords ``names``
 ``("spread", fn, args, kw)``   a call with ``*args`` or ``**kw``
@@ -273,7 +274,7 @@ class _Reader:
 
     def slice(self, step: dis.Instruction) -> None:
         *value, base, _, _ = self.pop(4 if step.opname == "STORE_SLICE" else 3)
-        self.steps[step.offset] = ("operation" if value else "content", base, *value)
+        self.steps[step.offset] = ("augmented" if value else "content", base, *value)
         if step.opname == "BINARY_SLICE":
             self.push(None)
 
@@ -291,7 +292,10 @@ class _Reader:
             self.item(step)
             return
         left, right = self.pop(2)
-        self.steps[step.offset] = ("operation", left, right)
+        is_augmented = step.opname.startswith("INPLACE") or (
+            step.opname == "BINARY_OP" and step.argrepr.endswith("=")
+        )
+        self.steps[step.offset] = ("augmented" if is_augmented else "operation", left, right)
         is_made = left is not None and left[0] == "made"
         is_number = right is not None and right[0] == "const" and type(right[1]) is int
         is_sum = step.argrepr in _SUMS or step.opname in _SUMS

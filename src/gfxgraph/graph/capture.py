@@ -274,7 +274,12 @@ def _refuse_foreign_tensors(session: CaptureSession, eager: WarmedUp) -> None:
 
 
 def _refuse_changed(session: CaptureSession) -> None:
-    changed = session.reads.changes()
+    changed, of_others = session.reads.changes(), session.reads.changed_by_others()
+    if changed and changed == of_others:
+        raise CaptureError(
+            f"another thread changed {some(changed)} while the function was captured",
+            transient=True,
+        )
     if changed:
         raise CaptureError(
             f"each call changes {some(changed)}, which it also reads, and a replay would not. Keep "

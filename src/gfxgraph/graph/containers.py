@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import types
+from collections.abc import Collection
 from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import repeat
@@ -104,22 +105,41 @@ class Container:
         is_one = raw.is_a(self.item, dict, list) and self.path != ""
         return is_one and (self.shrinks or not self.counted)
 
-    def restore(self) -> None:
-        """Put back what is another object by now."""
-        changed = self.changes()
+    def restore(
+        self, changed: Collection[Any] | None = None, held: raw.Pairs | None = None
+    ) -> None:
+        """Put back what is another object by now.
+
+        Args:
+            changed: the keys at which to do so. Default: all.
+            held: what a list or deque is to hold. Default: what it held.
+        """
+        changed = self.changes() if changed is None else changed
         if not changed:
             return
-        item: Any = self.item
-        if type(item) is Slots:
-            item.put_back(self.held)
-        elif self.names is not None or raw.is_a(item, type, types.CellType):
+        item, now = self.item, self.read()
+        if self.names is not None or raw.is_a(item, type, types.CellType, Slots):
             before = dict(self.held)
             for key in changed:
                 put_at(item, key, before.get(key, raw.MISSING))
+        elif raw.is_a(item, dict, set):
+            raw.put_back(item, self._as_it_was(set(map(raw.token, changed)), now), now)
         else:
-            ours = [(key, value) for key, value in self.read() if self.is_ours(key)]
-            held = [(key, value) for key, value in self.held if not self.is_ours(key)]
-            raw.put_back(item, [*held, *ours], self.read())
+            raw.put_back(item, self.held if held is None else held, now)
+
+    def _as_it_was(self, changed: set[Any], now: raw.Pairs) -> raw.Pairs:
+        """What a dict or set is to hold: at the keys ``changed`` what it held, else that of now."""
+        after = {raw.token(key): value for key, value in now}
+        held = [(raw.token(key), key, value) for key, value in self.held]
+        known = changed.union(token for token, _, _ in held)
+        return [
+            *(
+                (key, value if token in changed else after[token])
+                for token, key, value in held
+                if token in changed or token in after
+            ),
+            *(pair for pair in now if raw.token(pair[0]) not in known),
+        ]
 
     def name(self, key: Any) -> str:
         """How the item at ``key`` is reached."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import _queue
 import _thread
+import builtins
 import collections
 import contextvars
 import ctypes
@@ -50,6 +51,7 @@ __all__ = [
     "layout_of",
     "level_asked",
     "names_a_function",
+    "only_reads",
     "reader_of",
     "settings_of",
     "state_of_generator",
@@ -323,6 +325,30 @@ def is_function(item: Any) -> bool:
     return raw.name_of(kind) in _OF_OTHERS or raw.module_of(kind).startswith("numpy")
 
 
+def only_reads(function: Any) -> bool:
+    """Whether a function in C writes to no Python object that it is given, as far as that is known:
+    of those that are built in, and those of torch."""
+    if type(function) is type:
+        return address(function) in _BUILT_FROM
+    if type(function) is types.MethodDescriptorType:
+        return raw.module_of(function.__objclass__).startswith("torch")
+    if type(function) is not types.BuiltinFunctionType:
+        return False
+    owner: Any = function.__self__
+    if owner is builtins:
+        return function.__name__ not in ("delattr", "eval", "exec", "next", "setattr")
+    return raw.module_of(owner if raw.is_a(owner, type) else type(owner)).startswith("torch")
+
+
+_BUILT_FROM = frozenset(
+    map(
+        address,
+        (
+            *(bool, int, float, complex, str, bytes, type, super, range, slice),
+            *(list, tuple, set, frozenset, dict, enumerate, zip, reversed),
+        ),
+    )
+)
 _OF_OTHERS = (
     *("cython_function_or_method", "fused_cython_function", "instancemethod"),
     *("nb_func", "nb_method", "nb_bound_method"),

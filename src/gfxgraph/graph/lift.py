@@ -11,7 +11,6 @@ from __future__ import annotations
 import enum
 import functools
 import re
-import threading
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import contextmanager
@@ -23,6 +22,7 @@ from ..errors import CaptureError
 from ..interpose.codes import address
 from . import raw
 from .containers import Container, Slots, item_at, owner_of, put_at
+from .locks import is_only_thread
 from .places import Bind, Content, Item, Place, equal
 
 __all__ = [
@@ -278,7 +278,7 @@ class Lift:
         """
         for slot, value in zip(self.read, entry, strict=True):
             slot.put(value)
-        is_alone = _is_alone() if is_alone is None else is_alone
+        is_alone = is_only_thread() if is_alone is None else is_alone
         for slot in self.slots.values():
             if slot.is_counter and is_alone:
                 slot.put(Counted())
@@ -417,13 +417,6 @@ def _is_same(value: Any, before: Any) -> bool:
     if before is Left.ABSENT:
         return value is Item.MISSING or value is Left.ABSENT
     return value is before or equal(value, before)
-
-
-def _is_alone() -> bool:
-    """Whether no other thread could read what a run of ours has put into a place."""
-    me = threading.current_thread()
-    # That of tqdm looks after progress bars alone.
-    return all(t is me or type(t).__module__.startswith("tqdm.") for t in threading.enumerate())
 
 
 class Lifting:

@@ -19,6 +19,7 @@ __all__ = [
     "Gate",
     "inside_gfxgraph",
     "is_inside_gfxgraph",
+    "is_only_thread",
     "no_garbage_collection",
     "release_waiting",
     "turn_to_capture",
@@ -148,6 +149,13 @@ def release_waiting() -> None:
     """Call what waits for :data:`LOCK`, which the caller holds."""
     while _waiting:
         _waiting.popleft()()
+
+
+def is_only_thread() -> bool:
+    """Whether no other thread could read or write what a run of ours does."""
+    me = threading.current_thread()
+    # That of tqdm looks after progress bars alone.
+    return all(t is me or type(t).__module__.startswith("tqdm.") for t in threading.enumerate())
 
 
 def is_inside_gfxgraph() -> bool:

@@ -13,13 +13,12 @@ import contextvars
 import functools
 import gc
 import operator
-import os
 import sys
 import threading
 import types
 import typing
 from collections import Counter, OrderedDict, deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -48,6 +47,7 @@ from .places import (
 )
 from .repeats import Repeats
 from .static_objects import StaticObjects
+from .stores import Stores
 from .torch_settings import OTHERS, READERS, SETTINGS
 
 __all__ = [
@@ -147,6 +147,7 @@ class Lookups:
         places: by what they are a place of.
         no_hooks: hooks of modules that had none, which torch counts.
         asks_settings: whether settings of torch may have been asked for.
+        stores: where the run has stored something.
     """
 
     def __init__(
@@ -154,6 +155,7 @@ class Lookups:
         fresh: Sequence[object],
         given: StaticObjects,
         outside: Callable[[], int] | None = None,
+        stores: Stores | None = None,
     ) -> None:
         self.places: dict[Any, Place] = {}
         self._repeats = Repeats(outside)
@@ -166,8 +168,7 @@ class Lookups:
         self.asks_settings = False
         self._fresh = set(map(address, fresh))
         self._stored: set[int] = set()
-        #: Where something was stored first: by the container and the key, or ``None`` for any key.
-        self._lines: dict[tuple[int, Any], tuple[str, int]] = {}
+        self.stores = Stores() if stores is None else stores
         self._stores_in_arguments = False
         self._given = given
         self._known: dict[int, tuple[Any, str]] = {}
@@ -1095,23 +1096,7 @@ class Lookups:
 
     def _note_line(self, container: Any, key: Any = None) -> None:
         """Something is stored in a container or an object, by the code that runs now."""
-        name = raw.token(key) if raw.is_scalar(key) and key is not None else None
-        line = self.where(of_program=True)
-        self._lines.setdefault((address(container), name), line)
-        own = raw.attributes(container)
-        if own is not None:
-            self._lines.setdefault((address(own), name), line)
-
-    def lines(self, changed: Iterable[tuple[Container, Any]]) -> list[str]:
-        """Where the run has stored what has changed: file and line, as far as that is known."""
-        found: dict[str, None] = {}
-        for container, key in changed:
-            item = container.item.item if type(container.item) is Slots else container.item
-            name = raw.token(key) if raw.is_scalar(key) else None
-            at = self._lines.get((address(item), name)) or self._lines.get((address(item), None))
-            if at is not None and at[0]:
-                found[f"{os.path.basename(at[0])}:{at[1]}"] = None
-        return list(found)
+        self.stores.note(container, key, self.where(of_program=True))
 
     def may_not_be_given(self) -> frozenset[int]:
         """Numbers of objects outside that may be no arguments: the run stores to one of both."""
@@ -1126,7 +1111,7 @@ class Lookups:
             return dict.get(owner, positional[0], UNKNOWN) if is_plain else UNKNOWN
         if name not in _ONLY_READING:
             self._is_stored(owner)
-            self._note_line(owner)
+            self.stores.note_method(owner, name, positional, self.where(of_program=True))
         if name in _TAKING and is_dict:
             self._taken_from.add(address(owner))
         by_key = ("get", "__getitem__", "setdefault", "pop", "__contains__")

@@ -61,6 +61,7 @@ from .lookups import (
 from .places import Content, Item, Length, Live, Parts, TypeOf
 from .repeats import Key
 from .static_objects import StaticObjects
+from .stores import Stores
 
 __all__ = ["Reads"]
 
@@ -141,6 +142,7 @@ class Reads(Alike):
     Args:
         roots: name -> object: the function, and objects among its arguments.
         fresh, given: see :class:`~gfxgraph.graph.lookups.Lookups`. Default: nothing.
+        stores: notes where the run stores something. Default: nobody asks.
 
     Attributes:
         failed: why not all was seen; ``""``: it was.
@@ -156,8 +158,9 @@ class Reads(Alike):
         fresh: Sequence[object] = (),
         given: StaticObjects | None = None,
         outside: Callable[[], int] | None = None,
+        stores: Stores | None = None,
     ) -> None:
-        super().__init__(fresh, StaticObjects() if given is None else given, outside)
+        super().__init__(fresh, StaticObjects() if given is None else given, outside, stores)
         self.failed = ""
         self.refusal: CaptureError | None = None
         self._is_final = self._is_told = self._is_importing = False
@@ -265,6 +268,11 @@ class Reads(Alike):
         of_hooks = (c.name(key) for c in self.no_hooks.values() for key in c.changes())
         return [name for place in self.places.values() for name in place.changes()] + [*of_hooks]
 
+    def changed_by_others(self) -> list[str]:
+        """Those of :meth:`changes` that another thread has changed, and no run."""
+        of_others = (place for place in self.places.values() if not self.stores.touch(place))
+        return [name for place in of_others for name in place.changes()]
+
     def put_back(self, python: Reaches) -> tuple[list[str], list[Slot]]:
         """Put back what the run has changed and ``python`` does not know.
 
@@ -276,6 +284,7 @@ class Reads(Alike):
             for place in self.places.values()
             if isinstance(place, (Item, Content, TypeOf, Parts))
             and not place.holds()
+            and self.stores.touch(place)
             and not (
                 (isinstance(place, Item) and python.reaches(place.container, place.key))
                 or (isinstance(place, Content) and python.reaches(place.container.item, None))
@@ -757,6 +766,12 @@ class Reads(Alike):
         self._hand_out(*(self._value(frame, base) for base in bases))
         return self._content_step(frame, *bases)
 
+    def _augmented(self, frame: _Frame, *bases: bytecode.Operand) -> Any:
+        item = self._value(frame, bases[0])
+        if raw.is_a(item, *CHANGING):
+            self._note_line(item)
+        return self._operation(frame, *bases)
+
     def _length(self, frame: _Frame, base: bytecode.Operand) -> Any:
         return self._len(frame, [self._value(frame, base)])
 
@@ -1016,7 +1031,9 @@ class Reads(Alike):
                 is_asked = type(owner) is dict and function.__name__ in _BY_KEY
                 self._hand_out(*all_given, *(() if is_asked else (owner,)))
         if raw.is_a(function, *_SLOTS) and function.__name__ in _SETTERS:
-            target = owner if kind is types.MethodWrapperType else (positional or [UNKNOWN])[0]
+            is_bound = kind is types.MethodWrapperType
+            target, *named = [owner, *positional] if is_bound else (positional or [UNKNOWN])
+            self._note_line(target, named[0] if named else None)
             if target is UNKNOWN or raw.is_a(target, type):
                 self._forget_lookups()
             self._repeats.doubts += not self._is_of_run(target)
@@ -1064,8 +1081,11 @@ class Reads(Alike):
         positional: list[Any],
         all_given: Sequence[Any],
     ) -> Any:
-        """``items`` are given to code that nobody looks at, which may read them."""
+        """``items`` are given to code that nobody looks at, which may read and write them."""
         kind = type(function)
+        for item in () if in_c.only_reads(function) else items:
+            is_method = address(type(item)) in _IN_C  # as in map(found.append, names)
+            self._note_line(getattr(item, "__self__", item) if is_method else item)
         if any(type(item) is dict and self._is_everywhere(item) for item in items):
             self._repeats.stop()  # as dict.__setitem__(globals(), ...)
         if kind is types.MethodWrapperType and function.__name__ == "__call__":
@@ -1348,6 +1368,7 @@ _STEPS: dict[str, Callable[..., Any]] = {
     "item": Reads._item,
     "contains": Reads._contains,
     "content": Reads._content_step,
+    "augmented": Reads._augmented,
     "operation": Reads._operation,
     "length": Reads._length,
     "call": Reads._call,

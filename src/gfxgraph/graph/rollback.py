@@ -28,6 +28,7 @@ from .captured import CapturedGraph
 from .host_state import HostState
 from .locks import LOCK, inside_gfxgraph
 from .state import PythonState
+from .stores import Stores
 
 __all__ = ["Snapshot", "only_computes", "run_and_roll_back"]
 
@@ -65,7 +66,7 @@ class Snapshot:
             roots: the Python objects that the function reaches, by name.
             on_stream: enters the stream of the runs. Default: the current one.
         """
-        python = PythonState(roots)
+        python = PythonState(roots, stores=Stores())
         return cls(UndoLog(), python, HostState(device, index, python.stateful), on_stream)
 
     def rewind(self) -> None:

@@ -236,7 +236,8 @@ class CaptureSession:
         if with_reads:
             fresh = (*self.inputs, *self.given)
             outside = (lambda: recorder.data_reads) if self.repeats else None
-            self.reads = Reads(self.target.roots, fresh, self.target.objects, outside)
+            stores = self.before.python.stores
+            self.reads = Reads(self.target.roots, fresh, self.target.objects, outside, stores)
         host.begin()
         with (
             no_side_effects(lambda: recorder.quiet > 0),

@@ -37,6 +37,7 @@ from .one_shots import STREAM, inner, is_entropy
 from .places import Content, Item, Length
 from .reads import Reads
 from .saved_state import is_stateful
+from .stores import Stores
 from .torch_settings import Settings
 
 __all__ = ["PythonState"]
@@ -110,14 +111,20 @@ class PythonState:
             own run has executed beside that (:func:`~gfxgraph.graph.executed.executed_now`) is
             compared and put back as well.
         search: look for generators and iterators further away than for anything else.
+        stores: where runs were seen to store something. What another thread has changed is then
+            no change, and is not put back. Default: every change is one.
 
     Attributes:
+        stores: the argument.
         stateful: paths and objects that a run may advance without rebinding anything: random
             generators, iterators, buffers. The search for these goes further than for anything
             else: into classes, modules, and globals of functions of other packages.
     """
 
-    def __init__(self, roots: dict[str, object], search: bool = True) -> None:
+    def __init__(
+        self, roots: dict[str, object], search: bool = True, stores: Stores | None = None
+    ) -> None:
+        self.stores = stores
         self.stateful: list[tuple[str, Any]] = []
         self._lift = lift_among(list(roots.values()))
         #: Where there is TorchScript, whose state cannot be looked at.
@@ -158,7 +165,7 @@ class PythonState:
                 registrations a guard counts.
         """
         containers = [c for c in self._containers if registries or not c.counted]
-        found = [c.name(key) for c in containers for key in c.changes()]
+        found = [c.name(key) for c in containers for key in self._changes_of(c)]
         return [*found, *self._changed_tensors()]
 
     def changed_items(self) -> list[tuple[Container, Any]] | None:
@@ -168,7 +175,11 @@ class PythonState:
         return list(self._changed())
 
     def _changed(self) -> Iterator[tuple[Container, Any]]:
-        return ((c, key) for c in self._containers for key in c.changes())
+        return ((c, key) for c in self._containers for key in self._changes_of(c))
+
+    def _changes_of(self, container: Container) -> list[Any]:
+        keys = container.changes()
+        return keys if self.stores is None else self.stores.own(container, keys)
 
     def changed_places(self) -> list[Place]:
         """What :meth:`changes` names, with the object that holds it, and the key in there."""
@@ -189,11 +200,17 @@ class PythonState:
         )
 
     def _changed_tensors(self) -> Iterator[str]:
-        for path, tensor, alias, required_grad in self._tensors.values():
+        for path, tensor, alias, required_grad in self._own_tensors():
             if _lies_elsewhere(tensor, alias):
                 yield f"{path}.data"
             if tensor.requires_grad != required_grad:
                 yield f"{path}.requires_grad"
+
+    def _own_tensors(self) -> Iterator[tuple[str, torch.Tensor, torch.Tensor, bool]]:
+        """Those that no other thread may have changed."""
+        for found in self._tensors.values():
+            if self.stores is None or self.stores.touch_tensor(found[1]):
+                yield found
 
     def replaced(self, guarded: bool = True, given: Collection[int] = ()) -> list[str]:
         """Names of what holds something else since, or went; not of what came, which a cache does.
@@ -209,14 +226,14 @@ class PythonState:
             # A guard looks up keys; of these it sees no content, or no order.
             is_guarded = container.guarded and not raw.is_a(container.item, set, deque, OrderedDict)
             if guarded or not is_guarded:
-                changes = container.changes() if not container.counted else []
+                changes = self._changes_of(container) if not container.counted else []
                 held = {raw.token(key) for key, _ in container.held} if changes else ()
                 found += [container.name(key) for key in changes if raw.token(key) in held]
         return [*found, *self._changed_tensors()]
 
     def unguarded_now(self) -> PythonState:
         """A new snapshot of the containers that no guard watches."""
-        state = PythonState({})
+        state = PythonState({}, stores=self.stores)
         state._containers = [
             dataclasses.replace(container)
             for container in self._containers
@@ -230,7 +247,7 @@ class PythonState:
             container.name(key): now[raw.token(key)]
             for container in self._containers
             for now in ({raw.token(key): value for key, value in container.read()},)
-            for key in container.changes()
+            for key in self._changes_of(container)
             if raw.token(key) in now
         }
 
@@ -238,7 +255,7 @@ class PythonState:
         """Look only at the containers of what has these names."""
         self._tensors.clear()
         self._containers = [
-            c for c in self._containers if any(c.name(key) in names for key in c.changes())
+            c for c in self._containers if any(c.name(key) in names for key in self._changes_of(c))
         ]
 
     def missed(self) -> list[str]:
@@ -258,10 +275,12 @@ class PythonState:
         return {path: tensor for path, tensor, *_ in self._tensors.values()}
 
     def restore(self) -> None:
-        """Put everything back to what it was."""
+        """Put back what it was, but for what another thread has changed."""
         for container in self._containers:
-            container.restore()
-        for _, tensor, alias, required_grad in self._tensors.values():
+            keys = self._changes_of(container)
+            held = self.stores.without_run(container) if keys and self.stores else None
+            container.restore(keys, held)
+        for _, tensor, alias, required_grad in self._own_tensors():
             if _lies_elsewhere(tensor, alias):
                 tensor.data = alias
             if tensor.requires_grad != required_grad and tensor.is_leaf:

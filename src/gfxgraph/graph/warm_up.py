@@ -70,7 +70,8 @@ def warm_up(session: CaptureSession, warmup: int) -> WarmedUp:
     # The first run is watched, and nothing in it is compiled. Later ones run as they would
     # without us. What the last run changes in Python, every call would.
     host, python, roots = session.before.host, session.before.python, session.target.roots
-    state = PythonState(roots, search=False) if warmup == 1 else None
+    stores = python.stores
+    state = PythonState(roots, search=False, stores=stores) if warmup == 1 else None
     unguarded = python.unguarded_now()
     with host.standing_still():
         recording, outputs = session.record()
@@ -79,7 +80,7 @@ def warm_up(session: CaptureSession, warmup: int) -> WarmedUp:
     if python.changes() or session.reads.changes() or not session.repeats:
         # It may take another way now: that is watched as well, before anything runs unwatched.
         session.rewind()
-        state, unguarded = PythonState(roots, search=False), python.unguarded_now()
+        state, unguarded = PythonState(roots, search=False, stores=stores), python.unguarded_now()
         recording, outputs = session.record()
         _refuse_changes(session, state, unguarded)
     _refuse_witnesses(session, recording)
@@ -88,7 +89,7 @@ def warm_up(session: CaptureSession, warmup: int) -> WarmedUp:
     session.varying = _varying(session, recording)
     if _must_record_again(recording, session.varying, session.pool.device):
         # Only now it is known what changes from call to call.
-        state = PythonState(roots, search=False) if warmup == 1 else None
+        state = PythonState(roots, search=False, stores=stores) if warmup == 1 else None
         recording, outputs = session.record_again()
     if session.before.memory.lends and warmup == 1:
         warmup = 2  # a run that may write to what the recorded one could only read
@@ -97,7 +98,10 @@ def warm_up(session: CaptureSession, warmup: int) -> WarmedUp:
     for left in range(warmup - 1, 0, -1):
         session.rewind()
         if left == 1:
-            state, unguarded = PythonState(roots, search=False), python.unguarded_now()
+            state, unguarded = (
+                PythonState(roots, search=False, stores=stores),
+                python.unguarded_now(),
+            )
         outputs = _run_unwatched(session, recording, reads if left == 1 else None)
         states = host.states()
     assert state is not None
@@ -186,7 +190,7 @@ def _refuse_changes(session: CaptureSession, *states: PythonState) -> None:
     changes = list(dict.fromkeys(name for state in states for name in state.changes()))
     if changes:
         items = [state.changed_items() for state in states]
-        lines = session.reads.lines(itertools.chain.from_iterable(filter(None, items)))
+        lines = session.reads.stores.lines(itertools.chain.from_iterable(filter(None, items)))
         raise EffectsError(
             f"each call rebinds {some(changes)} in Python{f' ({some(lines)})' if lines else ''}, "
             "which a replay would not do. Keep such state in a tensor that is written in place "

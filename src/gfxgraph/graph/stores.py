@@ -1,0 +1,147 @@
+"""Where runs store something in Python, which tells it from what other threads do meanwhile."""
+
+from __future__ import annotations
+
+import os
+from collections import Counter, deque
+from collections.abc import Collection, Iterable
+from typing import Any
+
+import torch
+
+from ..interpose.codes import address
+from . import raw
+from .containers import Container, owner_of
+from .locks import is_only_thread
+from .places import Item, Place
+
+__all__ = ["Stores"]
+
+
+class Stores:
+    """Where the recorded runs of one capture have stored something.
+
+    What a run changes is found by comparing containers before and after it, which misses nothing.
+    Where another thread is alive, that may have changed them too: there only what was seen to be
+    stored counts as the run's own. All else stays as the other thread left it.
+    """
+
+    def __init__(self) -> None:
+        self._was_alone = is_only_thread()
+        #: Where something was stored first: by the container and the key, or ``None`` for any key.
+        self._lines: dict[tuple[int, Any], tuple[str, int]] = {}
+        self._owners: set[int] = set()
+        # By the container: what was put into a list or deque; and those out of which it was taken.
+        self._put: dict[int, list[Any]] = {}
+        self._taken: set[int] = set()
+
+    def note(self, container: Any, key: Any, line: tuple[str, int]) -> None:
+        """Something is stored in a container or an object, at ``line``.
+
+        Args:
+            container: where.
+            key: at which key or under which name; ``None``: at some.
+            line: file and line.
+        """
+        self._mark(container, key, line)
+        self._taken.add(address(container))
+
+    def note_method(
+        self, container: Any, name: str, given: list[Any], line: tuple[str, int]
+    ) -> None:
+        """A method of a dict, list, deque or set is called, which may change it."""
+        has_key = raw.is_a(container, dict) and name in _AT_KEY and bool(given)
+        self._mark(container, given[0] if has_key else None, line)
+        put = self._put.setdefault(address(container), [])
+        if name in _ADDING:
+            put += given
+        elif name in _ADDING_ALL:
+            put += (value for part in given if raw.is_a(part, *_PARTS) for value in _values(part))
+        else:
+            self._taken.add(address(container))
+
+    def _mark(self, container: Any, key: Any, line: tuple[str, int]) -> None:
+        for item in (container, raw.attributes(container)):
+            if item is not None:
+                self._lines.setdefault((address(item), _name(item, key)), line)
+                self._owners.add(address(item))
+
+    def without_run(self, container: Container) -> raw.Pairs | None:
+        """What a list or deque would hold if there had been no run; ``None``: it is none of both.
+
+        What another thread has put into it meanwhile stays there, and what it has taken out stays
+        away, as far as the run itself takes nothing out.
+        """
+        item = container.item
+        if not raw.is_a(item, list, deque) or not self.decide:
+            return None
+        now = [value for _, value in container.read()]
+        held = [value for _, value in container.held]
+        left = Counter(map(address, now))
+        if address(item) not in self._taken:
+            held = [value for value in held if _take(left, value)]
+        else:
+            left -= Counter(map(address, held))
+        left -= Counter(map(address, self._put.get(address(item), ())))
+        added = [value for value in reversed(now) if _take(left, value)]
+        return list(enumerate([*held, *reversed(added)]))
+
+    def lines(self, changed: Iterable[tuple[Container, Any]]) -> list[str]:
+        """Where the runs have stored what has changed, as far as that is known."""
+        found: dict[str, None] = {}
+        for container, key in changed:
+            at = self._line(owner_of(container.item), key)
+            if at is not None and at[0]:
+                found[f"{os.path.basename(at[0])}:{at[1]}"] = None
+        return list(found)
+
+    @property
+    def decide(self) -> bool:
+        """Whether only what was seen to be stored counts as the run's own."""
+        return not (self._was_alone and is_only_thread())
+
+    def own(self, container: Container, keys: Collection[Any]) -> list[Any]:
+        """Those of the keys that runs may have changed."""
+        if not keys or not self.decide:
+            return list(keys)
+        return [key for key in keys if self._line(owner_of(container.item), key) is not None]
+
+    def touch(self, place: Place) -> bool:
+        """Whether runs may have changed what is read there."""
+        if not self.decide:
+            return True
+        if isinstance(place, Item):
+            return self._line(owner_of(place.container), place.key) is not None
+        return any(part in self._owners for part in place.identity[1:2])
+
+    def touch_tensor(self, tensor: torch.Tensor) -> bool:
+        """Whether runs may have given a tensor other memory, or another ``requires_grad``."""
+        return not self.decide or address(tensor) in self._owners
+
+    def _line(self, item: Any, key: Any) -> tuple[str, int] | None:
+        at = address(item)
+        return self._lines.get((at, _name(item, key))) or self._lines.get((at, None))
+
+
+_AT_KEY = ("setdefault", "pop", "__setitem__", "__delitem__")
+_ADDING = ("append", "appendleft", "insert", "add")
+_ADDING_ALL = ("extend", "extendleft", "update", "__iadd__")
+_PARTS = (list, set, deque)
+
+
+def _values(item: Any) -> list[Any]:
+    return [value for _, value in raw.contents(item)]
+
+
+def _take(left: Counter[int], value: Any) -> bool:
+    """Whether there is one more of these, which is taken."""
+    is_left = left[address(value)] > 0
+    left[address(value)] -= is_left
+    return is_left
+
+
+def _name(container: Any, key: Any) -> Any:
+    """What stands for a key: the same for keys that a dict takes for one; ``None``: any."""
+    if key is None or not raw.is_scalar(key) or raw.is_a(container, list):
+        return None  # the place in a list depends on what else is put in
+    return raw.token(int(key) if type(key) in (bool, float) and key == key // 1 else key)
