@@ -16,6 +16,7 @@ from tests.hostile.hostile_flow import STATEFUL as FLOW_STATEFUL
 from tests.hostile.hostile_memory import ARRANGEMENTS, FUNCTIONS, LAYOUT_CALLS, LAYOUTS, Caches
 from tests.hostile.hostile_pools import ROWS, rows
 from tests.hostile.hostile_pools import STATEFUL as POOL_STATEFUL
+from tests.hostile.hostile_raising import BAD, CATCHES, OPERATORS, arguments, making
 from tests.hostile.hostile_randoms import STATEFUL as RANDOM
 from tests.hostile.hostile_reads import OUTSIDE, READS
 from tests.hostile.hostile_storages import GRADIENTS, STORAGES, replace_gradient
@@ -74,6 +75,20 @@ def test_the_course_of_a_function_follows_its_data(device, name, branching):
 @pytest.mark.parametrize("name", FLOW_STATEFUL)
 def test_a_function_that_raises_or_branches_leaves_the_state_of_eager(device, name):
     agree(FLOW_STATEFUL[name], one, calls=9)
+
+
+@pytest.mark.parametrize("writes", [False, True])
+@pytest.mark.parametrize("how", CATCHES)
+@pytest.mark.parametrize("operator", OPERATORS)
+def test_an_error_of_an_operator_is_caught_as_in_eager(device, operator, how, writes):
+    graphs = []
+
+    def wrap(fn: Any) -> Any:
+        graphs.append(gfxgraph.graphed(fn))
+        return graphs[-1]
+
+    agree(making(operator, how, writes), arguments, calls=8, wrap=wrap)
+    assert graphs[0].stats().replays == 7 - len(BAD)
 
 
 @pytest.mark.parametrize("warmup", [1, 3])

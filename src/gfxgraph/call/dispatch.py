@@ -51,7 +51,7 @@ __all__ = ["Dispatcher", "Exact", "reset_with"]
 _IN_USE = (
     "its graph could not be used: an argument shares memory with what it writes, is a container "
     "that it stores to, is a tensor with attributes, or holds no whole number where calls count; "
-    "or another thread was capturing"
+    "or another thread was capturing; or an operator raised an error, on the emulated device"
 )
 
 # So often more is found that calls write, or read.

@@ -45,6 +45,7 @@ import enum
 import functools
 import itertools
 import linecache
+import logging
 import types
 import weakref
 from collections import OrderedDict, deque
@@ -59,7 +60,7 @@ from torch.autograd.graph import increment_version
 from torch.utils import _pytree
 
 from ..device import Device
-from ..errors import ArgumentError
+from ..errors import ArgumentError, one_line
 from ..graph import raw
 from ..graph.captured import CapturedGraph
 from ..graph.device_state import DeviceState
@@ -69,7 +70,7 @@ from ..graph.segments import Segment, run
 from ..interpose.codes import address
 from ..record.effects import overwrite, storage_key
 from ..record.journal import Journal
-from ..stats import ReplayCounter
+from ..stats import ReplayCounter, log
 from .held import Counter, OfCall, at, hold_numbers, store
 from .signature import (
     TENSOR,
@@ -204,8 +205,10 @@ class Replay:
     ) -> Callable[..., Any]:
         stream_id, is_capturing = graph_pool.device.stream_id, graph_pool.device.is_capturing
         index, guard, write_back = graph_pool.index, captured.guard, self.written_inputs
-        launch, memory_holds = captured.root.launch or nothing, guard.memory_holds
-        written = _counted(captured.written)
+        launch: Callable[[], object] = captured.root.launch or nothing
+        if graph_pool.device.kind == "emulated":
+            launch = _undone_where_it_raises(captured, graph_pool, launch)
+        memory_holds, written = guard.memory_holds, _counted(captured.written)
         # A replay that changes nothing but its own outputs can be thrown away, so it may be
         # launched before it is known that every weight is still in its place.
         look_first = bool(captured.written) or captured.draws_random_numbers
@@ -245,7 +248,8 @@ class Replay:
                 # gone. That a weight was replaced by another may be found out after the launch.
                 if memory_holds and not memory_holds():
                     return NO_MATCH
-                launch()
+                if launch():  # raised an error: eager execution does, or catches it
+                    return NO_MATCH
                 if written or write_back:
                     _pass_on(written, write_back, leaves)
                 # Asked while the device replays.
@@ -295,11 +299,10 @@ class Replay:
                         return NO_MATCH
                     if guard.memory_holds and not guard.memory_holds():
                         return NO_MATCH
-                    if calls_user:  # what that does is done, whatever path the data takes
-                        journal = Journal(copies=False, generators=generators, disturbed=disturbed)
-                        last = _run_noted(root, journal)
-                    else:
-                        last = run(root)
+                    # What a user's function does is done, whatever path the data takes.
+                    journal = Journal(copies=False, generators=generators, disturbed=disturbed)
+                    with journal.playing() if calls_user else nullcontext():
+                        last = _run_tree(root)
                     if last is not None and last.build is not None:
                         _pass_on(written, write_back, leaves)
                         counter.replays += 1
@@ -335,15 +338,45 @@ def _counted(written: dict[int, torch.Tensor]) -> list[torch.Tensor]:
     return [tensor for tensor in written.values() if not tensor.is_inference()]
 
 
-def _run_noted(root: Segment, journal: Journal) -> Segment | None:
-    """Run a tree that calls the user's functions, and note in ``journal`` what these give."""
-    with journal.playing():
+def _run_tree(root: Segment) -> Segment | None:
+    """Run a tree; ``None``: the data takes another way, or what the host does raises an error.
+
+    The call then runs in eager execution, which raises the error for the caller, unless the
+    function catches it.
+    """
+    try:
+        return run(root)
+    except Exception as error:
+        log(logging.DEBUG, "replay_raised", because=one_line(error))
+        return None
+
+
+def _undone_where_it_raises(
+    captured: CapturedGraph, graph_pool: GraphPool, launch: Callable[[], object]
+) -> Callable[[], bool]:
+    """A launch on the emulated device, whose operators may raise by the values of tensors.
+
+    On a GPU a kernel cannot raise: an operator that looks at what came out ends the graph. What
+    is made here tells whether one has raised, and then nothing is left of the launch.
+    """
+    generators = list(captured.generators)
+    if captured.draws_random_numbers:
+        generators.insert(0, graph_pool.device.default_generator(graph_pool.index))
+    state = DeviceState(captured.regions, generators)
+
+    def launch_or_undo() -> bool:
+        with torch.no_grad():
+            before = state.now()
         try:
-            return run(root)
-        except Exception:
-            if not journal.raised and not journal.spoilt:
-                raise
-            return None  # the function may catch it
+            launch()
+        except Exception as error:
+            log(logging.DEBUG, "replay_raised", because=one_line(error))
+            with torch.no_grad():
+                state.put_back(*before)
+            return True
+        return False
+
+    return launch_or_undo
 
 
 # ---- copying into static inputs

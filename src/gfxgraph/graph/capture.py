@@ -377,6 +377,8 @@ def _captured(
     device, compiled = session.pool.device, session.target.compiled
     static = {storage_key(tensor) for tensor in (*session.inputs, *session.given)}
     early = recording.written_before_the_last_break() - static
+    if device.kind == "emulated":  # where any operator may raise, also after the last break
+        early = {key for key, _ in recording.writes} - static
     originals = {
         key: tensor for key, ref in recording.originals.items() if (tensor := ref()) is not None
     }

@@ -27,7 +27,7 @@ class CapturedGraph:
         outside: storage key -> a tensor on it, for all that the graphs use from outside, without
             the static inputs. Holding them keeps their memory.
         saved: regions that a call may have written when its data turns out to take a path that
-            was not captured.
+            was not captured, or when the host raises an error between two graphs.
         saves_generator: whether it may have drawn random numbers by then.
         generators: the user's own generators that it draws from.
         calls_user: whether a function of the user's runs between two graphs.
