@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import collections
+import signal
 from typing import Any
 
 import pytest
@@ -89,6 +90,26 @@ def test_an_error_of_an_operator_is_caught_as_in_eager(device, operator, how, wr
 
     agree(making(operator, how, writes), arguments, calls=8, wrap=wrap)
     assert graphs[0].stats().replays == 7 - len(BAD)
+
+
+@torch.no_grad()
+def test_the_error_of_a_signal_handler_reaches_the_caller_of_a_replay(device, monkeypatch):
+    def handle(number: int, frame: Any) -> None:
+        raise TimeoutError
+
+    def run(root: Any) -> None:
+        signal.raise_signal(signal.SIGUSR1)
+        list(range(10))
+
+    graph, x = gfxgraph.graphed(lambda x: x + 1 if x.sum() > 0 else x), torch.ones(3, device=device)
+    graph(x)
+    monkeypatch.setattr("gfxgraph.call.replay.run", run)
+    before = signal.signal(signal.SIGUSR1, handle)
+    try:
+        with pytest.raises(TimeoutError):
+            graph(x)
+    finally:
+        signal.signal(signal.SIGUSR1, before)
 
 
 @pytest.mark.parametrize("warmup", [1, 3])

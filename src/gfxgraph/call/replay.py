@@ -68,6 +68,7 @@ from ..graph.locks import LOCK, PATIENCE
 from ..graph.pool import GraphPool
 from ..graph.segments import Segment, run
 from ..interpose.codes import address
+from ..interpose.source import is_of_a_signal_handler
 from ..record.effects import overwrite, storage_key
 from ..record.journal import Journal
 from ..stats import ReplayCounter, log
@@ -347,6 +348,8 @@ def _run_tree(root: Segment) -> Segment | None:
     try:
         return run(root)
     except Exception as error:
+        if is_of_a_signal_handler(error):
+            raise
         log(logging.DEBUG, "replay_raised", because=one_line(error))
         return None
 
@@ -370,6 +373,8 @@ def _undone_where_it_raises(
         try:
             launch()
         except Exception as error:
+            if is_of_a_signal_handler(error):
+                raise
             log(logging.DEBUG, "replay_raised", because=one_line(error))
             with torch.no_grad():
                 state.put_back(*before)

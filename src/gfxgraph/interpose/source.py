@@ -5,6 +5,7 @@ from __future__ import annotations
 import dis
 import functools
 import linecache
+import signal
 import sys
 import sysconfig
 import traceback
@@ -12,7 +13,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from types import CodeType, FrameType
+from types import CodeType, FrameType, FunctionType, MethodType
 from typing import Any
 
 import torch
@@ -24,6 +25,7 @@ __all__ = [
     "Source",
     "asked_by_the_user",
     "global_names",
+    "is_of_a_signal_handler",
     "is_own_file",
     "is_raised_by_code",
     "is_the_users",
@@ -101,6 +103,20 @@ def is_raised_by_code(error: BaseException) -> bool:
         return False
     # Ctrl-C comes at any instruction, and not at the one of a statement `raise`.
     return trace.tb_frame.f_code.co_code[trace.tb_lasti] == dis.opmap["RAISE_VARARGS"]
+
+
+def is_of_a_signal_handler(error: BaseException) -> bool:
+    """Whether ``error`` passed through a handler of a signal, which runs between any two steps."""
+    codes = set()
+    for number in signal.valid_signals():
+        handler = signal.getsignal(number)
+        called: Any = handler if type(handler) in _CODED else vars(type(handler)).get("__call__")
+        called = called.__func__ if type(called) is MethodType else called
+        codes.add(called.__code__ if type(called) is FunctionType else None)
+    return any(frame.f_code in codes for frame, _ in traceback.walk_tb(error.__traceback__))
+
+
+_CODED = (FunctionType, MethodType)
 
 
 def users_line() -> Source:
