@@ -7,6 +7,8 @@ import pytest
 import torch
 
 import gfxgraph
+from tests.hostile.hostile_no_graph import CASES as GIVEN
+from tests.hostile.hostile_no_graph import EAGER, eq
 
 CASES = {}
 
@@ -350,3 +352,27 @@ def test_an_operator_that_raises_and_is_caught_is_never_left_out(device):
         x = torch.eye(2, device=device) * scale
         torch.testing.assert_close(graph(x), fn(x))
     assert graph.stats().fallbacks
+
+
+@pytest.mark.parametrize("mode", [torch.no_grad, torch.inference_mode])
+@pytest.mark.parametrize("name", GIVEN)
+def test_what_a_function_is_given_is_what_eager_gives_it(device, name, mode):
+    graph = None
+    with mode(), torch.device(device):
+        worlds = [GIVEN[name](), GIVEN[name]()]
+        for n in range(1, 9):
+            views = []
+            for fn, arguments, look in worlds:
+                given = arguments(n)
+                if fn is worlds[1][0]:
+                    fn = graph = graph or gfxgraph.graphed(fn)
+                with torch.device(device):
+                    result = fn(*given)
+                views.append([result.clone(), look(given, result)])
+            assert eq(*views), (n, views)
+    assert graph is not None
+    reasons = graph.stats().fallbacks
+    if name in EAGER:
+        assert not graph.stats().replays and all(EAGER[name] in reason for reason in reasons)
+    else:
+        assert graph.stats().replays > 1

@@ -106,6 +106,7 @@ class Body:
             }
             leave_out(spec, arguments, mask_of(spec, known), poison)
         held = Held(static_args, static_kwargs, spec, int(is_lifted))
+        self.objects.ways = held.ways
         state = None if not is_lifted else Held((static_args[0],), {}, spec)
         counted = held.count(self.counters)
         for (_, name), item, _ in counted:

@@ -140,7 +140,9 @@ class FirstCalls:
         as_before, generators = self._as_of_now(leaves, state.stateful, extends)
         versions = list(map(_version, leaves))
         marks = _marks(leaves) if call.held.ways else []
-        journal = Journal(generators=generators, look=witness)
+        # No such function runs in a graph of a lifted one, whose state is among the leaves.
+        others = () if isinstance(call.fn, Lifting) else leaves
+        journal = Journal(generators, witness, leaves=others)
         executed = Executed()
         with (
             self._writers.gate.passing(),

@@ -72,6 +72,7 @@ from ..interpose.source import is_of_a_signal_handler
 from ..record.effects import overwrite, storage_key
 from ..record.journal import Journal
 from ..stats import ReplayCounter, log
+from .caller import CallersArguments
 from .held import Counter, OfCall, at, hold_numbers, store
 from .signature import (
     TENSOR,
@@ -165,7 +166,7 @@ class Replay:
         self._touched = captured.written.keys() - inputs
         if captured.written.keys() & inputs:
             self._touched |= captured.outside.keys()
-        self._input_count = len(static_inputs)
+        self._static_inputs = static_inputs
 
     def function(
         self, captured: CapturedGraph, graph_pool: GraphPool, counter: ReplayCounter
@@ -214,7 +215,7 @@ class Replay:
         # launched before it is known that every weight is still in its place.
         look_first = bool(captured.written) or captured.draws_random_numbers
         dual, below_autograd = vars(forward_ad), None
-        if self._input_count >= _MANY:  # private to torch
+        if len(self._static_inputs) >= _MANY:  # private to torch
             below_autograd = getattr(torch._C, "_AutoDispatchBelowAutograd", None)
 
         def replay(fn: Any, args: Any, kwargs: Any, leaves: Sequence[torch.Tensor]) -> Any:
@@ -269,6 +270,7 @@ class Replay:
         self, captured: CapturedGraph, graph_pool: GraphPool, counter: ReplayCounter
     ) -> Callable[..., Any]:
         guard, root, write_back = captured.guard, captured.root, self.written_inputs
+        statics, reached = self._static_inputs, captured.reached
         device, index = graph_pool.device, graph_pool.index
         written, calls_user = _counted(captured.written), captured.calls_user
         generators: tuple[torch.Generator, ...] = ()
@@ -300,15 +302,22 @@ class Replay:
                         return NO_MATCH
                     if guard.memory_holds and not guard.memory_holds():
                         return NO_MATCH
-                    # What a user's function does is done, whatever path the data takes.
-                    journal = Journal(copies=False, generators=generators, disturbed=disturbed)
-                    with journal.playing() if calls_user else nullcontext():
+                    if calls_user:  # what that does is done, whatever path the data takes
+                        caller = CallersArguments(
+                            statics, leaves, (args, kwargs), self.copy, reached
+                        )
+                        journal = Journal(generators, disturbed=disturbed, caller=caller)
+                        with journal.playing():
+                            last = _run_tree(root)
+                    else:
                         last = _run_tree(root)
                     if last is not None and last.build is not None:
                         _pass_on(written, write_back, leaves)
                         counter.replays += 1
                         return last.build()
                     state.put_back(*before)
+                    if calls_user:
+                        caller.put_back()
             finally:
                 LOCK.release()
             with journal.resumed() if calls_user else nullcontext():

@@ -430,6 +430,7 @@ def _captured(
         slack=rounding(recording.dtypes, device) if compiled or recording.compiles else 0.0,
         forced=frozenset(session.forced),
         graft=traced.graft,
+        reached=session.journal.reached,
     )
     return captured if extends is None else extends.with_path(captured)
 

@@ -31,6 +31,8 @@ class CapturedGraph:
         saves_generator: whether it may have drawn random numbers by then.
         generators: the user's own generators that it draws from.
         calls_user: whether a function of the user's runs between two graphs.
+        reached: storage keys of the tensors that such functions reach without being given them;
+            ``None``: any argument may be one.
         guard: watches what the graphs rely on.
         pool_bytes: bytes by which the memory pool grew.
         draws_random_numbers: whether a run advances a generator.
@@ -85,6 +87,7 @@ class CapturedGraph:
     asks_layout: bool = False
     forced: frozenset[str] = frozenset()
     graft: Graft | None = None
+    reached: frozenset[int] | None = frozenset()
 
     def release(self) -> None:
         """Let go of all graphs; the caller holds LOCK."""
@@ -115,6 +118,9 @@ class CapturedGraph:
             saves_generator=self.saves_generator or path.saves_generator,
             generators=tuple(dict.fromkeys((*self.generators, *path.generators))),
             calls_user=self.calls_user or path.calls_user,
+            reached=None
+            if self.reached is None or path.reached is None
+            else self.reached | path.reached,
             pool_bytes=self.pool_bytes + path.pool_bytes,
             report=list(dict.fromkeys(self.report + path.report)),
             regions=self.regions + path.regions,

@@ -376,6 +376,7 @@ class CaptureSession:
                 self.inputs,
                 events,
                 self._begin,
+                self.target.objects,
                 root,
                 varying=() if recording is None else self.varying,
                 forced=self.forced,

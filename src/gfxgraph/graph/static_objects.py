@@ -32,6 +32,7 @@ class StaticObjects:
         stores: whether a run has stored something in an argument.
         counted: names of counters, by path: the key of a call leaves them out.
         probe: what the next run finds in place of that; ``None``: what was given.
+        ways: of each container of the run, by number, the way to it from the arguments.
     """
 
     def __init__(self) -> None:
@@ -42,6 +43,7 @@ class StaticObjects:
         self.leaves_out: Callable[[Mapping[Path, Read]], bool] = lambda read: False
         self.counted: dict[Path, set[str]] = {}
         self.probe: Literal["poison", "nothing"] | None = None
+        self.ways: Mapping[int, Any] = {}
         self._objects: dict[int, tuple[Path, Any]] = {}
         self._containers: set[int] = set()
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import warnings
+import weakref
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext
 from typing import Any
@@ -16,10 +18,13 @@ from ..device.operators import is_view
 from ..errors import CaptureError
 from ..interpose.source import Source, users_line
 from ..record.effects import tensors_in
+from ..record.handed import Hands, Origin
 from ..record.interceptor import Interceptor, Point
+from ..record.journal import perform
 from ..record.recorder import Event, Same
 from .native import NativeGraph
 from .segments import Done, Graft, Segment, Step, outcome
+from .static_objects import StaticObjects
 
 __all__ = ["Tracer"]
 
@@ -31,6 +36,7 @@ class Tracer(Interceptor):
         events: the points of the recording, in order.
         begin: begins the capture of a graph. It takes whether graphs that came before it in here
             use the pool.
+        objects: the containers that the function is given.
         root: the tree so far, whose shared part is gone through without running anything.
         options: see :class:`Interceptor`.
 
@@ -46,12 +52,19 @@ class Tracer(Interceptor):
         inputs: Iterable[torch.Tensor],
         events: list[Event],
         begin: Callable[[bool], NativeGraph],
+        objects: StaticObjects,
         root: Segment | None = None,
         **options: Any,
     ) -> None:
+        inputs = list(inputs)
         # Without a break there is one path: nobody goes through it again, and all is as it was.
         self._branches = any(not event.folds for event in events)
         super().__init__(device_type, inputs, follows=self._branches, **options)
+        self._static_inputs, self._objects = inputs, objects
+        #: Storage keys of the static inputs that were written since the last break.
+        self._wrote: set[int] = set()
+        #: Tensors that functions of the user's were given, each with its fixed alias.
+        self._fixed: dict[int, tuple[weakref.ref[torch.Tensor], torch.Tensor]] = {}
         self._events = events
         self._next = 0
         self._begin = begin
@@ -186,12 +199,14 @@ class Tracer(Interceptor):
                 self._shared = None
             else:
                 self._end()
-                fixed_args, fixed_kwargs = pytree.tree_map_only(
-                    torch.Tensor, lambda tensor: tensor.detach(), (args, kwargs)
-                )
+                with self.unseen():
+                    (fixed_args, fixed_kwargs), hands = self._fix((args, kwargs), event)
+                if isinstance(func, functools.partial) and func.func is perform:
+                    func = functools.partial(perform, func.args[0], hands)
                 self._segment.step = Step(
                     event.point, event.where, func, fixed_args, fixed_kwargs, _ambient(event.point)
                 )
+                self._wrote.clear()
                 child = self._child(event)
                 self._segment.children[key] = child
         self._segment = child
@@ -201,6 +216,48 @@ class Tracer(Interceptor):
             self._graph = self._begin(self._uses_pool())
         self.to_top()
         return _handed_out(child.result, given)
+
+    def wrote(self, tensor: torch.Tensor) -> None:
+        """Note it."""
+        self._wrote.add(self.name(tensor))
+
+    def met(self, rule: str, what: str, tensors: Iterable[torch.Tensor] = ()) -> None:
+        """Note what an unknown kernel may write to."""
+        self._wrote.update(map(self.name, tensors))
+
+    def _fix(self, tree: Any, event: Event) -> tuple[Any, Hands]:
+        """The arguments of a step, and what they stand for."""
+        ways = self._objects.ways
+        of_input = {self.name(static): static for static in self._static_inputs}
+        written = [static for key, static in of_input.items() if key in self._wrote]
+        hands = Hands(written=written)
+
+        def fix(tensor: torch.Tensor) -> torch.Tensor:
+            known = self._fixed.get(id(tensor))
+            if known is not None and known[0]() is tensor:
+                return known[1]
+            fixed = tensor.detach()
+            self._fixed[id(tensor)] = weakref.ref(tensor), fixed
+            static = next((s for s in self._static_inputs if s is tensor), None)
+            if static is not None:
+                origin = Origin("input", static)
+            elif self.name(tensor) in of_input:
+                origin = Origin("view", of_input[self.name(tensor)])
+            elif any(tensor is other for other in event.there):
+                origin = Origin("outside", tensor)
+            elif self.is_outside(tensor):
+                origin = Origin("alias", fixed)
+            else:
+                return fixed
+            hands.origins[id(fixed)] = origin
+            return fixed
+
+        nodes, spec = pytree.tree_flatten(tree, is_leaf=lambda node: id(node) in ways)
+        for n, node in enumerate(nodes):
+            nodes[n] = pytree.tree_map_only(torch.Tensor, fix, node)
+            if id(node) in ways:
+                hands.origins[id(nodes[n])] = Origin("container", ways[id(node)])
+        return pytree.tree_unflatten(nodes, spec), hands
 
     def _child(self, event: Event) -> Segment:
         leaves = pytree.tree_leaves(event.result)

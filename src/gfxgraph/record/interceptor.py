@@ -272,7 +272,7 @@ class Interceptor:
     def user_call(self, fn: Callable[..., Any], args: Any, kwargs: Any) -> Any:
         """Call a function that is marked to run eagerly."""
         name = getattr(fn, "__qualname__", repr(fn))
-        once = functools.partial(perform, fn)
+        once = functools.partial(perform, fn, None)
         result = self.event(Point("no-graph", f"{name}()", "call", ()), once, args, kwargs)
         self._made_by_host((args, kwargs), result)
         return result
@@ -541,6 +541,11 @@ class Interceptor:
         if tensor.device.type != self.device_type:
             return False
         return not (self.emulated and self.elsewhere and self.name(tensor) in self.elsewhere)
+
+    def is_outside(self, tensor: torch.Tensor) -> bool:
+        """Whether ``tensor`` is on memory that is no argument's, and that the run has not made."""
+        key = self.name(tensor)
+        return key not in self.inside and key not in self.inputs
 
     def roots(self, tensors: Iterable[torch.Tensor]) -> Provenance:
         """The provenance of the data of ``tensors``."""

@@ -21,6 +21,7 @@ from torch.utils._python_dispatch import _disable_current_modes
 from ..device import generator_state
 from ..errors import CaptureError
 from .effects import Same, StorageNames, storage_key, tensors_in
+from .handed import Caller, Hands, hand_out
 from .mutations import Mutations
 
 __all__ = [
@@ -95,21 +96,25 @@ class _Handed:
 class _Call:
     """One call: its tensors before, those that it may have written, and its result.
 
-    ``own`` are the tensors themselves; where the result is one of them, a repetition returns that
+    ``own`` are the tensors of a replay; where the result is one of them, a repetition returns that
     of the next call. ``states`` are the generators after it. ``gives_views``: it returned a view of
-    an argument. ``error``: it raised this instead of returning.
+    an argument. ``error``: it raised this instead of returning. ``others``: arguments of the
+    graphed function to which it has written, and what it left there. ``unseen``: whether it did so
+    in the caller's own run, without being given them.
     """
 
     fn: Callable[..., Any]
     given: list[torch.Tensor]
     written: dict[int, torch.Tensor]
     result: Any
-    own: list[torch.Tensor]
+    own: list[torch.Tensor] | None
     states: list[tuple[torch.Generator, torch.Tensor]]
     gives_views: bool = False
     error: Exception | None = None
     effects: Effects = field(default_factory=Effects)
     mutations: Mutations | None = None
+    others: Sequence[tuple[torch.Tensor, torch.Tensor]] = ()
+    unseen: bool = False
 
     def give(self, given: list[torch.Tensor], args: Any = ()) -> Any:
         """Repeat the effects of the call on ``given`` and the generators, and return its result.
@@ -126,14 +131,19 @@ class _Call:
             if not same:
                 with torch.no_grad():
                     given[position].copy_(value)
+        for tensor, value in self.others:
+            with torch.no_grad():
+                tensor.copy_(value)
 
         def hand_out(value: Any) -> Any:
             if isinstance(value, Same):
                 return given[value.position]
             if not isinstance(value, torch.Tensor):
                 return value
+            if self.own is None:  # it is given to several runs
+                return value.clone()
             same = Same.of(value, self.own)
-            return value.clone() if same is None else given[same.position]
+            return value if same is None else given[same.position]
 
         if self.mutations is not None:
             self.mutations.repeat(args, lambda tree: pytree.tree_map(hand_out, tree))
@@ -156,10 +166,11 @@ class Journal:
     """The calls of one run, in order.
 
     Args:
-        copies: keep copies of the arguments, to compare them when the calls are repeated.
         generators: generators from which both the calls and the rest of the run may draw.
         look: looks at what the calls do to Python objects. Default: nobody does.
         disturbed: of a replay, names of what the graphs rely on and is no longer as it was.
+        caller: of a replay, the arguments of its call. Default: it is the caller's own run.
+        leaves: of the caller's own run, the tensors among its arguments.
 
     Attributes:
         spoilt: why a replay could not go on; "" if it could.
@@ -167,19 +178,21 @@ class Journal:
 
     def __init__(
         self,
-        copies: bool = True,
         generators: Sequence[torch.Generator] = (),
         look: Look | None = None,
         disturbed: Callable[[], Sequence[str]] = lambda: (),
+        caller: Caller | None = None,
+        leaves: Sequence[torch.Tensor] = (),
     ) -> None:
         self.spoilt = ""
+        self._reached: set[int] = set()
+        self._caller, self._leaves = caller, leaves
         self._look: Look = look or (lambda fn, args, kwargs: Effects)
         self._disturbed = disturbed
         self._storages = StorageNames()
         self._handed: list[tuple[int, _Handed]] = []
         self._rewritten: list[str] = []
         self._transformed = ""
-        self._copies = copies
         self._generators = tuple(generators)
         self._calls: list[_Call] = []
         self._left: deque[_Call] | None = None
@@ -194,9 +207,11 @@ class Journal:
         return _local.offered or cls(look=look)
 
     @property
-    def raised(self) -> bool:
-        """Whether the last call raised an error."""
-        return bool(self._calls) and self._calls[-1].error is not None
+    def reached(self) -> frozenset[int] | None:
+        """Storage keys of what the functions reach without being given it; ``None``: they reach
+        an argument in this way, and another one in the next call."""
+        of_call = map(storage_key, self._leaves)
+        return frozenset(self._reached) if self._reached.isdisjoint(of_call) else None
 
     @contextmanager
     def offered(self) -> Iterator[None]:
@@ -305,6 +320,12 @@ class Journal:
                         "value.",
                         transient=True,
                     )
+            if call.unseen:
+                raise CaptureError(
+                    f"{_name(call.fn)} writes to a tensor among the arguments of the graphed "
+                    "function, which it is not given itself: a graph would not see that. Pass the "
+                    "tensor to it."
+                )
         for name in self._rewritten:
             raise CaptureError(
                 f"{name} gives out or keeps a tensor that somebody writes to later in the same "
@@ -316,14 +337,15 @@ class Journal:
         """A function was called inside of a transform of torch.func."""
         self._transformed = self._transformed or _name(fn)
 
-    def ran(self, fn: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+    def ran(self, fn: Callable[..., Any], hands: Hands, args: Any, kwargs: Any) -> Any:
         """Run ``fn``, and remember its result and the tensors that it may have written."""
+        if self._caller is not None:
+            return self._ran_in_replay(fn, hands, args, kwargs, self._caller)
         given = list(tensors_in(args, kwargs))
-        if not self._copies:
-            return self._ran_in_replay(fn, args, kwargs, given)
         with _unseen():
             before = list(map(_copy, given))
             look = self._look(fn, args, kwargs)
+            is_rewritten = self._watch_others(given)
         error, result = _outcome(fn, args, kwargs, given)
 
         def keep(value: Any) -> Any:
@@ -333,14 +355,15 @@ class Journal:
 
         with _unseen():
             effects = look()
+            self._reached |= effects.keeps.keys() | effects.kept
             after = dict(enumerate(map(_copy, given)))
             self._last_given.append(before)
             kept = pytree.tree_map(keep, result)
             new = [t for t in tensors_in(result) if Same.of(t, given) is None]
             views = not {*map(storage_key, given)}.isdisjoint(map(storage_key, new))
-            self._calls.append(
-                _Call(fn, before, after, kept, [], self._states(), views, error, effects)
-            )
+            call = _Call(fn, before, after, kept, None, self._states(), views, error, effects)
+            call.unseen = is_rewritten()
+            self._calls.append(call)
             self._hand(fn, effects, given, new)
         if error is not None:
             raise error
@@ -368,38 +391,55 @@ class Journal:
                 handed.share()
                 self._handed.append((self._storages(tensor), handed))
 
+    def _watch_others(self, given: list[torch.Tensor]) -> Callable[[], bool]:
+        """Whether arguments that are not among ``given`` have been written to since."""
+        keys = set(map(storage_key, given))
+        others = [leaf for leaf in self._leaves if storage_key(leaf) not in keys]
+        before = [_copy(t) if t.is_inference() else _version(t) for t in others]
+
+        def is_rewritten() -> bool:
+            return not all(
+                torch.equal(leaf, was) if isinstance(was, torch.Tensor) else _version(leaf) == was
+                for leaf, was in zip(others, before, strict=True)
+            )
+
+        return is_rewritten
+
     def _ran_in_replay(
-        self, fn: Callable[..., Any], args: Any, kwargs: Any, given: list[torch.Tensor]
+        self, fn: Callable[..., Any], hands: Hands, args: Any, kwargs: Any, caller: Caller
     ) -> Any:
         """Run ``fn`` between two graphs, doing as little as possible beside.
 
         Raises:
             Spoilt: it changed what the next graph relies on.
         """
-        if len(set(map(storage_key, given))) == len(given):
-            # The function may keep its arguments, and the next replay overwrites them.
-            own = list(map(_copy, given))
-            args, kwargs = _exchanged((args, kwargs), given, own)
-        else:
-            own = given
-        versions = [_version(tensor) for tensor in own]
+        caller.write_back(hands.written)
+        with torch.no_grad():
+            (args, kwargs), pairs = hand_out((args, kwargs), hands, caller)
+        own = list(tensors_in(args, kwargs))
+        versions = list(map(_version, own))
         mutations = Mutations((args, kwargs))
         error, result = _outcome(fn, args, kwargs, own)
-        result = _exchanged(result, own, given)
         changed = {
             position: _copy(tensor)
             for position, tensor in enumerate(own)
             if versions[position] is None or _version(tensor) != versions[position]
         }
-        with torch.no_grad():
-            for position, value in changed.items():
-                if own is not given:
-                    given[position].copy_(value)
-        call = _Call(fn, [], changed, result, given, self._states(), error=error)
+        is_given = not any(origin.kind == "container" for origin in hands.origins.values())
+        others = caller.read_again(own if is_given else None)
+        copies = {id(tensor): fixed for tensor, fixed in pairs if id(fixed) in caller.copies}
+        for position in changed:
+            fixed = copies.get(id(own[position]))
+            if fixed is not None:
+                with torch.no_grad():
+                    fixed.copy_(own[position])
+                if id(fixed) in hands.origins:
+                    caller.write_back([hands.origins[id(fixed)].what])
+        call = _Call(fn, [], changed, result, own, self._states(), error=error, others=others)
         self._calls.append(call)
         names: Sequence[str] = ()
         if mutations.happened():
-            mutations.keep(lambda tree: _exchanged(tree, own, given))
+            mutations.take_back()
             call.mutations, names = mutations, ("its arguments",)
         names = names or self._disturbed()
         if names:
@@ -411,16 +451,16 @@ class Journal:
             raise error
         if names:
             raise Spoilt(self.spoilt)
-        return result
+
+        def exchange(tensor: torch.Tensor) -> torch.Tensor:
+            found = next((fixed for handed, fixed in pairs if handed is tensor), None)
+            found = caller.fixed(tensor) if found is None else found
+            return tensor if found is None else found
+
+        return pytree.tree_map_only(torch.Tensor, exchange, result)
 
     def _states(self) -> list[tuple[torch.Generator, torch.Tensor]]:
         return [(generator, generator_state(generator)) for generator in self._generators]
-
-
-def _exchanged(tree: Any, these: list[torch.Tensor], those: list[torch.Tensor]) -> Any:
-    """``tree`` with each tensor of one list replaced by that of the other."""
-    others = {id(one): other for one, other in zip(these, those, strict=True)}
-    return pytree.tree_map_only(torch.Tensor, lambda t: others.get(id(t), t), tree)
 
 
 def inside_no_graph() -> bool:
@@ -433,8 +473,16 @@ def inside_transform() -> bool:
     return torch._C._functorch.peek_interpreter_stack() is not None
 
 
-def perform(fn: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-    """Call a ``no_graph`` function, or return its earlier result if this run repeats one."""
+_NO_HANDS = Hands()
+
+
+def perform(
+    fn: Callable[..., Any], hands: Hands | None = None, /, *args: Any, **kwargs: Any
+) -> Any:
+    """Call a ``no_graph`` function, or return its earlier result if this run repeats one.
+
+    ``hands``: what the arguments stand for, where these are those of a capture.
+    """
     journal = _local.journal
     if _local.inside or (journal is None and not _local.done):
         return fn(*args, **kwargs)
@@ -446,7 +494,7 @@ def perform(fn: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         return _run(fn, args, kwargs, list(tensors_in(args, kwargs)))
     if journal._left is not None:
         return journal.repeated(fn, list(tensors_in(args, kwargs)))
-    return journal.ran(fn, args, kwargs)
+    return journal.ran(fn, hands or _NO_HANDS, args, kwargs)
 
 
 def _outcome(

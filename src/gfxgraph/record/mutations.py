@@ -32,12 +32,13 @@ class Mutations:
         """Whether one of them holds other objects by now."""
         return any(not _same(held, _held(item)) for item, held in self._before)
 
-    def keep(self, change: Callable[[Any], Any]) -> None:
-        """Keep what the changed ones hold now, each after ``change``."""
+    def take_back(self) -> None:
+        """Let the changed ones hold what they held before, and keep what they hold now."""
         for number, (item, held) in enumerate(self._before):
             now = _held(item)
             if not _same(held, now):
-                self._after[number] = change(now)
+                self._after[number] = now
+                _fill(item, held)
         self._before = []
 
     def repeat(self, args: Any, change: Callable[[Any], Any]) -> None:

@@ -45,7 +45,7 @@ def no_graph(fn: F) -> F:
         interceptor = current_interceptor()
         if interceptor is not None and not inside_transform():
             return interceptor.user_call(fn, args, kwargs)
-        return perform(fn, *args, **kwargs)
+        return perform(fn, None, *args, **kwargs)
 
     call.__gfxgraph_no_graph__ = True  # type: ignore[attr-defined]
     return cast(F, call)

@@ -47,6 +47,8 @@ class Event:
         given: of a constant, the host data.
         call: number of the call of a torch function that it is in; ``None``: in none.
         sources: storage keys of the outside tensors that it depends on.
+        there: of a ``no_graph`` function, the tensors that it was given and that the run has not
+            made.
     """
 
     point: Point
@@ -57,6 +59,7 @@ class Event:
     given: Any
     call: int | None
     sources: frozenset[int]
+    there: Sequence[torch.Tensor] = ()
 
     @property
     def folds(self) -> bool:
@@ -252,6 +255,9 @@ class Recorder(Interceptor):
             call=self.call,
             sources=provenance or frozenset(),
         )
+        if point.rule == "no-graph":
+            with self.unseen():
+                event.there = list(filter(self.is_outside, given))
         with self.quietly():
             if point.kind == "constant":
                 event.given = _kept((args, kwargs), [])

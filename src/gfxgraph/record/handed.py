@@ -1,0 +1,122 @@
+"""What a ``no_graph`` function is given in a replay: the objects of the call, where it gets such.
+
+In a capture the function is given tensors on the fixed memory of the graphs, and containers that
+were made for the capture. Of each of them :class:`Hands` knows what it stands for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal, NamedTuple, Protocol
+
+import torch
+import torch.utils._pytree as pytree
+
+from .effects import storage_key
+
+__all__ = ["Caller", "Hands", "Origin", "hand_out"]
+
+
+class Origin(NamedTuple):
+    """What a tensor or a container stands for that a function was given in a capture.
+
+    Attributes:
+        kind: ``"input"``: the argument whose static input it is; ``"view"``: a view of that;
+            ``"outside"``: a tensor that was there before; ``"alias"``: made anew on the memory of
+            one; ``"container"``: one of the call.
+        what: the static input, the tensor outside, or the way to the container.
+    """
+
+    kind: Literal["input", "view", "outside", "alias", "container"]
+    what: Any
+
+
+@dataclass
+class Hands:
+    """What a function was given in a capture.
+
+    Attributes:
+        origins: by the number of the tensor or the container; of what is not here it gets copies.
+        written: the static inputs that the graph before it writes to.
+    """
+
+    origins: dict[int, Origin] = field(default_factory=dict)
+    written: Sequence[torch.Tensor] = ()
+
+
+class Caller(Protocol):
+    """The arguments of the call that a replay answers."""
+
+    def find(self, origin: Origin, fixed: Any) -> Any:
+        """What ``fixed`` stands for; ``None``: a copy will do."""
+
+    def write_back(self, written: Sequence[torch.Tensor]) -> None:
+        """Let the arguments hold what their static inputs hold."""
+
+    def read_again(
+        self, given: Sequence[torch.Tensor] | None
+    ) -> list[tuple[torch.Tensor, torch.Tensor]]:
+        """Let the static inputs hold what their arguments hold.
+
+        Args:
+            given: the tensors that the function was given; ``None``: perhaps all.
+
+        Returns:
+            The arguments that have changed, and what they hold.
+        """
+
+    def fixed(self, tensor: torch.Tensor) -> torch.Tensor | None:
+        """The static input of an argument."""
+
+    @property
+    def copies(self) -> dict[int, torch.Tensor]:
+        """The copies that functions were given so far, by the number of the fixed tensor."""
+
+
+def hand_out(
+    tree: Any, hands: Hands, caller: Caller
+) -> tuple[Any, list[tuple[torch.Tensor, torch.Tensor]]]:
+    """The arguments of a call in place of those of a capture.
+
+    Returns:
+        These, and each tensor among them with the fixed one, without those in containers.
+    """
+    found: dict[int, Any] = {}
+    pairs: list[tuple[torch.Tensor, torch.Tensor]] = []
+
+    def is_found(node: Any) -> bool:
+        origin = hands.origins.get(id(node))
+        if origin is not None and id(node) not in found:
+            found[id(node)] = caller.find(origin, node)
+        return found.get(id(node)) is not None
+
+    nodes, spec = pytree.tree_flatten(tree, is_leaf=is_found)
+    fixed = {id(node): node for node in nodes if isinstance(node, torch.Tensor)}
+    others = [node for number, node in fixed.items() if found.get(number) is None]
+    found |= {id(node): own for node, own in zip(others, _copies(others, caller), strict=True)}
+    pairs = [(found[number], node) for number, node in fixed.items()]
+    own = [node if found.get(id(node)) is None else found[id(node)] for node in nodes]
+    return pytree.tree_unflatten(own, spec), pairs
+
+
+def _copies(fixed: list[torch.Tensor], caller: Caller) -> list[torch.Tensor]:
+    """A copy of each, one for all of a call: what shares memory shares memory again.
+
+    The function may keep its arguments, and the next replay overwrites the fixed ones.
+    """
+    keys = list(map(storage_key, fixed))
+    memory: dict[int, torch.UntypedStorage] = {}
+    for tensor, key in zip(fixed, keys, strict=True):
+        known = caller.copies.get(id(tensor))
+        if known is not None:
+            known.copy_(tensor)
+        elif keys.count(key) == 1 or tensor.is_conj() or tensor.is_neg():
+            caller.copies[id(tensor)] = tensor.clone()
+        else:
+            if key not in memory:
+                memory[key] = tensor.untyped_storage().clone()
+            made = torch.empty(0, dtype=tensor.dtype, device=tensor.device)
+            made.set_(memory[key], tensor.storage_offset(), tensor.shape, tensor.stride())
+            caller.copies[id(tensor)] = made
+    return [caller.copies[id(tensor)] for tensor in fixed]
