@@ -176,6 +176,49 @@ def writes_in_place_and_rebinds():
 
 
 @given
+def writes_in_place_and_branches():
+    def step(state, x):
+        state.cache.add_(x)
+        y = state.cache * 2 if state.cache.sum() > 0 else state.cache * 3
+        x.add_(y)
+        state.h = y + state.h
+        return state.h + x
+
+    return step, lambda: Plain(cache=zeros(), h=zeros())
+
+
+@given
+def a_cache_and_a_recurrent_state():
+    def step(state, x):
+        state.cache[state.at % 3].copy_(x[0])
+        state.h = torch.tanh(state.h + state.cache.sum(0))
+        state.at = (state.at + 1) % 2
+        return state.h.clone()
+
+    return step, lambda: Plain(cache=zeros(), h=zeros(), at=0)
+
+
+@given
+def appends_what_it_has_written_in_place():
+    def step(state, x):
+        state.h.mul_(0.5)
+        state.seen = [*state.seen[-1:], state.h + x]
+        return state.seen[0] * 1
+
+    return step, lambda: Plain(h=zeros() + 1, seen=[zeros()])
+
+
+@given
+def writes_in_place_and_draws():
+    def step(state, x):
+        state.h.add_(torch.rand_like(state.h))
+        state.noise = torch.rand_like(x)
+        return x + state.noise
+
+    return step, lambda: Plain(h=zeros(), noise=None)
+
+
+@given
 def writes_in_place_what_it_keeps():
     def step(state, x):
         state.last = x

@@ -51,8 +51,6 @@ EAGER = frozenset(
         "a_random_number_of_python",
         "a_number_of_an_iterator",
         "a_bound_method_and_a_partial",
-        "writes_in_place_and_rebinds",
-        "writes_in_place_what_it_keeps",
     )
 )
 # The data takes another path in each call.

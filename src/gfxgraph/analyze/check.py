@@ -16,7 +16,7 @@ from ..call.body import CHANGES, require_storable
 from ..call.builder import NO_WORK
 from ..call.entry import SHARED
 from ..call.graphed import Graphed
-from ..call.held import MIXES, Advance, Held, holds_way, is_used, written_as
+from ..call.held import Advance, Held, holds_way, is_used, written_as
 from ..call.key import MODES_LEFT, conditions
 from ..call.narrow import ObjectArguments, parts_of_arguments
 from ..call.replay import builder
@@ -439,8 +439,6 @@ class _Check:
         given = [tensor for tensor in self.inputs if storage_key(tensor) in written]
         if given and (shares_memory(self.inputs) or any(0 in t.stride() for t in given)):
             self._add("argument", SHARED, Source())
-        if given and self._given.stores:
-            self._add("argument", f"the call {MIXES}", Source())
 
     def _stored_in_arguments(self, there: Sequence[object]) -> dict[str, str]:
         """Names of the places in the arguments that the last run has written, and their rules.

@@ -27,7 +27,7 @@ from .compiled import Compiled
 from .entries import Entries
 from .entry import SHARED, Entry, Refusal
 from .faster import graph_of_compiled, note_not_compiled
-from .held import MIXES, Held
+from .held import Held
 from .key import Call, describe_key, what_moved
 from .layout import LayoutKey
 from .narrow import Mask, ObjectArguments
@@ -340,8 +340,6 @@ class Builder:
         count, left = 0, ()
         if isinstance(call.fn, Lifting):
             count, (result, left) = count_tensors(call.spec[3][0][3][0]), result
-        if call.held is not None and call.held.mixes:
-            raise CaptureError(f"the call {MIXES}.")
         held = call.held if self._may_store else None
         counters = self._keys.objects.counters
         outputs, spec, met = result_and_stored(
@@ -361,7 +359,8 @@ class Builder:
         fn, leaves, spec = wanted.call.fn, wanted.call.leaves, wanted.call.spec
         static_inputs, layout = self._keys.layout.static_inputs(leaves, device)
         with torch.no_grad():
-            for place, value in wanted.found.items():
+            before = {} if wanted.call.held is None else wanted.call.held.found
+            for place, value in (before | dict(wanted.found)).items():
                 overwrite(static_inputs[place], value)
         body = Body(fn if code is None else code.of(fn), spec, static_inputs, device)
         target = Target(

@@ -44,6 +44,8 @@ class _Observed:
 
     Attributes:
         result: of the run.
+        mixes: whether it wrote to a tensor of its arguments in place, and stored something in them
+            in Python as well, without copies of the tensors of before.
         rebound: names of attributes that it bound to something else than graphs rely on.
         doubts: why another run of the same call may do something else.
         as_before: see :data:`AsBefore`.
@@ -53,6 +55,7 @@ class _Observed:
     """
 
     result: Any
+    mixes: bool
     rebound: list[str]
     doubts: str
     as_before: AsBefore
@@ -74,6 +77,8 @@ class FirstCalls:
         self._entries, self._writers, self._raises = entries, writers, raises
         #: What first calls have run.
         self._executed = Executed()
+        #: Whether a call was seen to do both, so that copies of the tensors are made before it.
+        self._mixes = False
 
     def run(
         self,
@@ -92,6 +97,10 @@ class FirstCalls:
             extends: the tree of graphs that gets another path.
         """
         observed = self._observe(request, extends)
+        if observed.mixes:
+            self._entries.count_eager_call()
+            self._mixes = True
+            return observed.result  # the next call is captured
         if observed.rebound:
             self._give_up_what_rebinds(request.key, extends, observed.rebound)
             return observed.result
@@ -113,6 +122,7 @@ class FirstCalls:
                 error = make(observed.result)
         finally:
             CAPTURING.release()
+            request.call.held = None  # copies of tensors
         try:
             if error is not None and self._raises:
                 raise error
@@ -134,6 +144,10 @@ class FirstCalls:
         """Run a call for its caller, and look at what that does."""
         call, leaves = request.call, request.fitted.leaves
         call.held = Held(call.args, call.kwargs, call.spec, int(isinstance(call.fn, Lifting)))
+        may_mix = bool(call.held.ways) and request.fitted is call
+        if self._mixes and may_mix:
+            with torch.no_grad():
+                call.held.found = {n: leaf.clone() for n, leaf in enumerate(leaves)}
         state = self.state_before(call)
         # Not by weak references: torch.utils.swap_tensors() refuses tensors that have any.
         outside = [(tensor, _version(tensor)) for tensor in state.tensors().values()]
@@ -158,19 +172,19 @@ class FirstCalls:
             self._writers.writes = any(_version(tensor) != version for tensor, version in outside)
         is_first = not self._entries.graphs()
         given = call.held.ways
-        if call.held.has_changed():
-            wrote = marks != _marks(leaves) or versions != list(map(_version, leaves))
-            call.held.mixes = wrote
+        wrote = versions != list(map(_version, leaves))
+        mixes = may_mix and not call.held.found and call.held.has_changed()
+        mixes = mixes and (wrote or marks != _marks(leaves))
         rebound = [] if is_first else state.replaced(extends is not None, given)
         # Without the places in containers: one name for what grows with each call.
         changed = {name.partition("[")[0] for name in state.changes()} if state.stateful else set()
         doubts = [f"changes {some(sorted(changed))} in Python"] if changed else []
         if ran_anew:
             doubts.append("runs code for the first time")
-        if None in versions or versions != list(map(_version, leaves)):
+        if None in versions or wrote:
             doubts.append("writes to its arguments")
         return _Observed(
-            result, rebound, " and ".join(doubts), as_before, issued, journal, executed
+            result, mixes, rebound, " and ".join(doubts), as_before, issued, journal, executed
         )
 
     def _as_of_now(

@@ -24,7 +24,6 @@ from ..graph.lift import Counted, Unread
 from .signature import Const, Given, Spec, constants, flatten, is_value, objects_in
 
 __all__ = [
-    "MIXES",
     "Advance",
     "Change",
     "Counter",
@@ -89,13 +88,6 @@ class OfCall(tuple[torch.Tensor, ...]):
         return made
 
 
-MIXES = (
-    "writes to a tensor of its arguments in place, and stores something in them in Python as well. "
-    "Keep both in tensors, or what it stores in the function"
-)
-"""Our runs come after the call: its tensors are changed already, and its containers are not."""
-
-
 class Held:
     """The containers among the arguments of a call, and what they hold before it runs.
 
@@ -106,7 +98,9 @@ class Held:
         start: how many of the arguments are state, and not looked at either. Default: none.
 
     Attributes:
-        mixes: whether the call has done what :data:`MIXES` says.
+        found: by number, what tensors of the call held before it, if it has written to one of its
+            tensors and has changed a container: our runs come after it, and find containers made
+            as they were before it.
         ways: of each container, and of each object that is compared by identity, its number and
             the way to it.
     """
@@ -115,7 +109,7 @@ class Held:
         self, args: tuple[Any, ...], kwargs: dict[str, Any], spec: Spec, start: int = 0
     ) -> None:
         self.ways: dict[int, Way] = {}
-        self.mixes = False
+        self.found: dict[int, torch.Tensor] = {}
         self._fixed = set(map(id, objects_in(spec)))
         self._alive: list[Any] = []  # or others would get their numbers
         self._containers: list[tuple[Way, Any, raw.Pairs]] = []
