@@ -23,6 +23,8 @@ EAGER = {
     "data_set": "argument 0.data",
     "two_args_same_tensor": "share memory",
     "two_args_view": "share memory",
+    "returns_its_buffer_as_result": "keeps a tensor that it gives",
+    "returns_what_it_keeps": "keeps a tensor that it gives",
     "h_in_method_with_self": "changes argument 0.log",
     "dict_unread_part": "",
 }
@@ -1034,3 +1036,40 @@ def h_in_method_with_self():
 
     m = M()
     return (m, lambda n: (torch.ones(3) * n,), lambda a, r: [k is a[0] for k in m.log])
+
+
+@case
+def returns_its_buffer_as_result():
+    buffer, results = torch.zeros(3), []
+
+    @gfxgraph.no_graph
+    def h(x):
+        return buffer.copy_(x)
+
+    def fn(x):
+        return h(x * 2)
+
+    def look(a, r):
+        results.append(r)
+        return [result.clone() for result in results]
+
+    return fn, lambda n: (torch.ones(3) * n,), look
+
+
+@case
+def returns_what_it_keeps():
+    kept = []
+
+    @gfxgraph.no_graph
+    def h(x):
+        kept.append(x + 1)
+        return kept[-1]
+
+    def fn(x):
+        return h(x * 2)
+
+    def look(a, r):
+        r.add_(5)
+        return [held.clone() for held in kept]
+
+    return fn, lambda n: (torch.ones(3) * n,), look

@@ -166,6 +166,7 @@ class FirstCalls:
             executed.listening(),
         ):
             result = call.fn(*call.args, **call.kwargs)
+        journal.note_result(result)
         ran_anew = executed.spaces.keys() - self._executed.spaces.keys()
         self._executed.learn(executed)
         if not self._writers.writes:

@@ -186,6 +186,9 @@ class Journal:
     ) -> None:
         self.spoilt = ""
         self._reached: set[int] = set()
+        #: Storage key -> function, of results that the function keeps.
+        self._kept: dict[int, str] = {}
+        self._returned = ""
         self._caller, self._leaves = caller, leaves
         self._look: Look = look or (lambda fn, args, kwargs: Effects)
         self._disturbed = disturbed
@@ -326,12 +329,22 @@ class Journal:
                     "function, which it is not given itself: a graph would not see that. Pass the "
                     "tensor to it."
                 )
+        if self._returned:
+            raise CaptureError(
+                f"{self._returned} keeps a tensor that it gives, and the call returns it; a replay "
+                "would return a copy. Let it keep or give a copy (clone())."
+            )
         for name in self._rewritten:
             raise CaptureError(
                 f"{name} gives out or keeps a tensor that somebody writes to later in the same "
                 "call; graphs have copies of it, and would not see that. Let it return or keep a "
                 "copy (clone())."
             )
+
+    def note_result(self, result: Any) -> None:
+        """The caller's own run has given this."""
+        keys = map(storage_key, tensors_in(result))
+        self._returned = next((self._kept[key] for key in keys if key in self._kept), "")
 
     def note_transform(self, fn: Callable[..., Any]) -> None:
         """A function was called inside of a transform of torch.func."""
@@ -377,6 +390,7 @@ class Journal:
         new: list[torch.Tensor],
     ) -> None:
         """Remember the tensors that the rest of the function has, and others too."""
+        self._kept |= {k: _name(fn) for k in map(storage_key, new) if k in effects.keeps}
         keys = list(map(self._storages, new))
         for tensor, key in zip(new, keys, strict=True):
             handed = _handed(fn, tensor)
