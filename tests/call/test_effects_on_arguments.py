@@ -433,8 +433,8 @@ def test_our_runs_never_meet_a_tensor_of_after_the_call_with_a_number_of_before_
             x = torch.full((1,), float(n), device=device)
             assert torch.equal(graph(ours, x), slide(eager, x))
             assert ours.count == eager.count and torch.equal(ours.place, eager.place)
-    reasons = graph.stats().fallbacks
-    assert reasons and all("in place" in reason for reason in reasons)
+    stats = graph.stats()
+    assert stats.captures and not stats.fallbacks  # each count is a kind of its own
 
 
 def turn(state, x):
@@ -453,5 +453,5 @@ def test_bytes_that_only_move_in_an_argument_are_written_to_it(device):
             x = torch.full((1,), float(n), device=device)
             assert torch.equal(graph(ours, x), turn(eager, x))
             assert torch.equal(ours.items, eager.items) and torch.equal(ours.place, eager.place)
-    reasons = graph.stats().fallbacks
-    assert reasons and all("in place" in reason for reason in reasons)
+    stats = graph.stats()
+    assert stats.replays and not stats.fallbacks
