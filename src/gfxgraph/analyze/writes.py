@@ -31,6 +31,7 @@ from ..errors import ArgumentError, CaptureError, one_line
 from ..graph.lift import EffectsError, Lift, Slot
 from ..graph.reads import Reads
 from ..graph.static_objects import StaticObjects
+from ..interpose.interrupts import interrupt_in
 from ..record.effects import Unexpected, storage_key
 from ..record.explain import some
 from ..simulate.tensor import inside
@@ -106,6 +107,8 @@ def written(call: Call, slots: Sequence[Slot]) -> Written:
         except Unexpected:  # it has effects outside of torch, which is a reason of its own
             break
         except Exception as error:
+            if interrupt_in(error):
+                raise
             reason = str(error) if isinstance(error, CaptureError) else one_line(error)
             break
     return Written(dict.fromkeys(lift.slots, _EAGER), reason)
@@ -131,8 +134,9 @@ def _run(call: Call, lift: Lift) -> Written:
             lift.begin(entry, is_alone=True)  # no other thread is in the simulated world
             try:
                 result = call.run()
-            except Exception:
-                lift.require_unused()
+            except Exception as error:
+                if interrupt_in(error) is None:
+                    lift.require_unused()
                 raise
             effects = lift.end()
         call.given.take_out(reads.places)

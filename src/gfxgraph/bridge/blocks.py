@@ -22,6 +22,7 @@ from ..graph.locks import CAPTURING, LOCK, no_garbage_collection
 from ..graph.native import NativeGraph
 from ..graph.rollback import run_and_roll_back
 from ..interpose.dynamo import opaque
+from ..interpose.interrupts import held_back, interrupt_in
 from ..interpose.source import Source, name_of, users_line, users_line_of
 from ..record.collectives import refused
 from ..record.effects import storage_key, tensors_in
@@ -60,44 +61,47 @@ def as_one_graph(
             effects.append((rule, what, users_line()))
         return False
 
-    try:
-        with (
-            LOCK,
-            no_garbage_collection(),
-            device.on_stream(device.capture_stream(index), index),
-        ):
-            device.clear_library_workspaces()
-            graph.capture_begin(**options)
-            try:
-                seen = nullcontext() if calls is None else side_effects(tell, perform=True)
-                # Where the function is known, it can run eagerly instead.
-                alone = nullcontext() if calls is None else refused(when=lambda: calls.is_inside)
-                with alone, calls or nullcontext(), seen:
-                    yield
-            except BaseException:
-                graph.reset()  # ends the capture, while its stream is the current one
-                raise
-            graph.capture_end()
-            device.clear_library_workspaces()
-        if effects:
-            graph.reset()
-            raise explain(*effects[0])
-    except RuntimeError as error:
-        if calls is None or not calls.is_all_there_was:
-            raise
-        why = _why(error)
-        inputs = list(tensors_in((calls.args, calls.kwargs)))
+    with held_back():
         try:
-            with CAPTURING, modes():
-                run_and_roll_back(calls.fn, calls.args, calls.kwargs, inputs, device)
-        except CaptureError as found:  # all other errors are the caller's own
-            if found.rule == "collective":
-                why = _why(found)
-        graph.stand_in = _CallAgain(calls, _eagerly(calls.fn, why), modes)
-    else:
-        if calls is not None and calls.count == 1:
-            graph.static_output = calls.result
-            ValidatedBlock(graph, calls, modes, functools.partial(_give_up, calls, modes))
+            with (
+                LOCK,
+                no_garbage_collection(),
+                device.on_stream(device.capture_stream(index), index),
+            ):
+                device.clear_library_workspaces()
+                graph.capture_begin(**options)
+                try:
+                    seen = nullcontext() if calls is None else side_effects(tell, perform=True)
+                    # Where the function is known, it can run eagerly instead.
+                    alone = (
+                        nullcontext() if calls is None else refused(when=lambda: calls.is_inside)
+                    )
+                    with alone, calls or nullcontext(), seen:
+                        yield
+                except BaseException:
+                    graph.reset()  # ends the capture, while its stream is the current one
+                    raise
+                graph.capture_end()
+                device.clear_library_workspaces()
+            if effects:
+                graph.reset()
+                raise explain(*effects[0])
+        except RuntimeError as error:
+            if calls is None or not calls.is_all_there_was or interrupt_in(error):
+                raise
+            why = _why(error)
+            inputs = list(tensors_in((calls.args, calls.kwargs)))
+            try:
+                with CAPTURING, modes():
+                    run_and_roll_back(calls.fn, calls.args, calls.kwargs, inputs, device)
+            except CaptureError as found:  # all other errors are the caller's own
+                if found.rule == "collective":
+                    why = _why(found)
+            graph.stand_in = _CallAgain(calls, _eagerly(calls.fn, why), modes)
+        else:
+            if calls is not None and calls.count == 1:
+                graph.static_output = calls.result
+                ValidatedBlock(graph, calls, modes, functools.partial(_give_up, calls, modes))
 
 
 @contextmanager
@@ -117,13 +121,16 @@ def as_graphs_of_sizes(
     names = list(argument_names(calls.fn, spec))
     plan, modes = Buckets(pool.buckets, dims).plan(leaves, names), _modes_of_now()
     answer: Callable[..., Any] = pool
-    try:
-        with modes():
-            pool.capture(*calls.args, **calls.kwargs)
-    except RuntimeError as error:
-        # It ran in the block, so the sizes are at fault, or another capture is underway.
-        pool.reset()
-        answer = _eagerly(calls.fn, _why(error))
+    with held_back():
+        try:
+            with modes():
+                pool.capture(*calls.args, **calls.kwargs)
+        except RuntimeError as error:
+            if interrupt_in(error):
+                raise
+            # It ran in the block, so the sizes are at fault, or another capture is underway.
+            pool.reset()
+            answer = _eagerly(calls.fn, _why(error))
     graph.stand_in = _CallAgain(calls, answer, modes, plan)
     # At once, not at the next garbage collection.
     weakref.finalize(graph.stand_in, pool.reset).atexit = False

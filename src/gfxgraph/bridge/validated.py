@@ -19,7 +19,7 @@ from ..call.signature import flatten
 from ..device import current_device, generator_state, index_of
 from ..errors import ArgumentError, CaptureError
 from ..graph.compare import difference, rounding
-from ..graph.locks import CAPTURING, LOCK
+from ..graph.locks import LOCK, turn_if_free
 from ..graph.native import NO_SIZES, NativeGraph
 from ..graph.rollback import run_and_roll_back
 from ..interpose.source import name_of
@@ -70,9 +70,9 @@ class ValidatedBlock:
             raise ArgumentError(NO_SIZES)
         found = None
         if validation.is_due(graph.counter.replays, self._compared_at) and self._is_comparable():
-            with ExitStack() as turns:
+            with turn_if_free(all_leave=False) as is_ours, ExitStack() as turns:
                 # While another thread captures, a later replay is compared instead.
-                if validation.take(turns, CAPTURING) and validation.take(turns, LOCK):
+                if is_ours and validation.take(turns, LOCK):
                     found = self._compare(graph)
                 else:
                     self._replay(graph)

@@ -12,6 +12,7 @@ import torch
 from ..errors import ArgumentError, CaptureError
 from ..graph.lift import Counted, Lifting, Unread
 from ..graph.static_objects import StaticObjects
+from ..interpose.interrupts import interrupt_in
 from ..record.effects import storage_key
 from .held import Advance, Counter, Held, holds_way, is_used
 from .key import unsuitable_for_graph
@@ -117,8 +118,9 @@ class Body:
         torch.set_autocast_cache_enabled(False)
         try:
             returned = self._fn(*static_args, **static_kwargs)
-        except Exception:
-            self._require_counted(counted)
+        except Exception as error:
+            if interrupt_in(error) is None:
+                self._require_counted(counted)
             raise
         finally:
             torch.set_autocast_cache_enabled(cached)

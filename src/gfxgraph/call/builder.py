@@ -18,6 +18,7 @@ from ..graph.compare import Tolerance
 from ..graph.lift import EffectsError, Lifting
 from ..graph.pool import GraphPool
 from ..graph.session import LayoutError, Target
+from ..interpose.interrupts import interrupt_in
 from ..record import collectives
 from ..record.effects import overwrite, storage_key
 from ..stats import tally
@@ -152,6 +153,9 @@ class Builder:
             self._keep(wanted, entry, found, answers)
             return None
         except Exception as error:  # the caller has his result: whatever it is, it is no graph
+            interrupt = interrupt_in(error)
+            if interrupt is not None:
+                raise interrupt from interrupt.__cause__
             if isinstance(error, EffectsError) and self._may_go_on(error, wanted.call, answers):
                 return None
             if isinstance(error, ChangesArgument) and self._keys.objects.give_up(wanted.call):

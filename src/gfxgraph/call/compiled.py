@@ -16,6 +16,7 @@ import torch
 from ..compiling.inductor import inductor_settings
 from ..device import current_device
 from ..errors import ArgumentError, CompileError, first_paragraph
+from ..interpose.interrupts import interrupt_in
 from ..interpose.modules import import_whole
 from ..record.interceptor import current_interceptor
 
@@ -173,6 +174,8 @@ class Compiled:
                 result = self._compiled()(fn, args, kwargs)
         except Exception as error:
             self.seconds += time.perf_counter() - start
+            if interrupt_in(error):
+                raise
             raise CompileError(f"torch.compile failed: {first_paragraph(error, 300)}") from error
         if len(self.regions) > before:
             self.seconds += time.perf_counter() - start

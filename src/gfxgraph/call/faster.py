@@ -8,6 +8,7 @@ from typing import Protocol
 
 from ..device import current_device
 from ..errors import CompileError
+from ..interpose.interrupts import interrupt_in
 from ..stats import log, tally
 from .compiled import Compiled
 from .entries import Entries
@@ -46,7 +47,7 @@ def graph_of_compiled(
         compiled = capture(code)
         compiled.keeps = code
     except Exception as error:
-        if getattr(error, "transient", False) or options.fallback == "raise":
+        if interrupt_in(error) or getattr(error, "transient", False) or options.fallback == "raise":
             raise
         reason = str(error)
     else:
@@ -68,6 +69,9 @@ def _the_faster(compiled: Entry, capture: Capture, name: str) -> Entry:
     try:
         plain = capture(timed=True)
     except Exception as error:
+        if interrupt_in(error):
+            compiled.release()
+            raise
         log(logging.INFO, "not_measured", function=name, because=str(error))
         if compiled.captured is not None:
             compiled.captured.time_replay = None

@@ -15,10 +15,11 @@ from ..graph.executed import Executed
 from ..graph.first_call import as_of_now
 from ..graph.host_state import default_generators
 from ..graph.lift import Lifting
-from ..graph.locks import CAPTURING, LOCK, inside_gfxgraph
+from ..graph.locks import LOCK, inside_gfxgraph, turn_if_free
 from ..graph.one_shots import Found
 from ..graph.state import PythonState
 from ..graph.witness import witness
+from ..interpose.interrupts import held_back
 from ..record import collectives
 from ..record.explain import some
 from ..record.journal import Journal
@@ -96,7 +97,8 @@ class FirstCalls:
             make: makes the graph, given the result of the call; gives the error where it cannot.
             extends: the tree of graphs that gets another path.
         """
-        observed = self._observe(request, extends)
+        with held_back():
+            observed = self._observe(request, extends)
         if observed.mixes:
             self._entries.count_eager_call()
             self._mixes = True
@@ -105,11 +107,9 @@ class FirstCalls:
             self._give_up_what_rebinds(request.key, extends, observed.rebound)
             return observed.result
         self._entries.count_eager_call()
-        if not CAPTURING.acquire(blocking=False):
-            return observed.result  # another thread captures; one of the next calls will
-        try:
-            if self._entries.get(request.key) is not extends:
-                return observed.result
+        with turn_if_free() as is_ours:
+            if not is_ours or self._entries.get(request.key) is not extends:
+                return observed.result  # another thread captures; one of the next calls will
             with (  # as if the call had not been
                 self._writers.alone() as is_alone,
                 observed.as_before(observed.doubts),
@@ -120,9 +120,7 @@ class FirstCalls:
                 if not is_alone:
                     return observed.result  # another call takes long; one of the next calls will
                 error = make(observed.result)
-        finally:
-            CAPTURING.release()
-            request.call.held = None  # copies of tensors
+                request.call.held = None  # copies of tensors
         try:
             if error is not None and self._raises:
                 raise error
@@ -195,16 +193,16 @@ class FirstCalls:
         on_device = any(leaf.device.type == device.type for leaf in leaves)
         # While another thread captures, its generator is not to be asked; replays are soon over.
         concerned = on_device or extends is not None or found
-        if not concerned or not CAPTURING.acquire(blocking=False):
+        if not concerned:
             return nullcontext, []
-        try:
+        with turn_if_free(all_leave=False) as is_ours:
+            if not is_ours:
+                return nullcontext, []
             generators = [g for _, g in found if raw.is_a(g, torch._C.Generator)]
             generators += default_generators(device, index_of(device, leaves))
             with LOCK:
                 regions = extends.regions() if extends else ()
                 return as_of_now(regions, generators, found), generators
-        finally:
-            CAPTURING.release()
 
     def _give_up_what_rebinds(self, key: Any, extends: Entry | None, names: list[str]) -> None:
         """Release graphs, since a call of another kind than theirs has rebound ``names``.

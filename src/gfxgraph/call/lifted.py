@@ -15,6 +15,7 @@ import torch
 from ..device import current_device
 from ..errors import CaptureError
 from ..graph.lift import Lift, Lifting
+from ..interpose.interrupts import interrupt_in
 from .builder import Answers
 from .replay import NO_MATCH, FastPath
 from .signature import Spec, count_tensors
@@ -56,8 +57,9 @@ class Lifted(Lifting):
         lift.begin(entry)
         try:
             result = self.__wrapped__(*args, **kwargs)
-        except Exception:
-            lift.require_unused()
+        except Exception as error:
+            if interrupt_in(error) is None:
+                lift.require_unused()
             raise
         return result, lift.end()
 

@@ -21,7 +21,7 @@ from ..errors import ArgumentError
 from ..forking import new_lock
 from ..graph.compare import Tolerance, difference
 from ..graph.device_state import DeviceState
-from ..graph.locks import CAPTURING, LOCK, inside_gfxgraph
+from ..graph.locks import LOCK, inside_gfxgraph, turn_if_free
 from .entry import Entry, Refusal
 from .replay import NO_MATCH, FastPath
 from .signature import Objects, flatten
@@ -141,9 +141,10 @@ def compare(
     Returns:
         ``None``: it could not be compared, and nothing was done.
     """
-    with ExitStack() as turns:
+    # The function runs for its caller inside.
+    with turn_if_free(all_leave=False) as is_ours, ExitStack() as turns:
         captured = entry.captured
-        if captured is None or not take(turns, CAPTURING):
+        if captured is None or not is_ours:
             return None
         alone = ExitStack()
         turns.enter_context(alone)

@@ -12,6 +12,8 @@ import torch.utils._pytree as pytree
 from torch._ops import OpOverload
 
 from ..forking import new_lock
+from ..interpose.interrupts import interrupt_in
+from ..interpose.patch import override
 from . import capture_rules as rules
 from .base import empty_as, generator_state
 
@@ -66,6 +68,8 @@ class ShapeInference:
             except fake_tensor.DataDependentOutputException:
                 raise rules.HOST_READ.error(op) from None
             except Exception as error:
+                if interrupt_in(error):
+                    raise
                 return _on_zeros(op, flat, spec, error)
         return results, _resized(flat, shadows)
 
@@ -80,6 +84,8 @@ def _on_zeros(
     try:
         return op(*args, **kwargs), _resized(flat, shadows)
     except Exception as error:
+        if interrupt_in(error):
+            raise
         if fake_error is not None and _is_missing_fake(fake_error):
             raise rules.NOT_RUNNABLE.error(f"{op} ({error})") from error
         raise error from None
@@ -110,12 +116,8 @@ def _one_at_a_time() -> Iterator[None]:
 
     Their log is silenced, since it prints a traceback for each error that we answer ourselves.
     """
-    with _fake_lock:
-        disabled, _fake_log.disabled = _fake_log.disabled, True
-        try:
-            yield
-        finally:
-            _fake_log.disabled = disabled
+    with _fake_lock, override(_fake_log, "disabled", True):
+        yield
 
 
 def _is_missing_fake(error: Exception) -> bool:

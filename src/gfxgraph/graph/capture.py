@@ -18,6 +18,7 @@ import torch
 from ..errors import CaptureError, VerificationError, one_line
 from ..interpose.codes import address
 from ..interpose.dynamo import compiled_code, without_graphs_of_inductor
+from ..interpose.interrupts import interrupt_in
 from ..interpose.source import Source
 from ..record.collectives import refused
 from ..record.effects import Unexpected, nobody_else_holds, storage_key
@@ -200,6 +201,8 @@ def capture_like(
             launch_ns=traced.launch_ns,
         )
     except (Exception, Unexpected) as error:
+        if interrupt_in(error):
+            raise
         # Met again, and explained, on the long way.
         log(logging.DEBUG, "not_alike", because=one_line(error))
         if isinstance(error, Failed):

@@ -17,6 +17,7 @@ from typing import Any, Protocol
 from ..forking import in_child
 from ..interpose.codes import address
 from ..interpose.dynamo import opaque
+from ..interpose.interrupts import let_in, waiting
 from . import bytecode
 
 __all__ = ["OPEN_IN_TORCH", "QUIET", "Listener", "hear_again", "is_closed", "listening"]
@@ -172,6 +173,8 @@ if sys.version_info >= (3, 12):
                 return never  # it is not told again of this instruction
             if threading.get_ident() != ident:
                 return None
+            if waiting:
+                let_in()
             is_settled = listener.instruction(sys._getframe(1), offset)
             return never if is_settled and spaces is not None else None
 
@@ -303,6 +306,8 @@ else:
         def inside(self, frame: types.FrameType, event: str, arg: object) -> Any:
             if self._listener is None:
                 return None
+            if waiting:
+                let_in()
             if event == "opcode":
                 self._listener.instruction(frame, frame.f_lasti)
             elif event == "return":

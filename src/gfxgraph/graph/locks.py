@@ -7,10 +7,11 @@ import threading
 import weakref
 from collections import Counter, deque
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 
 from ..errors import CaptureError
 from ..forking import in_child, new_lock
+from ..interpose.interrupts import held_back
 
 __all__ = [
     "CAPTURING",
@@ -22,6 +23,7 @@ __all__ = [
     "is_only_thread",
     "no_garbage_collection",
     "release_waiting",
+    "turn_if_free",
     "turn_to_capture",
     "when_free",
 ]
@@ -56,15 +58,35 @@ def turn_to_capture() -> Iterator[None]:
     Raises:
         CaptureError: another thread has been capturing for a minute.
     """
-    if not CAPTURING.acquire(timeout=_TURN):
-        raise CaptureError(
-            f"another thread has been capturing for {_TURN:.0f} s; call capture() after it.",
-            transient=True,
-        )
-    try:
+    with _turn(_TURN, all_leave=True) as is_ours:
+        if not is_ours:
+            raise CaptureError(
+                f"another thread has been capturing for {_TURN:.0f} s; call capture() after it.",
+                transient=True,
+            )
         yield
-    finally:
-        CAPTURING.release()
+
+
+def turn_if_free(all_leave: bool = True) -> AbstractContextManager[bool]:
+    """Hold :data:`CAPTURING` where no other thread does; gives whether that is so.
+
+    Args:
+        all_leave: see :class:`held_back`; not where the function runs for its caller inside.
+    """
+    return _turn(0.0, all_leave)
+
+
+@contextmanager
+def _turn(patience: float, all_leave: bool) -> Iterator[bool]:
+    held: list[bool] = []
+    with held_back(all_leave):
+        try:
+            # In one go: no interrupt comes after the lock is taken and before that is known.
+            held.extend(map(CAPTURING.acquire, (True,), (patience,)))
+            yield held[0]
+        finally:
+            if any(held):
+                CAPTURING.release()
 
 
 _waiting: deque[Callable[[], object]] = deque()

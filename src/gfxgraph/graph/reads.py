@@ -33,6 +33,7 @@ import torch
 from ..errors import CaptureError, one_line
 from ..interpose.codes import address
 from ..interpose.frames import NOTHING, Stack, places_of, variables_of
+from ..interpose.interrupts import interrupt_in
 from ..interpose.source import CLOSED, users_line
 from ..record.explain import explain
 from ..record.side_effects import Acting
@@ -360,6 +361,8 @@ class Reads(Alike):
                 return False
             return self._look_at(frame)
         except Exception as error:
+            if interrupt_in(error):
+                raise
             self._fail(error)
         return True
 
@@ -446,6 +449,8 @@ class Reads(Alike):
                 known.made[offset] = value
             return is_settled and value is not UNKNOWN
         except Exception as error:
+            if interrupt_in(error):
+                raise
             self._fail(error)
             return False
 

@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal, TypeAlias, TypeGuard
 
 import torch
 
@@ -19,6 +19,7 @@ from ..compiling.rng import tell_if_compiled
 from ..errors import CaptureError, GfxGraphError, VerificationError, one_line
 from ..interpose.cuda_calls import listening
 from ..interpose.dynamo import frames_compiled
+from ..interpose.interrupts import interrupt_in
 from ..interpose.source import Source, users_line_of
 from ..record.effects import overwrite, storage_key
 from ..record.explain import explain
@@ -193,7 +194,7 @@ class CaptureSession:
             if self.traced is not None:
                 self.traced.undo()
             self.before.python.restore()
-            if isinstance(error, GfxGraphError) or not isinstance(error, Exception):
+            if isinstance(error, GfxGraphError) or not _is_failure(error):
                 raise
             raise CaptureError(
                 f"warm-up failed: {one_line(error)}",
@@ -253,6 +254,8 @@ class CaptureSession:
             except Exception as error:
                 # The error holds this frame: swap_tensors() refuses what is referenced weakly.
                 recording.originals.clear()
+                if not _is_failure(error):
+                    raise
                 self._refuse_layout(recording)
                 recorder.refuse_writes_to_arrays(error)
                 if not recording.asks_capturing or isinstance(error, CaptureError):
@@ -415,7 +418,7 @@ class CaptureSession:
             return tracer.finish(outputs)
         except BaseException as error:
             tracer.abandon()  # before this stream is joined, which a capture would refuse
-            if not isinstance(error, Exception):
+            if not _is_failure(error):
                 raise
             raise _failed(error, tracer.failure) from error
 
@@ -486,6 +489,11 @@ def _other_values(static: torch.Tensor) -> torch.Tensor:
         return static
     other = static.flatten().roll(1).reshape(static.shape)
     return other * 0.75 + 0.125 if static.is_floating_point() else other
+
+
+def _is_failure(error: BaseException) -> TypeGuard[Exception]:
+    """Whether it is the function's error or one of ours, and has not come from outside."""
+    return isinstance(error, Exception) and interrupt_in(error) is None
 
 
 def _failed(error: Exception, failure: tuple[Any, Source] | None) -> Failed:

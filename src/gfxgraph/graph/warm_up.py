@@ -17,6 +17,7 @@ import torch
 from ..device import Device
 from ..errors import CaptureError, CompileError, one_line
 from ..interpose.host_reads import HostReads
+from ..interpose.interrupts import interrupt_in
 from ..interpose.patch import substitute
 from ..record.effects import UndoLog, storage_key
 from ..record.explain import explain, some
@@ -243,6 +244,8 @@ def _confirm(session: CaptureSession, recording: Recording) -> None:
             finally:
                 log.undo()
     except Exception as error:
+        if interrupt_in(error):
+            raise
         raise CaptureError(
             f"with other inputs the function raised {one_line(error)}, so it could not be "
             f"confirmed that {report_line(expected[0])} does not depend on them."
@@ -287,6 +290,8 @@ def _confirm_what_was_read(session: CaptureSession, eager: WarmedUp) -> None:
             same &= all(map(_are_same, outputs, eager.first_outputs))
             same &= all(map(_are_same, session.written, eager.written))
         except Exception as error:
+            if interrupt_in(error):
+                raise
             log(logging.DEBUG, "argument_is_whole", because=one_line(error))
             same = False
         finally:

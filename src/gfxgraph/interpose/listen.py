@@ -18,6 +18,7 @@ from ..errors import CaptureError
 from ..forking import in_child, new_lock
 from .codes import address
 from .frames import let_go_of_unpacked
+from .interrupts import let_in, waiting
 from .opaque import opaque
 
 __all__ = ["CallObserver", "Listening", "observing"]
@@ -133,6 +134,8 @@ def _nothing(frame: FrameType, event: str, value: Any) -> None:
 @contextmanager
 def _through_the_hook(observer: CallObserver) -> Iterator[Listening]:
     def observe(frame: FrameType, event: str, value: Any) -> None:
+        if waiting:
+            let_in(frame)
         if event == "c_call":
             try:
                 if observer.matters(value, value.__self__):
@@ -230,6 +233,8 @@ if sys.version_info >= (3, 12):
         @opaque
         def _call(self, code: CodeType, offset: int, function: Any, first: Any) -> Any:
             try:
+                if waiting:
+                    let_in(sys._getframe(1))
                 known = self._looked_at.get(address(code))
                 if known is None:
                     begun = self._begun

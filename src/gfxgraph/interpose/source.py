@@ -25,7 +25,9 @@ __all__ = [
     "Source",
     "asked_by_the_user",
     "global_names",
+    "instruction_of",
     "is_of_a_signal_handler",
+    "is_ours",
     "is_own_file",
     "is_raised_by_code",
     "is_the_users",
@@ -96,13 +98,20 @@ def is_raised_by_code(error: BaseException) -> bool:
     """Whether ``error`` is one that code has raised: not an interrupt from the keyboard."""
     if isinstance(error, (Exception, SystemExit)):
         return True
+    # Ctrl-C comes at any instruction, and not at the one of a statement `raise`.
+    return isinstance(error, KeyboardInterrupt) and instruction_of(error) == "RAISE_VARARGS"
+
+
+def instruction_of(error: BaseException) -> str:
+    """The name of the instruction at which it was raised; empty: nobody knows."""
     trace = error.__traceback__
     while trace is not None and trace.tb_next is not None:
         trace = trace.tb_next
-    if not isinstance(error, KeyboardInterrupt) or trace is None:
-        return False
-    # Ctrl-C comes at any instruction, and not at the one of a statement `raise`.
-    return trace.tb_frame.f_code.co_code[trace.tb_lasti] == dis.opmap["RAISE_VARARGS"]
+    if trace is None:
+        return ""
+    # Before its first instruction, up to Python 3.10.
+    code, at = trace.tb_frame.f_code, trace.tb_lasti
+    return dis.opname[code.co_code[at]] if at >= 0 else "RESUME"
 
 
 def is_of_a_signal_handler(error: BaseException) -> bool:
@@ -207,6 +216,11 @@ def is_the_users(code: CodeType) -> bool:
         name = getattr(code, "co_qualname", code.co_name)
         return not name.startswith("__create_fn__" if sys.version_info >= (3, 11) else "__")
     return is_users_file(code.co_filename)
+
+
+def is_ours(file: str) -> bool:
+    """Whether this file is part of gfxgraph."""
+    return file.startswith(_OURS) and not file.startswith(_THE_USERS)
 
 
 def is_own_file(file: str) -> bool:

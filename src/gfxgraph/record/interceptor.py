@@ -40,6 +40,7 @@ from ..forking import in_child
 from ..interpose.codes import address
 from ..interpose.cuda_calls import Answer
 from ..interpose.dynamo import Uncompiled
+from ..interpose.interrupts import let_in, waiting
 from ..interpose.patch import Claim, find, intercept, override
 from ..interpose.source import asked_by_the_user
 from .below import CALLS_BELOW, READS_BELOW, read_below
@@ -299,6 +300,8 @@ class Interceptor:
 
     def called(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Handle a call that the function mode saw."""
+        if waiting:
+            let_in()
         self._calls = call = self._calls + 1
         before, self.call = self.call, call
         try:
@@ -777,6 +780,8 @@ class _DispatchMode(UnwrappedDispatchMode):
         op = _operators.get(address(func)) or _operator(func)
         if op.composite:
             return run_composite(func, args, kwargs or {}, self)
+        if waiting:
+            let_in()
         interceptor = self._interceptor
         interceptor.handling += 1
         try:

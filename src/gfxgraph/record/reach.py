@@ -19,6 +19,7 @@ from ..device.operators import (
     written_tensors,
 )
 from ..device.overrides import UnwrappedDispatchMode
+from ..interpose.interrupts import interrupt_in
 from ..interpose.source import users_line
 from .effects import StorageNames, tensors_in
 
@@ -296,7 +297,9 @@ def _tried(
                     made[id(tensor)] = other
         try:
             result = func(*_replaced(args, made), **_replaced(kwargs, made))
-        except Exception:  # other values may be none that it takes
+        except Exception as error:  # other values may be none that it takes
+            if interrupt_in(error):
+                raise
             return None
         found.append([*tensors_in(result), *(made[id(t)] for t in written)])
     return _Tried(found[:2], found[2] if ones else None)

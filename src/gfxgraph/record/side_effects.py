@@ -41,7 +41,9 @@ from typing import Any, Literal
 
 import torch
 
+from ..forking import in_child
 from ..interpose.codes import per_code
+from ..interpose.interrupts import interrupt_in
 from ..interpose.listen import Listening, observing
 from ..interpose.patch import intercept, substitute
 from ..interpose.source import Source, is_the_users, users_line
@@ -235,8 +237,8 @@ def no_side_effects(let_pass: Callable[[], bool] = lambda: False) -> Iterator[No
     try:
         with side_effects(tell):
             yield
-    except (Exception, Unexpected):
-        if not met:
+    except (Exception, Unexpected) as error:
+        if not met or interrupt_in(error):
             raise
     if met:  # outside of the handler: the error there holds the tensors of the run
         raise explain(*met[0])
@@ -277,6 +279,14 @@ class _Local(threading.local):
 
 
 _local = _Local()
+
+
+def _forget() -> None:
+    """Nobody looks on in a child of ``fork()``."""
+    gc.callbacks[:] = [c for c in gc.callbacks if getattr(c, "__module__", "") != __name__]
+
+
+in_child(_forget)
 
 
 def _about_to(rule: str, what: str) -> None:

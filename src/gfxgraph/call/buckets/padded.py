@@ -14,7 +14,7 @@ import torch
 from ...errors import ArgumentError, CaptureError, GfxGraphError
 from ...forking import new_lock
 from ...graph.compare import Tolerance
-from ...graph.locks import CAPTURING, inside_gfxgraph, turn_to_capture
+from ...graph.locks import inside_gfxgraph, turn_if_free, turn_to_capture
 from ...record.explain import some
 from .. import validation
 from ..dispatch import Dispatcher, Exact
@@ -129,12 +129,8 @@ class Padded(Exact):
         call, _ = _sized(request)
         if self._verdicts.is_met(request.key, call.sizes):
             return NO_MATCH
-        if not CAPTURING.acquire(blocking=False):  # one of the next calls
-            return NO_MATCH
-        try:
-            return self._meet(dispatcher, request, entry)
-        finally:
-            CAPTURING.release()
+        with turn_if_free(all_leave=False) as is_ours:  # otherwise one of the next calls
+            return self._meet(dispatcher, request, entry) if is_ours else NO_MATCH
 
     def _meet(self, dispatcher: Dispatcher, request: Request, entry: Entry) -> Any:
         call, padded = _sized(request)
@@ -302,14 +298,12 @@ class Padded(Exact):
     ) -> tuple[Entry | None, str | None]:
         """The graph for a call, made without running it; or why there is none."""
         request = self.request(call)
-        if not CAPTURING.acquire(blocking=False):
-            return None, "another thread is capturing, which a new bucket would need to do"
-        try:
+        with turn_if_free() as is_ours:
+            if not is_ours:
+                return None, "another thread is capturing, which a new bucket would need to do"
             error = dispatcher.make(request)
             reason = None if error is None else str(error)
             error = None  # its traceback holds the tensors of the failed capture
-        finally:
-            CAPTURING.release()
         if reason is not None:
             return None, reason
         found = dispatcher.entries.get(request.key)

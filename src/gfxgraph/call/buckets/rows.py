@@ -20,6 +20,7 @@ import torch
 from ...device.operators import outside_of_modes
 from ...errors import CaptureError, one_line
 from ...graph.compare import Tolerance, difference
+from ...interpose.interrupts import interrupt_in
 from ...record.numbers import Numbers
 from ...record.reach import Reach
 from ..signature import Spec, flatten
@@ -156,6 +157,8 @@ class Judge:
         try:
             return self.run(self.fn, call)
         except Exception as error:  # made inputs may be none that it takes
+            if interrupt_in(error):
+                raise
             self._last_error = one_line(error)
             return None
 
@@ -221,9 +224,13 @@ class Judge:
                 try:
                     try:
                         found = self._followed(self.small, name, kept)
-                    except Exception:
+                    except Exception as error:
+                        if interrupt_in(error):
+                            raise
                         found = self._followed(self.bucket, name, kept)
                 except Exception as error:  # made inputs may be none that it takes
+                    if interrupt_in(error):
+                        raise
                     return f"cannot be followed: {type(error).__name__}: {error}"
                 if found:
                     return found
@@ -250,6 +257,8 @@ class Judge:
         try:
             self.run(noted, made_like(self.call, sizes, self.buckets))
         except Exception as error:  # made inputs may be none that it takes
+            if interrupt_in(error):
+                raise
             self._last_error = one_line(error)
             return None
         return mode

@@ -17,8 +17,9 @@ from ...device import current_device
 from ...errors import CaptureError
 from ...graph.captured import CapturedGraph
 from ...graph.compare import Tolerance
-from ...graph.locks import CAPTURING
+from ...graph.locks import turn_if_free
 from ...graph.rollback import run_and_roll_back
+from ...interpose.interrupts import interrupt_in
 from ...record.effects import UndoLog, storage_key
 from ...record.recorder import Recording
 from ..entry import Entry
@@ -189,18 +190,19 @@ class Verdicts:
                 return None
             if entry.captured.draws_random_numbers:  # only if somebody said that it may
                 return None
-            if not CAPTURING.acquire(blocking=False):
-                return "another thread is capturing, and pieces are to be compared with the whole"
-            try:
-                whole = made_like(call, call.sizes, self._buckets)
-                step, run = self._buckets.sizes[name][-1], runner(entry.captured)
-                known[name] = pieces_differ(
-                    call.fn, whole, name, step, entry.carried, run, self._verify
-                )
-            except Exception as error:  # made inputs may be none that it takes
-                known[name] = f"it raises {type(error).__name__}: {error}"
-            finally:
-                CAPTURING.release()
+            with turn_if_free() as is_ours:
+                if not is_ours:
+                    return "another thread is capturing, and pieces are to be compared with it"
+                try:
+                    whole = made_like(call, call.sizes, self._buckets)
+                    step, run = self._buckets.sizes[name][-1], runner(entry.captured)
+                    known[name] = pieces_differ(
+                        call.fn, whole, name, step, entry.carried, run, self._verify
+                    )
+                except Exception as error:  # made inputs may be none that it takes
+                    if interrupt_in(error):
+                        raise
+                    known[name] = f"it raises {type(error).__name__}: {error}"
         different = known[name]
         return None if different is None else f'larger="split": {different}'
 
