@@ -276,3 +276,158 @@ def test_no_lock_of_a_module_is_held_in_a_child():
         print(len(locks) > 6, said)
     """
     assert run(program) == "True fine"
+
+
+_REPLACING = """
+    import gc, logging
+    from torch import distributed as dist
+    from gfxgraph.device import current_device, emulated_shapes
+    from gfxgraph.device.overrides import hidden_modes
+    from gfxgraph.graph import age
+    from gfxgraph.interpose import dynamo, interrupts, patch
+    from gfxgraph.interpose.dynamo import Uncompiled
+    from gfxgraph.interpose.interrupts import held_back
+    from gfxgraph.record import collectives, interceptor
+    from gfxgraph.record.side_effects import no_side_effects
+
+    @contextmanager
+    def inside_on_another_thread(*managers):
+        entered, done = threading.Event(), threading.Event()
+
+        def inside():
+            with ExitStack() as stack:
+                for manager in managers:
+                    stack.enter_context(manager())
+                entered.set()
+                done.wait(60)
+
+        thread = threading.Thread(target=inside)
+        thread.start()
+        entered.wait()
+        yield
+        done.set()
+        thread.join()
+"""
+
+
+@on_the_emulated_device
+def test_nothing_that_another_thread_has_replaced_for_its_capture_is_replaced_in_a_child():
+    program = """
+        from contextlib import ExitStack
+        import torch._dynamo
+        REPLACING
+        os.environ.update(MASTER_ADDR="localhost", MASTER_PORT="0")
+        dist.init_process_group("gloo", rank=0, world_size=1, store=dist.HashStore())
+        gfxgraph.graphed(masked)(torch.ones(3, device=device))  # whatever is imported is there now
+
+        def found():
+            return [
+                dist.ProcessGroup.allreduce, torch.ops.c10d.allreduce_._op, gc.callbacks[:],
+                torch.overrides.has_torch_function, torch._C._only_lift_cpu_tensors(),
+                logging.getLogger("torch._subclasses.fake_tensor").disabled,
+                torch._dynamo.eval_frame._stance, sys.stdout, logging.Logger.callHandlers,
+                {key[1] for key, place in patch._places.items() if place.users},
+                gc.isenabled(), gc.get_freeze_count(), dynamo._aside[:],
+            ]
+
+        before = found()
+
+        def work():
+            now = found()
+            right(gfxgraph.graphed(masked), masked)
+            return [n for n, (a, b) in enumerate(zip(before, now)) if a != b] + [
+                n for n, (a, b) in enumerate(zip(before, found())) if a != b
+            ]
+
+        with inside_on_another_thread(
+            collectives.refused, emulated_shapes._one_at_a_time, hidden_modes, Uncompiled,
+            interceptor.lifting_of_host_data, no_side_effects,
+        ):
+            assert found() != before
+            said = in_child(work)
+        print(said, found() == before)
+    """
+    program = textwrap.dedent(program).replace("REPLACING", textwrap.dedent(_REPLACING))
+    assert run(program) == "fine True"
+
+
+@on_the_emulated_device
+def test_what_is_replaced_for_good_is_replaced_in_a_child_too():
+    program = """
+        thread = threading.Thread(target=gfxgraph.enable)
+        thread.start()
+        thread.join()
+        print(in_child(lambda: torch.cuda.CUDAGraph is gfxgraph.BridgedCUDAGraph))
+    """
+    assert run(program) == "True"
+
+
+def test_a_child_answers_from_graphs_whatever_another_thread_of_its_parent_pauses():
+    program = """
+        graph = gfxgraph.graphed(masked)
+        right(graph, masked)
+        entries = graph._dispatcher.entries
+        entries.pause(True)
+        print(in_child(lambda: (entries.is_paused, graph._dispatcher._others != ())))
+    """
+    assert run(program) == "(False, True)"
+
+
+def test_a_child_frees_what_another_thread_was_about_to_move_to_the_old_generation():
+    program = """
+        from gfxgraph.graph.age import _age
+
+        sys.setswitchinterval(1e-6)
+        stop = False
+
+        def moves():
+            while not stop:
+                _age()
+
+        frozen = gc.get_freeze_count()
+        thread = threading.Thread(target=moves)
+        thread.start()
+        said = {in_child(lambda: gc.get_freeze_count() == frozen) for _ in range(100)}
+        stop = True
+        thread.join()
+        print(said)
+    """
+    assert run(program) == "{'True'}"
+
+
+@pytest.mark.parametrize("who", ["main", "another"])
+def test_signal_handlers_are_the_programs_own_in_a_child(who):
+    program = """
+        import signal
+        from gfxgraph.interpose import interrupts
+        from gfxgraph.interpose.interrupts import held_back
+
+        class Alarm(Exception):
+            pass
+
+        def handler(number, frame):
+            raise Alarm
+
+        signal.signal(signal.SIGUSR1, handler)
+
+        def work():
+            assert signal.getsignal(signal.SIGUSR1) is handler
+            assert not interrupts._blocks
+            graph = gfxgraph.graphed(masked)
+            if device == "cpu":
+                right(graph, masked)
+            try:
+                with held_back():
+                    signal.raise_signal(signal.SIGUSR1)
+            except Alarm:
+                return str(interrupts._blocks)
+
+        with held_back():
+            if WHO == "main":
+                print(in_child(work))
+            else:
+                thread = threading.Thread(target=lambda: print(in_child(work)))
+                thread.start()
+                thread.join()
+    """
+    assert run(program.replace("WHO", repr(who))) == "0"

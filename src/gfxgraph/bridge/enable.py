@@ -77,7 +77,7 @@ def enable(debug: bool = False, validate: bool = False, validate_every: int | No
             classes = {"CUDAGraph": BridgedCUDAGraph, "graph": _graph_context()}
             for place in (torch.cuda, torch.cuda.graphs):
                 for name, ours in classes.items():
-                    _claims.append(override(place, name, ours))
+                    _claims.append(override(place, name, ours, lasts=True))
             tally.enabled_at = time.time()
             if current_device().kind == "hip":
                 _claims.append(guard_rng())

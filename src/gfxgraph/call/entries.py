@@ -9,7 +9,7 @@ from collections import deque
 from collections.abc import Callable, Collection
 from typing import Any
 
-from ..forking import new_lock
+from ..forking import in_child, new_lock
 from ..graph.locks import when_free
 from ..record.explain import some
 from ..stats import log, tally
@@ -32,8 +32,21 @@ _MAX_COUNTED = 1024
 
 def all_graphs() -> list[Entry]:
     """The graphs of all callables of the process."""
-    callables = [holder for holder in validation.holders() if isinstance(holder, Entries)]
-    return [entry for entries in callables for entry in entries.graphs().values()]
+    return [entry for entries in _all_entries() for entry in entries.graphs().values()]
+
+
+def _all_entries() -> list[Entries]:
+    return [holder for holder in validation.holders() if isinstance(holder, Entries)]
+
+
+def _go_on() -> None:
+    """Nobody captures in a child of ``fork()``."""
+    for entries in _all_entries():
+        if entries.is_paused:
+            entries.pause(False)
+
+
+in_child(_go_on)
 
 
 class Entries:

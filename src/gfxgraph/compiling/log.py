@@ -194,7 +194,7 @@ def _intercept_what_is_loaded() -> None:
         for path, handler in _HANDLERS.items() if _listeners else ():
             place = None if path in _claims else find(path)
             if place is not None:
-                _claims[path] = intercept(*place, handler, everywhere=True)
+                _claims[path] = intercept(*place, handler, everywhere=True, lasts=True)
 
 
 @dataclass

@@ -50,7 +50,7 @@ class RngGuard(Undoable):
 
     def __init__(self) -> None:
         self._claims = [
-            intercept(torch.cuda, name, _guarded, everywhere=True)
+            intercept(torch.cuda, name, _guarded, everywhere=True, lasts=True)
             for name in ("get_rng_state", "set_rng_state")
         ]
         _guards.add(self)

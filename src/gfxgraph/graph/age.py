@@ -53,5 +53,9 @@ def _age() -> None:
     frozen objects they would be unfrozen, so there it is left out.
     """
     if gc.get_freeze_count() < _FROZEN_BY_PYTHON:
-        gc.freeze()
-        gc.unfreeze()
+        # Called from C, one right after the other: a child of fork() in between would keep all that
+        # for ever.
+        any(map(_call, (gc.freeze, gc.unfreeze)))
+
+
+_call = type(gc.freeze).__call__

@@ -21,6 +21,7 @@ from typing import Any
 
 import torch
 
+from ..forking import in_child
 from .modules import loaded
 from .opaque import opaque
 from .patch import Claim, find, intercept, substitute
@@ -89,9 +90,17 @@ def step_aside() -> None:
 
 def step_back() -> None:
     """Undo one :func:`step_aside`."""
-    claim = _aside.pop()
+    claim = _aside.pop() if _aside else None  # none: a child of fork() has forgotten it
     if claim is not None:
         claim.undo()
+
+
+def _keep_own() -> None:
+    """In a child of ``fork()`` the other threads are not there to step back."""
+    _aside[:] = [claim for claim in _aside if claim is not None and claim.survives_fork()]
+
+
+in_child(_keep_own)
 
 
 class Uncompiled:

@@ -2,7 +2,8 @@
 
 Every attribute has one *place*, which counts its users. Users come and go in any order, on several
 threads. The last one to leave puts the original back. A replacement belongs to one thread unless it
-says otherwise: a stand-in asks which thread it is on, and gives other threads the original.
+says otherwise: a stand-in asks which thread it is on, and gives other threads the original. A child
+of ``fork()`` has the replacements of the thread that it is a copy of, and those that last.
 
 Other code may replace an attribute on top of ours. We leave its replacement alone, and our stand-in
 below it passes calls on to the original. Such code may put our stand-in back after we have left: it
@@ -56,11 +57,11 @@ class Claim(Undoable):
         below: of a value, what it has replaced.
     """
 
-    def __init__(self, place: _Place, ours: Any, everywhere: bool) -> None:
+    def __init__(self, place: _Place, ours: Any, everywhere: bool, lasts: bool) -> None:
         self.ours = ours
         self.below: Any = _MISSING
         self._place = place
-        self._thread = None if everywhere else threading.get_ident()
+        self._thread = None if lasts else threading.get_ident()
         self._claims = place.everywhere if everywhere else place.of_this_thread()
 
     @property
@@ -78,7 +79,7 @@ class Claim(Undoable):
                 self._place.left(self, self._claims[at] if at < len(self._claims) else None)
 
     def survives_fork(self) -> bool:
-        """Whether its thread exists in a child, which has only the thread that forked."""
+        """Whether it lasts, or its thread is there: a child has only the thread that forked."""
         return self._thread in (None, threading.get_ident())
 
 
@@ -96,7 +97,12 @@ def find(path: str) -> tuple[Any, str] | None:
 
 
 def intercept(
-    owner: Any, name: str, handler: Callable[..., Any], *, everywhere: bool = False
+    owner: Any,
+    name: str,
+    handler: Callable[..., Any],
+    *,
+    everywhere: bool = False,
+    lasts: bool = False,
 ) -> Claim:
     """Let calls of a function, a method or a class go to ``handler``.
 
@@ -107,8 +113,10 @@ def intercept(
             is the handler that was there before on this thread, then those for all threads, then
             the original. The arguments of a method begin with the object; a property has no other.
         everywhere: take the calls of all threads. Default: only those of this one.
+        lasts: whether it outlives its thread, also in children of ``fork()``.
     """
-    return _enter((id(owner), name, _Calls), lambda: _Calls(owner, name), handler, everywhere)
+    key = id(owner), name, _Calls
+    return _enter(key, lambda: _Calls(owner, name), handler, everywhere, lasts)
 
 
 def substitute(owner: Any, name: str, value: Any, *, everywhere: bool = False) -> Claim:
@@ -138,6 +146,7 @@ def override(
     *,
     get: Callable[[], Any] | None = None,
     put: Callable[[Any], None] | None = None,
+    lasts: bool = False,
 ) -> Claim:
     """Let all threads find ``value``. Of several users the last one that is still inside decides.
 
@@ -147,20 +156,27 @@ def override(
         value: the value to set.
         get: reads a setting that is no plain attribute.
         put: writes it.
+        lasts: whether it outlives its thread, also in children of ``fork()``.
     """
 
     def place() -> _Place:
         return _Setting(owner, name, get, put)
 
-    return _enter((id(owner), name, _Setting), place, value, True)
+    return _enter((id(owner), name, _Setting), place, value, True, lasts)
 
 
-def _enter(key: tuple[Any, ...], make: Callable[[], _Place], ours: Any, everywhere: bool) -> Claim:
+def _enter(
+    key: tuple[Any, ...],
+    make: Callable[[], _Place],
+    ours: Any,
+    everywhere: bool,
+    lasts: bool = False,
+) -> Claim:
     with _lock:
         place = _places.get(key)
         if place is None or not (place.users or place.is_ours(place.get())):
             place = _places[key] = make()
-        claim = Claim(place, ours, everywhere)
+        claim = Claim(place, ours, everywhere, lasts)
         place.users.add(claim)
         claim._claims.append(claim)
         try:
@@ -442,7 +458,7 @@ class _Setting(_Place):
 
 
 def _after_fork_in_child() -> None:
-    """Drop the claims of threads that do not exist in the child."""
+    """Drop the claims of threads that do not exist in the child, the newest first."""
     for place in list(_places.values()):
         for claim in [claim for claim in place.users if not claim.survives_fork()]:
             claim.undo()

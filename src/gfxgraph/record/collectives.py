@@ -26,6 +26,7 @@ from torch import distributed as dist
 
 from ..errors import CaptureError
 from ..forking import new_lock
+from ..interpose.patch import intercept
 from ..interpose.source import Source, users_line
 from .explain import explain
 
@@ -126,6 +127,7 @@ class _Local(threading.local):
     def __init__(self) -> None:
         self.observers: list[Issued] = []
         self.known: Issued | None = None
+        self.replaced = ExitStack()
 
 
 _local = _Local()
@@ -238,28 +240,19 @@ def _name_of_the_users(name: str) -> str:
 
 # Replacements while a thread is observed.
 
-_lock = new_lock()
-_lookers = 0
-_replaced = ExitStack()
-
 
 @contextmanager
 def _observing(issued: Issued) -> Iterator[None]:
-    global _lookers
     observers = _local.observers
-    with _lock:
-        if not _lookers:
-            _replace_all()
-        _lookers += 1
     observers.append(issued)
     try:
+        if len(observers) == 1:
+            _replace_all()
         yield
     finally:
         observers.remove(issued)
-        with _lock:
-            _lookers -= 1
-            if not _lookers:
-                _replaced.close()
+        if not observers:
+            _local.replaced.close()
 
 
 def _c10d() -> Any:
@@ -283,16 +276,12 @@ def _replace(
     owner: Any, name: str, collective: str, group_of: Callable[..., tuple[int, str]]
 ) -> None:
     """Issue ``collective`` before each call; ``group_of`` gives size and name of its group."""
-    original = vars(owner)[name]
 
-    @functools.wraps(original)
-    def call(*args: Any, **kwargs: Any) -> Any:
-        if _local.observers:
-            _issue(collective, *group_of(*args, **kwargs))
+    def call(original: Any, *args: Any, **kwargs: Any) -> Any:
+        _issue(collective, *group_of(*args, **kwargs))
         return original(*args, **kwargs)
 
-    setattr(owner, name, call)
-    _replaced.callback(setattr, owner, name, original)
+    _local.replaced.enter_context(intercept(owner, name, call))
 
 
 def _of_method(group: Any, *args: Any, **kwargs: Any) -> tuple[int, str]:
@@ -342,6 +331,7 @@ def _operators() -> list[Any]:
 
 # Release before a group is destroyed.
 
+_lock = new_lock()
 _holders: list[tuple[weakref.WeakMethod[Callable[[], None]], frozenset[str]]] = []
 
 
