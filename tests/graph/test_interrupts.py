@@ -54,7 +54,10 @@ def profiler(trip, at, code):
     left = at
     def profile(frame, event, arg):
         nonlocal left
-        left -= code is None or (event == "call" and frame.f_code is code)
+        if code is None:
+            left -= event in ("call", "c_return")
+        else:
+            left -= event == "call" and frame.f_code is code
         if left == 0:
             left = -1
             trip()
@@ -212,6 +215,23 @@ def test_so_it_is_at_a_thousand_points(more, device, raised):
     points = random.Random(0).sample(range(1, count), min(count - 1, 1000))
     found = {at: wrong for at in points if (wrong := problems(model, x, at, raised))}
     assert found == {}
+
+
+@pytest.mark.parametrize("more", ["nothing", "branch", "python"])
+def test_so_it_is_at_each_event_of_a_replay(more, device, raised):
+    model, x = Model(device, more), torch.randn(4, 4, device=device)
+    graph = gfxgraph.graphed(model)
+    with torch.no_grad():
+        for _ in range(3):
+            expected = outcome(graph, model, x)
+        replays = graph.stats().replays
+        _, count = interrupted(lambda: graph(x), 10**9)
+        assert graph.stats().replays == replays + 1
+        for at in range(1, count + 1):
+            raised.clear()
+            got, _ = interrupted(lambda: graph(x), at)
+            assert raised and got is raised[0] and not marks()["locks"], at
+            assert same(outcome(graph, model, x), expected)
 
 
 # ---- who ends a call

@@ -64,7 +64,7 @@ from ..errors import ArgumentError, one_line
 from ..graph import raw
 from ..graph.captured import CapturedGraph
 from ..graph.device_state import DeviceState
-from ..graph.locks import LOCK, PATIENCE
+from ..graph.locks import LOCK, PATIENCE, TURNS
 from ..graph.pool import GraphPool
 from ..graph.segments import Segment, run
 from ..interpose.codes import address
@@ -219,50 +219,55 @@ class Replay:
             below_autograd = getattr(torch._C, "_AutoDispatchBelowAutograd", None)
 
         def replay(fn: Any, args: Any, kwargs: Any, leaves: Sequence[torch.Tensor]) -> Any:
-            # Never for ever: the thread that captures may wait for this one.
-            if not LOCK.acquire(False) and not LOCK.acquire(True, PATIENCE):
-                return NO_MATCH
-            scope = None
-            try:
-                if below_autograd is not None:
-                    if dual["_current_level"] >= 0:
-                        return NO_MATCH
-                    scope = below_autograd()
-                    scope.__enter__()
-                build = self.build
-                if build is None:  # released meanwhile
-                    return NO_MATCH
-                stream = stream_id(index)
-                if stream and is_capturing():
-                    return NO_MATCH
-                if stream != graph_pool.last_stream:
-                    graph_pool.sync_to(stream)
-                if look_first:
-                    if not guard.places_hold() and guard.changes():
-                        return NO_MATCH
-                    if self._clashes(leaves):
-                        return NO_MATCH
+            for is_ours in TURNS:
+                scope = None
                 try:
-                    self.copy(leaves)
-                except NotImplementedError:  # one of them is a dual tensor of forward-mode AD
-                    return NO_MATCH
-                # Asked while the device copies: a graph may not be launched onto memory that is
-                # gone. That a weight was replaced by another may be found out after the launch.
-                if memory_holds and not memory_holds():
-                    return NO_MATCH
-                if launch():  # raised an error: eager execution does, or catches it
-                    return NO_MATCH
-                if written or write_back:
-                    _pass_on(written, write_back, leaves)
-                # Asked while the device replays.
-                if not look_first and not guard.places_hold() and guard.changes():
-                    return NO_MATCH
-                counter.replays += 1
-                return build()
-            finally:
-                if scope is not None:
-                    scope.__exit__(None, None, None)
-                LOCK.release()
+                    # Never for ever: the thread that captures may wait for this one.
+                    is_ours = is_ours or LOCK.acquire(True, PATIENCE)
+                    if not is_ours:
+                        return NO_MATCH
+                    if below_autograd is not None:
+                        if dual["_current_level"] >= 0:
+                            return NO_MATCH
+                        scope = below_autograd()
+                        scope.__enter__()
+                    build = self.build
+                    if build is None:  # released meanwhile
+                        return NO_MATCH
+                    stream = stream_id(index)
+                    if stream and is_capturing():
+                        return NO_MATCH
+                    if stream != graph_pool.last_stream:
+                        graph_pool.sync_to(stream)
+                    if look_first:
+                        if not guard.places_hold() and guard.changes():
+                            return NO_MATCH
+                        if self._clashes(leaves):
+                            return NO_MATCH
+                    try:
+                        self.copy(leaves)
+                    except NotImplementedError:  # one of them is a dual tensor of forward-mode AD
+                        return NO_MATCH
+                    # Asked while the device copies: a graph may not be launched onto memory that is
+                    # gone. That a weight was replaced by another may be found out after the launch.
+                    if memory_holds and not memory_holds():
+                        return NO_MATCH
+                    if launch():  # raised an error: eager execution does, or catches it
+                        return NO_MATCH
+                    if written or write_back:
+                        _pass_on(written, write_back, leaves)
+                    # Asked while the device replays.
+                    if not look_first and not guard.places_hold() and guard.changes():
+                        return NO_MATCH
+                    counter.replays += 1
+                    return build()
+                finally:
+                    try:
+                        if scope is not None:
+                            scope.__exit__(None, None, None)
+                    finally:
+                        if is_ours:
+                            LOCK.release()
 
         return replay
 
@@ -282,44 +287,48 @@ class Replay:
             return [] if guard.holds() else guard.changes()
 
         def replay(fn: Any, args: Any, kwargs: Any, leaves: Sequence[torch.Tensor]) -> Any:
-            if not LOCK.acquire(False) and not LOCK.acquire(True, PATIENCE):
-                return NO_MATCH
-            try:
-                if self.build is None or device.is_capturing():
-                    return NO_MATCH
-                stream = device.stream_id(index)
-                if stream != graph_pool.last_stream:
-                    graph_pool.sync_to(stream)
-                if not guard.places_hold() and guard.changes():
-                    return NO_MATCH
-                if self._clashes(leaves):
-                    return NO_MATCH
-                with torch.no_grad():
-                    before = state.now()
-                    try:
-                        self.copy(leaves)
-                    except NotImplementedError:
+            for is_ours in TURNS:
+                try:
+                    is_ours = is_ours or LOCK.acquire(True, PATIENCE)
+                    if not is_ours:
                         return NO_MATCH
-                    if guard.memory_holds and not guard.memory_holds():
+                    if self.build is None or device.is_capturing():
                         return NO_MATCH
-                    if calls_user:  # what that does is done, whatever path the data takes
-                        caller = CallersArguments(
-                            statics, leaves, (args, kwargs), self.copy, reached
-                        )
-                        journal = Journal(generators, disturbed=disturbed, caller=caller)
-                        with journal.playing():
+                    stream = device.stream_id(index)
+                    if stream != graph_pool.last_stream:
+                        graph_pool.sync_to(stream)
+                    if not guard.places_hold() and guard.changes():
+                        return NO_MATCH
+                    if self._clashes(leaves):
+                        return NO_MATCH
+                    with torch.no_grad():
+                        before = state.now()
+                        try:
+                            self.copy(leaves)
+                        except NotImplementedError:
+                            return NO_MATCH
+                        if guard.memory_holds and not guard.memory_holds():
+                            return NO_MATCH
+                        if calls_user:  # what that does is done, whatever path the data takes
+                            caller = CallersArguments(
+                                statics, leaves, (args, kwargs), self.copy, reached
+                            )
+                            journal = Journal(generators, disturbed=disturbed, caller=caller)
+                            with journal.playing():
+                                last = _run_tree(root)
+                        else:
                             last = _run_tree(root)
-                    else:
-                        last = _run_tree(root)
-                    if last is not None and last.build is not None:
-                        _pass_on(written, write_back, leaves)
-                        counter.replays += 1
-                        return last.build()
-                    state.put_back(*before)
-                    if calls_user:
-                        caller.put_back()
-            finally:
-                LOCK.release()
+                        if last is not None and last.build is not None:
+                            _pass_on(written, write_back, leaves)
+                            counter.replays += 1
+                            return last.build()
+                        state.put_back(*before)
+                        if calls_user:
+                            caller.put_back()
+                finally:
+                    if is_ours:
+                        LOCK.release()
+                break
             with journal.resumed() if calls_user else nullcontext():
                 return self.on_new_path(
                     fn, args, kwargs, leaves, journal.spoilt if calls_user else ""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import gc
 import threading
 import weakref
@@ -17,6 +18,7 @@ __all__ = [
     "CAPTURING",
     "LOCK",
     "PATIENCE",
+    "TURNS",
     "Gate",
     "inside_gfxgraph",
     "is_inside_gfxgraph",
@@ -33,6 +35,12 @@ LOCK = new_lock()
 
 A replay in one thread fails while another captures (torch's generator cannot do both). A replay
 holds it until its work is launched; a capture for its duration, not for its warm-up.
+"""
+
+TURNS: Iterator[bool] = iter(functools.partial(LOCK.acquire, False), None)
+"""Gives for ever whether :data:`LOCK` was free, and is ours now.
+
+A loop takes it in C. So no interrupt comes before the body of the loop, which begins with ``try``.
 """
 
 
@@ -160,11 +168,13 @@ def when_free(release: Callable[[], object], patience: float = PATIENCE) -> None
             any thread, and that one may hold what the thread that captures is waiting for.
     """
     _waiting.append(release)
-    if LOCK.acquire(timeout=patience):
+    for is_ours in map(LOCK.acquire, (True,), (patience,)):  # a loop, as with TURNS
         try:
-            release_waiting()
+            if is_ours:
+                release_waiting()
         finally:
-            LOCK.release()
+            if is_ours:
+                LOCK.release()
 
 
 def release_waiting() -> None:
