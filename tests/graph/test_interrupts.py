@@ -347,6 +347,30 @@ def test_a_handler_that_was_kept_in_a_block_still_passes_on(raised):
         kept(signal.SIGUSR1, sys._getframe())
 
 
+def test_a_function_that_asks_for_handlers_gets_its_own(device, raised):
+    def function(x):
+        return x * 2 if signal.getsignal(signal.SIGUSR1) is raised.handler else x * 3
+
+    graph, x = gfxgraph.graphed(function), torch.ones(2, device=device)
+    assert [graph(x).tolist() for _ in range(3)] == [[2.0, 2.0]] * 3
+    (reason,) = graph.stats().fallbacks
+    assert "signal.getsignal() gives" in reason
+    signal.signal(signal.SIGUSR1, signal.SIG_IGN)
+    assert [graph(x).tolist() for _ in range(3)] == [[3.0, 3.0]] * 3
+
+
+def test_a_function_may_set_a_handler_for_the_time_of_its_call(device, raised):
+    def function(x):
+        before = signal.signal(signal.SIGUSR1, signal.SIG_IGN)
+        own = before is raised.handler
+        signal.signal(signal.SIGUSR1, before)
+        return x * 2 if own else x * 3
+
+    graph, x = gfxgraph.graphed(function), torch.ones(2, device=device)
+    assert [graph(x).tolist() for _ in range(3)] == [[2.0, 2.0]] * 3
+    assert signal.getsignal(signal.SIGUSR1) is raised.handler
+
+
 # ---- errors that other threads send
 
 

@@ -22,7 +22,7 @@ from ..graph.locks import CAPTURING, LOCK, no_garbage_collection
 from ..graph.native import NativeGraph
 from ..graph.rollback import run_and_roll_back
 from ..interpose.dynamo import opaque
-from ..interpose.interrupts import held_back, interrupt_in
+from ..interpose.interrupts import held_back, interrupt_in, own_handlers
 from ..interpose.source import Source, name_of, users_line, users_line_of
 from ..record.collectives import refused
 from ..record.effects import storage_key, tensors_in
@@ -76,7 +76,7 @@ def as_one_graph(
                     alone = (
                         nullcontext() if calls is None else refused(when=lambda: calls.is_inside)
                     )
-                    with alone, calls or nullcontext(), seen:
+                    with alone, calls or nullcontext(), seen, own_handlers():
                         yield
                 except BaseException:
                     graph.reset()  # ends the capture, while its stream is the current one

@@ -19,7 +19,7 @@ from ..graph.locks import LOCK, inside_gfxgraph, turn_if_free
 from ..graph.one_shots import Found
 from ..graph.state import PythonState
 from ..graph.witness import witness
-from ..interpose.interrupts import held_back
+from ..interpose.interrupts import held_back, own_handlers
 from ..record import collectives
 from ..record.explain import some
 from ..record.journal import Journal
@@ -162,6 +162,7 @@ class FirstCalls:
             collectives.noticed() as issued,
             journal.playing(),
             executed.listening(),
+            own_handlers(),
         ):
             result = call.fn(*call.args, **call.kwargs)
         journal.note_result(result)

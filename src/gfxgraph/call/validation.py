@@ -22,6 +22,7 @@ from ..forking import new_lock
 from ..graph.compare import Tolerance, difference
 from ..graph.device_state import DeviceState
 from ..graph.locks import LOCK, inside_gfxgraph, turn_if_free
+from ..interpose.interrupts import own_handlers
 from .entry import Entry, Refusal
 from .replay import NO_MATCH, FastPath
 from .signature import Objects, flatten
@@ -167,7 +168,7 @@ def compare(
         state.put_back()
         if not state.is_any:
             alone.close()
-        with inside_gfxgraph():
+        with inside_gfxgraph(), own_handlers():
             expected = run()
         with torch.no_grad():
             allowed = True if tolerance is False else tolerance

@@ -33,7 +33,7 @@ import torch
 from ..errors import CaptureError, one_line
 from ..interpose.codes import address
 from ..interpose.frames import NOTHING, Stack, places_of, variables_of
-from ..interpose.interrupts import interrupt_in
+from ..interpose.interrupts import interrupt_in, is_stand_in
 from ..interpose.source import CLOSED, users_line
 from ..record.explain import explain
 from ..record.side_effects import Acting
@@ -942,10 +942,13 @@ class Reads(Alike):
         if in_c.names_a_function(function, in_c.ASKED):
             # A signal is an enum.
             plain = [int.__index__(item) if raw.is_a(item, int) else item for item in given]
-            if has_keywords or not all(map(raw.is_scalar, plain)):
+            asked = _Asked(function, plain)
+            is_plain = not has_keywords and all(map(raw.is_scalar, plain))
+            # A stand-in is found only while we capture.
+            if not is_plain or is_stand_in(asked()):
                 self._hidden(f"what {function.__module__.lstrip('_')}.{name} gives")
             else:
-                self._live(("asked", address(function), *plain), _Asked(function, plain), name)
+                self._live(("asked", address(function), *plain), asked, name)
             return True
         if function is contextvars.copy_context:
             self._live(("context",), lambda: tuple(contextvars.copy_context().items()), name)

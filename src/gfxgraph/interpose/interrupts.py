@@ -12,9 +12,11 @@ An error that another thread sends (``PyThreadState_SetAsyncExc``) cannot be hel
 
 from __future__ import annotations
 
+import _signal  # type: ignore[import-not-found]
 import signal
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -22,9 +24,17 @@ from typing import Any
 import torch
 
 from ..forking import in_child
+from .patch import intercept
 from .source import instruction_of, is_ours, is_users_file
 
-__all__ = ["held_back", "interrupt_in", "let_in", "waiting"]
+__all__ = [
+    "held_back",
+    "interrupt_in",
+    "is_stand_in",
+    "let_in",
+    "own_handlers",
+    "waiting",
+]
 
 waiting: list[BaseException] = []
 """The error that waits for a point at which it does no harm."""
@@ -86,6 +96,25 @@ class held_back:
             found.clear()  # its traceback holds this frame
 
 
+@contextmanager
+def own_handlers() -> Iterator[None]:
+    """Answer with its own handlers a function that runs for its caller and asks for them."""
+    with ExitStack() as stack:
+        for name in ("getsignal", "signal") if _blocks else ():
+            stack.enter_context(intercept(_signal, name, _with_the_programs))
+        yield
+
+
+def _with_the_programs(original: Callable[..., Any], *args: Any) -> Any:
+    handler = original(*args)
+    return handler.handler if isinstance(handler, _StandIn) else handler
+
+
+def is_stand_in(handler: object) -> bool:
+    """Whether a handler stands for one of the program's."""
+    return type(handler) is _StandIn
+
+
 def let_in(frame: FrameType | None = None) -> None:
     """Raise what waits, if this is the main thread.
 
@@ -145,11 +174,15 @@ def _stand_in() -> None:
 
 
 def _step_back() -> None:
-    while _replaced:
-        number = _replaced.pop()
-        handler = signal.getsignal(number)
-        if isinstance(handler, _StandIn):
-            signal.signal(number, handler.handler)
+    try:
+        for number in list(_replaced):
+            handler = signal.getsignal(number)
+            if isinstance(handler, _StandIn):
+                signal.signal(number, handler.handler)
+            _replaced.discard(number)
+    finally:
+        if _replaced:  # one that is back already has raised an error
+            _step_back()
 
 
 # Parts of torch that compile, or are the program's: whatever calls them copes with their errors.

@@ -15,6 +15,7 @@ from ...errors import ArgumentError, CaptureError, GfxGraphError
 from ...forking import new_lock
 from ...graph.compare import Tolerance
 from ...graph.locks import inside_gfxgraph, turn_if_free, turn_to_capture
+from ...interpose.interrupts import own_handlers
 from ...record.explain import some
 from .. import validation
 from ..dispatch import Dispatcher, Exact
@@ -142,7 +143,7 @@ class Padded(Exact):
         except GfxGraphError as error:
             different = str(error)
         state = dispatcher.first_calls.state_before(call)
-        with inside_gfxgraph():
+        with inside_gfxgraph(), own_handlers():
             answer = call.run()
         entries.count_eager_call()
         rebound = state.replaced()
