@@ -157,16 +157,20 @@ class NativeGraph(_Base):  # type: ignore[misc]
             device.recover_generator(index, self._registered)
             raise
         self._capture_stream, self._capture_index, self._capture_pool = stream, index, handle
-        self._compiled_before = frames_compiled()
-        # On the emulated device a replay would send nothing.
-        self._issued = collectives.Issued(lambda: device.kind == "emulated")
-        self._look_away = collectives.observe(self._issued)
-        self.owns_pool = pool is None
-        self._liveness = None
-        # Our own captures keep alive what they read.
-        if check_input_liveness or (self.check_liveness and not is_inside_gfxgraph()):
-            self._liveness = InputLiveness()
-            self._liveness.start()
+        try:
+            self._compiled_before = frames_compiled()
+            # On the emulated device a replay would send nothing.
+            self._issued = collectives.Issued(lambda: device.kind == "emulated")
+            self._look_away = collectives.observe(self._issued)
+            self.owns_pool = pool is None
+            self._liveness = None
+            # Our own captures keep alive what they read.
+            if check_input_liveness or (self.check_liveness and not is_inside_gfxgraph()):
+                self._liveness = InputLiveness()
+                self._liveness.start()
+        except BaseException:  # nobody else knows yet that a capture has begun
+            self._abandon()
+            raise
         log(logging.DEBUG, "capture_begin", pool=handle, mode=capture_error_mode)
 
     def capture_end(self) -> None:

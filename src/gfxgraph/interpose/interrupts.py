@@ -185,10 +185,10 @@ def _step_back() -> None:
             _step_back()
 
 
-# Parts of torch that compile, or are the program's: whatever calls them copes with their errors.
+# Parts of torch that compile, or run what is the program's: whoever calls them copes with errors.
 _RUNNING = tuple(
     str(Path(torch.__file__).parent / part)
-    for part in ("nn/", "fx/", "jit/", "_inductor/", "_functorch/", "_dynamo/", "distributed/")
+    for part in ("nn/", "_inductor/", "_functorch/", "_dynamo/")
 )
 _ENTERED = str(Path(torch.__file__).parent / "_dynamo/eval_frame.py")
 
