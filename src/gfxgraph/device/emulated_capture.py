@@ -17,6 +17,7 @@ from ..errors import CaptureError, CaptureForbidden
 from ..forking import in_child, new_lock
 from ..interpose.cuda_calls import IS_CAPTURING, torch_place
 from ..interpose.dynamo import step_aside, step_back
+from ..interpose.interrupts import held_back
 from ..interpose.patch import intercept
 from . import capture_rules as rules
 from .base import generator_id
@@ -42,7 +43,8 @@ _stream = new_lock()
 
 def run(operations: list[Operation]) -> None:
     """Execute recorded operations, whatever modes, autocast and grad mode are in force."""
-    with _stream, outside_of_modes(), torch.autocast("cpu", enabled=False):
+    # On a GPU this is one call of C, which no signal handler interrupts.
+    with held_back(), _stream, outside_of_modes(), torch.autocast("cpu", enabled=False):
         for operation in operations:
             operation.run()
 

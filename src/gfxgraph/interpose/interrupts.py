@@ -163,22 +163,26 @@ class _StandIn:
 
 _replaced: set[int] = set()
 
+# Those of the module ``signal`` make enums, which takes twenty times as long.
+_handler_of, _set_handler = _signal.getsignal, _signal.signal
+_NUMBERS = sorted(map(int, signal.valid_signals()))
+
 
 def _stand_in() -> None:
-    for number in signal.valid_signals():
-        handler = signal.getsignal(number)
+    for number in _NUMBERS:
+        handler = _handler_of(number)
         if callable(handler):
             _replaced.add(number)
             if not isinstance(handler, _StandIn):
-                signal.signal(number, _StandIn(handler))
+                _set_handler(number, _StandIn(handler))
 
 
 def _step_back() -> None:
     try:
         for number in list(_replaced):
-            handler = signal.getsignal(number)
+            handler = _handler_of(number)
             if isinstance(handler, _StandIn):
-                signal.signal(number, handler.handler)
+                _set_handler(number, handler.handler)
             _replaced.discard(number)
     finally:
         if _replaced:  # one that is back already has raised an error
