@@ -1194,6 +1194,94 @@ CASES = {
         "+M = types.ModuleType('usr_m'); M.s = 2.\nclass K: s = 3.\ndef f(x):\n    Y = lambda f: (lambda n: ITEMS[n].s + (f(f)(n - 1) if n else 0))\n    return x * Y(Y)(2)\n",
         {2: "A.s = A.s + 1.", 4: "B.s = B.s + 1.", 5: "C.s = C.s + 1."},
     ),
+    "dies1": (
+        "\nimport weakref\nclass K:\n    def __init__(self, s=2.): self.s = s\n    def m(self, x): return x * self.s\nh = O(o=K()); r = weakref.ref(h.o)\ndef f(x):\n    o = r()\n    return x if o is None else x * o.s\n",
+        {2: "h.o.s = 3.", 4: "h.o = None"},
+    ),
+    "dies2": (
+        "\nimport weakref\nclass K:\n    def __init__(self, s=2.): self.s = s\n    def m(self, x): return x * self.s\nh = O(o=K(), p=K(3.)); d = weakref.WeakKeyDictionary({h.o: 2., h.p: 5.})\ndef f(x): return x * sum(d.values())\n",
+        {3: "h.p = None", 5: "h.o = None"},
+    ),
+    "dies3": (
+        "\nimport weakref\nclass K:\n    def __init__(self, s=2.): self.s = s\n    def m(self, x): return x * self.s\nh = O(o=K()); d = weakref.WeakValueDictionary(a=h.o)\ndef f(x):\n    o = d.get('a')\n    return x if o is None else o.m(x)\n",
+        {3: "h.o = None", 5: "h.o = d['a'] = K(7.)"},
+    ),
+    "dies4": (
+        "\nimport weakref\nclass K:\n    def __init__(self, s=2.): self.s = s\n    def m(self, x): return x * self.s\nh = O(o=K(), p=K(3.)); d = weakref.WeakSet([h.o, h.p])\ndef f(x): return x * sum(o.s for o in d)\n",
+        {3: "h.p = None", 5: "h.p = K(5.); d.add(h.p)"},
+    ),
+    "dies5": (
+        "\nimport weakref\nclass K:\n    def __init__(self, s=2.): self.s = s\n    def m(self, x): return x * self.s\nh = O(o=K()); r = weakref.WeakMethod(h.o.m)\ndef f(x):\n    m = r()\n    return x if m is None else m(x)\n",
+        {2: "h.o.s = 3.", 4: "h.o = None"},
+    ),
+    "dies6": (
+        "\nimport weakref\nclass K:\n    def __init__(self, s=2.): self.s = s\n    def m(self, x): return x * self.s\nh = O(o=K()); e = weakref.finalize(h.o, int)\ndef f(x): return x * 2 if e.alive else x\n",
+        {3: "h.o = None"},
+    ),
+    "dies7": (
+        "\nimport weakref\nclass K:\n    def __init__(self, s=2.): self.s = s\n    def m(self, x): return x * self.s\nh = O(o=K()); e = weakref.finalize(h.o, int)\ndef f(x): return x * 2 if e.peek() else x\n",
+        {3: "e.detach()"},
+    ),
+    "dies8": (
+        "\nimport weakref\nclass K:\n    def __init__(self, s=2.): self.s = s\n    def m(self, x): return x * self.s\nh = O(o=K()); gone = []; r = weakref.ref(h.o, gone.append)\ndef f(x):\n    o = r()\n    return x * (1. if o is None else o.s) + len(gone)\n",
+        {3: "h.o = None"},
+    ),
+    "dies9": (
+        "\nimport weakref\nclass K:\n    def __init__(self, s=2.): self.s = s\n    def m(self, x): return x * self.s\nclass R(weakref.ref): pass\nh = O(o=K()); r = R(h.o)\ndef f(x):\n    o = r.__call__()\n    return x if o is None else x * o.s\n",
+        {2: "h.o.s = 3.", 4: "h.o = None"},
+    ),
+    "root1": (
+        "\ndef h(x, k): return x * k\nf = functools.partial(h, k=2.)\n",
+        {
+            2: "f.__setstate__((h, (), {'k': 9.}, None))",
+            4: "f.__setstate__((lambda x, k: x - k, (), {'k': 1.}, None))",
+            6: "f.keywords['k'] = 4.",
+        },
+    ),
+    "root2": (
+        "\ndef h(x, k, j=0.): return x * k + j\nclass P(functools.partial): pass\nf = P(P(h, k=2.), j=1.)\n",
+        {
+            2: "f.func.__setstate__((h, (), {'k': 3.}, {})) if type(f.func) is P else f.keywords.update(k=3.)",
+            4: "f.__setstate__((h, (), {'k': 1., 'j': 9.}, {}))",
+        },
+    ),
+    "root3": (
+        "\nclass C:\n    def __call__(self, x): return x * 2\nclass D:\n    def __call__(self, x): return x * 3\nf = C()\n",
+        {2: "f.__class__ = D", 4: "f.__class__ = C", 6: "C.__call__ = lambda self, x: x - 1"},
+    ),
+    "root4": (
+        "\nf = functools.partial(nn.Linear(4, 4)); other = nn.Linear(4, 4)\n",
+        {3: "f.__setstate__((other, (), {}, {}))"},
+    ),
+    "cast1": (
+        "\ntorch_default = torch.get_autocast_dtype('cpu')\nlayer = nn.Linear(4, 4)\ndef f(x):\n    with torch.autocast('cpu'): return layer(x)\n",
+        {
+            2: "torch.set_autocast_dtype('cpu', torch.float16)",
+            4: "torch.set_autocast_dtype('cpu', torch.bfloat16)",
+        },
+    ),
+    "cast2": (
+        "\ntorch_default = torch.get_autocast_dtype('cpu')\nlayer = nn.Linear(4, 4)\ndef f(x):\n    with torch.amp.autocast('cpu'): return layer(x).float(), torch.get_autocast_dtype('cpu')\n",
+        {
+            2: "torch.set_autocast_dtype('cpu', torch.float16)",
+            4: "torch.set_autocast_dtype('cpu', torch.bfloat16)",
+        },
+    ),
+    "cast3": (
+        "\ntorch_default = torch.get_autocast_dtype('cpu')\nlayer = nn.Linear(4, 4)\ndtype = torch.float16\ndef f(x):\n    with torch.autocast('cpu', dtype=dtype):\n        y = layer(x)\n        with torch.autocast('cpu', enabled=False): y = y.float() + layer(x)\n        with torch.autocast('cpu'): return layer(y), torch.is_autocast_enabled('cpu')\n",
+        {
+            2: "torch.set_autocast_dtype('cpu', torch.float16)",
+            4: "dtype = torch.bfloat16",
+            6: "torch.set_autocast_dtype('cpu', torch.bfloat16)",
+        },
+    ),
+    "cast4": (
+        "\ntorch_default = torch.get_autocast_dtype('cpu')\nlayer = nn.Linear(4, 4)\n@torch.autocast('cpu', dtype=torch.float16)\ndef f(x):\n    with torch.autocast('cpu', enabled=False): y = layer(x)\n    return layer(x) + y, torch.get_autocast_dtype('cpu')\n",
+        {
+            2: "torch.set_autocast_dtype('cpu', torch.float16)",
+            4: "torch.set_autocast_dtype('cpu', torch.bfloat16)",
+        },
+    ),
 }
 
 # A source that makes `h` of a class `H`, and how its attribute is read.

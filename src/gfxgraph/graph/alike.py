@@ -24,7 +24,7 @@ import torch
 from ..interpose.codes import address
 from . import raw
 from .lookups import CHANGING, Empty, Lookups, Way, parts_of
-from .places import Content, Item, Length, Live, Parts, TypeOf, equal
+from .places import Content, Item, Length, Live, Parts, Referent, TypeOf, equal
 from .repeats import LIKE_OTHERS, Key, Plain, Seen, look_of
 
 __all__ = ["Alike"]
@@ -287,6 +287,9 @@ class _Pairs:
             if function is not _ITSELF and address(function) != place.identity[1]:
                 asks.ask_parts(function)
                 return True
+        elif place.identity[0] == "setting":  # what it is now is part of the key of the frame
+            asks.note(place)
+            return True
         elif len(place.identity) > 1 and place.identity[0] != "tensor":
             at = place.identity[1]
             if self._other.setdefault(at, _ITSELF) is not _ITSELF:
@@ -334,6 +337,8 @@ def _held_by(place: Any) -> Iterator[Any]:
                 yield from itertools.chain.from_iterable(raw.contents(item))
             elif raw.is_a(item, weakref.ref):
                 yield weakref.ref.__call__(item)
+    elif isinstance(place, Referent):
+        yield place.read()
     elif isinstance(place, (Way, Item, Live)):
         yield place.value
 

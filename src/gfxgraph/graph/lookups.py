@@ -165,6 +165,8 @@ class Lookups:
         self.no_hooks: dict[int, Container] = {}
         # What gives the settings that may have been asked for.
         self._settings: dict[str, Callable[[], Any]] = {}
+        # What those of torch were when the run began.
+        self._settings_before: dict[str, Any] = {}
         self.asks_settings = False
         self._fresh = set(map(address, fresh))
         self._stored: set[int] = set()
@@ -253,8 +255,12 @@ class Lookups:
         return value
 
     def _setting(self, name: str, getter: Callable[[], Any]) -> None:
-        self._live(("setting", name), getter, name)
+        key = ("setting", name)
+        self._live(key, getter, name)
         self._settings[name] = getter
+        place = self.places[key]
+        if isinstance(place, Live):  # in a region of autocast that the run has entered, say
+            place.value = self._settings_before.get(name, place.value)
 
     def _is_state(self, item: Any) -> bool:
         if address(item) in self._known:

@@ -37,6 +37,7 @@ __all__ = [
     "Local",
     "Parts",
     "Place",
+    "Referent",
     "TypeOf",
     "alike",
     "equal",
@@ -517,6 +518,19 @@ class Live(Place):
     def holds(self) -> bool:
         """See :meth:`Place.holds`."""
         return alike(self.read(), self.value)
+
+
+class Referent(Live):
+    """What a weak reference gives. It is one object until that is gone, and we do not keep it."""
+
+    def __init__(self, path: str, reference: weakref.ref[Any]) -> None:
+        get = functools.partial(weakref.ref.__call__, reference)
+        super().__init__(path, ("weak", address(reference)), get)
+        self.value = self.value is not None
+
+    def holds(self) -> bool:
+        """See :meth:`Place.holds`."""
+        return (self.read() is not None) is self.value
 
 
 class Local(Live):

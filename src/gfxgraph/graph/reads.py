@@ -59,10 +59,11 @@ from .lookups import (
     each_class,
     package_of,
 )
-from .places import Content, Item, Length, Live, Parts, TypeOf
+from .places import Content, Item, Length, Live, Parts, Referent, TypeOf
 from .repeats import Key
 from .static_objects import StaticObjects
 from .stores import Stores
+from .torch_settings import OTHERS
 
 __all__ = ["Reads"]
 
@@ -101,7 +102,8 @@ _QUIET_CODES = (
     _codes_of_module("__init__", "_call_impl", "__setattr__", "__delattr__")
     | _codes(
         part
-        for member in vars(weakref.finalize).values()
+        for name, member in vars(weakref.finalize).items()
+        if name not in ("alive", "detach", "peek")  # which ask whether an object lives
         for part in (member, getattr(member, "fget", None), getattr(member, "fset", None))
     )
     | {
@@ -198,8 +200,10 @@ class Reads(Alike):
 
     @contextmanager
     def _recording(self) -> Iterator[None]:
+        self._settings_before = {name: get() for name, get in itertools.chain(*OTHERS.values())}
         for name, root in self.roots.items():
             self._know(root, name)
+        self._call_of_root(next(iter(self.roots.values()), None))
         try:
             # Callbacks of a collection are not what the function does.
             with no_garbage_collection():
@@ -235,6 +239,16 @@ class Reads(Alike):
             ):
                 part.clear()
             self._now = self.left_out = None
+
+    def _call_of_root(self, function: Any) -> None:
+        """What decides which code a call of the function runs: no instruction that we see asks."""
+        while raw.is_a(function, functools.partial) or package_of(type(function)) == _OURS:
+            if not raw.is_a(function, functools.partial):
+                function = (raw.attributes(function) or {}).get("__wrapped__")
+                continue
+            self._place_of_parts(function)
+            function = raw.namespace(functools.partial)["func"].__get__(function)
+        self._class_asked(function)
 
     def _has_changed_unseen(self, place: Any) -> bool:
         """Whether a place holds something else, though no instruction has stored it there."""
@@ -1096,7 +1110,9 @@ class Reads(Alike):
             self._note_line(getattr(item, "__self__", item) if is_method else item)
         if any(type(item) is dict and self._is_everywhere(item) for item in items):
             self._repeats.stop()  # as dict.__setitem__(globals(), ...)
-        if kind is types.MethodWrapperType and function.__name__ == "__call__":
+        is_call = kind is types.MethodWrapperType and function.__name__ == "__call__"
+        is_of_python = type(self._lookup(kind, "__call__")) is types.FunctionType
+        if is_call:
             self._acting.meet(owner)
         elif address(kind) in _IN_C or (raw.is_a(function, type) and not raw.is_mutable(function)):
             for item in items:
@@ -1105,8 +1121,11 @@ class Reads(Alike):
             name = function.__reduce__()[1][0]
             self._attribute(positional[0], name)
             self._acting.meet_method(positional[0], name)
-        if raw.is_a(function, weakref.ref):
-            return self._live(("weak", address(function)), function, self._path(function))
+        reference = owner if is_call else function
+        if raw.is_a(reference, weakref.ref) and (is_call or not is_of_python):
+            key, path = ("weak", address(reference)), self._path(reference)
+            place = self._place(key, lambda: Referent(path, reference))
+            return self._held(place.read(), path)  # type: ignore[attr-defined]
         if raw.is_a(function, operator.attrgetter, operator.itemgetter):
             if positional and positional[0] is not UNKNOWN and self._is_state(positional[0]):
                 self._getter(function, positional[0])
@@ -1117,7 +1136,6 @@ class Reads(Alike):
             self._repeats.doubts += 1  # it asks which objects it is given
             self._live(("cache", address(function)), kept.now, self._path(function))
             return UNKNOWN
-        is_of_python = type(self._lookup(kind, "__call__")) is types.FunctionType
         for item in () if is_of_python else items:
             if address(kind) in _IN_C or kind is operator.methodcaller:
                 self._attributes(item)

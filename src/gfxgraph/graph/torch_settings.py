@@ -158,7 +158,9 @@ def _others() -> dict[int, list[tuple[str, Callable[[], Any]]]]:
     for kind in ("cpu", "cuda"):
         asked: Any = functools.partial(torch.get_autocast_dtype, kind)
         old = torch.get_autocast_gpu_dtype if kind == "cuda" else torch.get_autocast_cpu_dtype
-        for reader in (torch.get_autocast_dtype, old):
+        of_cpu = torch.cpu.amp.autocast_mode.autocast
+        of_autocast = torch.autocast, torch.cuda.amp.autocast, of_cpu
+        for reader in (torch.get_autocast_dtype, old, *of_autocast):
             add(reader, asked, f"torch.get_autocast_dtype({kind!r})")
         is_on = functools.partial(torch.is_autocast_enabled, kind)
         for switch in (torch.is_autocast_enabled, torch.is_autocast_cpu_enabled):
