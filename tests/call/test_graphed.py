@@ -9,6 +9,7 @@ import functools
 import gc
 import pickle
 import re
+import types
 import weakref
 from typing import Any, NamedTuple
 
@@ -466,6 +467,35 @@ def test_state_that_is_another_number_in_each_call_runs_eagerly_and_is_named(dev
     stats = graph.stats()
     assert stats.replays == 0
     assert [path.rpartition(".")[2] for path in stats.stored] == ["position", "hidden"]
+
+
+@pytest.mark.parametrize("kind", [dict, types.SimpleNamespace])
+def test_state_that_is_replaced_by_a_new_container_is_stored_there_however_often(device, kind):
+    class Recurrent:
+        def reset(self):
+            self.state = kind(h=torch.zeros(2, device=device), n=0)
+
+        def step(self, x):
+            state = self.state if kind is dict else vars(self.state)
+            state["h"] = state["h"] / 2 + x
+            state["n"] += 1
+            return state["h"] * 2
+
+    model, twin = Recurrent(), Recurrent()
+    graph = gfxgraph.graphed(model.step)
+    for episode in range(10):
+        model.reset(), twin.reset()
+        first = model.state
+        for _ in range(6):
+            x = torch.randn(2, device=device)
+            torch.testing.assert_close(graph(x), twin.step(x))
+        assert model.state is first
+        held, expected = (m.state if kind is dict else vars(m.state) for m in (model, twin))
+        torch.testing.assert_close(held, expected)
+        stats = graph.stats()
+        assert (stats.captures, stats.recaptures) == (episode + 1, episode)
+        assert stats.replays == 4 * (episode + 1) and not stats.fallbacks
+    assert len(stats.stored) == 2 and list(stats.changed.values()) == [9]
 
 
 def test_a_rebound_weight_leads_to_a_recapture(device):

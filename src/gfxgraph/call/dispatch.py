@@ -15,7 +15,6 @@ from __future__ import annotations
 import functools
 import logging
 import weakref
-from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
@@ -43,7 +42,7 @@ from .request import Request, Wanted
 from .signature import Spec
 from .stats import GraphedStats
 from .suitable import inference
-from .thrash import Thrash
+from .thrash import WORTH_IT, Thrash
 from .writers import Writers
 
 __all__ = ["Dispatcher", "Exact", "reset_with"]
@@ -54,7 +53,7 @@ _IN_USE = (
     "or another thread was capturing; or an operator raised an error, on the emulated device"
 )
 
-# So often more is found that calls write, or read.
+# So often more is found that calls write, or read, with hardly a replay in between.
 _MAX_LIFTS = 6
 # Paths of one key, before calls that would need one more run eagerly.
 _MAX_PATHS = 64
@@ -106,7 +105,7 @@ class Dispatcher:
         #: Answers the calls instead, if they write to places in Python.
         self._lifted: Dispatcher | None = None
         self._lift = Lift(())
-        self._lifts = 0
+        self._lifts = self._replays_before = 0
         self._outer = None if outer is None else weakref.ref(outer)
         #: Keys whose graph differed from eager execution in a later replay.
         self._differed: set[str] = set()
@@ -260,7 +259,9 @@ class Dispatcher:
         """See :meth:`Graphed.stats`."""
         lifted = self._lifted
         if lifted is not None:
-            return self._with_own(lifted.stats())
+            paths = (slot.path for slot in self._lift.slots.values())
+            known = lifted.stats()
+            return replace(known, stored=[*paths, *known.stored])
         with self.entries.lock:
             found = self.entries.all()
             entries = [entry for entry in found if isinstance(entry, Entry)]
@@ -269,7 +270,7 @@ class Dispatcher:
             pools = list(self.builder.graph_pools.values())
             known = GraphedStats(
                 captures=counts.captures,
-                replays=counts.released_replays + sum(row.replays for row in rows),
+                replays=self.entries.replays(),
                 eager_calls=counts.eager_calls,
                 fallbacks=dict(counts.fallbacks),
                 evictions=counts.evictions,
@@ -286,17 +287,6 @@ class Dispatcher:
             )
         return self.strategy.stats(known)
 
-    def _with_own(self, known: GraphedStats) -> GraphedStats:
-        """The statistics of the lifted function, with the calls before."""
-        counts = self.entries.counts
-        return replace(
-            known,
-            eager_calls=known.eager_calls + counts.eager_calls,
-            fallbacks=dict(counts.fallbacks + Counter(known.fallbacks)),
-            recaptures=known.recaptures + counts.recaptures,
-            stored=[*(slot.path for slot in self._lift.slots.values()), *known.stored],
-        )
-
     def reset(self) -> None:
         """Release all graphs, and forget all reasons and counts."""
         for entry in self.empty():
@@ -308,7 +298,8 @@ class Dispatcher:
             graphs = self.entries.empty()
             if self._lifted is not None:
                 graphs += self._lifted.empty()
-                self._lifted, self._lift, self._lifts = None, Lift(()), 0
+                self._lifted, self._lift = None, Lift(())
+                self._lifts = self._replays_before = 0
                 self._order_changed()
             self.builder.forget()
             self.strategy.forget()
@@ -478,7 +469,10 @@ class Dispatcher:
         outer = None if self._outer is None else self._outer()
         if outer is not None:
             known = call.fn.lift if isinstance(call.fn, Lifting) else None
-            grown = None if known is None else known.grown(error.slots)
+            worked = self.entries.replays() - outer._replays_before >= WORTH_IT
+            grown = None if known is None else known.grown(error.slots, anew=worked)
+            if worked:
+                outer._lifts = 0
             return grown is not None and outer._lift_over(grown)
         can_lift = error.slots and self.options.outputs == "own" and self.options.compile is None
         if not can_lift or self.strategy.shares_inputs:
@@ -494,12 +488,14 @@ class Dispatcher:
             self.name, self.options, Exact(), self.method, self.builder.graph_pools, self
         )
         inner._writers.writes = True  # what captures put into the places is for nobody else
+        inner.entries.counts = self.entries.counts
         self._lifted, self._lift = inner, lift
         self._order_changed()
-        for entry in () if before is None else before.empty():
-            when_free(entry.release)
-        self.entries.drop_all()  # of calls that took a way without such writes
-        self.entries.release_dropped()
+        # Those of our own are of calls that took a way without such writes.
+        for entries in (self.entries, *(() if before is None else (before.entries,))):
+            entries.drop_all()
+            entries.release_dropped()
+        self._replays_before = self.entries.replays()
         return True
 
     def _order_changed(self) -> None:

@@ -332,6 +332,12 @@ class Entries:
             self.logged.add(reason)
             return is_new
 
+    def replays(self) -> int:
+        """How many calls replays have answered."""
+        with self.lock:
+            of_graphs = sum(entry.replays for entry in self.graphs().values())
+            return self.counts.released_replays + of_graphs
+
     def tries(self, what: int | str) -> int:
         """How often :meth:`count_try` was called for it."""
         return self._tries.get(what, 0)

@@ -249,9 +249,14 @@ class Lift:
         """Tokens of the keys of ``container`` that calls write."""
         return self._keys.get(address(owner_of(container)), frozenset())
 
-    def grown(self, slots: Iterable[Slot]) -> Lift | None:
-        """One of more places, or of more that are read; ``None``: that is nothing new."""
-        merged, is_new = dict(self.slots), False
+    def grown(self, slots: Collection[Slot], anew: bool = False) -> Lift | None:
+        """One of more places, or of more that are read; ``None``: that is nothing new.
+
+        ``anew``: a place stands for the one of the same path, as that of a state which was reset.
+        """
+        paths = {slot.path for slot in slots if anew and slot.identity not in self.slots}
+        merged = {key: slot for key, slot in self.slots.items() if slot.path not in paths}
+        is_new = False
         for slot in slots:
             known = merged.get(slot.identity)
             if known is None or slot.known_as > known.known_as:
