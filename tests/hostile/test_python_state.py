@@ -18,14 +18,20 @@ import torch
 import gfxgraph
 from gfxgraph.errors import CaptureError
 from tests.helpers.sampled import sampled
-from tests.hostile import hostile_in_c, hostile_python, hostile_python_more
+from tests.hostile import hostile_closed, hostile_in_c, hostile_python, hostile_python_more
 
-CASES = hostile_python.CASES | hostile_python_more.CASES | hostile_in_c.CASES
+CASES = (
+    hostile_python.CASES
+    | hostile_python_more.CASES
+    | hostile_in_c.CASES
+    | {f"closed_{name}": case for name, case in hostile_closed.CASES.items()}
+)
 # What nobody can see, so that these must not be graphs; and iterators that are left alone.
 EAGER = (
     *("context_run", "ctypes_pointer", "iter_with_sentinel", "tensor_storage_bytes"),
     "weak_proxy",
     *hostile_in_c.EAGER,
+    *(f"closed_{name}" for name in hostile_closed.EAGER),
 )
 
 

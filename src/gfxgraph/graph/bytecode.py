@@ -30,8 +30,7 @@ slots, in the first one that holds anything."""
 Step: TypeAlias = tuple[Any, ...]
 """What an instruction reads: its kind, and its operands.
 
-=============================  ==================================================================
-``("global", name)``           a global variable
+=============================  ===========================================================``("global", name)``           a global variable
 ``("cell", name)``             a variable of a function around it
 ``("attribute", base, name)``  an attribute
 ``("unset", base, name)``      an attribute that is deleted
@@ -40,6 +39,8 @@ Step: TypeAlias = tuple[Any, ...]
 ``("content", *bases)``        all that containers hold
 ``("operation", *bases)``      the same, and what is in there, by code in C
 ``("augmented", *bases)``      the same, and the first of these may be changed
+``("shape", item)``            whether it is a sequence or a mapping, and all that it holds
+``("star", module)``           all names that a module exports
 ``("length", base)``           whether a container is empty
 ``("call", fn, args, names)``  a call; the last arguments are the keywords ``names``
 ``("spread", fn, args, kw)``   a call with ``*args`` or ``**kw``
@@ -49,8 +50,7 @@ Step: TypeAlias = tuple[Any, ...]
 ``("import", name, outer)``    an imported module; ``outer``: the package around it is what comes
 ``("counting", *step)``        the same as ``step``, whose value is only advanced and put back
 ``("store", *step)``           a store where ``step`` reads; ``advance``: it puts that back
-=============================  ==================================================================
-"""
+=============================  ==========================================================="""
 
 _PY = sys.version_info[:2]
 _NULL = ("null", None)
@@ -273,8 +273,9 @@ class _Reader:
         self._written(step, 2, "item", "delete")
 
     def slice(self, step: dis.Instruction) -> None:
-        *value, base, _, _ = self.pop(4 if step.opname == "STORE_SLICE" else 3)
-        self.steps[step.offset] = ("augmented" if value else "content", base, *value)
+        *value, base, start, end = self.pop(4 if step.opname == "STORE_SLICE" else 3)
+        bounds = filter(_is_open, (start, end))
+        self.steps[step.offset] = ("augmented" if value else "content", base, *value, *bounds)
         if step.opname == "BINARY_SLICE":
             self.push(None)
 
@@ -317,7 +318,8 @@ class _Reader:
     def matched(self, step: dis.Instruction) -> None:
         """A pattern looks into a container, which stays where it is."""
         depth = 2 if step.opname == "MATCH_KEYS" else 1
-        self.steps[step.offset] = ("content", self.peek(depth))
+        asks_class = step.opname in ("MATCH_MAPPING", "MATCH_SEQUENCE")
+        self.steps[step.offset] = ("shape" if asks_class else "content", self.peek(depth))
         self.push(None)
         if step.opname == "MATCH_KEYS" and _PY < (3, 11):
             self.push(None)  # and whether all keys were there
@@ -435,13 +437,54 @@ class _Reader:
             self.push(None, None)
 
     def built_dict(self, step: dis.Instruction) -> None:
-        self.pop(2 * (step.arg or 0))
+        self._hashed(step, self.pop(2 * (step.arg or 0))[::2])
+        self.push(None)
+
+    def built_set(self, step: dis.Instruction) -> None:
+        self._hashed(step, self.pop(step.arg or 0))
+        self.push(None)
+
+    def added(self, step: dis.Instruction) -> None:
+        """An item of a comprehension."""
+        self._hashed(step, self.pop(2 if step.opname == "MAP_ADD" else 1)[:1])
+
+    def _hashed(self, step: dis.Instruction, keys: list[Operand]) -> None:
+        """Keys are asked for their hash, and compared."""
+        keys = list(filter(_is_open, keys))
+        if keys:
+            self.steps[step.offset] = ("operation", *keys)
+
+    def built_slice(self, step: dis.Instruction) -> None:
+        bounds = list(filter(_is_open, self.pop(step.arg or 0)))
+        if bounds:
+            self.steps[step.offset] = ("content", *bounds)
+        self.push(None)
+
+    def unary(self, step: dis.Instruction) -> None:
+        self.steps[step.offset] = ("operation", *self.pop(1))
+        self.push(None)
+
+    def star(self, step: dis.Instruction) -> None:
+        self.steps[step.offset] = ("star", *self.pop(1))
+
+    def intrinsic(self, step: dis.Instruction) -> None:
+        if step.argrepr == "INTRINSIC_IMPORT_STAR":
+            self.star(step)
+        elif step.argrepr == "INTRINSIC_UNARY_POSITIVE":
+            self.unary(step)
+            return
+        else:
+            self.pop(1)
         self.push(None)
 
     def made_function(self, step: dis.Instruction) -> None:
         parts = bin(step.arg or 0).count("1") if _PY < (3, 13) else 0
         self.pop(parts + (2 if _PY < (3, 11) else 1))
         self.push(None)
+
+
+def _is_open(operand: Operand) -> bool:
+    return operand is None or operand[0] != "const"
 
 
 _HOW = ("BINARY", "INPLACE")
@@ -520,6 +563,12 @@ _KNOWN: dict[str, _Known] = _table(
     (_Reader.reorder, "SWAP ROT_TWO ROT_THREE ROT_FOUR ROT_N"),
     (_Reader.setup, "SETUP_FINALLY SETUP_WITH SETUP_CLEANUP"),
     (_Reader.built_dict, "BUILD_MAP"),
+    (_Reader.built_set, "BUILD_SET"),
+    (_Reader.added, "SET_ADD MAP_ADD"),
+    (_Reader.built_slice, "BUILD_SLICE"),
+    (_Reader.unary, "UNARY_POSITIVE UNARY_NEGATIVE UNARY_INVERT"),
+    (_Reader.star, "IMPORT_STAR"),
+    (_Reader.intrinsic, "CALL_INTRINSIC_1"),
     (_Reader.made_function, "MAKE_FUNCTION"),
 )
 
@@ -531,15 +580,14 @@ _EFFECTS = _table(
         "RESUME NOP CACHE PRECALL COPY_FREE_VARS MAKE_CELL EXTENDED_ARG NOT_TAKEN POP_BLOCK "
         "DELETE_FAST SETUP_ANNOTATIONS",
     ),
-    ((1, 0), "POP_TOP POP_ITER STORE_NAME GEN_START LIST_APPEND SET_ADD"),
-    ((2, 0), "MAP_ADD"),
+    ((1, 0), "POP_TOP POP_ITER STORE_NAME GEN_START LIST_APPEND"),
     (
         (0, 1),
         "RETURN_GENERATOR LOAD_BUILD_CLASS LOAD_ASSERTION_ERROR LOAD_COMMON_CONSTANT LOAD_LOCALS "
         "LOAD_CLOSURE",
     ),
-    ((1, 1), "UNARY_POSITIVE UNARY_NEGATIVE UNARY_INVERT YIELD_VALUE CALL_INTRINSIC_1"),
+    ((1, 1), "YIELD_VALUE"),
     ((2, 1), "CALL_INTRINSIC_2 SET_FUNCTION_ATTRIBUTE"),
-    ((-1, 1), "BUILD_TUPLE BUILD_LIST BUILD_SET BUILD_STRING BUILD_SLICE"),
+    ((-1, 1), "BUILD_TUPLE BUILD_LIST BUILD_STRING"),
     ((-2, 1), "BUILD_CONST_KEY_MAP"),
 )

@@ -19,7 +19,6 @@ import functools
 import io
 import json
 import json.scanner
-import logging
 import operator
 import re
 import struct
@@ -49,7 +48,6 @@ __all__ = [
     "is_hidden",
     "is_lock",
     "layout_of",
-    "level_asked",
     "names_a_function",
     "only_reads",
     "reader_of",
@@ -128,7 +126,8 @@ _LAYOUT = ("shape", "strides", "dtype", "ndim", "size", "nbytes", "itemsize")
 
 def base_in_c(cls: type) -> type | None:
     """The class in C whose instances hold what those of ``cls`` hold in C; ``None``: ``object``."""
-    found = next((base for base in raw.mro(cls) if _is_in_c(base)), object)
+    # Python has left some classes of iterators unfinished (that of `co_positions()`).
+    found = next((base for base in raw.mro(cls) or (cls,) if _is_in_c(base)), object)
     return None if found is object else found
 
 
@@ -137,7 +136,9 @@ def _may_hide(cls: type) -> bool:
     if known is None or known[0]() is not cls:
         base = base_in_c(cls)
         hides = base is not None and not any(
-            cls is kind or kind in raw.mro(cls) for kind in _FOUND_ELSEWHERE if kind is not object
+            cls is kind or kind in (raw.mro(cls) or ())
+            for kind in _FOUND_ELSEWHERE
+            if kind is not object
         )
         if base is not None and hides:
             modules = [raw.module_of(base)]
@@ -387,22 +388,6 @@ _OF_NUMPY = ("get_printoptions", "getbufsize", "geterr", "geterrcall")
 
 def _items_of(given: Any) -> Any:
     return tuple(given.items()) if type(given) is dict else given
-
-
-def level_asked(method: Any) -> Reader | None:
-    """Reads what decides whether a logger takes a record, if ``method`` asks for that."""
-    logger = method.__self__
-    if not raw.is_a(logger, logging.Logger):
-        return None
-    if method.__name__ not in ("getEffectiveLevel", "hasHandlers", "isEnabledFor"):
-        return None
-
-    def now() -> tuple[Any, ...]:
-        own = logging.Logger
-        level, has = own.getEffectiveLevel(logger), own.hasHandlers(logger)
-        return level, has, logger.disabled, logger.manager.disable
-
-    return now
 
 
 def subclasses_of(cls: type) -> Reader:

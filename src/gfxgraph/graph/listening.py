@@ -19,6 +19,7 @@ from ..interpose.codes import address
 from ..interpose.dynamo import opaque
 from ..interpose.interrupts import let_in, waiting
 from . import bytecode
+from .heard import is_heard
 
 __all__ = ["OPEN_IN_TORCH", "QUIET", "Listener", "hear_again", "is_closed", "listening"]
 
@@ -70,7 +71,8 @@ def is_closed(name: str) -> bool:
 
 
 def _is_closed(frame: types.FrameType) -> bool:
-    return is_closed(str(frame.f_globals.get("__name__", "")))
+    name = str(frame.f_globals.get("__name__", ""))
+    return is_closed(name) and not is_heard(name)
 
 
 def _is_its_own(code: types.CodeType, frame: types.FrameType) -> bool:

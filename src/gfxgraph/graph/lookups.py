@@ -62,6 +62,7 @@ __all__ = [
     "UNKNOWN",
     "Lookups",
     "Super",
+    "inside",
     "package_of",
     "parts_of",
 ]
@@ -97,6 +98,7 @@ HOLLOW = LEAVES | set(
 )
 """The same for those in which C code finds no other object of the program."""
 
+_WITHOUT_SPECIALS = CLOSED | {_OURS}
 _MAX_ITEMS = 4096
 MAX_NESTED = 3
 """How deep C code looks into what it is given."""
@@ -352,7 +354,7 @@ class Lookups:
             self._content_of_state(item, by_length=is_long)
         if depth and not is_long:
             path = path or self._path(item)
-            for value in _inside(item):
+            for value in inside(item):
                 self._content(value, depth - 1, path)
 
     def _content_in_c(self, item: Any, depth: int) -> None:
@@ -476,12 +478,16 @@ class Lookups:
 
     def _special(self, item: Any) -> None:
         """An operation with ``item`` calls what its class may get: ``__bool__``, ``__eq__``."""
-        cls = type(item)
-        if raw.is_mutable(cls) and package_of(cls) not in CLOSED and self._is_state(item):
-            self._place_of_bases(cls)
-            for base in raw.mro(cls):
-                if raw.is_mutable(base) and package_of(base) not in CLOSED:
-                    self._place_of_members(base)
+        self._special_of(type(item))
+
+    def _special_of(self, cls: type) -> None:
+        """The same for an object of the class ``cls``."""
+        if not raw.is_mutable(cls) or package_of(cls) in _WITHOUT_SPECIALS or self._is_made(cls):
+            return
+        self._place_of_bases(cls)
+        for base in raw.mro(cls):
+            if raw.is_mutable(base) and package_of(base) not in CLOSED:
+                self._place_of_members(base)
 
     def _attribute(self, item: Any, name: str, generic: bool = False) -> Any:
         """The value of an attribute, found without running any code of the program."""
@@ -527,6 +533,8 @@ class Lookups:
                 ("type", address(item)), lambda: TypeOf(f"{self._path(item)}.__class__", item)
             )
         found = self._lookup(cls, name)
+        if is_state and name in _OF_FRAMES and address(cls) in _WITH_FRAMES:
+            self._hidden(f"how far a frame has come: {path}")
         if type(found) is types.MemberDescriptorType:
             return self._in_slot(item, found, name, path, is_state)
         if type(found) is types.GetSetDescriptorType:
@@ -720,6 +728,7 @@ class Lookups:
         if value is not MISSING:
             self._keep_way(module, name, module.__dict__, module.__dict__, value)
             return value
+        self._read(module.__dict__, "__getattr__", f"{_name_of_module(module)}.__getattr__")
         return _bound(self._lookup(type(module), name), module, type(module))
 
     def _attribute_of_class(self, cls: Any, name: str) -> Any:
@@ -736,6 +745,9 @@ class Lookups:
             return self._live((name, address(cls)), get, f"{raw.name_of(cls)}.{name}", put)
         found = self._lookup(cls, name)
         if found is not MISSING:
+            self._special(found)  # it may become a descriptor
+            if raw.is_mutable(type(cls)):
+                self._lookup(type(cls), name)  # it may get a property of that name
             return _bound(found, None, cls)
         found = self._lookup(type(cls), name)
         if raw.is_mutable(cls) and type(found) in _DATA_IN_C:
@@ -865,7 +877,11 @@ class Lookups:
             if self._is_state(item):
                 self._know(inner, self._path(item))
             return self._item_of(inner, at)
+        if at is not UNKNOWN and not raw.is_scalar(at):
+            self._content(at, 1)  # it may get an ``__eq__`` or an ``__index__``
         self._special(item)
+        if raw.is_a(item, type):
+            self._lookup(item, "__class_getitem__")
         if not raw.is_a(item, dict, list, deque):
             self._lookup(kind, "__getitem__")
             self._content(item, 0)
@@ -938,7 +954,7 @@ class Lookups:
         seen: set[int] = set()
         for item, depth in todo:  # which grows meanwhile
             if raw.is_a(item, *C_FUNCTIONS):
-                item = item.__self__
+                item = getattr(item, "__self__", None)
             if address(type(item)) in LEAVES or raw.is_a(item, *NOT_PLAIN):
                 continue
             if address(item) in self._read_whole:
@@ -953,10 +969,10 @@ class Lookups:
             is_changing = raw.is_a(item, *CHANGING)
             if is_changing:
                 self._content(item, 0)
-            inner = [] if is_changing and raw.length(item) > _MAX_ITEMS else _inside(item)
+            inner = [] if is_changing and raw.length(item) > _MAX_ITEMS else inside(item)
             self._attributes(item)
             if is_state:
-                inner += _inside(raw.attributes(item))
+                inner += inside(raw.attributes(item))
                 inner += [value for _, value in Slots(item, raw.slots(item)).read()]
             if depth:
                 todo += [(value, depth - 1) for value in inner]
@@ -1113,6 +1129,8 @@ class Lookups:
     def _method_of_container(self, owner: Any, name: str, positional: list[Any]) -> Any:
         is_dict = raw.is_a(owner, dict)
         if not self._is_state(owner):
+            for item in positional:
+                self._content(item, 1)
             is_plain = is_dict and name == "get" and positional and raw.is_scalar(positional[0])
             return dict.get(owner, positional[0], UNKNOWN) if is_plain else UNKNOWN
         if name not in _ONLY_READING:
@@ -1129,6 +1147,10 @@ class Lookups:
             if value is UNKNOWN and name == "get":
                 return positional[1] if len(positional) > 1 else UNKNOWN
             return value if name != "__contains__" else UNKNOWN
+        for item in positional:
+            self._content(item, 1)
+        if raw.is_a(owner, collections.defaultdict):
+            self._attribute(owner, "default_factory")  # of a copy
         self._content(owner, 1)
         return UNKNOWN
 
@@ -1196,6 +1218,20 @@ def each_class(classes: Any) -> Iterator[Any]:
         yield classes
 
 
+_WITH_FRAMES = frozenset(
+    map(
+        address,
+        (types.FrameType, types.GeneratorType, types.CoroutineType, types.AsyncGeneratorType),
+    )
+)
+_OF_FRAMES = frozenset(
+    (
+        *("f_lasti", "f_lineno", "f_locals"),
+        *("gi_frame", "gi_running", "gi_suspended", "gi_yieldfrom"),
+        *("cr_await", "cr_frame", "cr_running", "cr_suspended"),
+        *("ag_await", "ag_frame", "ag_running", "ag_suspended"),
+    )
+)
 # What these hold is seen where their code runs.
 _SEEN_WHEN_RUN = (
     types.GeneratorType,
@@ -1372,7 +1408,7 @@ def _members(item: Any) -> Iterator[Any]:
     return iter(base.__iter__(item))
 
 
-def _inside(item: Any) -> list[Any]:
+def inside(item: Any) -> list[Any]:
     """What a container holds."""
     if raw.is_a(item, *CHANGING):
         return [value for _, value in raw.contents(item)]
@@ -1382,7 +1418,7 @@ def _inside(item: Any) -> list[Any]:
 def _reached(item: Any) -> list[Any]:
     """What a container holds, or what C code goes through."""
     is_through = raw.is_a(item, *_VIEWS) or _is_iterator_in_c(item)
-    return gc.get_referents(item) if is_through else _inside(item)
+    return gc.get_referents(item) if is_through else inside(item)
 
 
 def _sets(kind: type) -> bool:
@@ -1432,7 +1468,11 @@ def _is_index(at: Any, length: int) -> bool:
 
 def package_of(cls: type) -> str:
     """The package in which a class was made."""
-    return raw.module_of(cls).partition(".")[0]
+    package = raw.module_of(cls).partition(".")[0]
+    # That is what is said of classes that functions of `types` and `dataclasses` make.
+    if package == "types" and vars(types).get(raw.name_of(cls)) is not cls:
+        return ""
+    return package
 
 
 def _name_of_module(module: types.ModuleType) -> str:

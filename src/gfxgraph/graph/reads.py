@@ -10,8 +10,10 @@ C, so no code of the program runs (:mod:`~gfxgraph.graph.raw`).
 from __future__ import annotations
 
 import abc
+import builtins
 import contextlib
 import contextvars
+import copyreg
 import dis
 import functools
 import gc
@@ -37,7 +39,7 @@ from ..interpose.interrupts import interrupt_in, is_stand_in
 from ..interpose.source import CLOSED, users_line
 from ..record.explain import explain
 from ..record.side_effects import Acting
-from . import bytecode, in_c, raw
+from . import bytecode, heard, in_c, raw, registries
 from .age import Since
 from .alike import Alike
 from .containers import Container, item_at
@@ -57,6 +59,7 @@ from .lookups import (
     UNKNOWN,
     Super,
     each_class,
+    inside,
     package_of,
 )
 from .places import Content, Item, Length, Live, Parts, Referent, TypeOf
@@ -176,6 +179,8 @@ class Reads(Alike):
         self._acting = Acting()
         # By the address of the globals, and the name.
         self._named: dict[tuple[int, str], Any] = {}
+        # As the program has set them; the run may set others meanwhile.
+        self._filters: Live
         # By the address of the globals of a caller, which are kept: see _who_is().
         self._callers: dict[int, tuple[bool | None, Any]] = {}
         self.roots = roots
@@ -208,6 +213,7 @@ class Reads(Alike):
             # Callbacks of a collection are not what the function does.
             with no_garbage_collection():
                 self._since = Since()
+                self._filters = Live("warnings.filters", ("warnings",), registries.filters)
                 with listening(self):
                     _probe()
                     if not self._is_told:
@@ -360,9 +366,15 @@ class Reads(Alike):
             return False
         if not code.co_flags & inspect.CO_OPTIMIZED and address(frame.f_back) not in self._frames:
             return False  # the body of a module; that of a class and what eval() runs matter
+        name = str(frame.f_globals.get("__name__", ""))
+        if is_closed(name) and not self._is_called_by_seen(frame, name):
+            return False
         if self._is_for_us(frame):
             return False
         try:
+            if is_closed(name):
+                self._hear(frame, name)
+                return heard.is_looked_at(name, code) and self._look_at(frame)
             if at in _CONTEXT_MANAGERS and self._is_of_closed(frame):
                 return False
             if at in _CALL_OF_MODULE:
@@ -395,6 +407,26 @@ class Reads(Alike):
                 return False
         self._begin(frame)
         return True
+
+    def _is_called_by_seen(self, frame: types.FrameType, name: str) -> bool:
+        """Whether code that is looked at has called a frame of closed code, or what of the same
+        package calls it."""
+        caller, package = frame.f_back, name.partition(".")[0]
+        while caller is not None and not self.sees(caller):
+            if str(caller.f_globals.get("__name__", "")).partition(".")[0] != package:
+                return False
+            caller = caller.f_back
+        return caller is not None
+
+    def _hear(self, frame: types.FrameType, name: str) -> None:
+        """Note what closed code asks for that the program can change."""
+        if name == "abc":
+            self._registered_classes()
+        question = heard.asked(frame, name)
+        if question is not None:
+            self._live(*question)
+        for path, table in heard.tables(name, frame.f_code):
+            self._content(self._know(table, path), 0)
 
     def _is_for_us(self, frame: types.FrameType) -> bool:
         """Whether code of torch or of Python runs since what looks on has called it."""
@@ -472,6 +504,8 @@ class Reads(Alike):
         """``frame`` returns or yields ``value``."""
         was_seen = self.sees(frame)
         if was_seen:
+            if not frame.f_code.co_flags & inspect.CO_OPTIMIZED:
+                self._leave_space(frame)
             ended = self._frames.pop(address(frame))
             if ended is self._collecting:
                 self._collect(None)
@@ -501,6 +535,11 @@ class Reads(Alike):
         step = known.steps.get(offset)
         if step is not None and step[0] in ("call", "spread", "attribute", "item"):
             known.made[offset] = value
+
+    def _leave_space(self, frame: types.FrameType) -> None:
+        """The body of a class has run, or what "exec()" runs."""
+        if frame.f_locals is not frame.f_globals:
+            self._class_made((), inside(frame.f_locals))
 
     def _is_taken(self, inner: types.FrameType) -> bool:
         """Whether nobody but code that is looked at, or who has called the function, gets a value.
@@ -604,8 +643,10 @@ class Reads(Alike):
         space = frame.frame.f_globals
         if not frame.frame.f_code.co_flags & inspect.CO_OPTIMIZED:
             own = frame.frame.f_locals
-            if own is not space and name in own:
-                return own[name]
+            if own is not space:
+                value = self._item_of(own, name)
+                if value is not UNKNOWN or not raw.is_a(own, dict):
+                    return value
         at = address(space), name
         known = self._named.get(at, UNKNOWN)
         if not self._counting and dict.get(space, name, MISSING) is known:
@@ -822,6 +863,28 @@ class Reads(Alike):
             self._hand_out(item)
         return UNKNOWN
 
+    def _shape(self, frame: _Frame, on: bytecode.Operand) -> Any:
+        """A pattern of a sequence or a mapping, which other classes can be registered as."""
+        item = self._value(frame, on)
+        self._class_asked(item)
+        if item is not UNKNOWN and raw.is_mutable(type(item)):
+            self._registered_classes()
+        return self._content_step(frame, on)
+
+    def _star(self, frame: _Frame, module: bytecode.Operand) -> Any:
+        item = self._value(frame, module)
+        if not raw.is_a(item, types.ModuleType):
+            return UNKNOWN
+        names = self._attribute(item, "__all__")
+        self._content(names, 1)
+        own = raw.attributes(item) or {}
+        if names is UNKNOWN:
+            self._content(self._know(own, self._path(item)), 0)
+        for name in inside(names):
+            if raw.is_scalar(name):
+                self._attribute(item, name)
+        return UNKNOWN
+
     def _enter(self, frame: _Frame, manager: bytecode.Operand) -> Any:
         item = self._value(frame, manager)
         if item is UNKNOWN or raw.is_a(item, *NOT_PLAIN) or not self._is_state(item):
@@ -854,9 +917,10 @@ class Reads(Alike):
         called = self._called_in_python(function, type(function))
         if called is None or is_closed(_module_of(called)) or type(given[0]) not in (tuple, list):
             self._hand_out(*(item for item in given if item is not UNKNOWN))
-        args_given = given[0] if type(given[0]) in (tuple, list) else ()
+        positional = list(given[0]) if type(given[0]) in (tuple, list) else []
         has_keywords = given[1] is not UNKNOWN and bool(type(given[1]) is not dict or given[1])
-        return self._called(frame, function, list(args_given), has_keywords)
+        by_name = given[1].values() if type(given[1]) is dict else ()
+        return self._called(frame, function, positional, has_keywords, [*positional, *by_name])
 
     def _call(
         self,
@@ -933,6 +997,7 @@ class Reads(Alike):
             return UNKNOWN
         if kind is types.MethodDescriptorType and positional and positional[0] is not UNKNOWN:
             owner, *others = given or positional
+            self._looked_up(function, owner, others)
             if self._asked_of(owner, function.__name__, others, has_keywords):
                 return UNKNOWN
         if function is type and positional and "_stands_in" in raw.namespace(type(positional[0])):
@@ -950,6 +1015,7 @@ class Reads(Alike):
             Whether it does just that.
         """
         name = f"{function.__name__}()"
+        self._looked_up(function, function.__self__, given)
         if in_c.names_a_function(function, in_c.HIDDEN):
             self._hidden(f"what {function.__module__.lstrip('_')}.{name} gives")
             return True
@@ -968,6 +1034,52 @@ class Reads(Alike):
             self._live(("context",), lambda: tuple(contextvars.copy_context().items()), name)
             return True
         return self._asked_of(function.__self__, function.__name__, given, has_keywords)
+
+    def _looked_up(self, function: Any, owner: Any, given: Sequence[Any]) -> None:
+        """Code in C may look up what it is given the name of."""
+        for key, read, path in registries.looked_up(function, owner, given):
+            if read is None:
+                self._hidden(path)
+            else:
+                self._live(key, read, path)
+        module = registries.module_of(function)
+        if module == "_csv":
+            for item in given:
+                for name in registries.DIALECT if raw.is_a(item, type) else ():
+                    self._attribute(item, name)
+        elif module == "_warnings" and function.__name__.startswith("warn"):
+            place = self._place(("warnings",), lambda: self._filters)
+            self._repeats.doubts += not place.holds()  # the run has set others
+        elif module == "_pickle" and function.__name__ == "loads":
+            self._unpickled(given)
+        elif module == "_pickle":
+            table = self._know(copyreg.dispatch_table, "copyreg.dispatch_table")
+            self._content(table, 0)
+            self._everything(*given)
+        elif function is builtins.__build_class__:
+            self._class_made(given[2:])
+
+    def _unpickled(self, given: Sequence[Any]) -> None:
+        """Objects are made from a pickle: of classes that it names."""
+        names = [name for data in given[:1] for name in registries.names_in_pickle(data)]
+        for module in filter(sys.modules.__contains__, names):
+            if module.partition(".")[0] in CLOSED:
+                continue
+            found = self._read(sys.modules, module, f"sys.modules[{module!r}]")
+            for name in names if raw.is_a(found, types.ModuleType) else ():
+                if name in found.__dict__:
+                    cls = self._attribute(found, name)
+                    if raw.is_a(cls, type):
+                        self._special_of(cls)
+
+    def _class_made(self, bases: Iterable[Any], values: Iterable[Any] = ()) -> None:
+        """A class is about to be made, which calls what its bases and its attributes may get."""
+        for base in bases:
+            self._special(base)  # a metaclass
+            if raw.is_a(base, type):
+                self._lookup(base, "__init_subclass__")
+        for value in values:
+            self._special(value)  # it may get a ``__set_name__``
 
     def _asked_of(self, owner: Any, method: str, given: Sequence[Any], has_keywords: bool) -> bool:
         """The same, where a method in C asks an object."""
@@ -1016,9 +1128,6 @@ class Reads(Alike):
         if is_closed(_module_of(method.__func__)):
             self._closed_reads(cls, method.__func__, MAX_NESTED)
             self._content(cls, 1)
-        level = in_c.level_asked(method)
-        if level is not None and self._is_state(cls):
-            self._live(("level", address(cls)), level, f"{self._path(cls)}.{method.__name__}()")
         if method.__func__.__globals__.get("__name__") == "threading":  # Event.is_set()
             self._attributes(cls)
         of_autograd = raw.is_a(cls, type) and any(
@@ -1075,6 +1184,10 @@ class Reads(Alike):
             self._refuse(_formatted(owner, all_given))
         if owner is not None and raw.is_a(owner, *CHANGING):
             return self._method_of_container(owner, function.__name__, positional)
+        if raw.is_a(function, type):
+            self._looked_up(function, None, all_given)
+            if len(positional) == 3 and type in raw.mro(function):
+                self._class_made(*map(inside, positional[1:]))
         if raw.is_a(function, type) and raw.is_mutable(function):
             for part in ("__new__", "__init__"):
                 self._run_by_name_of(self._lookup(function, part))
@@ -1224,6 +1337,8 @@ class Reads(Alike):
     def _type(self, frame: _Frame, args: list[Any]) -> Any:
         if len(args) != 1 or args[0] is UNKNOWN:
             self._hand_out(*args)  # a class is made
+            if len(args) == 3:
+                self._class_made(*map(inside, args[1:]))
             return UNKNOWN
         self._isinstance(frame, args)
         return type(args[0])
@@ -1401,6 +1516,8 @@ _STEPS: dict[str, Callable[..., Any]] = {
     "spread": Reads._spread,
     "import": Reads._import,
     "match": Reads._match,
+    "shape": Reads._shape,
+    "star": Reads._star,
     "enter": Reads._enter,
     "caught": Reads._caught,
     "store": Reads._store,
