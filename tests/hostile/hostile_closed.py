@@ -2356,6 +2356,42 @@ def set_that_is_added_to_another():
     return gives(get, lambda: s.add(5))
 
 
+@case
+def metaclass_gets_getattr():
+    class M(type):
+        pass
+
+    class C(metaclass=M):
+        pass
+
+    return gives(lambda: getattr(C, "a", 2), lambda: setattr(M, "__getattr__", lambda cls, name: 5))
+
+
+@case
+def metaclass_gets_bool():
+    class M(type):
+        pass
+
+    class C(metaclass=M):
+        pass
+
+    return gives(lambda: 2 if C else 5, lambda: setattr(M, "__bool__", lambda cls: False))
+
+
+@case
+def gets_delattr_of_what_is_made():
+    class C:
+        a = 5
+
+    def get():
+        c = C()
+        c.a = 2
+        del c.a
+        return c.a
+
+    return gives(get, lambda: setattr(C, "__delattr__", lambda self, name: None))
+
+
 # ---- who is registered, where C code asks
 
 

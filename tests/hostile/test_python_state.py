@@ -29,7 +29,7 @@ CASES = (
 # What nobody can see, so that these must not be graphs; and iterators that are left alone.
 EAGER = (
     *("context_run", "ctypes_pointer", "iter_with_sentinel", "tensor_storage_bytes"),
-    "weak_proxy",
+    *("weak_proxy", "generator_frame_read"),
     *hostile_in_c.EAGER,
     *(f"closed_{name}" for name in hostile_closed.EAGER),
 )

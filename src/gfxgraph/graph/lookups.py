@@ -750,6 +750,8 @@ class Lookups:
                 self._lookup(type(cls), name)  # it may get a property of that name
             return _bound(found, None, cls)
         found = self._lookup(type(cls), name)
+        if found is MISSING:
+            self._lookup(type(cls), "__getattr__")
         if raw.is_mutable(cls) and type(found) in _DATA_IN_C:
             return self._or_unknown(self._live(*_asked(cls, found, name, raw.name_of(cls))))
         if raw.is_a(found, property):

@@ -696,7 +696,10 @@ class Reads(Alike):
             self._hand_out(value.__self__)
 
     def _unset(self, frame: _Frame, base: bytecode.Operand, name: str) -> Any:
-        return self._delattr(frame, [self._value(frame, base), name])
+        item = self._value(frame, base)
+        if item is not UNKNOWN:
+            self._lookup(type(item), "__delattr__")
+        return self._delattr(frame, [item, name])
 
     def _store(self, frame: _Frame, kind: str, *operands: Any) -> Any:
         """What is stored somewhere was not read there: what asks for it later asks for that."""
