@@ -30,7 +30,8 @@ slots, in the first one that holds anything."""
 Step: TypeAlias = tuple[Any, ...]
 """What an instruction reads: its kind, and its operands.
 
-=============================  ===========================================================``("global", name)``           a global variable
+=============================  ==================================================================
+``("global", name)``           a global variable
 ``("cell", name)``             a variable of a function around it
 ``("attribute", base, name)``  an attribute
 ``("unset", base, name)``      an attribute that is deleted
@@ -50,7 +51,8 @@ Step: TypeAlias = tuple[Any, ...]
 ``("import", name, outer)``    an imported module; ``outer``: the package around it is what comes
 ``("counting", *step)``        the same as ``step``, whose value is only advanced and put back
 ``("store", *step)``           a store where ``step`` reads; ``advance``: it puts that back
-=============================  ==========================================================="""
+=============================  ==================================================================
+"""
 
 _PY = sys.version_info[:2]
 _NULL = ("null", None)
