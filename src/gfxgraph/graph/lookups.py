@@ -203,6 +203,8 @@ class Lookups:
         return self._functions.get(address(code), (code, []))[1]
 
     def _place_of_parts(self, function: Any) -> None:
+        if self._is_made(function):
+            return  # another one in each call, which nobody outside can change
         self._place(("parts", address(function)), lambda: Parts(self._path(function), function))
 
     def _know(self, value: Any, path: str) -> Any:

@@ -6,7 +6,7 @@ caches, closures, inputs.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
 from operator import attrgetter
@@ -280,17 +280,17 @@ class Same:
 def tensors_in(*trees: Any) -> list[torch.Tensor]:
     """The tensors in what an operator takes or returns: nested tuples, lists and dicts."""
     found: list[torch.Tensor] = []
-    _gather(trees, found)
+    # Not by recursion: the results of a function may be nested deeper than Python's stack.
+    todo: list[Iterator[Any]] = [iter(trees)]
+    while todo:
+        for item in todo[-1]:
+            if type(item) in _PLAIN:  # three times as fast as to ask whether it is a tensor
+                continue
+            if isinstance(item, torch.Tensor):
+                found.append(item)
+            elif isinstance(item, (tuple, list, dict)):
+                todo.append(iter(item.values() if isinstance(item, dict) else item))
+                break
+        else:
+            todo.pop()
     return found
-
-
-def _gather(items: Iterable[Any], found: list[torch.Tensor]) -> None:
-    for item in items:
-        if type(item) in _PLAIN:  # three times as fast as to ask whether it is a tensor
-            continue
-        if isinstance(item, torch.Tensor):
-            found.append(item)
-        elif isinstance(item, (tuple, list)):
-            _gather(item, found)
-        elif isinstance(item, dict):
-            _gather(item.values(), found)
