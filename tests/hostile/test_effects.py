@@ -39,7 +39,7 @@ def expected(name: str) -> list[Any]:
     return [pytest.mark.xfail(strict=not HAS_GPU, reason=REASONS[name])]
 
 
-@pytest.mark.parametrize("name", sampled(CASES, 6, expected))
+@pytest.mark.parametrize("name", sampled(CASES, 8, expected))
 def test_what_a_call_writes_is_what_eager_execution_leaves(device, name):
     found, graph = compare(name, device=device)
     graph.reset()
