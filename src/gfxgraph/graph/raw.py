@@ -141,7 +141,7 @@ def attributes(item: object) -> dict[str, Any] | None:
     if is_a(item, threading.local):  # that of this thread
         local: Any = item
         return threading.local.__getattribute__(local, "__dict__")  # type: ignore[no-any-return]
-    for cls in mro(type(item)):
+    for cls in mro(type(item)) or ():  # a type of an extension that is not ready has none
         slot = namespace(cls).get("__dict__")
         if type(slot) in (types.GetSetDescriptorType, types.MemberDescriptorType):
             found = slot.__get__(item)

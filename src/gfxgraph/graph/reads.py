@@ -1240,6 +1240,8 @@ class Reads(Alike):
         reference = owner if is_call else function
         if raw.is_a(reference, weakref.ref) and (is_call or not is_of_python):
             key, path = ("weak", address(reference)), self._path(reference)
+            if self._is_made(reference):  # it goes with the run
+                return self._held(Referent(path, reference).read(), path)
             place = self._place(key, lambda: Referent(path, reference))
             return self._held(place.read(), path)  # type: ignore[attr-defined]
         if raw.is_a(function, operator.attrgetter, operator.itemgetter):
