@@ -598,3 +598,28 @@ def test_weights_that_another_thread_brings_meanwhile_stay():
         ended.set()
         thread.join()
     assert lost == [] and torch.equal(graphed(torch.ones(4)), served.weight)
+
+
+@pytest.mark.parametrize("changes", ["requires_grad", "shape", "memory"])
+def test_what_a_call_does_to_a_tensor_itself_counts_beside_another_thread(in_thread, changes):
+    in_thread(lambda: None)
+    weights = [torch.arange(4.0), torch.arange(4.0)]
+
+    def makes(weight):
+        def fn(x):
+            if changes == "requires_grad":
+                weight.requires_grad_(not weight.requires_grad)
+            elif changes == "shape":
+                weight.unsqueeze_(0)
+            else:
+                weight.set_(torch.ones(4) + weight.numel())
+            return x * 2 + weight.detach().sum() * 0
+
+        return fn
+
+    eager, graphed = makes(weights[0]), gfxgraph.graphed(makes(weights[1]))
+    with torch.no_grad():
+        for _ in range(4):
+            assert torch.equal(eager(torch.ones(4)), graphed(torch.ones(4)))
+            assert weights[0].requires_grad == weights[1].requires_grad
+            assert weights[0].shape == weights[1].shape and torch.equal(*weights)

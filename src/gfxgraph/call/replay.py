@@ -68,7 +68,7 @@ from ..graph.locks import LOCK, PATIENCE, TURNS
 from ..graph.pool import GraphPool
 from ..graph.segments import Segment, run
 from ..interpose.codes import address
-from ..interpose.source import is_of_a_signal_handler
+from ..interpose.interrupts import interrupt_in
 from ..record.effects import overwrite, storage_key
 from ..record.journal import Journal
 from ..stats import ReplayCounter, log
@@ -222,7 +222,7 @@ class Replay:
             for is_ours in TURNS:
                 scope = None
                 try:
-                    # Never for ever: the thread that captures may wait for this one.
+                    # With a limit: the thread that captures may be waiting for this one.
                     is_ours = is_ours or LOCK.acquire(True, PATIENCE)
                     if not is_ours:
                         return NO_MATCH
@@ -366,7 +366,7 @@ def _run_tree(root: Segment) -> Segment | None:
     try:
         return run(root)
     except Exception as error:
-        if is_of_a_signal_handler(error):
+        if interrupt_in(error):
             raise
         log(logging.DEBUG, "replay_raised", because=one_line(error))
         return None
@@ -391,7 +391,7 @@ def _undone_where_it_raises(
         try:
             launch()
         except Exception as error:
-            if is_of_a_signal_handler(error):
+            if interrupt_in(error):
                 raise
             log(logging.DEBUG, "replay_raised", because=one_line(error))
             with torch.no_grad():

@@ -53,8 +53,8 @@ def _age() -> None:
     frozen objects they would be unfrozen, so there it is left out.
     """
     if gc.get_freeze_count() < _FROZEN_BY_PYTHON:
-        # Called from C, one right after the other: a child of fork() in between would keep all that
-        # for ever.
+        # Both are called from C, without a step of Python between them. A child that was forked
+        # in between would keep these objects frozen.
         any(map(_call, (gc.freeze, gc.unfreeze)))
 
 

@@ -128,7 +128,7 @@ class Container:
             raw.put_back(item, self.held if held is None else held, now)
 
     def _as_it_was(self, changed: set[Any], now: raw.Pairs) -> raw.Pairs:
-        """What a dict or set is to hold: at the keys ``changed`` what it held, else that of now."""
+        """Return the items for a dict or set: old ones at the keys ``changed``, else new ones."""
         after = {raw.token(key): value for key, value in now}
         held = [(raw.token(key), key, value) for key, value in self.held]
         known = changed.union(token for token, _, _ in held)

@@ -75,7 +75,7 @@ def is_looked_at(name: str, code: types.CodeType) -> bool:
 
 
 def asked(frame: types.FrameType, name: str) -> tuple[Any, Reader, str] | None:
-    """What a frame of the module ``name`` asks for: its identity, a reader, and its path."""
+    """Return what a frame of the module ``name`` reads: its identity, a reader and its path."""
     method = frame.f_code.co_name
     if name == "logging" and method in _OF_LOGGERS:
         logger: Any = frame.f_locals.get("self")
@@ -103,14 +103,14 @@ _OPTIONS = "numpy.get_printoptions()"
 
 
 def level(logger: logging.Logger) -> tuple[Any, ...]:
-    """What decides whether a logger takes a record."""
+    """Return the settings that decide whether a logger handles a record."""
     own = logging.Logger
     level, has = own.getEffectiveLevel(logger), own.hasHandlers(logger)
     return level, has, logger.disabled, logger.manager.disable
 
 
 def _handlers(logger: logging.Logger) -> tuple[Any, ...]:
-    """Who gets the records that a logger takes."""
+    """Return the handlers that get the records of a logger, and their levels."""
     found: list[Any] = []
     at: logging.Logger | None = logger
     while at is not None:

@@ -38,9 +38,10 @@ holds it until its work is launched; a capture for its duration, not for its war
 """
 
 TURNS: Iterator[bool] = iter(functools.partial(LOCK.acquire, False), None)
-"""Gives for ever whether :data:`LOCK` was free, and is ours now.
+"""Each step tries to take :data:`LOCK`, and yields whether that worked.
 
-A loop takes it in C. So no interrupt comes before the body of the loop, which begins with ``try``.
+A ``for`` loop takes the step in C. So no interrupt comes between the lock and the body of the loop,
+which begins with ``try``.
 """
 
 

@@ -204,7 +204,7 @@ class Lookups:
 
     def _place_of_parts(self, function: Any) -> None:
         if self._is_made(function):
-            return  # another one in each call, which nobody outside can change
+            return  # each call makes a new one, and nothing outside of it can change that
         self._place(("parts", address(function)), lambda: Parts(self._path(function), function))
 
     def _know(self, value: Any, path: str) -> Any:

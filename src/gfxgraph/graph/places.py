@@ -521,7 +521,7 @@ class Live(Place):
 
 
 class Referent(Live):
-    """What a weak reference gives. It is one object until that is gone, and we do not keep it."""
+    """Whether the object of a weak reference is alive. The graph does not keep it alive."""
 
     def __init__(self, path: str, reference: weakref.ref[Any]) -> None:
         get = functools.partial(weakref.ref.__call__, reference)

@@ -1164,6 +1164,8 @@ class Reads(Alike):
             if called is None or is_closed(str(called.__globals__.get("__name__", ""))):
                 is_asked = type(owner) is dict and function.__name__ in _BY_KEY
                 self._hand_out(*all_given, *(() if is_asked else (owner,)))
+        if address(kind) in _IN_C and function.__name__ in _MOVING:
+            self._note_line(owner if raw.is_a(owner, torch.Tensor) else (positional or [None])[0])
         if raw.is_a(function, *_SLOTS) and function.__name__ in _SETTERS:
             is_bound = kind is types.MethodWrapperType
             target, *named = [owner, *positional] if is_bound else (positional or [UNKNOWN])
@@ -1402,6 +1404,13 @@ _BY_ITSELF = frozenset(map(address, (id, hash, sys._getframe, sys.exc_info, _exc
 _IN_C = frozenset(map(address, C_FUNCTIONS))
 _SLOTS = (types.MethodWrapperType, types.WrapperDescriptorType)
 _SETTERS = ("__setattr__", "__delattr__")
+# They give a tensor other memory, another shape or another `requires_grad`.
+_MOVING = frozenset(
+    (
+        *("set_", "set_data", "resize_", "resize_as_", "requires_grad_", "detach_", "as_strided_"),
+        *("t_", "transpose_", "swapaxes_", "swapdims_", "squeeze_", "unsqueeze_"),
+    )
+)
 _STORING = frozenset(map(address, (setattr, object.__setattr__)))
 _BY_KEY = ("get", "__getitem__", "__contains__", "setdefault", "pop", "keys", "values", "items")
 # They only pass on what they are given.

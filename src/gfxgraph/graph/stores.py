@@ -28,9 +28,8 @@ class Stores:
 
     def __init__(self) -> None:
         self._was_alone = is_only_thread()
-        #: Where something was stored first: by the container and the key, or ``None`` for any key.
-        self._lines: dict[tuple[int, Any], tuple[str, int]] = {}
-        self._owners: set[int] = set()
+        #: Where something was stored first: by the container, and by the key, ``None``: any key.
+        self._lines: dict[int, dict[Any, tuple[str, int]]] = {}
         # By the container: what was put into a list or deque; and those out of which it was taken.
         self._put: dict[int, list[Any]] = {}
         self._taken: set[int] = set()
@@ -63,8 +62,7 @@ class Stores:
     def _mark(self, container: Any, key: Any, line: tuple[str, int]) -> None:
         for item in (container, raw.attributes(container)):
             if item is not None:
-                self._lines.setdefault((address(item), _name(item, key)), line)
-                self._owners.add(address(item))
+                self._lines.setdefault(address(item), {}).setdefault(_name(item, key), line)
 
     def without_run(self, container: Container) -> raw.Pairs | None:
         """What a list or deque would hold if there had been no run; ``None``: it is none of both.
@@ -112,15 +110,15 @@ class Stores:
             return True
         if isinstance(place, Item):
             return self._line(owner_of(place.container), place.key) is not None
-        return any(part in self._owners for part in place.identity[1:2])
+        return any(part in self._lines for part in place.identity[1:2])
 
     def touch_tensor(self, tensor: torch.Tensor) -> bool:
         """Whether runs may have given a tensor other memory, or another ``requires_grad``."""
-        return not self.decide or address(tensor) in self._owners
+        return not self.decide or address(tensor) in self._lines
 
     def _line(self, item: Any, key: Any) -> tuple[str, int] | None:
-        at = address(item)
-        return self._lines.get((at, _name(item, key))) or self._lines.get((at, None))
+        known = self._lines.get(address(item), {})
+        return known.get(_name(item, key)) or known.get(None)
 
 
 _AT_KEY = ("setdefault", "pop", "__setitem__", "__delitem__")

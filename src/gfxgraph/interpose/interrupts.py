@@ -15,10 +15,11 @@ from __future__ import annotations
 import _signal  # type: ignore[import-not-found]
 import signal
 import threading
+import traceback
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from types import FrameType
+from types import FrameType, FunctionType, MethodType
 from typing import Any
 
 import torch
@@ -132,7 +133,8 @@ def interrupt_in(error: BaseException | None) -> BaseException | None:
     is_caused = True  # and not only met while another error was handled, of before perhaps
     while error is not None and id(error) not in seen:
         seen.add(id(error))
-        if any(error is other for other in _raised) or (is_caused and _is_sent(error)):
+        is_raised = any(error is other for other in _raised) or (not _blocks and _is_raised(error))
+        if is_raised or (is_caused and _is_sent(error)):
             return error
         is_caused = is_caused and error.__cause__ is not None
         error = error.__cause__ or error.__context__
@@ -207,6 +209,20 @@ def _is_ours(frame: FrameType | None) -> bool:
             return False
         frame = frame.f_back
     return False
+
+
+def _is_raised(error: BaseException) -> bool:
+    """Whether ``error`` has passed through a signal handler, outside of all blocks."""
+    codes = set()
+    for number in _NUMBERS:
+        handler = _handler_of(number)
+        called: Any = handler if type(handler) in _CODED else vars(type(handler)).get("__call__")
+        called = called.__func__ if type(called) is MethodType else called
+        codes.add(called.__code__ if type(called) is FunctionType else None)
+    return any(frame.f_code in codes for frame, _ in traceback.walk_tb(error.__traceback__))
+
+
+_CODED = (FunctionType, MethodType)
 
 
 # Errors that other threads send.

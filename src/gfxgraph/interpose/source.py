@@ -5,7 +5,6 @@ from __future__ import annotations
 import dis
 import functools
 import linecache
-import signal
 import sys
 import sysconfig
 import traceback
@@ -13,7 +12,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from types import CodeType, FrameType, FunctionType, MethodType
+from types import CodeType, FrameType
 from typing import Any
 
 import torch
@@ -26,7 +25,6 @@ __all__ = [
     "asked_by_the_user",
     "global_names",
     "instruction_of",
-    "is_of_a_signal_handler",
     "is_ours",
     "is_own_file",
     "is_raised_by_code",
@@ -112,20 +110,6 @@ def instruction_of(error: BaseException) -> str:
     # Before its first instruction, up to Python 3.10.
     code, at = trace.tb_frame.f_code, trace.tb_lasti
     return dis.opname[code.co_code[at]] if at >= 0 else "RESUME"
-
-
-def is_of_a_signal_handler(error: BaseException) -> bool:
-    """Whether ``error`` passed through a handler of a signal, which runs between any two steps."""
-    codes = set()
-    for number in signal.valid_signals():
-        handler = signal.getsignal(number)
-        called: Any = handler if type(handler) in _CODED else vars(type(handler)).get("__call__")
-        called = called.__func__ if type(called) is MethodType else called
-        codes.add(called.__code__ if type(called) is FunctionType else None)
-    return any(frame.f_code in codes for frame, _ in traceback.walk_tb(error.__traceback__))
-
-
-_CODED = (FunctionType, MethodType)
 
 
 def users_line() -> Source:
