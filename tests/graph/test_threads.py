@@ -17,7 +17,9 @@ import torch
 
 import gfxgraph
 from gfxgraph.device import current_device, generator_state
+from gfxgraph.errors import CaptureError
 from gfxgraph.graph.locks import CAPTURING, LOCK, no_garbage_collection
+from gfxgraph.graph.rollback import run_and_roll_back
 from tests.helpers.paths import ROOT
 from tests.helpers.processes import python
 from tests.helpers.threads import on_threads
@@ -623,3 +625,13 @@ def test_what_a_call_does_to_a_tensor_itself_counts_beside_another_thread(in_thr
             assert torch.equal(eager(torch.ones(4)), graphed(torch.ones(4)))
             assert weights[0].requires_grad == weights[1].requires_grad
             assert weights[0].shape == weights[1].shape and torch.equal(*weights)
+
+
+def test_a_run_with_made_inputs_is_taken_back_beside_another_thread(device, in_thread):
+    in_thread(lambda: None)
+    served, x = Served(), torch.ones(4, device=device)
+    with CAPTURING, pytest.raises(CaptureError, match="rebind"):
+        run_and_roll_back(served.counts, (x,), {}, [x], current_device())
+    with CAPTURING:
+        run_and_roll_back(served.logs, (x,), {}, [x], current_device())
+    assert served.calls == 0 and served.log == []

@@ -174,7 +174,8 @@ def capture_like(
     """
     device, index = graph_pool.device, graph_pool.index
     session = CaptureSession(target, graph_pool, Snapshot.take(device, index, {}))
-    reads = Reads(target.roots, session.given)
+    stores = None if template.state is None else template.state.stores
+    reads = Reads(target.roots, session.given, stores=stores)
     sample: list[torch.Tensor] = []
     captured: CapturedGraph | None = None
     try:

@@ -26,7 +26,8 @@ from ..record.side_effects import no_side_effects, side_effects
 from ..stats import log
 from .captured import CapturedGraph
 from .host_state import HostState
-from .locks import LOCK, inside_gfxgraph
+from .locks import LOCK, inside_gfxgraph, is_only_thread
+from .reads import Reads
 from .state import PythonState
 from .stores import Stores
 
@@ -114,7 +115,9 @@ def run_and_roll_back(
             rebinds something in Python.
     """
     index = index_of(device, inputs)
-    if template is not None and template.plain:
+    # Beside another thread it has to be seen what the run stores in Python.
+    is_alone = is_only_thread()
+    if template is not None and template.plain and is_alone:
         try:
             with only_computes(template, device, index, inputs) as watching, watching:
                 result = function(*args, **kwargs)
@@ -122,12 +125,19 @@ def run_and_roll_back(
         except Unexpected as surprise:
             log(logging.DEBUG, "not_alike", because=str(surprise))
     before = Snapshot.take(device, index, {"the function": function})
+    reads = Reads({"the function": function}, inputs, stores=before.python.stores)
     before.host.one_shots.refuse("and is tried with arguments that nobody called it with")
     recorder = Recorder(
         device.type, inputs, before.memory, keep_values=True, generators=before.host
     )
     try:
-        with inside_gfxgraph(), no_side_effects(), refused(), recorder.watching():
+        with (
+            inside_gfxgraph(),
+            no_side_effects(),
+            refused(),
+            recorder.watching(),
+            nullcontext() if is_alone else reads.recording(),
+        ):
             result = function(*args, **kwargs)
             # It may be memory that is put back now.
             result = pytree.tree_map_only(torch.Tensor, torch.clone, result)
