@@ -12,6 +12,7 @@ import torch
 from ..interpose.codes import address
 from . import raw
 from .containers import Container, owner_of
+from .guard import REGISTRIES
 from .locks import is_only_thread
 from .places import Item, Place
 
@@ -30,9 +31,11 @@ class Stores:
         self._was_alone = is_only_thread()
         #: Where something was stored first: by the container, and by the key, ``None``: any key.
         self._lines: dict[int, dict[Any, tuple[str, int]]] = {}
-        # By the container: what was put into a list or deque; and those out of which it was taken.
+        # By the container: what methods have put into a list or deque; those out of which they have
+        # taken something; and those of which more was changed, or nobody knows what.
         self._put: dict[int, list[Any]] = {}
         self._taken: set[int] = set()
+        self._changed: set[int] = set()
 
     def note(self, container: Any, key: Any, line: tuple[str, int]) -> None:
         """Something is stored in a container or an object, at ``line``.
@@ -43,7 +46,7 @@ class Stores:
             line: file and line.
         """
         self._mark(container, key, line)
-        self._taken.add(address(container))
+        self._changed.add(address(container))
 
     def note_method(
         self, container: Any, name: str, given: list[Any], line: tuple[str, int]
@@ -56,22 +59,30 @@ class Stores:
             put += given
         elif name in _ADDING_ALL:
             put += (value for part in given if raw.is_a(part, *_PARTS) for value in _values(part))
-        else:
+        elif name in _TAKING:
             self._taken.add(address(container))
+        else:
+            self._changed.add(address(container))
 
     def _mark(self, container: Any, key: Any, line: tuple[str, int]) -> None:
-        for item in (container, raw.attributes(container)):
-            if item is not None:
-                self._lines.setdefault(address(item), {}).setdefault(_name(item, key), line)
+        own = raw.attributes(container)
+        places = [container] if own is None else [container, own]
+        if raw.is_a(container, torch.nn.Module):  # which puts some of its attributes elsewhere
+            places += [own[name] for name in REGISTRIES if own and name in own]
+        for item in places:
+            self._lines.setdefault(address(item), {}).setdefault(_name(item, key), line)
 
     def without_run(self, container: Container) -> raw.Pairs | None:
-        """What a list or deque would hold if there had been no run; ``None``: it is none of both.
+        """What a list or deque would hold if there had been no run; ``None``: what it held before.
 
-        What another thread has put into it meanwhile stays there, and what it has taken out stays
-        away, as far as the run itself takes nothing out.
+        Where the run only adds or takes, what another thread has put in meanwhile stays there. What
+        that has taken out stays away, unless the run takes something as well.
         """
         item = container.item
-        if not raw.is_a(item, list, deque) or not self.decide:
+        is_plain = raw.is_a(item, list, deque) and address(item) not in self._changed
+        # What is added to a deque that is full takes something out.
+        is_plain = is_plain and not (raw.is_a(item, deque) and _MAXLEN.__get__(item) is not None)
+        if not is_plain or not self.decide:
             return None
         now = [value for _, value in container.read()]
         held = [value for _, value in container.held]
@@ -121,9 +132,11 @@ class Stores:
         return known.get(_name(item, key)) or known.get(None)
 
 
+_MAXLEN: Any = raw.namespace(deque)["maxlen"]
 _AT_KEY = ("setdefault", "pop", "__setitem__", "__delitem__")
 _ADDING = ("append", "appendleft", "insert", "add")
 _ADDING_ALL = ("extend", "extendleft", "update", "__iadd__")
+_TAKING = ("pop", "popleft", "remove", "clear")
 _PARTS = (list, set, deque)
 
 
