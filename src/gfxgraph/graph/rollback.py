@@ -149,7 +149,7 @@ def run_and_roll_back(
                 "replay would not do. Keep such state in a tensor that is written in place "
                 "(copy_, add_), or outside."
             )
-        return result, recorder.recording.draws is not None
+        return result, before.host.draws()
     finally:
         with LOCK:
             before.restore()
