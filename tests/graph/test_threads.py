@@ -18,7 +18,7 @@ import torch
 import gfxgraph
 from gfxgraph.device import current_device, generator_state
 from gfxgraph.errors import CaptureError
-from gfxgraph.graph.locks import CAPTURING, LOCK, no_garbage_collection
+from gfxgraph.graph.locks import CAPTURING, LOCK, is_only_thread, no_garbage_collection
 from gfxgraph.graph.rollback import run_and_roll_back
 from tests.helpers.paths import ROOT
 from tests.helpers.processes import python
@@ -155,8 +155,10 @@ def test_a_short_run_of_the_stress_program_finds_nothing(tmp_path, names, all_re
 
 @torch.no_grad()
 @pytest.mark.parametrize("written", [False, pytest.param(True, marks=pytest.mark.long)])
-def test_replays_go_on_while_another_path_is_captured(device, written, in_thread):
+def test_replays_go_on_while_another_path_is_captured(device, written, in_thread, monkeypatch):
     """In the middle of its warm-up and of its comparison other threads replay the first path."""
+    # Each of these replays comes in the middle of a run that waits for it.
+    monkeypatch.setattr("gfxgraph.graph.locks.PATIENCE", 0.1)
 
     def fn(x, total):
         if written:
@@ -494,8 +496,8 @@ def test_looking_on_disturbs_no_tuple_that_another_thread_is_making():
 class Served:
     """An object that a function and another thread use at the same time."""
 
-    def __init__(self):
-        self.weight = torch.full((4,), 2.0)
+    def __init__(self, device):
+        self.weight = torch.full((4,), 2.0, device=device)
         self.requests, self.log, self.recent = queue.Queue(), [], collections.deque(maxlen=900)
         self.items, self.seen, self.count, self.calls = {}, set(), 0, 0
 
@@ -531,7 +533,7 @@ OTHERS = {
 @pytest.mark.parametrize("other", OTHERS)
 @pytest.mark.parametrize("name", ["only_computes", "counts", "keeps", "logs"])
 def test_what_another_thread_does_meanwhile_is_not_taken_back(device, name, other):
-    served, x = Served(), torch.ones(4, device=device)
+    served, x = Served(device), torch.ones(4, device=device)
     does, left = OTHERS[other]
     numbers, ended = itertools.count(), threading.Event()
 
@@ -579,7 +581,7 @@ def test_what_another_thread_takes_out_meanwhile_stays_out():
 
 
 def test_weights_that_another_thread_brings_meanwhile_stay():
-    served, brought, ended = Served(), [None], threading.Event()
+    served, brought, ended = Served("cpu"), [None], threading.Event()
     lost = []
 
     def work():
@@ -627,9 +629,29 @@ def test_what_a_call_does_to_a_tensor_itself_counts_beside_another_thread(in_thr
             assert weights[0].shape == weights[1].shape and torch.equal(*weights)
 
 
+@pytest.mark.gpu
+def test_the_threads_of_autograd_are_none_of_the_programs():
+    """A thread of the device runs the backward pass, and stays; ``threading`` may know it."""
+    threads = []
+
+    class Twice(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x):
+            return x * 2
+
+        @staticmethod
+        def backward(ctx, grad):
+            threads.append(threading.current_thread())
+            return grad * 2
+
+    Twice.apply(torch.ones(4, device="cuda", requires_grad=True)).sum().backward()
+    assert threads[0] is not threading.current_thread() and threads[0] in threading.enumerate()
+    assert is_only_thread()
+
+
 def test_a_run_with_made_inputs_is_taken_back_beside_another_thread(device, in_thread):
     in_thread(lambda: None)
-    served, x = Served(), torch.ones(4, device=device)
+    served, x = Served(device), torch.ones(4, device=device)
     with CAPTURING, pytest.raises(CaptureError, match="rebind"):
         run_and_roll_back(served.counts, (x,), {}, [x], current_device())
     with CAPTURING:

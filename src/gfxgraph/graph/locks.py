@@ -9,6 +9,7 @@ import weakref
 from collections import Counter, deque
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
+from pathlib import Path
 
 from ..errors import CaptureError
 from ..forking import in_child, new_lock
@@ -187,8 +188,25 @@ def release_waiting() -> None:
 def is_only_thread() -> bool:
     """Whether no other thread could read or write what a run of ours does."""
     me = threading.current_thread()
-    # That of tqdm looks after progress bars alone.
-    return all(t is me or type(t).__module__.startswith("tqdm.") for t in threading.enumerate())
+    return all(t is me or _serves_a_library(t) for t in threading.enumerate())
+
+
+def _serves_a_library(thread: threading.Thread) -> bool:
+    """Whether a thread never runs code of the program on its own account.
+
+    That of tqdm looks after progress bars. Those of autograd run the backward pass of a call that
+    waits for it, one thread for each GPU; they stay, and ``threading`` knows them once Python code
+    has asked for its thread there.
+    """
+    if type(thread).__module__.startswith("tqdm."):
+        return True
+    if not isinstance(thread, threading._DummyThread):
+        return False
+    try:
+        name = Path(f"/proc/self/task/{thread.native_id}/comm").read_text()
+    except OSError:  # no such file system
+        return False
+    return name.startswith("pt_autograd")
 
 
 def is_inside_gfxgraph() -> bool:
