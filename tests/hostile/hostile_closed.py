@@ -1829,7 +1829,7 @@ def gets_float_for_torch():
     k = K()
 
     def fn(x):
-        return x * torch.tensor([float(k)]) + torch.full((), float(k))
+        return x * torch.full((), float(k), device=x.device)
 
     return fn, lambda: setattr(K, "__float__", lambda self: 9.0)
 
