@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dis
 import functools
+import inspect
 import linecache
 import sys
 import sysconfig
@@ -39,6 +40,7 @@ CLOSED = frozenset(sys.stdlib_module_names) | {"torch", "numpy", "triton", "tqdm
 """Packages whose code is not looked into: what it reads is not a program's own state."""
 
 _WITHOUT_FILE = "<string>"
+_CAN_BE_THROWN_INTO = inspect.CO_GENERATOR | inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR
 _OURS = (f"{Path(__file__).parents[1]}/", "<gfxgraph>")
 _NOT_THE_USERS = (
     *_OURS,
@@ -107,9 +109,11 @@ def instruction_of(error: BaseException) -> str:
         trace = trace.tb_next
     if trace is None:
         return ""
-    # Before its first instruction, up to Python 3.10.
     code, at = trace.tb_frame.f_code, trace.tb_lasti
-    return dis.opname[code.co_code[at]] if at >= 0 else "RESUME"
+    if at >= 0:
+        return dis.opname[code.co_code[at]]
+    # Before its first instruction, up to Python 3.10. In a generator throw() may have raised it.
+    return "" if code.co_flags & _CAN_BE_THROWN_INTO else "RESUME"
 
 
 def users_line() -> Source:
