@@ -18,13 +18,20 @@ import torch
 import gfxgraph
 from gfxgraph.errors import CaptureError
 from tests.helpers.sampled import sampled
-from tests.hostile import hostile_closed, hostile_in_c, hostile_python, hostile_python_more
+from tests.hostile import (
+    hostile_closed,
+    hostile_in_c,
+    hostile_python,
+    hostile_python_more,
+    hostile_reached,
+)
 
 CASES = (
     hostile_python.CASES
     | hostile_python_more.CASES
     | hostile_in_c.CASES
     | {f"closed_{name}": case for name, case in hostile_closed.CASES.items()}
+    | {f"reached_{name}": case for name, case in hostile_reached.CASES.items()}
 )
 # What nobody can see, so that these must not be graphs; and iterators that are left alone.
 EAGER = (
@@ -32,6 +39,7 @@ EAGER = (
     *("weak_proxy", "generator_frame_read"),
     *hostile_in_c.EAGER,
     *(f"closed_{name}" for name in hostile_closed.EAGER),
+    *(f"reached_{name}" for name in hostile_reached.EAGER),
 )
 
 
@@ -74,6 +82,21 @@ def test_what_was_read_and_changes_is_never_stale(device, name, modules_as_befor
         assert bool(graph.stats().replays) != (name in EAGER)
     finally:
         getattr(fn, "undo", lambda: None)()
+
+
+@pytest.mark.parametrize("name", sampled(hostile_reached.UNREAD, 3))
+@torch.no_grad()
+def test_what_was_not_read_may_change_in_each_call(device, name):
+    with torch.device(device):
+        fn, change = hostile_reached.UNREAD[name]()
+    graph = gfxgraph.graphed(fn)
+    for n in range(6):
+        if n:
+            with torch.device(device):
+                change()
+        x = torch.randn(2, 4, device=device)
+        torch.testing.assert_close(graph(x), fn(x))
+    assert graph.stats().replays == 5 and not graph.stats().changed
 
 
 class Config:

@@ -25,8 +25,8 @@ __all__ = ["Code", "Operand", "Step", "read"]
 Operand: TypeAlias = "tuple[Any, ...] | None"
 """Where a value comes from: ``("local", name)``, ``("const", value)``, ``("made", offset)``, a
 ``super`` of the method itself as ``("super", None)``; ``None``: it is not known. Of what a step
-takes from the stack, ``("made", offset, slot)`` and ``("slot", slot)`` say where it lies; of two
-slots, in the first one that holds anything."""
+takes from the stack, ``("local", name, slot)``, ``("made", offset, slot)`` and ``("slot", slot)``
+say where it lies; of two slots, in the first one that holds anything."""
 Step: TypeAlias = tuple[Any, ...]
 """What an instruction reads: its kind, and its operands.
 
@@ -137,7 +137,7 @@ class _Reader:
         for operand in operands:
             if operand is not None and operand[0] == "slot":
                 operand = None
-            elif operand is not None and operand[0] == "made":
+            elif operand is not None and operand[0] in _ON_STACK:
                 operand = operand[:2]
             self.stack.append(operand)
 
@@ -161,7 +161,7 @@ class _Reader:
             return operand
         if operand is None:
             return "slot", self.depth - nth
-        return (*operand, self.depth - nth) if operand[0] == "made" else operand
+        return (*operand, self.depth - nth) if operand[0] in _ON_STACK else operand
 
     def made(self, at: int, *step: Any) -> None:
         """The instruction at ``at`` reads ``step``, and pushes what it finds."""
@@ -191,7 +191,7 @@ class _Reader:
     def _origin(self, part: Any) -> Any:
         """An operand, or the variable that gave it: nothing stores there meanwhile."""
         if type(part) is not tuple or part[0] != "made":
-            return part
+            return part[:2] if type(part) is tuple else part
         step = self.steps[part[1]]
         return step if step[0] in ("cell", "global") else part[:2]
 
@@ -394,7 +394,7 @@ class _Reader:
         if slots == 2 and both[0] is not _NULL and _PY < (3, 13) and self.depth is not None:
             # In the first one lies NULL if what a name gave is no method.
             known = found[0] if len(found) == 1 and found[0] is not None else None
-            of = known[:2] if known is not None and known[0] == "made" else ("slot",)
+            of = known[:2] if known is not None and known[0] in _ON_STACK else ("slot",)
             return (*of, self.depth, self.depth + 1)
         return found[0] if found else None
 
@@ -489,6 +489,7 @@ def _is_open(operand: Operand) -> bool:
     return operand is None or operand[0] != "const"
 
 
+_ON_STACK = ("made", "local")
 _HOW = ("BINARY", "INPLACE")
 _SUMS = ("+", "-", "+=", "-=", *(f"{how}_{what}" for how in _HOW for what in ("ADD", "SUBTRACT")))
 _BUILT = ("LIST_TO_TUPLE", "GET_ITER", "GET_YIELD_FROM_ITER")

@@ -28,7 +28,7 @@ class Container:
             after one.
         shrinks: things are taken out of it as well, which nobody tells of.
         guarded: whether a graph that relies on it watches it.
-        by_name: whether only Python code reads it, which is seen where reads are recorded.
+        unseen: whether code reads it that nobody looks at.
         lifted: tokens of keys that calls write, so that they are no part of this; see ``lift.py``.
     """
 
@@ -38,7 +38,7 @@ class Container:
     counted: Literal["children", "hooks"] | None = None
     shrinks: bool = False
     guarded: bool = True
-    by_name: bool = False
+    unseen: bool = False
     lifted: frozenset[Any] = frozenset()
     held: raw.Pairs = field(init=False)
 

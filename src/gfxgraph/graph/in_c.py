@@ -16,7 +16,9 @@ import ctypes
 import datetime
 import decimal
 import functools
+import gc
 import io
+import itertools
 import json
 import json.scanner
 import operator
@@ -39,6 +41,7 @@ __all__ = [
     "ASKED",
     "HIDDEN",
     "OF_LOCKS",
+    "Kept",
     "Reader",
     "asked_in_python",
     "asks_for_local_time",
@@ -405,3 +408,39 @@ def names_a_function(function: Any, table: dict[str, str]) -> bool:
     if type(function) is not types.BuiltinFunctionType or type(module) is not types.ModuleType:
         return False
     return function.__name__ in table.get(str(vars(module).get("__name__")), "").split()
+
+
+_MAX_KEPT = 1024
+
+
+class Kept:
+    """The entries of a cache. They differ once somebody clears the cache and fills it again."""
+
+    def __init__(self, cached: Any) -> None:
+        self._cached = cached
+        self._held = self._items()  # kept, so that nothing else gets their addresses
+
+    def values(self) -> list[Any]:
+        """What it holds; a link of a cache with a limit holds a key and a result."""
+        links = (gc.get_referents(item) if _is_link(item) else [item] for item in self._held)
+        return list(itertools.chain.from_iterable(links))
+
+    def now(self) -> tuple[int, ...]:
+        """Its counts, and the addresses of what it holds."""
+        info = self._cached.cache_info()
+        return info.misses, info.currsize, *map(address, self._items())
+
+    def _items(self) -> list[Any]:
+        """The entries of the dict behind it, if they are not too many to ask in each call."""
+        own = self._cached.__dict__
+        found = [item for item in gc.get_referents(self._cached) if type(item) is dict]
+        return [
+            value
+            for item in found
+            if item is not own and len(item) <= _MAX_KEPT
+            for value in list(item.values())
+        ]
+
+
+def _is_link(item: Any) -> bool:
+    return raw.name_of(type(item)) == "_lru_list_elem"

@@ -21,7 +21,7 @@ from ..interpose.interrupts import let_in, waiting
 from . import bytecode
 from .heard import is_heard
 
-__all__ = ["OPEN_IN_TORCH", "QUIET", "Listener", "hear_again", "is_closed", "listening"]
+__all__ = ["OPEN_IN_TORCH", "QUIET", "Listener", "hear_again", "is_closed", "is_quiet", "listening"]
 
 _OURS = __name__.partition(".")[0]
 OPEN_IN_TORCH = (
@@ -67,7 +67,12 @@ def is_closed(name: str) -> bool:
     package = name.partition(".")[0]
     if package == "torch":
         return not name.startswith(OPEN_IN_TORCH)
-    return package in ("numpy", "triton", _OURS) or package in QUIET
+    return package in ("numpy", "triton", _OURS) or is_quiet(name)
+
+
+def is_quiet(name: str) -> bool:
+    """Whether a module is of a package in :data:`QUIET`."""
+    return name.partition(".")[0] in QUIET
 
 
 def _is_closed(frame: types.FrameType) -> bool:

@@ -18,7 +18,7 @@ import threading
 import types
 import typing
 from collections import Counter, OrderedDict, deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -30,7 +30,7 @@ from .age import Since
 from .containers import Container, Slots
 from .guard import REGISTRIES
 from .lift import Counted, Unread
-from .listening import is_closed
+from .listening import is_closed, is_quiet
 from .places import (
     Attributes,
     Bases,
@@ -53,6 +53,7 @@ from .torch_settings import OTHERS, READERS, SETTINGS
 __all__ = [
     "CHANGING",
     "C_FUNCTIONS",
+    "DEEP",
     "HOLLOW",
     "LEAVES",
     "MAX_NESTED",
@@ -63,8 +64,10 @@ __all__ = [
     "Lookups",
     "Super",
     "inside",
+    "is_iterator_in_c",
     "package_of",
     "parts_of",
+    "readers_among",
 ]
 
 _OURS = __name__.partition(".")[0]
@@ -101,7 +104,10 @@ HOLLOW = LEAVES | set(
 _WITHOUT_SPECIALS = CLOSED | {_OURS}
 _MAX_ITEMS = 4096
 MAX_NESTED = 3
-"""How deep C code looks into what it is given."""
+"""How deep it is looked for what code that is not looked at may call."""
+DEEP = sys.maxsize
+"""Code in C looks into what it is given as deep as that goes."""
+_MAX_WALKED = 200_000
 MODULE = torch.nn.Module
 """Whose lookups are in Python, and known here."""
 # Dynamo adds this attribute to the class of modules when it first compiles anything, and asks
@@ -122,6 +128,15 @@ _OF_TENSORS = ("grad", "is_leaf", "grad_fn", "_backward_hooks")
 _ONLY_READING = (
     *("get", "items", "keys", "values", "copy", "count", "index"),
     *("__getitem__", "__contains__", "__len__", "__iter__"),
+)
+# They move items, and compare or show none.
+_SHALLOW = frozenset(
+    (
+        *("get", "items", "keys", "values", "copy", "__getitem__", "__len__", "__iter__"),
+        *("setdefault", "update", "pop", "popitem", "clear", "move_to_end", "__reversed__"),
+        *("append", "appendleft", "extend", "extendleft", "insert", "popleft", "reverse"),
+        *("rotate", "add", "discard", "__setitem__", "__delitem__", "__init__"),
+    )
 )
 _TAKING = ("pop", "popitem", "clear", "move_to_end", "__delitem__")
 _VIEWS: Any = (type({}.keys()), type({}.values()), type({}.items()), types.MappingProxyType)
@@ -183,6 +198,8 @@ class Lookups:
         self._members: dict[tuple[int, str], _Member] = {}
         # Classes whose methods have begun to run, with the code of these.
         self._callees: dict[tuple[int, int], tuple[type, types.CodeType]] = {}
+        # Classes, and their special methods that are methods in C of other objects.
+        self._methods_in_c: dict[int, tuple[type, list[Any]]] = {}
         self._since: Since | None = None
         # Whether the instruction only counts; and whether one has.
         self._counting = self._has_counted = False
@@ -237,6 +254,8 @@ class Lookups:
         elif kind is types.MethodType:
             self._know(value.__func__, path)
             self._know(value.__self__, path)
+        elif raw.is_a(value, types.BuiltinFunctionType, types.MethodWrapperType):
+            self._know(value.__self__, path)  # the collector may not know it
         elif kind is staticmethod or kind is classmethod:
             self._know(value.__func__, path)
         elif raw.is_a(value, property):
@@ -340,8 +359,19 @@ class Lookups:
 
         ``path``: how that is reached which has no other name; default: that of ``item``.
         """
-        if address(type(item)) in HOLLOW or raw.is_a(item, Unread):
-            return
+        todo = [(item, depth, path)]
+        seen: dict[int, int] = {}
+        for item, depth, path in todo:  # which grows meanwhile
+            is_open = address(type(item)) not in HOLLOW and not raw.is_a(item, Unread)
+            if is_open and seen.get(address(item), -1) < depth:
+                seen[address(item)] = depth
+                todo += self._content_of_one(item, depth, path)
+            if len(seen) > _MAX_WALKED:
+                self._hidden(f"more than {_MAX_WALKED:,} objects that {self._path(item)} leads to")
+                return
+
+    def _content_of_one(self, item: Any, depth: int, path: str) -> Iterable[tuple[Any, int, str]]:
+        """The same for one object; gives what is to be looked at as well."""
         self._special(item)
         while raw.is_a(item, *_VIEWS):
             path = path or self._path(item)
@@ -349,36 +379,54 @@ class Lookups:
             item = self._know(inner, path) if self._is_state(item) else inner
         is_changing = raw.is_a(item, *CHANGING)
         if not is_changing and not raw.is_a(item, tuple, frozenset):
-            self._content_in_c(item, depth)
-            return
+            return self._content_in_c(item, depth)
         is_long = raw.length(item) > _MAX_ITEMS
         if is_changing:
             self._content_of_state(item, by_length=is_long)
-        if depth and not is_long:
-            path = path or self._path(item)
-            for value in inside(item):
-                self._content(value, depth - 1, path)
+        if not depth or is_long:
+            return ()
+        path = path or self._path(item)
+        return [(value, depth - 1, path) for value in inside(item)]
 
-    def _content_in_c(self, item: Any, depth: int) -> None:
+    def _content_in_c(self, item: Any, depth: int) -> Iterable[tuple[Any, int, str]]:
         """The run reads the state that ``item``, which is no container, keeps in C."""
         if raw.is_a(item, types.BuiltinFunctionType, types.MethodWrapperType):
-            if depth and not raw.is_a(item.__self__, *CHANGING, *NOT_PLAIN):
-                self._content(item.__self__, depth - 1)  # it reads its owner when it is called
-        elif raw.is_a(item, functools.partial) and self._is_state(item):
-            self._place_of_parts(item)
-        elif raw.is_a(item, types.SimpleNamespace) and self._is_state(item):
+            if depth and not raw.is_a(item.__self__, *NOT_PLAIN):
+                self._is_state(item)  # the collector may not know its owner
+                return [(item.__self__, depth - 1, "")]  # it reads its owner when it is called
+        elif raw.is_a(item, functools.partial):
+            if self._is_state(item):
+                self._place_of_parts(item)
+            return [(part, depth - 1, "") for part in parts_of(item) if depth]
+        elif raw.is_a(item, types.SimpleNamespace):
             own = raw.attributes(item) or {}
-            self._content(self._know(own, self._path(item)), depth)
+            own = self._know(own, self._path(item)) if self._is_state(item) else own
+            return [(own, depth, self._path(item))]
+        elif type(item) is functools._lru_cache_wrapper:  # of which code in C may ask for all
+            if self._is_state(item):
+                return [(value, depth - 1, "") for value in self._cached(item) if depth]
+        elif type(item) is types.CellType:
+            return (
+                [(self._read(item, 0, self._path(item)), depth, "")] if self._is_state(item) else ()
+            )
         elif in_c.is_hidden(item) and self._is_state(item):
             read = in_c.reader_of(item)
             if read is None:
                 self._hidden(_named(self._path(item), type(item)))
-                return
+                return ()
             self._live(("buffer", address(item)), read, self._path(item))
             if in_c.is_array(item):  # such as the mask of one
-                self._content(self._know(raw.attributes(item) or {}, self._path(item)), 1)
+                return [(self._know(raw.attributes(item) or {}, self._path(item)), 1, "")]
             if depth and raw.is_a(item, BaseException):
-                self._content(item.args, depth - 1, f"{self._path(item)}.args")
+                return [(item.args, depth - 1, f"{self._path(item)}.args")]
+        return ()
+
+    def _cached(self, cache: Any) -> list[Any]:
+        """A cache may answer without running: then what it keeps is what was read."""
+        kept = in_c.Kept(cache)
+        self._repeats.doubts += 1  # it asks which objects it is given
+        self._live(("cache", address(cache)), kept.now, self._path(cache))
+        return [self._know(value, self._path(cache)) for value in kept.values()]
 
     def _hidden(self, what: str) -> None:
         """The run reads ``what``, of which nobody can see whether it changes."""
@@ -398,6 +446,7 @@ class Lookups:
         elif get is not None and not raw.is_a(item, *NOT_PLAIN) and _is_open(item):
             self._attributes(item)
             self._content(item, 1)
+            self._content(get, DEEP)
 
     def _closed_reads(self, item: Any, function: types.FunctionType, depth: int) -> None:
         """A method whose code is not looked at is about to run with ``item``: what its code names
@@ -408,8 +457,11 @@ class Lookups:
             return
         first = "local", function.__code__.co_varnames[0]
         steps = list(bytecode.read(function.__code__).steps.values())
-        stored = {step[3] for step in steps if step[:3] == ("store", "attribute", first)}
-        for name in dict.fromkeys(s[2] for s in steps if s[:2] == ("attribute", first)):
+        stores = [s[2:] for s in steps if s[:2] == ("store", "attribute")]
+        stored = {name for base, name in stores if base is not None and base[:2] == first}
+        reads = [s[1:] for s in steps if s[0] == "attribute"]
+        found = [name for base, name in reads if base is not None and base[:2] == first]
+        for name in dict.fromkeys(found):
             value = UNKNOWN if name in stored else self._attribute(item, name)
             if type(value) is types.MethodType and type(value.__func__) is types.FunctionType:
                 if depth and is_closed(str(value.__func__.__globals__.get("__name__", ""))):
@@ -490,6 +542,10 @@ class Lookups:
         for base in raw.mro(cls):
             if raw.is_mutable(base) and package_of(base) not in CLOSED:
                 self._place_of_members(base)
+        if address(cls) not in self._methods_in_c:
+            self._methods_in_c[address(cls)] = cls, _methods_in_c(cls)
+        for method in self._methods_in_c[address(cls)][1]:
+            self._content(method, DEEP)
 
     def _attribute(self, item: Any, name: str, generic: bool = False) -> Any:
         """The value of an attribute, found without running any code of the program."""
@@ -602,8 +658,10 @@ class Lookups:
                 if not generic:
                     self._keep_way(item, name, own, registry, value)
                 return value
-        if type(self._lookup(cls, "__getattr__")) in C_FUNCTIONS and raw.is_a(item, dict):
+        get = self._lookup(cls, "__getattr__")
+        if type(get) in C_FUNCTIONS and raw.is_a(item, dict):
             return self._item_of(item, name)  # class D(dict): __getattr__ = dict.__getitem__
+        self._special(item)
         return UNKNOWN
 
     def _child_of_module(self, module: Any, name: str) -> None:
@@ -639,6 +697,7 @@ class Lookups:
         self._ways.clear()
         self._members.clear()
         self._callees.clear()
+        self._methods_in_c.clear()
         self._repeats.stop()
 
     def _attribute_of_made(self, item: Any, name: str) -> Any:
@@ -651,7 +710,8 @@ class Lookups:
         if member.get is None:
             return MISSING
         own = member.get(item) or {}
-        if self._given and own in self._given:
+        # Of another object, maybe, whose `__dict__` it shares.
+        if address(own) in self._known or (self._given and own in self._given):
             value = self._read(own, name, f"{self._path(own)}.{name}")
         else:
             value = own.get(name, MISSING)
@@ -697,7 +757,7 @@ class Lookups:
                 )
 
     def _in_space(self, space: dict[str, Any], name: str, path: str, is_state: bool) -> Any:
-        if not is_state:
+        if not is_state and address(space) not in self._known:
             return dict.get(space, name, MISSING)
         if ("length", address(space)) in self.places and _holds(space, name) and name not in space:
             return MISSING
@@ -730,7 +790,8 @@ class Lookups:
         if value is not MISSING:
             self._keep_way(module, name, module.__dict__, module.__dict__, value)
             return value
-        self._read(module.__dict__, "__getattr__", f"{_name_of_module(module)}.__getattr__")
+        own = self._read(module.__dict__, "__getattr__", f"{_name_of_module(module)}.__getattr__")
+        self._content(own, DEEP)  # a method in C reads its owner
         return _bound(self._lookup(type(module), name), module, type(module))
 
     def _attribute_of_class(self, cls: Any, name: str) -> Any:
@@ -780,7 +841,7 @@ class Lookups:
         if not self._is_state(item):
             return item.__dict__ if name == "__dict__" else item.__dict__.get(name, UNKNOWN)
         if name == "__dict__":
-            return self._know(item.__dict__, self._path(item))
+            return self._dict_of_attributes(item, item.__dict__)
         found = raw.namespace(types.FunctionType).get(name)
         if type(found) in _DATA_IN_C:
             return self._or_unknown(self._live(*_asked(item, found, name, self._path(item))))
@@ -791,7 +852,7 @@ class Lookups:
             own = raw.attributes(item)
             if own is None:
                 return UNKNOWN
-            return self._know(own, self._path(item)) if is_state else own
+            return self._dict_of_attributes(item, own) if is_state else own
         if name == "__class__":
             return type(item)
         if is_state and name in _OF_TENSORS and raw.is_a(item, torch.Tensor):
@@ -882,7 +943,7 @@ class Lookups:
                 self._know(inner, self._path(item))
             return self._item_of(inner, at)
         if at is not UNKNOWN and not raw.is_scalar(at):
-            self._content(at, 1)  # it may get an ``__eq__`` or an ``__index__``
+            self._content(at, DEEP)  # it may get an ``__eq__`` or an ``__index__``
         self._special(item)
         if raw.is_a(item, type):
             self._lookup(item, "__class_getitem__")
@@ -919,67 +980,82 @@ class Lookups:
         Returns:
             What cannot be told; ``""``: everything was noted.
         """
-        found: list[Any] = []
-        self._gather(items, found, MAX_NESTED)
+        found = self._gather(items)
+        readers = [item for item in readers_among(found) if type(item) is not str]
+        if not readers:
+            return ""
         names = [item for item in found if type(item) is str]
-        for reader in items:
-            others = [item for item in found if item is not reader and type(item) is not str]
-            if raw.is_a(reader, operator.attrgetter, operator.itemgetter):
-                for item in others:
-                    self._getter(reader, item)
-            elif raw.is_a(reader, operator.methodcaller):
-                for item in others:
-                    self._attribute(item, reader.__reduce__()[1][0])
-            elif reader is getattr or reader is hasattr:
-                if not names and any(raw.is_a(item, *NOT_PLAIN) for item in others):
+        others = [item for item in found if address(type(item)) not in LEAVES]
+        if len(found) > _MAX_ITEMS:
+            return "what thousands of objects give to operator.attrgetter() or the like"
+        if any(type(item) is types.GeneratorType for item in found):
+            return "what a generator gives to operator.attrgetter() or the like"
+        known = set(map(address, others))
+        for item in others:  # which grows: reduce(getattr, names, item)
+            for reader in readers:
+                by_name = reader is getattr or reader is hasattr
+                if by_name and not names and raw.is_a(item, *NOT_PLAIN):
                     return f"{reader.__name__}() with names that are not known"
-                for item in others:  # which grows: reduce(getattr, names, item)
-                    for name in names if len(others) < _MAX_ITEMS else ():
-                        value = self._attribute(item, name)
-                        if value is not UNKNOWN and not any(value is other for other in others):
-                            others.append(value)
-            else:
-                continue
-            if any(type(item) is types.GeneratorType for item in found):
-                return "what a generator gives to operator.attrgetter() or the like"
+                for value in self._values_by(reader, item, names) if item is not reader else ():
+                    is_new = value is not UNKNOWN and address(value) not in known
+                    if is_new and address(type(value)) not in LEAVES and len(others) < _MAX_ITEMS:
+                        known.add(address(value))
+                        others.append(value)
         return ""
 
-    def _gather(self, items: Sequence[Any], found: list[Any], depth: int) -> None:
-        for item in items:
-            if item is UNKNOWN or len(found) > _MAX_ITEMS:
-                continue
-            found.append(item)
-            if depth:
-                self._gather(_reached(item), found, depth - 1)
+    def _values_by(self, reader: Any, item: Any, names: list[str]) -> list[Any]:
+        """What a reader gives for an object."""
+        if raw.is_a(reader, operator.attrgetter, operator.itemgetter):
+            return self._getter(reader, item)
+        if raw.is_a(reader, operator.methodcaller):
+            names = [reader.__reduce__()[1][0]]
+        return [self._attribute(item, name) for name in names]
 
-    def _everything(self, *items: Any) -> None:
-        """C code may read what it likes of ``items``, and of what they hold."""
-        todo = [(item, MAX_NESTED) for item in items if item is not UNKNOWN]
+    def _gather(self, items: Sequence[Any]) -> list[Any]:
+        """``items``, what they hold, and what code in C goes through; no more than can be told."""
+        found = [item for item in items if item is not UNKNOWN]
+        known = set(map(address, found))
+        for item in found:  # which grows meanwhile
+            is_method = type(item) is types.MethodType
+            for part in (*_reached(item), *parts_of(item), *([item.__func__] if is_method else ())):
+                if address(part) not in known:
+                    known.add(address(part))
+                    found.append(part)
+            if len(found) > _MAX_ITEMS:
+                break
+        return found
+
+    def _everything(self, *items: Any, is_pickled: bool = False) -> None:
+        """Code in C may read what it likes of ``items``, and of all that these lead to."""
+        todo = [item for item in items if item is not UNKNOWN]
         seen: set[int] = set()
-        for item, depth in todo:  # which grows meanwhile
+        for item in todo:  # which grows meanwhile
             if raw.is_a(item, *C_FUNCTIONS):
                 item = getattr(item, "__self__", None)
-            if address(type(item)) in LEAVES or raw.is_a(item, *NOT_PLAIN):
+            is_module = is_pickled and raw.is_a(item, MODULE)
+            if address(type(item)) in LEAVES or (raw.is_a(item, *NOT_PLAIN) and not is_module):
                 continue
             if address(item) in self._read_whole:
                 self._repeats.doubts += 1
                 continue
-            if address(item) in seen or len(seen) > _MAX_ITEMS:
+            if address(item) in seen:
                 continue
+            if len(seen) > _MAX_WALKED:
+                self._hidden(f"more than {_MAX_WALKED:,} objects that {self._path(item)} leads to")
+                return
             seen.add(address(item))
-            is_state = self._is_state(item)
-            if is_state:
+            if self._is_state(item) and not is_pickled:
                 self._read_whole.add(address(item))
-            is_changing = raw.is_a(item, *CHANGING)
-            if is_changing:
+            if is_pickled or raw.is_a(item, *CHANGING):
                 self._content(item, 0)
-            inner = [] if is_changing and raw.length(item) > _MAX_ITEMS else inside(item)
+            if is_module:
+                self._own_attributes(item)
             self._attributes(item)
-            if is_state:
-                inner += inside(raw.attributes(item))
-                inner += [value for _, value in Slots(item, raw.slots(item)).read()]
-            if depth:
-                todo += [(value, depth - 1) for value in inner]
+            if not raw.is_a(item, *CHANGING) or raw.length(item) <= _MAX_ITEMS:
+                todo += _reached(item)
+            todo += parts_of(item)
+            todo += inside(raw.attributes(item))
+            todo += [value for _, value in Slots(item, raw.slots(item)).read()]
 
     def _run_by_name_of(self, found: Any) -> None:
         """Defaults of a function that C code is about to call."""
@@ -988,14 +1064,23 @@ class Lookups:
         if type(found) is types.FunctionType:
             self._place_of_parts(found)
 
+    def _dict_of_attributes(self, item: Any, own: dict[str, Any]) -> dict[str, Any]:
+        """The ``__dict__`` of an object; it is no place, and the collector may not know it."""
+        self._repeats.doubts += 1
+        self._know(own, self._path(item))
+        return own
+
+    def _own_attributes(self, item: Any) -> None:
+        """All that stands in the ``__dict__`` of ``item`` was read."""
+        own = raw.attributes(item)
+        if own is not None and self._is_state(item):
+            self._content(self._know(own, self._path(item)), 0)
+
     def _attributes(self, item: Any) -> None:
         """C code was given ``item``: all its attributes count as read, if it is a plain object."""
         if address(type(item)) in HOLLOW or raw.is_a(item, *NOT_PLAIN) or not self._is_state(item):
             return
-        own = raw.attributes(item)
-        if own:
-            self._know(own, self._path(item))
-            self._content(own, 0)
+        self._own_attributes(item)
         for name in raw.slots(item):
             self._attribute(item, name.rpartition(".")[2])
         for base in raw.mro(type(item)):
@@ -1014,8 +1099,10 @@ class Lookups:
                     self._attribute_of_class(item, "__dict__")
                     self._content(raw.namespace(item), 0, raw.name_of(item))
         if is_closed(str(function.__globals__.get("__name__", ""))):
+            if not is_quiet(str(function.__globals__.get("__name__", ""))):
+                self._everything(*given)
             for item in given:
-                self._content(item, MAX_NESTED)
+                self._content(item, DEEP)
 
     def _hand_out(self, *items: Any) -> None:
         """What is given to code that is not looked at may be read as a whole, and compared."""
@@ -1132,9 +1219,10 @@ class Lookups:
 
     def _method_of_container(self, owner: Any, name: str, positional: list[Any]) -> Any:
         is_dict = raw.is_a(owner, dict)
+        depth = 1 if name in _SHALLOW else DEEP
         if not self._is_state(owner):
-            for item in positional:
-                self._content(item, 1)
+            for item in (*positional, *((owner,) if depth == DEEP else ())):
+                self._content(item, depth)
             is_plain = is_dict and name == "get" and positional and raw.is_scalar(positional[0])
             return dict.get(owner, positional[0], UNKNOWN) if is_plain else UNKNOWN
         if name not in _ONLY_READING:
@@ -1152,21 +1240,39 @@ class Lookups:
                 return positional[1] if len(positional) > 1 else UNKNOWN
             return value if name != "__contains__" else UNKNOWN
         for item in positional:
-            self._content(item, 1)
+            self._content(item, depth)
         if raw.is_a(owner, collections.defaultdict):
             self._attribute(owner, "default_factory")  # of a copy
-        self._content(owner, 1)
+        self._content(owner, depth)
         return UNKNOWN
 
-    def _getter(self, function: Any, item: Any) -> None:
+    def _getter(self, function: Any, item: Any) -> list[Any]:
         """What ``operator.attrgetter`` and ``itemgetter`` read: their names are in their repr."""
+        found = []
         for name in function.__reduce__()[1]:
             value = item
             if raw.is_a(function, operator.attrgetter):
-                for part in name.split("."):
-                    value = self._attribute(value, part) if value is not UNKNOWN else value
+                *before, last = name.split(".")
+                for part in before:
+                    if value is not UNKNOWN and self._runs_code(value, part):
+                        self._hidden(f"what code gives that operator.attrgetter({name!r}) calls")
+                    value = UNKNOWN if value is UNKNOWN else self._attribute(value, part)
+                value = UNKNOWN if value is UNKNOWN else self._attribute(value, last)
             else:
-                self._item_of(item, name)
+                value = self._item_of(item, name)
+            found.append(value)
+        return found
+
+    def _runs_code(self, item: Any, name: str) -> bool:
+        """Whether code may run where an attribute is asked for, so that nobody knows what comes."""
+        cls = type(item)
+        asks = [self._lookup(cls, part) for part in ("__getattribute__", "__getattr__")]
+        if any(type(f) is types.FunctionType and f is not _GETATTR_OF_MODULE for f in asks):
+            return True
+        found = self._lookup(cls, name)
+        has_get = any("__get__" in raw.namespace(base) for base in raw.mro(type(found)))
+        plain = (types.FunctionType, *C_FUNCTIONS, *_DATA_IN_C)
+        return found is not MISSING and has_get and not raw.is_a(found, *plain)
 
     def _class_checked(self, cls: Any) -> None:
         """A metaclass may answer what is an instance of ``cls``."""
@@ -1205,6 +1311,12 @@ _ORIGIN = dict.fromkeys(
     operator.attrgetter("__origin__"),
 )
 """How a class of ``typing`` names the one that it stands for."""
+
+
+def readers_among(items: Sequence[Any]) -> list[Any]:
+    """What gives attributes or items to the code in C that calls it, and what may be names."""
+    kinds = operator.attrgetter, operator.itemgetter, operator.methodcaller, str
+    return [i for i in items if i is getattr or i is hasattr or raw.is_a(i, *kinds)]
 
 
 def _itself(item: Any) -> Any:
@@ -1268,6 +1380,20 @@ def _asked(item: Any, found: Any, name: str, path: str) -> tuple[Any, Callable[[
             return MISSING
 
     return ("attribute", address(item), name), get, f"{path}.{name}"
+
+
+def _methods_in_c(cls: type) -> list[Any]:
+    """Special methods of a class that read their owners, as ``__len__ = staticmethod(a.__len__)``
+    does."""
+    kinds = types.BuiltinFunctionType, types.MethodWrapperType, functools.partial
+    found = [
+        value.__func__ if type(value) is staticmethod else value
+        for base in raw.mro(cls)
+        if raw.is_mutable(base) and package_of(base) not in CLOSED
+        for name, value in list(raw.namespace(base).items())
+        if type(name) is str and name.startswith("__")
+    ]
+    return [value for value in found if raw.is_a(value, *kinds)]
 
 
 def _is_open(item: Any) -> bool:
@@ -1399,7 +1525,7 @@ def parts_of(item: Any) -> Sequence[Any]:
     return ()
 
 
-def _is_iterator_in_c(item: Any) -> bool:
+def is_iterator_in_c(item: Any) -> bool:
     """Whether it goes through something that it refers to, such as the iterator of a list."""
     kind = type(item)
     is_in_c = not raw.is_mutable(kind) and kind is not types.GeneratorType
@@ -1421,7 +1547,7 @@ def inside(item: Any) -> list[Any]:
 
 def _reached(item: Any) -> list[Any]:
     """What a container holds, or what C code goes through."""
-    is_through = raw.is_a(item, *_VIEWS) or _is_iterator_in_c(item)
+    is_through = raw.is_a(item, *_VIEWS) or is_iterator_in_c(item)
     return gc.get_referents(item) if is_through else inside(item)
 
 

@@ -21,6 +21,7 @@ import importlib
 import inspect
 import itertools
 import operator
+import re
 import string
 import sys
 import types
@@ -34,7 +35,7 @@ import torch
 
 from ..errors import CaptureError, one_line
 from ..interpose.codes import address
-from ..interpose.frames import NOTHING, Stack, places_of, variables_of
+from ..interpose.frames import NOTHING, Stack, depths, places_of, variables_of
 from ..interpose.interrupts import interrupt_in, is_stand_in
 from ..interpose.source import CLOSED, users_line
 from ..record.explain import explain
@@ -50,6 +51,7 @@ from .locks import no_garbage_collection
 from .lookups import (
     C_FUNCTIONS,
     CHANGING,
+    DEEP,
     HOLLOW,
     LEAVES,
     MAX_NESTED,
@@ -60,7 +62,9 @@ from .lookups import (
     Super,
     each_class,
     inside,
+    is_iterator_in_c,
     package_of,
+    readers_among,
 )
 from .places import Content, Item, Length, Live, Parts, Referent, TypeOf
 from .repeats import Key
@@ -86,6 +90,7 @@ _WATCHING = tuple(
 )
 
 
+_RESULT: Any = object()
 # What of ours calls the function.
 _CALLING = (f"{_OURS}.call.", f"{_OURS}.analyze.")
 
@@ -238,6 +243,7 @@ class Reads(Alike):
                 self._spaces,
                 self._ways,
                 self._members,
+                self._methods_in_c,
                 self._callees,
                 self._named,
                 self._callers,
@@ -277,6 +283,11 @@ class Reads(Alike):
                 f"either: {self.failed}",
                 transient=not self._is_final,
             )
+
+    @property
+    def sees_results(self) -> bool:
+        """Whether it is seen what code in C gives."""
+        return self._stack.is_known
 
     def settle(self) -> None:
         """Forget what looked on: its replacements are gone, and what was there before is back."""
@@ -374,7 +385,7 @@ class Reads(Alike):
         try:
             if is_closed(name):
                 self._hear(frame, name)
-                return heard.is_looked_at(name, code) and self._look_at(frame)
+                return self._is_looked_at(frame, name) and self._look_at(frame)
             if at in _CONTEXT_MANAGERS and self._is_of_closed(frame):
                 return False
             if at in _CALL_OF_MODULE:
@@ -417,6 +428,10 @@ class Reads(Alike):
                 return False
             caller = caller.f_back
         return caller is not None
+
+    def _is_looked_at(self, frame: types.FrameType, name: str) -> bool:
+        is_part = frame.f_code.co_name.startswith("<") and self.sees(frame.f_back)
+        return is_part or heard.is_looked_at(name, frame.f_code)
 
     def _hear(self, frame: types.FrameType, name: str) -> None:
         """Note what closed code asks for that the program can change."""
@@ -523,11 +538,18 @@ class Reads(Alike):
             self._now = known
         if value is None:
             return
-        if self._given and address(type(value)) not in HOLLOW and not self._is_taken(frame):
-            self._hand_out(value)
+        if address(type(value)) not in HOLLOW:
+            taker = self._taker(frame)
+            if was_seen and taker is _RESULT:
+                self._content(value, DEEP, "the result")
+            elif taker is None:  # code in C, which may compare it, or that is not looked at
+                self._hand_out(value)
+                if was_seen:
+                    self._everything(value)
+                    self._content(value, DEEP)
+                if known is not None and known.readers:
+                    self._refuse(self._by_readers([*known.readers, value]))
         if known is None:
-            if was_seen:
-                self._content(value, MAX_NESTED, "the result")
             return
         if self._stack.is_known:
             return  # what comes of it is seen there; C code between the two may give something else
@@ -541,22 +563,26 @@ class Reads(Alike):
         if frame.f_locals is not frame.f_globals:
             self._class_made((), inside(frame.f_locals))
 
-    def _is_taken(self, inner: types.FrameType) -> bool:
-        """Whether nobody but code that is looked at, or who has called the function, gets a value.
+    def _taker(self, inner: types.FrameType) -> Any:
+        """Who gets a value: the frame that is looked at, or :data:`_RESULT`: who has called the
+        function; ``None``: nobody looks at what takes it.
 
         The call of a module passes on what ``forward`` returns.
         """
-        if address(inner.f_code) in _PASSING:
-            return True  # it was asked when that returned
         caller = inner.f_back
         while caller is not None and address(caller.f_code) in _PASSING:
             caller = caller.f_back
         if caller is None:
-            return False
+            return None
         if str(caller.f_globals.get("__name__", "")).startswith(_CALLING):
-            return True
+            return _RESULT
         known = self._frames.get(address(caller))
-        return known is not None and known.frame is caller and _takes(known, inner)
+        if address(inner.f_code) in _PASSING:
+            return known or caller  # it was asked when that returned
+        is_known = known is not None and known.frame is caller
+        return (
+            known if known is not None and is_known and _takes(known, inner, self._stack) else None
+        )
 
     def _collect(self, frame: _Frame | None) -> None:
         """Finalizers run until the next instruction of ``frame``; ``None``: they are done."""
@@ -601,7 +627,9 @@ class Reads(Alike):
             return UNKNOWN
         kind, what = operand[0], operand[1]
         if kind == "local":
-            return self._variable_of(frame, what)
+            # What lies on the stack is taken, also if something else was bound meanwhile.
+            value = self._on_stack(frame, operand[2:])
+            return self._variable_of(frame, what) if value is UNKNOWN else value
         if kind == "const":
             return what
         if kind == "made":
@@ -667,10 +695,7 @@ class Reads(Alike):
             return value
         cell = self._variable_of(frame, name)
         if type(cell) is types.CellType and cell is not value:
-            if not self._is_made(cell):  # also where a function that the run makes reads it
-                self._known.setdefault(address(cell), (cell, name))
-                self._common.add(address(cell))
-                self._is_for_all(self._read(cell, 0, name))
+            self._variable_around(name, cell)
         else:
             for function in self._functions_with(code):
                 cell = (function.__closure__ or ())[function.__code__.co_freevars.index(name)]
@@ -679,6 +704,13 @@ class Reads(Alike):
                     self._common.add(address(cell))
                     self._is_for_all(self._read(cell, 0, name))
         return value
+
+    def _variable_around(self, name: str, cell: types.CellType) -> None:
+        """A variable is read that functions share."""
+        if not self._is_made(cell):  # also where a function that the run makes reads it
+            self._known.setdefault(address(cell), (cell, name))
+            self._common.add(address(cell))
+            self._is_for_all(self._read(cell, 0, name))
 
     def _attribute_step(self, frame: _Frame, base: bytecode.Operand, name: str) -> Any:
         item = self._value(frame, base)
@@ -787,7 +819,8 @@ class Reads(Alike):
             if self._is_state(item):
                 self._read(item, at, f"{self._path(item)}[{raw.written_as(at)}]")
         else:
-            self._content(item, 0)
+            self._content(at, DEEP)
+            self._content(item, DEEP)
         return UNKNOWN
 
     def _is(self, frame: _Frame, *both: bytecode.Operand) -> Any:
@@ -818,16 +851,16 @@ class Reads(Alike):
         """Whether it is a tensor, an object or a container among the static arguments."""
         return address(item) in self._fresh or self._given.is_container(item)
 
-    def _content_step(self, frame: _Frame, *bases: bytecode.Operand) -> Any:
+    def _content_step(self, frame: _Frame, *bases: bytecode.Operand, depth: int = 1) -> Any:
         for base in bases:
             item = self._value(frame, base)
             if address(type(item)) not in HOLLOW:
-                self._content(item, 1)
+                self._content(item, depth)
         return UNKNOWN
 
     def _operation(self, frame: _Frame, *bases: bytecode.Operand) -> Any:
         self._hand_out(*(self._value(frame, base) for base in bases))
-        return self._content_step(frame, *bases)
+        return self._content_step(frame, *bases, depth=DEEP)
 
     def _augmented(self, frame: _Frame, *bases: bytecode.Operand) -> Any:
         item = self._value(frame, bases[0])
@@ -949,12 +982,12 @@ class Reads(Alike):
         if function is UNKNOWN:
             self._hand_out(*given)
             for item in given:
-                self._content(item, 1)
+                self._content(item, DEEP)
             return UNKNOWN
         kind = type(function)
         frame.calls = None
         if kind is types.FunctionType:
-            frame.calls = function.__code__ if self._given else None
+            frame.calls = function.__code__
             if function is importlib.import_module and positional and type(positional[0]) is str:
                 return self._import(frame, positional[0], False)
             self._run_by_name(function, given)
@@ -972,7 +1005,10 @@ class Reads(Alike):
             given = [*before, *given]
             self._acting.meet(inner, has_keywords or bool(function.keywords))
             return self._called(frame, inner, [*before, *positional], has_keywords, given)
-        if kind is types.MethodType and type(function.__func__) is functools._lru_cache_wrapper:
+        if kind is types.MethodType and (
+            type(function.__func__) is functools._lru_cache_wrapper
+            or address(type(function.__func__)) in _IN_C
+        ):
             owner = function.__self__
             given = [owner, *(given if len(given) >= len(positional) else positional)]
             return self._called(frame, function.__func__, [owner, *positional], has_keywords, given)
@@ -981,7 +1017,7 @@ class Reads(Alike):
             self._asked_of(function.__self__, method, given, has_keywords)
         if kind is types.MethodType and type(function.__func__) is types.FunctionType:
             self._method_called(function, given)
-            frame.calls = function.__func__.__code__ if self._given else None
+            frame.calls = function.__func__.__code__
             return UNKNOWN
         for item in given:  # id(), operator.is_() and their like do not ask a number
             of_torch = type(item) is Counted and frame.is_of_torch()
@@ -995,6 +1031,8 @@ class Reads(Alike):
             self._repeats.doubts += 1
         if function is exec or function is eval:  # which may set global variables
             self._repeats.stop()
+        if address(function) in _PASSING_ON and given and type(given[0]) is types.GeneratorType:
+            frame.calls = given[0].gi_code
         is_builtin = raw.is_a(function, types.BuiltinFunctionType)
         if is_builtin and self._asked(function, given, has_keywords):
             return UNKNOWN
@@ -1058,9 +1096,13 @@ class Reads(Alike):
         elif module == "_pickle":
             table = self._know(copyreg.dispatch_table, "copyreg.dispatch_table")
             self._content(table, 0)
-            self._everything(*given)
+            self._everything(*given, is_pickled=True)
         elif function is builtins.__build_class__:
             self._class_made(given[2:])
+            if type(given[0]) is types.FunctionType:  # the body of the class, which finds no cells
+                names = given[0].__code__.co_freevars
+                for name, cell in zip(names, given[0].__closure__ or (), strict=True):
+                    self._variable_around(name, cell)
 
     def _unpickled(self, given: Sequence[Any]) -> None:
         """Objects are made from a pickle: of classes that it names."""
@@ -1091,6 +1133,9 @@ class Reads(Alike):
             path = f"{raw.name_of(owner)}.{name}"
             self._live(("subclasses", address(owner)), in_c.subclasses_of(owner), path)
             return True
+        if method in _OF_COPIES and not raw.is_a(owner, type):
+            self._own_attributes(owner)
+            self._attributes(owner)
         if method == "mro" and raw.is_a(owner, type):
             self._place_of_bases(owner)
         read = in_c.state_of_generator(owner, method)
@@ -1158,12 +1203,15 @@ class Reads(Alike):
             is_item = function.__name__ == "__setitem__" and raw.is_a(owner, dict)
             is_named = bool(positional) and type(positional[0]) is str
             is_put = is_named and (is_item or function.__name__ == "__setattr__")
-        if self._given and not by_name and address(function) not in _CARRIERS and not is_put:
-            called = self._called_in_python(function, kind)
-            frame.calls = None if called is None else called.__code__
-            if called is None or is_closed(str(called.__globals__.get("__name__", ""))):
-                is_asked = type(owner) is dict and function.__name__ in _BY_KEY
-                self._hand_out(*all_given, *(() if is_asked else (owner,)))
+        called = self._called_in_python(function, kind)
+        if called is not None:
+            frame.calls = called.__code__
+        elif type(owner) is types.GeneratorType:  # its send(), say
+            frame.calls = owner.gi_code
+        is_unseen = called is None or is_closed(_module_of(called))
+        if is_unseen and not by_name and address(function) not in _CARRIERS and not is_put:
+            is_asked = type(owner) is dict and function.__name__ in _BY_KEY
+            self._hand_out(*all_given, *(() if is_asked else (owner,)))
         if address(kind) in _IN_C and function.__name__ in _MOVING:
             self._note_line(owner if raw.is_a(owner, torch.Tensor) else (positional or [None])[0])
         if raw.is_a(function, *_SLOTS) and function.__name__ in _SETTERS:
@@ -1171,6 +1219,8 @@ class Reads(Alike):
             target, *named = [owner, *positional] if is_bound else (positional or [UNKNOWN])
             self._note_line(target, named[0] if named else None)
             if target is UNKNOWN or raw.is_a(target, type):
+                if target is not UNKNOWN and named and type(named[0]) is str:
+                    self._attribute(target, named[0])
                 self._forget_lookups()
             self._repeats.doubts += not self._is_of_run(target)
             if self._is_everywhere(target):
@@ -1186,7 +1236,7 @@ class Reads(Alike):
         ):
             return self._attribute(positional[0], positional[1], generic=True)
         if type(owner) is str and function.__name__ in ("format", "format_map"):
-            self._refuse(_formatted(owner, all_given))
+            self._formatted(owner, all_given, has_name=function.__name__ == "format_map")
         if owner is not None and raw.is_a(owner, *CHANGING):
             return self._method_of_container(owner, function.__name__, positional)
         if raw.is_a(function, type):
@@ -1211,10 +1261,11 @@ class Reads(Alike):
         items = [item for item in (owner, *all_given) if address(type(item)) not in HOLLOW]
         if not items and address(kind) in _IN_C:
             return UNKNOWN
-        return self._given_to_c(function, owner, items, positional, all_given)
+        return self._given_to_c(frame, function, owner, items, positional, all_given)
 
     def _given_to_c(
         self,
+        frame: _Frame,
         function: Any,
         owner: Any,
         items: list[Any],
@@ -1252,20 +1303,47 @@ class Reads(Alike):
             return UNKNOWN
         if kind is functools._lru_cache_wrapper and self._is_state(function):
             # It may answer without running: then what it keeps is what was read.
-            kept = _Kept(function)
-            self._repeats.doubts += 1  # it asks which objects it is given
-            self._live(("cache", address(function)), kept.now, self._path(function))
+            self._cached(function)
             return UNKNOWN
-        for item in () if is_of_python else items:
-            if address(kind) in _IN_C or kind is operator.methodcaller:
+        for item in () if is_of_python or self._only_makes(function) else items:
+            if address(function) not in _HOLDING:
                 self._attributes(item)
-            self._content(item, MAX_NESTED)
-        if any(raw.is_a(item, *_READERS) for item in items if item is not owner):
+            self._content(item, DEEP)
+        is_object = not is_of_python and not raw.is_a(function, type, *C_FUNCTIONS)
+        called = [*items, *(gc.get_referents(function) if is_object else ())]
+        if any(_may_read(item) for item in called if item is not owner):
             # As map(attrgetter("scale"), items), or with key=id.
             self._repeats.doubts += 1
             self._everything(*all_given)
             self._refuse(self._by_readers(all_given))
+            frame.readers += readers_among(self._gather(all_given))
         return UNKNOWN
+
+    def _only_makes(self, cls: Any) -> bool:
+        """Whether it is a class whose instances only code in Python looks into what it is given
+        for."""
+        if not (raw.is_a(cls, type) and raw.is_mutable(cls)):
+            return False
+        found = [(part, self._lookup(cls, part)) for part in ("__new__", "__init__")]
+        made = [(part, f.__func__ if type(f) is staticmethod else f) for part, f in found]
+        own = raw.namespace(object)
+        return all(type(f) is types.FunctionType or f is own[part] for part, f in made)
+
+    def _formatted(self, text: str, given: Sequence[Any], has_name: bool) -> None:
+        """Note what ``text.format()`` reads of its arguments; which is which does not matter."""
+        for first, ways in _fields(text):
+            is_named = any(name for name, _ in ways)
+            if is_named and any(item is UNKNOWN or raw.is_a(item, *NOT_PLAIN) for item in given):
+                self._refuse(f"{text!r}.format(), which reads attributes")
+                return
+            for item in given:
+                value = self._item_of(item, first) if has_name and item is not UNKNOWN else item
+                for name, key in ways:
+                    if value is not UNKNOWN and name:
+                        value = self._attribute(value, name)
+                    elif value is not UNKNOWN:
+                        value = self._item_of(value, int(key) if key.isdigit() else key)
+                self._content(value, DEEP)
 
     def _called_in_python(self, function: Any, kind: Any) -> types.FunctionType | None:
         """The function in Python that a call runs, if it is one."""
@@ -1326,7 +1404,7 @@ class Reads(Alike):
         own = raw.attributes(args[0])
         if own is None:
             return UNKNOWN
-        return self._know(own, self._path(args[0])) if self._is_state(args[0]) else own
+        return self._dict_of_attributes(args[0], own) if self._is_state(args[0]) else own
 
     def _dir(self, frame: _Frame, args: list[Any]) -> Any:
         item = args[0] if args else UNKNOWN
@@ -1346,6 +1424,7 @@ class Reads(Alike):
             self._hand_out(*args)  # a class is made
             if len(args) == 3:
                 self._class_made(*map(inside, args[1:]))
+                self._content(args[2], 0)
             return UNKNOWN
         self._isinstance(frame, args)
         return type(args[0])
@@ -1402,6 +1481,8 @@ class Reads(Alike):
 # What tells one object, or one caller, from another that is alike.
 _BY_ITSELF = frozenset(map(address, (id, hash, sys._getframe, sys.exc_info, _exception)))
 _IN_C = frozenset(map(address, C_FUNCTIONS))
+# They read all attributes of an object, also of a module.
+_OF_COPIES = ("__reduce_ex__", "__reduce__", "__getstate__", "__copy__", "__dir__")
 _SLOTS = (types.MethodWrapperType, types.WrapperDescriptorType)
 _SETTERS = ("__setattr__", "__delattr__")
 # They give a tensor other memory, another shape or another `requires_grad`.
@@ -1415,6 +1496,15 @@ _STORING = frozenset(map(address, (setattr, object.__setattr__)))
 _BY_KEY = ("get", "__getitem__", "__contains__", "setdefault", "pop", "keys", "values", "items")
 # They only pass on what they are given.
 _CARRIERS = frozenset(map(address, (enumerate, zip, reversed, iter, next, list, tuple)))
+# They only pass on what a generator gives.
+_PASSING_ON = frozenset(map(address, (next, list, tuple)))
+# They keep what they are given, and ask it for no attribute.
+_HOLDING = _CARRIERS | set(
+    map(
+        address,
+        (map, filter, functools.partial, types.MethodType, weakref.ref, set, frozenset, id, hash),
+    )
+)
 
 
 class _Asked:
@@ -1457,6 +1547,7 @@ class _Frame:
         "key",
         "made",
         "places",
+        "readers",
         "starts",
         "steps",
         "words",
@@ -1472,6 +1563,8 @@ class _Frame:
         self.made: dict[int, Any] = {}
         #: The code that it calls, where that is known.
         self.calls: types.CodeType | None = None
+        #: What it has given to code in C that reads attributes or items for it, and their names.
+        self.readers: list[Any] = []
         #: See :class:`~gfxgraph.graph.repeats.Repeats`.
         self.key: Key | None = None
 
@@ -1497,7 +1590,17 @@ def _is_of_torch(frame: types.FrameType) -> bool:
 
 
 # What reads attributes or items for C code that it is given to.
-_READERS = (operator.attrgetter, operator.methodcaller, functools.partial, *C_FUNCTIONS)
+_READERS = (
+    *(operator.attrgetter, operator.methodcaller, functools.partial),
+    *(functools._lru_cache_wrapper, *C_FUNCTIONS),
+)
+
+
+def _may_read(item: Any) -> bool:
+    is_method = type(item) is types.MethodType
+    return raw.is_a(item.__func__ if is_method else item, *_READERS)
+
+
 _DOORS: dict[int, Callable[..., Any]] = {
     address(getattr): Reads._getattr,
     address(hasattr): Reads._hasattr,
@@ -1577,35 +1680,13 @@ def _names_in(cls: type, code: types.CodeType) -> list[str]:
     return names
 
 
-_MAX_KEPT = 1024
-
-
-class _Kept:
-    """The entries of a cache. They differ once somebody clears the cache and fills it again."""
-
-    def __init__(self, cached: Any) -> None:
-        self._cached = cached
-        self._held = self._items()  # kept, so that nothing else gets their addresses
-
-    def now(self) -> tuple[int, ...]:
-        """Its counts, and the addresses of what it holds."""
-        info = self._cached.cache_info()
-        return info.misses, info.currsize, *map(address, self._items())
-
-    def _items(self) -> list[Any]:
-        """The entries of the dict behind it, if they are not too many to ask in each call."""
-        own = self._cached.__dict__
-        found = [item for item in gc.get_referents(self._cached) if type(item) is dict]
-        return [
-            value
-            for item in found
-            if item is not own and len(item) <= _MAX_KEPT
-            for value in list(item.values())
-        ]
-
-
-# Instructions that take what a frame in Python gives, and nothing comes between the two.
-_TAKING = ("FOR_ITER", "SEND", "LOAD_ATTR", "LOAD_METHOD", "BINARY_SUBSCR")
+# Instructions that take what a frame in Python gives, if nothing in C comes between the two; and
+# how deep what runs it lies on the stack.
+_TAKING = {
+    **dict.fromkeys(("LOAD_ATTR", "LOAD_METHOD", "BINARY_SUBSCR"), 0),
+    **dict.fromkeys(("FOR_ITER", "LIST_EXTEND", "UNPACK_SEQUENCE", "UNPACK_EX"), 1),
+    "SEND": 2,
+}
 
 
 def _is_called_at_once(frame: types.FrameType) -> bool:
@@ -1617,27 +1698,39 @@ def _is_called_at_once(frame: types.FrameType) -> bool:
     )
 
 
-def _takes(known: _Frame, inner: types.FrameType) -> bool:
+def _takes(known: _Frame, inner: types.FrameType, stack: Stack) -> bool:
     """Whether the caller gets just what ``inner`` returns or yields, with no code in C between."""
-    code, at = known.frame.f_code.co_code, known.frame.f_lasti
-    while at > 0 and dis.opname[code[at]] == "CACHE":  # of the instruction before
+    code, at = known.frame.f_code, known.frame.f_lasti
+    while at > 0 and dis.opname[code.co_code[at]] == "CACHE":  # of the instruction before
         at -= 2
-    name = dis.opname[code[at]]
+    name = dis.opname[code.co_code[at]]
     if name.startswith(("CALL", "PRECALL")):
         return known.calls is inner.f_code
-    return name in _TAKING
+    nth = _TAKING.get(name)
+    if not nth:
+        return nth is not None and inner.f_code.co_name != "__eq__"  # of a key
+    runs = stack.at(known.frame, depths(code).get(at, 0) - nth)
+    if type(runs) in (types.GeneratorType, types.CoroutineType):
+        return _code_of(runs) is inner.f_code
+    return not is_iterator_in_c(runs)
 
 
-def _formatted(text: str, given: Sequence[Any]) -> str:
-    """Describe attributes that ``text.format()`` reads of classes, modules and tensors.
+def _code_of(
+    generator: types.GeneratorType[Any, Any, Any] | types.CoroutineType[Any, Any, Any],
+) -> types.CodeType:
+    if isinstance(generator, types.CoroutineType):
+        return generator.cr_code
+    return generator.gi_code
 
-    Returns:
-        The call; ``""``: it reads none.
-    """
-    by_name = any("." in (name or "") for _, name, _, _ in string.Formatter().parse(text))
-    if by_name and any(item is UNKNOWN or raw.is_a(item, *NOT_PLAIN) for item in given):
-        return f"{text!r}.format(), which reads attributes"
-    return ""
+
+def _fields(text: str) -> Iterator[tuple[str, list[tuple[str, str]]]]:
+    """What ``text.format()`` asks for: the name of an argument, and the attributes and items that
+    it reads from there on, each as the one or the other."""
+    for _, field, spec, _ in string.Formatter().parse(text):
+        if field is not None:
+            first = field.partition(".")[0].partition("[")[0]
+            yield first, re.findall(r"\.([^.[]+)|\[([^]]+)\]", field)
+            yield from _fields(spec or "")
 
 
 def _who_is(module: str) -> bool | None:

@@ -34,7 +34,7 @@ from .listening import is_closed
 from .locks import no_garbage_collection
 from .lookups import package_of
 from .one_shots import STREAM, inner, is_entropy
-from .places import Content, Item, Length
+from .places import Attributes, Content, Item, Length
 from .reads import Reads
 from .saved_state import is_stateful
 from .stores import Stores
@@ -316,25 +316,28 @@ class PythonState:
             places += earlier.places().values()
         moving = () if self._lift is None else self._lift.dicts
         guard = Guard(outside, children, list(hooks.values()), settings, moving)
+        # A tensor that the graph reads, and nobody saw how it was reached, may be in any of them.
+        seen = {storage_key(place.tensor) for place in places if isinstance(place, Attributes)}
+        unseen = self._read_unseen(not reads.sees_results)
         for container in self._containers:
-            if container.by_name:
-                continue  # what was read of it is among the places
             if not container.guarded or raw.is_a(container.item, set, deque):
                 continue  # queues and sets of the caller; no graph reads them by key
             if Ellipsis in container.lifted:
                 continue
-            if not raw.has_plain_keys(container.held):
+            is_unseen = container.counted is not None or id(container) in unseen
+            if is_unseen and not raw.has_plain_keys(container.held):
                 guard.watch(Content(container.path, container))
                 continue
             for key, value in container.held:
-                if container.is_lifted(key):
+                if container.is_lifted(key) or not raw.is_scalar(key):
                     continue
                 if raw.is_a(value, torch.Tensor):
-                    if type(value) in _TENSORS and storage_key(value) in outside:
+                    is_used = type(value) in _TENSORS and storage_key(value) in outside
+                    if is_used and (is_unseen or storage_key(value) not in seen):
                         guard.watch(Item(container.name(key), container.item, key, value))
-                elif not container.counted and not container.is_ours(key):
+                elif is_unseen and not container.counted and not container.is_ours(key):
                     guard.watch(Item(container.name(key), container.item, key, value))
-            if container.has_length:
+            if is_unseen and container.has_length:
                 guard.watch(Length(container.path, container.item))
         for place in places:
             guard.watch(place)
@@ -349,6 +352,24 @@ class PythonState:
             guard.watch_held(path, tensor, name, value)
         guard.complete()
         return guard
+
+    def _read_unseen(self, all_of_them: bool) -> set[int]:
+        """Numbers of the containers that code which nobody looks at may read: the attributes of
+        objects whose classes have such code, and the containers among them."""
+        by_item: dict[int, list[Container]] = {}
+        for container in self._containers:
+            by_item.setdefault(address(container.item), []).append(container)
+        todo = [c for c in self._containers if c.unseen or all_of_them]
+        found: set[int] = set()
+        for container in todo:  # which grows meanwhile
+            if id(container) in found:
+                continue
+            found.add(id(container))
+            parts = [value for _, value in container.held]
+            for value in parts:  # which grows, too
+                parts += value if type(value) is tuple else ()
+                todo += by_item.get(address(value), ())
+        return found
 
     def _walk(self, last: int) -> None:
         seen = self._seen
@@ -487,6 +508,7 @@ class PythonState:
 
     def _open_object(self, path: str, item: Any, level: int) -> Iterator[tuple[str, Any]]:
         attributes = raw.attributes(item)
+        unseen = any(map(_has_closed_code, raw.classes(item)))
         if attributes is not None and raw.is_a(item, torch.nn.Module):
             for registry in REGISTRIES:
                 shrinks = registry == "_modules" and raw.is_a(item, *_LISTS)
@@ -500,10 +522,9 @@ class PythonState:
                     Container(f"{path}.{hooks}", found, None, None if found else "hooks"), level
                 )
             own = tuple(name for name in attributes if name not in _MODULE_ATTRIBUTES)
-            by_name = not any(is_closed(raw.module_of(cls)) for cls in raw.classes(item)[:-1])
-            yield from self._keep(Container(path, attributes, own, by_name=by_name), level)
+            yield from self._keep(Container(path, attributes, own, unseen=unseen), level)
         elif attributes is not None:
-            yield from self._keep(Container(path, attributes), level)
+            yield from self._keep(Container(path, attributes, unseen=unseen), level)
         self._open_slots(path, item, max(level, _COMPARED))
         for cls in raw.classes(item):
             if (address(cls), level) in self._opened:
@@ -595,7 +616,7 @@ class PythonState:
             if name in space and not raw.is_a(space[name], types.ModuleType, type)
         )
         if own:
-            self._follow(Container("", space, own, by_name=True), level)
+            self._follow(Container("", space, own), level)
 
 
 def _lies_elsewhere(tensor: torch.Tensor, before: torch.Tensor) -> bool:
@@ -613,6 +634,14 @@ def _function(member: Any) -> types.FunctionType | None:
     elif type(member) is staticmethod or type(member) is classmethod:
         member = member.__func__
     return member if type(member) is types.FunctionType else None
+
+
+def _has_closed_code(cls: type) -> bool:
+    """Whether methods of ``cls`` are in Python, and their code is not looked at."""
+    kinds = types.FunctionType, property
+    return is_closed(raw.module_of(cls)) and any(
+        raw.is_a(member, *kinds) for member in raw.namespace(cls).values()
+    )
 
 
 def _packages(root: Any) -> Iterator[str]:
