@@ -2979,6 +2979,42 @@ def callback_of_a_dict_in_sorted():
     return gives(lambda: 2 + "ab".index(sorted("ba", key=kept.get)[0]), puts(kept["a"], 0))
 
 
+@case
+def sum_of_a_long_list():
+    c = [1.0] * 5000
+    return gives(lambda: sum(c), puts(c, 0))
+
+
+@case
+def values_of_a_long_dict():
+    c = dict.fromkeys(range(5000), 1.0)
+    return gives(lambda: sum(c.values()), puts(c, 0))
+
+
+@case
+def item_of_a_long_set():
+    c = set(range(5000))
+    return gives(lambda: 2 + (-1 in c), lambda: (c.discard(0), c.add(-1)))
+
+
+@case
+def list_in_a_long_list():
+    c = [[1.0] for _ in range(5000)]
+    return gives(lambda: 2 + (c == [[1.0]] * 5000), puts(c[7], 0))
+
+
+@eager
+def sum_of_a_longer_list():
+    c = [1.0] * 70_000
+    return gives(lambda: sum(c), puts(c, 0))
+
+
+@case
+def item_of_a_longer_list():
+    c = [1.0] * 70_000
+    return gives(lambda: c[7] + len(c), puts(c, 7))
+
+
 # ---- what is reached, and not read: the graph has to stay
 
 
@@ -3352,3 +3388,24 @@ def global_counter():
 
 
 _COUNTS = {"n": 0}
+
+
+@unread
+def buffer_of_a_module():
+    c = nn.BatchNorm1d(4).eval()
+
+    def change():
+        c.num_batches_tracked = c.num_batches_tracked + 1
+
+    return c, change
+
+
+@unread
+def buffer_of_a_module_that_only_others_read():
+    c = Module(scale=2.0)
+    c.register_buffer("seen", torch.zeros(1))
+
+    def change():
+        c.seen = c.seen + 1
+
+    return (lambda x: c(x) * c.scale), change

@@ -108,6 +108,8 @@ MAX_NESTED = 3
 DEEP = sys.maxsize
 """Code in C looks into what it is given as deep as that goes."""
 _MAX_WALKED = 200_000
+# A longer container is not compared in each call: who reads all of it stays eager.
+_MAX_COMPARED = 65_536
 MODULE = torch.nn.Module
 """Whose lookups are in Python, and known here."""
 # Dynamo adds this attribute to the class of modules when it first compiles anything, and asks
@@ -367,7 +369,7 @@ class Lookups:
                 seen[address(item)] = depth
                 todo += self._content_of_one(item, depth, path)
             if len(seen) > _MAX_WALKED:
-                self._hidden(f"more than {_MAX_WALKED:,} objects that {self._path(item)} leads to")
+                self._refuse(f"more than {_MAX_WALKED:,} objects that {self._path(item)} leads to")
                 return
 
     def _content_of_one(self, item: Any, depth: int, path: str) -> Iterable[tuple[Any, int, str]]:
@@ -380,9 +382,14 @@ class Lookups:
         is_changing = raw.is_a(item, *CHANGING)
         if not is_changing and not raw.is_a(item, tuple, frozenset):
             return self._content_in_c(item, depth)
-        is_long = raw.length(item) > _MAX_ITEMS
-        if is_changing:
-            self._content_of_state(item, by_length=is_long)
+        is_long = raw.length(item) > _MAX_COMPARED
+        if is_changing and self._is_state(item):
+            owner = self._owner_of(item)
+            path_of_owner = self._path(item) if owner is item else raw.name_of(owner)
+            if is_long:
+                self._refuse(f"all of {path_of_owner}, which has more than {_MAX_COMPARED:,} items")
+            else:
+                self._content_of(owner, path_of_owner)
         if not depth or is_long:
             return ()
         path = path or self._path(item)
@@ -431,6 +438,9 @@ class Lookups:
     def _hidden(self, what: str) -> None:
         """The run reads ``what``, of which nobody can see whether it changes."""
 
+    def _refuse(self, what: str) -> None:
+        """The run reads ``what``, which is not seen, or too much to be compared in each call."""
+
     def _by_descriptor(self, item: Any, found: Any) -> None:
         """Code in C, or code that is not looked at, gives an attribute of what was there before."""
         if not raw.is_a(found, property):
@@ -468,15 +478,6 @@ class Lookups:
                     self._closed_reads(item, value.__func__, depth - 1)
             elif raw.is_a(value, *CHANGING):
                 self._content(value, 0)
-
-    def _content_of_state(self, item: Any, by_length: bool) -> None:
-        if not self._is_state(item):
-            return
-        owner = self._owner_of(item)
-        if owner is item and by_length:
-            self._place(("length", address(item)), lambda: Length(self._path(item), item))
-        else:
-            self._content_of(owner, self._path(item) if owner is item else raw.name_of(owner))
 
     def _content_of(self, item: Any, path: str) -> None:
         place = self._place(
@@ -1041,7 +1042,7 @@ class Lookups:
             if address(item) in seen:
                 continue
             if len(seen) > _MAX_WALKED:
-                self._hidden(f"more than {_MAX_WALKED:,} objects that {self._path(item)} leads to")
+                self._refuse(f"more than {_MAX_WALKED:,} objects that {self._path(item)} leads to")
                 return
             seen.add(address(item))
             if self._is_state(item) and not is_pickled:
@@ -1255,7 +1256,7 @@ class Lookups:
                 *before, last = name.split(".")
                 for part in before:
                     if value is not UNKNOWN and self._runs_code(value, part):
-                        self._hidden(f"what code gives that operator.attrgetter({name!r}) calls")
+                        self._refuse(f"what code gives that operator.attrgetter({name!r}) calls")
                     value = UNKNOWN if value is UNKNOWN else self._attribute(value, part)
                 value = UNKNOWN if value is UNKNOWN else self._attribute(value, last)
             else:

@@ -9,6 +9,7 @@ number of steps, a global) makes the graph stale.
 from __future__ import annotations
 
 import argparse
+import copy
 import dataclasses
 import dis
 import functools
@@ -305,9 +306,7 @@ class PythonState:
             settings: of torch, which it depends on.
             earlier: the guard of the paths that this one joins.
         """
-        children, no_hooks = (
-            [c for c in self._containers if c.counted == kind] for kind in ("children", "hooks")
-        )
+        no_hooks = [c for c in self._containers if c.counted == "hooks"]
         hooks: dict[int, Any] = {address(c.item): c for c in no_hooks} | reads.no_hooks
         places = list(reads.places.values())
         if earlier is not None:
@@ -315,10 +314,15 @@ class PythonState:
             settings = settings | earlier.settings
             places += earlier.places().values()
         moving = () if self._lift is None else self._lift.dicts
-        guard = Guard(outside, children, list(hooks.values()), settings, moving)
         # A tensor that the graph reads, and nobody saw how it was reached, may be in any of them.
         seen = {storage_key(place.tensor) for place in places if isinstance(place, Attributes)}
         unseen = self._read_unseen(not reads.sees_results)
+        children = [
+            c if id(c) in unseen else _without_unused(c, seen | outside.keys())
+            for c in self._containers
+            if c.counted == "children"
+        ]
+        guard = Guard(outside, children, list(hooks.values()), settings, moving)
         for container in self._containers:
             if not container.guarded or raw.is_a(container.item, set, deque):
                 continue  # queues and sets of the caller; no graph reads them by key
@@ -514,7 +518,8 @@ class PythonState:
                 shrinks = registry == "_modules" and raw.is_a(item, *_LISTS)
                 # model.fc.weight, not model._modules['fc']._parameters['weight']
                 yield from self._keep(
-                    Container(path, attributes[registry], None, "children", shrinks), level
+                    Container(path, attributes[registry], None, "children", shrinks, unseen=unseen),
+                    level,
                 )
             for hooks in _HOOKS:
                 found = attributes[hooks]
@@ -634,6 +639,18 @@ def _function(member: Any) -> types.FunctionType | None:
     elif type(member) is staticmethod or type(member) is classmethod:
         member = member.__func__
     return member if type(member) is types.FunctionType else None
+
+
+def _without_unused(registry: Container, used: Collection[int]) -> Container:
+    """The children of a module, but for parameters and buffers that the function does not use."""
+    unused = {
+        raw.token(key)
+        for key, value in registry.held
+        if raw.is_a(value, torch.Tensor) and storage_key(value) not in used
+    }
+    found = copy.copy(registry)
+    found.lifted = registry.lifted | unused
+    return found
 
 
 def _has_closed_code(cls: type) -> bool:
