@@ -2181,6 +2181,7 @@ def thread_with_state():
             self.n = 2.0
 
     c = T()
+    c._stderr = None  # the stream of a test would be state
     return gives(lambda: copy.copy(c.n), sets(c, "n"))
 
 
@@ -2190,6 +2191,7 @@ def name_of_a_thread():
         pass
 
     c = T(name="a")
+    c._stderr = None
     return gives(lambda: len(c.name), lambda: setattr(c, "name", "abcde"))
 
 
@@ -2445,7 +2447,9 @@ def on_another_thread():
 def on_a_thread_that_was_there():
     c, pool = Plain(n=2.0), ThreadPoolExecutor(1)
     pool.submit(int).result()
-    return gives(lambda: pool.submit(lambda: c.n).result(), sets(c, "n"))
+    fn, change = gives(lambda: pool.submit(lambda: c.n).result(), sets(c, "n"))
+    fn.undo = pool.shutdown
+    return fn, change
 
 
 @case
