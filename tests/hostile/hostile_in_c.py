@@ -20,12 +20,14 @@ import gc
 import hashlib
 import io
 import itertools
+import json
 import locale
 import logging
 import mmap
 import numbers
 import operator
 import os
+import pickle
 import queue
 import random
 import re
@@ -1448,3 +1450,149 @@ def the_rate_in_the_state_of_an_optimizer():
     optimizer = torch.optim.SGD([torch.nn.Parameter(torch.ones(1))], lr=2.0)
     f = lambda x: x * optimizer.state_dict()["param_groups"][0]["lr"]
     return f, lambda: optimizer.param_groups[0].__setitem__("lr", 5.0)
+
+
+# ---- texts
+
+
+def in_text(write, item, name="__qualname__", named=None):
+    """The length of a text decides, and the name gets longer."""
+    named = item if named is None else named
+    change = lambda: type.__setattr__(named, name, "A" * 40)
+    return (lambda x: x * len(write(item))), change
+
+
+def a_class():
+    return type("A", (), {})
+
+
+for text, write in {
+    "str": str,
+    "f_string": lambda cls: f"{cls}",
+    "percent": lambda cls: "%s" % cls,  # noqa: UP031
+    "percent_of_a_tuple": lambda cls: "%s%r" % (cls, 1),  # noqa: UP031
+    "bytes": lambda cls: b"%a" % cls,
+    "format": "{}".format,
+    "format_of_a_part": lambda cls: format(cls, ""),
+    "repr_in_map": lambda cls: "".join(map(repr, [cls])),
+    "repr_in_map_of_a_generator": lambda cls: "".join(map(repr, (part for part in [cls]))),
+    "repr_of_an_instance": lambda cls: repr(cls()),
+    "repr_of_object": lambda cls: object.__repr__(cls()),
+    "a_partial": functools.partial(repr),
+    "a_generic_alias": lambda cls: str(list[cls]),
+    "a_union": lambda cls: str(cls | int),
+    "an_optional": lambda cls: str(typing.Optional[cls]),  # noqa: UP045
+    "an_error": lambda cls: str(ValueError(cls)),
+    "a_namespace": lambda cls: repr(NS(a=cls)),
+    "json": lambda cls: json.dumps([[[[[cls]]]]], default=str),
+    "a_method": lambda cls: repr(types.MethodType(len, cls())),
+}.items():
+    CASES[f"the_name_of_a_class_in_{text}"] = functools.partial(
+        lambda write: in_text(write, a_class()), write
+    )
+
+
+@case
+def the_module_of_a_class_in_a_text():
+    return in_text(str, a_class(), "__module__")
+
+
+@case
+def the_name_of_a_class_of_errors_in_a_text():
+    error = type("E", (Exception,), {})
+    return in_text(lambda cls: repr(error("a")), error, "__name__")
+
+
+@case
+def the_name_of_a_class_of_containers_in_a_text():
+    kind = type("D", (collections.deque,), {})
+    held = {"a": [[[[kind([1])]]]]}
+    return in_text(lambda cls: str(held), kind, "__name__")
+
+
+@case
+def the_name_of_a_class_that_is_pickled():
+    def f(x):
+        return x * len(pickle.dumps(Pickled()))
+
+    def undo():
+        Pickled.__qualname__ = "Pickled"
+
+    def change():
+        globals()["A" * 40] = Pickled
+        Pickled.__qualname__ = "A" * 40
+
+    f.undo = undo
+    return f, change
+
+
+class Pickled:
+    pass
+
+
+@case
+def the_name_of_a_function_in_a_text():
+    def named():
+        pass
+
+    held = functools.partial(named)
+    return (lambda x: x * len(repr(held))), lambda: setattr(named, "__qualname__", "A" * 40)
+
+
+@case
+def the_name_of_a_module_in_a_text():
+    module = types.ModuleType("a")
+    return (lambda x: x * len(f"{module}")), lambda: setattr(module, "__name__", "A" * 40)
+
+
+@case
+def how_numpy_writes_a_number():
+    held, old = [np.float64(0.5)], np.get_printoptions()
+    f = lambda x: x * len(repr(held))
+    f.undo = lambda: np.set_printoptions(**old)
+    return f, lambda: np.set_printoptions(**{**old, "legacy": "1.13" if old["legacy"] else "1.25"})
+
+
+def how_torch_writes(write, **options):
+    f = lambda x: x * len(write())
+    f.undo = lambda: torch.set_printoptions(profile="default")
+    return f, lambda: torch.set_printoptions(**options)
+
+
+@case
+def how_torch_writes_a_tensor():
+    held = [torch.tensor([1 / 3], device="cpu")]
+    return how_torch_writes(lambda: f"{held}", precision=8)
+
+
+@case
+def how_torch_writes_a_long_tensor_of_the_call():
+    return how_torch_writes(lambda: repr(torch.arange(50, device="cpu")), threshold=5)
+
+
+# ---- containers in containers
+
+
+def deep(read):
+    inner = {1}
+    held = [{"a": [[(inner,)]]}]
+    return (lambda x: x * read(held, [{"a": [[({1},)]]}])), lambda: inner.add(2)
+
+
+for text, read in {
+    "str": lambda held, other: len(str(held)),
+    "equal": lambda held, other: 2 + (held == other),
+    "in": lambda held, other: 2 + (other in [held]),
+    "count": lambda held, other: 2 + held.count(other[0]),
+    "eq_of_a_list": lambda held, other: 2 + held.__eq__(other),
+    "an_operator_in_map": lambda held, other: 2 + sum(map(operator.eq, held, other)),
+    "a_comparison_in_max": lambda held, other: 2 + (max((held[0]["a"], 1), (other[0]["a"], 0))[1]),
+}.items():
+    CASES[f"a_set_deep_in_containers_by_{text}"] = functools.partial(deep, read)
+
+
+@case
+def a_set_in_a_list_that_holds_itself():
+    held = [{1}]
+    held.append(held)
+    return (lambda x: x * len(str(held))), lambda: held[0].add(2)

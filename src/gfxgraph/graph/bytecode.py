@@ -39,7 +39,8 @@ Step: TypeAlias = tuple[Any, ...]
 ``("contains", base, key)``    whether a container has an item
 ``("content", *bases)``        all that containers hold
 ``("operation", *bases)``      the same, and what is in there, by code in C
-``("augmented", *bases)``      the same, and the first of these may be changed
+``("text", base)``             the same, and a text of it is written
+``("augmented", *bases)``      like ``operation``, and the first of these may be changed
 ``("shape", item)``            whether it is a sequence or a mapping, and all that it holds
 ``("star", module)``           all names that a module exports
 ``("length", base)``           whether a container is empty
@@ -308,7 +309,7 @@ class _Reader:
         has_spec = step.opname == "FORMAT_WITH_SPEC"
         if step.opname == "FORMAT_VALUE":
             has_spec = bool((step.arg or 0) & 4)
-        self.steps[step.offset] = ("operation", self.pop(2 if has_spec else 1)[0])
+        self.steps[step.offset] = ("text", self.pop(2 if has_spec else 1)[0])
         self.push(None)
 
     def iterated(self, step: dis.Instruction) -> None:

@@ -15,6 +15,7 @@ import sys
 import types
 from typing import Any
 
+from torch import _tensor_str
 from torch.utils import _pytree
 
 from ..interpose.codes import address
@@ -22,7 +23,15 @@ from ..interpose.modules import loaded
 from . import raw
 from .in_c import Reader
 
-__all__ = ["asked", "is_heard", "is_looked_at", "tables"]
+__all__ = [
+    "asked",
+    "is_heard",
+    "is_looked_at",
+    "of_text",
+    "options_of_numpy",
+    "options_of_torch",
+    "tables",
+]
 
 _HEARD = (
     *("abc", "dis", "importlib", "inspect", "linecache", "logging", "traceback", "types", "typing"),
@@ -30,7 +39,7 @@ _HEARD = (
     *("numpy.lib.function_base", "numpy.lib.polynomial"),  # up to NumPy 1
     *("numpy._core.arrayprint", "numpy.core.arrayprint"),
     *("torch.fx.graph", "torch.fx.graph_module", "torch.fx.interpreter", "torch.fx.node"),
-    "torch.utils._pytree",
+    *("torch._tensor_str", "torch.utils._pytree"),
 )
 _BOOTSTRAP = ("importlib._bootstrap", "importlib._bootstrap_external")
 # Of these only some functions are looked at, by name.
@@ -48,12 +57,14 @@ _SOME: dict[str, frozenset[str]] = {
             "__subclasscheck__",
             "_proto_hook",
             "_get_protocol_attrs",
+            "_type_repr",
         ]
     ),
+    "torch._tensor_str": frozenset(),
     "torch.utils._pytree": frozenset(),
     "numpy._core.arrayprint": frozenset(),
     "numpy.core.arrayprint": frozenset(),
-    **dict.fromkeys(_BOOTSTRAP, frozenset()),
+    **dict.fromkeys(_BOOTSTRAP, frozenset(["_module_repr", "_module_repr_from_spec"])),
 }
 
 
@@ -83,10 +94,14 @@ def asked(frame: types.FrameType, name: str) -> tuple[Any, Reader, str] | None:
             about, read = _OF_LOGGERS[method]
             path = f"logging.getLogger({raw.written_as(logger.name)})"
             return (about, address(logger)), functools.partial(read, logger), f"{path}.{about}"
-    if name.startswith("numpy.") and name.endswith(".arrayprint"):
-        numpy = loaded("numpy")
-        return ("asked", address(numpy.get_printoptions)), _options_of_numpy, _OPTIONS
-    return None
+    if name == "torch._tensor_str":
+        return ("options", "torch"), options_of_torch, "torch.set_printoptions()"
+    return of_text() if name.startswith("numpy.") and name.endswith(".arrayprint") else None
+
+
+def of_text() -> tuple[Any, Reader, str]:
+    """The options by which NumPy writes arrays and numbers in a text, as :func:`asked` gives it."""
+    return ("asked", address(loaded("numpy").get_printoptions)), options_of_numpy, _OPTIONS
 
 
 def tables(name: str, code: types.CodeType) -> list[tuple[str, Any]]:
@@ -119,8 +134,14 @@ def _handlers(logger: logging.Logger) -> tuple[Any, ...]:
     return logger.disabled, *found
 
 
-def _options_of_numpy() -> tuple[Any, ...]:
+def options_of_numpy() -> tuple[Any, ...]:
+    """Return the options by which NumPy writes arrays and numbers in a text."""
     return tuple(loaded("numpy").get_printoptions().items())
+
+
+def options_of_torch() -> tuple[Any, ...]:
+    """Return the options by which torch writes tensors in a text."""
+    return tuple(vars(_tensor_str.PRINT_OPTS).items())
 
 
 _OF_LOGGERS: dict[str, tuple[str, Any]] = {

@@ -50,6 +50,7 @@ __all__ = [
     "is_function",
     "is_hidden",
     "is_lock",
+    "is_number",
     "layout_of",
     "names_a_function",
     "only_reads",
@@ -57,6 +58,7 @@ __all__ = [
     "settings_of",
     "state_of_generator",
     "subclasses_of",
+    "writes",
 ]
 
 Reader: TypeAlias = Callable[[], Any]
@@ -321,6 +323,12 @@ def is_array(item: Any) -> bool:
     return numpy is not None and raw.is_a(item, numpy.ndarray)
 
 
+def is_number(item: Any) -> bool:
+    """Whether ``item`` is a number of NumPy."""
+    numpy = loaded("numpy")
+    return numpy is not None and raw.is_a(item, numpy.generic)
+
+
 def is_function(item: Any) -> bool:
     """Whether ``item`` is a function that others than Python have made in C."""
     kind = type(item)
@@ -342,6 +350,30 @@ def only_reads(function: Any) -> bool:
     if owner is builtins:
         return function.__name__ not in ("delattr", "eval", "exec", "next", "setattr")
     return raw.module_of(owner if raw.is_a(owner, type) else type(owner)).startswith("torch")
+
+
+def writes(function: Any) -> bool:
+    """Whether code in C that is called writes what it is given in a text."""
+    if raw.is_a(function, type):
+        return any(base is str for base in raw.mro(function))
+    if raw.is_a(function, operator.methodcaller):
+        return function.__reduce__()[1][0] in _WRITING
+    return address(function) in _WRITERS or (
+        raw.is_a(function, *_METHODS) and function.__name__ in _WRITING
+    )
+
+
+_WRITERS = frozenset(map(address, (repr, ascii, format, print, operator.mod)))
+_METHODS = (
+    types.BuiltinFunctionType,
+    types.MethodDescriptorType,
+    types.MethodWrapperType,
+    types.WrapperDescriptorType,
+)
+_WRITING = (
+    *("__format__", "__mod__", "__repr__", "__rmod__", "__str__", "format", "format_map"),
+    *("writerow", "writerows"),
+)
 
 
 _BUILT_FROM = frozenset(

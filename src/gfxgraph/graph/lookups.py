@@ -25,7 +25,7 @@ import torch
 
 from ..interpose.codes import address
 from ..interpose.source import CLOSED
-from . import bytecode, in_c, raw
+from . import bytecode, heard, in_c, raw
 from .age import Since
 from .containers import Container, Slots
 from .guard import REGISTRIES
@@ -104,9 +104,10 @@ HOLLOW = LEAVES | set(
 _WITHOUT_SPECIALS = CLOSED | {_OURS}
 _MAX_ITEMS = 4096
 MAX_NESTED = 3
-"""How deep it is looked for what code that is not looked at may call."""
 DEEP = sys.maxsize
 """Code in C looks into what it is given as deep as that goes."""
+NAMES = ("__name__", "__qualname__", "__module__")
+"""What names a class, and stands elsewhere than its attributes."""
 _MAX_WALKED = 200_000
 # A longer container is not compared in each call: who reads all of it stays eager.
 _MAX_COMPARED = 65_536
@@ -394,6 +395,32 @@ class Lookups:
             return ()
         path = path or self._path(item)
         return [(value, depth - 1, path) for value in inside(item)]
+
+    def _write(self, *items: Any) -> None:
+        """Code in C writes ``items`` in a text, and all that they hold, however deep: with the
+        names of classes, functions and modules."""
+        todo = [(item, "") for item in items]
+        met: set[int] = set()
+        for item, path in todo:  # which grows meanwhile
+            is_nothing = address(type(item)) in LEAVES
+            if is_nothing or item is UNKNOWN or address(item) in met:
+                continue
+            met.add(address(item))
+            self._note_name(item)
+            self._content(item, 0, path)
+            path = path or self._path(item)
+            todo += [(part, path) for part in _written(item)]
+
+    def _note_name(self, item: Any) -> None:
+        """Code in C writes the name of ``item``, or that of its class."""
+        if raw.is_a(item, types.FunctionType):
+            self._attribute(item, "__qualname__")
+        elif in_c.is_number(item):
+            self._live(*heard.of_text())
+        named = item if raw.is_a(item, type) else type(item)
+        if raw.is_mutable(named) and not self._is_made(named) and package_of(named) not in CLOSED:
+            for name in NAMES:
+                self._attribute_of_class(named, name)
 
     def _content_in_c(self, item: Any, depth: int) -> Iterable[tuple[Any, int, str]]:
         """The run reads the state that ``item``, which is no container, keeps in C."""
@@ -803,7 +830,7 @@ class Lookups:
         if name in ("__mro__", "__bases__", "__base__"):
             self._place_of_bases(cls)
             return raw.namespace(type)[name].__get__(cls)
-        if name in ("__name__", "__qualname__", "__module__") and raw.is_mutable(cls):
+        if name in NAMES and raw.is_mutable(cls):
             own = raw.namespace(type)[name]
             get, put = (functools.partial(f, cls) for f in (own.__get__, own.__set__))
             return self._live((name, address(cls)), get, f"{raw.name_of(cls)}.{name}", put)
@@ -1045,6 +1072,7 @@ class Lookups:
                 self._refuse(f"more than {_MAX_WALKED:,} objects that {self._path(item)} leads to")
                 return
             seen.add(address(item))
+            self._note_name(item)
             if self._is_state(item) and not is_pickled:
                 self._read_whole.add(address(item))
             if is_pickled or raw.is_a(item, *CHANGING):
@@ -1306,6 +1334,7 @@ class Lookups:
 
 REGISTERED = "abc.ABC.register()"
 """The path of the place that holds which classes are registered with abstract ones."""
+_OF_TYPES = (types.GenericAlias, types.UnionType)
 _UNIONS = (types.UnionType, type(typing.Union[int, str]))  # noqa: UP007
 _ORIGIN = dict.fromkeys(
     map(address, (type(typing.Sequence), type(typing.Sequence[int]))),
@@ -1550,6 +1579,24 @@ def _reached(item: Any) -> list[Any]:
     """What a container holds, or what C code goes through."""
     is_through = raw.is_a(item, *_VIEWS) or is_iterator_in_c(item)
     return gc.get_referents(item) if is_through else inside(item)
+
+
+def _written(item: Any) -> Sequence[Any]:
+    """What code in C finds in ``item`` when it writes it in a text."""
+    if raw.is_a(item, *CHANGING, tuple, frozenset):
+        return [] if raw.length(item) > _MAX_COMPARED else inside(item)
+    if raw.is_a(item, types.SimpleNamespace):
+        return [raw.attributes(item)]
+    if raw.is_a(item, BaseException):
+        return [raw.namespace(BaseException)["args"].__get__(item)]
+    if raw.is_a(item, types.BuiltinFunctionType, types.MethodWrapperType):
+        return [item.__self__]  # which it reads when it is called
+    if type(item) is types.MethodType:
+        return [item.__func__, item.__self__]
+    if raw.is_a(item, functools.partial):
+        return parts_of(item)
+    is_through = raw.is_a(item, *_VIEWS) or type(item) in _OF_TYPES or is_iterator_in_c(item)
+    return gc.get_referents(item) if is_through else []
 
 
 def _sets(kind: type) -> bool:

@@ -1,4 +1,4 @@
-"""Settings of Python and NumPy that a function may change, and that no replay changes.
+"""Settings of Python, NumPy and of texts that a function may change, and that no replay changes.
 
 Not the filters of warnings and the limit of recursion: libraries and other threads change them at
 any time, when they are imported or compile.
@@ -8,7 +8,10 @@ from __future__ import annotations
 
 from typing import Any
 
+from torch import _tensor_str
+
 from ..interpose.modules import loaded
+from .heard import options_of_numpy, options_of_torch
 from .torch_settings import Setting
 
 __all__ = ["PYTHON_SETTINGS"]
@@ -48,7 +51,23 @@ def _set_numpy(value: Any) -> None:
         numpy.seterr(**dict(value))
 
 
+def _options_of_numpy() -> Any:
+    return None if loaded("numpy") is None else options_of_numpy()
+
+
+def _set_options_of_numpy(value: Any) -> None:
+    numpy = loaded("numpy")
+    if value is not None and numpy is not None:
+        numpy.set_printoptions(**dict(value))
+
+
+def _set_options_of_torch(value: Any) -> None:
+    vars(_tensor_str.PRINT_OPTS).update(value)
+
+
 PYTHON_SETTINGS = [
     Setting("decimal.getcontext()", _decimal, _set_decimal),
     Setting("numpy.seterr()", _numpy, _set_numpy),
+    Setting("numpy.set_printoptions()", _options_of_numpy, _set_options_of_numpy),
+    Setting("torch.set_printoptions()", options_of_torch, _set_options_of_torch),
 ]

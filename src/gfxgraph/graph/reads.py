@@ -91,6 +91,8 @@ _WATCHING = tuple(
 
 
 _RESULT: Any = object()
+# What a mode of ours calls for the function.
+_FOR_FUNCTION = (*OPEN_IN_TORCH, "torch._tensor_str")
 # What of ours calls the function.
 _CALLING = (f"{_OURS}.call.", f"{_OURS}.analyze.")
 
@@ -180,6 +182,8 @@ class Reads(Alike):
         self.left_out: types.FrameType | None = None
         self._now: _Frame | None = None
         self._collecting: _Frame | None = None
+        # Frames of generators that code in C writes texts of.
+        self._written: set[int] = set()
         self._stack = Stack()
         self._acting = Acting()
         # By the address of the globals, and the name.
@@ -248,6 +252,7 @@ class Reads(Alike):
                 self._named,
                 self._callers,
                 self._sets,
+                self._written,
             ):
                 part.clear()
             self._now = self.left_out = None
@@ -421,10 +426,11 @@ class Reads(Alike):
 
     def _is_called_by_seen(self, frame: types.FrameType, name: str) -> bool:
         """Whether code that is looked at has called a frame of closed code, or what of the same
-        package calls it."""
+        package calls it, a mode of ours between them."""
         caller, package = frame.f_back, name.partition(".")[0]
         while caller is not None and not self.sees(caller):
-            if str(caller.f_globals.get("__name__", "")).partition(".")[0] != package:
+            of = str(caller.f_globals.get("__name__", "")).partition(".")[0]
+            if of != package and of != _OURS:
                 return False
             caller = caller.f_back
         return caller is not None
@@ -445,7 +451,7 @@ class Reads(Alike):
 
     def _is_for_us(self, frame: types.FrameType) -> bool:
         """Whether code of torch or of Python runs since what looks on has called it."""
-        if str(frame.f_globals.get("__name__", "")).startswith(OPEN_IN_TORCH):
+        if str(frame.f_globals.get("__name__", "")).startswith(_FOR_FUNCTION):
             return False  # called by a mode of ours for the function
         caller: types.FrameType | None = frame
         while caller is not None:
@@ -538,6 +544,8 @@ class Reads(Alike):
             self._now = known
         if value is None:
             return
+        if address(frame) in self._written:
+            self._write(value)
         if address(type(value)) not in HOLLOW:
             taker = self._taker(frame)
             if was_seen and taker is _RESULT:
@@ -859,8 +867,17 @@ class Reads(Alike):
         return UNKNOWN
 
     def _operation(self, frame: _Frame, *bases: bytecode.Operand) -> Any:
-        self._hand_out(*(self._value(frame, base) for base in bases))
+        values = [self._value(frame, base) for base in bases]
+        self._hand_out(*values)
+        if raw.is_a(values[0], str, bytes):  # "%s" % item
+            self._write(*values)
         return self._content_step(frame, *bases, depth=DEEP)
+
+    def _text(self, frame: _Frame, base: bytecode.Operand) -> Any:
+        item = self._value(frame, base)
+        self._hand_out(item)
+        self._write(item)
+        return UNKNOWN
 
     def _augmented(self, frame: _Frame, *bases: bytecode.Operand) -> Any:
         item = self._value(frame, bases[0])
@@ -1192,6 +1209,7 @@ class Reads(Alike):
         """What is no function in Python is about to be called: in C, an object, or a class."""
         kind = type(function)
         owner: Any = getattr(function, "__self__", None) if address(kind) in _IN_C else None
+        self._met_by_writer(function, owner, all_given)
         is_function = address(kind) in _IN_C or in_c.is_function(function)
         if not is_function and not raw.is_a(function, type):
             # What is called is an object, and not a function that others have made in C.
@@ -1262,6 +1280,14 @@ class Reads(Alike):
         if not items and address(kind) in _IN_C:
             return UNKNOWN
         return self._given_to_c(frame, function, owner, items, positional, all_given)
+
+    def _met_by_writer(self, function: Any, owner: Any, given: Sequence[Any]) -> None:
+        """Code in C may write what it is given in a text, or have others do so."""
+        held = () if raw.is_a(function, type) else gc.get_referents(function)
+        if any(map(in_c.writes, (function, *given, *held))):
+            self._write(owner, *given)
+            generators = (item for item in given if type(item) is types.GeneratorType)
+            self._written.update(address(item.gi_frame) for item in generators)
 
     def _given_to_c(
         self,
@@ -1628,6 +1654,7 @@ _STEPS: dict[str, Callable[..., Any]] = {
     "content": Reads._content_step,
     "augmented": Reads._augmented,
     "operation": Reads._operation,
+    "text": Reads._text,
     "length": Reads._length,
     "call": Reads._call,
     "spread": Reads._spread,
