@@ -376,3 +376,30 @@ def test_what_a_function_is_given_is_what_eager_gives_it(device, name, mode):
         assert not graph.stats().replays and all(EAGER[name] in reason for reason in reasons)
     else:
         assert graph.stats().replays > 1
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("part", [lambda y: y, lambda y: y.view(-1)[1:]])
+def test_a_tensor_that_a_function_keeps_in_a_later_call_is_the_one_that_the_call_returns(
+    device, part
+):
+    calls, kept = [], []
+
+    @gfxgraph.no_graph
+    def h(x):
+        y = x + 1
+        calls.append(None)
+        if len(calls) > 4:
+            kept.append(part(y))
+        return {"a": [y, y * 2]}
+
+    graph = gfxgraph.graphed(lambda x: h(x * 2)["a"])
+    x = torch.ones(2, 3, device=device)
+    for n in range(1, 8):
+        first, second = graph(x)
+        assert torch.equal(first, x * 3) and torch.equal(second, x * 6) and len(calls) == n
+        if n > 4:
+            first.zero_()
+            assert not kept[-1].any()
+    assert graph.stats().replays == 3
+    assert all("keeps a tensor that it gives" in reason for reason in graph.stats().fallbacks)

@@ -32,6 +32,7 @@ class CallersArguments:
 
     Attributes:
         copies: see there.
+        fits: whether the arguments are as large as the static inputs.
     """
 
     def __init__(
@@ -47,7 +48,7 @@ class CallersArguments:
         self._reached = reached
         self._statics = static_inputs
         # A padded call has no arguments of the size of the static inputs: copies have to do.
-        self._fits = all(
+        self.fits = all(
             leaf.shape == static.shape and leaf.dtype == static.dtype
             for leaf, static in zip(leaves, static_inputs, strict=True)
         )
@@ -63,7 +64,7 @@ class CallersArguments:
             return what
         if kind == "alias":
             return what.detach()
-        if not self._fits:
+        if not self.fits:
             return None
         if kind == "container":
             return at(self._arguments, what)
@@ -79,11 +80,11 @@ class CallersArguments:
         """See there."""
         pairs = zip(self._leaves, self._statics, strict=True)
         found = (static for leaf, static in pairs if leaf is tensor)
-        return next(found, None) if self._fits else None
+        return next(found, None) if self.fits else None
 
     def write_back(self, written: Sequence[torch.Tensor]) -> None:
         """See there."""
-        for static in written if self._fits else ():
+        for static in written if self.fits else ():
             n = self._numbers[id(static)]
             leaf = self._leaves[n]
             if leaf is static:
@@ -109,7 +110,7 @@ class CallersArguments:
     def _may_have_changed(self, given: Sequence[torch.Tensor] | None) -> list[int]:
         """The numbers of those whose versions say so, or whose versions nobody counts."""
         numbers, keys = [], None
-        for n, leaf in enumerate(self._leaves if self._fits else ()):
+        for n, leaf in enumerate(self._leaves if self.fits else ()):
             version = _version(leaf)
             if leaf is self._statics[n] or (version is not None and version == self._versions[n]):
                 continue

@@ -318,7 +318,11 @@ class Replay:
                                 last = _run_tree(root)
                         else:
                             last = _run_tree(root)
-                        if last is not None and last.build is not None:
+                        if (
+                            last is not None
+                            and last.build is not None
+                            and not (calls_user and caller.fits and journal.keep(last.returned))
+                        ):
                             _pass_on(written, write_back, leaves)
                             counter.replays += 1
                             return last.build()

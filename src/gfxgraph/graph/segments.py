@@ -36,6 +36,8 @@ class Segment:
             ``None`` for one that is an argument of the step itself.
         result: what the step before gave to the function, made of those.
         outputs: the tensors that the function returned; of a last segment.
+        returned: of those among them that functions of the user's gave, the number of the call, and
+            that among the tensors it gave.
         spec: their tree, for the caller's use.
         build: makes the result of the call, for the caller's use.
     """
@@ -48,6 +50,7 @@ class Segment:
         self.bound = bound
         self.result = result
         self.outputs: list[torch.Tensor] | None = None
+        self.returned: list[tuple[int, int]] = []
         self.spec: Any = None
         self.build: Callable[[], Any] | None = None
         # What a capture of another path needs to go the same way up to the step.

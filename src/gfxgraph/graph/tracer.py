@@ -17,7 +17,7 @@ from torch.utils import _python_dispatch as dispatch_stack
 from ..device.operators import is_view
 from ..errors import CaptureError
 from ..interpose.source import Source, users_line
-from ..record.effects import tensors_in
+from ..record.effects import storage_key, tensors_in
 from ..record.handed import Hands, Origin
 from ..record.interceptor import Interceptor, Point
 from ..record.journal import perform
@@ -65,6 +65,8 @@ class Tracer(Interceptor):
         self._wrote: set[int] = set()
         #: Tensors that functions of the user's were given, each with its fixed alias.
         self._fixed: dict[int, tuple[weakref.ref[torch.Tensor], torch.Tensor]] = {}
+        #: The segments after calls of functions of the user's.
+        self._given: list[Segment] = []
         self._events = events
         self._next = 0
         self._begin = begin
@@ -102,6 +104,13 @@ class Tracer(Interceptor):
             )
         self._end()
         self._segment.outputs = outputs
+        keys = set(map(storage_key, outputs))
+        self._segment.returned = [
+            (call, n)
+            for call, segment in enumerate(self._given)
+            for n, fixed in enumerate(segment.bound)
+            if fixed is not None and storage_key(fixed) in keys
+        ]
         return self._segment
 
     def _uses_pool(self) -> bool:
@@ -193,6 +202,7 @@ class Tracer(Interceptor):
                 if following is not None:
                     self._shared = self._segment = following
                     self._position = self._folds = 0
+                    self._note_given(event, following)
                     return _handed_out(following.result, given)
                 child = self._child(event)
                 self.graft = Graft(self._shared, key, child)
@@ -210,12 +220,17 @@ class Tracer(Interceptor):
                 child = self._child(event)
                 self._segment.children[key] = child
         self._segment = child
+        self._note_given(event, child)
         # On a GPU torch fills in the generator's state, which is no operation of the function's;
         # the emulated device puts modes of its own.
         with nullcontext() if self.emulated else dispatch_stack._disable_current_modes():
             self._graph = self._begin(self._uses_pool())
         self.to_top()
         return _handed_out(child.result, given)
+
+    def _note_given(self, event: Event, segment: Segment) -> None:
+        if event.point.rule == "no-graph":
+            self._given.append(segment)
 
     def wrote(self, tensor: torch.Tensor) -> None:
         """Note it."""

@@ -6,6 +6,7 @@ caller's own run, and in each replay. Warm-up, capture and the first replay repe
 
 from __future__ import annotations
 
+import sys
 import threading
 import weakref
 from collections import deque
@@ -330,10 +331,7 @@ class Journal:
                     "tensor to it."
                 )
         if self._returned:
-            raise CaptureError(
-                f"{self._returned} keeps a tensor that it gives, and the call returns it; a replay "
-                "would return a copy. Let it keep or give a copy (clone())."
-            )
+            raise CaptureError(self._returned)
         for name in self._rewritten:
             raise CaptureError(
                 f"{name} gives out or keeps a tensor that somebody writes to later in the same "
@@ -344,7 +342,22 @@ class Journal:
     def note_result(self, result: Any) -> None:
         """The caller's own run has given this."""
         keys = map(storage_key, tensors_in(result))
-        self._returned = next((self._kept[key] for key in keys if key in self._kept), "")
+        name = next((self._kept[key] for key in keys if key in self._kept), "")
+        self._returned = name and _KEEPS.format(name)
+
+    def keep(self, returned: Sequence[tuple[int, int]]) -> bool:
+        """Whether, in a replay, somebody else has a tensor that a function gave, and that the call
+        returns: then the call has to give that one, and no copy.
+
+        Args:
+            returned: of such tensors the number of the call, and that among the tensors it gave.
+        """
+        given = [list(tensors_in(call.result)) for call in self._calls] if returned else []
+        for call, number in returned:
+            if _is_shared(given[call], number, [t for part in given for t in part]):
+                self.spoilt = _KEEPS.format(_name(self._calls[call].fn))
+                return True
+        return False
 
     def note_transform(self, fn: Callable[..., Any]) -> None:
         """A function was called inside of a transform of torch.func."""
@@ -475,6 +488,38 @@ class Journal:
 
     def _states(self) -> list[tuple[torch.Generator, torch.Tensor]]:
         return [(generator, generator_state(generator)) for generator in self._generators]
+
+
+_KEEPS = (
+    "{} keeps a tensor that it gives, and the call returns it; a replay would return a copy. Let "
+    "it keep or give a copy (clone())."
+)
+
+
+def _is_shared(tensors: list[torch.Tensor], number: int, others: list[torch.Tensor]) -> bool:
+    """Whether more refers to a tensor, or its memory, than the result and these two lists."""
+    references = sys.getrefcount(tensors[number])
+    tensor = tensors[number]
+    mine = sum(tensor is other for other in others)
+    if tensor.layout is not torch.strided:
+        return references > _ALONE[0] + 3 * mine - 1
+    key = storage_key(tensor)
+    views = {id(other) for other in others if storage_key(other) == key}
+    return references > _ALONE[0] + 3 * mine - 1 or _uses(tensor) > _ALONE[1] + len(views) - 1
+
+
+def _uses(tensor: torch.Tensor) -> int:
+    """How many tensors have its memory."""
+    return int(torch._C._storage_Use_Count(tensor.untyped_storage()._cdata))
+
+
+def _alone() -> tuple[int, int]:
+    tensors = [torch.empty(0, device="cpu")]
+    references = sys.getrefcount(tensors[0])
+    return references, _uses(tensors[0])
+
+
+_ALONE = _alone()
 
 
 def inside_no_graph() -> bool:
