@@ -657,3 +657,56 @@ def test_a_run_with_made_inputs_is_taken_back_beside_another_thread(device, in_t
     with CAPTURING:
         run_and_roll_back(served.logs, (x,), {}, [x], current_device())
     assert served.calls == 0 and served.log == []
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("run", [1, 2, 3])
+def test_settings_that_another_thread_sets_meanwhile_stay(device, in_thread, run):
+    """In the caller's own run, in the recorded one, and in the capture or a run before it."""
+    runs, allows = Unseen(), torch.backends.cudnn.benchmark
+
+    def sets():
+        torch.backends.cudnn.benchmark = not allows
+        torch.set_printoptions(precision=7)
+
+    other = in_thread(sets)
+    with torch.library._scoped_library("gfxgraph_settings", "FRAGMENT") as library:
+        library.define("twice(Tensor x) -> Tensor")
+
+        def twice(x):
+            runs.value += 1
+            if runs.value == run:
+                other()
+            return x * 2
+
+        library.impl("twice", twice, "CompositeExplicitAutograd")
+        twice = torch.ops.gfxgraph_settings.twice
+        graph = gfxgraph.graphed(lambda x: twice(x) + 1)
+        try:
+            for _ in range(4):
+                graph(torch.ones(4, device=device))
+            assert torch.backends.cudnn.benchmark is not allows
+            assert torch._tensor_str.PRINT_OPTS.precision == 7
+        finally:
+            torch.backends.cudnn.benchmark = allows
+            torch.set_printoptions(profile="default")
+    assert any("another thread" in reason for reason in graph.stats().fallbacks)
+
+
+@torch.no_grad()
+def test_settings_that_a_run_of_ours_sets_beside_another_thread_are_put_back(device, in_thread):
+    in_thread(lambda: None)
+    runs, allows = Unseen(), torch.backends.cudnn.benchmark
+
+    def fn(x):
+        runs.value += 1
+        if runs.value == 2:  # which nobody has asked for
+            torch.backends.cudnn.benchmark = not allows
+        return x * 2
+
+    graph = gfxgraph.graphed(fn)
+    try:
+        graph(torch.ones(4, device=device))
+        assert torch.backends.cudnn.benchmark is allows and runs.value == 2
+    finally:
+        torch.backends.cudnn.benchmark = allows

@@ -20,9 +20,11 @@ from ..device import Device
 from ..errors import CaptureError
 from ..interpose.codes import address
 from . import raw
+from .locks import is_only_thread
 from .one_shots import Found, OneShots, numpy_random
 from .python_settings import PYTHON_SETTINGS
 from .saved_state import RANDOM, SETTING, TORCH, Kind, kind_of, perturb
+from .stores import Stores
 from .torch_settings import SETTINGS
 
 __all__ = ["HostState", "default_generators"]
@@ -59,11 +61,18 @@ class _Source:
         if self.has_moved():
             self.kind.write(self.item, self.saved)
 
+    def is_of_others(self, stores: Stores | None) -> bool:
+        """Whether another thread, and no run that ``stores`` knows, has changed this setting."""
+        if self.kind is not SETTING or self.item.of_thread or stores is None:
+            return False
+        return stores.decide and not stores.sets_settings
+
     def error(self) -> CaptureError:
         """Why no graph can hold what advances it."""
+        others = "" if is_only_thread() else " (or another thread does meanwhile)"
         what = (
-            f"changes {self.path}, which holds for the whole process and which a replay would not "
-            "change. Set it outside of the function."
+            f"changes {self.path}{others}, which holds for the whole process and which a replay "
+            "would not change. Set it outside of the function."
         )
         if self.kind is not SETTING:
             path = f"{self.path}, a {self.kind.what}" if self.path[0].islower() else self.path
@@ -122,13 +131,17 @@ class HostState:
         device: the device whose generators a replay advances.
         index: which one of its kind.
         found: what the function reaches.
+        stores: where runs were seen to store something. Settings that another thread has changed
+            meanwhile are then left alone. Default: a run has changed all that has changed.
 
     Attributes:
         one_shots: what cannot be put back.
     """
 
-    def __init__(self, device: Device, index: int, found: Found = ()) -> None:
-        self._device = device
+    def __init__(
+        self, device: Device, index: int, found: Found = (), stores: Stores | None = None
+    ) -> None:
+        self._device, self._stores = device, stores
         self._drawn: dict[int, _Source] = {}  # a replay advances them, too
         self._of_host: dict[int, _Source] = {}  # torch's, of which no replay draws
         self.one_shots = OneShots(found)
@@ -173,8 +186,12 @@ class HostState:
     def rewind(self) -> None:
         """Put back what was advanced."""
         for source in self._all():
-            source.rewind()
+            self._rewind(source)
         self.one_shots.rewind()
+
+    def _rewind(self, source: _Source) -> None:
+        if not source.is_of_others(self._stores):
+            source.rewind()
 
     def draws(self) -> bool:
         """Whether a generator of the device was advanced since."""
@@ -222,9 +239,9 @@ class HostState:
                 if not source.is_at(state)
             ]
             for source in self._still:
-                source.rewind()
+                self._rewind(source)
         if moved:
-            raise moved[0].error()
+            raise self._error(moved[0])
         self.one_shots.check_unmoved()
 
     def check_still(self) -> None:
@@ -235,8 +252,17 @@ class HostState:
         """
         for source in self._still:
             if source.has_moved():
-                raise source.error()
+                raise self._error(source)
         self.one_shots.check_unmoved()
+
+    def _error(self, source: _Source) -> CaptureError:
+        if not source.is_of_others(self._stores):
+            return source.error()
+        return CaptureError(
+            f"another thread has changed {source.path} meanwhile, which holds for the whole "
+            "process.",
+            transient=True,
+        )
 
     # What a recording tells of.
 

@@ -48,7 +48,7 @@ from .places import (
 from .repeats import Repeats
 from .static_objects import StaticObjects
 from .stores import Stores
-from .torch_settings import OTHERS, READERS, SETTINGS
+from .torch_settings import OTHERS, READERS, SETTINGS, WRITERS
 
 __all__ = [
     "CHANGING",
@@ -230,6 +230,8 @@ class Lookups:
     def _know(self, value: Any, path: str) -> Any:
         if address(value) in READERS:
             self.asks_settings = True
+        if address(value) in WRITERS:
+            self.stores.sets_settings = True
         for name, getter in OTHERS.get(address(value), ()):
             self._setting(name, getter)
         if (

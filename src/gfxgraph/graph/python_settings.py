@@ -66,8 +66,8 @@ def _set_options_of_torch(value: Any) -> None:
 
 
 PYTHON_SETTINGS = [
-    Setting("decimal.getcontext()", _decimal, _set_decimal),
-    Setting("numpy.seterr()", _numpy, _set_numpy),
-    Setting("numpy.set_printoptions()", _options_of_numpy, _set_options_of_numpy),
+    Setting("decimal.getcontext()", _decimal, _set_decimal, of_thread=True),
+    Setting("numpy.seterr()", _numpy, _set_numpy, of_thread=True),
+    Setting("numpy.set_printoptions()", _options_of_numpy, _set_options_of_numpy, of_thread=True),
     Setting("torch.set_printoptions()", options_of_torch, _set_options_of_torch),
 ]

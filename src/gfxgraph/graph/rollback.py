@@ -68,7 +68,8 @@ class Snapshot:
             on_stream: enters the stream of the runs. Default: the current one.
         """
         python = PythonState(roots, stores=Stores())
-        return cls(UndoLog(), python, HostState(device, index, python.stateful), on_stream)
+        host = HostState(device, index, python.stateful, python.stores)
+        return cls(UndoLog(), python, host, on_stream)
 
     def rewind(self) -> None:
         """Put back memory and generators, for the next run. Python objects stay as they are."""

@@ -25,9 +25,13 @@ class Stores:
     What a run changes is found by comparing containers before and after it, which misses nothing.
     Where another thread is alive, that may have changed them too: there only what was seen to be
     stored counts as the run's own. All else stays as the other thread left it.
+
+    Attributes:
+        sets_settings: whether runs may have set settings of torch, which all threads share.
     """
 
     def __init__(self) -> None:
+        self.sets_settings = False
         self._was_alone = is_only_thread()
         #: Where something was stored first: by the container, and by the key, ``None``: any key.
         self._lines: dict[int, dict[Any, tuple[str, int]]] = {}

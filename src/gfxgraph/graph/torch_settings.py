@@ -13,10 +13,11 @@ from contextlib import suppress
 from typing import Any, NamedTuple, TypeAlias
 
 import torch
+import torch.nn.attention
 
 from ..interpose.codes import address
 
-__all__ = ["OTHERS", "SETTINGS", "Setting", "Settings", "deciding"]
+__all__ = ["OTHERS", "SETTINGS", "WRITERS", "Setting", "Settings", "deciding"]
 
 Settings: TypeAlias = dict[str, tuple[Callable[[], Any], Any]]
 """Name -> getter and value of settings by which torch picks its kernels."""
@@ -29,11 +30,13 @@ class Setting(NamedTuple):
         name: for messages.
         read: gives it; ``None`` where torch refuses to tell.
         write: sets it.
+        of_thread: whether each thread has its own.
     """
 
     name: str
     read: Callable[[], Any]
     write: Callable[[Any], None]
+    of_thread: bool = False
 
 
 def _of_c(name: str, get: str, put: str = "", *args: str) -> Setting | None:
@@ -129,6 +132,23 @@ READERS = frozenset(
     )
 )
 """Whoever gets hold of one of these may ask for a setting."""
+WRITERS = READERS | frozenset(
+    address(item)
+    for item in (
+        torch._C,
+        torch.set_default_dtype,
+        torch.set_deterministic_debug_mode,
+        torch.set_float32_matmul_precision,
+        torch.set_num_threads,
+        torch.set_printoptions,
+        torch.use_deterministic_algorithms,
+        torch.nn.attention.sdpa_kernel,
+        torch._tensor_str.PRINT_OPTS,
+        torch._tensor_str.printoptions,
+        *(value for name, value in vars(torch._C).items() if name.startswith("_set_")),
+    )
+)
+"""Whoever gets hold of one of these may set a setting."""
 
 
 def _others() -> dict[int, list[tuple[str, Callable[[], Any]]]]:
