@@ -360,6 +360,43 @@ def test_grad_mode_inference_mode_and_autocast_are_part_of_the_key(device):
     assert replayed(graph, captures=5, replays=5)
 
 
+def _switches(x, weight):
+    with torch.inference_mode(False):
+        normal = weight * 2
+    with torch.inference_mode():
+        made = x.sum(-1)
+    return {"a": [normal, normal[1:], made, x * 3]}
+
+
+def _views(x, weight):
+    return {"a": [x.view(-1), x.view(x.shape)]}
+
+
+@torch.inference_mode()
+def _is_decorated(x, weight):
+    return {"a": x * weight}
+
+
+@pytest.mark.parametrize("mode", [torch.no_grad, torch.inference_mode])
+@pytest.mark.parametrize("of_argument", [torch.no_grad, torch.inference_mode])
+@pytest.mark.parametrize("fn", [_switches, _views, _is_decorated])
+@pytest.mark.parametrize("buckets", [None, [2, 4]])
+def test_a_function_may_switch_inference_mode(device, fn, mode, of_argument, buckets):
+    if fn is _views and buckets:
+        pytest.skip("views of arguments of a padded call are copies in the mode of the caller")
+    weight = torch.ones(2, device=device)
+    graph = gfxgraph.graphed(lambda x: fn(x, weight), buckets=buckets)
+    for size in (2, 3, 3, 3):
+        with of_argument():
+            x = torch.ones(size, 2, device=device)
+        with mode():
+            expected, got = fn(x, weight)["a"], graph(x)["a"]
+        for one, other in zip(expected, got, strict=True):
+            assert one.is_inference() is other.is_inference()
+            assert torch.equal(one, other)
+    assert graph.stats().replays
+
+
 def test_the_training_flag_is_part_of_the_key(device):
     model = nn.Dropout(0.5).to(device)
     graph = gfxgraph.graphed(model)

@@ -21,7 +21,7 @@ from .held import counts, written_as
 from .narrow import Mask
 from .replay import FastPath, Replay, builder, copier, copy_one, miss
 from .signature import Arguments, Spec, flatten
-from .static_inputs import Part, bytes_of, first_of_each, maker_of_copies, parts_of
+from .static_inputs import Part, bytes_of, first_of_each, made_in, maker_of_copies, parts_of
 from .stats import GraphRow
 
 __all__ = ["SHARED", "Entry", "Refusal"]
@@ -90,6 +90,7 @@ class Entry:
         mask: what of the arguments matters.
         asks_attributes: whether the function asks tensors for attributes that their class lacks.
         stored: names of the places in the arguments that calls write.
+        modes: of each output, whether it is an inference tensor in eager execution.
         carried: of a function for several sizes: of each output, which dimensions carry which size.
     """
 
@@ -132,6 +133,9 @@ class Entry:
         self._own_outputs = own_outputs
         same = first_of_each(captured.outputs)
         parts = self._parts(captured)
+        # Views of arguments are as these are; all else is as the function has made it.
+        given_as = dict(zip(map(storage_key, static_inputs), leaves, strict=True))
+        self.modes = [given_as.get(storage_key(o), o).is_inference() for o in captured.outputs]
         with LOCK:
             graph_pool.graphs += 1
             # Each call copies them before another graph runs, which may use their memory then.
@@ -141,8 +145,11 @@ class Entry:
                 released = graph_pool.release_outputs(list(shared.values()))
                 memory = dict(zip(shared, released, strict=True))
                 parts = {n: p._replace(memory=memory[id(p.memory)]) for n, p in parts.items()}
+        for n, part in parts.items():
+            parts[n] = part._replace(copy=made_in(self.modes[n], part.memory.clone))
         # One tensor that comes twice in the result is one tensor again.
-        handed_out = [parts.get(n, made) for n, made in enumerate(self._handed_out(captured))]
+        whole = enumerate(self._handed_out(captured))
+        handed_out = [parts.get(n, made) for n, made in whole]
         self._given = given
         copy = copier(graph_pool.device, static_inputs, leaves)
         build = builder(out_spec, [handed_out[n] for n in same], () if given is None else given)
@@ -160,18 +167,18 @@ class Entry:
         """Of each output what a call gives: itself, or a function that copies it."""
         inputs = set(map(storage_key, self._static_inputs))
 
-        def hand_out(output: torch.Tensor) -> Any:
+        def hand_out(output: torch.Tensor, mode: bool) -> Any:
             if storage_key(output) in inputs:  # the next call's copies would overwrite each other
-                return maker_of_copies(output)
+                return made_in(mode, maker_of_copies(output))
             # What lives outside (a cache that the function returns) is itself in eager, too.
             outside = captured.outside.get(storage_key(output))
             if outside is not None and outside is not output and output._is_view():
                 return output.detach  # a view of that, made anew
             if not self._own_outputs or outside is not None:
                 return output
-            return maker_of_copies(output)
+            return made_in(mode, maker_of_copies(output))
 
-        return list(map(hand_out, captured.outputs))
+        return list(map(hand_out, captured.outputs, self.modes))
 
     def _parts(self, captured: CapturedGraph) -> dict[int, Part]:
         """The outputs that are copied together with others, since they share memory."""

@@ -583,7 +583,7 @@ def builder(spec: Spec, leaves: Sequence[Any], given: Sequence[Any] = ()) -> Cal
             made = memory.get(id(leaf.memory))
             if made is None:
                 memory[id(leaf.memory)] = f"m{n}"
-                made = f"(m{n} := {source.name(leaf.memory.clone)}())"
+                made = f"(m{n} := {source.name(leaf.copy)}())"
             where = f"{leaf.shape}, {leaf.strides}, {leaf.offset}"
             named.append(f"(t{n} := {made}.as_strided({where}))")
         elif first.setdefault(id(leaf), n) != n:  # one tensor that comes twice

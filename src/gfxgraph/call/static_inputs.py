@@ -18,6 +18,7 @@ __all__ = [
     "by_storage",
     "bytes_of",
     "first_of_each",
+    "made_in",
     "make_static",
     "maker_of_copies",
     "overlaps_itself",
@@ -122,15 +123,30 @@ def maker_of_copies(output: torch.Tensor) -> Callable[[], torch.Tensor]:
     return lambda: memory.clone().as_strided(output.shape, strides)
 
 
+def made_in(is_inference: bool, make: Callable[[], torch.Tensor]) -> Callable[[], torch.Tensor]:
+    """``make``, for calls in the inference mode of now, whose result is an inference tensor or not:
+    the function may switch that mode on or off."""
+    if is_inference is torch.is_inference_mode_enabled():
+        return make
+
+    def made() -> torch.Tensor:
+        with torch.inference_mode(is_inference):
+            return make()
+
+    return made
+
+
 class Part(NamedTuple):
     """A tensor that shares its memory with others of the result.
 
     Attributes:
         memory: of all that share it, as the graph leaves it.
+        copy: makes a copy of that.
         shape, strides, offset: of the tensor in there.
     """
 
     memory: torch.Tensor
+    copy: Callable[[], torch.Tensor]
     shape: tuple[int, ...]
     strides: tuple[int, ...]
     offset: int
@@ -164,7 +180,7 @@ def parts_of(outputs: Sequence[torch.Tensor]) -> list[Part]:
         return []
     memory = first.as_strided((end - start,), (1,), start)
     return [
-        Part(memory, tuple(t.shape), t.stride(), int(t.storage_offset()) - int(start))
+        Part(memory, memory.clone, tuple(t.shape), t.stride(), int(t.storage_offset()) - int(start))
         for t in outputs
     ]
 

@@ -29,6 +29,7 @@ from ..options import Options
 from ..replay import NO_MATCH, FastPath, builder, miss
 from ..request import Request, Wanted
 from ..signature import flatten
+from ..static_inputs import made_in
 from ..stats import GraphedStats
 from .made import made_like
 from .padding import cut, dim_of
@@ -196,7 +197,7 @@ class Padded(Exact):
         # A copy keeps the order of the dimensions in memory, and leaves the gaps out, as eager
         # execution gives it. What lives outside is no copy there either.
         rows = [
-            part.clone()
+            made_in(whole.is_inference(), part.clone)()
             if part is not whole
             and _is_dense(whole)
             and not _is_dense(part)

@@ -12,6 +12,7 @@ from ..entry import Entry
 from ..layout import LayoutKey
 from ..replay import NO_MATCH, FastPath, builder, copier
 from ..signature import Spec
+from ..static_inputs import made_in
 from .padding import cut, fills
 from .sizes import Buckets, SizedCall
 
@@ -81,8 +82,8 @@ class SizedReplays:
             for fill in fills(static, dims, call.sizes, pad)
         ]
         clones: list[Any] = [
-            cut(output, dims, call.sizes).clone
-            for output, dims in zip(outputs, entry.carried, strict=True)
+            made_in(mode, cut(output, dims, call.sizes).clone)
+            for output, dims, mode in zip(outputs, entry.carried, entry.modes, strict=True)
         ]
         make, answered = builder(result_spec, clones), self.answered
         sizes = buckets.in_order(call.sizes)
