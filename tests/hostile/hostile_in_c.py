@@ -1397,6 +1397,33 @@ def abstract_methods_of_a_class_that_is_made():
     return f, lambda: setattr(Abstract, "__abstractmethods__", frozenset())
 
 
+def by_a_hook(ask):
+    class Abstract(abc.ABC):
+        name = "go"
+
+        @classmethod
+        def __subclasshook__(cls, other):
+            return hasattr(other, cls.name)
+
+    item = type("Item", (), {"go": 1})()
+
+    def change():
+        Abstract.name = "stop"
+        abc._reset_caches(Abstract)
+
+    return (lambda x: x * (2.0 if ask(item, Abstract) else 3.0)), change
+
+
+@case
+def a_hook_of_an_abstract_class_that_answers_anew():
+    return by_a_hook(isinstance)
+
+
+@case
+def a_hook_of_an_abstract_class_that_is_asked_for_a_class():
+    return by_a_hook(lambda item, cls: issubclass(type(item), (int, cls)))
+
+
 def equal_at_last(look):
     class Key:
         def __hash__(self):

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import _queue
 import _thread
+import abc
 import builtins
 import collections
 import contextvars
@@ -51,6 +52,7 @@ __all__ = [
     "is_hidden",
     "is_lock",
     "is_number",
+    "kept_answer",
     "layout_of",
     "names_a_function",
     "only_reads",
@@ -430,6 +432,19 @@ def subclasses_of(cls: type) -> Reader:
 
     def now() -> tuple[Any, ...]:
         return tuple(map(weakref.ref, type.__subclasses__(cls)))
+
+    return now
+
+
+_caches_of: Any = vars(abc)["_get_dump"]
+
+
+def kept_answer(cls: type, kind: type) -> Reader:
+    """Reads whether the cache of an abstract class has an answer for ``kind``."""
+
+    def now() -> tuple[bool, bool]:
+        _, yes, no, _ = _caches_of(cls)
+        return any(ref() is kind for ref in yes), any(ref() is kind for ref in no)
 
     return now
 

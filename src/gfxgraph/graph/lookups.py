@@ -1316,6 +1316,21 @@ class Lookups:
         if raw.is_a(cls, abc.ABCMeta):
             self._registered_classes()
 
+    def _hook_asked(self, cls: Any, kind: Any) -> None:
+        """A hook of an abstract class may have answered whether ``kind`` derives from it. It is not
+        asked again, until somebody empties the cache of the class."""
+        cls = _ORIGIN.get(address(type(cls)), _itself)(cls)
+        if not raw.is_a(cls, abc.ABCMeta) or not raw.is_mutable(cls) or self._is_made(kind):
+            return
+        hook = next(
+            space["__subclasshook__"]
+            for space in map(raw.namespace, raw.mro(cls))
+            if "__subclasshook__" in space
+        )
+        if type(hook) is not types.ClassMethodDescriptorType:  # that of ``object``
+            path = f"what {raw.name_of(cls)} knows of {raw.name_of(kind)}"
+            self._live(("abc", address(cls), address(kind)), in_c.kept_answer(cls, kind), path)
+
     def _registered_classes(self) -> None:
         """Which classes are registered with an abstract one, of the program or of Python."""
         self._live(("abc",), abc.get_cache_token, REGISTERED)
@@ -1330,6 +1345,8 @@ class Lookups:
             self._place_of_bases(type(item))
         for cls in each_class(classes):
             self._class_checked(cls)
+            if item is not UNKNOWN:
+                self._hook_asked(cls, type(item))
             if item in self._given and not (type(cls) is type or type(cls) is abc.ABCMeta):
                 self._hand_out(item)  # a protocol asks for attributes
 

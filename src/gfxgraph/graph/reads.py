@@ -1467,6 +1467,7 @@ class Reads(Alike):
             self._place_of_bases(args[0])
             for cls in each_class(args[1]):
                 self._class_checked(cls)
+                self._hook_asked(cls, args[0])
         return UNKNOWN
 
     def _callable(self, frame: _Frame, args: list[Any]) -> Any:
