@@ -47,12 +47,6 @@ from .writers import Writers
 
 __all__ = ["Dispatcher", "Exact", "reset_with"]
 
-_IN_USE = (
-    "its graph could not be used: an argument shares memory with what it writes, is a container "
-    "that it stores to, is a tensor with attributes, or holds no whole number where calls count; "
-    "or another thread was capturing; or an operator raised an error, on the emulated device"
-)
-
 # So often more is found that calls write, or read, with hardly a replay in between.
 _MAX_LIFTS = 6
 # Paths of one key, before calls that would need one more run eagerly.
@@ -167,7 +161,12 @@ class Dispatcher:
             return result
         if self.entries.get(request.key) is not entry:  # released by another thread meanwhile
             return self.answer(call)
-        return self.run_eagerly(*call.given, _IN_USE)
+        raised = entry.raised()
+        if raised and self.options.fallback == "raise":
+            self._eagerly(*call.given)  # raises that error too, unless the function catches it
+        classes = self.strategy.objects.classes
+        why = raised or entry.why_not(call.leaves, (call.args, call.kwargs), classes)
+        return self.run_eagerly(*call.given, f"its graph could not be used: {why}")
 
     def _known(self, call: Call) -> tuple[Request, Entry | Refusal | None, list[str]]:
         """The entry of a call, and what was changed in vain since a graph of its key."""
@@ -195,6 +194,11 @@ class Dispatcher:
         self.entries.count_fallback(reason)
         if self.options.fallback == "raise":
             raise kind(f"{self.name}: {reason}")
+        return self._eagerly(fn, args, kwargs)
+
+    def _eagerly(
+        self, fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Any:
         self.entries.count_eager_call()
         if not self._writers.writes:
             return fn(*args, **kwargs)

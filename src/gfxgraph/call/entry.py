@@ -5,9 +5,11 @@ from __future__ import annotations
 import weakref
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, field
+from threading import get_ident
 from typing import Any
 
 import torch
+from torch.autograd import forward_ad
 
 from ..errors import CaptureError, MemoryCapError
 from ..graph.captured import CapturedGraph
@@ -16,8 +18,9 @@ from ..graph.locks import LOCK
 from ..graph.pool import GraphPool
 from ..interpose.codes import address
 from ..record.effects import storage_key
+from ..record.explain import some
 from ..stats import tally
-from .held import counts, written_as
+from .held import counts, hold_numbers, written_as
 from .narrow import Mask
 from .replay import FastPath, Replay, builder, copier, copy_one, miss
 from .signature import Arguments, Spec, flatten
@@ -385,6 +388,28 @@ class Entry:
         met = Arguments(classes)
         flatten(args, met)
         return not self.reached.isdisjoint(map(address, met.containers()))
+
+    def raised(self) -> str:
+        """That an operator has ended the last replay of this thread; ``""``: none has."""
+        error = self._replay.raised.pop(get_ident(), "")
+        return error and f"an operator raised {error}, on the emulated device"
+
+    def why_not(self, leaves: Sequence[torch.Tensor], args: Any, classes: Collection[type]) -> str:
+        """Why a call that fits got no replay, as far as that can still be seen."""
+        if self.asks_attributes and any(map(vars, leaves)):
+            return "an argument is a tensor with attributes, and the function asks for such"
+        if self.sees_more(leaves, args, classes):
+            return "an argument is a container that it stores to"
+        if self.counters and not hold_numbers(args, self.counters):
+            return "an argument holds no whole number where calls count"
+        if self._replay.clashes(leaves):
+            return "an argument shares memory with another one, or with what the function writes"
+        if vars(forward_ad)["_current_level"] >= 0:
+            return "forward-mode differentiation is on"
+        changes = self._guard.changes()
+        if changes:
+            return f"{some(changes)} has changed meanwhile"
+        return "another thread was capturing"
 
     def overlaps(self, leaves: Sequence[torch.Tensor]) -> bool:
         """Whether one of ``leaves`` shares memory that the graph writes, or writes to it."""

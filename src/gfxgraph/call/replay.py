@@ -52,6 +52,7 @@ from collections import OrderedDict, deque
 from collections.abc import Callable, Collection, Sequence
 from contextlib import nullcontext
 from operator import is_, itemgetter
+from threading import get_ident
 from typing import Any
 
 import torch
@@ -141,6 +142,7 @@ class Replay:
         copy: as given; a replay looks it up each time, so it may be replaced.
         build: as given; ``None``: the graph was released, and every replay gives NO_MATCH.
         on_new_path: answers a call whose data takes a path that was not captured.
+        raised: by thread, the class of the error that has ended its last replay, where it is emulated.
         written_inputs: the static inputs that the graph writes to, and their numbers.
     """
 
@@ -156,6 +158,7 @@ class Replay:
         self.copy, self._stores, self._counters = copy, stores, counters
         self.build: Callable[[], Any] | None = build
         self.on_new_path: Callable[..., Any] = miss
+        self.raised: dict[int, str] = {}
         self.written_inputs = [
             (n, static)
             for n, static in enumerate(static_inputs)
@@ -191,7 +194,7 @@ class Replay:
         """Whether one of ``leaves`` shares memory that the graph writes, or writes to it."""
         return any(storage_key(leaf) in self._touched for leaf in leaves)
 
-    def _clashes(self, leaves: Sequence[torch.Tensor]) -> bool:
+    def clashes(self, leaves: Sequence[torch.Tensor]) -> bool:
         """Whether ``leaves`` share memory with what the graph writes, or with one another."""
         return bool(
             (self._touched and self.overlaps(leaves))
@@ -209,7 +212,7 @@ class Replay:
         index, guard, write_back = graph_pool.index, captured.guard, self.written_inputs
         launch: Callable[[], object] = captured.root.launch or nothing
         if graph_pool.device.kind == "emulated":
-            launch = _undone_where_it_raises(captured, graph_pool, launch)
+            launch = _undone_where_it_raises(captured, graph_pool, launch, self.raised)
         memory_holds, written = guard.memory_holds, _counted(captured.written)
         # A replay that changes nothing but its own outputs can be thrown away, so it may be
         # launched before it is known that every weight is still in its place.
@@ -242,7 +245,7 @@ class Replay:
                     if look_first:
                         if not guard.places_hold() and guard.changes():
                             return NO_MATCH
-                        if self._clashes(leaves):
+                        if self.clashes(leaves):
                             return NO_MATCH
                     try:
                         self.copy(leaves)
@@ -299,7 +302,7 @@ class Replay:
                         graph_pool.sync_to(stream)
                     if not guard.places_hold() and guard.changes():
                         return NO_MATCH
-                    if self._clashes(leaves):
+                    if self.clashes(leaves):
                         return NO_MATCH
                     with torch.no_grad():
                         before = state.now()
@@ -377,12 +380,16 @@ def _run_tree(root: Segment) -> Segment | None:
 
 
 def _undone_where_it_raises(
-    captured: CapturedGraph, graph_pool: GraphPool, launch: Callable[[], object]
+    captured: CapturedGraph,
+    graph_pool: GraphPool,
+    launch: Callable[[], object],
+    raised: dict[int, str],
 ) -> Callable[[], bool]:
     """A launch on the emulated device, whose operators may raise by the values of tensors.
 
     On a GPU a kernel cannot raise: an operator that looks at what came out ends the graph. What
-    is made here tells whether one has raised, and then nothing is left of the launch.
+    is made here tells whether one has raised, and then nothing is left of the launch. ``raised``
+    gets the error, by thread.
     """
     generators = list(captured.generators)
     if captured.draws_random_numbers:
@@ -397,10 +404,12 @@ def _undone_where_it_raises(
         except Exception as error:
             if interrupt_in(error):
                 raise
+            raised[get_ident()] = type(error).__name__
             log(logging.DEBUG, "replay_raised", because=one_line(error))
             with torch.no_grad():
                 state.put_back(*before)
             return True
+        raised.pop(get_ident(), None)
         return False
 
     return launch_or_undo

@@ -170,8 +170,9 @@ HOST_COPIES = frozenset(
 def _one_hot(tensor: torch.Tensor, num_classes: int = -1) -> torch.Tensor:
     if num_classes < 0:
         return F.one_hot(tensor, num_classes)
-    classes = torch.arange(num_classes, device=tensor.device)
-    return (tensor.unsqueeze(-1) == classes).to(torch.int64)
+    zeros = tensor.new_zeros((*tensor.shape, num_classes))
+    # A replay on the CPU raises if there is no such class, and the call then runs eagerly.
+    return zeros.scatter_(-1, tensor.unsqueeze(-1), 1)
 
 
 AS_ON_CUDA: dict[object, Callable[..., Any]] = {F.one_hot: _one_hot}

@@ -320,6 +320,8 @@ class Interceptor:
         """Handle one of those in which operations are seen."""
         if self.quiet or func not in _SPECIAL:
             return func(*args, **kwargs)
+        if self.emulated:
+            func = capture_rules.AS_ON_CUDA.get(func, func)
         if not args or not isinstance(args[0], torch.Tensor):
             if args and func in TENSORS_OF_ARRAYS:
                 self.takes(args[0], TENSORS_OF_ARRAYS[func])
@@ -727,6 +729,7 @@ _SPECIAL = frozenset(
         *TENSORS_OF_ARRAYS,
         *capture_rules.HOST_READ_FUNCTIONS,
         *capture_rules.HOST_COPIES,
+        *capture_rules.AS_ON_CUDA,
     )
 )
 
