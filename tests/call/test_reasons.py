@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import collections
+import contextvars
 import functools
 import inspect
 import operator
@@ -481,3 +482,152 @@ def test_what_cannot_be_stored_again_is_named_with_the_line_that_stores_it(devic
         graph(torch.ones(2, device=device))
     (reason,) = graph.stats().fallbacks
     assert f"({', '.join(f'test_reasons.py:{line}' for line in here)})" in reason
+
+
+def _scaled_by_a_stack(held):
+    def fn(x):
+        held.append(2.0)
+        y = x * len(held)
+        held.append(3.0)
+        y = y * held[-1] * held[0] * sum(held)
+        held.pop(), held.pop()
+        return y
+
+    return fn
+
+
+def _counted_in_a_set(held):
+    def fn(x):
+        held.add(9.0)
+        y = x * len(held)
+        held.discard(9.0)
+        return y
+
+    return fn
+
+
+@torch.no_grad()
+@pytest.mark.parametrize(
+    ("make", "held", "more"),
+    [
+        (_scaled_by_a_stack, [1.0], lambda held: held.append(5.0)),
+        (_scaled_by_a_stack, collections.deque([1.0]), lambda held: held.appendleft(5.0)),
+        (_counted_in_a_set, {1.0}, lambda held: held.add(5.0)),
+    ],
+)
+def test_what_a_call_puts_into_a_container_and_takes_out_again_is_no_reason(
+    device, make, held, more
+):
+    fn, x = make(held), torch.ones(3, device=device)
+    graph = gfxgraph.graphed(fn)
+    for n in range(6):
+        if n == 3:
+            more(held)
+        assert torch.equal(graph(x), fn(x))
+    assert graph.stats().replays == 4 and not graph.stats().fallbacks
+
+
+class Cached:
+    @functools.lru_cache  # noqa: B019
+    def scale(self):
+        return 2.0
+
+
+@torch.no_grad()
+def test_a_cache_of_objects_that_each_call_makes_is_named_with_the_line(device):
+    graph = gfxgraph.graphed(lambda x: x * Cached().scale())
+    graph(torch.ones(3, device=device))
+    (reason,) = graph.stats().fallbacks
+    assert "scale() (read in test_reasons.py:" in reason and "objects" in reason
+
+
+@torch.no_grad()
+def test_a_context_variable_that_changes_all_the_time_is_to_be_passed(device):
+    variable = contextvars.ContextVar("scale")
+
+    @gfxgraph.graphed
+    def graph(x):
+        return x * variable.get()
+
+    x = torch.ones(3, device=device)
+    for n in range(20):
+        variable.set(n)
+        assert torch.equal(graph(x), x * n)
+    (reason,) = graph.stats().fallbacks
+    assert "variable (read in test_reasons.py:" in reason and "object" not in reason
+
+
+class Remembers:
+    def __call__(self, x):
+        y = x * 2 if getattr(self, "last", None) is None else x + self.last
+        self.last = x * 3
+        return y
+
+
+@torch.no_grad()
+def test_a_place_that_is_empty_is_said_to_be_in_the_key(device):
+    model, x = Remembers(), torch.ones(3, device=device)
+    graph = gfxgraph.graphed(model)
+    for n in range(8):
+        if n % 4 == 0:
+            model.__dict__.pop("last", None)
+        graph(x)
+    assert "float32[3], <absent>" in {row.key for row in graph.stats().graphs}
+
+
+def _picks(x, n):
+    return x[n] * 2
+
+
+def _tries(x, n):
+    try:
+        return x[n] * 2
+    except IndexError:
+        return x * 3
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("fallback", ["eager", "raise"])
+@pytest.mark.parametrize("fn", [_picks, _tries])
+def test_an_operator_that_raises_in_a_replay_raises_its_own_error(device, fn, fallback):
+    if torch.device(device).type != "cpu":
+        pytest.skip("a kernel of a GPU cannot raise")
+    graph = gfxgraph.graphed(fn, fallback=fallback)
+    x = torch.ones(3)
+    for _ in range(3):
+        graph(x, torch.tensor([0, 1]))
+    kind = IndexError if fn is _picks else CaptureError
+    if fn is _tries and fallback == "eager":
+        assert torch.equal(graph(x, torch.tensor([0, 7])), x * 3)
+    else:
+        with pytest.raises(kind):
+            graph(x, torch.tensor([0, 7]))
+    assert graph.stats().fallbacks == {
+        "its graph could not be used: an operator raised IndexError, on the emulated device": 1
+    }
+
+
+@torch.no_grad()
+def test_one_hot_with_classes_is_a_graph(device):
+    graph = gfxgraph.graphed(lambda labels: F.one_hot(labels, 5) * 2)
+    for n in range(4):
+        labels = torch.tensor([n, 0, 4], device=device)
+        assert torch.equal(graph(labels), F.one_hot(labels, 5) * 2)
+    assert graph.stats().replays == 3
+    if torch.device(device).type == "cpu":  # a GPU gives no error that could be caught
+        with pytest.raises(RuntimeError, match="smaller than num_classes"):
+            graph(torch.tensor([1, 2, 7]))
+
+
+@torch.no_grad()
+def test_a_call_that_no_graph_can_answer_says_the_one_reason(device):
+    def fn(x, state):
+        state["n"] += 1
+        return x + 1
+
+    graph = gfxgraph.graphed(fn)
+    for n in (1, 2, 3, 2.5):
+        graph(torch.ones(3, device=device), {"n": n})
+    assert list(graph.stats().fallbacks) == [
+        "its graph could not be used: an argument holds no whole number where calls count"
+    ]

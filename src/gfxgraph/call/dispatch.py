@@ -161,12 +161,14 @@ class Dispatcher:
             return result
         if self.entries.get(request.key) is not entry:  # released by another thread meanwhile
             return self.answer(call)
-        raised = entry.raised()
-        if raised and self.options.fallback == "raise":
-            self._eagerly(*call.given)  # raises that error too, unless the function catches it
-        classes = self.strategy.objects.classes
+        raised, classes = entry.raised(), self.strategy.objects.classes
         why = raised or entry.why_not(call.leaves, (call.args, call.kwargs), classes)
-        return self.run_eagerly(*call.given, f"its graph could not be used: {why}")
+        reason = f"its graph could not be used: {why}"
+        if raised and self.options.fallback == "raise":
+            self.entries.count_fallback(reason)
+            self._eagerly(*call.given)  # raises that error too, unless the function catches it
+            raise CaptureError(f"{self.name}: {reason}")
+        return self.run_eagerly(*call.given, reason)
 
     def _known(self, call: Call) -> tuple[Request, Entry | Refusal | None, list[str]]:
         """The entry of a call, and what was changed in vain since a graph of its key."""

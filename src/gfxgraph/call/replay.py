@@ -142,7 +142,7 @@ class Replay:
         copy: as given; a replay looks it up each time, so it may be replaced.
         build: as given; ``None``: the graph was released, and every replay gives NO_MATCH.
         on_new_path: answers a call whose data takes a path that was not captured.
-        raised: by thread, the class of the error that has ended its last replay, where it is emulated.
+        raised: by thread, the class of the error that has ended its last replay (emulated ones).
         written_inputs: the static inputs that the graph writes to, and their numbers.
     """
 

@@ -248,11 +248,16 @@ def _refuse_memos(session: CaptureSession) -> None:
         session.target.function()
     finally:
         session.inputs[:] = inputs
-    if before.missed():
+    places = session.reads.places
+    missed = []
+    for name, cache in before.missed():
+        place = places.get(("cache", address(cache)))
+        missed.append(name if place is None else place.described(name))
+    if missed:
         raise CaptureError(
-            f"{some(before.missed())} keeps results by the very tensors that it is given "
-            "(functools.cache, lru_cache), so a replay would give that of another call. Let it "
-            "take numbers only, or leave the cache out."
+            f"{some(missed)} keeps results by the very tensors and objects that it is given "
+            "(functools.cache, lru_cache), and these are new in each call, so a replay would give "
+            "that of another call. Let it take numbers only, or leave the cache out."
         )
 
 

@@ -52,6 +52,10 @@ class Left(enum.Enum):
     ABSENT = "absent"
     AS_IT_WAS = "as it was"
 
+    def __repr__(self) -> str:
+        """In the keys of graphs."""
+        return f"<{self.value}>"
+
 
 class Slot:
     """A place that a call writes: an item of a dict, class, cell or object, or all of a container.

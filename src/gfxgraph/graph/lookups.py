@@ -208,6 +208,8 @@ class Lookups:
         self._counting = self._has_counted = False
         self._read_whole: set[int] = set()
         self._sets: Counter[Any] = Counter()
+        # Lists, deques and sets as they were before a method of theirs has changed them.
+        self._before: dict[int, Content] = {}
         # Dicts from which something was taken: where it stands afterwards is another matter.
         self._taken_from: set[int] = set()
 
@@ -341,6 +343,8 @@ class Lookups:
         container = self._owner_of(container)
         if container is MODULE and key == "__init__":
             return raw.namespace(MODULE)[key]  # torch replaces it when it first compiles
+        if address(container) in self._before:
+            self._content_of(container, self._path(container))
         identity = ("item", address(container), raw.token(key))
         whole = self.places.get(("content", address(container)))
         if isinstance(whole, Content) and identity not in self.places:
@@ -510,7 +514,8 @@ class Lookups:
 
     def _content_of(self, item: Any, path: str) -> None:
         place = self._place(
-            ("content", address(item)), lambda: Content(path, Container(path, item))
+            ("content", address(item)),
+            lambda: self._before.get(address(item)) or Content(path, Container(path, item)),
         )
         for key, value in place.held:  # type: ignore[attr-defined]
             self._held(value, place.name(key))  # type: ignore[attr-defined]
@@ -993,14 +998,14 @@ class Lookups:
             return self._or_unknown(value)
         if not _is_index(at, raw.length(item)):
             if self._is_state(item):
-                self._place(("length", address(item)), lambda: Length(self._path(item), item))
+                self._length_of(item)
             return UNKNOWN
         if raw.is_a(item, deque) or not self._is_state(item):
             self._content(item, 0)
             base: Any = deque if raw.is_a(item, deque) else list
             return base.__getitem__(item, at)
         if at < 0:
-            self._place(("length", address(item)), lambda: Length(self._path(item), item))
+            self._length_of(item)
             at += raw.length(item)
         return self._or_unknown(self._read(item, at, f"{self._path(item)}[{at}]"))
 
@@ -1248,6 +1253,21 @@ class Lookups:
         read = [key[1] for key in self.places if len(key) > 1] if stores else []
         return frozenset((*self._stored, *read))
 
+    def _keep_as_it_was(self, item: Any) -> None:
+        """A method is about to change a container. Who reads that later has read what it holds now:
+        all else comes from what the run does itself."""
+        known = address(item) in self._before or ("content", address(item)) in self.places
+        if known or not raw.is_a(item, list, deque, set) or raw.length(item) > _MAX_ITEMS:
+            return
+        path = self._path(item)
+        self._before[address(item)] = Content(path, Container(path, item))
+
+    def _length_of(self, item: Any) -> None:
+        if address(item) in self._before:
+            self._content_of(item, self._path(item))
+        else:
+            self._place(("length", address(item)), lambda: Length(self._path(item), item))
+
     def _method_of_container(self, owner: Any, name: str, positional: list[Any]) -> Any:
         is_dict = raw.is_a(owner, dict)
         depth = 1 if name in _SHALLOW else DEEP
@@ -1257,6 +1277,7 @@ class Lookups:
             is_plain = is_dict and name == "get" and positional and raw.is_scalar(positional[0])
             return dict.get(owner, positional[0], UNKNOWN) if is_plain else UNKNOWN
         if name not in _ONLY_READING:
+            self._keep_as_it_was(owner)
             self._is_stored(owner)
             self.stores.note_method(owner, name, positional, self.where(of_program=True))
         if name in _TAKING and is_dict:

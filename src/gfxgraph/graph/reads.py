@@ -66,7 +66,7 @@ from .lookups import (
     package_of,
     readers_among,
 )
-from .places import Content, Item, Length, Live, Parts, Referent, TypeOf
+from .places import Content, Item, Live, Parts, Referent, TypeOf
 from .repeats import Key
 from .static_objects import StaticObjects
 from .stores import Stores
@@ -252,6 +252,7 @@ class Reads(Alike):
                 self._named,
                 self._callers,
                 self._sets,
+                self._before,
                 self._written,
             ):
                 part.clear()
@@ -1483,7 +1484,7 @@ class Reads(Alike):
             self._content(item, 0)
         elif self._is_state(item):
             self._special(item)
-            self._place(("length", address(item)), lambda: Length(self._path(item), item))
+            self._length_of(item)
         return UNKNOWN
 
     def _super(self, frame: _Frame, args: list[Any]) -> Any:

@@ -25,7 +25,7 @@ import torch
 from ..interpose.codes import address
 from ..interpose.source import CLOSED, global_names
 from ..record.effects import storage_key
-from ..record.journal import Place
+from ..record.journal import Place as Changed
 from . import raw
 from .containers import Container, Slots
 from .executed import executed_now
@@ -35,7 +35,7 @@ from .listening import is_closed
 from .locks import no_garbage_collection
 from .lookups import package_of
 from .one_shots import STREAM, inner, is_entropy
-from .places import Attributes, Content, Item, Length
+from .places import Attributes, Content, Item, Length, Place
 from .reads import Reads
 from .saved_state import is_stateful
 from .stores import Stores
@@ -182,9 +182,9 @@ class PythonState:
         keys = container.changes()
         return keys if self.stores is None else self.stores.own(container, keys)
 
-    def changed_places(self) -> list[Place]:
+    def changed_places(self) -> list[Changed]:
         """What :meth:`changes` names, with the object that holds it, and the key in there."""
-        found: list[Place] = [(c.name(key), c.owner, key) for c, key in self._changed()]
+        found: list[Changed] = [(c.name(key), c.owner, key) for c, key in self._changed()]
         moved = {name.rpartition(".")[0]: name for name in self._changed_tensors()}
         for path, tensor, *_ in self._tensors.values():
             if path in moved:
@@ -259,9 +259,9 @@ class PythonState:
             c for c in self._containers if any(c.name(key) in names for key in self._changes_of(c))
         ]
 
-    def missed(self) -> list[str]:
-        """Names of caches of ``functools`` that have computed something since."""
-        return [f"{path}()" for path, c, misses in self._caches if c.cache_info().misses > misses]
+    def missed(self) -> list[tuple[str, Any]]:
+        """Caches of ``functools`` that have computed something since, with their names."""
+        return [(f"{path}()", c) for path, c, misses in self._caches if _misses(c) > misses]
 
     def recorded(self) -> list[str]:
         """Names of tensors into which autograd has recorded an operation."""
@@ -323,6 +323,13 @@ class PythonState:
             if c.counted == "children"
         ]
         guard = Guard(outside, children, list(hooks.values()), settings, moving)
+
+        def watch(place: Place) -> None:
+            read = reads.places.get(place.identity)
+            if read is not None:
+                place.where = read.where
+            guard.watch(place)
+
         for container in self._containers:
             if not container.guarded or raw.is_a(container.item, set, deque):
                 continue  # queues and sets of the caller; no graph reads them by key
@@ -330,7 +337,7 @@ class PythonState:
                 continue
             is_unseen = container.counted is not None or id(container) in unseen
             if is_unseen and not raw.has_plain_keys(container.held):
-                guard.watch(Content(container.path, container))
+                watch(Content(container.path, container))
                 continue
             for key, value in container.held:
                 if container.is_lifted(key) or not raw.is_scalar(key):
@@ -338,11 +345,11 @@ class PythonState:
                 if raw.is_a(value, torch.Tensor):
                     is_used = type(value) in _TENSORS and storage_key(value) in outside
                     if is_used and (is_unseen or storage_key(value) not in seen):
-                        guard.watch(Item(container.name(key), container.item, key, value))
+                        watch(Item(container.name(key), container.item, key, value))
                 elif is_unseen and not container.counted and not container.is_ours(key):
-                    guard.watch(Item(container.name(key), container.item, key, value))
+                    watch(Item(container.name(key), container.item, key, value))
             if is_unseen and container.has_length:
-                guard.watch(Length(container.path, container.item))
+                watch(Length(container.path, container.item))
         for place in places:
             guard.watch(place)
         for path, tensor, alias, _ in self._tensors.values():  # also those in tuples and defaults
@@ -414,7 +421,7 @@ class PythonState:
     def _open(self, path: str, item: Any, level: int) -> Iterator[tuple[str, Any]]:
         kind = type(item)
         if level < _SEARCHED and raw.is_a(item, functools._lru_cache_wrapper):
-            self._caches.append((path, item, item.cache_info().misses))
+            self._caches.append((path, item, _misses(item)))
             yield path, item.__wrapped__
         elif level < _SEARCHED and raw.is_a(item, *_SCRIPTED):
             self.scripted.append(path)
@@ -622,6 +629,10 @@ class PythonState:
         )
         if own:
             self._follow(Container("", space, own), level)
+
+
+def _misses(cache: Any) -> int:
+    return int(cache.cache_info().misses)
 
 
 def _lies_elsewhere(tensor: torch.Tensor, before: torch.Tensor) -> bool:
