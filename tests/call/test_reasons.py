@@ -506,6 +506,27 @@ def _counted_in_a_set(held):
     return fn
 
 
+def _noted_in_a_dict(held):
+    def fn(x):
+        held["b"] = 9.0
+        y = x * len(held) * sum(held.values())
+        del held["b"]
+        return y
+
+    return fn
+
+
+def _added_to_a_list(held):
+    def fn(x):
+        nonlocal held
+        held += [9.0]
+        y = x * sum(held)
+        del held[-1]
+        return y
+
+    return fn
+
+
 @torch.no_grad()
 @pytest.mark.parametrize(
     ("make", "held", "more"),
@@ -513,6 +534,8 @@ def _counted_in_a_set(held):
         (_scaled_by_a_stack, [1.0], lambda held: held.append(5.0)),
         (_scaled_by_a_stack, collections.deque([1.0]), lambda held: held.appendleft(5.0)),
         (_counted_in_a_set, {1.0}, lambda held: held.add(5.0)),
+        (_noted_in_a_dict, {"a": 1.0}, lambda held: held.update(c=5.0)),
+        (_added_to_a_list, [1.0], lambda held: held.append(5.0)),
     ],
 )
 def test_what_a_call_puts_into_a_container_and_takes_out_again_is_no_reason(

@@ -208,8 +208,8 @@ class Lookups:
         self._counting = self._has_counted = False
         self._read_whole: set[int] = set()
         self._sets: Counter[Any] = Counter()
-        # Lists, deques and sets as they were before a method of theirs has changed them.
-        self._before: dict[int, Content] = {}
+        # Of containers that the run has changed what they held, and how many.
+        self._before: dict[int, tuple[Content, Length]] = {}
         # Dicts from which something was taken: where it stands afterwards is another matter.
         self._taken_from: set[int] = set()
 
@@ -343,7 +343,7 @@ class Lookups:
         container = self._owner_of(container)
         if container is MODULE and key == "__init__":
             return raw.namespace(MODULE)[key]  # torch replaces it when it first compiles
-        if address(container) in self._before:
+        if address(container) in self._before and raw.is_a(container, list):
             self._content_of(container, self._path(container))
         identity = ("item", address(container), raw.token(key))
         whole = self.places.get(("content", address(container)))
@@ -513,9 +513,9 @@ class Lookups:
                 self._content(value, 0)
 
     def _content_of(self, item: Any, path: str) -> None:
+        before, _ = self._before.get(address(item), (None, None))
         place = self._place(
-            ("content", address(item)),
-            lambda: self._before.get(address(item)) or Content(path, Container(path, item)),
+            ("content", address(item)), lambda: before or Content(path, Container(path, item))
         )
         for key, value in place.held:  # type: ignore[attr-defined]
             self._held(value, place.name(key))  # type: ignore[attr-defined]
@@ -1254,19 +1254,17 @@ class Lookups:
         return frozenset((*self._stored, *read))
 
     def _keep_as_it_was(self, item: Any) -> None:
-        """A method is about to change a container. Who reads that later has read what it holds now:
-        all else comes from what the run does itself."""
-        known = address(item) in self._before or ("content", address(item)) in self.places
-        if known or not raw.is_a(item, list, deque, set) or raw.length(item) > _MAX_ITEMS:
+        """A container is about to be changed. Who reads it later has read what it holds now: all
+        else comes from what the run does itself."""
+        if address(item) in self._before or not raw.is_a(item, *CHANGING):
             return
-        path = self._path(item)
-        self._before[address(item)] = Content(path, Container(path, item))
+        if raw.length(item) <= _MAX_ITEMS and self._is_state(item):
+            path = self._path(item)
+            self._before[address(item)] = Content(path, Container(path, item)), Length(path, item)
 
     def _length_of(self, item: Any) -> None:
-        if address(item) in self._before:
-            self._content_of(item, self._path(item))
-        else:
-            self._place(("length", address(item)), lambda: Length(self._path(item), item))
+        _, before = self._before.get(address(item), (None, None))
+        self._place(("length", address(item)), lambda: before or Length(self._path(item), item))
 
     def _method_of_container(self, owner: Any, name: str, positional: list[Any]) -> Any:
         is_dict = raw.is_a(owner, dict)

@@ -745,8 +745,10 @@ class Reads(Alike):
     def _store(self, frame: _Frame, kind: str, *operands: Any) -> Any:
         """What is stored somewhere was not read there: what asks for it later asks for that."""
         known = len(self.places)
-        _STEPS[kind](self, frame, *operands)
         item = self._value(frame, operands[0]) if kind in ("attribute", "item") else None
+        if kind == "item":
+            self._keep_as_it_was(item)
+        _STEPS[kind](self, frame, *operands)
         self._is_stored(item)
         if self._given and kind == "item" and not raw.is_a(item, torch.Tensor):
             is_slice = type(self._value(frame, operands[1])) is slice
@@ -814,6 +816,7 @@ class Reads(Alike):
 
     def _delete(self, frame: _Frame, base: bytecode.Operand, key: bytecode.Operand) -> Any:
         self._taken_from.add(address(self._value(frame, base)))
+        self._keep_as_it_was(self._value(frame, base))
         self._note_line(self._value(frame, base), self._value(frame, key))
         self._repeats.doubts += 1
         return self._item(frame, base, key)
@@ -883,6 +886,7 @@ class Reads(Alike):
     def _augmented(self, frame: _Frame, *bases: bytecode.Operand) -> Any:
         item = self._value(frame, bases[0])
         if raw.is_a(item, *CHANGING):
+            self._keep_as_it_was(item)
             self._note_line(item)
         return self._operation(frame, *bases)
 
