@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import collections
+import contextvars
 import functools
 import itertools
 import random
@@ -444,3 +445,62 @@ def test_a_property_and_a_call_by_class_do_not_keep_the_instance(device):
     del child
     gc.collect()
     assert gone() is None
+
+
+class WithSlot:
+    __slots__ = ("list",)
+
+
+def in_a_slot(item):
+    holder = WithSlot()
+
+    def put(value):
+        holder.list = value
+
+    put(item)
+    return lambda: holder.list, put
+
+
+def in_a_tuple_in_a_slot(item):
+    holder = WithSlot()
+
+    def put(value):
+        holder.list = (value, 1)
+
+    put(item)
+    return lambda: holder.list[0], put
+
+
+def in_this_thread(item):
+    local = threading.local()
+
+    def put(value):
+        local.list = value
+
+    put(item)
+    return lambda: local.list, put
+
+
+def in_a_context_variable(item):
+    variable = contextvars.ContextVar("variable")
+    variable.set(item)
+    return variable.get, variable.set
+
+
+@pytest.mark.parametrize(
+    "held", [in_a_slot, in_a_tuple_in_a_slot, in_this_thread, in_a_context_variable]
+)
+def test_a_list_that_takes_the_place_of_an_equal_one_gets_what_calls_write(held):
+    get, put = held([0.0])
+
+    def fn(x):
+        get()[0] = x * 2
+        return x * 3
+
+    fast = gfxgraph.graphed(fn)
+    for n in range(6):
+        if n == 4:
+            put([*get()])
+        fast(ones() * n)
+        assert torch.equal(get()[0], ones() * n * 2)
+    assert fast.stats().replays

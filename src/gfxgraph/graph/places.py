@@ -76,14 +76,19 @@ def equal(now: object, before: object) -> bool:
     return now == before
 
 
-def alike(now: object, before: object) -> bool:
-    """Whether both are one object, equal plain values, or tuples of such."""
+def alike(now: object, before: object, is_made: bool = True) -> bool:
+    """Whether both are one object, equal plain values, or tuples of such.
+
+    ``is_made``: so are lists, which were made for the answer. Any other list may be written to.
+    """
     if now is before:
         return True
-    if type(now) in (tuple, list):
+    if type(now) is tuple or (type(now) is list and is_made):
         one: Any = now
         other: Any = before
-        return type(other) is type(one) and len(one) == len(other) and all(map(alike, one, other))
+        if type(other) is not type(one) or len(one) != len(other):
+            return False
+        return all(alike(a, b, is_made) for a, b in zip(one, other, strict=True))
     if type(now) is Identity:
         return type(before) is Identity and now.item is before.item
     return equal(now, before)
@@ -514,10 +519,11 @@ class Live(Place):
         self.write = write
         #: Asks what it gives now.
         self.read, self.value = get, get()
+        self._is_made = get() is not self.value
 
     def holds(self) -> bool:
         """See :meth:`Place.holds`."""
-        return alike(self.read(), self.value)
+        return alike(self.read(), self.value, self._is_made)
 
 
 class Referent(Live):
