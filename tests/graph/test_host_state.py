@@ -1696,3 +1696,16 @@ def test_only_settings_that_kernels_of_the_graph_ask_for_are_looked_at(device, l
             torch.testing.assert_close(graph(x), model(x))
         torch._C._set_cudnn_benchmark(not torch._C._get_cudnn_benchmark())
     assert graph.stats().recaptures == recaptures
+
+
+def test_a_context_variable_without_a_value_has_none_after_runs_of_ours(device):
+    scale = contextvars.ContextVar("scale", default=2.0)
+
+    def fn(x):
+        scale.set(scale.get() + 1)
+        return x * 2
+
+    x = torch.ones(3, device=device)
+    for look in (gfxgraph.check, gfxgraph.verify):
+        assert look(fn, x).verdict == "eager"
+        assert scale.get() == 2.0 and scale not in contextvars.copy_context()

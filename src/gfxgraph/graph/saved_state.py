@@ -129,7 +129,20 @@ _UNSET = object()
 
 
 def _write_variable(variable: Any, state: Identity) -> None:
-    variable.set(None if state.item is _UNSET else state.item)
+    token: Any = variable.set(state.item)
+    if state.item is not _UNSET:
+        return
+    # Only a token of a time when it had no value takes the value away: this becomes one.
+    before = token.old_value
+    words = (ctypes.c_void_p * (type(token).__basicsize__ // _WORD)).from_address(id(token))
+    place = words[_HEAD:].index(id(before)) + _HEAD
+    words[place] = None
+    ctypes.pythonapi.Py_DecRef(ctypes.py_object(before))
+    variable.reset(token)
+
+
+_WORD = ctypes.sizeof(ctypes.c_void_p)
+_HEAD = object.__basicsize__ // _WORD
 
 
 SETTING = Kind("setting", lambda s: s.read(), lambda s, value: s.write(value))
