@@ -23,6 +23,7 @@ from typing import (
 import torch
 
 from ..errors import ArgumentError
+from ..graph import raw
 from ..graph.compare import Tolerance
 from ..interpose.dynamo import opaque
 from ..interpose.source import name_of
@@ -289,8 +290,10 @@ class Graphed(_Replaying[P, R]):
                 "a class's method, decorate the method."
             )
         target = fn.forward if isinstance(fn, torch.nn.Module) else fn
+        # An object may answer any question for an attribute.
+        is_function = raw.is_a(target, types.FunctionType, types.MethodType, functools.partial)
         for kind, is_one in _WITHOUT_RESULT.items():
-            if is_one(target) or is_one(type(fn).__call__):
+            if (is_function and is_one(target)) or is_one(type(fn).__call__):
                 raise ArgumentError(
                     f"graphed() takes a function that returns its result; {name_of(fn)} is "
                     f"{kind}. Decorate the function that does the tensor work."

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import sys
+import types
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -14,6 +15,7 @@ from torch.utils._device import DeviceContext
 
 from ..device import current_device
 from ..errors import ArgumentError
+from ..graph import raw
 from ..record.effects import storage_key
 from .held import Held
 from .replay import Condition
@@ -66,11 +68,11 @@ class Call:
 
 
 def _root_module(fn: Any) -> torch.nn.Module | None:
-    while isinstance(fn, functools.partial):
+    while raw.is_a(fn, functools.partial):
         fn = fn.func
-    owner = getattr(fn, "__self__", fn)
-    scripted = isinstance(owner, torch.jit.ScriptModule)  # its flag is in C++, or frozen
-    return owner if isinstance(owner, torch.nn.Module) and not scripted else None
+    owner: Any = fn.__self__ if type(fn) is types.MethodType else fn
+    scripted = raw.is_a(owner, torch.jit.ScriptModule)  # its flag is in C++, or frozen
+    return owner if raw.is_a(owner, torch.nn.Module) and not scripted else None
 
 
 SEEN_BY_CHECK = (

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import types
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -15,8 +16,16 @@ __all__ = ["require_fit", "signature_of"]
 
 def signature_of(fn: Any) -> inspect.Signature | None:
     """The signature of a function, or of the ``forward`` of a module; ``None``: it is a builtin."""
+    if isinstance(fn, torch.nn.Module):
+        fn = fn.forward
+    call = inspect.getattr_static(type(fn), "__call__", None)
+    wrapped = inspect.getattr_static(fn, "__wrapped__", None) or inspect.getattr_static(
+        fn, "__signature__", None
+    )
+    if type(call) is types.FunctionType and wrapped is None:
+        fn = types.MethodType(call, fn)  # the object itself may answer any question
     try:
-        return inspect.signature(fn.forward if isinstance(fn, torch.nn.Module) else fn)
+        return inspect.signature(fn)
     except (TypeError, ValueError):
         return None
 

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from types import CodeType, FrameType
+from types import BuiltinFunctionType, CodeType, FrameType, FunctionType, MethodType
 from typing import Any
 
 import torch
@@ -39,6 +39,7 @@ __all__ = [
 CLOSED = frozenset(sys.stdlib_module_names) | {"torch", "numpy", "triton", "tqdm"}
 """Packages whose code is not looked into: what it reads is not a program's own state."""
 
+_QUALNAME: Any = type.__dict__["__qualname__"]
 _WITHOUT_FILE = "<string>"
 _CAN_BE_THROWN_INTO = inspect.CO_GENERATOR | inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR
 _OURS = (f"{Path(__file__).parents[1]}/", "<gfxgraph>")
@@ -84,7 +85,13 @@ class Source:
 
 def name_of(fn: Any) -> str:
     """What reasons and reports call a function, a module or a method."""
-    return getattr(fn, "__qualname__", None) or type(fn).__qualname__
+    if type(fn) is MethodType:
+        return name_of(fn.__func__)
+    if type(fn) in (FunctionType, BuiltinFunctionType):
+        return str(fn.__qualname__)
+    # What functools.wraps() has set; no code of the object is asked.
+    name = inspect.getattr_static(fn, "__qualname__", None)
+    return name if type(name) is str else str(_QUALNAME.__get__(type(fn)))
 
 
 @functools.lru_cache(maxsize=4096)
@@ -99,7 +106,7 @@ def is_raised_by_code(error: BaseException) -> bool:
     if isinstance(error, (Exception, SystemExit)):
         return True
     # Ctrl-C comes at any instruction, and not at the one of a statement `raise`.
-    return isinstance(error, KeyboardInterrupt) and instruction_of(error) == "RAISE_VARARGS"
+    return instruction_of(error) == "RAISE_VARARGS"
 
 
 def instruction_of(error: BaseException) -> str:

@@ -3,7 +3,7 @@
 ``graph/state.py`` walks objects too, for a different question: what may a call change, by what name
 is it reached, and what must a guard watch? It follows generators, iterators and caches further
 away. This walk stops four steps from a module, and its places can replace a tensor, also one in a
-tuple, in defaults or in a ``functools.partial``.
+tuple, in defaults or in a ``functools.partial``. No code of the program runs for it.
 """
 
 from __future__ import annotations
@@ -11,12 +11,14 @@ from __future__ import annotations
 import functools
 import itertools
 import types
-from collections import OrderedDict, deque
+from collections import deque
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
 
+from ..graph import raw
+from ..graph.containers import Slots, item_at, put_at
 from ..interpose.source import CLOSED, global_names
 from .tensor import SimulatedTensor
 
@@ -30,7 +32,7 @@ _MAX_ITEMS = 4096
 _MAX_DEPTH = 4
 _LEAVES = (int, float, bool, str, bytes, complex, type(None), torch.Tensor, torch.dtype, type)
 _HOOKS = ("_forward_hooks", "_forward_pre_hooks")
-_MISSING: Any = object()
+_set_state: Any = functools.partial.__dict__["__setstate__"]
 
 
 class Place:
@@ -53,54 +55,47 @@ class Place:
         self.names = names
         self.is_state = is_state
         self.held = self._read()
-        # Methods of the base class: a subclass may refuse them.
-        self._dict: Any = OrderedDict if isinstance(item, OrderedDict) else dict
 
     def put(self, key: Any, value: Any) -> None:
         """Hold ``value`` at ``key``."""
-        if isinstance(self.item, types.CellType):
-            self.item.cell_contents = value
-        elif isinstance(self.item, dict):
-            self._dict.__setitem__(self.item, key, value)
-        elif isinstance(self.item, functools.partial):
-            partial: Any = self.item
-            partial.__setstate__((partial.func, value, partial.keywords, vars(partial)))
-        elif self.names is not None:
-            setattr(self.item, key, value)
+        item = self.item
+        if raw.is_a(item, functools.partial):
+            state = item.func, value, item.keywords, raw.attributes(item)
+            _set_state(item, state)
+        elif type(item) is types.FunctionType:
+            item.__defaults__ = value
+        elif raw.is_a(item, deque):
+            deque.__setitem__(item, key, value)
+        elif type(item) is not types.CellType and not raw.is_a(item, dict, list, type):
+            raw.slots(item)[key].__set__(item, value)
         else:
-            self.item[key] = value
+            put_at(item, key, value)
 
     def restore(self) -> None:
         """Restore the first contents."""
-        now = self._read()
-        if list(now) != list(self.held) and self.names is None:
-            if isinstance(self.item, types.CellType):
-                del self.item.cell_contents
-            elif isinstance(self.item, dict):
-                self._dict.clear(self.item)
-                self._dict.update(self.item, self.held)
-            else:
-                self.item.clear()
-                self.item.extend(self.held.values())
+        now, item = self._read(), self.item
+        if self.names is None and raw.is_a(item, dict, list, deque):
+            raw.put_back(item, self.held, now)
             return
-        for key, value in self.held.items():
-            if now.get(key, _MISSING) is not value:
+        values = dict(now)
+        for key, value in self.held:
+            if values.get(key, raw.MISSING) is not value:
                 self.put(key, value)
+        if type(item) is types.CellType and now and not self.held:
+            del item.cell_contents
 
-    def _read(self) -> dict[Any, Any]:
+    def _read(self) -> raw.Pairs:
         item = self.item
-        if isinstance(item, types.CellType):
-            try:
-                return {0: item.cell_contents}
-            except ValueError:  # a variable that is not bound yet
-                return {}
-        if isinstance(item, functools.partial):
-            return {"args": item.args}
-        if isinstance(item, dict):
-            return {k: item[k] for k in (item if self.names is None else self.names) if k in item}
-        if self.names is not None:
-            return {name: getattr(item, name) for name in self.names if hasattr(item, name)}
-        return dict(enumerate(item))
+        if raw.is_a(item, functools.partial):
+            return [("args", item.args)]
+        if type(item) is types.FunctionType:
+            return [("__defaults__", item.__defaults__)]
+        if self.names is None and raw.is_a(item, dict, list, deque):
+            return raw.contents(item)
+        if type(item) is not types.CellType and not raw.is_a(item, dict, type):
+            item = Slots(item, raw.slots(item))
+        pairs = [(name, item_at(item, name)) for name in self.names or ("",)]
+        return [(name, value) for name, value in pairs if value is not raw.MISSING]
 
 
 def places(objects: tuple[Any, ...]) -> Iterator[Place]:
@@ -112,65 +107,66 @@ def places(objects: tuple[Any, ...]) -> Iterator[Place]:
     placed: dict[int, Place] = {}
     while todo and len(seen) < _MAX_OBJECTS:
         item, depth = todo.popleft()
-        if isinstance(item, _LEAVES) or id(item) in seen or depth > _MAX_DEPTH:
+        if raw.is_a(item, *_LEAVES) or id(item) in seen or depth > _MAX_DEPTH:
             continue
         seen[id(item)] = item
-        deeper = 0 if isinstance(item, torch.nn.Module) else depth + 1
+        deeper = 0 if raw.is_a(item, torch.nn.Module) else depth + 1
         for found in _opened(item, packages):
-            if not isinstance(found, Place):
+            if type(found) is not Place:
                 todo.append((found, deeper))
             elif found.names is not None or placed.setdefault(id(found.item), found) is found:
                 yield found
-                todo.extend((value, deeper) for value in found.held.values())
+                todo.extend((value, deeper) for _, value in found.held)
 
 
 def _parts_of_root(item: Any) -> tuple[Any, ...]:
-    owner = getattr(item, "__self__", None)
-    return type(item), owner, type(owner), getattr(item, "func", None)
+    bound = (types.MethodType, types.BuiltinMethodType)
+    owner = item.__self__ if raw.is_a(item, *bound) else None
+    return type(item), owner, type(owner), item.func if raw.is_a(item, functools.partial) else None
 
 
 def _opened(item: Any, packages: set[str]) -> Iterator[Any]:
     """The places in ``item``, and objects outside of places to continue with."""
-    if isinstance(item, types.MethodType):
+    if type(item) is types.MethodType:
         yield from (item.__func__, item.__self__)
-    elif isinstance(item, functools.partial):
+    elif raw.is_a(item, functools.partial):
         yield from (item.func, Place(item), Place(item.keywords))
-    elif isinstance(item, types.FunctionType):
+    elif type(item) is types.FunctionType:
         if _package(item) in packages:
             yield from _opened_function(item)
-    elif isinstance(item, torch.nn.Module):
+    elif raw.is_a(item, torch.nn.Module):
         yield from _opened_module(item)
         yield from _opened_object(item, packages)
-    elif isinstance(item, (dict, list, deque, tuple)):
-        if len(item) <= _MAX_ITEMS:
+    elif raw.is_a(item, dict, list, deque, tuple):
+        if raw.length(item) <= _MAX_ITEMS:
             yield from _opened_container(item)
     elif _package(type(item)) not in CLOSED or type(item) is types.SimpleNamespace:
         yield from _opened_object(item, packages)
 
 
 def _opened_container(item: Any) -> Iterator[Any]:
-    if isinstance(item, tuple):
-        yield from item
+    if raw.is_a(item, tuple):
+        yield from tuple.__iter__(item)
     else:
         yield Place(item)
-    if isinstance(getattr(item, "__dict__", None), dict):  # of a subclass
-        yield Place(vars(item))
+    attributes = raw.attributes(item)  # of a subclass
+    if attributes is not None:
+        yield Place(attributes)
 
 
-def _opened_function(function: Any) -> Iterator[Any]:
+def _opened_function(function: types.FunctionType) -> Iterator[Any]:
     yield Place(function, ("__defaults__",))
-    yield from (function.__kwdefaults__, vars(function))
+    yield from (function.__kwdefaults__, function.__dict__)
     yield from (Place(cell) for cell in function.__closure__ or ())
     space = function.__globals__
     names = (name for name in sorted(global_names(function.__code__)) if name in space)
     yield Place(
-        space,
-        tuple(name for name in names if not isinstance(space[name], (types.ModuleType, type))),
+        space, tuple(name for name in names if not raw.is_a(space[name], types.ModuleType, type))
     )
 
 
 def _opened_module(module: torch.nn.Module) -> Iterator[Any]:
-    attributes = vars(module)
+    attributes = raw.attributes(module) or {}
     for name in ("_parameters", "_buffers"):
         yield Place(attributes.get(name, {}), is_state=True)
     yield Place(attributes.get("_modules", {}))
@@ -178,38 +174,46 @@ def _opened_module(module: torch.nn.Module) -> Iterator[Any]:
 
 
 def _opened_object(item: Any, packages: set[str]) -> Iterator[Any]:
-    attributes = getattr(item, "__dict__", None)
-    if isinstance(attributes, dict):
+    attributes = raw.attributes(item)
+    if attributes is not None:
         yield Place(attributes)
-    for cls in type(item).__mro__:
-        slots = cls.__dict__.get("__slots__", ())
-        slots = (slots,) if isinstance(slots, str) else tuple(slots)
-        if slots and _package(cls) not in CLOSED:
-            yield Place(item, tuple(name for name in slots if not name.startswith("__")))
+    slots = raw.slots(item).items()
+    names = tuple(name for name, slot in slots if _package(slot.__objclass__) not in CLOSED)
+    if names:
+        yield Place(item, names)
+    for cls in raw.mro(type(item)):
         if _package(cls) in packages:
-            tensors = [n for n, v in vars(cls).items() if isinstance(v, torch.Tensor)]
-            yield Place(cls, tuple(tensors))
-            yield from (vars(cls).get(name) for name in ("forward", "__call__"))
+            own = raw.namespace(cls)
+            yield Place(cls, tuple(n for n, v in own.items() if raw.is_a(v, torch.Tensor)))
+            yield from (own.get(name) for name in ("forward", "__call__"))
 
 
 def _package(item: Any) -> str:
-    return str(getattr(item, "__module__", None) or "").partition(".")[0]
+    """The package in which a class or a function was made, or the class of another object."""
+    if raw.is_a(item, type):
+        name: Any = raw.module_of(item)
+    elif type(item) is types.MethodType:
+        return _package(item.__func__)
+    else:
+        name = item.__module__ if type(item) is types.FunctionType else None
+        own = raw.attributes(item) or {}
+        name = name or own.get("__module__")  # of what functools.wraps() has made
+    return name.partition(".")[0] if type(name) is str else ""
 
 
 def tensors_of(value: Any) -> Iterator[torch.Tensor]:
     """``value`` if it is a tensor, or the tensors of a tuple, which cannot be changed in place."""
-    if isinstance(value, torch.Tensor):
-        if not isinstance(value, SimulatedTensor):
+    if raw.is_a(value, torch.Tensor):
+        if not raw.is_a(value, SimulatedTensor):
             yield value
-    elif isinstance(value, tuple) and len(value) <= _MAX_ITEMS:
-        yield from itertools.chain.from_iterable(map(tensors_of, value))
+    elif raw.is_a(value, tuple) and tuple.__len__(value) <= _MAX_ITEMS:
+        yield from itertools.chain.from_iterable(map(tensors_of, tuple.__iter__(value)))
 
 
 def swapped(value: Any, swap: Callable[[torch.Tensor], torch.Tensor]) -> Any:
     """``value`` with each of its tensors replaced by ``swap(tensor)``."""
-    if isinstance(value, torch.Tensor):
+    if raw.is_a(value, torch.Tensor):
         return swap(value)
     if not any(True for _ in tensors_of(value)):
         return value
-    items = (swapped(item, swap) for item in value)
-    return type(value)(*items) if hasattr(value, "_fields") else type(value)(items)
+    return tuple.__new__(type(value), (swapped(item, swap) for item in tuple.__iter__(value)))

@@ -139,7 +139,7 @@ class SimulatedCuda:
         tensors to :meth:`wrap` first.
         """
         found = list(places(objects))
-        tensors = [(t, p.is_state) for p in found for v in p.held.values() for t in tensors_of(v)]
+        tensors = [(t, p.is_state) for p in found for _, v in p.held for t in tensors_of(v)]
         self._distinguishes_host |= any(own and t.device.type != "cpu" for t, own in tensors)
         by_default = "host" if self._distinguishes_host else "device"
         on_host = (self._host_tensors or by_default) == "host"
@@ -155,7 +155,7 @@ class SimulatedCuda:
         with outside_of_modes():
             for place in found:
                 self._exit.callback(place.restore)
-                for key, value in place.held.items():
+                for key, value in place.held:
                     if any(True for _ in tensors_of(value)):
                         place.put(key, swapped(value, functools.partial(swap, place.is_state)))
 
