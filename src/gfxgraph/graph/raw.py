@@ -113,6 +113,8 @@ def dict_of(cls: type) -> dict[str, Any]:
 
 def class_with(space: dict[Any, Any]) -> type | None:
     """The class whose attributes stand in ``space``; ``None``: it is a dict of its own."""
+    if type(space) is not dict:
+        return None
     if "__module__" not in space and ("__doc__" not in space or "__name__" in space):
         return None  # every class has one of the two, and a module its name
     # Not by gc.get_referrers(), which finds no class that was there at a gc.freeze().

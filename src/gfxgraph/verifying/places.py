@@ -249,8 +249,9 @@ def _putter(container: Any, key: Any) -> Callable[[Any], object] | None:
         slot = raw.slots(container.item).get(key)
         return None if slot is None else functools.partial(_put_in_slot, slot, container.item)
     if raw.is_a(container, type):
-        # A class in C cannot be changed, and a metaclass may have a descriptor of that name.
-        if not raw.is_mutable(container) or not _is_free(container, key):
+        # A class in C cannot be changed, and a metaclass may have a descriptor of that name. After
+        # another `__new__`, a class refuses arguments for ever, also where that is put back.
+        if not raw.is_mutable(container) or key == "__new__" or not _is_free(container, key):
             return None
     elif raw.is_a(container, dict):
         if not raw.is_scalar(key) or raw.class_with(container) is not None:
@@ -644,8 +645,8 @@ class Kept:
 
 def _names_kept(item: Any) -> tuple[str, ...] | None:
     """Those to put back; ``None``: all. What a module gets, an import may have put there."""
-    is_module = raw.is_a(item, dict) and "__builtins__" in item
-    return tuple(dict.keys(item)) if is_module else None
+    is_module = type(item) is dict and "__builtins__" in item
+    return tuple(item) if is_module else None
 
 
 def can_be_made(change: Change) -> bool:
