@@ -30,6 +30,7 @@ from ..errors import ArgumentError, CaptureError, DeviceError, one_line
 from ..graph.host_state import HostState
 from ..graph.lift import Slot
 from ..graph.locks import inside_gfxgraph
+from ..graph.one_shots import Found
 from ..graph.places import Place
 from ..graph.reads import Reads
 from ..graph.state import PythonState
@@ -87,7 +88,9 @@ def check(fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> CheckReport:
             function uses autograd, and torch is a CPU build.
     """
     if not callable(fn):
-        raise ArgumentError(f"check() takes a function, a module or a method, not {fn!r}.")
+        raise ArgumentError(
+            f"check(fn): expected a function, a module or a method, not {describe(fn)}."
+        )
     run = _Check(fn)
     try:
         run.twice(args, kwargs)
@@ -152,7 +155,8 @@ class _Check:
         import_whole("torch._dynamo")  # torch does so in a run, which would take longer there
         opaque = [const.value for const in constants(self._spec) if not const.is_value]
         self._roots = {self._name: self._fn} | {f"argument {n}": v for n, v in enumerate(opaque)}
-        numbers = HostState(EmulatedDevice(), 0, PythonState(self._roots).stateful)
+        found = PythonState(self._roots).stateful
+        numbers = self._numbers(found)
         with self.world, torch.no_grad(), inside_gfxgraph():
             self._take(given)
             as_it_was = PythonState(self._roots)
@@ -177,7 +181,7 @@ class _Check:
                     last = self._run(first.written, first.objects)
                 if first is None or last is None:
                     return False
-                changed, finder = self._changes(last, first.objects, numbers)
+                changed, finder = self._changes(last, first.objects, numbers, found)
             finally:
                 as_it_was.restore()
                 numbers.rewind()
@@ -323,7 +327,7 @@ class _Check:
             self._add("raises", one_line(error), users_line_of(error))
 
     def _changes(
-        self, run: _Run, there: Sequence[object], numbers: HostState
+        self, run: _Run, there: Sequence[object], numbers: HostState, stateful: Found
     ) -> tuple[dict[str, tuple[str, str]], LineFinder]:
         """Names of what the run has changed, each with its rule and a reason; and the lines."""
         before, reads = run.before, run.reads
@@ -345,7 +349,7 @@ class _Check:
                 place.put_back()
 
         def changed() -> Iterator[str]:
-            yield from (*before.changes(), *numbers.moved())
+            yield from (*before.changes(), *now.moved())
             for place in others:
                 yield from place.changes()
             for change, _ in self._held.changes(self._objects.counters):
@@ -353,7 +357,7 @@ class _Check:
 
         draws = bool(drawn) or any(h.rule == "random" for h in self.report.hazards)
         known = {name: slot for name, slot in slots.items() if slot is not None}
-        finder = LineFinder(changed)
+        now, finder = numbers, LineFinder(changed)
         if not known:  # or `written` sees it: what was read is there no more
             for place in (place for place in others if not place.holds()):
                 slots |= dict.fromkeys(place.changes())
@@ -366,11 +370,16 @@ class _Check:
             found[name] = ("python-random" if is_random else "python-state", "")
         if found or any(h.rule == "result" for h in self.report.hazards):
             rewind()
+            now = self._numbers(stateful)  # what cannot be put back is elsewhere
             # If it raises this time, the lines up to there are found.
             with suppress(Exception, Unexpected), self._unreported(), finder.looking():
                 self._call()
             rewind()
         return found, finder
+
+    @staticmethod
+    def _numbers(found: Found) -> HostState:
+        return HostState(EmulatedDevice(), 0, found)
 
     def _new_reads(self) -> Reads:
         """Remembers what a run reads in Python, and what it asks of its arguments."""

@@ -100,6 +100,7 @@ _COMPOSITES = (
 _BOUND = (types.BuiltinMethodType, types.MethodWrapperType)
 _FRAMES = (types.GeneratorType, types.CoroutineType, types.AsyncGeneratorType)
 _READER = type(csv.reader(()))
+_OWN_LISTS = (itertools.cycle, _READER)
 _HASHES = tuple(_classes_of_hashes())
 STREAM: type = _io._IOBase  # of all files, also those in C
 
@@ -165,7 +166,11 @@ def inner(item: Any) -> list[Any]:
     if raw.is_a(item, *_BOUND):
         return [item.__self__]
     known = _ITERATORS_WITH_LENGTH | _SEQUENCES | _COMPOSITES | {_READER, *_FRAMES}
-    return gc.get_referents(item) if type(item) in known else []
+    if type(item) not in known:
+        return []
+    if type(item) in _OWN_LISTS:  # what they have met so far is not the program's
+        return [part for part in gc.get_referents(item) if type(part) is not list]
+    return gc.get_referents(item)
 
 
 class _Invisible(Exception):
@@ -375,10 +380,16 @@ class OneShots:
         Returns:
             name -> whether random numbers come from it.
         """
-        return {
+        found = {
             path: key in _ENTROPY
             for key, (path, item, position) in self._items.items()
             if key in _ENTROPY or _has_moved(item, position)
+        }
+        # Not the iterators in it, which moved with it.
+        return {
+            path: is_random
+            for path, is_random in found.items()
+            if not any(path.startswith((f"{other}[", f"{other}.")) for other in found)
         }
 
 
