@@ -13,9 +13,10 @@ from typing import Any, TypeAlias
 import torch
 
 from ..call.arguments import named, structure
-from ..call.signature import Const, flatten
+from ..call.signature import Const, Objects, Spec, flatten
 from ..device import current_device
 from ..device.overrides import ThreadDispatchMode
+from ..errors import ArgumentError
 from ..graph import raw
 from ..graph.host_state import HostState
 from ..graph.locks import inside_gfxgraph, turn_to_capture
@@ -97,9 +98,13 @@ class Bench:
         self._roots: dict[str, object] = {name: fn, **objects}
         self._python = self._origin = PythonState(self._roots)
         self._generators = self._python.generators
+        #: Random generators, iterators, files: what of them can be put back.
+        self._host = HostState(current_device(), 0, self._python.stateful)
         self._written: dict[str, torch.Tensor] = {}
         self._kept: list[tuple[torch.Tensor, torch.Tensor]] = []
         self._written_arguments: set[int] = set()
+        #: Where else it writes, in Python.
+        self._elsewhere: list[Place] = []
         self._calls_graphs = False
         #: Floating-point tensors that the function reads from outside, and does not rebind.
         self.outside: dict[str, torch.Tensor] = {}
@@ -157,7 +162,7 @@ class Bench:
         state: Values = {("state", path): memory.clone() for path, memory in self._written.items()}
         rebound: Values = {
             ("state", path): value.clone() if isinstance(value, torch.Tensor) else Const(value)
-            for path, value in self._python.changed().items()
+            for path, value in self._changed().items()
         }
         overwritten = [
             name
@@ -201,24 +206,45 @@ class Bench:
         self.restart()
         return found
 
+    def call(self, function: Function) -> None:
+        """Call with the first inputs, and leave the state as that does."""
+        self.restart()
+        self._call(function, self.inputs[0], 0)
+
     def restart(self) -> None:
         """Restore the outside state that calls have changed."""
         for memory, value in self._kept:
             memory.copy_(value)
         self._python.restore()
+        for place in self._elsewhere:
+            if not place.holds():
+                place.put_back()
+        self._host.rewind()
+
+    def advanced(self) -> list[str]:
+        """Names of what calls have advanced and nobody can put back."""
+        self._host.rewind()
+        return [name for name, is_random in self._host.moved().items() if not is_random]
+
+    def _changed(self) -> dict[str, object]:
+        """Names and values of what is bound in Python since the last restart."""
+        elsewhere = {
+            place.path: place.read()
+            for place in self._elsewhere
+            if isinstance(place, Item) and not place.holds()
+        }
+        return elsewhere | self._python.changed()
 
     @contextmanager
     def all_put_back(self) -> Iterator[None]:
         """Restore state and random generators at the end."""
-        host = HostState(current_device(), 0, self._origin.stateful)
         gpus = range(torch.cuda.device_count()) if torch.cuda.is_initialized() else ()
         try:
             with torch.random.fork_rng(devices=gpus):
                 yield
         finally:
-            self.restart()
             self._origin.restore()
-            host.rewind()
+            self.restart()
 
     def _learn(self) -> None:
         """Run with all inputs; remember what the function reads, writes and rebinds; restore it."""
@@ -228,6 +254,7 @@ class Bench:
         unnamed: set[int] = set()
         read: set[int] = set()
         places: dict[Any, Place] = {}
+        met: dict[Any, Place] = {}
         try:
             for run, given in enumerate(self.inputs):
                 args, kwargs, copies = given.make()
@@ -237,6 +264,7 @@ class Bench:
                 with turn_to_capture(), inside_gfxgraph(), recorder.watching(), reads.recording():
                     self.fn(*args, **kwargs)
                 places.update({} if reads.failed else reads.places)
+                met = reads.places | met
                 written = {key for key, _ in recorder.recording.writes}
                 own = {storage_key(copy): n for n, copy in enumerate(copies)}
                 self._written_arguments |= {own[key] for key in written & own.keys()}
@@ -247,6 +275,10 @@ class Bench:
             undo.undo()
             rebound = self._python.changed()
             self._python.restore()
+            # Such as a global variable of a hook.
+            self._elsewhere = [place for place in met.values() if not place.holds()]
+            for place in self._elsewhere:
+                place.put_back()
         # A manual capture leaves a static output there, which each replay overwrites.
         for path, tensor in self._python.tensors().items():
             if path in rebound:
@@ -295,7 +327,7 @@ class Bench:
         args, kwargs, copies = given.make()
         self._set_seed(run)
         result = function(*args, **kwargs)
-        leaves, spec = flatten(result)
+        leaves, spec = _taken_apart(result)
         found = iter(leaves)
         values: Values = {}
         raw: dict[str, torch.Tensor] = {}
@@ -336,6 +368,13 @@ class _NoReplays(ThreadDispatchMode):
 def _no_replays() -> Iterator[None]:
     with Uncompiled(), _NoReplays():
         yield
+
+
+def _taken_apart(result: Any) -> tuple[list[torch.Tensor], Spec]:
+    try:
+        return flatten(result, Objects())
+    except ArgumentError:  # the class of a generator, say, can be compared
+        return [], ("const", Const(result))
 
 
 def _is_still(tensor: torch.Tensor, value: Value) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import cached_property, partial
+from itertools import pairwise
 from time import monotonic
 from typing import Any, TypeAlias
 
@@ -37,6 +38,7 @@ _SECONDS, _SECONDS_OF_RUNS = 10.0, 5.0
 _MAX_RUNS = 32
 # So many places of a cause are named.
 _NAMES = 8
+_NOT_REPRODUCIBLE = Cause.of("not-reproducible")
 
 
 class Candidate:
@@ -52,21 +54,32 @@ class Candidate:
         """Compare, and experiment if something differs."""
         bench = self._bench
         rounds: list[Round] = []
-        replays = 0
+        after = None
+        replays: list[int] = []
+
+        def called(*args: Any, **kwargs: Any) -> Any:
+            result = self._function(*args, **kwargs)
+            now = _stats(self._function)
+            replays.append(now.replays if now else 0)
+            return result
+
         try:
             for _ in range(2):
-                before = _stats(self._function)
                 replayed = {entry: entry.replays for entry in all_graphs()}
-                rounds.append(bench.round(self._function))
+                rounds.append(bench.round(called))
             after = _stats(self._function)
             # Also those inside of a candidate that is no graph itself.
             graphs = [one for one in all_graphs() if one.replays > replayed.get(one, 0)]
-            if before and after:
-                replays = after.replays - before.replays
         except (Exception, SystemExit) as error:
             bench.restart()
-            return self._report(rounds, None, [], [], first_paragraph(error))
-        captured = None if after is None else replays >= len(bench.inputs)
+            return self._report(rounds, self._rows(rounds), None, [], [], first_paragraph(error))
+        captured = None
+        if after:
+            # The first call of a round may meet state that was put back: then it is as a very
+            # first call, and the others have to be replays.
+            last = replays[-len(bench.inputs) - 1 :]
+            is_replay = [now > then for then, now in pairwise(last)]
+            captured = all(is_replay[1:] if bench.expected.state and is_replay[1:] else is_replay)
         rows = self._rows(rounds)
         lost = [] if self._views else self._lost(rounds)
         causes = [Cause.of("overwritten", ", ".join(lost))] if lost else []
@@ -75,8 +88,12 @@ class Candidate:
         try:
             if not all(row.ok for row in rows):
                 causes += self._causes(rounds)
+                if causes == [_NOT_REPRODUCIBLE] and after and not after.replays:
+                    # Both have run the same code: there is nothing to compare.
+                    rows, causes, cautions = (), [], causes
             elif captured is not False:
                 places, missed = self._changed_places(graphs)
+                bench.restart()
                 causes += missed
                 if not graphs:
                     cautions = self._fixed_values()
@@ -87,11 +104,12 @@ class Candidate:
             # An experiment may pass values that it cannot take.
             bench.restart()
             cautions = [Cause.of("experiment", first_paragraph(error))]
-        return self._report(rounds, captured, causes, cautions, places=places)
+        return self._report(rounds, rows, captured, causes, cautions, places=places)
 
     def _report(
         self,
         rounds: list[Round],
+        rows: tuple[OutputErrors, ...],
         captured: bool | None,
         causes: list[Cause],
         cautions: list[Cause],
@@ -100,6 +118,7 @@ class Candidate:
     ) -> VerifyResult:
         stats = _stats(self._function)
         runs = len(self._bench.inputs)
+        advanced = self._bench.advanced()
         return VerifyResult(
             self._name,
             runs * len(rounds),
@@ -107,9 +126,9 @@ class Candidate:
             stats.replays if stats else None,
             _why_not(stats, captured, runs) if stats else "",
             stats.fallbacks if stats else {},
-            self._rows(rounds),
+            rows,
             tuple(causes),
-            tuple(cautions),
+            (*cautions, *([Cause.of("advanced", _listed(advanced))] if advanced else [])),
             error,
             places,
         )
@@ -148,7 +167,7 @@ class Candidate:
         bench = self._bench
         again, once_more = (bench.round(bench.eager) for _ in range(2))
         if self._rounds_differ(again, once_more):
-            return [Cause.of("not-reproducible")]
+            return [_NOT_REPRODUCIBLE]
         if self._rounds_differ(bench.expected, again):
             return [Cause.of("side-effect")]
         changes = [*self._arguments()], [*self._outside()]
@@ -243,6 +262,10 @@ class Candidate:
         bench = self._bench
         captured = [entry.captured for entry in graphs if entry.captured is not None]
         guards = [one.guard for one in captured if one.guard.holds()]
+        is_settled = bool(guards)
+        if not guards:  # they rely on what a first call leaves, such as a cache
+            bench.call(self._function)
+            guards = [one.guard for one in captured if one.guard.holds()]
         if not guards:
             return NO_PLACES, []
         # Compiled code would be compiled again for each value.
@@ -250,7 +273,8 @@ class Candidate:
         watched = [place for guard in guards for place in guard.places().values()]
         with turn_to_capture():  # of another thread it would hold what was changed
             found = change_each(guards, bench.values, _SECONDS)
-            ran, left, stale = self._run_changed([] if is_compiled else [*watched, *bench.values])
+            may_run = is_settled and not is_compiled
+            ran, left, stale = self._run_changed([*watched, *bench.values] if may_run else [])
         causes = [Cause.of("value-later", _listed(stale))] if stale else []
         missed = [name for name in found.unnoticed if name not in stale]
         if missed:
@@ -407,6 +431,8 @@ def _why_not(stats: GraphedStats, captured: bool | None, runs: int) -> str:
         return ""
     by_calls = sorted(stats.fallbacks, key=lambda reason: -stats.fallbacks[reason])
     reasons = [*stats.refused.values(), *stats.thrashing, *by_calls]
+    if not reasons and stats.changed:
+        return f"each call finds something else there: {_listed([*stats.changed])}"
     return reasons[0] if reasons else "each call is of a new kind"
 
 

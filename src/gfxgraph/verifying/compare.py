@@ -7,10 +7,14 @@ element that is wrong. Both take the tolerance of a dtype from ``BY_DTYPE`` ther
 
 from __future__ import annotations
 
+import enum
+
 import torch
 
 from ..call.signature import Const
+from ..graph import raw
 from ..graph.compare import BY_DTYPE
+from ..graph.places import equal
 from .report import Divergence, OutputErrors, Part
 
 __all__ = ["Errors", "Value", "same", "within"]
@@ -141,8 +145,17 @@ def _equal(got: Value | None, expected: Value | None) -> bool:
     if not isinstance(got, Const) or not isinstance(expected, Const):
         return False
     if got.is_value and expected.is_value:
-        return got == expected
+        return got == expected or _is_member_like(got.value, expected.value)
     return type(got.value) is type(expected.value)  # objects: no two are equal
+
+
+def _is_member_like(one: object, other: object) -> bool:
+    """Whether both are of one enum and have one value: a combination of flags is made when it is
+    first used."""
+    if type(one) is not type(other) or not raw.is_a(one, enum.Flag):
+        return False
+    values = [(raw.attributes(item) or {}).get("_value_") for item in (one, other)]
+    return values[0] is not None and equal(*values)
 
 
 def _shown(value: Value | None) -> str:

@@ -49,6 +49,7 @@ CauseKind = Literal[
     "stuck",
     "captured-again",
     "experiment",
+    "advanced",
 ]
 
 _WHY: dict[CauseKind, tuple[str, str]] = {
@@ -146,6 +147,10 @@ _WHY: dict[CauseKind, tuple[str, str]] = {
         "Report the function: a graph should be used again.",
     ),
     "experiment": ("an experiment raised", "Nothing after it was checked."),
+    "advanced": (
+        "the calls of verify have advanced it, and nobody can put that back",
+        "Make it anew before the program goes on.",
+    ),
 }
 
 
@@ -266,8 +271,9 @@ class VerifyResult:
     Attributes:
         name: the name of the candidate.
         calls: how many calls of it.
-        captured: whether the calls of the second round were replays; ``None`` for a candidate that
-            is not of gfxgraph, since it does not say.
+        captured: whether the calls of the second round were replays, but for the first one where
+            calls write state outside: that is put back between the rounds. ``None`` for a candidate
+            that is not of gfxgraph, since it does not say.
         replays: how many calls were replays; ``None`` as above.
         reason: why it is no graph, or hardly ever replays; ``""``: it is one.
         fallbacks: reason -> calls that ran eagerly for it.
@@ -289,6 +295,11 @@ class VerifyResult:
     cautions: tuple[Cause, ...]
     error: str | None
     places: Places = NO_PLACES
+
+    @classmethod
+    def refused(cls, name: str, reason: str) -> VerifyResult:
+        """That of a function which cannot even be called to be compared."""
+        return cls(name, 0, False, 0, reason, {}, (), (), (), None)
 
     @property
     def verdict(self) -> Verdict:
@@ -381,7 +392,9 @@ class VerifyReport:
     def _shown(self, result: VerifyResult) -> list[str]:
         calls = f"{counted(result.calls, 'call')} of {counted(self.runs, 'input')}"
         if result.verdict == "eager":
-            lines = [f"There was no graph to compare; {calls} equal eager."]
+            twice = any(cause.kind == "not-reproducible" for cause in result.cautions)
+            what = "eager differs from itself" if twice else f"{calls} equal eager"
+            lines = [f"There was no graph to compare{f'; {what}' if result.calls else ''}."]
         elif result.ok:
             lines = [f"{result.name} equals eager in {calls}."]
         elif result.error is not None:

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from functools import cache
 from typing import Any
 
 import torch
 
 from ..call.graphed import Graphed, graphed
+from ..call.signature import Const
 from ..call.suitable import describe
 from ..device import current_device
-from ..errors import ArgumentError
+from ..errors import ArgumentError, CaptureError
 from ..interpose.signatures import require_fit
 from ..interpose.source import name_of
 from ..record.collectives import refused
@@ -100,7 +102,8 @@ def verify(
         eager = eager.__wrapped__  # type: ignore[attr-defined]
     name = name_of(eager)
     require_fit(eager, args, kwargs or {}, f"verify({name})")
-    first = Inputs.of(args, kwargs or {})
+    with _named(f"verify({name})"):
+        first = Inputs.of(args, kwargs or {})
     if not first.leaves:
         raise ArgumentError(
             f"verify({name}): there is no tensor among the arguments; give those of a usual call."
@@ -113,14 +116,21 @@ def verify(
         more = [_checked_inputs(given, tuple) for given in inputs]
         for given in more:
             require_fit(eager, given, kwargs or {}, f"verify({name}, inputs=)")
-        rest = [Inputs.of(given, kwargs or {}) for given in more]
+        with _named(f"verify({name}, inputs=)"):
+            rest = [Inputs.of(given, kwargs or {}) for given in more]
     with torch.no_grad():
         bench = Bench(eager, name, [first, *rest], seed, threshold)
         # The other ranks may not verify the same, or call less often.
         with bench.all_put_back(), refused():
-            bench.prepare()
             called = "The graph" if _is_graphed(candidate) else name_of(candidate)
-            of_graph = Candidate(bench, candidate, called, views).result()
+            try:
+                bench.prepare()
+            except CaptureError as error:  # and nobody could put back what it would do
+                if error.rule == "collective" or not _is_graphed(candidate):
+                    raise
+                of_graph = VerifyResult.refused(called, str(error))
+            else:
+                of_graph = Candidate(bench, candidate, called, views).result()
             if made is not None:
                 made.reset()
             of_compiled = _compiled(bench, eager) if compiled else None
@@ -128,6 +138,14 @@ def verify(
     if current_device().kind == "emulated":
         device += " (emulated graphs)"
     return VerifyReport(name, device, torch.__version__, len(rest) + 1, seed, of_graph, of_compiled)
+
+
+@contextmanager
+def _named(what: str) -> Iterator[None]:
+    try:
+        yield
+    except ArgumentError as error:
+        raise ArgumentError(f"{what}: an argument cannot be copied: {error}") from error
 
 
 def _check_callable(name: str, value: Any) -> None:
@@ -140,13 +158,14 @@ def _check_callable(name: str, value: Any) -> None:
 def _check_kinds(inputs: Any, kwargs: Any, **flags: Any) -> None:
     for name, value in flags.items():
         if not isinstance(value, bool):
-            raise ArgumentError(f"verify({name}={value!r}): expected True or False.")
+            raise ArgumentError(f"verify({name}={Const(value)!r}): expected True or False.")
     if inputs is not None:
         _checked_inputs(inputs, Iterable)
     known = kwargs is None or isinstance(kwargs, Mapping)
     if not known or not all(isinstance(name, str) for name in kwargs or ()):
         raise ArgumentError(
-            f"verify(kwargs={kwargs!r}): expected keyword arguments, a dict from their names."
+            f"verify(kwargs={Const(kwargs)!r}): expected keyword arguments, a dict from their "
+            "names."
         )
 
 
@@ -162,7 +181,7 @@ def _check_numbers(runs: Any, threshold: Any, seed: Any) -> None:
         ("seed", seed, whole(seed) and 0 <= seed < MAX_SEED, "a whole number from 0, below 2**63"),
     ):
         if not fits:
-            raise ArgumentError(f"verify({name}={value!r}): expected {takes}.")
+            raise ArgumentError(f"verify({name}={Const(value)!r}): expected {takes}.")
 
 
 def _checked_inputs(given: Any, kind: type) -> Any:
