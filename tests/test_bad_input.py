@@ -107,7 +107,7 @@ CALLS = {
     "other keywords": (verify(kwargs={"q": 2}), "the function takes (x)"),
     "compiled": (verify(compiled="x"), "verify(compiled='x'): expected True or False"),
     "views": (verify(views="x"), "verify(views='x'): expected True or False"),
-    "a class": (verify(candidate=nn.Linear), "expected a function, a module or a method"),
+    "a class": (verify(candidate=nn.Linear), "takes a function, a module or a method"),
     "an infinite threshold": (verify(threshold=float("inf")), "expected a finite number from 0"),
     "debug": (lambda: gfxgraph.enable(debug="yes"), "enable(debug='yes'): expected True or False"),
     "validate": (lambda: gfxgraph.enable(validate="yes"), "enable(validate='yes')"),

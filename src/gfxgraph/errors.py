@@ -98,10 +98,7 @@ class CaptureForbidden(GfxGraphError, _AcceleratorError):  # type: ignore[misc, 
 
 def one_line(error: BaseException) -> str:
     """Class and first line of an error."""
-    try:
-        text = str(error).partition("\n")[0]
-    except Exception as another:  # the program's own class
-        text = f"str() of it raises {type(another).__name__}"
+    text = _text(error).partition("\n")[0]
     return f"{type(error).__name__}: {text}" if text else type(error).__name__
 
 
@@ -111,5 +108,12 @@ def first_paragraph(error: BaseException, length: int | None = None) -> str:
     The first line of Dynamo's errors does not say what happened; what follows the first paragraph
     is about how to debug the compiler.
     """
-    text = " ".join(str(error).strip().partition("\n\n")[0].split())
+    text = " ".join(_text(error).strip().partition("\n\n")[0].split())
     return f"{type(error).__name__}: {text[:length]}"
+
+
+def _text(error: BaseException) -> str:
+    try:
+        return str(error)
+    except Exception as another:  # the program's own class
+        return f"str() of it raises {type(another).__name__}"

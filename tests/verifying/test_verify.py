@@ -625,10 +625,10 @@ def test_inputs_that_are_given_are_used_also_of_other_shapes(model, device):
 @pytest.mark.parametrize(
     ("arguments", "options", "problem"),
     [
-        ((3, torch.ones(1)), {}, "expected a function"),
+        ((3, torch.ones(1)), {}, "takes a function"),
         ((torch.relu,), {}, "no tensor among the arguments"),
         ((torch.relu, torch.ones(1, device="meta")), {}, "meta"),
-        ((torch.relu, torch.ones(1)), {"candidate": 3}, "verify\\(candidate\\)"),
+        ((torch.relu, torch.ones(1)), {"candidate": 3}, "verify\\(candidate=\\)"),
         ((torch.relu, torch.ones(1)), {"runs": 0}, "runs=0"),
         ((torch.relu, torch.ones(1)), {"runs": True}, "runs=True"),
         ((torch.relu, torch.ones(1)), {"threshold": -1}, "threshold=-1"),

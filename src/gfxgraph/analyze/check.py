@@ -22,7 +22,7 @@ from ..call.narrow import ObjectArguments, parts_of_arguments
 from ..call.replay import builder
 from ..call.signature import Arguments, Given, Objects, constants, flatten
 from ..call.static_inputs import shares_memory
-from ..call.suitable import describe, unsuitable
+from ..call.suitable import check_function, describe, unsuitable
 from ..device.capture_rules import is_move
 from ..device.emulated import EmulatedDevice
 from ..device.operators import is_view
@@ -87,10 +87,7 @@ def check(fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> CheckReport:
         DeviceError: an operator has neither a meta implementation nor data to run on; or the
             function uses autograd, and torch is a CPU build.
     """
-    if not callable(fn):
-        raise ArgumentError(
-            f"check(fn): expected a function, a module or a method, not {describe(fn)}."
-        )
+    check_function(fn, "check()")
     run = _Check(fn)
     try:
         run.twice(args, kwargs)

@@ -17,7 +17,7 @@ from rich.console import Console
 from rich.syntax import Syntax
 from rich.text import Text
 
-from ..errors import ArgumentError
+from ..errors import ArgumentError, one_line
 from ..interpose.signatures import require_fit
 from ..interpose.source import is_raised_by_code, users_line_of
 from ..record.rules import Effect
@@ -233,4 +233,4 @@ def _explaining(problem: str) -> Iterator[None]:
         where = users_line_of(error)
         ours = where.file in (None, __file__, importlib.__file__)
         place = "" if ours else f" ({within(str(where.file))}:{where.line})"
-        raise ArgumentError(f"{problem}: {type(error).__name__}: {error}{place}") from error
+        raise ArgumentError(f"{problem}: {one_line(error)}{place}") from error

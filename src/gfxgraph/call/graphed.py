@@ -23,7 +23,6 @@ from typing import (
 import torch
 
 from ..errors import ArgumentError
-from ..graph import raw
 from ..graph.compare import Tolerance
 from ..interpose.dynamo import opaque
 from ..interpose.source import name_of
@@ -36,18 +35,13 @@ from .number_inputs import check_inputs
 from .options import CompileOptions, GraphedOptions, Options
 from .replay import NO_MATCH
 from .stats import GraphedStats
-from .suitable import describe
+from .suitable import check_function
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
 __all__ = ["Graphed", "GraphedStats", "compile", "graphed"]
 
-_WITHOUT_RESULT: dict[str, Callable[[Any], bool]] = {
-    "a generator function": inspect.isgeneratorfunction,
-    "an async function": inspect.iscoroutinefunction,
-    "an async generator function": inspect.isasyncgenfunction,
-}
 P = ParamSpec("P")
 Q = ParamSpec("Q")
 R = TypeVar("R")
@@ -284,20 +278,7 @@ class Graphed(_Replaying[P, R]):
     """A callable that replays graphs, with the arguments of ``fn``; made by :func:`graphed`."""
 
     def __init__(self, fn: Callable[P, R], *, options: Options) -> None:
-        if not callable(fn) or isinstance(fn, type):
-            raise ArgumentError(
-                f"graphed() takes a function, a module or a method, not {describe(fn)}. To graph "
-                "a class's method, decorate the method."
-            )
-        target = fn.forward if isinstance(fn, torch.nn.Module) else fn
-        # An object may answer any question for an attribute.
-        is_function = raw.is_a(target, types.FunctionType, types.MethodType, functools.partial)
-        for kind, is_one in _WITHOUT_RESULT.items():
-            if (is_function and is_one(target)) or is_one(type(fn).__call__):
-                raise ArgumentError(
-                    f"graphed() takes a function that returns its result; {name_of(fn)} is "
-                    f"{kind}. Decorate the function that does the tensor work."
-                )
+        check_function(fn, "graphed()")
         if options.buckets is not None:
             options.buckets.of_arguments(fn)
         check_inputs(fn, options.inputs)

@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import functools
+import inspect
+import types
+from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import torch
 
 from ..errors import ArgumentError
+from ..graph import raw
+from ..interpose.source import name_of
 from ..record.storages import is_whole
 from .signature import constants, flatten
 
-__all__ = ["FREED", "check_progress", "describe", "inference", "unsuitable"]
+__all__ = ["FREED", "check_function", "check_progress", "describe", "inference", "unsuitable"]
 
 _KINDS = (torch.Tensor, torch.nn.Parameter)
 
@@ -45,8 +50,41 @@ def unsuitable(leaf: torch.Tensor, kinds: Iterable[type] = _KINDS) -> str | None
 
 def describe(value: Any) -> str:
     """The full name of a class, or of the class of an object."""
-    cls = value if isinstance(value, type) else type(value)
-    return f"{cls.__module__}.{cls.__qualname__}".removeprefix("builtins.")
+    cls = value if raw.is_a(value, type) else type(value)
+    return f"{raw.module_of(cls)}.{raw.name_of(cls)}".removeprefix("builtins.")
+
+
+_WITHOUT_RESULT: dict[str, Callable[[Any], bool]] = {
+    "a generator function": inspect.isgeneratorfunction,
+    "an async function": inspect.iscoroutinefunction,
+    "an async generator function": inspect.isasyncgenfunction,
+}
+
+
+def check_function(fn: Any, what: str) -> None:
+    """Raise unless ``fn`` can be called for a result.
+
+    Args:
+        fn: what is to be a function, a module or a method.
+        what: what messages begin with.
+
+    Raises:
+        ArgumentError: it is not callable, a class, or it gives its result later.
+    """
+    if not callable(fn) or raw.is_a(fn, type):
+        raise ArgumentError(
+            f"{what} takes a function, a module or a method, not {describe(fn)}. Of a class, give "
+            "an object or a method."
+        )
+    target = fn.forward if raw.is_a(fn, torch.nn.Module) else fn
+    # An object may answer any question for an attribute.
+    is_function = raw.is_a(target, types.FunctionType, types.MethodType, functools.partial)
+    for kind, is_one in _WITHOUT_RESULT.items():
+        if (is_function and is_one(target)) or is_one(type(fn).__call__):
+            raise ArgumentError(
+                f"{what} takes a function that returns its result; {name_of(fn)} is {kind}. Give "
+                "it the function that does the tensor work."
+            )
 
 
 def check_progress(progress: object) -> None:

@@ -82,7 +82,7 @@ def _compare(
 
     from ..analyze.view import arguments, fit, load, made
     from ..device import current_device
-    from ..errors import GfxGraphError
+    from ..errors import GfxGraphError, one_line
     from ..interpose.source import is_raised_by_code, users_line_of
     from ..verifying.inputs import on_device
     from ..verifying.verify import verify
@@ -102,5 +102,4 @@ def _compare(
         if not is_raised_by_code(error):
             raise
         where = users_line_of(error)
-        text = f": {error}" if str(error) else ""
-        fail(f"{target} raises {type(error).__name__}{text} {where}", status=2)
+        fail(f"{target} raises {one_line(error)} ({where}).", status=2)

@@ -11,7 +11,7 @@ import torch
 
 from ..call.graphed import Graphed, graphed
 from ..call.signature import Const
-from ..call.suitable import describe
+from ..call.suitable import check_function, describe
 from ..device import current_device
 from ..errors import ArgumentError, CaptureError
 from ..interpose.signatures import require_fit
@@ -86,10 +86,10 @@ def verify(
         CaptureError: ``fn`` issues a collective in a group of several ranks; nothing was sent.
         Exception: any error of ``fn`` itself. Errors of the candidate are reported.
     """
-    _check_callable("fn", fn)
+    check_function(fn, "verify(fn)")
     _check_kinds(inputs, kwargs, compiled=compiled, views=views)
     if candidate is not None:
-        _check_callable("candidate", candidate)
+        check_function(candidate, "verify(candidate=)")
     _check_numbers(runs, threshold, seed)
     if inputs is not None and runs is not None:
         raise ArgumentError("verify(inputs=, runs=): give the inputs or how many to make.")
@@ -146,13 +146,6 @@ def _named(what: str) -> Iterator[None]:
         yield
     except ArgumentError as error:
         raise ArgumentError(f"{what}: an argument cannot be copied: {error}") from error
-
-
-def _check_callable(name: str, value: Any) -> None:
-    if not callable(value) or isinstance(value, type):
-        raise ArgumentError(
-            f"verify({name}): expected a function, a module or a method, not {describe(value)}."
-        )
 
 
 def _check_kinds(inputs: Any, kwargs: Any, **flags: Any) -> None:
