@@ -39,6 +39,9 @@ _NO_DRAWS = "Offset increment outside graph capture"
 
 Check = Callable[[], "str | None"]
 
+# Calls of each case at the end: more than it has graphs.
+_ALONE = 40
+
 
 class Case:
     """A graphed function, the same for all threads or one for each, and how to judge a call.
@@ -352,6 +355,7 @@ class Run:
         self.examples: list[str] = []
         self.resets = self.not_drawn = 0
         self.forgotten: Counter[str] = Counter()  # replays, whose counts a reset takes away
+        self.afterwards: dict[str, int] = {}  # replays when no other thread was left
         self.stop = False
         self._lock = threading.Lock()
         self._deadline = time.monotonic() + (options.seconds or float("inf"))
@@ -385,6 +389,15 @@ class Run:
                     gc.collect()
         with self._lock:
             self.by_case.update(done)
+
+    def call_alone(self) -> None:
+        """Call each case when all threads have ended: what they did keeps none from replaying."""
+        stream = Stream(self.device, self.options.seed * 1000 - 1)
+        for case in self.cases:
+            check, before = case.make(stream), sum(map(replays, case.graphs()))
+            for _ in range(_ALONE):
+                self._call(case, check)
+            self.afterwards[case.name] = sum(map(replays, case.graphs())) - before
 
     def _call(self, case: Case, check: Check) -> None:
         try:
@@ -446,6 +459,7 @@ class Run:
                 case.name: {
                     "calls": self.by_case[case.name],
                     "replays": sum(map(replays, case.graphs())) + self.forgotten[case.name],
+                    "replays afterwards": self.afterwards[case.name],
                     "wrong": self.found[f"wrong of {case.name}"],
                     "errors": self.found[f"errors of {case.name}"],
                 }
@@ -474,7 +488,10 @@ def inside(options: argparse.Namespace) -> int:
     for thread in threads:
         thread.start()
     run.watch(threads)
-    report = run.report(time.monotonic() - start)
+    seconds = time.monotonic() - start
+    with torch.no_grad():
+        run.call_alone()
+    report = run.report(seconds)
     Path(options.json).write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")
     return int(bool(report["wrong"] or report["errors"]))
 

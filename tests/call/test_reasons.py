@@ -331,7 +331,7 @@ class Forwards(nn.Module):
     ],
 )
 def test_what_gives_no_result_is_refused_by_its_name(fn, name, kind):
-    with pytest.raises(ArgumentError, match=f"; {name} is {kind}. Decorate the function that"):
+    with pytest.raises(ArgumentError, match=f"; {name} is {kind}. Give it the function that"):
         gfxgraph.graphed(fn)
 
 

@@ -146,8 +146,9 @@ def test_a_short_run_of_the_stress_program_finds_nothing(tmp_path, names, all_re
     found = json.loads(report.read_text())
     assert (found["wrong"], found["errors"], found["standstills"]) == (0, 0, 0)
     assert found["calls"] == 6000 and found["replays"] > 300 and found["resets"] > 5
+    # How often a case replays meanwhile is chance: it may not while another thread captures.
     for name in CASES.split(",") if all_replay else ():
-        assert found["by case"][name]["replays"], name
+        assert found["by case"][name]["replays afterwards"], (name, found["fallbacks"])
 
 
 # ---- another path of a live tree

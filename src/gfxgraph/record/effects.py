@@ -282,17 +282,18 @@ def tensors_in(*trees: Any) -> list[torch.Tensor]:
     found: list[torch.Tensor] = []
     # Not by recursion: the results of a function may be nested deeper than Python's stack.
     todo: list[Iterator[Any]] = [iter(trees)]
-    met: set[int] = set()  # one may hold itself
+    inside = {id(trees): None}  # a list may hold itself
     while todo:
         for item in todo[-1]:
             if type(item) in _PLAIN:  # three times as fast as to ask whether it is a tensor
                 continue
             if isinstance(item, torch.Tensor):
                 found.append(item)
-            elif isinstance(item, (tuple, list, dict)) and id(item) not in met:
-                met.add(id(item))
+            elif isinstance(item, (tuple, list, dict)) and id(item) not in inside:
+                inside[id(item)] = None
                 todo.append(iter(item.values() if isinstance(item, dict) else item))
                 break
         else:
             todo.pop()
+            inside.popitem()
     return found
