@@ -705,8 +705,11 @@ class Reads(Alike):
         cell = self._variable_of(frame, name)
         if type(cell) is types.CellType and cell is not value:
             self._variable_around(name, cell)
-        else:
-            for function in self._functions_with(code):
+        elif code.co_flags & inspect.CO_OPTIMIZED:  # that of the body of a class is read before
+            functions = self._functions_with(code)
+            if not functions:  # such as a comprehension, where it is not known how frames lie
+                self._refuse(f"{name}, a variable of a function around")
+            for function in functions:
                 cell = (function.__closure__ or ())[function.__code__.co_freevars.index(name)]
                 held = item_at(cell, 0)
                 if held is value or (held is MISSING and value is UNKNOWN):

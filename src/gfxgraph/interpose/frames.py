@@ -158,9 +158,10 @@ def places_of(code: types.CodeType) -> dict[str, int]:
     """
     if not code.co_flags & inspect.CO_OPTIMIZED:
         return {}
-    if sys.version_info < (3, 11):  # there cells lie apart
-        names = [name for name in code.co_varnames if name not in code.co_cellvars]
-        return {name: code.co_varnames.index(name) for name in names}
+    if sys.version_info < (3, 11):  # there all cells lie behind the other variables
+        found = {name: at for at, name in enumerate(code.co_varnames)}
+        shared = enumerate((*code.co_cellvars, *code.co_freevars), code.co_nlocals)
+        return found | {name: at for at, name in shared}
     names = [*code.co_varnames, *(n for n in code.co_cellvars if n not in code.co_varnames)]
     return {name: at for at, name in enumerate([*names, *code.co_freevars])}
 
