@@ -14,6 +14,7 @@ import torch
 
 import gfxgraph
 from gfxgraph.graph.executed import Executed, executed_now
+from gfxgraph.interpose import frames
 from gfxgraph.interpose.listen import Listening
 
 
@@ -239,3 +240,20 @@ def test_a_frame_that_began_while_we_listened_sets_no_hook_later():
     finally:
         sys.settrace(None)
     assert sys.getprofile() is None
+
+
+@torch.no_grad()
+def test_on_a_python_whose_variables_are_not_found_nothing_is_captured(device, monkeypatch):
+    """As on one that is newer than those that were tried."""
+    scale = 2.0
+
+    def scaled(x):
+        return x * sum(scale for _ in range(1))
+
+    monkeypatch.setattr(frames, "_layout", lambda: None)
+    graph, x = gfxgraph.graphed(scaled), torch.ones(2, device=device)
+    for scale in (2.0, 2.0, 2.0, 5.0):
+        assert torch.equal(graph(x), torch.full_like(x, scale))
+    (reason,) = graph.stats().fallbacks
+    assert "does not know where this Python keeps variables" in reason
+    assert not graph.stats().replays

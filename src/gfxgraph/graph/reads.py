@@ -219,6 +219,8 @@ class Reads(Alike):
             self._know(root, name)
         self._call_of_root(next(iter(self.roots.values()), None))
         try:
+            if not self._stack.is_known:
+                self._refuse("gfxgraph does not know where this Python keeps variables")
             # Callbacks of a collection are not what the function does.
             with no_garbage_collection():
                 self._since = Since()
@@ -289,11 +291,6 @@ class Reads(Alike):
                 f"either: {self.failed}",
                 transient=not self._is_final,
             )
-
-    @property
-    def sees_results(self) -> bool:
-        """Whether it is seen what code in C gives."""
-        return self._stack.is_known
 
     def settle(self) -> None:
         """Forget what looked on: its replacements are gone, and what was there before is back."""
@@ -369,8 +366,7 @@ class Reads(Alike):
     def is_quiet(self, code: types.CodeType) -> bool:
         """Whether it never matters that ``code`` ends."""
         at = address(code)
-        known = at in _QUIET_CODES or at in _CALL_OF_MODULE or at in _GETATTR_OF_MODULE
-        return known and self._stack.is_known
+        return at in _QUIET_CODES or at in _CALL_OF_MODULE or at in _GETATTR_OF_MODULE
 
     def enter(self, frame: types.FrameType) -> bool:
         """``frame`` begins to run; gives whether its instructions matter."""
@@ -507,7 +503,6 @@ class Reads(Alike):
             # A global variable is a place from now on, and its value lies on the stack.
             is_settled = (
                 step[0] == "global"
-                and self._stack.is_known
                 and bool(frame.f_code.co_flags & inspect.CO_OPTIMIZED)
                 and type(value) is not Counted
             )
@@ -558,14 +553,6 @@ class Reads(Alike):
                     self._content(value, DEEP)
                 if known is not None and known.readers:
                     self._refuse(self._by_readers([*known.readers, value]))
-        if known is None:
-            return
-        if self._stack.is_known:
-            return  # what comes of it is seen there; C code between the two may give something else
-        offset = known.starts.get(known.frame.f_lasti, -1)
-        step = known.steps.get(offset)
-        if step is not None and step[0] in ("call", "spread", "attribute", "item"):
-            known.made[offset] = value
 
     def _leave_space(self, frame: types.FrameType) -> None:
         """The body of a class has run, or what "exec()" runs."""

@@ -316,7 +316,7 @@ class PythonState:
         moving = () if self._lift is None else self._lift.dicts
         # A tensor that the graph reads, and nobody saw how it was reached, may be in any of them.
         seen = {storage_key(place.tensor) for place in places if isinstance(place, Attributes)}
-        unseen = self._read_unseen(not reads.sees_results)
+        unseen = self._read_unseen()
         children = [
             c if id(c) in unseen else _without_unused(c, seen | outside.keys())
             for c in self._containers
@@ -364,13 +364,13 @@ class PythonState:
         guard.complete()
         return guard
 
-    def _read_unseen(self, all_of_them: bool) -> set[int]:
+    def _read_unseen(self) -> set[int]:
         """Numbers of the containers that code which nobody looks at may read: the attributes of
         objects whose classes have such code, and the containers among them."""
         by_item: dict[int, list[Container]] = {}
         for container in self._containers:
             by_item.setdefault(address(container.item), []).append(container)
-        todo = [c for c in self._containers if c.unseen or all_of_them]
+        todo = [c for c in self._containers if c.unseen]
         found: set[int] = set()
         for container in todo:  # which grows meanwhile
             if id(container) in found:

@@ -15,6 +15,7 @@ import gc
 import inspect
 import itertools
 import sys
+import sysconfig
 import types
 from typing import Any, NamedTuple
 
@@ -168,7 +169,9 @@ def places_of(code: types.CodeType) -> dict[str, int]:
 
 @functools.lru_cache(maxsize=1)
 def _layout() -> _Layout | None:
-    if sys.implementation.name != "cpython" or not (3, 10) <= sys.version_info[:2] <= (3, 14):
+    is_tried = (3, 10) <= sys.version_info[:2] <= (3, 14)
+    has_lock = not sysconfig.get_config_var("Py_GIL_DISABLED")  # without, objects begin elsewhere
+    if sys.implementation.name != "cpython" or not is_tried or not has_lock:
         return None
 
     def probe(first: object, second: object, third: object) -> _Layout | None:
