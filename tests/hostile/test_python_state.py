@@ -143,6 +143,17 @@ def test_what_nobody_can_see_is_named_with_the_line_and_a_remedy(device):
 
 
 @torch.no_grad()
+def test_what_functions_of_cpp_are_made_of_is_no_state(device):
+    def fn(x):
+        return x if torch._C._get_tracing_state() else x * 2  # as torchvision's detectors ask
+
+    graph, x = gfxgraph.graphed(fn), torch.ones(2, 4, device=device)
+    for _ in range(3):
+        assert torch.equal(graph(x), x * 2)
+    assert graph.stats().replays == 2
+
+
+@torch.no_grad()
 @pytest.mark.parametrize("make", [threading.Lock, threading.RLock, multiprocessing.RLock])
 def test_a_lock_that_is_only_held_is_no_state(device, make):
     lock = make()

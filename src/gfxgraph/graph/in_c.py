@@ -149,10 +149,14 @@ def _may_hide(cls: type) -> bool:
         )
         if base is not None and hides:
             modules = [raw.module_of(base)]
-            if modules == ["pybind11_builtins"]:  # the base of what others have made with it
+            if modules == ["pybind11_builtins"]:
+                # The base of what others have made with it, or what a function of C++ is made of.
                 modules = list(map(raw.module_of, raw.mro(cls)))
-            hides = modules[0] not in _TYPING and not any(
-                module.partition(".")[0] in ("torch", "triton") for module in modules
+                hides = not raw.name_of(base).startswith("pybind11_detail_function_record")
+            hides = (
+                hides
+                and modules[0] not in _TYPING
+                and not any(module.partition(".")[0] in ("torch", "triton") for module in modules)
             )
         known = _hiding[address(cls)] = weakref.ref(cls), hides
     return known[1]
