@@ -19,6 +19,7 @@ import ctypes
 import dataclasses
 import enum
 import functools
+import gc
 import heapq
 import inspect
 import itertools
@@ -35,6 +36,7 @@ import reprlib
 import statistics
 import string
 import struct
+import sys
 import textwrap
 import threading
 import types
@@ -3413,3 +3415,529 @@ def buffer_of_a_module_that_only_others_read():
         c.seen = c.seen + 1
 
     return (lambda x: c(x) * c.scale), change
+
+
+# ---- the class of an object, which operations ask for by themselves
+
+
+class Low:
+    """Its special methods give 2, and those of :class:`High` give 5."""
+
+    gives = 2
+
+    def __len__(self):
+        return self.gives
+
+    __index__ = __int__ = __hash__ = __round__ = __floor__ = __length_hint__ = __len__
+
+    def __float__(self):
+        return float(self.gives)
+
+    __call__ = __neg__ = __abs__ = __next__ = __enter__ = __float__
+
+    def __add__(self, other):
+        return float(self.gives)
+
+    __radd__ = __iadd__ = __matmul__ = __getitem__ = __add__
+
+    def __exit__(self, *error):
+        return False
+
+    def __bool__(self):
+        return self.gives > 2
+
+    def __eq__(self, other):
+        return self.gives > 2
+
+    __lt__ = __contains__ = __eq__
+
+    def __iter__(self):
+        return iter(range(self.gives))
+
+    __reversed__ = __iter__
+
+    def __dir__(self):
+        return ["name"] * self.gives
+
+    def __str__(self):
+        return "n" * self.gives
+
+    __repr__ = __fspath__ = __str__
+
+    def __format__(self, spec):
+        return "n" * self.gives
+
+    def __bytes__(self):
+        return b"n" * self.gives
+
+
+class High(Low):
+    gives = 5
+
+
+def _entered(item):
+    with item as value:
+        return value
+
+
+def _plus(item):
+    item += 1
+    return item
+
+
+_BY_CLASS = {
+    "sum": lambda item: item + 1,
+    "sum_from_the_right": lambda item: 1 + item,
+    "augmented": _plus,
+    "product": lambda item: item @ 1,
+    "length": len,
+    "truth": lambda item: 5.0 if item else 2.0,
+    "or": lambda item: (item and 5.0) or 2.0,
+    "number": float,
+    "minus": lambda item: -item,
+    "rounded": round,
+    "floor": math.floor,
+    "hash": hash,
+    "called": lambda item: item(),
+    "item": lambda item: item[0],
+    "iterated": lambda item: sum(1 for _ in item),
+    "unpacked": lambda item: len([*item]),
+    "given": lambda item: (lambda *given: len(given))(*item),
+    "reversed": lambda item: len(list(reversed(item))),
+    "next": next,
+    "equal": lambda item: 1 + (item == 1),
+    "less": lambda item: 1 + (item < 1 < 3),
+    "contains": lambda item: 1 + (3 in item),
+    "in_a_list": lambda item: 1 + (7 in [item]),
+    "index": lambda item: [1, 2, 3, 4, 5, 6][item],
+    "slice": lambda item: len([1, 2, 3, 4, 5, 6][:item]),
+    "text": lambda item: len(f"{item}"),
+    "representation": lambda item: len(f"{item!r}"),
+    "percent": lambda item: len("%s" % item),
+    "bytes": lambda item: len(bytes(item)),
+    "entered": _entered,
+    "dir": lambda item: len(dir(item)),
+    "hint": operator.length_hint,
+    "mapped": lambda item: sum(map(float, [item])),
+    "all": lambda item: 1 + all([item]),
+    "reduced": lambda item: functools.reduce(operator.add, [item, 1]),
+    "packed": lambda item: struct.unpack("d", struct.pack("d", item))[0],
+    "super": lambda item: super(Low, item).__self_class__.gives,
+    "type_in_c": lambda item: next(map(type, [item])).gives,
+    "type_by_operator": lambda item: operator.call(type, item).gives,
+    "isinstance_in_c": lambda item: 1 + next(map(isinstance, [item], [High])),
+    "checked": lambda item: 1 + len(list(filter(High.__instancecheck__, [item]))),
+    "descriptor": lambda item: vars(object)["__class__"].__get__(item).gives,
+}
+if sys.version_info < (3, 11):
+    del _BY_CLASS["type_by_operator"]
+
+
+def _other_class(get):
+    def of_an_object():
+        c = Low()
+        return gives(lambda: get(c), sets(c, "__class__", High))
+
+    def of_the_last_object():
+        items = [Low(), Low(), Low()]
+
+        def times(x, item):
+            return x * get(item)
+
+        def fn(x):
+            for item in items:
+                x = times(x, item)
+            return x
+
+        return fn, sets(items[2], "__class__", High)
+
+    return of_an_object, of_the_last_object
+
+
+for _name, _get in _BY_CLASS.items():
+    for _make in _other_class(_get):
+        CASES[f"other_class_{_name}_{_make.__name__}"] = _make
+
+
+@case
+def class_of_a_module_gets_a_call():
+    class Layer(Module):
+        pass
+
+    c = Layer()
+    return (lambda x: c(x)), lambda: setattr(Layer, "__call__", lambda self, x: x * 9)
+
+
+# ---- names and slots that code in C reads of modules and classes
+
+
+class SlotOfModule(Module):
+    __slots__ = ("slot",)
+
+
+def _read_in_c(how):
+    """Cases of one way to read the attribute ``n``: of a module, a class and a Python module."""
+
+    def of_a_module():
+        c = Module(n=2.0)
+        return gives(lambda: how(c), sets(c, "n"))
+
+    def of_a_child():
+        c = Module(inner=Module(n=2.0))
+        return gives(lambda: how(c.inner), sets(c.inner, "n"))
+
+    def of_a_python_module():
+        c = types.ModuleType("some_python_module")
+        c.n = 2.0
+        return gives(lambda: how(c), lambda: setattr(c, "n", 5.0))
+
+    return of_a_module, of_a_child, of_a_python_module
+
+
+for _name, _how in {
+    "methodcaller": lambda item: operator.methodcaller("__getattribute__", "n")(item),
+    "mapped_methodcaller": lambda item: next(
+        map(operator.methodcaller("__getattribute__", "n"), [item])
+    ),
+    "mapped": lambda item: next(map(item.__getattribute__, ["n"])),
+    "mapped_of_object": lambda item: next(map(object.__getattribute__, [item], ["n"])),
+}.items():
+    for _make in _read_in_c(_how):
+        CASES[f"in_c_{_name}_{_make.__name__}"] = _make
+
+
+@case
+def sorted_by_attributes_of_a_module():
+    c = Module(a=2.0, b=3.0)
+    return gives(lambda: 1 + (sorted("ab", key=c.__getattribute__)[0] == "a"), sets(c, "a"))
+
+
+@case
+def slot_of_a_module_by_its_descriptor():
+    c = SlotOfModule()
+    object.__setattr__(c, "slot", 2.0)
+    return gives(lambda: SlotOfModule.__dict__["slot"].__get__(c), sets(c, "slot"))
+
+
+@case
+def mapped_slot_of_a_module_by_its_descriptor():
+    c = SlotOfModule()
+    object.__setattr__(c, "slot", 2.0)
+    get = SlotOfModule.__dict__["slot"].__get__
+    return gives(lambda: next(map(get, [c])), sets(c, "slot"))
+
+
+@case
+def name_of_a_class_by_its_descriptor():
+    class Named:
+        pass
+
+    get = vars(type)["__name__"].__get__
+    return gives(lambda: len(get(Named)), lambda: setattr(Named, "__name__", "N"))
+
+
+@case
+def defaults_of_a_function_by_their_descriptor():
+    def helper(n=2.0):
+        return n
+
+    get = vars(types.FunctionType)["__defaults__"].__get__
+    return gives(lambda: get(helper)[0], lambda: setattr(helper, "__defaults__", (5.0,)))
+
+
+# ---- functions in C that a class has in the place of a method, and those that C code calls
+
+
+def _with(**members):
+    return type("With", (), members)()
+
+
+@case
+def property_that_calls_a_method_by_name():
+    class Layer(Module):
+        scale = property(operator.methodcaller("__getattribute__", "n"))
+
+    c = Layer(n=2.0)
+    return gives(lambda: c.scale, sets(c, "n"))
+
+
+@case
+def property_that_is_the_slot_of_a_module():
+    class Layer(SlotOfModule):
+        scale = property(SlotOfModule.__dict__["slot"].__get__)
+
+    c = Layer()
+    object.__setattr__(c, "slot", 2.0)
+    return gives(lambda: c.scale, sets(c, "slot"))
+
+
+@case
+def cached_property_by_attrgetter():
+    class Cached:
+        module = Module(n=2.0)
+        scale = functools.cached_property(operator.attrgetter("module.n"))
+
+    return gives(lambda: Cached().scale, sets(Cached.module, "n"))
+
+
+@case
+def default_factory_that_reads_a_module():
+    c = Module(n=2.0)
+    held = collections.defaultdict(functools.partial(getattr, c, "n"))
+
+    def get():
+        value = held["key"]
+        del held["key"]
+        return value
+
+    return gives(get, sets(c, "n"))
+
+
+@case
+def item_of_a_class_by_a_dict():
+    held = {"n": 2.0}
+
+    class Table:
+        __class_getitem__ = held.get
+
+    return gives(lambda: Table["n"], puts(held, "n"))
+
+
+@case
+def attribute_by_those_of_another_object():
+    c = Plain(n=2.0)
+    item = _with(__getattr__=c.__getattribute__)
+    return gives(lambda: item.n, sets(c, "n"))
+
+
+@case
+def all_attributes_are_those_of_another_object():
+    c = Plain(n=2.0)
+    item = _with(__getattribute__=c.__getattribute__)
+    return gives(lambda: item.n, sets(c, "n"))
+
+
+@eager
+def attribute_by_those_of_a_module():
+    c = Module(n=2.0)
+    item = _with(__getattr__=functools.partial(getattr, c))
+    return gives(lambda: item.n, sets(c, "n"))
+
+
+@eager
+def item_by_the_attributes_of_a_module():
+    c = Module(n=2.0)
+    item = _with(__getitem__=c.__getattribute__)
+    return gives(lambda: item["n"], sets(c, "n"))
+
+
+@eager
+def called_as_an_attrgetter():
+    c = Module(n=2.0)
+    get = _with(__call__=operator.attrgetter("n"))
+    return gives(lambda: get(c), sets(c, "n"))
+
+
+@case
+def names_that_are_letters():
+    c = Module(a=2.0, b=3.0)
+    return gives(lambda: sum(map(getattr, [c, c], "ab")), sets(c, "b"))
+
+
+@case
+def names_that_are_keys():
+    c, names = Module(a=2.0, b=3.0), {"a": "b"}
+    return gives(lambda: sum(map(c.__getattribute__, names)), sets(c, "a"))
+
+
+@case
+def names_of_a_class_of_texts():
+    class Name(str):
+        pass
+
+    c, names = Module(n=2.0), [Name("n"), "training"]
+    return gives(lambda: next(map(getattr, [c], names)), sets(c, "n"))
+
+
+@eager
+def names_that_code_in_c_makes():
+    c, names = Module(n=2.0), ["N"]
+    return gives(lambda: sum(map(getattr, [c], map(str.lower, names))), sets(c, "n"))
+
+
+@case
+def mapped_vars_of_a_python_module():
+    c = types.ModuleType("some_python_module")
+    c.n = 2.0
+    return gives(lambda: next(map(vars, [c]))["n"], lambda: setattr(c, "n", 5.0))
+
+
+@case
+def mapped_names_of_a_python_module():
+    c = types.ModuleType("some_python_module")
+    return gives(lambda: len(next(map(dir, [c]))), lambda: setattr(c, "n", 5.0))
+
+
+@case
+def mapped_names_of_a_class():
+    class Named:
+        pass
+
+    return gives(lambda: len(next(map(dir, [Named]))), lambda: setattr(Named, "n", 5.0))
+
+
+def _bases():
+    class One:
+        pass
+
+    class Two:
+        pass
+
+    class Derived(Two):
+        pass
+
+    return One, Derived, lambda: setattr(Derived, "__bases__", (One,))
+
+
+@case
+def mapped_issubclass():
+    cls, derived, change = _bases()
+    return gives(lambda: 1 + next(map(issubclass, [derived], [cls])), change)
+
+
+@case
+def filtered_by_a_check_of_subclasses():
+    cls, derived, change = _bases()
+    return gives(lambda: 1 + len(list(filter(cls.__subclasscheck__, [derived]))), change)
+
+
+@case
+def mapped_order_of_bases():
+    cls, derived, change = _bases()
+    return gives(lambda: 1 + (cls in next(map(type.mro, [derived]))), change)
+
+
+# ---- what a metaclass gets later
+
+
+def _gets_later(name, method):
+    def make():
+        class Meta(type):
+            pass
+
+        def get():
+            class Made(metaclass=Meta):
+                n = 2.0
+
+            return getattr(Made, "later", Made.n)
+
+        return gives(get, lambda: setattr(Meta, name, method))
+
+    return make
+
+
+def _new(meta, name, bases, space):
+    return type.__new__(meta, name, bases, {**space, "n": 5.0})
+
+
+for _name, _method in {
+    "__prepare__": classmethod(lambda meta, name, bases: {"later": 5.0}),
+    "__new__": _new,
+    "__init__": lambda cls, *given: setattr(cls, "n", 5.0),
+}.items():
+    CASES[f"metaclass_gets{_name}"] = _gets_later(_name, _method)
+
+
+@case
+def keyword_default_of_a_function_with_the_same_code():
+    def helper():
+        def function(*, n=2.0):
+            return n
+
+        return function
+
+    class Layer(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.held = [helper()]
+
+        def forward(self, x):
+            return x * self.held[0]()
+
+    c = nn.Sequential(Layer(), Layer(), Layer())
+    return c, puts(c[2].held[0].__kwdefaults__, "n")
+
+
+# ---- what the collector does not track, in objects that are no places
+
+
+def _untracked(make, get):
+    def of_a_dict():
+        held = {"n": 2.0}
+        c = make(held)
+        gc.collect()  # it does not track tuples of such dicts afterwards
+        return gives(lambda: get(c)["n"], puts(held, "n"))
+
+    def of_bytes():
+        held = bytearray(b"\x02")
+        c = make(held)
+        return gives(lambda: get(c)[0], puts(held, 0, 5))
+
+    return of_a_dict, of_bytes
+
+
+def _with_default(held):
+    def helper(held=held):
+        return held
+
+    return helper
+
+
+def _token(held):
+    variable = contextvars.ContextVar("variable")
+    variable.set(held)
+    return variable.set(None)
+
+
+for _name, _make, _get in [
+    ("slice", slice, lambda c: c.stop),
+    ("alias", lambda held: list[held], lambda c: c.__args__[0]),
+    ("arguments", lambda held: types.GenericAlias(list, (held,)), lambda c: typing.get_args(c)[0]),
+    ("default", _with_default, lambda c: c.__defaults__[0]),
+    ("token", _token, lambda c: c.old_value),
+    ("error", ValueError, lambda c: c.args[0]),
+    ("stop", StopIteration, lambda c: c.value),
+    ("nested", lambda held: (((held,),),), lambda c: c[0][0][0]),
+]:
+    for _case in _untracked(_make, _get):
+        CASES[f"untracked_{_name}_{_case.__name__}"] = _case
+
+
+@case
+def retained_gradient():
+    w = torch.ones(4, requires_grad=True)
+    with torch.enable_grad():
+        c = w * 1
+    return gives(lambda: 1 + c.retains_grad, c.retain_grad)
+
+
+@case
+def settings_of_dynamo():
+    config = torch._dynamo.config
+    before = config.recompile_limit
+
+    def fn(x):
+        return x * config.recompile_limit
+
+    fn.undo = lambda: setattr(config, "recompile_limit", before)
+    return fn, lambda: setattr(config, "recompile_limit", before + 3)
+
+
+@unread
+def class_of_an_object_beside():
+    c = [Low(), Low(), 2.0]
+
+    def change():
+        c[0].__class__ = High if type(c[0]) is Low else Low
+
+    return (lambda x: x * c[2] if c[1] is not None else x), change

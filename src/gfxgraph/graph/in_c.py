@@ -114,7 +114,7 @@ _FOUND_ELSEWHERE: tuple[type, ...] = (
     *(types.MethodWrapperType, types.ClassMethodDescriptorType, types.GetSetDescriptorType),
     *(types.MemberDescriptorType, types.ModuleType, types.CodeType, types.CellType),
     *(types.GeneratorType, types.CoroutineType, types.AsyncGeneratorType, types.FrameType),
-    *(types.GenericAlias, types.SimpleNamespace, weakref.ref, contextvars.Token, re.Pattern),
+    *(types.GenericAlias, types.SimpleNamespace, weakref.ref, re.Pattern),
     *(functools.partial, functools._lru_cache_wrapper, struct.Struct, decimal.Decimal),
     *(operator.attrgetter, operator.itemgetter, operator.methodcaller, datetime.date),
     *(datetime.time, datetime.timedelta, datetime.tzinfo, type(type.__dict__["__doc__"])),
@@ -211,6 +211,8 @@ def reader_of(item: Any) -> Reader | None:
         return functools.partial(_of_context, item)
     if type(item) is contextvars.ContextVar:
         return functools.partial(contextvars.ContextVar.get, item, raw.MISSING)
+    if type(item) is contextvars.Token:
+        return lambda: (item.var, item.old_value)
     if type(item) is decimal.Context:
         return functools.partial(_of_decimal, item)
     if type(item) is re.Match:

@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import _queue
 import abc
+import builtins
 import collections
 import contextvars
 import functools
 import gc
+import itertools
 import operator
 import sys
 import threading
@@ -64,6 +66,7 @@ __all__ = [
     "Lookups",
     "Super",
     "inside",
+    "is_bound_getter",
     "is_iterator_in_c",
     "package_of",
     "parts_of",
@@ -127,7 +130,10 @@ _HOOKS_OF_ALL: dict[str, dict[Any, Any]] = {
 _SETATTR_OF_MODULE = raw.namespace(MODULE)["__setattr__"]
 _GETATTR_OF_MODULE = raw.namespace(MODULE)["__getattr__"]
 _GETITEM_OF_TUPLE = raw.namespace(tuple)["__getitem__"]
-_OF_TENSORS = ("grad", "is_leaf", "grad_fn", "_backward_hooks")
+_OF_TENSORS = (
+    *("grad", "_grad", "is_leaf", "grad_fn", "_grad_fn", "retains_grad", "output_nr", "_base"),
+    *("_backward_hooks", "_post_accumulate_grad_hooks"),
+)
 _ONLY_READING = (
     *("get", "items", "keys", "values", "copy", "count", "index"),
     *("__getitem__", "__contains__", "__len__", "__iter__"),
@@ -154,6 +160,9 @@ C_FUNCTIONS: tuple[type, ...] = (
     types.MethodWrapperType,
 )
 """The kinds of functions in C."""
+_GETTERS = operator.attrgetter, operator.itemgetter, operator.methodcaller
+# Functions in C that a class may have in the place of a method, and which do not get its instance.
+_IN_CLASSES = types.BuiltinFunctionType, types.MethodWrapperType, functools.partial, *_GETTERS
 
 
 class Lookups:
@@ -445,6 +454,11 @@ class Lookups:
         elif type(item) is functools._lru_cache_wrapper:  # of which code in C may ask for all
             if self._is_state(item):
                 return [(value, depth - 1, "") for value in self._cached(item) if depth]
+        elif raw.is_a(item, *_OF_TYPES):
+            if self._is_state(item):  # the collector may not know its arguments
+                for part in gc.get_referents(item):
+                    self._know(part, self._path(item))
+            return [(part, depth - 1, "") for part in gc.get_referents(item) if depth]
         elif type(item) is types.CellType:
             return (
                 [(self._read(item, 0, self._path(item)), depth, "")] if self._is_state(item) else ()
@@ -486,10 +500,11 @@ class Lookups:
                 self._closed_reads(item, get, MAX_NESTED)
         elif raw.is_a(get, operator.attrgetter, operator.itemgetter):
             self._getter(get, item)
-        elif get is not None and not raw.is_a(item, *NOT_PLAIN) and _is_open(item):
-            self._attributes(item)
-            self._content(item, 1)
-            self._content(get, DEEP)
+        elif get is not None:
+            self._called_by_c(get, item)
+            if not raw.is_a(item, *NOT_PLAIN) and _is_open(item):
+                self._attributes(item)
+                self._content(item, 1)
 
     def _closed_reads(self, item: Any, function: types.FunctionType, depth: int) -> None:
         """A method whose code is not looked at is about to run with ``item``: what its code names
@@ -566,8 +581,17 @@ class Lookups:
         self._place(("length", address(space)), lambda: Length(raw.name_of(cls), space, cls))
 
     def _special(self, item: Any) -> None:
-        """An operation with ``item`` calls what its class may get: ``__bool__``, ``__eq__``."""
+        """An operation with ``item`` calls what its class has, or may get: ``__bool__``,
+        ``__eq__``."""
+        self._place_of_class(item)
         self._special_of(type(item))
+
+    def _place_of_class(self, item: Any) -> None:
+        """Which class ``item`` has matters, if it may get another one."""
+        if raw.is_mutable(type(item)) and self._is_state(item):
+            self._place(
+                ("type", address(item)), lambda: TypeOf(f"{self._path(item)}.__class__", item)
+            )
 
     def _special_of(self, cls: type) -> None:
         """The same for an object of the class ``cls``."""
@@ -580,7 +604,16 @@ class Lookups:
         if address(cls) not in self._methods_in_c:
             self._methods_in_c[address(cls)] = cls, _methods_in_c(cls)
         for method in self._methods_in_c[address(cls)][1]:
-            self._content(method, DEEP)
+            self._called_by_c(method)
+
+    def _called_by_c(self, function: Any, *given: Any) -> None:
+        """Code in C calls ``function``, as a getter of a property with what is ``given``. Without
+        that, nobody sees with what."""
+        self._content(function, DEEP)
+        if given or not raw.is_a(function, *_GETTERS):
+            self._refuse(self._by_readers([function, *given]))
+        else:
+            self._refuse(f"what code in C gives to an operator.{raw.name_of(type(function))}")
 
     def _attribute(self, item: Any, name: str, generic: bool = False) -> Any:
         """The value of an attribute, found without running any code of the program."""
@@ -617,14 +650,14 @@ class Lookups:
         if cls is types.CellType and name == "cell_contents":
             return self._or_unknown(self._read(item, 0, path))
         overridden = self._lookup(cls, "__getattribute__")
+        if raw.is_a(overridden, *_IN_CLASSES):
+            self._called_by_c(overridden)
+            return UNKNOWN
         if type(overridden) is types.FunctionType and not generic:
             if is_state and is_closed(str(overridden.__globals__.get("__name__", ""))):
                 self._content(item, 1)
             return UNKNOWN
-        if is_state and raw.is_mutable(cls):
-            self._place(
-                ("type", address(item)), lambda: TypeOf(f"{self._path(item)}.__class__", item)
-            )
+        self._place_of_class(item)
         found = self._lookup(cls, name)
         if is_state and name in _OF_FRAMES and address(cls) in _WITH_FRAMES:
             self._hidden(f"how far a frame has come: {path}")
@@ -650,7 +683,10 @@ class Lookups:
             else:
                 found.__set__(owner(), value)
 
-        return self._live(("slot", address(item), name), get, path, put) if is_state else get()
+        if is_state:
+            return self._live(("slot", address(item), name), get, path, put)
+        # A slice is no place, but what it holds may be.
+        return get() if self._is_made(item) else self._held(get(), path)
 
     def _attribute_beside(
         self, item: Any, found: Any, name: str, path: str, is_state: bool, generic: bool
@@ -661,9 +697,12 @@ class Lookups:
             return tuple.__getitem__(item, found.__reduce__()[1][0])
         if raw.is_mutable(kind):  # it may become a descriptor
             self._special(found)
+        if raw.is_a(found, functools.cached_property):
+            get = (raw.attributes(found) or {}).get("func")
+            if type(get) is not types.FunctionType:
+                self._called_by_c(get, item)
         if found is not MISSING and _sets(kind):
-            if is_state:  # a property: its code is seen when it runs
-                self._by_descriptor(item, found)
+            self._by_descriptor(item, found)  # of a property: its code is seen when it runs
             return UNKNOWN
         if raw.is_a(item, threading.local):
             place = self._place(("local", address(item), name), lambda: Local(path, item, name))
@@ -801,6 +840,7 @@ class Lookups:
     def _attribute_of_super(self, item: Super, name: str) -> Any:
         cls = item.of if raw.is_a(item.of, type) else type(item.of)
         bases = list(raw.mro(cls))
+        self._place_of_class(item.of)
         at = next((n for n, base in enumerate(bases) if base is item.after), None)
         if at is None:
             return UNKNOWN
@@ -825,6 +865,12 @@ class Lookups:
         if value is not MISSING:
             self._keep_way(module, name, module.__dict__, module.__dict__, value)
             return value
+        if type(module) is not types.ModuleType and package_of(type(module)) in CLOSED:
+            # Closed code in the class of the module gives it, as that of the settings of Dynamo.
+            key, path = ("attribute", address(module), name), f"{_name_of_module(module)}.{name}"
+            return self._or_unknown(
+                self._live(key, functools.partial(getattr, module, name, MISSING), path)
+            )
         own = self._read(module.__dict__, "__getattr__", f"{_name_of_module(module)}.__getattr__")
         self._content(own, DEEP)  # a method in C reads its owner
         return _bound(self._lookup(type(module), name), module, type(module))
@@ -866,6 +912,7 @@ class Lookups:
         if name in ("__defaults__", "__kwdefaults__", "__code__", "__closure__", "__globals__"):
             if self._is_state(item):
                 self._place(("parts", address(item)), lambda: Parts(path, item))
+                return self._held(getattr(item, name), path)
             return getattr(item, name)
         if name in ("__name__", "__qualname__", "__doc__", "__annotations__"):
             get = functools.partial(getattr, item, name)
@@ -889,6 +936,7 @@ class Lookups:
                 return UNKNOWN
             return self._dict_of_attributes(item, own) if is_state else own
         if name == "__class__":
+            self._place_of_class(item)
             return type(item)
         if is_state and name in _OF_TENSORS and raw.is_a(item, torch.Tensor):
             put = functools.partial(_put, found, item) if name == "grad" else None
@@ -930,6 +978,7 @@ class Lookups:
     def _call_of_module(self, module: Any) -> None:
         """What torch's own code reads when it calls a module."""
         path = self._path(module)
+        self._lookup(type(module), "__call__")
         for name in ("forward", "_compiled_call_impl", "_call_impl"):
             self._attribute(module, name)
         own = raw.attributes(module) or {}
@@ -971,6 +1020,7 @@ class Lookups:
             raw.is_a(item, tuple) and self._lookup(kind, "__getitem__") is _GETITEM_OF_TUPLE
         )
         if is_tuple:
+            self._is_state(item)  # the collector may not know what it holds
             return tuple.__getitem__(item, at) if _is_index(at, len(item)) else UNKNOWN
         if kind is types.MappingProxyType:
             (inner,) = gc.get_referents(item)
@@ -981,7 +1031,9 @@ class Lookups:
             self._content(at, DEEP)  # it may get an ``__eq__`` or an ``__index__``
         self._special(item)
         if raw.is_a(item, type):
-            self._lookup(item, "__class_getitem__")
+            given = self._lookup(item, "__class_getitem__")
+            if raw.is_a(given, *_IN_CLASSES):
+                self._called_by_c(given)
         if not raw.is_a(item, dict, list, deque):
             self._lookup(kind, "__getitem__")
             self._content(item, 0)
@@ -994,7 +1046,7 @@ class Lookups:
                 return dict.get(item, at, UNKNOWN)
             value = self._read(item, at, f"{self._path(item)}[{raw.written_as(at)}]")
             if value is MISSING and raw.is_a(item, collections.defaultdict):
-                self._attribute(item, "default_factory")
+                self._called_by_c(self._attribute(item, "default_factory"))
             return self._or_unknown(value)
         if not _is_index(at, raw.length(item)):
             if self._is_state(item):
@@ -1019,8 +1071,16 @@ class Lookups:
         readers = [item for item in readers_among(found) if type(item) is not str]
         if not readers:
             return ""
-        names = [item for item in found if type(item) is str]
+        names = [str.__str__(item) for item in found if raw.is_a(item, str)]
+        names = list(dict.fromkeys([*names, *"".join(names)]))  # code in C may go through a text
+        # What other code in C makes of names, such as `map(str.lower, names)`, is not known.
+        known = set(map(address, readers))
+        is_unnamed = not names or any(
+            raw.is_a(item, *C_FUNCTIONS, type, itertools.accumulate) and address(item) not in known
+            for item in found
+        )
         others = [item for item in found if address(type(item)) not in LEAVES]
+        others += [reader.__self__ for reader in readers if type(reader) is types.MethodWrapperType]
         if len(found) > _MAX_ITEMS:
             return "what thousands of objects give to operator.attrgetter() or the like"
         if any(type(item) is types.GeneratorType for item in found):
@@ -1028,9 +1088,11 @@ class Lookups:
         known = set(map(address, others))
         for item in others:  # which grows: reduce(getattr, names, item)
             for reader in readers:
-                by_name = reader is getattr or reader is hasattr
-                if by_name and not names and raw.is_a(item, *NOT_PLAIN):
+                by_name = reader is getattr or reader is hasattr or _gets(reader)
+                if by_name and is_unnamed and raw.is_a(item, *NOT_PLAIN):
                     return f"{reader.__name__}() with names that are not known"
+                if by_name and is_unnamed:
+                    self._attributes(item)
                 for value in self._values_by(reader, item, names) if item is not reader else ():
                     is_new = value is not UNKNOWN and address(value) not in known
                     if is_new and address(type(value)) not in LEAVES and len(others) < _MAX_ITEMS:
@@ -1043,14 +1105,45 @@ class Lookups:
         if raw.is_a(reader, operator.attrgetter, operator.itemgetter):
             return self._getter(reader, item)
         if raw.is_a(reader, operator.methodcaller):
-            names = [reader.__reduce__()[1][0]]
+            names = _names_by(reader)
+        elif is_bound_getter(reader):
+            return [self._by_getter(reader.__self__, item)]
+        elif reader is vars or reader is dir:
+            return [self._namespace_of(item)]
         return [self._attribute(item, name) for name in names]
+
+    def _namespace_of(self, item: Any) -> Any:
+        """All names that a class, a module or an object has."""
+        for base in raw.mro(item) if raw.is_a(item, type) else ():
+            if raw.is_mutable(base) and package_of(base) not in CLOSED:
+                self._content_of(base, raw.name_of(base))
+        own = None if raw.is_a(item, type) else raw.attributes(item)
+        if own is None or not self._is_state(item):
+            return UNKNOWN
+        self._content(self._know(own, self._path(item)), 0)
+        return own
+
+    def _by_getter(self, descriptor: Any, item: Any) -> Any:
+        """What a descriptor in C gives that is asked itself."""
+        if not raw.is_a(item, descriptor.__objclass__):
+            return UNKNOWN
+        name, is_state = descriptor.__name__, self._is_state(item)
+        path = f"{self._path(item)}.{name}"
+        if raw.is_a(descriptor, types.MemberDescriptorType):
+            return self._in_slot(item, descriptor, name, path, is_state)
+        if raw.is_a(item, types.FunctionType):
+            return self._attribute_of_function(item, name, path)
+        if raw.is_a(item, type):
+            return self._attribute_of_class(item, name)
+        return self._getset(item, descriptor, name, path, is_state)
 
     def _gather(self, items: Sequence[Any]) -> list[Any]:
         """``items``, what they hold, and what code in C goes through; no more than can be told."""
         found = [item for item in items if item is not UNKNOWN]
         known = set(map(address, found))
         for item in found:  # which grows meanwhile
+            if item is _BUILTINS:  # in a space that code was evaluated in
+                continue
             is_method = type(item) is types.MethodType
             for part in (*_reached(item), *parts_of(item), *([item.__func__] if is_method else ())):
                 if address(part) not in known:
@@ -1383,8 +1476,33 @@ _ORIGIN = dict.fromkeys(
 
 def readers_among(items: Sequence[Any]) -> list[Any]:
     """What gives attributes or items to the code in C that calls it, and what may be names."""
-    kinds = operator.attrgetter, operator.itemgetter, operator.methodcaller, str
-    return [i for i in items if i is getattr or i is hasattr or raw.is_a(i, *kinds)]
+    return [
+        item
+        for item in items
+        if any(item is function for function in (getattr, hasattr, vars, dir))
+        or raw.is_a(item, *_GETTERS, str)
+        or _gets(item)
+        or is_bound_getter(item)
+    ]
+
+
+def _gets(item: Any) -> bool:
+    """Whether it is a method in C that gives the attribute of a name, maybe bound to an object."""
+    kinds = types.WrapperDescriptorType, types.MethodWrapperType
+    return raw.is_a(item, *kinds) and item.__name__ == "__getattribute__"
+
+
+def is_bound_getter(item: Any) -> bool:
+    """Whether it gives the slot of an object, as ``Class.slot.__get__`` does."""
+    is_get = raw.is_a(item, types.MethodWrapperType) and item.__name__ == "__get__"
+    return is_get and raw.is_a(item.__self__, *_DATA_IN_C)
+
+
+def _names_by(caller: Any) -> list[str]:
+    """The attributes that an ``operator.methodcaller`` asks for."""
+    name, *given = caller.__reduce__()[1]
+    asks = name == "__getattribute__" and given and type(given[0]) is str
+    return [name, given[0]] if asks else [name]
 
 
 def _itself(item: Any) -> Any:
@@ -1453,7 +1571,6 @@ def _asked(item: Any, found: Any, name: str, path: str) -> tuple[Any, Callable[[
 def _methods_in_c(cls: type) -> list[Any]:
     """Special methods of a class that read their owners, as ``__len__ = staticmethod(a.__len__)``
     does."""
-    kinds = types.BuiltinFunctionType, types.MethodWrapperType, functools.partial
     found = [
         value.__func__ if type(value) is staticmethod else value
         for base in raw.mro(cls)
@@ -1461,7 +1578,7 @@ def _methods_in_c(cls: type) -> list[Any]:
         for name, value in list(raw.namespace(base).items())
         if type(name) is str and name.startswith("__")
     ]
-    return [value for value in found if raw.is_a(value, *kinds)]
+    return [value for value in found if raw.is_a(value, *_IN_CLASSES)]
 
 
 def _is_open(item: Any) -> bool:
@@ -1478,6 +1595,7 @@ class _Member(NamedTuple):
     found: Any
 
 
+_BUILTINS = vars(builtins)
 # What a tensor may have beside its data, and a static input never has.
 _NEVER_OF_INPUTS = frozenset(("grad", "_grad", "_backward_hooks", "_post_accumulate_grad_hooks"))
 # Attributes of these are not found as usual, or not in them.
@@ -1615,6 +1733,8 @@ def inside(item: Any) -> list[Any]:
 
 def _reached(item: Any) -> list[Any]:
     """What a container holds, or what C code goes through."""
+    if raw.is_a(item, dict):
+        return [*dict.keys(item), *inside(item)]
     is_through = raw.is_a(item, *_VIEWS) or is_iterator_in_c(item)
     return gc.get_referents(item) if is_through else inside(item)
 
@@ -1633,7 +1753,7 @@ def _written(item: Any) -> Sequence[Any]:
         return [item.__func__, item.__self__]
     if raw.is_a(item, functools.partial):
         return parts_of(item)
-    is_through = raw.is_a(item, *_VIEWS) or type(item) in _OF_TYPES or is_iterator_in_c(item)
+    is_through = raw.is_a(item, *_VIEWS, *_OF_TYPES) or is_iterator_in_c(item)
     return gc.get_referents(item) if is_through else []
 
 

@@ -62,6 +62,7 @@ from .lookups import (
     Super,
     each_class,
     inside,
+    is_bound_getter,
     is_iterator_in_c,
     package_of,
     readers_among,
@@ -410,6 +411,9 @@ class Reads(Alike):
         known = self._frames[address(frame)] = _Frame(frame)
         for function in self._functions_with(frame.f_code):  # also where several have this code
             self._place_of_parts(function)
+            if function.__kwdefaults__:  # of another one, where the frame is left out
+                self._know(function.__kwdefaults__, self._path(function))
+                self._content(function.__kwdefaults__, 0, self._path(function))
         if not self.hears_all:
             known.key = self._repeats.begin(frame, self._stack, self)
             if known.key is not None and (
@@ -935,6 +939,7 @@ class Reads(Alike):
 
     def _enter(self, frame: _Frame, manager: bytecode.Operand) -> Any:
         item = self._value(frame, manager)
+        self._place_of_class(item)
         if item is UNKNOWN or raw.is_a(item, *NOT_PLAIN) or not self._is_state(item):
             return UNKNOWN
         for name in ("__enter__", "__exit__"):
@@ -1132,9 +1137,13 @@ class Reads(Alike):
     def _class_made(self, bases: Iterable[Any], values: Iterable[Any] = ()) -> None:
         """A class is about to be made, which calls what its bases and its attributes may get."""
         for base in bases:
-            self._special(base)  # a metaclass
+            self._special(base)  # it has a metaclass, or is one
             if raw.is_a(base, type):
                 self._lookup(base, "__init_subclass__")
+                is_metaclass = any(part is type for part in raw.mro(base))
+                metaclass = base if is_metaclass else type(base)
+                for part in _MAKING:
+                    self._run_by_name_of(self._lookup(metaclass, part))
         for value in values:
             self._special(value)  # it may get a ``__set_name__``
 
@@ -1271,6 +1280,8 @@ class Reads(Alike):
         ):
             value = self._attribute(owner, positional[0], generic=True)
             return value if function.__name__ == "__getattribute__" else UNKNOWN
+        if is_bound_getter(function) and positional and positional[0] is not UNKNOWN:
+            return self._by_getter(owner, positional[0])
         items = [item for item in (owner, *all_given) if address(type(item)) not in HOLLOW]
         if not items and address(kind) in _IN_C:
             return UNKNOWN
@@ -1308,9 +1319,8 @@ class Reads(Alike):
             for item in items:
                 self._acting.meet(item)
         if kind is operator.methodcaller and positional and positional[0] is not UNKNOWN:
-            name = function.__reduce__()[1][0]
-            self._attribute(positional[0], name)
-            self._acting.meet_method(positional[0], name)
+            self._values_by(function, positional[0], [])
+            self._acting.meet_method(positional[0], function.__reduce__()[1][0])
         reference = owner if is_call else function
         if raw.is_a(reference, weakref.ref) and (is_call or not is_of_python):
             key, path = ("weak", address(reference)), self._path(reference)
@@ -1337,7 +1347,12 @@ class Reads(Alike):
             self._repeats.doubts += 1
             self._everything(*all_given)
             self._refuse(self._by_readers(all_given))
-            frame.readers += readers_among(self._gather(all_given))
+            found = self._gather(all_given)
+            frame.readers += readers_among(found)
+            for cls in found:  # as map(isinstance, items, classes)
+                if raw.is_a(cls, type):
+                    self._place_of_bases(cls)
+                    self._class_checked(cls)
         return UNKNOWN
 
     def _only_makes(self, cls: Any) -> bool:
@@ -1437,6 +1452,7 @@ class Reads(Alike):
             for cls in raw.mro(item if raw.is_a(item, type) else type(item)):
                 if raw.is_mutable(cls) and package_of(cls) not in CLOSED:
                     self._content_of(cls, raw.name_of(cls))
+            self._place_of_class(item)
             self._attributes(item)
         return UNKNOWN
 
@@ -1516,6 +1532,8 @@ _MOVING = frozenset(
 )
 _STORING = frozenset(map(address, (setattr, object.__setattr__)))
 _BY_KEY = ("get", "__getitem__", "__contains__", "setdefault", "pop", "keys", "values", "items")
+# Of a metaclass: what makes a class.
+_MAKING = ("__prepare__", "__call__", "__new__", "__init__")
 # They only pass on what they are given.
 _CARRIERS = frozenset(map(address, (enumerate, zip, reversed, iter, next, list, tuple)))
 # They only pass on what a generator gives.
