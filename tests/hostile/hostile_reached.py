@@ -3868,6 +3868,92 @@ def keyword_default_of_a_function_with_the_same_code():
     return c, puts(c[2].held[0].__kwdefaults__, "n")
 
 
+# ---- what stands in a slice, an error, a view
+
+
+_SLICED = {
+    "a_tuple": lambda at: len((1, 2, 3, 4, 5, 6)[at]),
+    "a_list": lambda at: len([1, 2, 3, 4, 5, 6][at]),
+    "a_text": lambda at: len("abcdef"[at]),
+    "a_range": lambda at: len(range(6)[at]),
+    "by_operator": lambda at: len(operator.getitem((1, 2, 3, 4, 5, 6), at)),
+    "asked": lambda at: at.indices(6)[1],
+    "shown": lambda at: len(str(at)),
+    "compared": lambda at: 1 + (at == slice(None, 5)),
+}
+
+
+def _slice_changes(get):
+    def make():
+        item = Low()
+        at = slice(None, item)
+        return gives(lambda: get(at), sets(item, "__class__", High))
+
+    return make
+
+
+for _name, _get in _SLICED.items():
+    CASES[f"slice_of_{_name}"] = _slice_changes(_get)
+
+
+@case
+def slice_of_a_tensor():
+    item, w = Low(), torch.arange(6.0)
+    at = slice(None, item)
+    return (lambda x: x * w[at].sum()), sets(item, "__class__", High)
+
+
+@case
+def slice_that_counts_a_list():
+    counted = [1]
+    at = slice(_with(__index__=counted.__len__))
+    return gives(lambda: len([1, 2, 3][at]), lambda: counted.append(1))
+
+
+@case
+def index_of_a_tuple():
+    item, held = Low(), (1.0, 2.0, 3.0, 4.0, 5.0, 6.0)
+    return gives(lambda: held[item], sets(item, "__class__", High))
+
+
+def _error_changes(cls, given, name, value):
+    def make():
+        error = cls(*given)
+        return tells(lambda: error, sets(error, name, value))
+
+    return make
+
+
+for _cls, _given, _name, _value in [
+    (OSError, (2, "text"), "filename", "name"),
+    (OSError, (2, "text"), "strerror", "another text"),
+    (UnicodeDecodeError, ("utf8", b"a", 0, 1, "reason"), "reason", "another reason"),
+    (ImportError, ("text",), "msg", "another text"),
+    (SyntaxError, ("text", ("name", 1, 1, "line")), "lineno", 12345),
+]:
+    CASES[f"{_name}_of_{_cls.__name__}"] = _error_changes(_cls, _given, _name, _value)
+
+
+@case
+def default_of_a_context_variable_in_its_text():
+    held = [1]
+    c = contextvars.ContextVar("variable", default=held)
+    return tells(lambda: repr(c).partition(" at ")[0], lambda: held.append(22))
+
+
+@case
+def default_factory_in_a_text():
+    c = collections.defaultdict(int)
+    return tells(lambda: c, lambda: setattr(c, "default_factory", None))
+
+
+@case
+def mapping_behind_a_view():
+    held = {"n": 2.0}
+    c = held.keys()
+    return gives(lambda: c.mapping["n"], puts(held, "n"))
+
+
 # ---- what the collector does not track, in objects that are no places
 
 

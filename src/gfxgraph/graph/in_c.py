@@ -200,7 +200,7 @@ def reader_of(item: Any) -> Reader | None:
         ``None``: there is no way to read it, or it is too much to be compared in each call.
     """
     if raw.is_a(item, BaseException):
-        return functools.partial(_of_error, item)
+        return functools.partial(_of_error, item, _parts_of_error(item))
     if raw.is_a(item, io.BytesIO):
         return _if_small(item, functools.partial(_of_stream, io.BytesIO, item))
     if raw.is_a(item, io.StringIO):
@@ -264,9 +264,27 @@ def _of_array(item: Any) -> tuple[Any, ...]:
     return base.tobytes(item), *layout
 
 
-def _of_error(error: BaseException) -> tuple[Any, ...]:
-    own = vars(BaseException)
-    return tuple(own[name].__get__(error) for name in ("args", "__cause__", "__suppress_context__"))
+def _of_error(error: BaseException, parts: list[Any]) -> tuple[Any, ...]:
+    return tuple(_or_none(part, error) for part in parts)
+
+
+def _parts_of_error(error: BaseException) -> list[Any]:
+    """What gives the parts of an error, such as the name of a file of an ``OSError``."""
+    kinds = types.MemberDescriptorType, types.GetSetDescriptorType
+    return [
+        part
+        for cls in raw.mro(type(error))
+        if not raw.is_mutable(cls)
+        for name, part in raw.namespace(cls).items()
+        if type(part) in kinds and name not in ("__context__", "__traceback__", "__dict__")
+    ]
+
+
+def _or_none(part: Any, error: BaseException) -> Any:
+    try:
+        return part.__get__(error)
+    except AttributeError:  # it is not set
+        return None
 
 
 def _of_context(context: contextvars.Context) -> tuple[Any, ...]:

@@ -81,7 +81,7 @@ UNKNOWN: Any = type("_Unknown", (), {})()
 LEAVES = frozenset(
     map(
         address,
-        (int, bool, float, complex, str, bytes, type(None), range, slice, type(Ellipsis)),
+        (int, bool, float, complex, str, bytes, type(None), range, type(Ellipsis)),
     )
 )
 """Addresses of classes; nothing stands behind their values. A class itself is not asked for its
@@ -400,6 +400,8 @@ class Lookups:
             return self._content_in_c(item, depth)
         is_long = raw.length(item) > _MAX_COMPARED
         if is_changing and self._is_state(item):
+            if raw.is_a(item, collections.defaultdict):
+                self._attribute(item, "default_factory")
             owner = self._owner_of(item)
             path_of_owner = self._path(item) if owner is item else raw.name_of(owner)
             if is_long:
@@ -454,6 +456,8 @@ class Lookups:
         elif type(item) is functools._lru_cache_wrapper:  # of which code in C may ask for all
             if self._is_state(item):
                 return [(value, depth - 1, "") for value in self._cached(item) if depth]
+        elif type(item) is slice:
+            return [(part, depth, "") for part in (item.start, item.stop, item.step)]
         elif raw.is_a(item, *_OF_TYPES):
             if self._is_state(item):  # the collector may not know its arguments
                 for part in gc.get_referents(item):
@@ -938,6 +942,9 @@ class Lookups:
         if name == "__class__":
             self._place_of_class(item)
             return type(item)
+        if is_state and raw.is_a(item, *_VIEWS):
+            for inner in gc.get_referents(item):
+                self._know(inner, path)
         if is_state and name in _OF_TENSORS and raw.is_a(item, torch.Tensor):
             put = functools.partial(_put, found, item) if name == "grad" else None
             return self._live((name, address(item)), lambda: _got(found, item), path, put)
@@ -1016,6 +1023,8 @@ class Lookups:
 
     def _item_of(self, item: Any, at: Any) -> Any:
         kind = type(item)
+        if at is not UNKNOWN and not raw.is_scalar(at):
+            self._content(at, DEEP)  # it may get an ``__eq__`` or an ``__index__``
         is_tuple = kind is tuple or (
             raw.is_a(item, tuple) and self._lookup(kind, "__getitem__") is _GETITEM_OF_TUPLE
         )
@@ -1027,8 +1036,6 @@ class Lookups:
             if self._is_state(item):
                 self._know(inner, self._path(item))
             return self._item_of(inner, at)
-        if at is not UNKNOWN and not raw.is_scalar(at):
-            self._content(at, DEEP)  # it may get an ``__eq__`` or an ``__index__``
         self._special(item)
         if raw.is_a(item, type):
             given = self._lookup(item, "__class_getitem__")
@@ -1753,7 +1760,8 @@ def _written(item: Any) -> Sequence[Any]:
         return [item.__func__, item.__self__]
     if raw.is_a(item, functools.partial):
         return parts_of(item)
-    is_through = raw.is_a(item, *_VIEWS, *_OF_TYPES) or is_iterator_in_c(item)
+    through = *_VIEWS, *_OF_TYPES, contextvars.ContextVar
+    is_through = raw.is_a(item, *through) or is_iterator_in_c(item)
     return gc.get_referents(item) if is_through else []
 
 
