@@ -5,7 +5,7 @@ that is visible, and what changes it from outside before call number ``n``. What
 if it is a tensor, is the argument of that call.
 """
 
-# ruff: noqa: B006, B010, B905, E741, E742, F841, RUF012, RUF015, RUF023, RUF059, SIM102, SIM910
+# ruff: noqa: B006, B010, B904, B905, E741, E742, F841, RUF012, RUF015, RUF023, RUF059, SIM102, SIM910
 # ruff: noqa: UP030, UP031, UP032, UP033
 from __future__ import annotations
 
@@ -33,6 +33,7 @@ import operator
 import os
 import pickle
 import random
+import re
 import struct
 import sys
 import threading
@@ -40,6 +41,7 @@ import time
 import types
 import typing
 import weakref
+import zlib
 from types import SimpleNamespace
 
 import numpy as np
@@ -9400,6 +9402,462 @@ for _name_, _read_ in _LATE.items():
     _late(_name_, _read_)
 
 
+# ---- what objects hold in C, and kinds of tensors
+
+
+@case
+def state_negated_view():
+    m = SimpleNamespace(h=None)
+
+    def fn(x):
+        c = (x * (1 + 2j)).conj()
+        m.h = c.imag
+        return m.h + 1
+
+    return fn, lambda: m
+
+
+@case
+def result_is_a_negated_view():
+    def fn(x):
+        return torch._neg_view(x * 2)
+
+    return fn, lambda: None
+
+
+@case
+def parameter_made_anew_without_grad():
+    m = nn.Module()
+    m.w = nn.Parameter(torch.ones(4))
+
+    def fn(x):
+        m.w = nn.Parameter(m.w + x[0], requires_grad=False)
+        return x * m.w
+
+    return fn, lambda: m
+
+
+@case
+def result_is_parameter():
+    m = SimpleNamespace(n=0)
+
+    def fn(x):
+        return nn.Parameter(x * 2, requires_grad=False)
+
+    return fn, lambda: m
+
+
+@case
+def parameter_stored_in_list():
+    m = SimpleNamespace(l=[nn.Parameter(torch.zeros(2, 4), requires_grad=False)])
+
+    def fn(x):
+        m.l[0] = nn.Parameter(m.l[0] * 0.5 + x, requires_grad=False)
+        return m.l[0] * 2
+
+    return fn, lambda: m
+
+
+@case
+def parameter_in_namespace_result():
+    def fn(x):
+        p = nn.Parameter(x * 2, requires_grad=False)
+        return SimpleNamespace(p=p, d=p.data, q=[p])
+
+    return fn, lambda: None
+
+
+@case
+def default_dict_factory_replaced():
+    m = SimpleNamespace(d=collections.defaultdict(list))
+
+    def fn(x):
+        m.d.default_factory = dict if m.d.default_factory is list else list
+        return x * 2
+
+    return fn, lambda: m
+
+
+@case
+def default_dict_factory_set_to_none():
+    d = collections.defaultdict(list)
+    m = SimpleNamespace(h=torch.zeros(2, 4))
+
+    def fn(x):
+        d.default_factory = None if d.default_factory else list
+        m.h = m.h + x
+        return m.h * (2 if d.default_factory else 3)
+
+    return fn, lambda: (m, d)
+
+
+@case
+def default_dict_factory_made_in_the_call():
+    d = collections.defaultdict(lambda: 1)
+    m = SimpleNamespace(h=torch.zeros(2, 4))
+
+    def fn(x):
+        k = d["a"]
+        d.clear()
+        d.default_factory = lambda: 3 - k
+        m.h = m.h + x * k
+        return m.h * 2
+
+    return fn, lambda: (m, d.default_factory())
+
+
+@case
+def old_exception_gets_arguments():
+    e = ValueError(1)
+    m = SimpleNamespace(h=torch.zeros(2, 4))
+
+    def fn(x):
+        e.args = (e.args[0] + 1,)
+        m.h = m.h + x
+        return m.h * 2
+
+    return fn, lambda: (m, e.args)
+
+
+@case
+def old_exception_gets_a_cause():
+    e = ValueError(1)
+    m = SimpleNamespace(h=torch.zeros(2, 4), k=KeyError(2))
+
+    def fn(x):
+        e.__cause__ = None if e.__cause__ is m.k else m.k
+        m.h = m.h + x
+        return m.h * 2
+
+    return fn, lambda: (m, e.__cause__ is m.k, e.__suppress_context__)
+
+
+@case
+def old_exception_gets_a_note():
+    e = ValueError(1)
+    m = SimpleNamespace(h=torch.zeros(2, 4))
+
+    def fn(x):
+        e.add_note("n")
+        m.h = m.h + x
+        return m.h * 2
+
+    return fn, lambda: (m, e.__notes__)
+
+
+@case
+def old_exception_raised_and_caught():
+    e = ValueError(1)
+    m = SimpleNamespace(h=torch.zeros(2, 4))
+
+    def fn(x):
+        try:
+            raise e
+        except ValueError as f:
+            m.same = f is e
+        m.h = m.h + x
+        return m.h * 2
+
+    def look():
+        n, t = 0, e.__traceback__
+        while t:
+            n, t = n + 1, t.tb_next
+        return m, n
+
+    return fn, look
+
+
+@case
+def old_exception_raised_while_another_is_handled():
+    e = ValueError(1)
+    m = SimpleNamespace(h=torch.zeros(2, 4), n=0)
+
+    def fn(x):
+        m.n += 1
+        try:
+            try:
+                raise KeyError(m.n % 2)
+            except KeyError:
+                raise e
+        except ValueError:
+            pass
+        m.h = m.h + x
+        return m.h * 2
+
+    return fn, lambda: (m, e.__context__.args)
+
+
+@case
+def text_of_a_function_written():
+    def g():
+        "a"
+
+    m = SimpleNamespace(h=torch.zeros(2, 4))
+
+    def fn(x):
+        g.__doc__ = "b" if g.__doc__ == "a" else "a"
+        m.h = m.h + x
+        return m.h * (2 if g.__doc__ == "a" else 3)
+
+    return fn, lambda: (m, g.__doc__)
+
+
+@case
+def module_of_a_function_written():
+    def g(x):
+        return x * 2
+
+    m = SimpleNamespace(h=torch.zeros(2, 4))
+
+    def fn(x):
+        g.__module__ = "b" if g.__module__ == "a" else "a"
+        g.__kwdefaults__ = {"k": len(g.__module__)}
+        m.h = m.h + x
+        return m.h * 1
+
+    return fn, lambda: (m, g.__module__, g.__kwdefaults__)
+
+
+@case
+def bases_of_a_class_swapped():
+    class A:
+        k = 2
+
+    class B:
+        k = 3
+
+    class C(A):
+        pass
+
+    m = SimpleNamespace(h=torch.zeros(2, 4))
+
+    def fn(x):
+        C.__bases__ = (B,) if C.k == 2 else (A,)
+        m.h = m.h + x
+        return m.h * C.k
+
+    return fn, lambda: (m, C.k)
+
+
+@case
+def name_of_a_class_written():
+    class A:
+        pass
+
+    m = SimpleNamespace(h=torch.zeros(2, 4))
+
+    def fn(x):
+        A.__name__ = "B" if A.__name__ == "A" else "A"
+        m.h = m.h + x
+        return m.h * 2
+
+    return fn, lambda: (m, A.__name__)
+
+
+@case
+def memoryview_released_and_made_anew():
+    b = bytearray(4)
+    m = SimpleNamespace(h=torch.zeros(2, 4), v=memoryview(b))
+
+    def fn(x):
+        m.v.release()
+        m.v = memoryview(b)
+        m.h = m.h + x
+        return m.h * 2
+
+    return fn, lambda: (m.h, len(m.v))
+
+
+@case
+def decimal_context_written():
+    c = decimal.Context(prec=5)
+    m = SimpleNamespace(h=torch.zeros(2, 4))
+
+    def fn(x):
+        c.prec = 11 - c.prec
+        m.h = m.h + x
+        return m.h * float(c.divide(1, 3))
+
+    return fn, lambda: (m, c.prec)
+
+
+@case
+def decimal_flags_set():
+    c = decimal.Context(prec=5)
+    m = SimpleNamespace(h=torch.zeros(2, 4))
+
+    def fn(x):
+        c.divide(1, 3)
+        m.h = m.h + x
+        return m.h * 2
+
+    def between(n):
+        if n == 3:
+            c.clear_flags()
+
+    return fn, lambda: (m, c.flags[decimal.Inexact]), between
+
+
+@case
+def numpy_flags_written():
+    a = np.zeros(3)
+    m = SimpleNamespace(h=torch.zeros(2, 4))
+
+    def fn(x):
+        a.flags.writeable = not a.flags.writeable
+        m.h = m.h + x
+        return m.h * (2 if a.flags.writeable else 3)
+
+    return fn, lambda: (m, a.flags.writeable)
+
+
+@case
+def numpy_shape_written():
+    a = np.zeros(4)
+    m = SimpleNamespace(h=torch.zeros(2, 4))
+
+    def fn(x):
+        a.shape = (2, 2) if a.ndim == 1 else (4,)
+        m.h = m.h + x
+        return m.h * a.ndim
+
+    return fn, lambda: (m, a.shape)
+
+
+@case
+def numpy_array_resized():
+    a = np.zeros(4)
+    m = SimpleNamespace(h=torch.zeros(2, 4))
+
+    def fn(x):
+        a.resize(len(a) + 1, refcheck=False)
+        m.h = m.h + x
+        return m.h * 2
+
+    return fn, lambda: (m, a.shape)
+
+
+@case
+def numpy_objects_written():
+    a = np.empty(2, dtype=object)
+    a[0] = torch.zeros(2, 4)
+    m = SimpleNamespace(h=torch.zeros(2, 4))
+
+    def fn(x):
+        a[0] = a[0] + x
+        a[1] = "b" if a[1] == "a" else "a"
+        return a[0] * 2
+
+    return fn, lambda: (a[0], a[1])
+
+
+@case
+def lock_left_held():
+    l = threading.Lock()
+    m = SimpleNamespace(h=torch.zeros(2, 4))
+
+    def fn(x):
+        if l.locked():
+            l.release()
+        else:
+            l.acquire()
+        m.h = m.h + x
+        return m.h * (2 if l.locked() else 3)
+
+    return fn, lambda: (m, l.locked())
+
+
+@case
+def lock_taken_once_more_in_each_call():
+    l = threading.RLock()
+    m = SimpleNamespace(h=torch.zeros(2, 4))
+
+    def fn(x):
+        l.acquire()
+        m.h = m.h + x
+        return m.h * 2
+
+    return fn, lambda: (
+        m.h,
+        l._recursion_count()
+        if hasattr(l, "_recursion_count")
+        else repr(l).split("count=")[1].split(" ")[0],
+    )
+
+
+@case
+def scanner_goes_on():
+    s = re.compile("a").scanner("aaaaaaaaaaaaaaaaaaa")
+    m = SimpleNamespace(h=torch.zeros(2, 4))
+
+    def fn(x):
+        k = s.match()
+        m.h = m.h + x * k.start()
+        return m.h * 2
+
+    return fn, lambda: m.h
+
+
+@case
+def context_written_by_run():
+    v = contextvars.ContextVar("v", default=0)
+    c = contextvars.copy_context()
+    m = SimpleNamespace(h=torch.zeros(2, 4))
+
+    def fn(x):
+        c.run(v.set, 3 if c.get(v) != 3 else 4)
+        m.h = m.h + x
+        return m.h * 2
+
+    return fn, lambda: (m, c.get(v))
+
+
+@case
+def context_entered_and_written():
+    v = contextvars.ContextVar("v")
+    v.set(1)
+    c = contextvars.copy_context()
+    m = SimpleNamespace(h=torch.zeros(2, 4))
+
+    def inner(x):
+        v.set(v.get() + 1)
+        m.h = m.h + x
+        return v.get()
+
+    def fn(x):
+        k = c.run(inner, x)
+        return x * k
+
+    return fn, lambda: (m, c[v], v.get())
+
+
+@case
+def hook_of_a_weight_replaced():
+    w = nn.Parameter(torch.ones(4))
+    m = SimpleNamespace(h=torch.zeros(2, 4), hd=None)
+
+    def fn(x):
+        if m.hd is not None:
+            m.hd.remove()
+        m.hd = w.register_hook(lambda g: g * 2)
+        m.h = m.h + x
+        return m.h * 2
+
+    return fn, lambda: (m.h, len(w._backward_hooks))
+
+
+@case
+def compressor_goes_on():
+    packer, m = zlib.compressobj(), SimpleNamespace(h=torch.zeros(2, 4))
+
+    def fn(x):
+        packer.compress(b"a")
+        m.h = m.h + x
+        return m.h * 2
+
+    return fn, lambda: (m, packer.copy().flush())
+
+
 # ---- the harness
 
 _PLAIN = (bool, int, float, complex, str, bytes, type(None), torch.dtype, torch.device, enum.Enum)
@@ -9462,6 +9920,8 @@ class Pairs:
                 raise Difference(f"{path}: {b} instead of {a}")
         elif isinstance(a, dict):
             self._keys(path, list(a), list(b))
+            if isinstance(a, collections.defaultdict):
+                self.walk(f"{path}.default_factory", a.default_factory, b.default_factory)
             for (k, v), w in zip(a.items(), b.values(), strict=True):
                 self.walk(f"{path}[{_short(k)}]", v, w)
         elif isinstance(a, (list, tuple, collections.deque)):
@@ -9507,6 +9967,9 @@ class Pairs:
                 raise Difference(f"{path}: {what} {getattr(b, what)} instead of {getattr(a, what)}")
         if a.layout is torch.strided and a.stride() != b.stride():
             raise Difference(f"{path}: stride {b.stride()} instead of {a.stride()}")
+        for what in ("is_inference", "is_conj", "is_neg"):
+            if getattr(a, what)() != getattr(b, what)():
+                raise Difference(f"{path}: {what}() is {getattr(b, what)()}")
         with torch.no_grad():
             try:
                 torch.testing.assert_close(

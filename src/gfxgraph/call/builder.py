@@ -317,6 +317,15 @@ class Builder:
             refusal = "result: its structure or its plain values change between calls"
         elif given and (shares_memory(leaves) or any(0 in s.stride() for s in given)):
             refusal = SHARED
+        elif any(
+            type(output) is torch.nn.Parameter
+            and captured.outside.get(storage_key(output)) is not output
+            for output in captured.outputs
+        ):
+            refusal = (
+                "result: it, or what is stored, holds a torch.nn.Parameter that each call makes, "
+                "and a copy of one is a plain tensor. Give the tensor itself."
+            )
         idles = lift is not None and captured.root.launch is None and captured.root.step is None
         if refusal is not None or (idles and self._options.fallback == "eager"):
             (captured.root if captured.graft is None else captured.graft.child).reset()

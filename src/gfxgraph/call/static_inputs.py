@@ -107,6 +107,9 @@ def maker_of_copies(output: torch.Tensor) -> Callable[[], torch.Tensor]:
     if output.is_conj():
         plain = maker_of_copies(output.conj())
         return lambda: plain().conj()
+    if output.is_neg():
+        plain = maker_of_copies(torch._neg_view(output))
+        return lambda: torch._neg_view(plain())
     if output.stride() == torch.empty_like(output, device="meta").stride() or not output.numel():
         return output.clone
     strides = output.stride()

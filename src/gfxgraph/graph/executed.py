@@ -32,6 +32,7 @@ from ..interpose.source import CLOSED
 from ..record.journal import inside_no_graph
 from ..stats import log
 from . import raw
+from .in_c import is_array
 
 __all__ = ["Executed", "executed_now"]
 
@@ -104,6 +105,8 @@ class Executed:
         self.spaces |= other.spaces
         known = {**self._owners, **other._owners}
         for key, (_, value) in other._held.items():
+            if is_array(value):  # resize() refuses one that is referenced weakly
+                continue
             with suppress(TypeError):  # a list, or another class without weak references
                 known[key] = weakref.ref(value)
         self._owners = {key: owner for key, owner in known.items() if owner() is not None}
@@ -139,6 +142,9 @@ class Executed:
             self._frames.append(frame)
         first = variables.get(code.co_varnames[0]) if code.co_argcount else None
         if first is None or raw.is_a(first, torch.Tensor):
+            return
+        if is_array(first):
+            self._held[address(first)] = raw.name_of(type(first)), first
             return
         known = self._owners.get(address(first))
         if known is None or known() is not first:

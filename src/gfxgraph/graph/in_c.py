@@ -213,8 +213,6 @@ def reader_of(item: Any) -> Reader | None:
         return functools.partial(contextvars.ContextVar.get, item, raw.MISSING)
     if type(item) is contextvars.Token:
         return lambda: (item.var, item.old_value)
-    if type(item) is decimal.Context:
-        return functools.partial(_of_decimal, item)
     if type(item) is re.Match:
         return functools.partial(_of_match, item)
     if type(item) is memoryview:

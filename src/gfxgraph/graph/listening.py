@@ -285,6 +285,7 @@ else:
         def __init__(self, listener: Listener) -> None:
             self._listener: Listener | None = listener
             self._before = sys.gettrace()  # that of another room of ours, or none
+            self._has_raised = False
 
         @property
         def is_over(self) -> bool:
@@ -292,7 +293,7 @@ else:
 
         def end(self) -> None:
             self._listener = None
-            if sys.gettrace() == self.begin:
+            if sys.gettrace() == self.begin or (self._has_raised and sys.gettrace() is None):
                 sys.settrace(self._before)
 
         @opaque
@@ -316,7 +317,9 @@ else:
             if waiting:
                 let_in()
             if event == "opcode":
+                self._has_raised = True  # then Python takes the trace function away
                 self._listener.instruction(frame, frame.f_lasti)
+                self._has_raised = False
             elif event == "return":
                 self._listener.leave(frame, arg)
             return self.inside

@@ -21,12 +21,13 @@ import types
 import typing
 from collections import Counter, OrderedDict, deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
 from typing import Any, NamedTuple
 
 import torch
 
 from ..interpose.codes import address
-from ..interpose.source import CLOSED
+from ..interpose.source import CLOSED, users_line
 from . import bytecode, heard, in_c, raw
 from .age import Since
 from .containers import Container, Slots
@@ -221,6 +222,8 @@ class Lookups:
         self._before: dict[int, tuple[Content, Length]] = {}
         # Dicts from which something was taken: where it stands afterwards is another matter.
         self._taken_from: set[int] = set()
+        # Attributes that objects have in C, and that are set: what they were, and where.
+        self._set_in_c: dict[tuple[int, str], SetInC] = {}
 
     def where(self, of_program: bool = False) -> tuple[str, int]:
         """File and line of the code that reads now; ``("", 0)``: none does.
@@ -1346,6 +1349,11 @@ class Lookups:
     def _note_line(self, container: Any, key: Any = None) -> None:
         """Something is stored in a container or an object, by the code that runs now."""
         self.stores.note(container, key, self.where(of_program=True))
+        if type(key) is str and (address(container), key) not in self._set_in_c:
+            setter = _setter_in_c(type(container), key)
+            if setter is not None and self._is_state(container):
+                path = f"{self._path(container)}.{key}"
+                self._set_in_c[address(container), key] = SetInC(path, container, setter)
 
     def may_not_be_given(self) -> frozenset[int]:
         """Numbers of objects outside that may be no arguments: the run stores to one of both."""
@@ -1592,6 +1600,53 @@ def _is_open(item: Any) -> bool:
     """Whether what ``item`` is in C is no matter of torch's."""
     base = in_c.base_in_c(type(item))
     return base is None or package_of(base) not in ("torch", "triton")
+
+
+def _setter_in_c(cls: type, name: str) -> Any:
+    """What sets the attribute ``name``, if it is in C, and nothing else knows what it was."""
+    if name in _KNOWN_IN_C:
+        return None
+    for base in raw.mro(cls):
+        found = raw.namespace(base).get(name)
+        if found is not None:
+            is_in_c = type(found) in (types.GetSetDescriptorType, types.MemberDescriptorType)
+            is_known = raw.is_mutable(base) or package_of(base) == "torch"
+            return found if is_in_c and not is_known else None
+    return None
+
+
+# See TypeOf and Parts.
+_KNOWN_IN_C = ("__class__", "__dict__", "__code__", "__defaults__", "__kwdefaults__")
+
+
+class SetInC:
+    """An attribute in C that a run sets, such as the name of a function, and what it was.
+
+    Attributes:
+        path: how it is reached.
+        where: the line that sets it.
+    """
+
+    def __init__(self, path: str, item: Any, setter: Any) -> None:
+        self.path, self._item, self._setter = path, item, setter
+        self._value, self.where = self._now(), users_line()
+
+    def _now(self) -> Any:
+        try:
+            return self._setter.__get__(self._item)
+        except (AttributeError, ValueError):
+            return MISSING
+
+    def put_back(self) -> bool:
+        """Let it be what it was; gives whether it was anything else."""
+        if alike(self._now(), self._value):
+            return False
+        with suppress(AttributeError, TypeError, ValueError):  # it can only be read
+            if self._value is MISSING:
+                self._setter.__delete__(self._item)
+            else:
+                self._setter.__set__(self._item, self._value)
+        return True
 
 
 class _Member(NamedTuple):

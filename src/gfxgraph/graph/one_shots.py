@@ -11,6 +11,7 @@ import _io
 import csv
 import gc
 import hashlib
+import hmac
 import itertools
 import os
 import random
@@ -101,7 +102,7 @@ _BOUND = (types.BuiltinMethodType, types.MethodWrapperType)
 _FRAMES = (types.GeneratorType, types.CoroutineType, types.AsyncGeneratorType)
 _READER = type(csv.reader(()))
 _OWN_LISTS = (itertools.cycle, _READER)
-_HASHES = tuple(_classes_of_hashes())
+_HASHES = (hmac.HMAC, *_classes_of_hashes())
 STREAM: type = _io._IOBase  # of all files, also those in C
 
 _ENTROPY: dict[int, str] = {

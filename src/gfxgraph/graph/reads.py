@@ -164,7 +164,11 @@ class Reads(Alike):
         hears_all: whether instructions that read nothing matter as well now.
         left_out: a frame that runs as one did before; nothing in it is looked at.
         is_doubtful: whether frames may have been left out that did something else.
+        stops: whether to end the run by the refusal, before the instruction that it is about:
+            nobody could put back what that does to an object in C.
     """
+
+    stops = False
 
     def __init__(
         self,
@@ -237,6 +241,11 @@ class Reads(Alike):
                 if self.left_out is not None:
                     self.failed = self.failed or "Python has not told of the end of a function"
         finally:
+            for place in reversed(self._set_in_c.values()):
+                if place.put_back():
+                    what = f"each call sets {place.path}"
+                    self.refusal = self.refusal or explain("python-state", what, place.where)
+            self._set_in_c.clear()
             self.is_doubtful = any(map(self._has_changed_unseen, self._repeats.left_out()))
             # Nothing of the run's own is to live on.
             self._since = None
@@ -514,12 +523,15 @@ class Reads(Alike):
                 known.made.pop(offset, None)
             else:
                 known.made[offset] = value
-            return is_settled and value is not UNKNOWN
         except Exception as error:
             if interrupt_in(error):
                 raise
             self._fail(error)
             return False
+        if self.stops and self.refusal is not None:
+            self.stops = False
+            raise self.refusal
+        return is_settled and value is not UNKNOWN
 
     def leave(self, frame: types.FrameType, value: object) -> None:
         """``frame`` returns or yields ``value``."""

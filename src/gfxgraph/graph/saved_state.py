@@ -7,15 +7,19 @@ user's.
 from __future__ import annotations
 
 import _random
+import _thread
 import array
+import collections
 import contextvars
 import ctypes
+import decimal
 import mmap
 import pickle
 import random
 import sys
 import weakref
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any, NamedTuple
 
 import torch
@@ -24,9 +28,20 @@ from ..device import generator_state
 from ..interpose.codes import address
 from ..interpose.modules import loaded
 from . import raw
+from .locks import is_only_thread
 from .one_shots import STREAM, Identity, bits_of, is_entropy, is_of_numpy, is_one_shot, numpy_random
 
-__all__ = ["MAX_BYTES", "RANDOM", "SETTING", "TORCH", "Kind", "is_stateful", "kind_of", "perturb"]
+__all__ = [
+    "MAX_BYTES",
+    "RANDOM",
+    "SETTING",
+    "TORCH",
+    "Kind",
+    "held_in_c",
+    "is_stateful",
+    "kind_of",
+    "perturb",
+]
 
 _Generator: type = torch._C.Generator
 # A larger buffer is data.
@@ -67,9 +82,24 @@ def _write_bits(bits: Any, state: bytes) -> None:
     bits.state = pickle.loads(state)
 
 
-def _write_array(item: Any, state: bytes) -> None:
-    numpy = sys.modules["numpy"]
-    item[...] = numpy.frombuffer(state, dtype=item.dtype).reshape(item.shape)
+def _read_array(item: Any) -> tuple[Any, ...]:
+    has_objects = item.dtype.hasobject
+    held = list(map(Identity, item.ravel().tolist())) if has_objects else item.tobytes()
+    return held, item.shape, item.flags.writeable
+
+
+def _write_array(item: Any, state: tuple[Any, ...]) -> None:
+    held, shape, is_writeable = state
+    with suppress(ValueError):  # other code refers to its memory
+        item.flags.writeable = True
+        if item.shape != shape:
+            item.resize(shape, refcheck=False)
+        if item.dtype.hasobject:
+            item.flat = [one.item for one in held]
+        else:
+            numpy = sys.modules["numpy"]
+            item[...] = numpy.frombuffer(held, dtype=item.dtype).reshape(shape)
+        item.flags.writeable = is_writeable
 
 
 def _write_bytearray(item: Any, state: bytes) -> None:
@@ -95,7 +125,8 @@ def _write_map(item: mmap.mmap, state: tuple[int, bytes]) -> None:
 
 
 def _write_view(item: memoryview, state: bytes) -> None:
-    item.cast("B")[:] = state
+    with suppress(ValueError):  # it was released
+        item.cast("B")[:] = state
 
 
 def _write_c_data(item: Any, state: bytes) -> None:
@@ -119,6 +150,105 @@ def _is_number_of_c(cls: Any) -> bool:
     is_record = issubclass(cls, (ctypes.Structure, ctypes.Union))
     fields = [field for base in cls.__mro__ for field in vars(base).get("_fields_", ())]
     return is_record and all(_is_number_of_c(field[1]) for field in fields)
+
+
+_OF_ERRORS = ("args", "__traceback__", "__context__", "__cause__", "__suppress_context__")
+
+
+def _read_error(error: BaseException) -> Any:
+    own = vars(BaseException)
+    notes = (raw.attributes(error) or {}).get("__notes__")
+    return (
+        [Identity(own[name].__get__(error)) for name in _OF_ERRORS],
+        list(map(Identity, notes)) if type(notes) is list else None,
+    )
+
+
+def _write_error(error: BaseException, state: Any) -> None:
+    own, attributes = vars(BaseException), raw.attributes(error) or {}
+    for name, held in zip(_OF_ERRORS, state[0], strict=True):
+        own[name].__set__(error, held.item)
+    if state[1] is None:
+        attributes.pop("__notes__", None)
+    elif type(attributes.get("__notes__")) is list:
+        attributes["__notes__"][:] = [note.item for note in state[1]]
+
+
+_FACTORY: Any = vars(collections.defaultdict)["default_factory"]
+
+
+def _write_factory(item: Any, state: Identity) -> None:
+    _FACTORY.__set__(item, state.item)
+
+
+_OF_DECIMAL = ("prec", "rounding", "Emin", "Emax", "capitals", "clamp")
+
+
+def _read_decimal(context: decimal.Context) -> Any:
+    signals = tuple(map(bool, context.flags.values())), tuple(map(bool, context.traps.values()))
+    return *(getattr(context, name) for name in _OF_DECIMAL), *signals
+
+
+def _write_decimal(context: decimal.Context, state: Any) -> None:
+    *numbers, flags, traps = state
+    for name, number in zip(_OF_DECIMAL, numbers, strict=True):
+        setattr(context, name, number)
+    for signals, held in ((context.flags, flags), (context.traps, traps)):
+        for signal, value in zip(signals, held, strict=True):
+            signals[signal] = value
+
+
+def _read_context(context: contextvars.Context) -> dict[contextvars.ContextVar[Any], Identity]:
+    return {variable: Identity(value) for variable, value in context.items()}
+
+
+def _write_context(
+    context: contextvars.Context, state: dict[contextvars.ContextVar[Any], Identity]
+) -> None:
+    for variable, now in _read_context(context).items():
+        held = state.get(variable, Identity(_UNSET))
+        if held != now:
+            context.run(_write_variable, variable, held)
+
+
+class _Taken:
+    """How often a lock is taken. Where another thread may take it at any time, nobody knows."""
+
+    def __init__(self, lock: Any) -> None:
+        self.times = _times_taken(lock) if is_only_thread() else None
+
+    def __eq__(self, other: object) -> bool:
+        known = type(other) is _Taken and None not in (self.times, other.times)
+        return not known or self.times == getattr(other, "times", None)
+
+    __hash__ = None  # type: ignore[assignment]
+
+
+def _times_taken(lock: Any) -> int:
+    if type(lock) is _thread.LockType:
+        return int(lock.locked())
+    if not lock._is_owned():
+        return 0
+    state = lock._release_save()
+    lock._acquire_restore(state)
+    return int(state[0])
+
+
+def _write_lock(lock: Any, state: _Taken) -> None:
+    now = _Taken(lock).times
+    if now is None or state.times is None:
+        return
+    for _ in range(now - state.times):
+        lock.release()
+    for _ in range(state.times - now):
+        lock.acquire(False)
+
+
+def _read_view(item: memoryview) -> bytes | None:
+    try:
+        return bytes(item)
+    except ValueError:  # it was released
+        return None
 
 
 TORCH = Kind("torch.Generator", generator_state, lambda item, state: item.set_state(state))
@@ -147,6 +277,16 @@ _HEAD = object.__basicsize__ // _WORD
 
 SETTING = Kind("setting", lambda s: s.read(), lambda s, value: s.write(value))
 _VARIABLE = Kind("contextvars.ContextVar", lambda v: Identity(v.get(_UNSET)), _write_variable)
+_OTHERS: dict[type, Kind] = {
+    BaseException: Kind("exception", _read_error, _write_error),
+    collections.defaultdict: Kind(
+        "collections.defaultdict", lambda d: Identity(_FACTORY.__get__(d)), _write_factory
+    ),
+    decimal.Context: Kind("decimal.Context", _read_decimal, _write_decimal),
+    contextvars.Context: Kind("contextvars.Context", _read_context, _write_context),
+    _thread.LockType: Kind("lock", _Taken, _write_lock),
+    _thread.RLock: Kind("lock", _Taken, _write_lock),
+}
 
 
 def kind_of(item: Any) -> Kind | None:
@@ -158,12 +298,14 @@ def kind_of(item: Any) -> Kind | None:
         return RANDOM
     if cls is contextvars.ContextVar:
         return _VARIABLE
+    if raw.is_a(item, *_OTHERS):
+        return next(kind for base, kind in _OTHERS.items() if raw.is_a(item, base))
     if cls is memoryview:
         try:
             small = not item.readonly and item.c_contiguous and item.nbytes <= MAX_BYTES
         except ValueError:  # it was released
             return None
-        return Kind("memoryview", bytes, _write_view) if small else None
+        return Kind("memoryview", _read_view, _write_view) if small else None
     if cls is mmap.mmap:
         return Kind("mmap.mmap", _read_map, _write_map) if _is_open_map(item) else None
     if raw.is_a(item, *_C_DATA):
@@ -178,9 +320,9 @@ def kind_of(item: Any) -> Kind | None:
     if numpy is None:
         return None
     if cls is numpy.ndarray or cls is numpy.memmap:
-        plain = item.dtype.itemsize and not item.dtype.hasobject and item.nbytes <= MAX_BYTES
-        plain = plain and item.flags.writeable
-        return Kind("numpy.ndarray", lambda a: a.tobytes(), _write_array) if plain else None
+        is_seen = not item.dtype.hasobject or item.dtype.fields is None
+        is_small = item.dtype.itemsize and item.nbytes <= MAX_BYTES
+        return Kind("numpy.ndarray", _read_array, _write_array) if is_small and is_seen else None
     module = numpy_random()
     if module is None:
         return None
@@ -199,6 +341,18 @@ def kind_of(item: Any) -> Kind | None:
             lambda r, state: module.RandomState.set_state(r, pickle.loads(state)),
         )
     return None
+
+
+def held_in_c(item: Any) -> list[Any]:
+    """The objects that ``item`` holds in C, where it may hold any of the program's."""
+    if raw.is_a(item, BaseException):
+        return [vars(BaseException)["args"].__get__(item)]
+    if raw.is_a(item, collections.defaultdict):
+        return [_FACTORY.__get__(item)]
+    numpy = loaded("numpy")
+    if numpy is not None and type(item) is numpy.ndarray and item.dtype.hasobject:
+        return list(item.ravel().tolist())
+    return []
 
 
 def is_stateful(item: Any, near: bool = True) -> bool:
@@ -229,6 +383,8 @@ _by_class: dict[int, tuple[weakref.ref[type], bool, bool]] = {}
 
 def _is_buffer(cls: type) -> bool:
     numpy = loaded("numpy")
+    if issubclass(cls, tuple(_OTHERS)):
+        return True
     if cls is bytearray or cls is array.array or cls is memoryview or cls is mmap.mmap:
         return True
     if numpy is not None and (cls is numpy.ndarray or cls is numpy.memmap):

@@ -239,6 +239,7 @@ class CaptureSession:
             outside = (lambda: recorder.data_reads) if self.repeats else None
             stores = self.before.python.stores
             self.reads = Reads(self.target.roots, fresh, self.target.objects, outside, stores)
+            self.reads.stops = True
         host.begin()
         with (
             no_side_effects(lambda: recorder.quiet > 0),

@@ -16,7 +16,7 @@ import functools
 import sys
 import types
 import weakref
-from collections import OrderedDict, deque
+from collections import OrderedDict, defaultdict, deque
 from collections.abc import Collection, Iterator
 from typing import Any
 
@@ -37,7 +37,7 @@ from .lookups import package_of
 from .one_shots import STREAM, inner, is_entropy
 from .places import Attributes, Content, Item, Length, Place
 from .reads import Reads
-from .saved_state import is_stateful
+from .saved_state import held_in_c, is_stateful
 from .stores import Stores
 from .torch_settings import Settings
 
@@ -68,6 +68,10 @@ _MODULE_ATTRIBUTES = frozenset(vars(torch.nn.Module())) - {"training"}
 # Their attributes are in C++.
 _SCRIPTED = (torch.jit.ScriptModule, torch._C.ScriptMethod)
 _HOOKS = ("_forward_hooks", "_forward_pre_hooks")
+_HOOKS_OF_TENSORS: dict[str, Any] = {
+    name: raw.namespace(torch._C.TensorBase)[name].__get__
+    for name in ("_backward_hooks", "_post_accumulate_grad_hooks")
+}
 _LISTS = (torch.nn.ModuleList, torch.nn.ModuleDict, torch.nn.Sequential)
 _OPEN_CLASSES = (
     torch.nn.Module,
@@ -400,6 +404,10 @@ class PythonState:
                     own = raw.attributes(item)
                     if own:
                         self._follow(Container(path, own), _COMPARED)
+                    for name, get in _HOOKS_OF_TENSORS.items():
+                        hooks = get(item)
+                        if hooks:
+                            self._follow(Container(f"{path}.{name}", hooks), _COMPARED)
             elif address(item) not in seen and not raw.is_a(item, *_LEAVES):
                 seen.add(address(item))
                 self._todo[level].extend(self._open(path, item, level))
@@ -420,6 +428,11 @@ class PythonState:
 
     def _open(self, path: str, item: Any, level: int) -> Iterator[tuple[str, Any]]:
         kind = type(item)
+        # What these hold in C is only a part of what they hold.
+        is_part = raw.is_a(item, BaseException, defaultdict)
+        if is_part and level < _SEARCHED:
+            self.stateful.append((path, item))
+            yield from ((path, part) for part in held_in_c(item))
         if level < _SEARCHED and raw.is_a(item, functools._lru_cache_wrapper):
             self._caches.append((path, item, _misses(item)))
             yield path, item.__wrapped__
@@ -427,9 +440,9 @@ class PythonState:
             self.scripted.append(path)
         elif level == _EXECUTED and raw.is_a(item, STREAM):
             self._seen.discard(address(item))  # of a logger or a progress bar, most likely
-        elif is_stateful(item, near=level < _SEARCHED):
+        elif is_stateful(item, near=level < _SEARCHED) and not is_part:
             self.stateful.append((path, item))
-            yield from ((path, part) for part in inner(item))
+            yield from ((path, part) for part in (*inner(item), *held_in_c(item)))
             if package_of(kind) not in CLOSED:
                 self._open_attributes(path, item, max(level, _COMPARED))
         elif kind is types.ModuleType:

@@ -86,6 +86,11 @@ REBINDS: dict[object, tuple[bool, str]] = {
     _attribute("_grad").__set__: (True, "Tensor._grad = ..."),
     torch.Tensor.share_memory_: (True, "Tensor.share_memory_()"),
     _DATA.__set__: (False, "Tensor.data = ..."),
+    torch.Tensor.register_hook: (True, "Tensor.register_hook()"),
+    torch.Tensor.register_post_accumulate_grad_hook: (
+        True,
+        "Tensor.register_post_accumulate_grad_hook()",
+    ),
 }
 """Calls that bind something of a tensor anew: whether always, or only if the tensor lives on."""
 
