@@ -9858,6 +9858,90 @@ def compressor_goes_on():
     return fn, lambda: (m, packer.copy().flush())
 
 
+@case
+def attribute_of_a_module_taken_out_and_set():
+    class M(nn.Module):
+        def __init__(s):
+            super().__init__()
+            s.a = torch.zeros(2, 4)
+
+        def forward(s, x):
+            old = s.a
+            del s.a
+            s.a = old + x
+            return s.a * 1
+
+    m = M()
+
+    def between(n):
+        if n in (3, 5):
+            setattr(m, f"u{n}", n)
+
+    return m, lambda: m, between
+
+
+@case
+def attribute_of_a_class_taken_out_and_set():
+    class M:
+        a = torch.zeros(2, 4)
+
+    def fn(x):
+        old = M.a
+        del M.a
+        M.a = old + x
+        return M.a * 1
+
+    def between(n):
+        if n in (3, 5):
+            setattr(M, f"u{n}", n)
+
+    return fn, lambda: [k for k in vars(M) if not k.startswith("__")], between
+
+
+@case
+def two_dicts_cleared_by_turns():
+    d, e = {}, {}
+
+    def fn(x):
+        d["b"] = x
+        e["q"] = x
+        d["a"] = x * 2
+        e["p"] = x * 3
+        return x + 1
+
+    def between(n):
+        if n == 3:
+            d.clear()
+        if n == 4:
+            e.clear()
+        if n == 5:
+            d.pop("a")
+            e.pop("q")
+
+    return fn, lambda: (d, e), between
+
+
+@case
+def attributes_of_a_module_missing_by_turns():
+    class M(nn.Module):
+        def forward(s, x):
+            s.b = x
+            s.a = x * 2
+            return x + 1
+
+    m = M()
+
+    def between(n):
+        if n == 3:
+            del m.a, m.b
+        if n == 4:
+            del m.a
+        if n == 5:
+            del m.b
+
+    return m, lambda: m, between
+
+
 # ---- the harness
 
 _PLAIN = (bool, int, float, complex, str, bytes, type(None), torch.dtype, torch.device, enum.Enum)

@@ -27,7 +27,6 @@ NOT_SEEN = {
     "a class that notes who asks for its attributes notes gfxgraph": ("getattribute_override",),
     "the counts of functools.lru_cache": ("lru_cache_by_counter",),
     "finalizers of what runs of ours have made": ("own_object_with_finalizer",),
-    "the order of the variables of a module": ("global_order",),
 }
 REASONS = {name: reason for reason, names in NOT_SEEN.items() for name in names}
 

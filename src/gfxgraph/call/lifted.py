@@ -66,6 +66,11 @@ class Lifted(Lifting):
 
 _NO_NUMBER = "a counter that each call advances holds something else than a whole number now"
 
+_NO_ORDER = (
+    "several keys that each call stores were taken out of their dict, and nobody knows in which "
+    "order the function stores them"
+)
+
 
 def fast_path_of(lift: Lift, inner: Answers) -> FastPath:
     """The fast path of a callable that is lifted: it answers every call.
@@ -79,6 +84,8 @@ def fast_path_of(lift: Lift, inner: Answers) -> FastPath:
     def fast_path(fn: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         if counts and not lift.counts():
             return inner.refused(_NO_NUMBER, CaptureError, fn, args, kwargs, ())
+        if not lift.has_order():
+            return inner.refused(_NO_ORDER, CaptureError, fn, args, kwargs, ())
         entry = lift.gather()
         lifted, given = Lifted(fn, lift, entry), (entry, args, kwargs)
         found = inner.fast_path(lifted, given, {})

@@ -242,6 +242,12 @@ class Lift:
             known = self._keys.get(slot.owner, frozenset())
             key = raw.token(slot.key)
             self._keys[slot.owner] = _ALL if slot.is_whole else known | {key}
+        in_dicts: dict[int, tuple[Any, set[Any]]] = {}
+        for slot in self.slots.values():
+            if raw.is_a(slot.container, dict) and not slot.is_whole:
+                in_dicts.setdefault(slot.owner, (slot.container, set()))[1].add(slot.key)
+        #: Dicts with several of the places, and their keys.
+        self._in_dicts = [found for found in in_dicts.values() if len(found[1]) > 1]
 
     @property
     def dicts(self) -> set[int]:
@@ -383,6 +389,15 @@ class Lift:
             if value is not Left.AS_IT_WAS:
                 slot.put(slot.get() + value if slot.is_counter else value)
 
+    def has_order(self) -> bool:
+        """Whether it is known in which order what is stored will stand in its dict: a key that is
+        missing there comes last, and of several nobody knows which one the function stores first.
+        """
+        return all(
+            dict.keys(item) >= keys or sum(not dict.__contains__(item, key) for key in keys) < 2
+            for item, keys in self._in_dicts
+        )
+
     def counts(self) -> bool:
         """Whether all counters hold whole numbers, so that a replay can advance them."""
         return all(type(slot.get()) is int for slot in self.slots.values() if slot.is_counter)
@@ -459,6 +474,8 @@ def slots_of(
         if raw.is_a(item, set) or not raw.is_scalar(key):
             return None
         is_whole = raw.is_a(item, list, deque) or _is_arranged(container, taken_from)
+        if not is_whole and address(item) in taken_from:
+            return None  # what is stored there afterwards comes last
         if is_whole and not all(raw.is_scalar(key) for key, _ in raw.contents(item)):
             return None
         grows = is_whole and len(container.held) != len(raw.contents(item))

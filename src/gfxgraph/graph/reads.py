@@ -1422,6 +1422,12 @@ class Reads(Alike):
         return UNKNOWN
 
     def _delattr(self, frame: _Frame, args: list[Any]) -> Any:
+        if args and args[0] is not UNKNOWN:
+            own = None if raw.is_a(args[0], type) else raw.attributes(args[0])
+            self._taken_from.add(address(args[0] if own is None else own))
+        return self._rebound(frame, args)
+
+    def _rebound(self, frame: _Frame, args: list[Any]) -> Any:
         self._getattr(frame, args)
         if args and (args[0] is UNKNOWN or raw.is_a(args[0], type)):
             self._forget_lookups()
@@ -1431,7 +1437,7 @@ class Reads(Alike):
 
     def _setattr(self, frame: _Frame, args: list[Any]) -> Any:
         known = len(self.places)
-        self._delattr(frame, args)
+        self._rebound(frame, args)
         if args:
             self._is_stored(args[0])
             self._note_line(args[0], args[1] if len(args) > 1 else None)
