@@ -9942,6 +9942,57 @@ def attributes_of_a_module_missing_by_turns():
     return m, lambda: m, between
 
 
+@case
+def lock_released_by_the_caller():
+    l = threading.Lock()
+    m = SimpleNamespace(h=torch.zeros(2, 4))
+
+    def fn(x):
+        l.acquire()
+        m.h = m.h + x
+        return m.h * 2
+
+    def between(n):
+        if l.locked():
+            l.release()
+
+    return fn, lambda: (m, l.locked()), between
+
+
+@case
+def semaphore_released_by_the_caller():
+    s = threading.Semaphore(1)
+    m = SimpleNamespace(h=torch.zeros(2, 4))
+
+    def fn(x):
+        s.acquire()
+        m.h = m.h + x
+        return m.h * 2
+
+    def between(n):
+        if n:
+            s.release()
+
+    return fn, lambda: (m, s._value), between
+
+
+@case
+def error_of_a_compressor_swallowed():
+    c = zlib.compressobj()
+    m = SimpleNamespace(h=torch.zeros(2, 4), errors=0, done=0)
+
+    def fn(x):
+        m.h = m.h + x
+        try:
+            c.compress(b"a")
+        except Exception:
+            m.errors += 1
+        m.done += 1
+        return m.h * 2
+
+    return fn, lambda: (m, c.copy().flush())
+
+
 # ---- the harness
 
 _PLAIN = (bool, int, float, complex, str, bytes, type(None), torch.dtype, torch.device, enum.Enum)

@@ -139,6 +139,7 @@ _PYTHON: dict[str, dict[str, str]] = {
         "multiprocessing.process": "BaseProcess.start",
         "pickle": "_Pickler.dump _Unpickler.load",
         "subprocess": "Popen.__init__ Popen.communicate Popen.send_signal",
+        "threading": "Condition.wait",  # for what nobody does while a run of ours goes on
         "torch.jit._serialization": "load save",
         "torch.serialization": "load save",
     },
