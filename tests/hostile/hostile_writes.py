@@ -9943,23 +9943,6 @@ def attributes_of_a_module_missing_by_turns():
 
 
 @case
-def lock_released_by_the_caller():
-    l = threading.Lock()
-    m = SimpleNamespace(h=torch.zeros(2, 4))
-
-    def fn(x):
-        l.acquire()
-        m.h = m.h + x
-        return m.h * 2
-
-    def between(n):
-        if l.locked():
-            l.release()
-
-    return fn, lambda: (m, l.locked()), between
-
-
-@case
 def semaphore_released_by_the_caller():
     s = threading.Semaphore(1)
     m = SimpleNamespace(h=torch.zeros(2, 4))
