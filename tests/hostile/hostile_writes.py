@@ -9943,23 +9943,6 @@ def attributes_of_a_module_missing_by_turns():
 
 
 @case
-def semaphore_released_by_the_caller():
-    s = threading.Semaphore(1)
-    m = SimpleNamespace(h=torch.zeros(2, 4))
-
-    def fn(x):
-        s.acquire()
-        m.h = m.h + x
-        return m.h * 2
-
-    def between(n):
-        if n:
-            s.release()
-
-    return fn, lambda: (m, s._value), between
-
-
-@case
 def error_of_a_compressor_swallowed():
     c = zlib.compressobj()
     m = SimpleNamespace(h=torch.zeros(2, 4), errors=0, done=0)
