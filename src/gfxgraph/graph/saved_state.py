@@ -28,7 +28,7 @@ from ..device import generator_state
 from ..interpose.codes import address
 from ..interpose.modules import loaded
 from . import raw
-from .locks import is_only_thread
+from .locks import CAPTURING, LOCK, is_only_thread
 from .one_shots import STREAM, Identity, bits_of, is_entropy, is_of_numpy, is_one_shot, numpy_random
 
 __all__ = [
@@ -299,6 +299,8 @@ def kind_of(item: Any) -> Kind | None:
     if cls is contextvars.ContextVar:
         return _VARIABLE
     if raw.is_a(item, *_OTHERS):
+        if item is LOCK or item is CAPTURING:  # a run of ours takes these itself
+            return None
         return next(kind for base, kind in _OTHERS.items() if raw.is_a(item, base))
     if cls is memoryview:
         try:
