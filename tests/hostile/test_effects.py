@@ -31,11 +31,25 @@ NOT_SEEN = {
 REASONS = {name: reason for reason, names in NOT_SEEN.items() for name in names}
 
 
+# What a run has written beside another thread may be that thread's, so these are not put back.
+BESIDE_A_THREAD = (
+    *("error_of_a_compressor_swallowed", "hook_of_a_weight_replaced"),
+    *("lock_left_held", "lock_taken_once_more_in_each_call"),
+)
+
+
 def expected(name: str) -> list[Any]:
     """The marks of a case that is known to differ."""
     if name not in REASONS:
         return []
     return [pytest.mark.xfail(strict=not HAS_GPU, reason=REASONS[name])]
+
+
+def expected_beside_a_thread(name: str) -> list[Any]:
+    """The same while another thread is alive."""
+    if name in BESIDE_A_THREAD:
+        return [pytest.mark.xfail(strict=not HAS_GPU, reason="docs/internals/limits.md")]
+    return expected(name)
 
 
 @pytest.mark.parametrize("name", sampled(CASES, 8, expected))
@@ -73,7 +87,7 @@ def test_a_call_that_only_takes_from_a_queue_needs_no_graph(device):
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("name", sampled(CASES, 1, expected))
+@pytest.mark.parametrize("name", sampled(CASES, 1, expected_beside_a_thread))
 def test_so_it_is_while_another_thread_is_alive(name):
     """It could meet what runs of ours put into places, so these are other things then."""
     done = threading.Event()

@@ -318,8 +318,7 @@ class Builder:
         elif given and (shares_memory(leaves) or any(0 in s.stride() for s in given)):
             refusal = SHARED
         elif any(
-            type(output) is torch.nn.Parameter
-            and captured.outside.get(storage_key(output)) is not output
+            type(output) is torch.nn.Parameter and storage_key(output) not in captured.outside
             for output in captured.outputs
         ):
             refusal = (
