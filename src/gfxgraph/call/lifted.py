@@ -80,11 +80,12 @@ def fast_path_of(lift: Lift, inner: Answers) -> FastPath:
         inner: answers the calls of the lifted function.
     """
     counts = any(slot.is_counter for slot in lift.slots.values())
+    ordered = bool(lift.in_dicts)
 
     def fast_path(fn: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         if counts and not lift.counts():
             return inner.refused(_NO_NUMBER, CaptureError, fn, args, kwargs, ())
-        if not lift.has_order():
+        if ordered and not lift.has_order():
             return inner.refused(_NO_ORDER, CaptureError, fn, args, kwargs, ())
         entry = lift.gather()
         lifted, given = Lifted(fn, lift, entry), (entry, args, kwargs)

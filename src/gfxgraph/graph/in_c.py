@@ -267,7 +267,7 @@ def _of_error(error: BaseException, parts: list[Any]) -> tuple[Any, ...]:
 
 
 def _parts_of_error(error: BaseException) -> list[Any]:
-    """What gives the parts of an error, such as the name of a file of an ``OSError``."""
+    """Getters in C of an error's attributes, such as ``OSError.filename``."""
     kinds = types.MemberDescriptorType, types.GetSetDescriptorType
     return [
         part
@@ -490,7 +490,7 @@ class Kept:
         self._held = self._items()  # kept, so that nothing else gets their addresses
 
     def values(self) -> list[Any]:
-        """What it holds; a link of a cache with a limit holds a key and a result."""
+        """Return the results that the cache holds."""
         links = (gc.get_referents(item) if _is_link(item) else [item] for item in self._held)
         return list(itertools.chain.from_iterable(links))
 

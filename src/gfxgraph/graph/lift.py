@@ -247,7 +247,7 @@ class Lift:
             if raw.is_a(slot.container, dict) and not slot.is_whole:
                 in_dicts.setdefault(slot.owner, (slot.container, set()))[1].add(slot.key)
         #: Dicts with several of the places, and their keys.
-        self._in_dicts = [found for found in in_dicts.values() if len(found[1]) > 1]
+        self.in_dicts = [found for found in in_dicts.values() if len(found[1]) > 1]
 
     @property
     def dicts(self) -> set[int]:
@@ -395,7 +395,7 @@ class Lift:
         """
         return all(
             dict.keys(item) >= keys or sum(not dict.__contains__(item, key) for key in keys) < 2
-            for item, keys in self._in_dicts
+            for item, keys in self.in_dicts
         )
 
     def counts(self) -> bool:

@@ -111,7 +111,7 @@ MAX_NESTED = 3
 DEEP = sys.maxsize
 """Code in C looks into what it is given as deep as that goes."""
 NAMES = ("__name__", "__qualname__", "__module__")
-"""What names a class, and stands elsewhere than its attributes."""
+"""Attributes that name a class. CPython does not keep them in its ``__dict__``."""
 _MAX_WALKED = 200_000
 # A longer container is not compared in each call: who reads all of it stays eager.
 _MAX_COMPARED = 65_536
@@ -594,7 +594,7 @@ class Lookups:
         self._special_of(type(item))
 
     def _place_of_class(self, item: Any) -> None:
-        """Which class ``item`` has matters, if it may get another one."""
+        """Watch the class of ``item``, if a program can assign another one."""
         if raw.is_mutable(type(item)) and self._is_state(item):
             self._place(
                 ("type", address(item)), lambda: TypeOf(f"{self._path(item)}.__class__", item)
@@ -1111,7 +1111,7 @@ class Lookups:
         return ""
 
     def _values_by(self, reader: Any, item: Any, names: list[str]) -> list[Any]:
-        """What a reader gives for an object."""
+        """Return the values that ``reader`` reads from ``item``."""
         if raw.is_a(reader, operator.attrgetter, operator.itemgetter):
             return self._getter(reader, item)
         if raw.is_a(reader, operator.methodcaller):
