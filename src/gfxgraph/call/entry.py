@@ -403,7 +403,9 @@ class Entry:
         if self.counters and not hold_numbers(args, self.counters):
             return "an argument holds no whole number where calls count"
         if self._replay.clashes(leaves):
-            return "an argument shares memory with another one, or with a tensor that the function writes"
+            return (
+                "an argument shares memory with another one, or with a tensor that the call writes"
+            )
         if vars(forward_ad)["_current_level"] >= 0:
             return "forward-mode differentiation is on"
         changes = self._guard.changes()
