@@ -192,9 +192,8 @@ _DISAGREE = {
         "item_read_by_singledispatch_h previous_input_written"
     ),
     "no such tensors on the simulated device": "sparse_tensor_stored",
-    "a parameter that each call makes": (
-        "parameter_in_namespace_result parameter_made_anew_without_grad parameter_stored_in_list "
-        "result_is_parameter"
+    "it stores a parameter that it makes": (
+        "parameter_made_anew_without_grad parameter_stored_in_list"
     ),
 }
 _KNOWN = {name: why for why, names in _DISAGREE.items() for name in names.split()}

@@ -19,6 +19,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
+from torch.utils import _pytree as pytree
 
 import gfxgraph
 from gfxgraph.device import current_device
@@ -215,6 +216,46 @@ def test_a_result_that_lives_outside_is_handed_out_itself(device):
     for n in range(1, 4):
         got, _ = write(torch.ones(4, device=device))
         assert got.data_ptr() == cache.data_ptr() and cache.tolist() == [float(n)] * 4
+
+
+# What a function returns beside ``x * weight``, of a weight, a view of it that was there before the
+# call, and a dict that holds another.
+ON_MEMORY_FROM_OUTSIDE = {
+    "the weight": lambda w, view, held: w,
+    "the weight, contiguous": lambda w, view, held: w.contiguous(),
+    "a view": lambda w, view, held: view,
+    "a view in a dict": lambda w, view, held: held["rows"],
+    "data": lambda w, view, held: w.data,
+    "detached": lambda w, view, held: w.detach(),
+    "a slice": lambda w, view, held: w[1:],
+    "a slice of a view": lambda w, view, held: view[1:],
+    "one thing twice": lambda w, view, held: [w.data] * 2,
+    "two things": lambda w, view, held: [w.data, w.data, view, w],
+    "a parameter": lambda w, view, held: torch.nn.Parameter(w.data, requires_grad=False),
+}
+
+
+@pytest.mark.parametrize("outputs", ["own", "view"])
+@pytest.mark.parametrize("what", ON_MEMORY_FROM_OUTSIDE.values(), ids=ON_MEMORY_FROM_OUTSIDE)
+def test_what_was_there_before_a_call_is_returned_itself_and_all_else_made_anew(
+    what, outputs, device
+):
+    weight = torch.arange(4.0, device=device)
+    view, held = weight[:2], {"rows": weight.view(2, 2)}
+
+    def function(x):
+        return x * weight, what(weight, view, held)
+
+    def returned(call):
+        results = [call(torch.ones(4, device=device))[1] for _ in range(5)]
+        found = pytree.tree_leaves(results)
+        known = list(map(id, (weight, view, held["rows"], *found)))
+        return [(known.index(id(t)), type(t), t.data_ptr(), t.tolist()) for t in found]
+
+    graph = gfxgraph.graphed(function, outputs=outputs)
+    assert returned(graph) == returned(function)
+    is_made = "each call makes" in str(graph.stats().fallbacks)  # only a Parameter is not copied
+    assert replayed(graph) or is_made
 
 
 # ---- the arguments
@@ -1153,6 +1194,16 @@ def test_state_that_lies_on_the_host_stays_there(device):
 
 
 @torch.no_grad()
+def test_an_array_that_was_there_before_is_returned_itself(device):
+    """Who writes to the result writes to what the function knows."""
+    array = np.zeros(2)
+    graph = gfxgraph.graphed(lambda x: (x * 2, array))
+    for n in range(4):
+        graph(torch.ones(2, device=device))[1][:] = n
+        assert array.tolist() == [n, n]
+    assert "numpy.ndarray" in str(graph.stats().fallbacks)
+
+
 def test_an_array_in_a_result_does_not_count_among_what_comes_twice(device):
     def fn(x):
         parts = [x + 1]

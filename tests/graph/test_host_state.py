@@ -1709,3 +1709,52 @@ def test_a_context_variable_without_a_value_has_none_after_runs_of_ours(device):
     for look in (gfxgraph.check, gfxgraph.verify):
         assert look(fn, x).verdict == "eager"
         assert scale.get() == 2.0 and scale not in contextvars.copy_context()
+
+
+# ---- arrays and views that cannot be put back as they were
+
+
+def _change_shape(held):
+    held.shape = (2, 3) if held.ndim == 1 else (6,)
+
+
+def _lock_or_unlock(held):
+    held.flags.writeable = not held.flags.writeable
+
+
+def _release(held):
+    held.release()
+
+
+@pytest.mark.parametrize(
+    ("make", "change"),
+    [
+        (lambda: np.arange(6.0)[:], _change_shape),  # it does not own its memory: no resize()
+        (lambda: np.arange(6.0), _change_shape),
+        (lambda: np.arange(6.0), _lock_or_unlock),
+        (lambda: np.arange(6.0)[:], _lock_or_unlock),
+        (lambda: memoryview(bytearray(6)), _release),  # nothing can be written to it any more
+    ],
+    ids=["shape of a view", "shape", "lock", "lock of a view", "release"],
+)
+def test_what_cannot_be_put_back_runs_eagerly(make, change, device):
+    def outcomes(as_graph):
+        held = make()
+
+        def function(x):
+            change(held)
+            return x * (1 + getattr(held, "ndim", 0))
+
+        call = gfxgraph.graphed(function) if as_graph else function
+        found = []
+        for _ in range(6):
+            try:
+                result = call(torch.ones(2, device=device)).tolist()
+            except ValueError:
+                result = "raises"
+            found.append((result, getattr(getattr(held, "flags", None), "writeable", None)))
+        return found, call
+
+    found, graph = outcomes(as_graph=True)
+    assert found == outcomes(as_graph=False)[0]
+    assert graph.stats().replays == 0

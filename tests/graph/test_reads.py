@@ -11,6 +11,7 @@ import gc
 import sys
 import threading
 import types
+import weakref
 
 import pytest
 import torch
@@ -127,6 +128,34 @@ def test_an_object_that_no_place_leads_to_is_state_if_it_was_there_before(frozen
     )  # in the class and in the object
     held.scale = 3.0
     assert reads.changes() == ["Held.scale"]
+
+
+def test_what_a_program_has_frozen_is_frozen_again_and_garbage_of_the_run_is_not():
+    """While a run is recorded it is not: each question would go through all that the run made."""
+    held, young, alive = Held(), [], []
+    address = id(held)
+
+    def fn(x):
+        kept = [Held() for _ in range(20_000)]
+        there = ctypes.cast(address, ctypes.py_object).value
+        result = x * there.scale * len(kept)  # asks whether the run has made it
+        one = Held()
+        one.itself = one
+        alive.append(weakref.ref(one))
+        young.append(len(gc.get_objects(0)))
+        return result
+
+    gc.collect()
+    gc.freeze()
+    try:
+        before = gc.get_freeze_count()
+        with Reads({"fn": fn}, [torch.ones(2)]).recording():
+            fn(torch.ones(2))
+        assert gc.get_freeze_count() > before - 1000
+    finally:
+        gc.unfreeze()
+    assert max(young) < 10_000
+    assert [ref() for ref in alive] == [None]
 
 
 def test_what_a_run_puts_into_a_context_variable_is_its_own():

@@ -13,7 +13,7 @@ import torch
 from torch._ops import OpOverload
 
 from ..call.body import CHANGES, require_storable
-from ..call.builder import NO_WORK
+from ..call.builder import MADE_PARAMETER, NO_WORK
 from ..call.entry import SHARED
 from ..call.graphed import Graphed
 from ..call.held import Advance, Held, holds_way, is_used, written_as
@@ -427,6 +427,9 @@ class _Check:
         expected = self._expected or first.spec
         if last.spec != expected and not of_result and not last.recording.breaks():
             self._add("result", "a Python value that differs between calls", Source())
+        there = set(map(id, first.leaves)).difference(map(id, self.inputs))
+        if any(isinstance(t, torch.nn.Parameter) and id(t) not in there for t in last.leaves):
+            self._add("result", f"holds {MADE_PARAMETER}", Source())
         if not any(isinstance(t, SimulatedTensor) for t in (*self.inputs, *last.leaves)):
             self._add("argument", "no tensor among arguments and results is on cuda", Source())
 

@@ -39,7 +39,7 @@ from .signature import Objects, Spec, count_tensors, objects_in, renumbered
 from .static_inputs import bytes_of, shares_memory
 from .thrash import Traits, traits
 
-__all__ = ["NO_WORK", "Builder", "Keys"]
+__all__ = ["MADE_PARAMETER", "NO_WORK", "Builder", "Keys"]
 
 # Captures because something that is no tensor differed between calls, before its key stays eager.
 _MAX_TRIES = 8
@@ -84,6 +84,8 @@ class Answers(Protocol):
         self, reason: str, kind: type[Exception], fn: Any, args: Any, kwargs: Any, leaves: Any
     ) -> Any: ...
 
+
+MADE_PARAMETER = "a torch.nn.Parameter that each call makes, or that is an argument"
 
 NO_WORK = (
     "this kind of call gives the device no work (it takes the next action from a queue, say), so "
@@ -318,12 +320,13 @@ class Builder:
         elif given and (shares_memory(leaves) or any(0 in s.stride() for s in given)):
             refusal = SHARED
         elif any(
-            type(output) is torch.nn.Parameter and storage_key(output) not in captured.outside
-            for output in captured.outputs
+            type(output) is torch.nn.Parameter
+            and not (n in captured.returned_again and storage_key(output) in captured.outside)
+            for n, output in enumerate(captured.outputs)
         ):
             refusal = (
-                "result: it, or what is stored, holds a torch.nn.Parameter that each call makes, "
-                "and a copy of one is a plain tensor. Give the tensor itself."
+                f"result: it, or what is stored, holds {MADE_PARAMETER}, and a copy of one is a "
+                "plain tensor. Give the tensor itself."
             )
         idles = lift is not None and captured.root.launch is None and captured.root.step is None
         if refusal is not None or (idles and self._options.fallback == "eager"):

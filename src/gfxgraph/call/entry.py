@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import itertools
 import weakref
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -28,6 +30,8 @@ from .static_inputs import Part, bytes_of, first_of_each, made_in, maker_of_copi
 from .stats import GraphRow
 
 __all__ = ["SHARED", "Entry", "Refusal"]
+
+_ALIAS = torch.ops.aten.alias.default
 
 SHARED = (
     "arguments share memory, or an expanded one does with itself, and the function writes to them"
@@ -170,18 +174,19 @@ class Entry:
         """Of each output what a call gives: itself, or a function that copies it."""
         inputs = set(map(storage_key, self._static_inputs))
 
-        def hand_out(output: torch.Tensor, mode: bool) -> Any:
-            if storage_key(output) in inputs:  # the next call's copies would overwrite each other
-                return made_in(mode, maker_of_copies(output))
-            # What lives outside (a cache that the function returns) is itself in eager, too.
-            outside = captured.outside.get(storage_key(output))
-            if outside is not None and outside is not output and output._is_view():
-                return output.detach  # a view of that, made anew
-            if not self._own_outputs or outside is not None:
-                return output
-            return made_in(mode, maker_of_copies(output))
+        def hand_out(n: int, output: torch.Tensor) -> Any:
+            # Copies of the next call would overwrite each other in an input.
+            if storage_key(output) not in inputs:
+                if self.is_outside(output):  # a cache that the function returns, or its weight
+                    if n in captured.returned_again:
+                        return output
+                    # A view of that, made anew.
+                    return functools.partial(_ALIAS, output) if output._is_view() else output.detach
+                if not self._own_outputs:
+                    return output
+            return made_in(self.modes[n], maker_of_copies(output))
 
-        return list(map(hand_out, captured.outputs, self.modes))
+        return list(itertools.starmap(hand_out, enumerate(captured.outputs)))
 
     def _parts(self, captured: CapturedGraph) -> dict[int, Part]:
         """The outputs that are copied together with others, since they share memory."""

@@ -232,8 +232,7 @@ class Replay:
                     if below_autograd is not None:
                         if dual["_current_level"] >= 0:
                             return NO_MATCH
-                        scope = below_autograd()
-                        scope.__enter__()
+                        scope = below_autograd()  # entered as long as it lives
                     build = self.build
                     if build is None:  # released meanwhile
                         return NO_MATCH
@@ -266,8 +265,7 @@ class Replay:
                     return build()
                 finally:
                     try:
-                        if scope is not None:
-                            scope.__exit__(None, None, None)
+                        del scope  # autograd takes part again
                     finally:
                         if is_ours:
                             LOCK.release()

@@ -230,8 +230,8 @@ class Objects:
         self._inputs |= {id(tensor): given(n) for n, tensor in reversed(list(enumerate(inputs)))}
 
     def met(self) -> list[object]:
-        """The objects that were taken apart."""
-        return [item for item in self._met if _is_plain(item)]
+        """The objects that were taken apart, and arrays that are to be copied."""
+        return [item for item in self._met if _is_plain(item) or id(item) in self._arrays]
 
     def containers(self) -> list[object]:
         """The containers and objects that were taken apart; an empty tuple is one for all."""

@@ -18,11 +18,20 @@ class Since:
 
     What the collector has not seen yet lies in its youngest generation. That is empty now, so what
     lies there later was made since.
+
+    What the program has frozen is with the rest of its objects until :meth:`end`.
     """
 
     def __init__(self) -> None:
         self._made: set[int] = set()
+        self._was_frozen = gc.get_freeze_count() >= _FROZEN_BY_PYTHON
         _age()
+
+    def end(self) -> None:
+        """Freeze again what the program had frozen, but no garbage: it would stay for ever."""
+        if self._was_frozen:
+            gc.collect()
+            gc.freeze()
 
     def made(self, item: object) -> bool:
         """Whether ``item`` was made since; of what the collector does not track, nobody knows."""
@@ -33,29 +42,20 @@ class Since:
 
     def look(self) -> None:
         """Note what was made, before a collection that is asked for."""
-        self._made |= _young_addresses()
+        # One call to C, in which no other thread runs: a tuple that one of them is about to make
+        # must not be referred to from elsewhere when it goes on.
+        self._made.update(map(address, itertools.chain.from_iterable(map(gc.get_objects, (0,)))))
         _age()
-
-
-def _young_addresses() -> set[int]:
-    """Where the containers of the youngest generation are.
-
-    One call to C, in which no other thread runs: a tuple that one of them is about to make must not
-    be referred to from elsewhere when it goes on.
-    """
-    return set(map(address, itertools.chain.from_iterable(map(gc.get_objects, (0,)))))
 
 
 def _age() -> None:
     """Move everything to the oldest generation: no finalizer runs, and it takes no time.
 
-    Without this each question goes through all that the run has made. Where the program itself has
-    frozen objects they would be unfrozen, so there it is left out.
+    Without this each question goes through all that the run has made.
     """
-    if gc.get_freeze_count() < _FROZEN_BY_PYTHON:
-        # Both are called from C, without a step of Python between them. A child that was forked
-        # in between would keep these objects frozen.
-        any(map(_call, (gc.freeze, gc.unfreeze)))
+    # Both are called from C, without a step of Python between them. A child that was forked in
+    # between would keep these objects frozen.
+    any(map(_call, (gc.freeze, gc.unfreeze)))
 
 
 _call = type(gc.freeze).__call__

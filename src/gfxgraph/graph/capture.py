@@ -200,6 +200,7 @@ def capture_like(
             peak_bytes=peak_bytes,
             sample=sample,
             launch_ns=traced.launch_ns,
+            returned_again=_the_same(traced.last.outputs, outputs),
         )
     except (Exception, Unexpected) as error:
         if interrupt_in(error):
@@ -440,8 +441,17 @@ def _captured(
         forced=frozenset(session.forced),
         graft=traced.graft,
         reached=session.journal.reached,
+        returned_again=_the_same(traced.last.outputs, eager.first_outputs),
     )
     return captured if extends is None else extends.with_path(captured)
+
+
+def _the_same(
+    outputs: Sequence[torch.Tensor] | None, earlier: Sequence[torch.Tensor]
+) -> frozenset[int]:
+    """Numbers of those that are the same objects in both; the earlier ones are still alive."""
+    pairs = zip(outputs or (), earlier, strict=False)
+    return frozenset(n for n, (now, then) in enumerate(pairs) if now is then)
 
 
 def _report(eager: WarmedUp, is_compiled: bool) -> list[str]:

@@ -58,6 +58,8 @@ class CapturedGraph:
         forced: operators at which its graphs end, because a capture failed at them. Each further
             path ends its graphs there, too.
         graft: where a new path belongs in its tree; put there by whoever keeps it.
+        returned_again: numbers of the outputs that were the very same objects in an earlier run.
+            Other outputs on memory from outside are made anew in each call.
     """
 
     root: Segment
@@ -88,6 +90,7 @@ class CapturedGraph:
     forced: frozenset[str] = frozenset()
     graft: Graft | None = None
     reached: frozenset[int] | None = frozenset()
+    returned_again: frozenset[int] = frozenset()
 
     def release(self) -> None:
         """Let go of all graphs; the caller holds LOCK."""

@@ -13,7 +13,7 @@ from . import raw
 
 __all__ = ["Container", "Slots", "item_at", "owner_of", "put_at"]
 
-_OURS = __name__.partition(".")[0]
+_PREFIX = f"__{__name__.partition('.')[0]}_"
 
 
 @dataclass
@@ -97,7 +97,9 @@ class Container:
     @staticmethod
     def is_ours(key: Any) -> bool:
         """Whether it names what comes and goes: the graphs of a method, what ``copy`` notes."""
-        return type(key) is str and (key.startswith(f"__{_OURS}_") or key == "__slotnames__")
+        if type(key) is not str or not key.startswith("__"):
+            return False
+        return key.startswith(_PREFIX) or key == "__slotnames__"
 
     @property
     def has_length(self) -> bool:

@@ -248,7 +248,7 @@ class Reads(Alike):
             self._set_in_c.clear()
             self.is_doubtful = any(map(self._has_changed_unseen, self._repeats.left_out()))
             # Nothing of the run's own is to live on.
-            self._since = None
+            since, self._since = self._since, None
             self._repeats.stop()
             for part in (
                 self._read_whole,
@@ -269,6 +269,8 @@ class Reads(Alike):
             ):
                 part.clear()
             self._now = self.left_out = None
+            if since is not None:
+                since.end()
 
     def _call_of_root(self, function: Any) -> None:
         """What decides which code a call of the function runs: no instruction that we see asks."""

@@ -320,9 +320,10 @@ class PythonState:
         moving = () if self._lift is None else self._lift.dicts
         # A tensor that the graph reads, and nobody saw how it was reached, may be in any of them.
         seen = {storage_key(place.tensor) for place in places if isinstance(place, Attributes)}
+        used = seen | outside.keys()
         unseen = self._read_unseen()
         children = [
-            c if id(c) in unseen else _without_unused(c, seen | outside.keys())
+            c if id(c) in unseen else _without_unused(c, used)
             for c in self._containers
             if c.counted == "children"
         ]

@@ -63,7 +63,7 @@ def _changes(number_of: Callable[[dict[Any, Any]], int]) -> Callable[[], int]:
         nonlocal last, count
         # A change, too: its number is the next one if there was no other. Each time a new object,
         # since another thread may be between these lines.
-        own[0] = object()
+        own[0] = []
         number = number_of(own)
         if number != last + 1:
             count += 1
