@@ -35,7 +35,7 @@ class ConditionalGraph:
     >>> y = graph.run("draft", x)
 
     Args:
-        warmup: eager runs before a capture. At least 1, default 3.
+        warmup: eager runs before a capture. At least 1, default 2.
         verify: compare the first replay of each graph with eager execution, as for
             :func:`~gfxgraph.graphed`. Default ``True``.
         fallback: ``"eager"`` (default), or ``"raise"`` the reason where no graph can be made.
@@ -49,7 +49,7 @@ class ConditionalGraph:
     def __init__(
         self,
         *,
-        warmup: int = 3,
+        warmup: int = 2,
         verify: Tolerance = True,
         fallback: Literal["eager", "raise"] = "eager",
         branching: Literal["auto", "off"] = "auto",

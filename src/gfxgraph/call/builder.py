@@ -425,8 +425,7 @@ class Builder:
     def _captured_anew(self, site: _Site, code: Compiled | None, timed: bool) -> CapturedGraph:
         extends, static_inputs = site.extended or (None, None)
         options = CaptureOptions(
-            # One run is recorded, one compiles, and one is as all others will be.
-            warmup=self._options.warmup if code is None else max(3, self._options.warmup),
+            warmup=self._options.warmup,
             tolerance=self._tolerance,
             branching=self._options.branching == "auto",
             share_inputs=self._keys.shares_inputs,

@@ -80,7 +80,7 @@ def graphed(fn: None = None, **options: Unpack[GraphedOptions]) -> _Decorator: .
 def graphed(
     fn: Any = None,
     *,
-    warmup: int = 3,
+    warmup: int = 2,
     outputs: Literal["own", "view"] = "own",
     verify: Tolerance = True,
     fallback: Literal["eager", "raise"] = "eager",
@@ -113,7 +113,8 @@ def graphed(
             and pickles. ``self.f = graphed(module)`` inside another module does not register
             ``module`` there, since a :class:`Graphed` is no module: assign the module too, or write
             ``module.forward = graphed(module.forward)``.
-        warmup: eager runs before a capture, on the stream of the capture. At least 1, default 3.
+        warmup: eager runs before a capture, on the stream of the capture, beside the first call
+            itself. At least 1, default 2; with compiled code at least 3, of which one compiles.
         outputs: ``"own"`` (default): each call returns new tensors. ``"view"``: it returns the
             static outputs, which the next call overwrites.
         verify: compare the first replay of each graph with eager execution: ``True`` (default)

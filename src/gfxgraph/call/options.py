@@ -50,7 +50,7 @@ class CompileOptions(PlainOptions, total=False):
 class Options:
     """See :func:`~gfxgraph.call.graphed.graphed`."""
 
-    warmup: int = 3
+    warmup: int = 2
     outputs: Literal["own", "view"] = "own"
     verify: Tolerance = True
     fallback: Literal["eager", "raise"] = "eager"

@@ -22,6 +22,7 @@ from typing import Any, ClassVar
 import torch
 
 from ..interpose.codes import address
+from ..interpose.source import CLOSED
 from . import raw, words
 from .containers import Container, item_at, put_at
 from .one_shots import Identity
@@ -120,13 +121,18 @@ class Place:
         """The dict that has to change before the place holds something else, if it is watched.
 
         Global variables change all the time, in scripts and notebooks, so they are not worth
-        watching.
+        watching, but for those of torch and the like.
         """
         space = self._within
         if raw.is_a(space, type):
             space = raw.dict_of(space)
-        is_watched = raw.is_a(space, dict) and not dict.__contains__(space, "__builtins__")
-        return space if is_watched else None
+        if not raw.is_a(space, dict):
+            return None
+        if dict.__contains__(space, "__builtins__"):
+            name = dict.get(space, "__name__")
+            is_closed = type(name) is str and name.partition(".")[0] in CLOSED
+            return space if is_closed else None
+        return space
 
     def holds(self) -> bool:
         """Whether it holds what it held. A subclass says this or :meth:`changes`."""
@@ -413,6 +419,8 @@ class Bases(Place):
 
     def term(self, bind: Bind) -> str:
         """See :meth:`Place.term`."""
+        if type(self._class) is type:  # no code of a metaclass answers
+            return f"{bind(self._class)}.__mro__ is {bind(self._mro)}"
         return f"{bind(raw.mro)}({bind(self._class)}) is {bind(self._mro)}"
 
     def words(self) -> list[words.Word] | None:

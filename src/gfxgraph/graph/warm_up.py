@@ -62,7 +62,7 @@ class WarmedUp:
 
 
 def warm_up(session: CaptureSession, warmup: int) -> WarmedUp:
-    """Run ``warmup`` times, each from the state of the first.
+    """Run ``warmup`` times, each from the state of the first; with compiled code at least 3 times.
 
     Raises:
         CaptureError: what the function does cannot be in a graph.
@@ -92,6 +92,8 @@ def warm_up(session: CaptureSession, warmup: int) -> WarmedUp:
         # Only now it is known what changes from call to call.
         state = PythonState(roots, search=False, stores=stores) if warmup == 1 else None
         recording, outputs = session.record_again()
+    if session.target.compiled or recording.compiles:
+        warmup = max(3, warmup)  # one is recorded, one compiles, and one is as all others will be
     if session.before.memory.lends and warmup == 1:
         warmup = 2  # a run that may write to what the recorded one could only read
     uncompiled = _uncompiled(session, recording, outputs) if session.target.compiled else None
