@@ -1758,3 +1758,37 @@ def test_what_cannot_be_put_back_runs_eagerly(make, change, device):
     found, graph = outcomes(as_graph=True)
     assert found == outcomes(as_graph=False)[0]
     assert graph.stats().replays == 0
+
+
+# ---- iterators that only some calls advance
+
+
+@pytest.mark.parametrize("mode", [torch.no_grad, torch.inference_mode])
+@pytest.mark.parametrize("values", itertools.product((0.0, -3.0, 0.3), repeat=4), ids=str)
+def test_a_run_of_ours_advances_no_iterator_by_the_way_that_written_memory_takes(
+    values, mode, device
+):
+    """A call that leaves the iterator alone may write what lets the next one advance it."""
+
+    def world(wrap):
+        state = types.SimpleNamespace(numbers=iter(range(1000)))
+        with mode():
+            state.kept = torch.zeros(3, device=device)
+
+        def function(x):
+            state.kept.add_(1).remainder_(4)
+            count, half = 0, (x + state.kept).abs() + 1
+            while half.amax() > 1.5 and count < 3:
+                count, half = count + 1, half * 0.5
+                x = x + next(state.numbers) % 3
+            return half, x
+
+        call, found = wrap(function), []
+        for value in values:
+            with mode():
+                results = call(torch.full((3,), value, device=device))
+                found.append(([r.tolist() for r in results], state.kept.tolist()))
+            found.append(state.numbers.__reduce__()[2])
+        return found
+
+    assert world(gfxgraph.graphed) == world(lambda function: function)

@@ -16,7 +16,7 @@ from ..graph.first_call import as_of_now
 from ..graph.host_state import default_generators
 from ..graph.lift import Lifting
 from ..graph.locks import LOCK, inside_gfxgraph, turn_if_free
-from ..graph.one_shots import Found
+from ..graph.one_shots import Found, is_one_shot
 from ..graph.state import PythonState
 from ..graph.witness import witness
 from ..interpose.interrupts import held_back, own_handlers
@@ -80,6 +80,9 @@ class FirstCalls:
         self._executed = Executed()
         #: Whether a call was seen to do both, so that copies of the tensors are made before it.
         self._mixes = False
+        #: Names of tensors that calls have written, where they also reach what can be advanced and
+        #: not be put back.
+        self._written: set[str] = set()
 
     def run(
         self,
@@ -148,8 +151,10 @@ class FirstCalls:
                 call.held.found = {n: leaf.clone() for n, leaf in enumerate(leaves)}
         state = self.state_before(call)
         # Not by weak references: torch.utils.swap_tensors() refuses tensors that have any.
-        outside = [(tensor, _version(tensor)) for tensor in state.tensors().values()]
-        as_before, generators = self._as_of_now(leaves, state.stateful, extends)
+        tensors, at_stake = state.tensors(), any(is_one_shot(item) for _, item in state.stateful)
+        outside = {name: _mark(tensor, at_stake) for name, tensor in tensors.items()}
+        written = [tensor for name, tensor in tensors.items() if name in self._written]
+        as_before, generators = self._as_of_now(leaves, state.stateful, extends, written)
         versions = list(map(_version, leaves))
         marks = _marks(leaves) if call.held.ways else []
         # No such function runs in a graph of a lifted one, whose state is among the leaves.
@@ -168,8 +173,8 @@ class FirstCalls:
         journal.note_result(result)
         ran_anew = executed.spaces.keys() - self._executed.spaces.keys()
         self._executed.learn(executed)
-        if not self._writers.writes:
-            self._writers.writes = any(_version(tensor) != version for tensor, version in outside)
+        wrote_outside = {n for n, mark in outside.items() if _mark(tensors[n], at_stake) != mark}
+        self._writers.writes |= bool(wrote_outside)
         is_first = not self._entries.graphs()
         given = call.held.ways
         wrote = versions != list(map(_version, leaves))
@@ -183,12 +188,20 @@ class FirstCalls:
             doubts.append("runs code for the first time")
         if None in versions or wrote:
             doubts.append("writes to its arguments")
+        if at_stake and not wrote_outside <= self._written:
+            # A run from there may go another way. Before the next call they are saved.
+            doubts.append(f"writes to {some(sorted(wrote_outside - self._written))}")
+            self._written |= wrote_outside
         return _Observed(
             result, mixes, rebound, " and ".join(doubts), as_before, issued, journal, executed
         )
 
     def _as_of_now(
-        self, leaves: list[torch.Tensor], found: Found, extends: Entry | None
+        self,
+        leaves: list[torch.Tensor],
+        found: Found,
+        extends: Entry | None,
+        written: list[torch.Tensor],
     ) -> tuple[AsBefore, list[torch.Generator]]:
         device = current_device()
         on_device = any(leaf.device.type == device.type for leaf in leaves)
@@ -202,7 +215,7 @@ class FirstCalls:
             generators = [g for _, g in found if raw.is_a(g, torch._C.Generator)]
             generators += default_generators(device, index_of(device, leaves))
             with LOCK:
-                regions = extends.regions() if extends else ()
+                regions = [*(extends.regions() if extends else ()), *written]
                 return as_of_now(regions, generators, found), generators
 
     def _give_up_what_rebinds(self, key: Any, extends: Entry | None, names: list[str]) -> None:
@@ -231,6 +244,12 @@ class FirstCalls:
 def _version(tensor: torch.Tensor) -> int | None:
     """How often it was written to; ``None``: nobody counts."""
     return None if tensor.is_inference() else tensor._version
+
+
+def _mark(tensor: torch.Tensor, at_stake: bool) -> object:
+    """What differs after a write; where it is ``at_stake`` also for what nobody counts."""
+    version = _version(tensor)
+    return _sum(tensor) if version is None and at_stake else version
 
 
 # Bytes of which one sum is made at a time: each of them becomes a number of 8 bytes meanwhile.
