@@ -2298,6 +2298,339 @@ def random_numbers_of_the_host():
     return fn, numbers(*layers)
 
 
+# ---- what is asked of signatures, of `__dict__`, of all modules, and of the same thing again
+
+
+class Gated:
+    def __call__(self, x, gate=2.0):
+        return x * gate
+
+
+class Plainer:
+    def __call__(self, x, scale=3.0):
+        return x * scale
+
+
+def _signed(asks, *owns, changes=()):
+    """Layers whose forward asks for the signature of what they hold."""
+
+    def forward(self, x):
+        return x * self.a if asks(self) else x * self.b
+
+    layers = stack(forward, *owns)
+    return through(layers), [*numbers(*layers), *(lambda f=f: f(layers) for f in changes)]
+
+
+def _has_gate(layer):
+    return "gate" in inspect.signature(layer.proc.__call__).parameters
+
+
+@case
+def signature_of_what_a_layer_holds():
+    def replace(n):
+        return lambda layers: setattr(layers[n], "proc", Plainer())
+
+    owns = [{"proc": Gated()} for _ in range(3)]
+    return _signed(_has_gate, *owns, changes=[replace(2), replace(1), replace(0)])
+
+
+@case
+def signature_of_one_class_that_gets_another_method():
+    kind = type("Kind", (), {"__call__": lambda self, x, gate=2.0: x})
+    owns = [{"proc": kind()} for _ in range(3)]
+
+    def replace(layers):
+        kind.__call__ = lambda self, x, other=2.0: x
+
+    return _signed(_has_gate, *owns, changes=[replace])
+
+
+@case
+def signature_that_is_given_to_a_function():
+    kind = type("Kind", (), {"__call__": lambda self, x, gate=2.0: x})
+    owns = [{"proc": kind()} for _ in range(3)]
+
+    def give(layers):
+        kind.__call__.__signature__ = inspect.signature(lambda self, x, other: x)
+
+    return _signed(_has_gate, *owns, changes=[give])
+
+
+def _functions(*defaults):
+    def made(default):
+        def function(x, k=default):
+            return x
+
+        return function
+
+    return [{"fn": made(default)} for default in defaults]
+
+
+@case
+def default_in_a_signature():
+    def change(n):
+        return lambda layers: setattr(layers[n].fn, "__defaults__", (9,))
+
+    return _signed(
+        lambda s: inspect.signature(s.fn).parameters["k"].default == 1,
+        *_functions(1, 1, 1),
+        changes=[change(2), change(1), change(0)],
+    )
+
+
+@case
+def default_in_a_signature_of_one_layer():
+    return _signed(
+        lambda s: inspect.signature(s.fn).parameters["k"].default == 1, *_functions(1, 2, 1)
+    )
+
+
+@case
+def annotation_in_a_signature():
+    def change(layers):
+        layers[2].fn.__annotations__["x"] = int
+
+    return _signed(
+        lambda s: inspect.signature(s.fn).parameters["x"].annotation is inspect.Parameter.empty,
+        *_functions(1, 1, 1),
+        changes=[change],
+    )
+
+
+@case
+def signature_of_what_a_function_wraps():
+    def wrap(layers):
+        layers[1].fn.__wrapped__ = lambda x, other: x
+
+    return _signed(
+        lambda s: "k" in inspect.signature(s.fn).parameters, *_functions(1, 1, 1), changes=[wrap]
+    )
+
+
+@case
+def signature_of_a_partial():
+    def replace(layers):
+        layers[2].fn = functools.partial(layers[2].fn.func, k=5)
+
+    owns = [{"fn": functools.partial(own["fn"], k=1)} for own in _functions(1, 1, 1)]
+    return _signed(
+        lambda s: inspect.signature(s.fn).parameters["k"].default == 1, *owns, changes=[replace]
+    )
+
+
+@case
+def number_of_parameters():
+    def change(layers):
+        layers[1].fn = lambda x: x
+
+    return _signed(
+        lambda s: len(inspect.signature(s.fn).parameters) == 2,
+        *_functions(1, 1, 1),
+        changes=[change],
+    )
+
+
+@case
+def whether_it_is_a_method_or_a_function():
+    owns = [{"fn": function} for function in (abs, Gated().__call__, lambda x: x)]
+    return _signed(lambda s: inspect.ismethod(s.fn), *owns)
+
+
+@case
+def attribute_that_is_got_statically():
+    def change(layers):
+        layers[2].flag = 0
+
+    return _signed(
+        lambda s: inspect.getattr_static(s, "flag") == 1,
+        *({"flag": 1} for _ in range(3)),
+        changes=[change],
+    )
+
+
+@case
+def item_of_its_own_dict():
+    layers = stack(lambda self, x: x * self.__dict__["a"], {}, {}, {})
+    return through(layers), [
+        *numbers(*layers),
+        lambda: object.__setattr__(layers[2], "__dict__", {**layers[2].__dict__, "a": 9.0}),
+        lambda: layers[1].__dict__.update(a=4.0),
+    ]
+
+
+@case
+def name_that_comes_into_its_own_dict():
+    def forward(self, x):
+        return x * self.a if "extra" in self.__dict__ else x * self.b
+
+    layers = stack(forward, {}, {"extra": 1}, {})
+    return through(layers), [
+        *numbers(*layers),
+        to(layers[2], "extra", 1),
+        to(layers[0], "extra", 1),
+        lambda: delattr(layers[1], "extra"),
+    ]
+
+
+@case
+def names_of_a_config_by_getattr():
+    """As in diffusers, where a name that a model lacks may be one of its configuration."""
+
+    def missing(self, name):
+        if "config" in self.__dict__ and name in self.__dict__["config"]:
+            return self.__dict__["config"][name]
+        return nn.Module.__getattr__(self, name)
+
+    owns = [{"config": {"scale": 2.0}} for _ in range(3)]
+    layers = stack(lambda self, x: x * self.scale, *owns, __getattr__=missing)
+    return through(layers), [
+        *(lambda n=n: layers[n].config.update(scale=7.0) for n in (2, 1, 0)),
+        to(layers[2], "config", {"scale": 5.0}),
+        to(layers[1], "scale", 6.0),
+    ]
+
+
+@case
+def own_dict_is_that_of_another():
+    first, second = Box(a=2.0), Box(a=2.0)
+    layers = stack(lambda self, x: x * self.box.__dict__["a"], {"box": first}, {"box": second})
+    return through(layers), [
+        to(first, "a", 5.0),
+        to(second, "a", 5.0),
+        lambda: setattr(second, "__dict__", {"a": 8.0}),
+    ]
+
+
+def _same_again(reads):
+    """Each layer reads all of one thing, and of one of its own."""
+    known = {"list": [1, {"deep": [2.0]}], "box": Box(n=3.0)}
+
+    def forward(self, x):
+        return x * reads(known) * reads(self.own)
+
+    owns = [{"own": {"list": [1, {"deep": [2.0]}], "box": Box(n=3.0)}} for _ in range(3)]
+    layers = stack(forward, *owns)
+    everything = [known, *(layer.own for layer in layers)]
+    return through(layers), [
+        *(lambda k=k: k["list"][1]["deep"].append(4.0) for k in everything),
+        *(lambda k=k: k["list"][1].update(deep=[5.0]) for k in everything),
+        *(lambda k=k: setattr(k["box"], "n", 7.0) for k in everything),
+        *(lambda k=k: k.update(more=[]) for k in everything),
+    ]
+
+
+def _length_as_json(known):
+    return len(json.dumps(known, default=lambda box: box.n))
+
+
+def _sum_of_copy(known):
+    copied = copy.deepcopy(known)
+    return sum(copied["list"][1]["deep"]) + copied["box"].n + len(copied)
+
+
+CASES["json_of_the_same_again"] = lambda: _same_again(_length_as_json)
+CASES["copy_of_the_same_again"] = lambda: _same_again(_sum_of_copy)
+CASES["repr_of_the_same_again"] = lambda: _same_again(
+    lambda known: len(repr((known["list"], known["box"].n, len(known))))
+)
+CASES["comparison_of_the_same_again"] = lambda: _same_again(
+    lambda known: 2.0 if known["list"] == [1, {"deep": [2.0]}] else 3.0 + known["box"].n
+)
+
+
+@case
+def copied_first_by_the_function_and_then_by_its_layers():
+    known = {"deep": [[2.0]]}
+    layers = stack(lambda self, x: x * copy.deepcopy(known)["deep"][0][0], {}, {})
+
+    def fn(x):
+        return through(layers)(x * copy.deepcopy(known)["deep"][0][0])
+
+    return fn, [
+        lambda: known["deep"][0].__setitem__(0, 3.0),
+        lambda: known["deep"].__setitem__(0, [5.0]),
+        lambda: known.update(deep=[[7.0]]),
+    ]
+
+
+def _with_children(asks, *kinds):
+    """Layers that ask all the modules below them."""
+    owns = [{"inner": nn.Sequential(nn.Sequential(kind()))} for kind in kinds]
+    layers = stack(choosing(asks), *owns)
+    inner = [layer.inner for layer in layers]
+    return through(layers), [
+        *numbers(*layers),
+        *(lambda one=one: one[0].append(nn.ReLU()) for one in inner),
+        *(lambda one=one: one[0].__setitem__(0, nn.Tanh()) for one in inner),
+        *(lambda one=one: one._modules.update({"0": None}) for one in inner),
+        *(lambda one=one: one._modules.pop("0") for one in inner),
+        *(lambda one=one: one.__dict__.update(_modules={"x": nn.ReLU()}) for one in inner),
+        *(lambda one=one: setattr(one, "named_modules", lambda *given: iter(())) for one in inner),
+    ]
+
+
+_ABOUT_MODULES = {
+    "count_of_modules": lambda s: len(list(s.modules())) == 4,
+    "count_of_named_modules": lambda s: sum(1 for _ in s.named_modules()) == 4,
+    "names_of_modules": lambda s: any(name == "inner.0.0" for name, _ in s.named_modules()),
+    "kind_of_a_module": lambda s: any(type(m) is nn.ReLU for m in s.modules()),
+    "first_module_of_a_kind": lambda s: (
+        next((m for m in s.modules() if type(m) is nn.ReLU), None) is None
+    ),
+    "names_without_duplicates": lambda s: len(dict(s.named_modules(remove_duplicate=False))) == 4,
+    "memo_of_modules": lambda s: len(list(s.named_modules(memo={s.inner}))) == 1,
+    "flags_of_modules": lambda s: all(not m.training or m.training for m in s.modules()),
+}
+for _name, _asks in _ABOUT_MODULES.items():
+    CASES[_name] = lambda asks=_asks: _with_children(asks, nn.ReLU, nn.Tanh, nn.ReLU)
+    CASES[f"{_name}_alike"] = lambda asks=_asks: _with_children(asks, nn.ReLU, nn.ReLU, nn.ReLU)
+
+
+@case
+def flag_of_a_module_far_below():
+    owns = [{"inner": nn.Sequential(nn.Sequential(nn.ReLU()))} for _ in range(3)]
+    layers = stack(choosing(lambda s: all(m.training for m in s.modules())), *owns)
+    return through(layers), [
+        *numbers(*layers),
+        *(lambda one=one: setattr(one.inner[0][0], "training", False) for one in layers),
+    ]
+
+
+@case
+def class_that_gets_its_own_named_modules():
+    kind = type("Kind", (nn.Sequential,), {})
+    owns = [{"inner": kind(nn.ReLU())} for _ in range(3)]
+    layers = stack(choosing(lambda s: len(list(s.modules())) == 3), *owns)
+
+    def override():
+        kind.named_modules = lambda self, *given, **named: iter([("", self)])
+
+    return through(layers), [*numbers(*layers), override]
+
+
+@case
+def class_that_gets_its_own_hash():
+    kind = type("Kind", (nn.ReLU,), {})
+    owns = [{"one": kind(), "two": kind()} for _ in range(3)]
+    layers = stack(choosing(lambda s: len(list(s.modules())) == 3), *owns)
+
+    def override():
+        kind.__eq__, kind.__hash__ = lambda self, other: True, lambda self: 1
+
+    return through(layers), [*numbers(*layers), override]
+
+
+@case
+def dtype_of_the_first_parameter():
+    owns = [{"inner": nn.Linear(2, 2)} for _ in range(3)]
+    layers = stack(choosing(lambda s: next(s.parameters()).dtype is torch.float32), *owns)
+    return through(layers), [
+        *numbers(*layers),
+        *(lambda one=one: one.inner.double() for one in layers),
+        *(lambda one=one: setattr(one, "inner", nn.Linear(2, 2).double()) for one in layers),
+    ]
+
+
 # ---- arguments
 
 

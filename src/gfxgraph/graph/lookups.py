@@ -130,6 +130,8 @@ _HOOKS_OF_ALL: dict[str, dict[Any, Any]] = {
 }
 _SETATTR_OF_MODULE = raw.namespace(MODULE)["__setattr__"]
 _GETATTR_OF_MODULE = raw.namespace(MODULE)["__getattr__"]
+# What a function of `inspect` names that asks who has called it, or what error is handled.
+_LOOKS_AROUND = frozenset({"_getframe", "currentframe", "exc_info", "exception"})
 _GETITEM_OF_TUPLE = raw.namespace(tuple)["__getitem__"]
 _OF_TENSORS = (
     *("grad", "_grad", "is_leaf", "grad_fn", "_grad_fn", "retains_grad", "output_nr", "_base"),
@@ -216,7 +218,8 @@ class Lookups:
         self._since: Since | None = None
         # Whether the instruction only counts; and whether one has.
         self._counting = self._has_counted = False
-        self._read_whole: set[int] = set()
+        #: What code in C has read of an object, of what came with it, and of what these lead to.
+        self._read_whole: dict[int, tuple[Place, ...]] = {}
         self._sets: Counter[Any] = Counter()
         # Of containers that the run has changed what they held, and how many.
         self._before: dict[int, tuple[Content, Length]] = {}
@@ -1001,6 +1004,16 @@ class Lookups:
         for hooks in _HOOKS:
             self._hooks(own, hooks, f"{path}.{hooks}")
 
+    def _modules_of(self, module: Any) -> None:
+        """What ``nn.Module.named_modules`` reads of a module before it goes into its children."""
+        for name in ("__hash__", "__eq__"):
+            self._lookup(type(module), name)
+        children = self._attribute(module, "_modules")
+        self._content(children, 0)
+        for child in dict.values(children) if raw.is_a(children, dict) else ():
+            if child is not None:
+                self._attribute(child, "named_modules")
+
     def _hooks(self, own: dict[str, Any], name: str, path: str) -> None:
         """Note the hooks of a module with these attributes."""
         held = own.get(name)
@@ -1167,16 +1180,21 @@ class Lookups:
         """Code in C may read what it likes of ``items``, and of all that these lead to."""
         todo = [item for item in items if item is not UNKNOWN]
         seen: set[int] = set()
+        whole: list[int] = []
+        read = self._repeats.read
+        before = len(read)
         for item in todo:  # which grows meanwhile
             if raw.is_a(item, *C_FUNCTIONS):
                 item = getattr(item, "__self__", None)
             is_module = is_pickled and raw.is_a(item, MODULE)
             if address(type(item)) in LEAVES or (raw.is_a(item, *NOT_PLAIN) and not is_module):
                 continue
-            if address(item) in self._read_whole:
-                self._repeats.doubts += 1
-                continue
             if address(item) in seen:
+                continue
+            known = self._read_whole.get(address(item))
+            if known is not None:  # with all that it leads to
+                seen.add(address(item))
+                read += known
                 continue
             if len(seen) > _MAX_WALKED:
                 self._refuse(f"more than {_MAX_WALKED:,} objects that {self._path(item)} leads to")
@@ -1184,7 +1202,7 @@ class Lookups:
             seen.add(address(item))
             self._note_name(item)
             if self._is_state(item) and not is_pickled:
-                self._read_whole.add(address(item))
+                whole.append(address(item))
             if is_pickled or raw.is_a(item, *CHANGING):
                 self._content(item, 0)
             if is_module:
@@ -1195,6 +1213,7 @@ class Lookups:
             todo += parts_of(item)
             todo += inside(raw.attributes(item))
             todo += [value for _, value in Slots(item, raw.slots(item)).read()]
+        self._read_whole |= dict.fromkeys(whole, tuple(dict.fromkeys(read[before:])))
 
     def _run_by_name_of(self, found: Any) -> None:
         """Defaults of a function that C code is about to call."""
@@ -1205,7 +1224,7 @@ class Lookups:
 
     def _dict_of_attributes(self, item: Any, own: dict[str, Any]) -> dict[str, Any]:
         """The ``__dict__`` of an object; it is no place, and the collector may not know it."""
-        self._repeats.doubts += 1
+        self._place_of_class(item)  # which holds which dict that is
         self._know(own, self._path(item))
         return own
 
@@ -1230,7 +1249,7 @@ class Lookups:
     def _run_by_name(self, function: types.FunctionType, given: Sequence[Any]) -> None:
         """A function in Python is about to be called; the code of some is not looked at."""
         if function.__globals__.get("__name__") == "inspect":
-            self._repeats.doubts += 1  # such as currentframe(), and who that was called by
+            self._repeats.doubts += not _LOOKS_AROUND.isdisjoint(function.__code__.co_names)
             for item in given:
                 self._attributes(item)
                 self._run_by_name_of(item)

@@ -126,6 +126,7 @@ _QUIET_CODES = (
 )
 _PASSING = _codes_of_module("_wrapped_call_impl", "_call_impl")
 _GETATTR_OF_MODULE = _codes_of_module("__getattr__")
+_MODULES_IN_MODULE = _codes_of_module("named_modules")
 # Of `@contextmanager`: what torch makes with it and uses itself holds nothing of the program's.
 _CONTEXT_MANAGERS = _codes(
     vars(cls).get(name)
@@ -410,6 +411,11 @@ class Reads(Alike):
             if at in _GETATTR_OF_MODULE:
                 self._child_of_module(*self._arguments(frame, "self", "name"))
                 return False
+            if at in _MODULES_IN_MODULE:
+                module, *_ = self._arguments(frame, "self")
+                if self._is_state(module):
+                    self._modules_of(module)
+                    return False
             return self._look_at(frame)
         except Exception as error:
             if interrupt_in(error):
@@ -1058,7 +1064,8 @@ class Reads(Alike):
             self._since.look()
             self._collect(frame)
             hear_again()
-        if address(function) in _BY_ITSELF:
+        # inspect.unwrap() looks for cycles by id().
+        if address(function) in _BY_ITSELF and (function is not id or not frame.is_of_inspect()):
             self._repeats.doubts += 1
         if function is exec or function is eval:  # which may set global variables
             self._repeats.stop()
@@ -1637,6 +1644,10 @@ class _Frame:
     def is_of_torch(self) -> bool:
         """Whether it is of torch, which asks what is set as the attribute of a module."""
         return _is_of_torch(self.frame)
+
+    def is_of_inspect(self) -> bool:
+        """Whether it is of :mod:`inspect`."""
+        return self.frame.f_globals is vars(inspect)
 
     def where(self, of_program: bool = False) -> tuple[str, int]:
         frame = self.frame
