@@ -219,7 +219,7 @@ class Lookups:
         # Whether the instruction only counts; and whether one has.
         self._counting = self._has_counted = False
         #: What code in C has read of an object, of what came with it, and of what these lead to.
-        self._read_whole: dict[int, tuple[Place, ...]] = {}
+        self._read_whole: dict[int, tuple[Any, ...]] = {}
         self._sets: Counter[Any] = Counter()
         # Of containers that the run has changed what they held, and how many.
         self._before: dict[int, tuple[Content, Length]] = {}

@@ -123,9 +123,9 @@ class Place:
         Global variables change all the time, in scripts and notebooks, so they are not worth
         watching, but for those of torch and the like.
         """
-        space = self._within
+        space: dict[Any, Any] = self._within
         if raw.is_a(space, type):
-            space = raw.dict_of(space)
+            space = raw.dict_of(self._within)
         if not raw.is_a(space, dict):
             return None
         if dict.__contains__(space, "__builtins__"):
