@@ -1792,3 +1792,31 @@ def test_a_run_of_ours_advances_no_iterator_by_the_way_that_written_memory_takes
         return found
 
     assert world(gfxgraph.graphed) == world(lambda function: function)
+
+
+@torch.no_grad()
+def test_so_it_is_for_two_variables_of_one_name(device):
+    def world(wrap):
+        numbers = iter(range(1000))
+
+        def part(step):
+            kept = torch.zeros(3, device=device)
+            return lambda: kept.add_(step).remainder_(4)
+
+        parts = [part(1), part(0), part(1), part(0)]
+
+        def function(x):
+            total = sum(one() for one in parts[:2]) * 0 + sum(one() for one in parts[2:])
+            count, half = 0, (x + total).abs() + 1
+            while half.amax() > 1.5 and count < 3:
+                count, half = count + 1, half * 0.5
+                x = x + next(numbers) % 3
+            return half, x
+
+        call, found = wrap(function), []
+        for value in (0.0, 0.0, -3.0, 0.0, 0.3, -3.0):
+            found.append([r.tolist() for r in call(torch.full((3,), value, device=device))])
+            found.append(numbers.__reduce__()[2])
+        return found
+
+    assert world(gfxgraph.graphed) == world(lambda function: function)

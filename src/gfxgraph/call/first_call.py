@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
@@ -10,6 +11,7 @@ from typing import Any
 import torch
 
 from ..device import current_device, index_of
+from ..errors import one_line
 from ..graph import raw
 from ..graph.executed import Executed
 from ..graph.first_call import as_of_now
@@ -19,10 +21,12 @@ from ..graph.locks import LOCK, inside_gfxgraph, turn_if_free
 from ..graph.one_shots import Found, is_one_shot
 from ..graph.state import PythonState
 from ..graph.witness import witness
+from ..interpose.codes import address
 from ..interpose.interrupts import held_back, own_handlers
 from ..record import collectives
 from ..record.explain import some
 from ..record.journal import Journal
+from ..stats import log
 from .entries import Entries
 from .entry import Entry
 from .held import Held
@@ -80,9 +84,9 @@ class FirstCalls:
         self._executed = Executed()
         #: Whether a call was seen to do both, so that copies of the tensors are made before it.
         self._mixes = False
-        #: Names of tensors that calls have written, where they also reach what can be advanced and
-        #: not be put back.
-        self._written: set[str] = set()
+        #: Numbers of tensors that calls have written, where they also reach what can be advanced
+        #: and not be put back.
+        self._written: set[int] = set()
 
     def run(
         self,
@@ -152,8 +156,8 @@ class FirstCalls:
         state = self.state_before(call)
         # Not by weak references: torch.utils.swap_tensors() refuses tensors that have any.
         tensors, at_stake = state.tensors(), any(is_one_shot(item) for _, item in state.stateful)
-        outside = {name: _mark(tensor, at_stake) for name, tensor in tensors.items()}
-        written = [tensor for name, tensor in tensors.items() if name in self._written]
+        marks_outside = [_mark(tensor, at_stake) for _, tensor in tensors]
+        written = [tensor for _, tensor in tensors if address(tensor) in self._written]
         as_before, generators = self._as_of_now(leaves, state.stateful, extends, written)
         versions = list(map(_version, leaves))
         marks = _marks(leaves) if call.held.ways else []
@@ -173,8 +177,12 @@ class FirstCalls:
         journal.note_result(result)
         ran_anew = executed.spaces.keys() - self._executed.spaces.keys()
         self._executed.learn(executed)
-        wrote_outside = {n for n, mark in outside.items() if _mark(tensors[n], at_stake) != mark}
-        self._writers.writes |= bool(wrote_outside)
+        outside = {
+            address(tensor): name
+            for (name, tensor), mark in zip(tensors, marks_outside, strict=True)
+            if _mark(tensor, at_stake) != mark
+        }
+        self._writers.writes |= bool(outside)
         is_first = not self._entries.graphs()
         given = call.held.ways
         wrote = versions != list(map(_version, leaves))
@@ -188,10 +196,11 @@ class FirstCalls:
             doubts.append("runs code for the first time")
         if None in versions or wrote:
             doubts.append("writes to its arguments")
-        if at_stake and not wrote_outside <= self._written:
+        new = [name for number, name in outside.items() if number not in self._written]
+        if at_stake and new:
             # A run from there may go another way. Before the next call they are saved.
-            doubts.append(f"writes to {some(sorted(wrote_outside - self._written))}")
-            self._written |= wrote_outside
+            doubts.append(f"writes to {some(sorted(new))}")
+            self._written |= outside.keys()
         return _Observed(
             result, mixes, rebound, " and ".join(doubts), as_before, issued, journal, executed
         )
@@ -216,7 +225,11 @@ class FirstCalls:
             generators += default_generators(device, index_of(device, leaves))
             with LOCK:
                 regions = [*(extends.regions() if extends else ()), *written]
-                return as_of_now(regions, generators, found), generators
+                try:
+                    return as_of_now(regions, generators, found), generators
+                except torch.OutOfMemoryError as error:  # the call itself may well have room
+                    log(logging.DEBUG, "state_not_saved", because=one_line(error))
+                    return nullcontext, []
 
     def _give_up_what_rebinds(self, key: Any, extends: Entry | None, names: list[str]) -> None:
         """Release graphs, since a call of another kind than theirs has rebound ``names``.

@@ -275,9 +275,9 @@ class PythonState:
         """Names of the tensors that were met, by storage."""
         return {storage_key(alias): path for path, _, alias, _ in self._tensors.values()}
 
-    def tensors(self) -> dict[str, torch.Tensor]:
-        """Name -> tensor, for the tensors that were met."""
-        return {path: tensor for path, tensor, *_ in self._tensors.values()}
+    def tensors(self) -> list[tuple[str, torch.Tensor]]:
+        """Names and tensors that were met; variables of two functions may have one name."""
+        return [(path, tensor) for path, tensor, *_ in self._tensors.values()]
 
     def restore(self) -> None:
         """Put back what it was, but for what another thread has changed."""

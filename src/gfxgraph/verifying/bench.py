@@ -280,7 +280,7 @@ class Bench:
             for place in self._elsewhere:
                 place.put_back()
         # A manual capture leaves a static output there, which each replay overwrites.
-        for path, tensor in self._python.tensors().items():
+        for path, tensor in self._python.tensors():
             if path in rebound:
                 self._keep(tensor)
         self._python = PythonState(self._roots)  # with attributes that a first call adds
@@ -292,7 +292,7 @@ class Bench:
                 unnamed.discard(key)
         self.outside = {
             path: tensor
-            for path, tensor in self._python.tensors().items()
+            for path, tensor in self._python.tensors()
             if tensor.is_floating_point()
             and tensor.numel()
             and not tensor.is_inference()
