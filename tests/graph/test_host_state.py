@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import array
 import collections
+import concurrent.futures
+import contextlib
 import contextvars
 import csv
 import ctypes
@@ -25,11 +27,13 @@ import tempfile
 import threading
 import types
 import warnings
+import weakref
 from collections import OrderedDict, UserDict, defaultdict, deque
 
 import numpy as np
 import pytest
 import torch
+from torch.testing._internal.two_tensor import TwoTensor
 
 import gfxgraph
 from gfxgraph.device import current_device
@@ -1820,3 +1824,239 @@ def test_so_it_is_for_two_variables_of_one_name(device):
         return found
 
     assert world(gfxgraph.graphed) == world(lambda function: function)
+
+
+_LAYOUTS = {
+    "expanded": lambda: torch.zeros(4).expand(3, 4),
+    "overlapping": lambda: torch.zeros(6).as_strided((3, 4), (1, 1)),
+    "sparse": lambda: torch.zeros(3, 4).to_sparse(),
+    "csr": lambda: torch.eye(3, 4).to_sparse_csr(),
+    "nested": lambda: torch.nested.nested_tensor([torch.zeros(3), torch.zeros(2)]),
+    "jagged": lambda: torch.nested.nested_tensor(
+        [torch.zeros(3), torch.zeros(2)], layout=torch.jagged
+    ),
+    "two in one": lambda: TwoTensor(torch.zeros(3, 4), torch.zeros(3, 4)),
+    "subclass": lambda: torch.zeros(3, 4).as_subclass(type("Sub", (torch.Tensor,), {})),
+    "quantized": lambda: torch.quantize_per_tensor(torch.zeros(3, 4), 0.1, 0, torch.qint8),
+}
+
+
+def _fill(layout, tensor, number):
+    if layout == "expanded":
+        tensor.select(0, 0).select(0, 0).fill_(number)
+    elif layout == "overlapping":
+        tensor[0].fill_(number)
+    elif layout == "sparse":
+        tensor.copy_((torch.eye(3, 4) * number).to_sparse())
+    elif layout == "csr":
+        tensor.values().fill_(number)
+    elif layout == "nested":
+        tensor.unbind()[0].fill_(number)
+    elif layout == "jagged":
+        tensor.values().fill_(number)
+    elif layout == "quantized":
+        tensor.copy_(torch.full((3, 4), float(number % 5)))
+    else:
+        tensor.fill_(number)
+
+
+def _sum(layout, tensor):
+    if layout in ("sparse", "csr"):
+        return float(tensor.to_dense().sum())
+    if layout == "two in one":
+        return float(tensor.a.sum() + tensor.b.sum())
+    if layout == "nested":
+        return float(tensor.unbind()[0].sum())
+    if layout == "quantized":
+        return float(tensor.dequantize().sum())
+    return float((tensor.values() if layout == "jagged" else tensor).sum())
+
+
+def _advances_by(get, read, write, device):
+    """A function that advances an iterator where a tensor holds little, and writes to that."""
+
+    def world(wrap):
+        tensor_of, numbers = get(), iter(range(1, 100))
+
+        def function(x):
+            number = next(numbers) if read(tensor_of()) < 3 else 0
+            write(tensor_of(), number % 7)
+            return x + number
+
+        call, found = wrap(function), []
+        for value in range(8):
+            result = call(torch.full((3,), float(value), device=device))
+            found.append((result.tolist(), read(tensor_of())))
+        return found
+
+    return world
+
+
+@pytest.mark.filterwarnings("ignore::UserWarning", "ignore::DeprecationWarning")
+@pytest.mark.parametrize("layout", _LAYOUTS)
+@torch.no_grad()
+def test_so_it_is_for_tensors_of_every_layout(layout, device):
+    def get():
+        tensor = _LAYOUTS[layout]()
+        return lambda: tensor
+
+    world = _advances_by(get, lambda t: _sum(layout, t), lambda t, n: _fill(layout, t, n), device)
+    assert world(gfxgraph.graphed) == world(lambda function: function)
+
+
+_WRITES = {
+    "data": lambda t, n: t.data.fill_(n),
+    "NumPy": lambda t, n: t.detach().numpy().fill(n),
+    "DLPack": lambda t, n: torch.from_dlpack(t).fill_(n),
+    "storage": lambda t, n: t.untyped_storage().fill_(n),
+    "other memory": lambda t, n: t.set_(torch.full((3, 4), float(n))),
+}
+
+
+def _in_context_variable(tensor):
+    variable = contextvars.ContextVar("kept")
+    variable.set(tensor)
+    return variable.get
+
+
+def _in_cache(tensor):
+    kept = [tensor]
+    cached = functools.lru_cache(lambda: kept.pop())
+    cached()
+    return cached
+
+
+def _as_gradient(tensor):
+    weight = torch.zeros(3, 4, requires_grad=True)
+    weight.grad = tensor
+    return lambda: weight.grad
+
+
+@pytest.mark.parametrize(
+    "hold", [_in_context_variable, _in_cache, _as_gradient, lambda tensor: lambda: tensor]
+)
+@pytest.mark.parametrize("write", _WRITES)
+@torch.no_grad()
+def test_so_it_is_for_writes_that_no_version_counts(write, hold, device):
+    world = _advances_by(
+        lambda: hold(torch.zeros(3, 4)), lambda t: float(t.sum()), _WRITES[write], device
+    )
+    assert world(gfxgraph.graphed) == world(lambda function: function)
+
+
+class _Owner:
+    pass
+
+
+def _owner_of(item):
+    owner = _Owner()
+    owner.item = item
+    return owner
+
+
+def _getters(item):
+    """How a function may get at ``item``, by name, with what must live meanwhile."""
+    owner, variable = _owner_of(item), contextvars.ContextVar("kept")
+    variable.set(item)
+    default = contextvars.ContextVar("default", default=item)
+    by_value, by_key = weakref.WeakValueDictionary(a=owner), weakref.WeakKeyDictionary()
+    by_key[owner], members = item, weakref.WeakSet([owner])
+    proxy, view = types.MappingProxyType({"a": item}), {"a": item}.values()
+    weak, fifo = weakref.proxy(owner), queue.SimpleQueue()
+    fifo.put(item)
+    future, stack = concurrent.futures.Future(), contextlib.ExitStack()
+    future.set_result(item)
+    stack.item = item
+    error, outer = ValueError(), ValueError()
+    error.item, outer.__cause__ = item, ValueError(item)
+    meta = type("Meta", (type,), {"item": item})("Made", (), {})
+    module = types.ModuleType("math")  # by its name one of Python's
+    module.item = item
+
+    def from_queue():
+        found = fifo.get()
+        fifo.put(found)
+        return found
+
+    found = {
+        "context variable": variable.get,
+        "its default": default.get,
+        "cache": _in_cache(item),
+        "weak value": lambda: by_value["a"].item,
+        "weak key": lambda: by_key[owner],
+        "weak set": lambda: next(iter(members)).item,
+        "mapping proxy": lambda: proxy["a"],
+        "view": lambda: next(iter(view)),
+        "weak proxy": lambda: weak.item,
+        "queue": from_queue,
+        "context manager": lambda: contextlib.nullcontext(stack).enter_result.item,
+        "future": future.result,
+        "attribute of an error": lambda: error.item,
+        "cause of an error": lambda: outer.__cause__.args[0],
+        "metaclass": lambda: meta.item,
+        "module of Python": lambda: module.item,
+    }
+    return found, owner
+
+
+@pytest.mark.parametrize("way", _getters(None)[0])
+@pytest.mark.parametrize("kind", ["iterator", "counter", "dict"])
+@torch.no_grad()
+def test_iterators_behind_objects_in_c_and_objects_of_python_are_met(kind, way, device):
+    make = {
+        "iterator": lambda: iter(range(1, 100)),
+        "counter": lambda: itertools.count(1),
+        "dict": lambda: {"count": 0},
+    }[kind]
+
+    def world(wrap):
+        getters, owner = _getters(make())
+        get = getters[way]
+
+        def function(x):
+            found = get()
+            if kind == "dict":
+                found["count"] += 1
+                return x * found["count"]
+            return x * next(found)
+
+        call = wrap(function)
+        found = [call(torch.ones(2, device=device)).tolist() for _ in range(7)]
+        del owner
+        return found
+
+    assert world(gfxgraph.graphed) == world(lambda function: function)
+
+
+@pytest.mark.filterwarnings("ignore::UserWarning", "ignore::DeprecationWarning")
+@pytest.mark.parametrize("layout", ["sparse", "csr", "nested", "jagged"])
+@torch.no_grad()
+def test_writes_to_a_part_of_a_tensor_outside_happen_once(layout, device):
+    def world(wrap):
+        tensor = _LAYOUTS[layout]()
+        if layout == "sparse":
+            tensor = torch.eye(3, 4).to_sparse()
+
+        def function(x):
+            (tensor._values() if layout == "sparse" else tensor.values()).add_(1)
+            return x + _sum(layout, tensor)
+
+        call = wrap(function)
+        return [call(torch.ones(3, device=device)).tolist() for _ in range(6)]
+
+    assert world(gfxgraph.graphed) == world(lambda function: function)
+
+
+@torch.no_grad()
+def test_a_write_to_a_tensor_that_wraps_others_runs_eagerly(device):
+    weight = TwoTensor(torch.zeros(3), torch.zeros(3))
+
+    def function(x):
+        weight.fill_(float(x[0]) + 1)
+        return x + float(weight.a.sum())
+
+    graph = gfxgraph.graphed(function)
+    for value in range(5):
+        x = torch.full((3,), float(value), device=device)
+        torch.testing.assert_close(graph(x), x + 3 * (value + 1))
+    assert any("TwoTensor" in reason for reason in graph.stats().fallbacks)

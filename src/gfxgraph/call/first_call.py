@@ -18,10 +18,10 @@ from ..graph.first_call import as_of_now
 from ..graph.host_state import default_generators
 from ..graph.lift import Lifting
 from ..graph.locks import LOCK, inside_gfxgraph, turn_if_free
+from ..graph.memory import Memory, checksum
 from ..graph.one_shots import Found, is_one_shot
 from ..graph.state import PythonState
 from ..graph.witness import witness
-from ..interpose.codes import address
 from ..interpose.interrupts import held_back, own_handlers
 from ..record import collectives
 from ..record.explain import some
@@ -84,7 +84,7 @@ class FirstCalls:
         self._executed = Executed()
         #: Whether a call was seen to do both, so that copies of the tensors are made before it.
         self._mixes = False
-        #: Numbers of tensors that calls have written, where they also reach what can be advanced
+        #: Numbers of storages that calls have written, where they also reach what can be advanced
         #: and not be put back.
         self._written: set[int] = set()
 
@@ -155,9 +155,12 @@ class FirstCalls:
                 call.held.found = {n: leaf.clone() for n, leaf in enumerate(leaves)}
         state = self.state_before(call)
         # Not by weak references: torch.utils.swap_tensors() refuses tensors that have any.
-        tensors, at_stake = state.tensors(), any(is_one_shot(item) for _, item in state.stateful)
-        marks_outside = [_mark(tensor, at_stake) for _, tensor in tensors]
-        written = [tensor for _, tensor in tensors if address(tensor) in self._written]
+        tensors = [tensor for _, tensor in state.tensors()]
+        versions_outside = list(map(_version, tensors))
+        # A run from other memory may go another way, and advance what cannot be put back.
+        at_stake = any(is_one_shot(item) for _, item in state.stateful)
+        memory = Memory(state.all_tensors() if at_stake else ())
+        written = memory.of(self._written)
         as_before, generators = self._as_of_now(leaves, state.stateful, extends, written)
         versions = list(map(_version, leaves))
         marks = _marks(leaves) if call.held.ways else []
@@ -177,12 +180,7 @@ class FirstCalls:
         journal.note_result(result)
         ran_anew = executed.spaces.keys() - self._executed.spaces.keys()
         self._executed.learn(executed)
-        outside = {
-            address(tensor): name
-            for (name, tensor), mark in zip(tensors, marks_outside, strict=True)
-            if _mark(tensor, at_stake) != mark
-        }
-        self._writers.writes |= bool(outside)
+        self._writers.writes |= versions_outside != list(map(_version, tensors))
         is_first = not self._entries.graphs()
         given = call.held.ways
         wrote = versions != list(map(_version, leaves))
@@ -196,11 +194,12 @@ class FirstCalls:
             doubts.append("runs code for the first time")
         if None in versions or wrote:
             doubts.append("writes to its arguments")
-        new = [name for number, name in outside.items() if number not in self._written]
-        if at_stake and new:
-            # A run from there may go another way. Before the next call they are saved.
-            doubts.append(f"writes to {some(sorted(new))}")
-            self._written |= outside.keys()
+        wrote_to = memory.written()
+        new = {name for number, name in wrote_to.items() if number not in self._written}
+        if new or memory.hidden:
+            # Before the next call they are saved.
+            doubts.append(f"writes to {some(sorted(new.union(memory.hidden)))}")
+            self._written |= wrote_to.keys()
         return _Observed(
             result, mixes, rebound, " and ".join(doubts), as_before, issued, journal, executed
         )
@@ -259,32 +258,13 @@ def _version(tensor: torch.Tensor) -> int | None:
     return None if tensor.is_inference() else tensor._version
 
 
-def _mark(tensor: torch.Tensor, at_stake: bool) -> object:
-    """What differs after a write; where it is ``at_stake`` also for what nobody counts."""
-    version = _version(tensor)
-    return _sum(tensor) if version is None and at_stake else version
-
-
-# Bytes of which one sum is made at a time: each of them becomes a number of 8 bytes meanwhile.
-_SUMMED = 1 << 22
-
-
 def _marks(tensors: list[torch.Tensor]) -> list[object]:
     """Sums of the bytes of those whose versions nobody counts; what equals nothing: not known."""
     return [_sum(tensor) for tensor in tensors if tensor.is_inference()]
 
 
 def _sum(tensor: torch.Tensor) -> object:
-    """A sum in which each byte has a weight of its own: bytes that only move change it as well."""
     is_plain = tensor.layout is torch.strided and not (tensor.is_quantized or tensor.is_nested)
     if not is_plain or tensor.is_conj() or tensor.is_neg():
         return object()
-    data = tensor.detach().contiguous().reshape(-1).view(torch.uint8)
-    sums = [torch.zeros((), dtype=torch.int64, device=data.device)]
-    for start in range(0, data.numel(), _SUMMED):
-        part = data[start : start + _SUMMED]
-        weights = torch.arange(start, start + part.numel(), device=data.device)
-        for factor in (0x5851F42D4C957F2D, 0x14057B7EF767814F):  # odd, so that no byte is lost
-            weights = (weights ^ (weights >> 29)).mul_(factor).add_(1)
-        sums.append((weights.bitwise_or_(1)).mul_(part).sum())
-    return int(torch.stack(sums).sum())
+    return checksum(tensor.detach().contiguous().reshape(-1).view(torch.uint8))

@@ -8,6 +8,8 @@ from dataclasses import dataclass
 import torch
 
 from ..device import generator_state
+from ..record.effects import overwrite
+from ..record.storages import is_whole
 
 __all__ = ["DeviceState"]
 
@@ -31,6 +33,7 @@ class DeviceState:
     def put_back(self, values: Sequence[torch.Tensor], states: Sequence[torch.Tensor]) -> None:
         """Put back what :meth:`now` gave."""
         for region, value in zip(reversed(self.regions), reversed(values), strict=True):
-            region.copy_(value)
+            if is_whole(region):  # what was freed meanwhile holds nothing
+                overwrite(region, value)
         for generator, state in zip(self.generators, states, strict=True):
             generator.set_state(state)

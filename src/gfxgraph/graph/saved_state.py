@@ -13,10 +13,12 @@ import collections
 import contextvars
 import ctypes
 import decimal
+import gc
 import mmap
 import pickle
 import random
 import sys
+import types
 import weakref
 from collections.abc import Callable
 from contextlib import suppress
@@ -348,13 +350,27 @@ def kind_of(item: Any) -> Kind | None:
 def held_in_c(item: Any) -> list[Any]:
     """The objects that ``item`` holds in C, where it may hold any of the program's."""
     if raw.is_a(item, BaseException):
-        return [vars(BaseException)["args"].__get__(item)]
+        # Its arguments and attributes, its cause and its context.
+        return [part for part in gc.get_referents(item) if not raw.is_a(part, *_LEFT_OUT)]
     if raw.is_a(item, collections.defaultdict):
         return [_FACTORY.__get__(item)]
+    if type(item) is contextvars.ContextVar:  # of its values gc knows the default only
+        return [item.get(None), *gc.get_referents(item)]
+    if raw.is_a(item, weakref.ref):
+        return [weakref.ref.__call__(item)]
+    if type(item) in _PROXIES:
+        with suppress(ReferenceError):  # it is gone
+            return [item.__reduce_ex__.__self__]
+        return []
     numpy = loaded("numpy")
     if numpy is not None and type(item) is numpy.ndarray and item.dtype.hasobject:
         return list(item.ravel().tolist())
-    return []
+    if raw.is_mutable(type(item)) or type(item) in _PARTS_OF_CODE:
+        return []
+    if is_one_shot(item) or kind_of(item) is not None:  # whose parts are looked at as its state
+        return []
+    # Such as the dict of a view, the results of a cache, what is in a queue.
+    return [part for part in gc.get_referents(item) if not raw.is_a(part, *_LEFT_OUT)]
 
 
 def is_stateful(item: Any, near: bool = True) -> bool:
@@ -381,6 +397,25 @@ def is_stateful(item: Any, near: bool = True) -> bool:
 
 # By id: a metaclass may override how a class is hashed.
 _by_class: dict[int, tuple[weakref.ref[type], bool, bool]] = {}
+
+
+_PROXIES = (weakref.ProxyType, weakref.CallableProxyType)
+# Code finds classes and modules by their names.
+_LEFT_OUT = (type, types.ModuleType, types.TracebackType)
+# Frames and what leads to them hold whatever has run.
+_PARTS_OF_CODE = (
+    types.CodeType,
+    types.FrameType,
+    types.FunctionType,
+    types.ModuleType,
+    types.TracebackType,
+    types.BuiltinFunctionType,
+    types.GetSetDescriptorType,
+    types.MemberDescriptorType,
+    types.MethodDescriptorType,
+    types.WrapperDescriptorType,
+    types.ClassMethodDescriptorType,
+)
 
 
 def _is_buffer(cls: type) -> bool:

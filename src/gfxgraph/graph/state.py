@@ -9,15 +9,16 @@ number of steps, a global) makes the graph stale.
 from __future__ import annotations
 
 import argparse
+import builtins
+import contextlib
 import copy
 import dataclasses
 import dis
 import functools
 import sys
 import types
-import weakref
 from collections import OrderedDict, defaultdict, deque
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from typing import Any
 
 import torch
@@ -34,7 +35,7 @@ from .lift import lift_among
 from .listening import is_closed
 from .locks import no_garbage_collection
 from .lookups import package_of
-from .one_shots import STREAM, inner, is_entropy
+from .one_shots import STREAM, inner, is_entropy, is_one_shot
 from .places import Attributes, Content, Item, Length, Place
 from .reads import Reads
 from .saved_state import held_in_c, is_stateful
@@ -72,6 +73,7 @@ _HOOKS_OF_TENSORS: dict[str, Any] = {
     name: raw.namespace(torch._C.TensorBase)[name].__get__
     for name in ("_backward_hooks", "_post_accumulate_grad_hooks")
 }
+_GRAD, _IS_LEAF = (raw.namespace(torch._C.TensorBase)[name].__get__ for name in ("grad", "is_leaf"))
 _LISTS = (torch.nn.ModuleList, torch.nn.ModuleDict, torch.nn.Sequential)
 _OPEN_CLASSES = (
     torch.nn.Module,
@@ -93,6 +95,7 @@ _MEMBERS = (
 _CONTAINERS = frozenset(
     {
         "_thread",
+        "_weakrefset",
         "collections",
         "multiprocessing.heap",
         "multiprocessing.shared_memory",
@@ -102,6 +105,8 @@ _CONTAINERS = frozenset(
         "weakref",
     }
 )
+# And those whose objects hold one that they give to whoever asks.
+_HOLDERS = frozenset({"asyncio.futures", "concurrent.futures._base", "contextlib", "functools"})
 # Four levels of attention: a graph watches the object; it is compared and put back; the same, but
 # only executed code leads to it; it is only searched for generators and iterators.
 _WATCHED, _COMPARED, _EXECUTED, _SEARCHED = range(4)
@@ -138,6 +143,8 @@ class PythonState:
         self._containers: list[Container] = []
         #: Path, tensor, an alias of what it was, and whether it required grad.
         self._tensors: dict[int, tuple[str, torch.Tensor, torch.Tensor, bool]] = {}
+        #: Of other layouts and classes: only their memory is looked at.
+        self._other_tensors: list[tuple[str, torch.Tensor]] = []
         self._open_packages = {
             package for root in roots.values() for package in _packages(root)
         } - CLOSED
@@ -279,6 +286,12 @@ class PythonState:
         """Names and tensors that were met; variables of two functions may have one name."""
         return [(path, tensor) for path, tensor, *_ in self._tensors.values()]
 
+    def all_tensors(self) -> list[tuple[str, torch.Tensor]]:
+        """Those, their gradients, and tensors of other layouts and classes that were met."""
+        grads = [(f"{path}.grad", _GRAD(t)) for path, t in self.tensors() if _IS_LEAF(t)]
+        found = [(path, grad) for path, grad in grads if grad is not None]
+        return [*self.tensors(), *found, *self._other_tensors]
+
     def restore(self) -> None:
         """Put back what it was, but for what another thread has changed."""
         for container in self._containers:
@@ -399,8 +412,12 @@ class PythonState:
             if address(type(item)) in _PLAIN:
                 continue
             if raw.is_a(item, torch.Tensor):
-                is_known = type(item) in _TENSORS and item.layout is torch.strided
-                if is_known and level < _SEARCHED and address(item) not in self._tensors:
+                is_known = type(item) in _TENSORS and (  # a subclass may notice questions
+                    item.layout is torch.strided and not item.is_nested
+                )
+                if not is_known and level < _SEARCHED:
+                    self._other_tensors.append((path, item))
+                elif level < _SEARCHED and address(item) not in self._tensors:
                     self._tensors[address(item)] = path, item, item.detach(), item.requires_grad
                     own = raw.attributes(item)
                     if own:
@@ -437,6 +454,7 @@ class PythonState:
         if level < _SEARCHED and raw.is_a(item, functools._lru_cache_wrapper):
             self._caches.append((path, item, _misses(item)))
             yield path, item.__wrapped__
+            yield from ((f"{path}()", result) for result in _results(item))
         elif level < _SEARCHED and raw.is_a(item, *_SCRIPTED):
             self.scripted.append(path)
         elif level == _EXECUTED and raw.is_a(item, STREAM):
@@ -453,8 +471,6 @@ class PythonState:
         elif package_of(kind) == _OURS:
             # Our own objects change with every call; what matters is the function inside.
             yield path, (raw.attributes(item) or {}).get("__wrapped__")
-        elif kind is weakref.ref:
-            yield path, item()
         elif kind is types.MethodType:
             yield from ((path, item.__func__), (path, item.__self__))
         elif raw.is_a(item, types.BuiltinMethodType, types.MethodWrapperType):
@@ -480,15 +496,19 @@ class PythonState:
                 yield from ((f"{path}[{n}]", v) for n, v in enumerate(base.__iter__(item)))
         elif package_of(kind) in CLOSED and not raw.is_a(item, *_OPEN_CLASSES):
             # A lock, a logger, a stream; but queues and the like are containers.
+            yield from ((path, part) for part in held_in_c(item))
             if raw.module_of(kind) in _CONTAINERS:
                 self._open_attributes(path, item, max(level, _COMPARED))
-            elif any("__next__" in raw.namespace(cls) for cls in raw.classes(item)):
+            elif _holds_what_it_gives(item):
                 self._open_attributes(path, item, _SEARCHED)
         else:
             yield from self._open_object(path, item, level)
 
     def _open_module(self, path: str, module: types.ModuleType, level: int) -> None:
-        if module.__name__.partition(".")[0] not in CLOSED:
+        if module.__name__.partition(".")[0] in CLOSED:
+            used = (self._names | self._executed_names) & module.__dict__.keys()
+            self._note_one_shots((f"{path}.{name}", module.__dict__[name]) for name in used)
+        else:
             if level < _SEARCHED and self._executed:
                 self._open_members(path, module)
             self._open_space(path, module.__dict__, _SEARCHED)
@@ -498,6 +518,8 @@ class PythonState:
         if package in CLOSED:
             return
         near = package in self._open_packages or package in self._executed_packages
+        if near and type(cls) is not type:
+            self._todo[_SEARCHED].append((f"type({raw.name_of(cls)})", type(cls)))
         self._open_space(path, space, _COMPARED if near else _SEARCHED)
         for name, member in list(space.items()):
             function = _function(member)
@@ -632,6 +654,8 @@ class PythonState:
                     self.stateful.extend(found for found in used if is_entropy(found[1]))
             elif raw.is_a(value, type):
                 self._todo[level if is_entropy(value) else further].append((name, value))
+        builtin = names & vars(builtins).keys() - space.keys()
+        self._note_one_shots((name, vars(builtins)[name]) for name in builtin)
         if level == _SEARCHED:  # but what it binds it changes
             stored = tuple(name for name in _stored(code) if name in space)
             if stored:
@@ -643,6 +667,35 @@ class PythonState:
         )
         if own:
             self._follow(Container("", space, own), level)
+
+    def _note_one_shots(self, found: Iterable[tuple[str, Any]]) -> None:
+        """Note iterators among variables of modules that are not walked."""
+        self.stateful.extend(
+            (path, item)
+            for path, item in found
+            if is_one_shot(item) and not is_entropy(item) and not raw.is_a(item, STREAM)
+        )
+
+
+def _results(cache: Any) -> list[Any]:
+    """What a cache of ``functools`` refers to, but for the dicts of its own: they grow."""
+    parts = [part for part in held_in_c(cache) if part is not cache.__dict__]
+    if cache.cache_parameters()["maxsize"] is None:  # that dict holds the results themselves
+        return [v for p in parts for v in (list(p.values()) if type(p) is dict else (p,))]
+
+    def is_own(part: Any) -> bool:
+        first = next(iter(part.values()), None) if type(part) is dict else None
+        return raw.name_of(type(first)).endswith("_lru_list_elem")
+
+    return [part for part in parts if not is_own(part)]
+
+
+def _holds_what_it_gives(item: Any) -> bool:
+    """Whether an object of Python's own classes keeps one of the program's that it gives."""
+    if raw.module_of(type(item)) in _HOLDERS:
+        # That generator serves once.
+        return not raw.is_a(item, contextlib._GeneratorContextManagerBase)
+    return any("__next__" in raw.namespace(cls) for cls in raw.classes(item))
 
 
 def _misses(cache: Any) -> int:

@@ -577,7 +577,13 @@ class Interceptor:
             self.provenance.write(tensor, roots, op.overwrites)
         for tensor in (result,) if isinstance(result, torch.Tensor) else tensors_in(result):
             key = self.name(tensor)
-            if key not in keys and self.provenance.give(key, roots):
+            if key in keys:
+                continue
+            if op.is_view and keys and keys[0] not in self.inside:
+                # A part of a tensor that the run has not made: the values of a sparse one, or what
+                # lies inside a subclass.
+                self.provenance.see(key, tensor)
+            elif self.provenance.give(key, roots):
                 self.made(key, tensor)
 
     def _flow_on_host(self, tensors: list[torch.Tensor], result: Any) -> None:

@@ -12,6 +12,7 @@ from typing import Any, Protocol
 import torch
 import torch.utils._pytree as pytree
 from torch._ops import HigherOrderOperator, OpOverload
+from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
 from ..device.operators import written_tensors
 from ..device.overrides import WithoutModes
@@ -427,6 +428,9 @@ class Recorder(Interceptor):
 
     def wrote(self, tensor: torch.Tensor) -> None:
         """Save the data of the tensor, and note the write."""
+        if is_traceable_wrapper_subclass(tensor):
+            # What it holds is written below us, and no version tells of it.
+            self.refuse("side-effect", f"a write to a {type(tensor).__name__} from outside")
         self._save(tensor)
         key = self.name(tensor)
         self.recording.writes.append((key, len(self.recording.events)))
