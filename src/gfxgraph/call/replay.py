@@ -65,6 +65,7 @@ from ..errors import ArgumentError, one_line
 from ..graph import raw
 from ..graph.captured import CapturedGraph
 from ..graph.device_state import DeviceState
+from ..graph.host_state import default_generators
 from ..graph.locks import LOCK, PATIENCE, TURNS
 from ..graph.pool import GraphPool
 from ..graph.segments import Segment, run
@@ -281,7 +282,7 @@ class Replay:
         written, calls_user = _counted(captured.written), captured.calls_user
         generators: tuple[torch.Generator, ...] = ()
         if captured.saves_generator:
-            generators = (device.default_generator(index), *captured.generators)
+            generators = (*default_generators(device, index), *captured.generators)
         state = DeviceState(captured.saved, generators)
 
         def disturbed() -> list[str]:

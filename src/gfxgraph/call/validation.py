@@ -21,6 +21,7 @@ from ..errors import ArgumentError
 from ..forking import new_lock
 from ..graph.compare import Tolerance, difference
 from ..graph.device_state import DeviceState
+from ..graph.host_state import default_generators
 from ..graph.locks import LOCK, inside_gfxgraph, turn_if_free
 from ..interpose.interrupts import own_handlers
 from .entry import Entry, Refusal
@@ -204,7 +205,7 @@ class _State:
         # Of a tree nobody knows whether another path than the last draws.
         if captured.draws_random_numbers or captured.root.step is not None:
             graph_pool = entry.graph_pool
-            generators.insert(0, graph_pool.device.default_generator(graph_pool.index))
+            generators += default_generators(graph_pool.device, graph_pool.index)
         # Compiled code may draw the same numbers in another order.
         self._compares_generators = not captured.slack
         self._state = DeviceState(regions, generators)

@@ -194,8 +194,8 @@ class HostState:
             source.rewind()
 
     def draws(self) -> bool:
-        """Whether a generator of the device was advanced since."""
-        return any(source.has_moved() for source in self._drawn.values())
+        """Whether a generator of torch was advanced since."""
+        return any(source.has_moved() for source in self._of_torch().values())
 
     def has_moved(self) -> bool:
         """Whether anything was advanced since."""

@@ -636,6 +636,10 @@ class Interceptor:
         if is_view(func) or torch.Tag.inplace_view in func.tags:
             return None
         to_device = self._makes_device_tensor(kwargs)
+        on_host = len(host) == len(tensors) and not to_device
+        if on_host and draws(func) and _is_of_cpu(kwargs) and kwargs.get("generator") is None:
+            # The host repeats it, from the default generator of the CPU, as in eager execution.
+            return Point("host-compute", str(func), "call", everything)
         if tensors and len(host) == len(tensors):
             if name == "aten::_to_copy" and to_device:
                 return self._host_constant(f"{func} of a host tensor", host)
@@ -809,6 +813,16 @@ def _named(call: str) -> Callable[..., Any]:
     return function
 
 
+def draws(func: Any) -> bool:
+    """Whether an operator takes random numbers from a generator."""
+    return torch.Tag.nondeterministic_seeded in getattr(func, "tags", ())
+
+
+def _is_of_cpu(kwargs: dict[str, Any]) -> bool:
+    device = kwargs.get("device")
+    return device is None or torch.device(device).type == "cpu"
+
+
 class _Operator:
     """Facts about an operator that each call needs. These here hold for a higher-order one."""
 
@@ -834,7 +848,7 @@ class _KnownOperator(_Operator):
         self.nested = name.startswith("aten::_nested_") and not name.endswith("_left_aligned")
         # Operators of other libraries may depend on strides and addresses.
         self.asks_layout = func is _AS_STRIDED or func.namespace not in ("aten", "prims")
-        self.draws = torch.Tag.nondeterministic_seeded in func.tags
+        self.draws = draws(func)
         #: Also operators whose tags do not say so: with a generator, or of another library.
         self.may_draw = (
             self.draws
@@ -853,7 +867,7 @@ class _KnownOperator(_Operator):
         self.plain = func is not _LIFT and (
             self.is_view
             or torch.Tag.inplace_view in func.tags
-            or not (name in _READS or self.copies or may_refuse(func))
+            or not (self.draws or name in _READS or self.copies or may_refuse(func))
         )
 
 

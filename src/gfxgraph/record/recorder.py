@@ -20,7 +20,7 @@ from ..interpose.codes import address
 from ..interpose.source import Source, users_line, users_line_of
 from .effects import Same, UndoLog, tensors_in
 from .explain import explain
-from .interceptor import Interceptor, Point
+from .interceptor import Interceptor, Point, draws
 from .questions import Dependence
 from .storages import is_whole
 
@@ -249,7 +249,10 @@ class Recorder(Interceptor):
         event = Event(
             point._replace(depends=()),  # not to keep the tensors of the run alive
             users_line(),
-            varying=point.rule in _DONE_IN_EACH_CALL or provenance is None or is_higher,
+            varying=point.rule in _DONE_IN_EACH_CALL
+            or provenance is None
+            or is_higher
+            or draws(func),
             writes=writes,
             result=None,
             given=None,
