@@ -1,4 +1,4 @@
-"""All memory of some tensors as it is now, to see later which of it was written."""
+"""Tells by checksums which storages a call has written."""
 
 from __future__ import annotations
 

@@ -109,7 +109,7 @@ def run_and_roll_back(
             and with its recording; not where ``template`` made it faster.
 
     Returns:
-        The result, and whether random numbers of the device were drawn.
+        The result, and whether random numbers of torch were drawn.
 
     Raises:
         CaptureError: it does something outside of torch, and the run ended before that; or it

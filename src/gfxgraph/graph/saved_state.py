@@ -358,14 +358,14 @@ def held_in_c(item: Any) -> list[Any]:
         return [item.get(None), *gc.get_referents(item)]
     if raw.is_a(item, weakref.ref):
         return [weakref.ref.__call__(item)]
-    if type(item) in _PROXIES:
+    if raw.is_a(item, *_PROXIES):
         with suppress(ReferenceError):  # it is gone
             return [item.__reduce_ex__.__self__]
         return []
     numpy = loaded("numpy")
     if numpy is not None and type(item) is numpy.ndarray and item.dtype.hasobject:
         return list(item.ravel().tolist())
-    if raw.is_mutable(type(item)) or type(item) in _PARTS_OF_CODE:
+    if raw.is_mutable(type(item)) or raw.is_a(item, *_PARTS_OF_CODE):
         return []
     if is_one_shot(item) or kind_of(item) is not None:  # whose parts are looked at as its state
         return []

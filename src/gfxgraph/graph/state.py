@@ -144,7 +144,7 @@ class PythonState:
         #: Path, tensor, an alias of what it was, and whether it required grad.
         self._tensors: dict[int, tuple[str, torch.Tensor, torch.Tensor, bool]] = {}
         #: Of other layouts and classes: only their memory is looked at.
-        self._other_tensors: list[tuple[str, torch.Tensor]] = []
+        self._other_tensors: dict[int, tuple[str, torch.Tensor]] = {}
         self._open_packages = {
             package for root in roots.values() for package in _packages(root)
         } - CLOSED
@@ -163,6 +163,8 @@ class PythonState:
                 self._open_code(code, space, _EXECUTED)
         with no_garbage_collection():  # the many small objects made here would start some
             self._walk(_SEARCHED if search else _EXECUTED)
+        used = self._names & vars(builtins).keys()
+        self._note_one_shots((name, vars(builtins)[name]) for name in used)
 
     @property
     def generators(self) -> list[torch.Generator]:
@@ -290,7 +292,7 @@ class PythonState:
         """Those, their gradients, and tensors of other layouts and classes that were met."""
         grads = [(f"{path}.grad", _GRAD(t)) for path, t in self.tensors() if _IS_LEAF(t)]
         found = [(path, grad) for path, grad in grads if grad is not None]
-        return [*self.tensors(), *found, *self._other_tensors]
+        return [*self.tensors(), *found, *self._other_tensors.values()]
 
     def restore(self) -> None:
         """Put back what it was, but for what another thread has changed."""
@@ -416,7 +418,7 @@ class PythonState:
                     item.layout is torch.strided and not item.is_nested
                 )
                 if not is_known and level < _SEARCHED:
-                    self._other_tensors.append((path, item))
+                    self._other_tensors.setdefault(address(item), (path, item))
                 elif level < _SEARCHED and address(item) not in self._tensors:
                     self._tensors[address(item)] = path, item, item.detach(), item.requires_grad
                     own = raw.attributes(item)
@@ -654,8 +656,6 @@ class PythonState:
                     self.stateful.extend(found for found in used if is_entropy(found[1]))
             elif raw.is_a(value, type):
                 self._todo[level if is_entropy(value) else further].append((name, value))
-        builtin = names & vars(builtins).keys() - space.keys()
-        self._note_one_shots((name, vars(builtins)[name]) for name in builtin)
         if level == _SEARCHED:  # but what it binds it changes
             stored = tuple(name for name in _stored(code) if name in space)
             if stored:
@@ -678,16 +678,18 @@ class PythonState:
 
 
 def _results(cache: Any) -> list[Any]:
-    """What a cache of ``functools`` refers to, but for the dicts of its own: they grow."""
+    """The results that a cache of ``functools`` holds, without its own dicts, which grow."""
     parts = [part for part in held_in_c(cache) if part is not cache.__dict__]
-    if cache.cache_parameters()["maxsize"] is None:  # that dict holds the results themselves
-        return [v for p in parts for v in (list(p.values()) if type(p) is dict else (p,))]
+    links = [part for part in parts if _is_of_links(part)]
+    if links:  # a bounded cache: it refers to its results itself
+        return [part for part in parts if part is not links[0]]
+    return [v for p in parts for v in (list(p.values()) if type(p) is dict else (p,))]
 
-    def is_own(part: Any) -> bool:
-        first = next(iter(part.values()), None) if type(part) is dict else None
-        return raw.name_of(type(first)).endswith("_lru_list_elem")
 
-    return [part for part in parts if not is_own(part)]
+def _is_of_links(part: Any) -> bool:
+    """Whether ``part`` is the dict of a bounded cache, whose values are links of a list in C."""
+    first = next(iter(part.values()), None) if type(part) is dict else None
+    return raw.name_of(type(first)).endswith("_lru_list_elem")
 
 
 def _holds_what_it_gives(item: Any) -> bool:
