@@ -108,14 +108,16 @@ class CallersArguments:
         return [(self._leaves[n], self._leaves[n].clone()) for n in changed]
 
     def _may_have_changed(self, given: Sequence[torch.Tensor] | None) -> list[int]:
-        """The numbers of those whose versions say so, or whose versions nobody counts."""
+        """The numbers of those that the function may have written to.
+
+        Versions show most writes, but none through ``.data``, an array or a kernel of others.
+        """
         numbers, keys = [], None
         for n, leaf in enumerate(self._leaves if self.fits else ()):
-            version = _version(leaf)
-            if leaf is self._statics[n] or (version is not None and version == self._versions[n]):
+            if leaf is self._statics[n]:
                 continue
-            self._versions[n] = version
-            if version is None and given is not None and self._reached is not None:
+            version = _version(leaf)
+            if version == self._versions[n] and given is not None and self._reached is not None:
                 keys = keys or self._reached | set(map(storage_key, given))
                 if storage_key(leaf) not in keys:
                     continue
@@ -123,9 +125,12 @@ class CallersArguments:
         return numbers
 
     def _has_changed(self, n: int) -> bool:
+        """Whether it holds something else; on a device that is not asked, which would wait."""
         leaf, static = self._leaves[n], self._statics[n]
-        is_counted = self._versions[n] is not None
-        return is_counted or leaf.device != static.device or not torch.equal(leaf, static)
+        version, self._versions[n] = self._versions[n], _version(leaf)
+        if version != self._versions[n] or leaf.device.type != "cpu":
+            return True
+        return leaf.device != static.device or not torch.equal(leaf, static)
 
     def put_back(self) -> None:
         """Let the arguments hold what they held before the call."""

@@ -84,6 +84,14 @@ SEEN_BY_CHECK = (
 )
 
 
+def _exception() -> BaseException | None:
+    return sys.exc_info()[1]
+
+
+# The error in whose `except` block the call is made; from Python 3.11 on there is a function in C.
+_error_handled: Callable[[], BaseException | None] = getattr(sys, "exception", _exception)
+
+
 def conditions(fn: Any) -> list[Condition]:
     """Conditions, beside the arguments, that all calls of one kind share; true now."""
     device_type = current_device().type
@@ -94,6 +102,7 @@ def conditions(fn: Any) -> list[Condition]:
         (torch._C._len_torch_dispatch_stack, "", 0),
         (torch._C._functorch.peek_interpreter_stack, "", None),
         (vars(forward_ad), "_current_level", -1),
+        (_error_handled, "", None),
         # set_default_device() and the like are function modes
         (torch._C._len_torch_function_stack, "", torch._C._len_torch_function_stack()),
         (torch.get_default_dtype, "", torch.get_default_dtype()),
@@ -182,6 +191,12 @@ def no_graph_now() -> str | None:
         )
     if vars(forward_ad)["_current_level"] >= 0:
         return "called inside forward-mode AD, for which a replay computes nothing"
+    if _error_handled() is not None:
+        # Nobody sees all reads: each error that is raised inside has it as its __context__.
+        return (
+            "called while an error is handled (in an except block), which the function may read; "
+            "call it after that block"
+        )
     if torch._C._get_tracing_state() is not None:
         return "called while torch.jit.trace records, which a replay would pass by"
     return None

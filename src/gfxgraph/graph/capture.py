@@ -392,7 +392,12 @@ def _captured(
     originals = {
         key: tensor for key, ref in recording.originals.items() if (tensor := ref()) is not None
     }
-    folded_from = {k: t for k, t in originals.items() if k in recording.sources_of_folds()}
+    # Of an original that is gone, such as `weight.data`, the alias has the same memory.
+    folded_from = {
+        k: t
+        for k, t in (recording.outside | originals).items()
+        if k in recording.sources_of_folds()
+    }
     # What is only returned is used as well: replays give the very memory of then.
     given_back = {storage_key(t): t.detach() for t in recording.unseen}
     outside = {k: t for k, t in (given_back | recording.outside).items() if k not in static}
@@ -401,7 +406,7 @@ def _captured(
     )
     if extends is not None:
         outside = extends.outside | outside
-        folded_from |= extends.guard.watched_versions()
+        folded_from |= extends.guard.watched_values()
         held += extends.guard.watched_held()
     regions = session.before.memory.regions()
     holds_compiled = recording.compiles and not session.not_compiled and device.kind != "emulated"

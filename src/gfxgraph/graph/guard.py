@@ -17,6 +17,7 @@ from ..interpose.codes import address
 from ..record.effects import storage_key
 from . import raw
 from .containers import Container
+from .memory import SameBytes
 from .places import Attributes, Bind, Item, Place, TypeOf
 from .tensor_check import tensor_check
 from .torch_settings import Settings
@@ -139,7 +140,7 @@ class Guard:
         self._places: dict[Any, Place] = {}
         self._tensors: dict[Any, Attributes] = {}
         self._memory: dict[int, tuple[str, torch.Tensor, int]] = {}
-        self._versions: list[tuple[int, str, torch.Tensor, int]] = []
+        self._values: list[tuple[int, str, torch.Tensor, int, SameBytes]] = []
         self._held: list[tuple[str, torch.Tensor, str, object]] = []
         self._unplaced = dict(outside)
         self.settings = settings
@@ -162,9 +163,9 @@ class Guard:
         self._unplaced.pop(storage_key(tensor), None)
         self._memory.setdefault(address(tensor), (name, tensor, tensor.data_ptr()))
 
-    def watch_version(self, key: int, name: str, tensor: torch.Tensor) -> None:
-        """Watch that nothing is written to ``tensor``, whose storage has the key ``key``."""
-        self._versions.append((key, name, tensor, tensor._version))
+    def watch_values(self, key: int, name: str, tensor: torch.Tensor) -> None:
+        """Watch that ``tensor``, whose storage has the key ``key``, holds what it holds."""
+        self._values.append((key, name, tensor, tensor._version, SameBytes(tensor)))
 
     def watch_held(self, path: str, tensor: torch.Tensor, name: str, value: object) -> None:
         """Watch that the attribute ``name`` of ``tensor`` stays ``value``: its gradient, say."""
@@ -182,15 +183,15 @@ class Guard:
         """Tensors, and what is watched of what they hold."""
         return [(tensor, name, value) for _, tensor, name, value in self._held]
 
-    def watched_versions(self) -> dict[int, torch.Tensor]:
-        """Storage key -> tensor, of those to which nothing may be written."""
-        return {key: tensor for key, _, tensor, _ in self._versions}
+    def watched_values(self) -> dict[int, torch.Tensor]:
+        """Storage key -> tensor, of those whose values are to stay."""
+        return {key: tensor for key, _, tensor, *_ in self._values}
 
     def complete(self) -> None:
         """Nothing more is to be watched, except memory that no container holds."""
         for tensor in list(self._unplaced.values()):
             self.watch_memory(f"a tensor of shape {tuple(tensor.shape)}", tensor)
-        if self._memory:
+        if self._memory or any(values.waits for *_, values in self._values):
             self.memory_holds = self._asking_for_memory()
         self._compile_places()
 
@@ -210,8 +211,8 @@ class Guard:
         for name, tensor, at in self._memory.values():
             if tensor.data_ptr() != at:
                 found[name] = None
-        for _, name, tensor, version in self._versions:
-            if tensor._version != version:
+        for _, name, tensor, version, values in self._values:
+            if tensor._version != version or not values.hold():
                 found[f"the values of {name}"] = None
         for name, (getter, value) in self.settings.items():
             if _now(getter) != value:
@@ -250,6 +251,10 @@ class Guard:
             if words is not None:
                 known[terms.pop()] = functools.partial(of_address, tensor, at)
                 found += words
+        for n, (*_, values) in enumerate(self._values):
+            if values.waits:
+                names[f"v{n}"] = values.hold
+                terms.append(f"v{n}()")
         if len(known) < _WORTH_COMPARING:
             return _predicate([*terms, *known], names)
         asked = _predicate(list(known), dict(names))
@@ -286,7 +291,9 @@ class Guard:
         if tensors:
             names["are_like"], names["tensors"] = tensor_check(tensors), tensors
             terms.append("are_like(*tensors)")
-        terms += [f"{bind(t)}._version == {version}" for _, _, t, version in self._versions]
+        terms += [f"{bind(t)}._version == {version}" for _, _, t, version, _ in self._values]
+        # Before the launch, where it waits: after it, it would wait for the graph.
+        terms += [f"{bind(v.hold)}()" for *_, v in self._values if not v.waits]
         for getter, value in self.settings.values():
             same = "is" if type(value) is bool else "=="
             terms.append(f"{bind(getter)}() {same} {bind(value)}")

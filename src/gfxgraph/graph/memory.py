@@ -1,7 +1,8 @@
-"""Tells by checksums which storages a call has written."""
+"""Tells which storages a call has written, and whether one holds what it held."""
 
 from __future__ import annotations
 
+import ctypes
 from collections.abc import Collection, Iterable
 
 import torch
@@ -9,7 +10,7 @@ import torch
 from ..device.overrides import WithoutModes
 from . import raw
 
-__all__ = ["Memory", "checksum"]
+__all__ = ["Memory", "SameBytes", "checksum"]
 
 _NO_DISPATCH = torch._C._disabled_torch_dispatch_impl
 # Words of which one sum is made at a time: a few times their size is needed meanwhile.
@@ -62,6 +63,40 @@ class Memory:
                 elif checksum(data) != total:
                     found[number] = name
         return found
+
+
+class SameBytes:
+    """Whether the memory of a tensor holds what it held when this was made.
+
+    Versions do not tell: not of writes through ``.data``, NumPy, a storage, DLPack or kernels of
+    others.
+
+    Args:
+        tensor: a dense one. All of its storage is compared.
+    """
+
+    def __init__(self, tensor: torch.Tensor) -> None:
+        with WithoutModes():
+            self._storage = tensor.untyped_storage()
+            self._bytes = _bytes_of(self._storage)
+            self._at = self._storage.data_ptr()
+            self._saved = self._bytes.clone()
+        size = self._saved.numel()
+        self.waits = self._saved.device.type != "cpu"
+        self._text = None if self.waits or size > _SHORT else ctypes.string_at(self._at, size)
+
+    def hold(self) -> bool:
+        """Ask. On a device it waits, as reading the values there does."""
+        if self._storage.data_ptr() != self._at or self._storage.nbytes() != self._saved.numel():
+            return False
+        if self._text is not None:
+            return ctypes.string_at(self._at, len(self._text)) == self._text
+        with WithoutModes():
+            return torch.equal(self._bytes, self._saved)
+
+
+# Bytes up to which Python compares them faster than torch does.
+_SHORT = 1 << 16
 
 
 def _storages_of(tensor: torch.Tensor) -> list[torch.UntypedStorage] | None:

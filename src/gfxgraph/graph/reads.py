@@ -43,9 +43,9 @@ from ..record.side_effects import Acting
 from . import bytecode, heard, in_c, raw, registries
 from .age import Since
 from .alike import Alike
-from .containers import Container, item_at
+from .containers import Container, item_at, owner_of
 from .guard import REGISTRIES
-from .lift import Counted, Slot, slots_of
+from .lift import Counted, Slot, lift_among, slots_of
 from .listening import OPEN_IN_TORCH, hear_again, is_closed, listening
 from .locks import no_garbage_collection
 from .lookups import (
@@ -229,7 +229,9 @@ class Reads(Alike):
                 self._refuse("gfxgraph does not know where this Python keeps variables")
             # Callbacks of a collection are not what the function does.
             with no_garbage_collection():
-                self._since = Since()
+                lift = lift_among(list(self.roots.values()))
+                written = () if lift is None else lift.slots.values()
+                self._since = Since(owner_of(slot.container) for slot in written)
                 self._filters = Live("warnings.filters", ("warnings",), registries.filters)
                 with listening(self):
                     _probe()

@@ -8,6 +8,7 @@ such points is a tree of one segment.
 from __future__ import annotations
 
 import functools
+import struct
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -158,8 +159,8 @@ def _outcome_of_leaf(leaf: Any) -> Any:
         return leaf.shape, leaf.stride(), leaf.dtype, leaf.device
     if type(leaf).__module__ == "numpy":
         return type(leaf), str(leaf.dtype), leaf.shape, leaf.tobytes()
-    if isinstance(leaf, float):
-        return float, repr(leaf)
+    if isinstance(leaf, (float, complex)):  # by bits: 0.0 is not -0.0, and there are many NaNs
+        return type(leaf), struct.pack("dd", leaf.real, leaf.imag)
     try:
         hash(leaf)
     except TypeError:

@@ -377,7 +377,7 @@ class PythonState:
                 guard.watch_memory(path, tensor)
         names = self.names()
         for key, tensor in folded.items():
-            guard.watch_version(key, names.get(key, "a tensor from outside"), tensor)
+            guard.watch_values(key, names.get(key, "a tensor from outside"), tensor)
         for tensor, name, value in held:
             path = names.get(storage_key(tensor), "a tensor from outside")
             guard.watch_held(path, tensor, name, value)

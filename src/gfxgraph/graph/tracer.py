@@ -250,9 +250,10 @@ class Tracer(Interceptor):
         def fix(tensor: torch.Tensor) -> torch.Tensor:
             known = self._fixed.get(id(tensor))
             if known is not None and known[0]() is tensor:
-                return known[1]
-            fixed = tensor.detach()
-            self._fixed[id(tensor)] = weakref.ref(tensor), fixed
+                fixed = known[1]
+            else:
+                fixed = tensor.detach()
+                self._fixed[id(tensor)] = weakref.ref(tensor), fixed
             static = next((s for s in self._static_inputs if s is tensor), None)
             if static is not None:
                 origin = Origin("input", static)

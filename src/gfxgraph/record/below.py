@@ -6,11 +6,20 @@ for ``item()``, which is an operation. We tried each ATen operator with data tha
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
 
-__all__ = ["CALLS_BELOW", "READS_BELOW", "read_below"]
+__all__ = [
+    "CALLS_BELOW",
+    "NUMBERS",
+    "READS_BELOW",
+    "READS_ITEMS",
+    "as_numbers",
+    "holds_tensors",
+    "read_below",
+]
 
 
 def _ways(*names: str) -> dict[object, str]:
@@ -32,6 +41,39 @@ READS_BELOW = _ways("tensor_split", "gru", "lstm", "rnn_relu", "rnn_tanh")
 CALLS_BELOW = _ways(
     "_pad_packed_sequence", "choose_qparams_optimized", "fbgemm_linear_quantize_weight"
 )
+
+
+#: They give a number; an operation shows it, unless older constructors call them.
+NUMBERS = frozenset(
+    getattr(torch.Tensor, f"__{name}__") for name in ("float", "int", "index", "complex")
+)
+
+#: They make a tensor of a list, and read the tensors in it.
+READS_ITEMS: frozenset[object] = frozenset(
+    (
+        torch.tensor,
+        torch.as_tensor,
+        torch.asarray,
+        torch.Tensor.new_tensor,
+        torch.Tensor.new,
+    )
+)
+
+
+def holds_tensors(value: object) -> bool:
+    """Whether ``value`` is a list or a tuple with tensors in it."""
+    return isinstance(value, (list, tuple)) and any(
+        isinstance(item, torch.Tensor) or holds_tensors(item) for item in value
+    )
+
+
+def as_numbers(value: Any, read: Callable[[torch.Tensor], Any]) -> Any:
+    """``value`` with what ``read`` gives for the tensors in it, if it is a list or a tuple."""
+    if not holds_tensors(value):
+        return value
+    return [
+        read(item) if isinstance(item, torch.Tensor) else as_numbers(item, read) for item in value
+    ]
 
 
 def read_below(

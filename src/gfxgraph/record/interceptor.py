@@ -43,7 +43,15 @@ from ..interpose.dynamo import Uncompiled
 from ..interpose.interrupts import let_in, waiting
 from ..interpose.patch import Claim, find, intercept, override
 from ..interpose.source import asked_by_the_user
-from .below import CALLS_BELOW, READS_BELOW, read_below
+from .below import (
+    CALLS_BELOW,
+    NUMBERS,
+    READS_BELOW,
+    READS_ITEMS,
+    as_numbers,
+    holds_tensors,
+    read_below,
+)
 from .effects import tensors_in
 from .journal import perform
 from .provenance import NO_ROOTS, Provenance, ProvenanceMap
@@ -74,6 +82,7 @@ _OVERWRITES = frozenset({"aten::copy_", "aten::fill_", "aten::zero_"})
 _COPIES = frozenset({"aten::_to_copy", "aten::copy_", "aten::_copy_from"})
 _MOVES = frozenset({"aten::resize_", "aten::resize_as_", "aten::set_"})
 _RESIZES = frozenset({"inductor::resize_storage_bytes_", "fsdp::set_"})
+_PYTHON = torch._C.DispatchKey.Python
 _LIFT = torch.ops.aten.lift_fresh.default
 # Higher-order operators that read data to choose what they run, unseen by any mode.
 _DECISIONS = frozenset({"cond", "while_loop", "while_loop_stack_output"})
@@ -322,11 +331,17 @@ class Interceptor:
             return func(*args, **kwargs)
         if self.emulated:
             func = capture_rules.AS_ON_CUDA.get(func, func)
+        if func in READS_ITEMS:
+            args, kwargs = self._read_items(func, args, kwargs)
         if not args or not isinstance(args[0], torch.Tensor):
             if args and func in TENSORS_OF_ARRAYS:
                 self.takes(args[0], TENSORS_OF_ARRAYS[func])
             return self._copying_call(func, args, kwargs)
         tensor = args[0]
+        if func in NUMBERS and torch._C._dispatch_tls_is_dispatch_key_excluded(_PYTHON):
+            # torch.FloatTensor([tensor]): C++ keeps the operations from all modes.
+            kind = type(func(tensor))
+            return kind(self._read(torch.Tensor.tolist, (tensor,), {}))
         if func in READS_BELOW:
             args, kwargs = self._read_below(func, args, kwargs)
         elif func in CALLS_BELOW:
@@ -363,6 +378,22 @@ class Interceptor:
             kept = {name: value for name, value in kwargs.items() if name != where}
             return args, {**kept, "indices": values}
         return (*args[:where], values, *args[where + 1 :]), kwargs
+
+    def _read_items(
+        self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """Arguments with numbers for the tensors in lists, which the call would read unseen."""
+        if not any(map(holds_tensors, (*args, *kwargs.values()))):
+            return args, kwargs
+        with self.unseen():
+            dtype = func(*args, **kwargs).dtype
+
+        def read(tensor: torch.Tensor) -> Any:
+            return self._read(torch.Tensor.tolist, (tensor,), {})
+
+        args = tuple(as_numbers(value, read) for value in args)
+        kwargs = {name: as_numbers(value, read) for name, value in kwargs.items()}
+        return args, kwargs if func is torch.Tensor.new else {**kwargs, "dtype": dtype}
 
     def _call_below(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         tensors = tuple(tensors_in(args, kwargs))
@@ -458,7 +489,9 @@ class Interceptor:
                 result = func(*args, **kwargs)
             else:
                 result = self.operation(func, args, kwargs, tensors)
-            if host and len(host) == len(tensors):
+            # Of set_() the result is where the memory is that it was given.
+            moved = op.moves and bool(host) and self.name(tensors[0]) not in elsewhere
+            if host and len(host) == len(tensors) and not moved:
                 self._keep_on_host(result)
         elif point.kind == "constant":
             args, kwargs = self._with_constants(point, func, args, kwargs)
@@ -573,6 +606,11 @@ class Interceptor:
             self.met("random", str(func))
         if op.draws or op.allocates:  # memory: until an operation that we know has written it
             roots = None
+        if op.sets_memory:
+            # It writes no data: `written` lies in other memory now, which the run may have met.
+            for tensor in written:
+                self.provenance.see(self.name(tensor), tensor)
+            return
         for tensor in written:
             self.provenance.write(tensor, roots, op.overwrites)
         for tensor in (result,) if isinstance(result, torch.Tensor) else tensors_in(result):
@@ -730,7 +768,9 @@ class Interceptor:
 # Calls of these functions of torch matter beside their operations.
 _SPECIAL = frozenset(
     (
+        *NUMBERS,
         *READS_BELOW,
+        *READS_ITEMS,
         *CALLS_BELOW,
         *ASKED,
         *POINTERS,
@@ -827,7 +867,7 @@ class _Operator:
     """Facts about an operator that each call needs. These here hold for a higher-order one."""
 
     is_known = composite = is_view = is_odd = overwrites = writes = copies = False
-    draws = allocates = moves = asks_layout = nested = resizes = False
+    draws = allocates = moves = sets_memory = asks_layout = nested = resizes = False
     may_draw = plain = True
     name, end = "", 0
 
@@ -858,6 +898,7 @@ class _KnownOperator(_Operator):
         )
         #: Gives its first argument another shape or other memory.
         self.moves = name in _MOVES or torch.Tag.inplace_view in func.tags
+        self.sets_memory = name == "aten::set_"
         self.resizes = name in _RESIZES
         self.is_odd = self.asks_layout or self.nested or self.moves or self.resizes
         self.overwrites, self.copies = name in _OVERWRITES, name in _COPIES

@@ -447,14 +447,17 @@ class Journal:
         versions = list(map(_version, own))
         mutations = Mutations((args, kwargs))
         error, result = _outcome(fn, args, kwargs, own)
+        copies = {id(tensor): fixed for tensor, fixed in pairs if id(fixed) in caller.copies}
         changed = {
             position: _copy(tensor)
             for position, tensor in enumerate(own)
-            if versions[position] is None or _version(tensor) != versions[position]
+            # A write through `.data` is seen by no version, and has to come out of a copy too.
+            if versions[position] is None
+            or _version(tensor) != versions[position]
+            or id(tensor) in copies
         }
         is_given = not any(origin.kind == "container" for origin in hands.origins.values())
         others = caller.read_again(own if is_given else None)
-        copies = {id(tensor): fixed for tensor, fixed in pairs if id(fixed) in caller.copies}
         for position in changed:
             fixed = copies.get(id(own[position]))
             if fixed is not None:

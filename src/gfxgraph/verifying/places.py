@@ -188,7 +188,7 @@ def _watched(guard: Guard) -> dict[Any, Callable[[], list[Change]]]:
             found[identity] = functools.partial(_of_place, place)
     for name, tensor in guard.watched_memory():
         found["memory", id(tensor)] = functools.partial(_of_memory, name, tensor)
-    for tensor in guard.watched_versions().values():
+    for tensor in guard.watched_values().values():
         found["version", id(tensor)] = functools.partial(_of_version, tensor)
     for tensor, name, _ in guard.watched_held():
         found["held", id(tensor), name] = functools.partial(_of_held, tensor, name)
