@@ -21,6 +21,7 @@ from ..graph.session import LayoutError, Target
 from ..interpose.interrupts import interrupt_in
 from ..record import collectives
 from ..record.effects import overwrite, storage_key
+from ..record.explain import some
 from ..stats import tally
 from .body import Body, ChangesArgument, Counts, result_and_stored
 from .budget import admit
@@ -145,6 +146,8 @@ class Builder:
             now = self._keys.key_of(wanted.call)
             if now != wanted.key:
                 raise CaptureError(what_moved(wanted.key, now))
+            if wanted.call.stirred:
+                raise CaptureError(_STIRS.format(some([*wanted.call.stirred])), transient=True)
             try:
                 entry = self._entry(wanted)
             except LayoutError as error:
@@ -544,3 +547,10 @@ def _place(
         raise CaptureError(f"no tensor among arguments and results is on {device.type}")
     index = index_of(device, known)
     return index, torch.device("cuda", index) if device.type == "cuda" else torch.device("cpu")
+
+
+_STIRS = (
+    "a call changes {}, a set, and nothing can put back in which order its items come, or which "
+    "one its pop() gives; so no graph is made of that call. Keep such items in a list or a dict, "
+    "or outside."
+)

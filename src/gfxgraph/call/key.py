@@ -48,6 +48,7 @@ class Call:
         leaves: the tensors among the arguments.
         spec: the rest of them.
         held: what the containers among them hold before it runs, where that is known.
+        stirred: names of the sets that it has changed, as nobody can put back.
     """
 
     fn: Callable[..., Any]
@@ -56,6 +57,7 @@ class Call:
     leaves: list[torch.Tensor] = field(default_factory=list)
     spec: Spec = ()
     held: Held | None = None
+    stirred: Sequence[str] = ()
 
     @property
     def given(self) -> tuple[Callable[..., Any], tuple[Any, ...], dict[str, Any]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cache
@@ -15,6 +16,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 __all__ = [
     "ALLOCATIONS",
     "is_composite",
+    "is_in_python",
     "is_view",
     "may_write",
     "outside_of_modes",
@@ -50,6 +52,12 @@ ALLOCATIONS = frozenset(
     )
 )
 """Operators whose result is memory that nobody has written."""
+
+
+def is_in_python(op: Any) -> bool:
+    """Whether ``op`` is one of the program's that :func:`torch.library.custom_op` has made."""
+    made: Any = sys.modules.get("torch._library.custom_ops")  # if any was
+    return made is not None and isinstance(op, OpOverload) and op._schema.name in made.OPDEFS
 
 
 @cache

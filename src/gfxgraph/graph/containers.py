@@ -44,6 +44,7 @@ class Container:
 
     def __post_init__(self) -> None:
         self.held = self.read()
+        self._next = raw.next_of_set(self.item)
 
     @property
     def owner(self) -> Any:
@@ -76,7 +77,9 @@ class Container:
         # Keys of ours come and go; what stands behind one then has not moved.
         if len(held) != len(now):
             held, now = ([p for p in pairs if not self.is_ours(p[0])] for pairs in (held, now))
-        found = raw.differences(held, now, ordered=not raw.is_a(self.item, set, type))
+        found = raw.differences(held, now, ordered=not raw.is_a(self.item, type))
+        if not found and now and raw.next_of_set(self.item) != self._next:
+            found = [now[0][0]]  # the same items, of which pop() gives another one
         found = [key for key in found if not self.is_ours(key)]
         if self.lifted and not self._is_rearranged(now):
             found = [key for key in found if not self.is_lifted(key)]

@@ -636,6 +636,8 @@ class Lookups:
         if type(item) is Counted:
             item.use()
             return UNKNOWN
+        if type(item) is types.FrameType:
+            self._attribute_of_frame(item, name)
         if name == "requires_grad_" and raw.is_a(item, torch.Tensor) and self._is_state(item):
             self._repeats.stop()  # what is asked of a tensor is no place
         way = self._ways.get((address(item), name))
@@ -676,6 +678,12 @@ class Lookups:
         if type(found) is types.GetSetDescriptorType:
             return self._getset(item, found, name, path, is_state)
         return self._attribute_beside(item, found, name, path, is_state, generic)
+
+    def _attribute_of_frame(self, frame: types.FrameType, name: str) -> None:
+        """Those of the callers are not the function's, and nothing tells of their changes."""
+        back = frame.f_back if name == "f_back" else None
+        if _is_of_caller(frame) or (back is not None and _is_of_caller(back)):
+            self._hidden(f"the frames of its callers: {name}")
 
     def _in_slot(self, item: Any, found: Any, name: str, path: str, is_state: bool) -> Any:
         """What a slot holds."""
@@ -1803,6 +1811,23 @@ def _members(item: Any) -> Iterator[Any]:
     """Those of a tuple or a frozenset."""
     base: Any = tuple if raw.is_a(item, tuple) else frozenset
     return iter(base.__iter__(item))
+
+
+def _is_of_caller(frame: types.FrameType | None) -> bool:
+    """Whether none of the frames above ``frame``, in which we run a function, is ours."""
+    if frame is None or _runs_functions(frame):
+        return True
+    while frame is not None and not _runs_functions(frame):
+        frame = frame.f_back
+    return frame is None
+
+
+def _runs_functions(frame: types.FrameType) -> bool:
+    name = frame.f_globals.get("__name__")
+    return type(name) is str and name.startswith(_RUNNING)
+
+
+_RUNNING = tuple(f"{_OURS}.{room}." for room in ("analyze", "call", "graph", "verifying"))
 
 
 def inside(item: Any) -> list[Any]:

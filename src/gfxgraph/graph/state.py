@@ -182,6 +182,11 @@ class PythonState:
         found = [c.name(key) for c in containers for key in self._changes_of(c)]
         return [*found, *self._changed_tensors()]
 
+    def stirred(self) -> list[str]:
+        """Names of the sets that are not as they were. The order of one cannot be put back."""
+        sets = (c for c in self._containers if raw.is_a(c.item, set))
+        return [container.path for container in sets if self._changes_of(container)]
+
     def changed_items(self) -> list[tuple[Container, Any]] | None:
         """What :meth:`changes` names, as containers and keys; ``None``: tensors are among it."""
         if any(True for _ in self._changed_tensors()):

@@ -23,6 +23,7 @@ from ..device.operator_table import Call, copies_host_scalar, may_refuse, refusa
 from ..device.operators import (
     ALLOCATIONS,
     is_composite,
+    is_in_python,
     is_view,
     may_write,
     run_composite,
@@ -83,6 +84,7 @@ _COPIES = frozenset({"aten::_to_copy", "aten::copy_", "aten::_copy_from"})
 _MOVES = frozenset({"aten::resize_", "aten::resize_as_", "aten::set_"})
 _RESIZES = frozenset({"inductor::resize_storage_bytes_", "fsdp::set_"})
 _PYTHON = torch._C.DispatchKey.Python
+_KERNELS = {"cpu": torch._C.DispatchKey.CPU, "cuda": torch._C.DispatchKey.CUDA}
 _LIFT = torch.ops.aten.lift_fresh.default
 # Higher-order operators that read data to choose what they run, unseen by any mode.
 _DECISIONS = frozenset({"cond", "while_loop", "while_loop_stack_output"})
@@ -648,6 +650,22 @@ class Interceptor:
             if self.emulated:
                 self.elsewhere.discard(key)
 
+    def run(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Call an operator; if it is written in Python, see what tensors it uses inside."""
+        key = _KERNELS.get(self.device_type)
+        if not self._follows or key is None or not is_in_python(func):
+            return func(*args, **kwargs)
+        with _InsideOperator(self):
+            return func.redispatch(torch._C.DispatchKeySet(key), *args, **kwargs)
+
+    def uses(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """An operator that is written in Python calls ``func``."""
+        for tensor in tensors_in(args, kwargs):
+            self.provenance.see(self.name(tensor), tensor)
+        for tensor in written_tensors(func, args, kwargs) if isinstance(func, OpOverload) else ():
+            if self.name(tensor) not in self.inside:
+                self.wrote(tensor)
+
     # Which points there are.
 
     def _point(
@@ -819,6 +837,24 @@ class _FunctionMode(HiddenFunctionMode):
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         return self._interceptor.called(func, args, kwargs or {})
+
+
+class _InsideOperator(UnwrappedDispatchMode):
+    """Sees the operations inside an operator of the program's, whose schema may leave them out."""
+
+    def __init__(self, interceptor: Interceptor) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self._interceptor = interceptor
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        interceptor = self._interceptor
+        interceptor.uses(func, args, kwargs or {})
+        result = func(*args, **(kwargs or {}))
+        for tensor in tensors_in(result):
+            key = interceptor.name(tensor)
+            if key not in interceptor.outside and key not in interceptor.inputs:
+                interceptor.inside.add(key)
+        return result
 
 
 class _DispatchMode(UnwrappedDispatchMode):

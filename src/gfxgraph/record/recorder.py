@@ -228,7 +228,7 @@ class Recorder(Interceptor):
         rule = self._off_stream()
         if rule is not None:
             self.met(rule, str(func))
-        return func(*args, **kwargs)
+        return self.run(func, args, kwargs)
 
     def event(
         self, point: Point, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]

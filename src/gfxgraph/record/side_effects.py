@@ -143,6 +143,10 @@ _PYTHON: dict[str, dict[str, str]] = {
         "torch.jit._serialization": "load save",
         "torch.serialization": "load save",
     },
+    _READ: {  # the frames of the callers
+        "inspect": "getouterframes stack",
+        "traceback": "extract_stack format_stack print_stack",
+    },
     "thread": {
         "concurrent.futures.thread": "ThreadPoolExecutor.submit",
         "threading": "Thread.start",

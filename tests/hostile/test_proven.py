@@ -1,0 +1,503 @@
+"""What a graph rests on is proven in each call: values, order, callers, and what hides its writes."""
+
+from __future__ import annotations
+
+import collections
+import inspect
+import itertools
+import math
+import struct
+import sys
+import traceback
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import gfxgraph
+from tests.hostile.hostile_no_graph import eq
+
+pytestmark = [
+    pytest.mark.filterwarnings("ignore"),
+    pytest.mark.usefixtures("no_grad"),
+]
+
+
+@pytest.fixture
+def no_grad():
+    with torch.no_grad():
+        yield
+
+
+def compare(make: Any, x: torch.Tensor, calls: int = 7) -> Any:
+    """Call an eager and a graphed function side by side; gives the graphed one.
+
+    ``make`` gives a function, what changes between the calls (given their number), and what there
+    is to see.
+    """
+    eager, change, see = make(lambda fn: fn)
+    graphed, change_ours, see_ours = make(gfxgraph.graphed)
+    for n in range(calls):
+        change(n)
+        change_ours(n)
+        given, ours = x.clone(), x.clone()
+        expected, found = eager(given), graphed(ours)
+        assert eq(found, expected), (n, found, expected)
+        assert eq(ours, given), (n, ours, given)
+        assert eq(see_ours(), see()), (n, see_ours(), see())
+    return graphed
+
+
+# ---- values that were folded
+
+
+def through_data(t):
+    t.data.mul_(3)
+
+
+def through_a_storage(t):
+    t.untyped_storage().copy_((t * 3).untyped_storage())
+
+
+def through_an_alias_made_before(t, made={}):  # noqa: B006
+    alias = made.setdefault(id(t), t.data)
+    alias.mul_(3)
+
+
+def through_an_array(t):
+    t.numpy()[...] *= 3
+
+
+def through_dlpack(t):
+    torch.utils.dlpack.from_dlpack(t.detach()).mul_(3)
+
+
+READS = {
+    "item": lambda x, t: x * t.sum().item(),
+    "float": lambda x, t: x * float(t[0]),
+    "branch": lambda x, t: x * 2 if t[0] > 3 else x * 3,
+    "tolist": lambda x, t: x * t.tolist()[1],
+    "data": lambda x, t: x * t.data[0].item(),
+    "length": lambda x, t: x + torch.arange(int(t[0]), device=x.device).sum(),
+    "nonzero": lambda x, t: x * len((t > 3).nonzero()),
+}
+
+
+@pytest.mark.parametrize(
+    "write",
+    [
+        through_data,
+        through_a_storage,
+        through_an_alias_made_before,
+        through_an_array,
+        through_dlpack,
+    ],
+)
+@pytest.mark.parametrize("read", READS)
+def test_a_value_that_was_folded_is_noticed_whatever_writes_it(device, read, write):
+    if device != "cpu" and write is through_an_array:
+        pytest.skip("an array is on the host")
+
+    def make(wrap):
+        t = torch.tensor([2.0, 1.0], device=device)
+        write(t.clone())  # what it imports
+        if write is through_an_alias_made_before:
+            t.mul_(1)
+            write(t)
+            t.div_(3)
+        return wrap(lambda x: READS[read](x, t)), lambda n: n == 4 and write(t), t.tolist
+
+    assert compare(make, torch.ones(2, device=device)).stats().replays >= 3
+
+
+LISTS = {
+    "tensor": lambda x, a, b: x * torch.tensor([a, b], device=x.device),
+    "nested": lambda x, a, b: x * torch.tensor([[a, b], [b, a]], device=x.device),
+    "as_tensor": lambda x, a, b: x * torch.as_tensor([a, b], device=x.device),
+    "asarray": lambda x, a, b: x * torch.asarray((a, b), device=x.device),
+    "new": lambda x, a, b: x * x.new([a, b]),
+    "new_tensor": lambda x, a, b: x * x.new_tensor([a, b]),
+    "Tensor": lambda x, a, b: x * torch.Tensor([a, b]).to(x.device),
+    "FloatTensor": lambda x, a, b: x * torch.FloatTensor([a, b]).to(x.device),
+    "of double": lambda x, a, b: x * torch.tensor([a.double(), b], device=x.device),
+    "of an argument": lambda x, a, b: x * torch.tensor([x[0], a], device=x.device),
+    "array": lambda x, a, b: x * float(np.array([float(a), float(b)]).sum()),
+    "clamp": lambda x, a, b: x.clamp(*torch.tensor([a, b])),
+}
+
+
+@pytest.mark.parametrize("own", [False, True], ids=["caller writes", "function writes"])
+@pytest.mark.parametrize("name", LISTS)
+def test_tensors_in_a_list_of_which_a_tensor_is_made_are_read(device, name, own):
+    def make(wrap):
+        a, b = torch.tensor(0.25, device=device), torch.tensor(2.0, device=device)
+
+        def fn(x):
+            y = LISTS[name](x, a, b)
+            if own:
+                a.add_(0.5)
+            return y
+
+        return wrap(fn), lambda n: n == 4 and b.fill_(3.0), lambda: (a.item(), b.item())
+
+    compare(make, torch.tensor([0.5, 4.0], device=device))
+
+
+STORAGES = {
+    "storage()[0]": lambda x, t: x * float(t.storage()[0]),
+    "storage().tolist()": lambda x, t: x * float(t.storage().tolist()[0]),
+    "untyped_storage()[2]": lambda x, t: x * float(t.untyped_storage()[2]),
+    "set_": lambda x, t: x * torch.tensor([]).set_(t.untyped_storage())[0].item(),
+    "set_ of an empty one": lambda x, t: x * torch.empty(0).set_(t.untyped_storage())[0].item(),
+    "FloatTensor": lambda x, t: x * torch.FloatTensor(t.storage())[0],
+}
+
+
+@pytest.mark.parametrize("name", STORAGES)
+def test_data_that_is_read_through_a_storage_is_read(name):
+    def make(wrap):
+        t = torch.tensor([2.0])
+        return wrap(lambda x: STORAGES[name](x, t)), lambda n: n == 4 and t.fill_(5.0), t.tolist
+
+    compare(make, torch.ones(2))
+
+
+@pytest.mark.parametrize("part", ["real", "imag"])
+def test_a_path_of_a_complex_number_is_one_of_its_bits(device, part):
+    fn = lambda z: z.real * 0 + math.copysign(1.0, getattr(z[0].item(), part))  # noqa: E731
+    graphed = gfxgraph.graphed(fn)
+    for sign in (1.0, 1.0, -1.0, -1.0, 1.0):
+        z = torch.tensor([complex(0.0 * sign, 0.0 * sign)], device=device)
+        assert torch.equal(graphed(z), fn(z))
+
+
+def test_two_nans_of_other_bits_are_two_paths(device):
+    fn = lambda v: torch.zeros(1, device=v.device) + struct.pack("d", v[0].item())[5]  # noqa: E731
+    graphed = gfxgraph.graphed(fn)
+    for bits in (0x7FF8000000000000, 0x7FF8000000000000, 0x7FF8AB0000000000):
+        v = torch.tensor([bits], device=device).view(torch.float64)
+        assert torch.equal(graphed(v), fn(v))
+
+
+# ---- dicts of plain values, which the collector does not track
+
+
+STATES = {
+    "counter": ({"scale": 2.0, "calls": 0}, lambda x, s: x * s["scale"]),
+    "missing": ({"calls": 0}, lambda x, s: x * s.get("scale", 1.0)),
+    "contains": ({"calls": 0}, lambda x, s: x * (3 if "scale" in s else 1)),
+    "items": (
+        {"scale": 2.0, "calls": 0},
+        lambda x, s: x * sum(v for k, v in s.items() if k != "calls"),
+    ),
+    "UserDict": (collections.UserDict(scale=2.0, calls=0), lambda x, s: x * s["scale"]),
+    "nested": ({"inner": {"scale": 2.0}, "calls": 0}, lambda x, s: x * s["inner"]["scale"]),
+}
+ADVANCES = {
+    "counts": lambda s: s.__setitem__("calls", s["calls"] + 1),
+    "stores": lambda s: s.__setitem__("calls", "seen"),
+}
+
+
+@pytest.mark.parametrize("held_by", ["closure", "module", "global of a class"])
+@pytest.mark.parametrize("advance", ADVANCES)
+@pytest.mark.parametrize("name", STATES)
+def test_a_dict_of_plain_values_is_watched_though_a_call_writes_to_it(
+    device, name, advance, held_by
+):
+    def make(wrap):
+        state, read = STATES[name]
+        state = state.copy() if name != "nested" else {"inner": {"scale": 2.0}, "calls": 0}
+        count = advance == "counts"
+
+        class Module(torch.nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.state = state
+
+            def forward(self, x):
+                if count:
+                    self.state["calls"] += 1
+                else:
+                    self.state["calls"] = "seen"
+                return read(x, self.state)
+
+        class Held:
+            kept = state
+
+        def fn(x):
+            found = state if held_by == "closure" else Held.kept
+            if count:
+                found["calls"] += 1
+            else:
+                found["calls"] = "seen"
+            return read(x, found)
+
+        def change(n):
+            if n == 4:
+                (state["inner"] if name == "nested" else state)["scale"] = 5.0
+
+        return wrap(Module() if held_by == "module" else fn), change, lambda: dict(state)
+
+    compare(make, torch.ones(2, device=device))
+
+
+# ---- sets
+
+
+SETS: dict[str, Any] = {
+    "pop and add": ({0, 8, 16}, lambda s, x: (lambda v: (s.add(v), x * v)[1])(s.pop())),
+    "pop": (set(range(30)), lambda s, x: x * s.pop()),
+    "add": ({0}, lambda s, x: (s.add(len(s)), x * len(s))[1]),
+    "loop": ({0, 8}, lambda s, x: x * sum(v * (i + 1) for i, v in enumerate(s))),
+    "next": ({0, 8}, lambda s, x: x * next(iter(s))),
+    "contains": ({0, 8}, lambda s, x: x * (2 if 8 in s else 3)),
+    "discard and add": ({0, 8}, lambda s, x: (s.discard(0), s.add(0), x * next(iter(s)))[2]),
+    "clear and update": ({0, 8}, lambda s, x: (s.clear(), s.update((8, 0)), x * next(iter(s)))[2]),
+    "sorted": ({0, 8}, lambda s, x: x * sorted(s)[1]),
+    "seen": ({0}, lambda s, x: (s.add(5), x * 2)[1]),
+}
+TURNS: dict[str, Any] = {
+    "none": lambda s, n: None,
+    "refilled": lambda s, n: n >= 3 and (s.clear(), s.update((8, 0) if n % 2 else (0, 8))),
+    "popped": lambda s, n: n == 3 and s.add(s.pop()),
+}
+
+
+@pytest.mark.parametrize("turn", TURNS)
+@pytest.mark.parametrize("name", SETS)
+def test_a_set_gives_its_items_in_the_order_of_eager(device, name, turn):
+    def make(wrap):
+        start, fn = SETS[name]
+        items = set(start)
+        return wrap(lambda x: fn(items, x)), lambda n: TURNS[turn](items, n), lambda: list(items)
+
+    compare(make, torch.ones(2, device=device))
+
+
+def test_a_set_that_only_the_first_call_changes_keeps_no_call_from_a_graph(device):
+    seen = set()
+
+    @gfxgraph.graphed
+    def fn(x):
+        seen.add("warned")
+        return x * 2
+
+    for _ in range(5):
+        fn(torch.ones(2, device=device))
+    assert fn.stats().replays == 3
+
+
+# ---- callers
+
+
+def bare_raise(x):
+    try:
+        raise
+    except ValueError:
+        return x * 5
+    except RuntimeError:
+        return x * 2
+
+
+def context(x):
+    try:
+        {}["a"]
+    except KeyError as error:
+        return x * (2.0 if error.__context__ is None else 5.0)
+
+
+HANDLED = {
+    "exc_info": lambda x: x * (2.0 if sys.exc_info()[1] is None else 5.0),
+    "format_exc": lambda x: x * (5.0 if "ValueError" in traceback.format_exc() else 2.0),
+    "bare raise": bare_raise,
+    "context": context,
+}
+
+
+@pytest.mark.parametrize("name", HANDLED)
+def test_the_error_that_a_caller_handles_is_seen(device, name):
+    graphed, x = gfxgraph.graphed(HANDLED[name]), torch.ones(2, device=device)
+    for n in range(6):
+        if n in (1, 4):
+            try:
+                raise ValueError
+            except ValueError:
+                assert torch.equal(graphed(x), HANDLED[name](x))
+        else:
+            assert torch.equal(graphed(x), HANDLED[name](x))
+    assert any("while an error is handled" in reason for reason in graphed.stats().fallbacks)
+
+
+def of_a_frame(x):
+    frame = sys._getframe()
+    while "user_scale" not in frame.f_locals:
+        frame = frame.f_back
+    return x * frame.f_locals["user_scale"]
+
+
+def of_the_frame_above(x):
+    names = []
+    frame = inspect.currentframe()
+    while frame is not None:
+        names.append(frame.f_code.co_name)
+        frame = frame.f_back
+    return x * (2.0 if "first" in names else 5.0)
+
+
+CALLERS = {
+    "f_locals": of_a_frame,
+    "f_back": of_the_frame_above,
+    "stack": lambda x: x * (2.0 if any(s.function == "first" for s in inspect.stack(0)) else 5.0),
+    "traceback": lambda x: (
+        x * (2.0 if any(s.name == "first" for s in traceback.extract_stack()) else 5.0)
+    ),
+}
+
+
+@pytest.mark.parametrize("name", CALLERS)
+def test_what_a_function_finds_in_the_frames_of_its_callers_is_no_constant(device, name):
+    graphed, x = gfxgraph.graphed(CALLERS[name]), torch.ones(2, device=device)
+
+    def first(fn, user_scale):
+        return fn(x)
+
+    def second(fn, user_scale):
+        return fn(x)
+
+    for n, call in enumerate([first, first, first, second, second, first]):
+        assert torch.equal(call(graphed, n + 1.0), call(CALLERS[name], n + 1.0)), n
+
+
+def test_a_function_may_look_at_its_own_frames(device):
+    def helper():
+        return sys._getframe(0).f_code.co_name
+
+    @gfxgraph.graphed
+    def fn(x):
+        return x * len(helper())
+
+    for _ in range(3):
+        assert fn(torch.ones(2, device=device))[0] == 6
+    assert fn.stats().replays == 2
+
+
+# ---- writes that no version and no schema tells of
+
+
+def by_data(t):
+    t.data.add_(1.0)
+
+
+def by_array(t):
+    t.numpy()[0] += 1.0
+
+
+def in_place(t):
+    t.add_(1.0)
+
+
+def by_alias(t):
+    t.detach().mul_(2)
+
+
+def given_the_argument(side, buffer):
+    def fn(x):
+        y = x * 2
+        side(x)
+        return y + x
+
+    return fn
+
+
+def given_an_intermediate(side, buffer):
+    def fn(x):
+        y = x * 2
+        side(y)
+        return y + x
+
+    return fn
+
+
+def given_a_view(side, buffer):
+    def fn(x):
+        y = x * 2
+        side(x[:1])
+        return y + x
+
+    return fn
+
+
+def given_a_buffer(side, buffer):
+    def fn(x):
+        y = x * 2
+        side(buffer)
+        return y + buffer
+
+    return fn
+
+
+def given_one_tensor_twice(side, buffer):
+    def fn(x):
+        y = x * 2
+        side(x)
+        z = x * 3
+        side(y)
+        side(x)
+        return y + x + z
+
+    return fn
+
+
+@pytest.mark.parametrize("every", [1, 2])
+@pytest.mark.parametrize(
+    "makes",
+    [
+        given_the_argument,
+        given_an_intermediate,
+        given_a_view,
+        given_a_buffer,
+        given_one_tensor_twice,
+    ],
+)
+@pytest.mark.parametrize("write", [by_data, by_array, in_place, by_alias])
+def test_a_function_between_graphs_may_write_in_ways_that_no_version_counts(
+    device, write, makes, every
+):
+    if device != "cpu" and write is by_array:
+        pytest.skip("an array is on the host")
+
+    def make(wrap):
+        count = itertools.count(1)
+
+        def side(t):
+            if next(count) % every == 0:
+                write(t)
+
+        buffer = torch.ones(2, device=device)
+        side = side if wrap is not gfxgraph.graphed else gfxgraph.no_graph(side)
+        return wrap(makes(side, buffer)), lambda n: None, lambda: buffer.clone()
+
+    compare(make, torch.ones(2, device=device))
+
+
+@pytest.mark.parametrize("reads", [False, True], ids=["only counts", "is read as well"])
+def test_an_operator_in_python_may_write_what_its_schema_leaves_out(device, reads):
+    def make(wrap):
+        seen = torch.zeros((), device=device)
+        name = f"proven::op_{reads}_{wrap is gfxgraph.graphed}_{device}"
+
+        @torch.library.custom_op(name, mutates_args=())
+        def op(x: torch.Tensor) -> torch.Tensor:
+            seen.add_(1)
+            return x * 2
+
+        op.register_fake(torch.empty_like)
+
+        def fn(x):
+            return op(x) + seen if reads else op(x)
+
+        return wrap(fn), lambda n: None, seen.item
+
+    assert compare(make, torch.ones(2, device=device)).stats().replays
