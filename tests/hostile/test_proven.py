@@ -24,12 +24,6 @@ pytestmark = [
 ]
 
 
-@pytest.fixture
-def no_grad():
-    with torch.no_grad():
-        yield
-
-
 def compare(make: Any, x: torch.Tensor, calls: int = 7) -> Any:
     """Call an eager and a graphed function side by side; gives the graphed one.
 
