@@ -459,10 +459,9 @@ class _Items:
 
 
 def _keeps_in_a_set():
-    held, numbers = _Items(set()), []
+    held = _Items(set())
 
     def keeps(x):
-        numbers.append(len(numbers))  # here
         held.kept.add(len(held.kept))  # here
         return x * 4
 

@@ -186,7 +186,8 @@ class FirstCalls:
         wrote = versions != list(map(_version, leaves))
         mixes = may_mix and not call.held.found and call.held.has_changed()
         mixes = mixes and (wrote or marks != _marks(leaves))
-        call.stirred = state.stirred()
+        lines = {path: executed.changed_at(path) for path in state.stirred()}
+        call.stirred = [f"{path} ({', '.join(at)})" if at else path for path, at in lines.items()]
         rebound = [] if is_first else state.replaced(extends is not None, given)
         # Without the places in containers: one name for what grows with each call.
         changed = {name.partition("[")[0] for name in state.changes()} if state.stateful else set()

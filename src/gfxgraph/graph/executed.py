@@ -15,12 +15,14 @@ import functools
 import gc
 import inspect
 import logging
+import re
 import sys
 import threading
 import types
 import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -39,6 +41,8 @@ __all__ = ["Executed", "executed_now"]
 _OURS = __name__.partition(".")[0]
 _DEPTH_OF_CALLBACKS = 24
 _IMPORT = "importlib._bootstrap"
+# Methods that change a container.
+_CHANGES = frozenset({"add", "clear", "discard", "pop", "remove", "update"})
 
 
 class Executed:
@@ -73,6 +77,22 @@ class Executed:
                 if owner is not None
             ),
         ]
+
+    def changed_at(self, path: str) -> list[str]:
+        """The lines that change what is reached by ``path``, as far as they name it themselves."""
+        name = re.split(r"\W+", path.rstrip("]'\""))[-1]
+        found: dict[str, None] = {}
+        for code in self.spaces:
+            named: dict[int, set[Any]] = {}
+            line = 0
+            for step in dis.get_instructions(code):
+                line = step.starts_line if type(step.starts_line) is int else line
+                line = getattr(step, "line_number", None) or line  # from Python 3.13 on
+                named.setdefault(line, set()).add(step.argval if type(step.argval) is str else None)
+            file = Path(code.co_filename).name
+            lines = (n for n, names in named.items() if name in names and names & _CHANGES)
+            found |= dict.fromkeys(f"{file}:{n}" for n in lines)
+        return list(found)
 
     @contextmanager
     def listening(self) -> Iterator[None]:
