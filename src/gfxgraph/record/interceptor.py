@@ -84,6 +84,7 @@ _COPIES = frozenset({"aten::_to_copy", "aten::copy_", "aten::_copy_from"})
 _MOVES = frozenset({"aten::resize_", "aten::resize_as_", "aten::set_"})
 _RESIZES = frozenset({"inductor::resize_storage_bytes_", "fsdp::set_"})
 _PYTHON = torch._C.DispatchKey.Python
+_PLAIN = (torch.Tensor, torch.nn.Parameter)
 _KERNELS = {"cpu": torch._C.DispatchKey.CPU, "cuda": torch._C.DispatchKey.CUDA}
 _LIFT = torch.ops.aten.lift_fresh.default
 # Higher-order operators that read data to choose what they run, unseen by any mode.
@@ -652,9 +653,12 @@ class Interceptor:
 
     def run(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Call an operator; if it is written in Python, see what tensors it uses inside."""
-        key = _KERNELS.get(self.device_type)
-        if not self._follows or key is None or not is_in_python(func):
+        if not self._follows or not is_in_python(func):
             return func(*args, **kwargs)
+        tensors = tensors_in(args, kwargs)
+        key = _KERNELS.get(tensors[0].device.type) if tensors else None
+        if key is None or any(type(tensor) not in _PLAIN for tensor in tensors):
+            return func(*args, **kwargs)  # a subclass of the program's has a say in it
         with _InsideOperator(self):
             return func.redispatch(torch._C.DispatchKeySet(key), *args, **kwargs)
 
