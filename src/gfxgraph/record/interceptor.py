@@ -175,6 +175,7 @@ class Interceptor:
         # Looked up for each operation.
         self.name, self.inputs = provenance.name, provenance.inputs
         self.inside, self.outside = provenance.inside, provenance.outside
+        self._is_in_python = False  # the operator that runs
         # On the emulated device: also what would be on the host where there is a GPU.
         self.elsewhere = provenance.name.elsewhere
 
@@ -491,6 +492,7 @@ class Interceptor:
             ):
                 result = func(*args, **kwargs)
             else:
+                self._is_in_python = op.is_in_python
                 result = self.operation(func, args, kwargs, tensors)
             # Of set_() the result is where the memory is that it was given.
             moved = op.moves and bool(host) and self.name(tensors[0]) not in elsewhere
@@ -653,7 +655,7 @@ class Interceptor:
 
     def run(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Call an operator; if it is written in Python, see what tensors it uses inside."""
-        if not self._follows or not is_in_python(func):
+        if not self._is_in_python or not self._follows:
             return func(*args, **kwargs)
         tensors = tensors_in(args, kwargs)
         key = _KERNELS.get(tensors[0].device.type) if tensors else None
@@ -906,7 +908,8 @@ def _is_of_cpu(kwargs: dict[str, Any]) -> bool:
 class _Operator:
     """Facts about an operator that each call needs. These here hold for a higher-order one."""
 
-    is_known = composite = is_view = is_odd = overwrites = writes = copies = False
+    is_known = is_in_python = composite = is_view = is_odd = False
+    overwrites = writes = copies = False
     draws = allocates = moves = sets_memory = asks_layout = nested = resizes = False
     may_draw = plain = True
     name, end = "", 0
@@ -924,6 +927,7 @@ class _KnownOperator(_Operator):
         super().__init__(func)
         name = func._schema.name
         self.name, self.composite, self.is_view = func._name, is_composite(func), is_view(func)
+        self.is_in_python = is_in_python(func)
         self.allocates = name in ALLOCATIONS
         self.nested = name.startswith("aten::_nested_") and not name.endswith("_left_aligned")
         # Operators of other libraries may depend on strides and addresses.
