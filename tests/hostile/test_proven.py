@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import collections
 import inspect
 import itertools
 import math
 import struct
 import sys
+import threading
 import traceback
 from typing import Any
 
@@ -479,18 +481,35 @@ def test_a_function_between_graphs_may_write_in_ways_that_no_version_counts(
     compare(make, torch.ones(2, device=device))
 
 
+def by_custom_op(name, body):
+    op = torch.library.custom_op(name, mutates_args=())(body)
+    op.register_fake(torch.empty_like)
+    return op
+
+
+def by_library(name, body, made=[]):  # noqa: B006
+    space, _, own = name.partition("::")
+    library = torch.library.Library(space, "FRAGMENT")
+    library.define(f"{own}(Tensor x) -> Tensor")
+    for kind in ("CPU", "CUDA"):
+        library.impl(own, body, kind)
+    torch.library.register_fake(name, torch.empty_like, lib=library)
+    made.append(library)  # alive, or the operator goes
+    return getattr(getattr(torch.ops, space), own)
+
+
+@pytest.mark.parametrize("define", [by_custom_op, by_library])
 @pytest.mark.parametrize("reads", [False, True], ids=["only counts", "is read as well"])
-def test_an_operator_in_python_may_write_what_its_schema_leaves_out(device, reads):
+def test_an_operator_in_python_may_write_what_its_schema_leaves_out(device, reads, define):
     def make(wrap):
         seen = torch.zeros((), device=device)
-        name = f"proven::op_{reads}_{wrap is gfxgraph.graphed}_{device}"
 
-        @torch.library.custom_op(name, mutates_args=())
-        def op(x: torch.Tensor) -> torch.Tensor:
+        def body(x: torch.Tensor) -> torch.Tensor:
             seen.add_(1)
             return x * 2
 
-        op.register_fake(torch.empty_like)
+        name = f"proven::{define.__name__}_{reads}_{wrap is gfxgraph.graphed}"
+        op = define(name, body)
 
         def fn(x):
             return op(x) + seen if reads else op(x)
@@ -498,3 +517,68 @@ def test_an_operator_in_python_may_write_what_its_schema_leaves_out(device, read
         return wrap(fn), lambda n: None, seen.item
 
     assert compare(make, torch.ones(2, device=device)).stats().replays
+
+
+GIVES = {
+    "itself": lambda t: t,
+    "view": lambda t: t[:1],
+    "alias": lambda t: t.detach(),
+    "alias by an array": lambda t: torch.from_numpy(t.numpy()),
+}
+
+
+@pytest.mark.parametrize("always", [False, True])
+@pytest.mark.parametrize("name", GIVES)
+def test_a_function_between_graphs_may_give_its_argument_now_and_a_copy_then(device, name, always):
+    if device != "cpu" and "array" in name:
+        pytest.skip("an array is on the host")
+
+    def make(wrap):
+        def give(t):
+            given = GIVES[name](t)
+            return given if always or t.sum() > 4 else given.clone()
+
+        give = give if wrap is not gfxgraph.graphed else gfxgraph.no_graph(give)
+
+        def fn(x):
+            y = x * 2
+            z = give(y)
+            z.add_(1)
+            return y * 1, z * 1
+
+        return wrap(fn), lambda n: None, lambda: None
+
+    def varied(wrap):
+        fn, change, see = make(wrap)
+        count = itertools.count()
+        return lambda x: fn(x * (0.5 + next(count) % 3)), change, see
+
+    compare(varied, torch.ones(2, device=device))
+
+
+def test_how_many_threads_there_are_is_no_constant(device):
+    fn = lambda x: x * len(threading.enumerate()) * threading.active_count()  # noqa: E731
+    graphed, x = gfxgraph.graphed(fn), torch.ones(2, device=device)
+    for n in range(6):
+        done = threading.Event()
+        other = threading.Thread(target=done.wait)
+        if n == 4:
+            other.start()
+        assert torch.equal(graphed(x), fn(x)), n
+        done.set()
+        if n == 4:
+            other.join()
+
+
+def test_whether_a_loop_of_asyncio_runs_is_no_constant(device):
+    def fn(x):
+        return x * (2.0 if asyncio._get_running_loop() else 3.0)
+
+    graphed, x = gfxgraph.graphed(fn), torch.ones(2, device=device)
+
+    async def called():
+        return graphed(x), fn(x)
+
+    for n in range(6):
+        found, expected = asyncio.run(called()) if n in (3, 5) else (graphed(x), fn(x))
+        assert torch.equal(found, expected), n

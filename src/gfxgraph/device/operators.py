@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cache
@@ -55,9 +54,18 @@ ALLOCATIONS = frozenset(
 
 
 def is_in_python(op: Any) -> bool:
-    """Whether ``op`` is one of the program's that :func:`torch.library.custom_op` has made."""
-    made: Any = sys.modules.get("torch._library.custom_ops")  # if any was
-    return made is not None and isinstance(op, OpOverload) and op._schema.name in made.OPDEFS
+    """Whether ``op`` is one of the program's that :mod:`torch.library` runs in Python."""
+    if not isinstance(op, OpOverload) or op.namespace in _OF_TORCH:
+        return False
+    made: Any = vars(torch.library).get("_impls", ())  # "library/operator/kind of device"
+    name = op._schema.name.replace("::", "/")
+    return any(
+        f"{way}/{key}" in made for way in (name, f"{name}.{op._overloadname}") for key in _BACKENDS
+    )
+
+
+_OF_TORCH = frozenset({"aten", "prims", "prim", "inductor", "c10d", "_c10d_functional", "fsdp"})
+_BACKENDS = ("CPU", "CUDA", "CompositeExplicitAutograd")
 
 
 @cache

@@ -19,6 +19,7 @@ from torch.multiprocessing.reductions import StorageWeakRef
 
 from ..interpose.codes import address
 from ..interpose.source import Source
+from ..record.effects import tensors_in
 from ..record.interceptor import Point
 from ..record.recorder import Event, Same
 from .native import NativeGraph
@@ -135,7 +136,7 @@ def run(segment: Segment, new: Graft | None = None) -> Segment | None:
         if step is None:
             return segment
         result = step.run()
-        key = outcome(result)
+        key = outcome(result, (step.args, step.kwargs))
         following = segment.children.get(key)
         if following is None:
             if new is None or segment is not new.parent or key != new.key:
@@ -146,12 +147,28 @@ def run(segment: Segment, new: Graft | None = None) -> Segment | None:
             _bind(segment.bound, result)
 
 
-def outcome(result: Any) -> Any:
-    """The key of a step's outcome: values, and shapes of tensors."""
+def outcome(result: Any, given: Any) -> Any:
+    """The key of a step's outcome: values, and of tensors shapes, and which argument each is.
+
+    Args:
+        result: what the step gave.
+        given: its arguments.
+    """
     if result is None or type(result) in (bool, int):
         return type(result), result
     leaves, spec = pytree.tree_flatten(result)
-    return (spec, *map(_outcome_of_leaf, leaves))
+    if not any(isinstance(leaf, torch.Tensor) for leaf in leaves):
+        return (spec, *map(_outcome_of_leaf, leaves))
+    places = [one.data_ptr() for one in tensors_in(given) if one.layout is torch.strided]
+    return (spec, *map(_outcome_of_leaf, leaves), *(_index_in(places, leaf) for leaf in leaves))
+
+
+def _index_in(places: list[int], leaf: Any) -> int | None:
+    """Which argument a tensor is: by its address, since a static input stands for it in a graph."""
+    if not isinstance(leaf, torch.Tensor) or leaf.layout is not torch.strided or not leaf.numel():
+        return None
+    at = leaf.data_ptr()
+    return places.index(at) if at in places else None
 
 
 def _outcome_of_leaf(leaf: Any) -> Any:

@@ -195,7 +195,7 @@ class Tracer(Interceptor):
             func = _READ[func._schema.name]
 
         with dispatch_stack._disable_current_modes():
-            key = outcome(_handed_out(event.result, given))
+            key = outcome(_handed_out(event.result, given), given)
             if self._shared is not None:
                 self._end_shared(event)
                 following = self._shared.children.get(key)

@@ -144,7 +144,7 @@ class _Call:
             if self.own is None:  # it is given to several runs
                 return value.clone()
             same = Same.of(value, self.own)
-            return value if same is None else given[same.position]
+            return _view_like(value, self.own, given) if same is None else given[same.position]
 
         if self.mutations is not None:
             self.mutations.repeat(args, lambda tree: pytree.tree_map(hand_out, tree))
@@ -386,7 +386,7 @@ class Journal:
             self._last_given.append(before)
             kept = pytree.tree_map(keep, result)
             new = [t for t in tensors_in(result) if Same.of(t, given) is None]
-            views = not {*map(storage_key, given)}.isdisjoint(map(storage_key, new))
+            views = _share_memory(new, given)
             call = _Call(fn, before, after, kept, None, self._states(), views, error, effects)
             call.unseen = is_rewritten()
             self._calls.append(call)
@@ -477,9 +477,14 @@ class Journal:
                 f"{_name(fn)} has changed {', '.join(names[:3])} in Python, which the graph after "
                 "it relies on. Let it return the value."
             )
+        elif _share_memory([t for t in tensors_in(result) if Same.of(t, own) is None], own):
+            self.spoilt = (
+                f"{_name(fn)} gives a tensor on the memory of an argument, which it has not done "
+                "before. Let it give a copy (clone())."
+            )
         if error is not None:
             raise error
-        if names:
+        if names or self.spoilt:
             raise Spoilt(self.spoilt)
 
         def exchange(tensor: torch.Tensor) -> torch.Tensor:
@@ -528,6 +533,32 @@ _ALONE = _alone()
 def inside_no_graph() -> bool:
     """Whether this thread runs a ``no_graph`` function."""
     return _local.inside
+
+
+def _share_memory(some: list[torch.Tensor], others: list[torch.Tensor]) -> bool:
+    """Whether the storages of two lists overlap: those of arrays are others on the same memory."""
+    ours, theirs = ([s for s in map(_extent, part) if s is not None] for part in (some, others))
+    return any(a < d and c < b for a, b in ours for c, d in theirs)
+
+
+def _view_like(
+    value: torch.Tensor, own: list[torch.Tensor], given: list[torch.Tensor]
+) -> torch.Tensor:
+    """What ``value`` is on the memory of ``own``, on that of ``given``; else ``value`` itself."""
+    for one, other in zip(own, given, strict=False):
+        alike = value.dtype == one.dtype == other.dtype and one.stride() == other.stride()
+        if alike and one.shape == other.shape and _share_memory([value], [one]):
+            steps = (value.data_ptr() - one.data_ptr()) // value.element_size()
+            offset = other.storage_offset() + steps
+            return other.detach().as_strided(value.shape, value.stride(), offset)
+    return value
+
+
+def _extent(tensor: torch.Tensor) -> tuple[int, int] | None:
+    if tensor.layout is not torch.strided or tensor.is_meta:
+        return None
+    storage = tensor.untyped_storage()
+    return storage.data_ptr(), storage.data_ptr() + storage.nbytes()
 
 
 def inside_transform() -> bool:

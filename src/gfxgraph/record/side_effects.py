@@ -91,6 +91,7 @@ _FUNCTIONS: dict[str, dict[str, str]] = {
         "_io": "open open_code",
         "_pickle": "load",
         "marshal": "load",
+        "_asyncio": "_get_running_loop get_running_loop",
         "_uuid": "generate_time_safe",
         "_socket": "getaddrinfo gethostbyname gethostbyname_ex gethostname getnameinfo",
         "select": "poll select",
@@ -143,8 +144,9 @@ _PYTHON: dict[str, dict[str, str]] = {
         "torch.jit._serialization": "load save",
         "torch.serialization": "load save",
     },
-    _READ: {  # the frames of the callers
+    _READ: {  # the frames of the callers, and other threads
         "inspect": "getouterframes stack",
+        "threading": "active_count enumerate",
         "traceback": "extract_stack format_stack print_stack",
     },
     "thread": {
