@@ -556,6 +556,79 @@ def test_a_function_between_graphs_may_give_its_argument_now_and_a_copy_then(dev
     compare(varied, torch.ones(2, device=device))
 
 
+def swaps(a, b, n):
+    return (b, a) if n % 2 else (a, b)
+
+
+TIES = {
+    "one or the other": lambda a, b, n: b if n % 2 else a,
+    "now its argument, then a new one": lambda a, b, n: a * 2 if n > 2 else a,
+    "both, in another order": lambda a, b, n: sum(
+        x * (i + 1) for i, x in enumerate(gfxgraph.no_graph(swaps)(a, b, n))
+    ),
+}
+
+
+@pytest.mark.parametrize("name", TIES)
+def test_which_argument_a_function_between_graphs_gives_is_asked_each_time(device, name):
+    def make(wrap):
+        count = itertools.count()
+
+        def pick(a, b):
+            return TIES[name](a, b, next(count))
+
+        pick = pick if wrap is not gfxgraph.graphed else gfxgraph.no_graph(pick)
+
+        def fn(x):
+            a, b = x * 2, x * 3
+            return pick(a, b) + a
+
+        return wrap(fn), lambda n: None, lambda: None
+
+    compare(make, torch.ones(2, device=device))
+
+
+def sets_an_attribute(t, data):
+    t.scale = 3.0
+
+
+def writes_to_bytes(t, data):
+    data[0][0] = 3
+
+
+def writes_to_an_array(t, data):
+    data[1][0] = 3
+
+
+def gives_it_other_memory(t, data):
+    t.data = t * 3
+
+
+@pytest.mark.parametrize(
+    "change", [sets_an_attribute, writes_to_bytes, writes_to_an_array, gives_it_other_memory]
+)
+def test_a_function_between_graphs_may_change_what_it_is_given_in_some_calls(device, change):
+    def make(wrap):
+        count = itertools.count()
+
+        def side(t, data):
+            if next(count) == 3:
+                change(t, data)
+
+        side = side if wrap is not gfxgraph.graphed else gfxgraph.no_graph(side)
+
+        def fn(x):
+            y = x * 2
+            view = y[:1]
+            data = bytearray([1]), np.ones(1, dtype=np.int64)
+            side(y, data)
+            return y * getattr(y, "scale", 1.0) * data[0][0] * int(data[1][0]) + view
+
+        return wrap(fn), lambda n: None, lambda: None
+
+    compare(make, torch.ones(2, device=device))
+
+
 def test_how_many_threads_there_are_is_no_constant(device):
     fn = lambda x: x * len(threading.enumerate()) * threading.active_count()  # noqa: E731
     graphed, x = gfxgraph.graphed(fn), torch.ones(2, device=device)

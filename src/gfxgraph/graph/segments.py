@@ -173,7 +173,7 @@ def _index_in(places: list[int], leaf: Any) -> int | None:
 
 def _outcome_of_leaf(leaf: Any) -> Any:
     if isinstance(leaf, torch.Tensor):
-        return leaf.shape, leaf.stride(), leaf.dtype, leaf.device
+        return leaf.shape, leaf.stride(), leaf.dtype, leaf.device, leaf.requires_grad
     if type(leaf).__module__ == "numpy":
         return type(leaf), str(leaf.dtype), leaf.shape, leaf.tobytes()
     if isinstance(leaf, (float, complex)):  # by bits: 0.0 is not -0.0, and there are many NaNs

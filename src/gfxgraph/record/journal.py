@@ -101,7 +101,8 @@ class _Call:
     of the next call. ``states`` are the generators after it. ``gives_views``: it returned a view of
     an argument. ``error``: it raised this instead of returning. ``others``: arguments of the
     graphed function to which it has written, and what it left there. ``unseen``: whether it did so
-    in the caller's own run, without being given them.
+    in the caller's own run, without being given them. ``moved``: which of its tensors it has given
+    other memory.
     """
 
     fn: Callable[..., Any]
@@ -116,6 +117,7 @@ class _Call:
     mutations: Mutations | None = None
     others: Sequence[tuple[torch.Tensor, torch.Tensor]] = ()
     unseen: bool = False
+    moved: frozenset[int] = frozenset()
 
     def give(self, given: list[torch.Tensor], args: Any = ()) -> Any:
         """Repeat the effects of the call on ``given`` and the generators, and return its result.
@@ -127,6 +129,9 @@ class _Call:
         for generator, state in self.states:
             generator.set_state(state)
         for position, value in self.written.items():
+            if position in self.moved:
+                given[position].data = value.clone()
+                continue
             with _unseen():
                 same = bool(self.given) and torch.equal(self.given[position], value)
             if not same:
@@ -445,7 +450,7 @@ class Journal:
             (args, kwargs), pairs = hand_out((args, kwargs), hands, caller)
         own = list(tensors_in(args, kwargs))
         versions = list(map(_version, own))
-        mutations = Mutations((args, kwargs))
+        mutations, memory = Mutations((args, kwargs)), list(map(storage_key, own))
         error, result = _outcome(fn, args, kwargs, own)
         copies = {id(tensor): fixed for tensor, fixed in pairs if id(fixed) in caller.copies}
         changed = {
@@ -465,7 +470,11 @@ class Journal:
                     fixed.copy_(own[position])
                 if id(fixed) in hands.origins:
                     caller.write_back([hands.origins[id(fixed)].what])
-        call = _Call(fn, [], changed, result, own, self._states(), error=error, others=others)
+        moved = frozenset(n for n, t in enumerate(own) if storage_key(t) != memory[n])
+        changed |= {n: _copy(own[n]) for n in moved}
+        call = _Call(
+            fn, [], changed, result, own, self._states(), error=error, others=others, moved=moved
+        )
         self._calls.append(call)
         names: Sequence[str] = ()
         if mutations.happened():
@@ -476,6 +485,10 @@ class Journal:
             self.spoilt = (
                 f"{_name(fn)} has changed {', '.join(names[:3])} in Python, which the graph after "
                 "it relies on. Let it return the value."
+            )
+        elif moved:
+            self.spoilt = (
+                f"{_name(fn)} gives an argument other memory, which it has not done before."
             )
         elif _share_memory([t for t in tensors_in(result) if Same.of(t, own) is None], own):
             self.spoilt = (

@@ -20,8 +20,8 @@ class Mutations:
     """The containers among the arguments of a call, with what they held before it.
 
     Args:
-        args: the arguments. Looked at are tuples, lists, dicts, sets and deques in each other, and
-            the attributes of the objects in there.
+        args: the arguments. Looked at are tuples, lists, dicts, sets and deques in each other, the
+            attributes of the objects and tensors in there, and the bytes of arrays up to 1 MiB.
     """
 
     def __init__(self, args: Any) -> None:
@@ -60,19 +60,40 @@ def _containers(tree: Any) -> Iterator[Any]:
         if kind in _CONTAINERS:
             yield item
             todo += item.values() if kind is dict else item
+        elif kind is bytearray or _is_array(item):
+            yield item
+        elif kind is torch.Tensor or kind is torch.nn.Parameter:
+            yield vars(item)
         elif isinstance(item, tuple):
             todo += item
         elif not isinstance(item, _OTHERS) and type(getattr(item, "__dict__", None)) is dict:
             yield item.__dict__
 
 
+def _is_array(item: Any) -> bool:
+    if type(item).__module__ != "numpy" or type(item).__name__ != "ndarray":
+        return False
+    return bool(item.dtype.kind != "O" and item.nbytes <= _MOST and item.flags.writeable)
+
+
+_MOST = 1 << 20
+
+
 def _held(item: Any) -> Any:
+    if type(item) is bytearray:
+        return bytes(item)
+    if _is_array(item):
+        return item.copy()
     return dict(item) if type(item) is dict else list(item)
 
 
 def _same(before: Any, now: Any) -> bool:
+    if _is_array(before):
+        return bool(before.shape == now.shape and before.tobytes() == now.tobytes())
     if len(before) != len(now):
         return False
+    if type(before) is bytes:
+        return bool(before == now)
     if type(before) is dict:
         return all(
             key is other and value is another
@@ -82,6 +103,12 @@ def _same(before: Any, now: Any) -> bool:
 
 
 def _fill(item: Any, held: Any) -> None:
+    if type(item) is bytearray:
+        item[:] = held
+        return
+    if _is_array(item):
+        item[...] = held
+        return
     item.clear()
     if type(item) in (dict, set):
         item.update(held)
