@@ -1150,7 +1150,7 @@ def thread_name_by_method():
     return f, lambda: setattr(thread, "name", "another name")
 
 
-@case
+@eager
 def threads_counted():
     go = threading.Event()
     f = lambda x: x * threading.active_count()

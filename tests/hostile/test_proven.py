@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from torch.testing._internal.two_tensor import TwoTensor
 from torch.utils.weak import WeakIdKeyDictionary
 
 import gfxgraph
@@ -108,6 +109,23 @@ def test_a_value_that_was_folded_is_noticed_whatever_writes_it(device, read, wri
         return wrap(lambda x: READS[read](x, t)), lambda n: n == 4 and write(t), t.tolist
 
     assert compare(make, torch.ones(2, device=device)).stats().replays >= 3
+
+
+@pytest.mark.parametrize(("size", "is_compared"), [(2, True), (1 << 18 | 1, False)])
+def test_a_value_in_more_than_a_mebibyte_is_read_in_each_call_and_not_compared(
+    device, size, is_compared
+):
+    def make(wrap):
+        table = torch.ones(size, device=device)
+
+        def change(n):
+            table.data[0] = float(n > 3)
+
+        return wrap(lambda x: x * table[0].item()), change, table.sum
+
+    graph = compare(make, torch.ones(2, device=device))
+    (guard,) = graph._dispatcher.guards()
+    assert graph.stats().replays and bool(guard.watched_values()) is is_compared
 
 
 LISTS = {
@@ -401,68 +419,21 @@ def by_alias(t):
     t.detach().mul_(2)
 
 
-def given_the_argument(side, buffer):
-    def fn(x):
-        y = x * 2
-        side(x)
-        return y + x
-
-    return fn
-
-
-def given_an_intermediate(side, buffer):
-    def fn(x):
-        y = x * 2
-        side(y)
-        return y + x
-
-    return fn
-
-
-def given_a_view(side, buffer):
-    def fn(x):
-        y = x * 2
-        side(x[:1])
-        return y + x
-
-    return fn
-
-
-def given_a_buffer(side, buffer):
-    def fn(x):
-        y = x * 2
-        side(buffer)
-        return y + buffer
-
-    return fn
-
-
-def given_one_tensor_twice(side, buffer):
-    def fn(x):
-        y = x * 2
-        side(x)
-        z = x * 3
-        side(y)
-        side(x)
-        return y + x + z
-
-    return fn
+# What is given, one after the other, to the function between the graphs.
+GIVEN = {
+    "the argument": lambda x, y, buffer: [x],
+    "an intermediate": lambda x, y, buffer: [y],
+    "a view": lambda x, y, buffer: [x[:1]],
+    "a buffer": lambda x, y, buffer: [buffer],
+    "one tensor twice": lambda x, y, buffer: [x, y, x],
+}
 
 
 @pytest.mark.parametrize("every", [1, 2])
-@pytest.mark.parametrize(
-    "makes",
-    [
-        given_the_argument,
-        given_an_intermediate,
-        given_a_view,
-        given_a_buffer,
-        given_one_tensor_twice,
-    ],
-)
+@pytest.mark.parametrize("given", GIVEN.values(), ids=list(GIVEN))
 @pytest.mark.parametrize("write", [by_data, by_array, in_place, by_alias])
 def test_a_function_between_graphs_may_write_in_ways_that_no_version_counts(
-    device, write, makes, every
+    device, write, given, every
 ):
     if device != "cpu" and write is by_array:
         pytest.skip("an array is on the host")
@@ -476,9 +447,28 @@ def test_a_function_between_graphs_may_write_in_ways_that_no_version_counts(
 
         buffer = torch.ones(2, device=device)
         side = side if wrap is not gfxgraph.graphed else gfxgraph.no_graph(side)
-        return wrap(makes(side, buffer)), lambda n: None, lambda: buffer.clone()
+
+        def fn(x):
+            y = x * 2
+            z = y + 1
+            for one in given(x, y, buffer):
+                side(one)
+                z = z + x * 3
+            return x + y + z + buffer
+
+        return wrap(fn), lambda n: None, lambda: buffer.clone()
 
     compare(make, torch.ones(2, device=device))
+
+
+def test_a_function_between_graphs_may_be_given_and_give_tensors_that_wrap_others(device):
+    pair = TwoTensor(torch.ones(2, device=device), torch.ones(2, device=device))
+    inner = gfxgraph.no_graph(lambda x, both: (x + both.a, both))
+
+    def make(wrap):
+        return wrap(lambda x: inner(x * 2, pair)[0] * 3), lambda n: None, lambda: None
+
+    assert compare(make, torch.ones(2, device=device)).stats().replays
 
 
 def by_custom_op(name, body):

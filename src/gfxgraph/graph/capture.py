@@ -392,12 +392,7 @@ def _captured(
     originals = {
         key: tensor for key, ref in recording.originals.items() if (tensor := ref()) is not None
     }
-    # Of an original that is gone, such as `weight.data`, the alias has the same memory.
-    folded_from = {
-        k: t
-        for k, t in (recording.outside | originals).items()
-        if k in recording.sources_of_folds()
-    }
+    folded_from = {k: t for k, t in originals.items() if k in recording.sources_of_folds()}
     # What is only returned is used as well: replays give the very memory of then.
     given_back = {storage_key(t): t.detach() for t in recording.unseen}
     outside = {k: t for k, t in (given_back | recording.outside).items() if k not in static}

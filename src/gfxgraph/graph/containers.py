@@ -79,7 +79,7 @@ class Container:
             held, now = ([p for p in pairs if not self.is_ours(p[0])] for pairs in (held, now))
         found = raw.differences(held, now, ordered=not raw.is_a(self.item, type))
         if not found and now and raw.next_of_set(self.item) != self._next:
-            found = [now[0][0]]  # the same items, of which pop() gives another one
+            found = [now[0][0]]  # pop() gives another of the same items
         found = [key for key in found if not self.is_ours(key)]
         if self.lifted and not self._is_rearranged(now):
             found = [key for key in found if not self.is_lifted(key)]

@@ -165,7 +165,7 @@ class Guard:
 
     def watch_values(self, key: int, name: str, tensor: torch.Tensor) -> None:
         """Watch that ``tensor``, whose storage has the key ``key``, holds what it holds."""
-        self._values.append((key, name, tensor, tensor._version, SameBytes(tensor)))
+        self._values.append((key, name, tensor, tensor._version, SameBytes(name, tensor)))
 
     def watch_held(self, path: str, tensor: torch.Tensor, name: str, value: object) -> None:
         """Watch that the attribute ``name`` of ``tensor`` stays ``value``: its gradient, say."""

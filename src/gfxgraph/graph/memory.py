@@ -8,6 +8,7 @@ from collections.abc import Collection, Iterable
 import torch
 
 from ..device.overrides import WithoutModes
+from ..errors import CaptureError
 from . import raw
 
 __all__ = ["Memory", "SameBytes", "checksum"]
@@ -72,27 +73,47 @@ class SameBytes:
     others.
 
     Args:
-        tensor: a dense one. All of its storage is compared.
+        name: of the tensor, for the error.
+        tensor: all of its storages are compared.
+
+    Attributes:
+        waits: whether the answer waits for a device, as reading the values there does.
+
+    Raises:
+        CaptureError: nobody can tell what its storages are.
     """
 
-    def __init__(self, tensor: torch.Tensor) -> None:
+    def __init__(self, name: str, tensor: torch.Tensor) -> None:
         with WithoutModes():
-            self._storage = tensor.untyped_storage()
-            self._bytes = _bytes_of(self._storage)
-            self._at = self._storage.data_ptr()
-            self._saved = self._bytes.clone()
-        size = self._saved.numel()
-        self.waits = self._saved.device.type != "cpu"
-        self._text = None if self.waits or size > _SHORT else ctypes.string_at(self._at, size)
+            storages = _storages_of(tensor)
+            if storages is None:
+                raise CaptureError(
+                    f"the host reads values of {name}, a {type(tensor).__name__}, and nobody can "
+                    "see whether they change. Read them outside of the function."
+                )
+            now = list(map(_bytes_of, storages))
+            self._parts = [
+                (storage, storage.data_ptr(), data, data.clone())
+                for storage, data in zip(storages, now, strict=True)
+            ]
+        self.waits = any(data.device.type != "cpu" for data in now)
+        self._texts = [
+            (at, ctypes.string_at(at, saved.numel()))
+            for _, at, _, saved in self._parts
+            if not self.waits and saved.numel() <= _SHORT
+        ]
 
     def hold(self) -> bool:
-        """Ask. On a device it waits, as reading the values there does."""
-        if self._storage.data_ptr() != self._at or self._storage.nbytes() != self._saved.numel():
+        """Ask."""
+        if any(
+            storage.data_ptr() != at or storage.nbytes() != saved.numel()
+            for storage, at, _, saved in self._parts
+        ):
             return False
-        if self._text is not None:
-            return ctypes.string_at(self._at, len(self._text)) == self._text
+        if len(self._texts) == len(self._parts):
+            return all(ctypes.string_at(at, len(text)) == text for at, text in self._texts)
         with WithoutModes():
-            return torch.equal(self._bytes, self._saved)
+            return all(torch.equal(data, saved) for _, _, data, saved in self._parts)
 
 
 # Bytes up to which Python compares them faster than torch does.

@@ -159,16 +159,19 @@ def outcome(result: Any, given: Any) -> Any:
     leaves, spec = pytree.tree_flatten(result)
     if not any(isinstance(leaf, torch.Tensor) for leaf in leaves):
         return (spec, *map(_outcome_of_leaf, leaves))
-    places = [one.data_ptr() for one in tensors_in(given) if one.layout is torch.strided]
+    places = list(map(_place_of, tensors_in(given)))
     return (spec, *map(_outcome_of_leaf, leaves), *(_index_in(places, leaf) for leaf in leaves))
 
 
 def _index_in(places: list[int], leaf: Any) -> int | None:
     """Which argument a tensor is: by its address, since a static input stands for it in a graph."""
-    if not isinstance(leaf, torch.Tensor) or leaf.layout is not torch.strided or not leaf.numel():
-        return None
-    at = leaf.data_ptr()
-    return places.index(at) if at in places else None
+    at = _place_of(leaf) if isinstance(leaf, torch.Tensor) else 0
+    return places.index(at) if at and at in places else None
+
+
+def _place_of(tensor: torch.Tensor) -> int:
+    is_plain = type(tensor) in (torch.Tensor, torch.nn.Parameter)
+    return tensor.data_ptr() if is_plain and tensor.layout is torch.strided else 0
 
 
 def _outcome_of_leaf(leaf: Any) -> Any:

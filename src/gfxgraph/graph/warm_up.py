@@ -205,13 +205,27 @@ def _refuse_changes(session: CaptureSession, *states: PythonState) -> None:
 def _varying(session: CaptureSession, recording: Recording) -> set[int]:
     """Storage keys of the tensors from outside whose values cannot be taken for constant."""
     written = {storage_key(region) for region in session.before.memory.regions()}
+    # Each call would compare all of it: reading the value, as eager execution does, takes less.
+    large = {
+        key
+        for key in recording.sources_of_folds() & recording.outside.keys()
+        if recording.outside[key].untyped_storage().nbytes() > _MOST_COMPARED
+    }
     # Inference tensors do not count their versions, so nobody could see them change; nor can a
     # tensor be asked that is made anew in each call.
-    return written | {
-        key
-        for key, original in recording.originals.items()
-        if (tensor := original()) is None or tensor.is_inference()
-    }
+    return (
+        written
+        | large
+        | {
+            key
+            for key, original in recording.originals.items()
+            if (tensor := original()) is None or tensor.is_inference()
+        }
+    )
+
+
+# Bytes of a storage.
+_MOST_COMPARED = 1 << 20
 
 
 def _must_record_again(recording: Recording, varying: set[int], device: Device) -> bool:

@@ -6,7 +6,6 @@ for ``item()``, which is an operation. We tried each ATen operator with data tha
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -16,8 +15,6 @@ __all__ = [
     "NUMBERS",
     "READS_BELOW",
     "READS_ITEMS",
-    "as_numbers",
-    "holds_tensors",
     "read_below",
 ]
 
@@ -58,22 +55,6 @@ READS_ITEMS: frozenset[object] = frozenset(
         torch.Tensor.new,
     )
 )
-
-
-def holds_tensors(value: object) -> bool:
-    """Whether ``value`` is a list or a tuple with tensors in it."""
-    return isinstance(value, (list, tuple)) and any(
-        isinstance(item, torch.Tensor) or holds_tensors(item) for item in value
-    )
-
-
-def as_numbers(value: Any, read: Callable[[torch.Tensor], Any]) -> Any:
-    """``value`` with what ``read`` gives for the tensors in it, if it is a list or a tuple."""
-    if not holds_tensors(value):
-        return value
-    return [
-        read(item) if isinstance(item, torch.Tensor) else as_numbers(item, read) for item in value
-    ]
 
 
 def read_below(

@@ -49,8 +49,6 @@ from .below import (
     NUMBERS,
     READS_BELOW,
     READS_ITEMS,
-    as_numbers,
-    holds_tensors,
     read_below,
 )
 from .effects import tensors_in
@@ -175,7 +173,6 @@ class Interceptor:
         # Looked up for each operation.
         self.name, self.inputs = provenance.name, provenance.inputs
         self.inside, self.outside = provenance.inside, provenance.outside
-        self._is_in_python = False  # the operator that runs
         # On the emulated device: also what would be on the host where there is a GPU.
         self.elsewhere = provenance.name.elsewhere
 
@@ -387,16 +384,24 @@ class Interceptor:
         self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """Arguments with numbers for the tensors in lists, which the call would read unseen."""
-        if not any(map(holds_tensors, (*args, *kwargs.values()))):
+        lists = [v for v in (*args, *kwargs.values()) if isinstance(v, (list, tuple))]
+        if not tensors_in(lists):
             return args, kwargs
         with self.unseen():
             dtype = func(*args, **kwargs).dtype
 
-        def read(tensor: torch.Tensor) -> Any:
-            return self._read(torch.Tensor.tolist, (tensor,), {})
+        def read(value: Any) -> Any:
+            if isinstance(value, (list, tuple)):
+                return list(map(read, value))
+            if isinstance(value, torch.Tensor):
+                return self._read(torch.Tensor.tolist, (value,), {})
+            return value
 
-        args = tuple(as_numbers(value, read) for value in args)
-        kwargs = {name: as_numbers(value, read) for name, value in kwargs.items()}
+        def read_lists(value: Any) -> Any:
+            return read(value) if isinstance(value, (list, tuple)) else value
+
+        args = tuple(map(read_lists, args))
+        kwargs = {name: read_lists(value) for name, value in kwargs.items()}
         return args, kwargs if func is torch.Tensor.new else {**kwargs, "dtype": dtype}
 
     def _call_below(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -492,7 +497,6 @@ class Interceptor:
             ):
                 result = func(*args, **kwargs)
             else:
-                self._is_in_python = op.is_in_python
                 result = self.operation(func, args, kwargs, tensors)
             # Of set_() the result is where the memory is that it was given.
             moved = op.moves and bool(host) and self.name(tensors[0]) not in elsewhere
@@ -655,7 +659,8 @@ class Interceptor:
 
     def run(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Call an operator; if it is written in Python, see what tensors it uses inside."""
-        if not self._is_in_python or not self._follows:
+        known = _operators.get(address(func))
+        if known is None or not known.is_in_python or not self._follows:
             return func(*args, **kwargs)
         tensors = tensors_in(args, kwargs)
         key = _KERNELS.get(tensors[0].device.type) if tensors else None

@@ -549,7 +549,9 @@ def inside_no_graph() -> bool:
 
 
 def _share_memory(some: list[torch.Tensor], others: list[torch.Tensor]) -> bool:
-    """Whether the storages of two lists overlap: those of arrays are others on the same memory."""
+    """Whether tensors of two lists share memory, be it by way of an array."""
+    if not {*map(storage_key, some)}.isdisjoint(map(storage_key, others)):
+        return True
     ours, theirs = ([s for s in map(_extent, part) if s is not None] for part in (some, others))
     return any(a < d and c < b for a, b in ours for c, d in theirs)
 
@@ -557,10 +559,11 @@ def _share_memory(some: list[torch.Tensor], others: list[torch.Tensor]) -> bool:
 def _view_like(
     value: torch.Tensor, own: list[torch.Tensor], given: list[torch.Tensor]
 ) -> torch.Tensor:
-    """What ``value`` is on the memory of ``own``, on that of ``given``; else ``value`` itself."""
+    """The same view of a tensor of ``given`` as ``value`` is of one of ``own``, if it is a view."""
     for one, other in zip(own, given, strict=False):
         alike = value.dtype == one.dtype == other.dtype and one.stride() == other.stride()
-        if alike and one.shape == other.shape and _share_memory([value], [one]):
+        alike = alike and one.shape == other.shape and _extent(value) is not None
+        if alike and _share_memory([value], [one]):
             steps = (value.data_ptr() - one.data_ptr()) // value.element_size()
             offset = other.storage_offset() + steps
             return other.detach().as_strided(value.shape, value.stride(), offset)
@@ -568,7 +571,9 @@ def _view_like(
 
 
 def _extent(tensor: torch.Tensor) -> tuple[int, int] | None:
-    if tensor.layout is not torch.strided or tensor.is_meta:
+    """Where the storage of a tensor begins and ends; ``None``: it has no memory of its own."""
+    is_plain = type(tensor) in (torch.Tensor, torch.nn.Parameter)
+    if not is_plain or tensor.layout is not torch.strided or tensor.is_meta:
         return None
     storage = tensor.untyped_storage()
     return storage.data_ptr(), storage.data_ptr() + storage.nbytes()
