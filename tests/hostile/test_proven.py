@@ -461,6 +461,63 @@ def test_a_function_between_graphs_may_write_in_ways_that_no_version_counts(
     compare(make, torch.ones(2, device=device))
 
 
+def stored_in(holder, y):
+    holder.append(y)
+    holder[:-1] = []
+    return y * 0
+
+
+# How a call uses an intermediate that the function between the graphs has been given.
+USES = {
+    "an operation": lambda x, y, holder, second: y + 1,
+    "a view that is returned": lambda x, y, holder, second: y.view(-1)[:2],
+    "the tensor that is returned": lambda x, y, holder, second: y,
+    "what it is part of": lambda x, y, holder, second: y._base * 2 if y._base is not None else y,
+    "a read": lambda x, y, holder, second: x * y.sum().item(),
+    "a branch": lambda x, y, holder, second: x + 1 if y.sum() > 4 else x * 3,
+    "only one of the ways": lambda x, y, holder, second: x + y if x.sum() > 2 else x,
+    "another such function": lambda x, y, holder, second: second(y),
+    "an operation on it in place": lambda x, y, holder, second: y.mul_(2).sum(),
+    "an object": lambda x, y, holder, second: stored_in(holder, y),
+    "an operation after a read": lambda x, y, holder, second: x * x.sum().item() + y,
+    "the same memory": lambda x, y, holder, second: torch.empty_like(y).set_(y.detach()) + 1,
+}
+
+
+@pytest.mark.parametrize("is_part", [False, True], ids=["whole", "part"])
+@pytest.mark.parametrize("since", [0, 4])
+@pytest.mark.parametrize("use", USES.values(), ids=list(USES))
+def test_what_a_function_between_graphs_writes_to_an_intermediate_is_what_the_call_uses(
+    device, use, since, is_part
+):
+    def make(wrap):
+        holder, number = [], itertools.count()
+
+        def side(t):
+            if next(number) >= since:
+                by_data(t)
+
+        def second(t):
+            return t * 3
+
+        if wrap is gfxgraph.graphed:
+            side, second = gfxgraph.no_graph(side), gfxgraph.no_graph(second)
+        sign = torch.ones(2, device=device)
+
+        def fn(x):
+            y = x * 2
+            y = y[:2] if is_part else y
+            side(y)
+            return use(x * sign, y, holder, second)
+
+        def change(n):
+            sign.copy_(torch.tensor([1.0, 1.0] if n % 3 else [0.5, 0.5]))
+
+        return wrap(fn), change, lambda: list(holder)
+
+    compare(make, torch.ones(2, device=device), calls=9)
+
+
 def test_a_function_between_graphs_may_be_given_and_give_tensors_that_wrap_others(device):
     pair = TwoTensor(torch.ones(2, device=device), torch.ones(2, device=device))
     inner = gfxgraph.no_graph(lambda x, both: (x + both.a, both))

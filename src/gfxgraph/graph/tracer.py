@@ -65,6 +65,9 @@ class Tracer(Interceptor):
         self._wrote: set[int] = set()
         #: Tensors that functions of the user's were given, each with its fixed alias.
         self._fixed: dict[int, tuple[weakref.ref[torch.Tensor], torch.Tensor]] = {}
+        #: By storage key, those of whose memory functions of the user's were given copies, and the
+        #: call has not used it since.
+        self._copied: dict[int, list[tuple[Hands, int]]] = {}
         #: The segments after calls of functions of the user's.
         self._given: list[Segment] = []
         self._events = events
@@ -104,6 +107,7 @@ class Tracer(Interceptor):
             )
         self._end()
         self._segment.outputs = outputs
+        self._needs(outputs)
         keys = set(map(storage_key, outputs))
         self._segment.returned = [
             (call, n)
@@ -131,6 +135,7 @@ class Tracer(Interceptor):
         tensors: Sequence[torch.Tensor],
     ) -> Any:
         """Capture an operation, or go through it again."""
+        self._needs(tensors)
         if isinstance(func, OpOverload) and (is_view(func) or torch.Tag.inplace_view in func.tags):
             return func(*args, **kwargs)
         if self._shared is not None:
@@ -198,6 +203,8 @@ class Tracer(Interceptor):
             key = outcome(_handed_out(event.result, given), given)
             if self._shared is not None:
                 self._end_shared(event)
+                assert self._shared.step is not None
+                self._note_copied(self._shared.step)
                 following = self._shared.children.get(key)
                 if following is not None:
                     self._shared = self._segment = following
@@ -216,6 +223,7 @@ class Tracer(Interceptor):
                 self._segment.step = Step(
                     event.point, event.where, func, fixed_args, fixed_kwargs, _ambient(event.point)
                 )
+                self._note_copied(self._segment.step)
                 self._wrote.clear()
                 child = self._child(event)
                 self._segment.children[key] = child
@@ -237,8 +245,27 @@ class Tracer(Interceptor):
         self._wrote.add(self.name(tensor))
 
     def met(self, rule: str, what: str, tensors: Iterable[torch.Tensor] = ()) -> None:
-        """Note what an unknown kernel may write to."""
+        """Note what an unknown kernel may use."""
+        tensors = list(tensors)
         self._wrote.update(map(self.name, tensors))
+        self._needs(tensors)
+
+    def _needs(self, tensors: Iterable[torch.Tensor]) -> None:
+        """Note that the call uses these after functions of the user's were given copies."""
+        if self._copied:
+            for tensor in tensors:
+                for hands, fixed in self._copied.pop(storage_key(tensor), ()):
+                    hands.needed.add(fixed)
+
+    def _note_copied(self, step: Step) -> None:
+        """Note what a function of the user's gets copies of."""
+        fixed = list(tensors_in(step.args, step.kwargs))
+        self._needs(fixed)
+        if isinstance(step.func, functools.partial) and step.func.func is perform:
+            hands = step.func.args[1]
+            for tensor in fixed:
+                if id(tensor) not in hands.origins:
+                    self._copied.setdefault(storage_key(tensor), []).append((hands, id(tensor)))
 
     def _fix(self, tree: Any, event: Event) -> tuple[Any, Hands]:
         """The arguments of a step, and what they stand for."""

@@ -39,10 +39,12 @@ class Hands:
     Attributes:
         origins: by the number of the tensor or the container; of what is not here it gets copies.
         written: the static inputs that the graph before it writes to.
+        needed: numbers of the tensors without an origin whose memory the call uses afterwards.
     """
 
     origins: dict[int, Origin] = field(default_factory=dict)
     written: Sequence[torch.Tensor] = ()
+    needed: set[int] = field(default_factory=set)
 
 
 class Caller(Protocol):

@@ -453,19 +453,20 @@ class Journal:
         mutations, memory = Mutations((args, kwargs)), list(map(storage_key, own))
         error, result = _outcome(fn, args, kwargs, own)
         copies = {id(tensor): fixed for tensor, fixed in pairs if id(fixed) in caller.copies}
-        changed = {
-            position: _copy(tensor)
-            for position, tensor in enumerate(own)
+        changed = {}
+        for position, tensor in enumerate(own):
             # A write through `.data` is seen by no version, and has to come out of a copy too.
-            if versions[position] is None
-            or _version(tensor) != versions[position]
-            or id(tensor) in copies
-        }
+            if versions[position] is None or _version(tensor) != versions[position]:
+                changed[position] = _copy(tensor)
+            elif id(tensor) in copies:
+                # Nothing of ours writes to a copy of what the graphs use no more.
+                is_needed = id(copies[id(tensor)]) in hands.needed | hands.origins.keys()
+                changed[position] = _copy(tensor) if is_needed else tensor
         is_given = not any(origin.kind == "container" for origin in hands.origins.values())
         others = caller.read_again(own if is_given else None)
         for position in changed:
             fixed = copies.get(id(own[position]))
-            if fixed is not None:
+            if fixed is not None and changed[position] is not own[position]:
                 with torch.no_grad():
                     fixed.copy_(own[position])
                 if id(fixed) in hands.origins:
