@@ -518,6 +518,28 @@ def test_what_a_function_between_graphs_writes_to_an_intermediate_is_what_the_ca
     compare(make, torch.ones(2, device=device), calls=9)
 
 
+def test_what_a_function_leaves_in_its_arguments_is_copied_back_only_if_the_call_uses_it(device):
+    attend = gfxgraph.no_graph(lambda q, k, v: q + k * v)
+
+    def copies(is_used):
+        @gfxgraph.graphed
+        def layer(x):
+            q, k, v = torch.cat([x, x + 1, x + 2]).view(3, 1, 4).unbind()
+            y = attend(q, k, v)
+            return y + q if is_used else y + x
+
+        for _ in range(4):
+            layer(torch.ones(4, device=device))
+        before = layer.stats().replays
+        with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as seen:
+            layer(torch.ones(4, device=device))
+        assert layer.stats().replays == before + 1
+        return sum(event.count for event in seen.key_averages() if event.key == "aten::copy_")
+
+    # Of q, k and v, which share memory: a copy for a repetition, and one to where they were.
+    assert copies(is_used=True) - copies(is_used=False) == 6
+
+
 def test_a_function_between_graphs_may_be_given_and_give_tensors_that_wrap_others(device):
     pair = TwoTensor(torch.ones(2, device=device), torch.ones(2, device=device))
     inner = gfxgraph.no_graph(lambda x, both: (x + both.a, both))

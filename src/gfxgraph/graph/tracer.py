@@ -254,18 +254,20 @@ class Tracer(Interceptor):
         """Note that the call uses these after functions of the user's were given copies."""
         if self._copied:
             for tensor in tensors:
-                for hands, fixed in self._copied.pop(storage_key(tensor), ()):
+                for hands, fixed in self._copied.pop(self.name(tensor), ()):
                     hands.needed.add(fixed)
 
     def _note_copied(self, step: Step) -> None:
         """Note what a function of the user's gets copies of."""
         fixed = list(tensors_in(step.args, step.kwargs))
-        self._needs(fixed)
-        if isinstance(step.func, functools.partial) and step.func.func is perform:
+        with self.unseen():
+            self._needs(fixed)
+            if not isinstance(step.func, functools.partial) or step.func.func is not perform:
+                return
             hands = step.func.args[1]
             for tensor in fixed:
                 if id(tensor) not in hands.origins:
-                    self._copied.setdefault(storage_key(tensor), []).append((hands, id(tensor)))
+                    self._copied.setdefault(self.name(tensor), []).append((hands, id(tensor)))
 
     def _fix(self, tree: Any, event: Event) -> tuple[Any, Hands]:
         """The arguments of a step, and what they stand for."""
