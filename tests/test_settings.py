@@ -26,12 +26,13 @@ def test_every_variable_is_read():
             "GFXGRAPH": "Validate",
             "GFXGRAPH_VRAM_CAP": "0.5",
             "HGB_LOG_LEVEL": "debug",
+            "HGB_LOG_FORMAT": "json",
             "SGLANG_RDNA2_KERNELS": "1",
             "SGLANG_DISABLE_GFXGRAPH": "1",
             "HSA_OVERRIDE_GFX_VERSION": "10.3.0",
             "GFXGRAPH_VALIDATE_EVERY": "7",
         }
-    ) == Settings("validate", 0.5, logging.DEBUG, True, True, "10.3.0", 7)
+    ) == Settings("validate", 0.5, logging.DEBUG, True, True, "10.3.0", 7, "json")
 
 
 @pytest.mark.parametrize(
@@ -42,6 +43,7 @@ def test_every_variable_is_read():
         ("GFXGRAPH_VRAM_CAP", "1.5", "0.0 to 1.0"),
         ("GFXGRAPH_VRAM_CAP", "nan", "0.0 to 1.0"),
         ("HGB_LOG_LEVEL", "loud", "'warn', 'error'"),
+        ("HGB_LOG_FORMAT", "xml", "'text', 'json'"),
         ("SGLANG_RDNA2_KERNELS", "on", "'1'"),
         ("SGLANG_DISABLE_GFXGRAPH", "true", "'1'"),
         ("HSA_OVERRIDE_GFX_VERSION", "gfx1030", "'10.3.0'"),
@@ -149,3 +151,8 @@ def test_what_the_program_sets_up_later_gets_the_log_once():
 def test_a_malformed_log_level_is_said_in_the_log():
     log = stderr_of(FALLS_BACK, HGB_LOG_LEVEL="loud")
     assert log.count("HGB_LOG_LEVEL='loud': this variable takes") >= 1
+
+
+def test_an_empty_variable_is_one_that_is_not_set():
+    names = ("GFXGRAPH", "HGB_LOG_LEVEL", "HGB_LOG_FORMAT", "SGLANG_RDNA2_KERNELS")
+    assert from_environment(dict.fromkeys(names, " ")) == Settings()

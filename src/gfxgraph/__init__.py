@@ -20,6 +20,7 @@ from .forking import new_lock
 from .stats import Stats, tally
 
 if TYPE_CHECKING:
+    from . import metrics as metrics
     from .analyze.check import check as check
     from .analyze.report import CheckReport as CheckReport
     from .analyze.report import Hazard as Hazard
@@ -82,6 +83,7 @@ _LAZY = {
     "health_check": "bridge.enable",
     "inductor_settings": "compiling.inductor",
     "is_enabled": "bridge.enable",
+    "metrics": "metrics",  # the module itself
     "no_graph": "record.no_graph",
     "suggest_buckets": "call.buckets.traffic",
     "vendor_op": "compiling.vendor",
@@ -122,6 +124,7 @@ __all__ = [
     "health_check",
     "inductor_settings",
     "is_enabled",
+    "metrics",
     "no_graph",
     "settings",
     "stats",
@@ -173,7 +176,8 @@ def __getattr__(name: str) -> Any:
     from importlib import import_module
 
     with _importing:
-        value = getattr(import_module(f"{__name__}.{_LAZY[name]}"), name)
+        module = import_module(f"{__name__}.{_LAZY[name]}")
+        value = module if _LAZY[name] == name else getattr(module, name)
     globals()[name] = value
     return value
 

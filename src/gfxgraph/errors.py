@@ -17,6 +17,8 @@ __all__ = [
     "DeviceError",
     "GfxGraphError",
     "MemoryCapError",
+    "MissingPackageError",
+    "ServerError",
     "SettingError",
     "TorchVersionError",
     "VerificationError",
@@ -39,6 +41,14 @@ class TorchVersionError(GfxGraphError, ImportError):
 
 class ArgumentError(GfxGraphError, TypeError):
     """An argument of a function of gfxgraph is wrong."""
+
+
+class MissingPackageError(GfxGraphError, ImportError):
+    """A package that is not installed is needed; the message has the command that installs it."""
+
+
+class ServerError(GfxGraphError, OSError):
+    """A server cannot listen at its address."""
 
 
 class DeviceError(GfxGraphError, RuntimeError):

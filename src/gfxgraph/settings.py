@@ -10,6 +10,8 @@
                                   0.0 to 1.0, default 0.80; captures by hand look at it
                                   only where it is set
 ``HGB_LOG_LEVEL``                 ``debug``, ``info``, ``warn`` (default) or ``error``
+``HGB_LOG_FORMAT``                ``text`` (default), or ``json``: each line of the log is
+                                  a JSON object
 ``SGLANG_RDNA2_KERNELS``          ``1`` asks for kernels that are safe on RDNA2
 ``SGLANG_DISABLE_GFXGRAPH``       ``1``: ``enable()`` does nothing
 ``HSA_OVERRIDE_GFX_VERSION``      read by the HSA runtime, reported by us: ``10.3.0``
@@ -27,10 +29,20 @@ from typing import Literal, TypeVar
 
 from .errors import SettingError
 
-__all__ = ["Mode", "Settings", "explicit_vram_cap", "from_environment", "log_level", "mode"]
+__all__ = [
+    "LogFormat",
+    "Mode",
+    "Settings",
+    "explicit_vram_cap",
+    "from_environment",
+    "log_format",
+    "log_level",
+    "mode",
+]
 
 T = TypeVar("T")
 Mode = Literal["off", "on", "debug", "validate"]
+LogFormat = Literal["text", "json"]
 
 _MODES: dict[str, Mode] = {
     "": "off",
@@ -40,11 +52,13 @@ _MODES: dict[str, Mode] = {
     "validate": "validate",
 }
 _LEVELS = {
+    "": logging.WARNING,
     "debug": logging.DEBUG,
     "info": logging.INFO,
     "warn": logging.WARNING,
     "error": logging.ERROR,
 }
+_FORMATS: dict[str, LogFormat] = {"": "text", "text": "text", "json": "json"}
 
 
 @dataclass(frozen=True)
@@ -58,6 +72,7 @@ class Settings:
     disabled: bool = False  # SGLANG_DISABLE_GFXGRAPH
     gfx_override: str | None = None  # HSA_OVERRIDE_GFX_VERSION, None if it is not set
     validate_every: int = 100  # GFXGRAPH_VALIDATE_EVERY
+    log_format: LogFormat = "text"  # HGB_LOG_FORMAT
 
 
 def mode(environ: Mapping[str, str] = os.environ) -> Mode:
@@ -75,7 +90,16 @@ def log_level(environ: Mapping[str, str] = os.environ) -> int:
     Raises:
         SettingError: its value is malformed.
     """
-    return _choice(environ, "HGB_LOG_LEVEL", _LEVELS, "warn")
+    return _choice(environ, "HGB_LOG_LEVEL", _LEVELS)
+
+
+def log_format(environ: Mapping[str, str] = os.environ) -> LogFormat:
+    """The value of ``HGB_LOG_FORMAT``, even if other variables are malformed.
+
+    Raises:
+        SettingError: its value is malformed.
+    """
+    return _choice(environ, "HGB_LOG_FORMAT", _FORMATS)
 
 
 def explicit_vram_cap(environ: Mapping[str, str] = os.environ) -> float | None:
@@ -108,14 +132,15 @@ def from_environment(environ: Mapping[str, str] = os.environ) -> Settings:
         validate_every=_count(environ, "GFXGRAPH_VALIDATE_EVERY", "100"),
         vram_cap=_share("GFXGRAPH_VRAM_CAP", environ.get("GFXGRAPH_VRAM_CAP", "0.80")),
         log_level=log_level(environ),
+        log_format=log_format(environ),
         rdna2_kernels=_choice(environ, "SGLANG_RDNA2_KERNELS", switch),
         disabled=_choice(environ, "SGLANG_DISABLE_GFXGRAPH", switch),
         gfx_override=override or None,
     )
 
 
-def _choice(environ: Mapping[str, str], name: str, takes: Mapping[str, T], default: str = "") -> T:
-    text = environ.get(name, default).strip().lower()
+def _choice(environ: Mapping[str, str], name: str, takes: Mapping[str, T]) -> T:
+    text = environ.get(name, "").strip().lower()
     if text not in takes:
         raise _malformed(name, environ[name], ", ".join(repr(t) for t in takes if t))
     return takes[text]

@@ -182,13 +182,13 @@ def test_new_paths_of_a_function_that_reads_data_leave_nothing_behind(device):
     from gfxgraph.stats import tally
 
     graph = gfxgraph.graphed(lambda x: x * 2 if x.sum() > 0 else (-x if x[0] > -5 else x))
-    gc.collect()
+    gc.collect(), tally.snapshot()
     before = len(tally._live)
     for _ in range(3):
         for value in (1.0, -1.0, -9.0, 1.0):
             graph(torch.full((3,), value, device=device))
         graph.reset()
-    gc.collect()
+    gc.collect(), tally.snapshot()
     assert len(tally._live) == before
 
 

@@ -223,6 +223,7 @@ class Builder:
             collectives.release_with_groups(entries.release_groups, entry.captured.groups)
         with entries.lock:
             entries.counts.captures += 1
+            tally.captured(entries.name)
             kept = tree is None or entries.replace(key, tree, entry)
             if tree is None:
                 if wanted.is_on_trial:
@@ -243,6 +244,8 @@ class Builder:
             return None  # released by another thread meanwhile: nothing is wrong with this path
         reason, cls = str(error), type(error)
         entries.count_fallback(reason, calls=int(wanted.is_answered))
+        if cls is not _Idle:
+            tally.not_captured(entries.name)
         # Numbers and texts only: no object of the caller's may live on because of it.
         is_counted = objects_in(call.spec) and tree is None
         tries = entries.tries(kind) if is_counted else entries.count_try(hash(wanted.key))
@@ -482,6 +485,7 @@ class Builder:
             given if is_lifted or stores else None,
             stores,
             of_state,
+            name=self._entries.name,
         )
         entry.key = describe_key(call.leaves, call.spec)
         entry.mask, entry.asks_attributes = mask, site.target.objects.asks_attributes

@@ -13,10 +13,10 @@ from ..forking import in_child, new_lock
 from ..graph.locks import when_free
 from ..record.explain import some
 from ..stats import log, tally
-from . import validation
+from . import timing, validation
 from .budget import register
 from .entry import Entry, Refusal
-from .replay import FastPath
+from .replay import NO_MATCH, FastPath
 from .signature import Spec, objects_in, without_objects
 from .stats import Counts
 from .thrash import WORTH_IT, Thrash
@@ -97,6 +97,7 @@ class Entries:
         self._clock = 0
         register(self)
         validation.register(self)
+        timing.register(self)
 
     def get(self, key: Any) -> Entry | Refusal | None:
         """The entry of a key, stale or not."""
@@ -142,6 +143,8 @@ class Entries:
             if is_graph:
                 self.counts.evictions += 1
                 self.thrash.released(replays)
+        if isinstance(entry, Entry):
+            self._time(entry)
         self._by_key[key] = entry
         self.promote(entry)
 
@@ -202,6 +205,16 @@ class Entries:
         """Comparing was turned on or off."""
         with self.lock:
             self._set_order(self.order)
+
+    def timing_changed(self) -> None:
+        """Timing was turned on or off."""
+        with self.lock:
+            for entry in self.graphs().values():
+                self._time(entry)
+            self._set_order(self.order)
+
+    def _time(self, entry: Entry) -> None:
+        entry.answer_by(timing.timed(self.name, entry.fast_path, NO_MATCH))
 
     def _set_order(self, order: tuple[Entry | Refusal, ...]) -> None:
         self.order = order

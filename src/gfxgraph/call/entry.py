@@ -82,6 +82,7 @@ class Entry:
             the arguments, where something is stored there. Default: no result is.
         stores: whether that is so.
         of_state: numbers of the containers among the state of a lifted function.
+        name: of the callable.
 
     Attributes:
         key: shapes and dtypes of the tensors, and the other arguments.
@@ -112,6 +113,8 @@ class Entry:
         given: list[Any] | None = None,
         stores: bool = False,
         of_state: Collection[int] = (),
+        *,
+        name: str,
     ) -> None:
         self.used = 0
         self.stores, self._of_state = stores, frozenset(of_state)
@@ -124,14 +127,14 @@ class Entry:
         self.carried: list[dict[int, str]] = []
         self.mask: Mask = None
         self.asks_attributes = False
-        self.key = ""
+        self.key, self._name = "", name
         self.out_spec = out_spec
         changes = out_spec[2] if out_spec[0] == "stores" else ()
         self.counters = counts(changes, out_spec[3][1:]) if changes else []
         self.stored = [name for change in changes for name in written_as(change, bool(of_state))]
         self.graph_pool = graph_pool
         self.captured: CapturedGraph | None = captured
-        self.counter = tally.replay_counter()
+        self.counter = tally.replay_counter(name)
         if captured.launch_ns:  # calls are not timed
             self.counter.ns, self.counter.timed = captured.launch_ns, 1
         self._static_inputs = static_inputs
@@ -229,6 +232,12 @@ class Entry:
         other = Replay(captured, self._static_inputs, copy, build, self.stores, self.counters)
         self._others.add(other)  # as long as somebody has its function
         return other.function(captured, self.graph_pool, self.counter)
+
+    def answer_by(self, fast_path: FastPath) -> None:
+        """From now on that recognises calls and replays, unless the graph was released."""
+        self.fast_path = fast_path
+        if self.captured is None:  # by another thread meanwhile
+            self.fast_path = miss
 
     def let_answer(self, on_new_path: Callable[..., Any]) -> None:
         """From now on that answers a call whose data takes a path that was not captured."""
@@ -343,6 +352,7 @@ class Entry:
             given,
             stores,
             self._of_state,
+            name=self._name,
         )
         entry.key = self.key
         tally.retire(entry.counter)

@@ -16,6 +16,7 @@ from .demo import demo
 from .doctor import doctor
 from .env import env
 from .lint import lint
+from .metrics import metrics
 from .run import run
 from .verify import verify
 
@@ -54,6 +55,7 @@ def main(
 
 for _command in (demo, check, verify, lint, doctor, env):
     app.command()(_command)
+app.add_typer(metrics, name="metrics")
 app.command(
     context_settings={"allow_interspersed_args": False},
     options_metavar="[-m]",

@@ -194,11 +194,11 @@ def is_only_thread() -> bool:
 def _serves_a_library(thread: threading.Thread) -> bool:
     """Whether a thread never runs code of the program on its own account.
 
-    That of tqdm looks after progress bars. Those of autograd run the backward pass of a call that
-    waits for it, one thread for each GPU; they stay, and ``threading`` knows them once Python code
-    has asked for its thread there.
+    That of tqdm looks after progress bars, ours answer who asks for metrics. Those of autograd run
+    the backward pass of a call that waits for it, one thread for each GPU; they stay, and
+    ``threading`` knows them once Python code has asked for its thread there.
     """
-    if type(thread).__module__.startswith("tqdm."):
+    if type(thread).__module__.startswith(("tqdm.", "gfxgraph.")):
         return True
     if not isinstance(thread, threading._DummyThread):
         return False

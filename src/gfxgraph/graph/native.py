@@ -18,7 +18,7 @@ from ..errors import ArgumentError, CaptureError, MemoryCapError
 from ..interpose.dynamo import frames_compiled
 from ..interpose.source import users_line
 from ..record import collectives
-from ..stats import log, tally
+from ..stats import BY_HAND, log, tally
 from .liveness import InputLiveness
 from .locks import is_inside_gfxgraph
 
@@ -198,6 +198,8 @@ class NativeGraph(_Base):  # type: ignore[misc]
                 raise self._issued.stopped.error()
         except BaseException as error:
             tally.add("capture_failures")
+            if not is_inside_gfxgraph():
+                tally.not_captured(BY_HAND)
             log(logging.INFO, "capture_failed", error=str(error).partition("\n")[0])
             device.end_allocation(
                 cast(PoolHandle, self._capture_pool), self._capture_index, self.owns_pool
@@ -209,6 +211,8 @@ class NativeGraph(_Base):  # type: ignore[misc]
         if self._issued.groups and not is_inside_gfxgraph():
             collectives.release_with_groups(self._release_with_group, self._issued.groups)
         tally.add("capture_count")
+        if not is_inside_gfxgraph():
+            tally.captured(BY_HAND)
         log(logging.DEBUG, "capture_end", pool=self._capture_pool)
 
     def check_that_it_may_begin(self) -> None:

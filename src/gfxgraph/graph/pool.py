@@ -31,6 +31,9 @@ class GraphPool:
         self._inputs: dict[tuple[int, torch.dtype], torch.Tensor] = {}
         self._peak = self._overhead = 0
         self._moved = False
+        self._bytes_elsewhere = 0
+        self._elsewhere = 0
+        self._segments: list[tuple[int, int]] = []
         self.renew_pool()
 
     def on_stream(self) -> AbstractContextManager[Any]:
@@ -49,16 +52,27 @@ class GraphPool:
 
     def renew_pool(self) -> None:
         """Capture into another pool: torch can no longer use one in which a capture failed."""
+        if self.graphs > self._elsewhere:
+            self._bytes_elsewhere = self.held_bytes()
         self._pool = self.device.pool_handle()
         #: How many graphs there were then: theirs is an older pool. Where they go first, a pool
         #: is taken for unused that is not, which costs its memory no more than being shared.
         self._elsewhere = self.graphs
         #: Address and bytes of what the pool holds, as far as it was measured.
-        self._segments: list[tuple[int, int]] = []
+        self._segments = []
 
     def pool_bytes(self) -> int:
         """Bytes of the memory pool."""
         return self.device.pool_bytes(self._pool)
+
+    def held_bytes(self) -> int:
+        """Bytes of this pool and the older ones, as far as measured; asks nothing of the device.
+
+        Where the graphs of an older pool are gone and others are not, it counts that pool as well.
+        """
+        if not self.graphs:
+            return 0
+        return self._bytes_elsewhere + sum(size for _, size in self._segments)
 
     def measure(self) -> int:
         """Look at the pool; by how many bytes it has grown since the last look."""

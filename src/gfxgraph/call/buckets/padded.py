@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import math
+import weakref
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
@@ -17,7 +18,8 @@ from ...graph.compare import Tolerance
 from ...graph.locks import inside_gfxgraph, turn_if_free, turn_to_capture
 from ...interpose.interrupts import own_handlers
 from ...record.explain import some
-from .. import validation
+from ...stats import Elements, tally
+from .. import timing, validation
 from ..dispatch import Dispatcher, Exact
 from ..entries import Entries
 from ..entry import Entry, Refusal
@@ -49,9 +51,10 @@ class Padded(Exact):
     Args:
         buckets: what to pad to.
         verify: tolerance of comparisons; ``False``: nothing is compared.
+        name: of the callable.
     """
 
-    def __init__(self, buckets: Buckets, verify: Tolerance) -> None:
+    def __init__(self, buckets: Buckets, verify: Tolerance, name: str) -> None:
         super().__init__(shares_inputs=True)
         self.buckets = buckets
         self.kinds = math.prod(map(len, buckets.sizes.values()))
@@ -59,12 +62,27 @@ class Padded(Exact):
         self.objects = NoObjects()
         self._verify = verify
         self._verdicts = Verdicts(buckets, verify)
+        self._name = name
         self._sized = SizedReplays()
+        self._timed = timing.timed_always(name, self._sized.fast_path, NO_MATCH)
         self._lock = new_lock()
         self._traffic: Counter[tuple[int, ...]] = Counter()
         #: By what calls of all sizes have in common: the key of a graph to capture others after.
         self._templates: dict[Any, Any] = {}
         self._captured_for: set[tuple[torch.dtype, ...]] = set()
+        #: Of a size: what it asks for, and what is computed.
+        self._elements: dict[tuple[int, ...], tuple[int, int]] = {}
+        self._end_of_count = self._count()
+
+    def _count(self) -> Callable[[], object]:
+        """Let the elements of calls be counted; ends when this object is gone, or when called."""
+        traffic, answered = self._traffic, self._sized.answered
+        read = functools.partial(_elements, self.buckets, self._elements, traffic, answered)
+        elements = Elements(read)
+        tally.join(elements, self._name)
+        end = weakref.finalize(self, tally.retire, elements)
+        end.atexit = False
+        return end
 
     def forget(self) -> None:
         """Forget graphs, verdicts and traffic."""
@@ -73,7 +91,9 @@ class Padded(Exact):
             self._templates.clear()
             self._verdicts.forget()
             self._captured_for.clear()
-            self._traffic.clear()
+            self._traffic = Counter()
+            self._end_of_count()
+            self._end_of_count = self._count()
 
     # How a call finds its bucket.
 
@@ -118,7 +138,9 @@ class Padded(Exact):
 
     def fast_paths(self, order: Sequence[Entry | Refusal]) -> tuple[FastPath, Sequence[Any]]:
         """Sizes that were met before; not while a call may be one to compare."""
-        return miss if validation.every() or not order else self._sized.fast_path, ()
+        if validation.every() or not order:
+            return miss, ()
+        return self._timed if timing.is_on() else self._sized.fast_path, ()
 
     # How a bucket answers it.
 
@@ -327,16 +349,14 @@ class Padded(Exact):
 
     def stats(self, known: GraphedStats) -> PoolStats:
         """The statistics, with those of sizes."""
-        traffic, names = self._all_traffic(), tuple(self.buckets.sizes)
+        traffic = self._all_traffic()
+        asked, computed = _elements(self.buckets, self._elements, traffic)
         return PoolStats(
             **vars(known),
             traffic=dict(traffic),
-            asked=sum(times * math.prod(sizes) for sizes, times in traffic.items()),
-            computed=sum(
-                times * math.prod(map(self.buckets.computed, names, sizes))
-                for sizes, times in traffic.items()
-            ),
-            dims=names,
+            asked=asked,
+            computed=computed,
+            dims=tuple(self.buckets.sizes),
         )
 
     def _all_traffic(self) -> Counter[tuple[int, ...]]:
@@ -359,9 +379,27 @@ class Padded(Exact):
             )
 
 
+def _elements(
+    buckets: Buckets,
+    known: dict[tuple[int, ...], tuple[int, int]],
+    *traffic: Counter[tuple[int, ...]],
+) -> tuple[int, int]:
+    """The elements that calls of these sizes asked for, and those computed for them."""
+    asked = computed = 0
+    for counter in traffic:
+        for sizes, times in counter.copy().items():  # another thread may add to it
+            of_one = known.get(sizes)
+            if of_one is None:
+                padded = map(buckets.computed, buckets.sizes, sizes)
+                of_one = known[sizes] = math.prod(sizes), math.prod(padded)
+            asked += times * of_one[0]
+            computed += times * of_one[1]
+    return asked, computed
+
+
 def new_dispatcher(name: str, options: Options, method: Any = None) -> Dispatcher:
     """The dispatcher that ``options`` ask for."""
-    strategy = Exact() if options.buckets is None else Padded(options.buckets, options.verify)
+    strategy = Exact() if options.buckets is None else Padded(options.buckets, options.verify, name)
     options = replace(options, max_graphs=max(options.max_graphs, 2 * strategy.kinds))
     if options.inputs:
         return NumberDispatcher(options.inputs, name, options, strategy, method)
