@@ -35,6 +35,7 @@ __all__ = [
     "Tally",
     "configure_log",
     "log",
+    "printable",
     "tally",
 ]
 
@@ -219,7 +220,7 @@ class Tally:
             self._fallbacks[key] += calls
             if calls:
                 known = self._by_label[self.label(who)].fallbacks
-                label = _printable(reason)
+                label = printable(reason)
                 known[label if label in known or len(known) < _MAX_REASONS else _OTHER] += calls
         if first:
             log(logging.WARNING, "fallback", function=who, ran="eager", reason=reason)
@@ -231,7 +232,7 @@ class Tally:
 
     def label(self, who: str) -> str:
         """The name under which a callable is counted: its own, or ``"other"``."""
-        label = _printable(who)
+        label = printable(who)
         with self._lock:
             if label not in self._by_label:
                 if len(self._by_label) >= _MAX_CALLABLES:
@@ -316,8 +317,8 @@ class Tally:
 
 
 @functools.lru_cache(maxsize=4096)
-def _printable(text: str) -> str:
-    """One line of text that any encoding can print."""
+def printable(text: str) -> str:
+    """One line of at most 200 characters, which UTF-8 can encode."""
     line = " ".join(text[: 2 * _MAX_LABEL].split())
     return line.encode("utf-8", "backslashreplace").decode("utf-8")[:_MAX_LABEL]
 

@@ -426,3 +426,61 @@ def test_the_text_is_what_prometheus_parses(device):
     families = list(text_string_to_metric_families(generate_latest(registry).decode()))
     assert {f.type for f in families} == {"counter", "gauge", "histogram", "summary"}
     assert all(f.documentation.endswith(".") and f.name.startswith("gfxgraph_") for f in families)
+
+
+def test_pools_of_branches_are_counted_once(device, server):
+    graph = gfxgraph.ConditionalGraph().add_branch("draft", double).add_branch("full", double)
+    x = torch.ones(1024, device=device)
+    graph.capture(x)
+    graph.run("draft", x)
+    pools = {k: n for k, n in read(server.url).items() if k[0] == "gfxgraph_memory_pool_bytes"}
+    label = frozenset({("callable", "draft+full")})
+    assert pools["gfxgraph_memory_pool_bytes", label] == graph.stats()["draft"].pool_bytes > 0
+    counted = {labels for name, labels in read(server.url) if name == "gfxgraph_replays_total"}
+    assert label not in counted
+
+
+def test_a_client_that_says_nothing_or_goes_away_keeps_nobody_waiting(server):
+    silent = socket.create_connection((server.addr, server.port))
+    rude = socket.create_connection((server.addr, server.port))
+    rude.sendall(b"GET /metr")
+    rude.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\1\0\0\0\0\0\0\0")
+    rude.close()  # with a reset
+    assert read(server.url)
+    silent.close()
+
+
+def test_an_endpoint_closes_while_it_is_scraped(server):
+    def scrape(_):
+        try:
+            while True:
+                read(server.url)
+        except OSError:
+            return  # it is closed
+
+    closer = threading.Timer(0.3, server.close)
+    closer.start()
+    on_threads(scrape, range(3))
+    closer.join()
+
+
+def test_a_callable_that_is_dropped_in_the_middle_of_a_scrape_keeps_its_counts(device):
+    collector = gfxgraph.metrics.Collector()
+    timing.switch(False)
+    held = [gfxgraph.graphed(double), gfxgraph.graphed(double, buckets=[4])]
+    for graph in held:
+        for _ in range(4):
+            graph(torch.ones(3, device=device))
+
+    def values(families):
+        return {s[:2][0] + str(s[1]): s.value for f in families for s in f.samples}
+
+    families = collector.collect()
+    first = next(families)  # half of a scrape
+    held.clear()
+    gc.collect()
+    halves = values([first, *families])
+    now = values(collector.collect())
+    replays = "gfxgraph_replays_total{'callable': 'double'}"
+    needed = "gfxgraph_bucket_elements_needed_total{'callable': 'double'}"
+    assert halves[replays] == now[replays] >= 5 and halves[needed] == now[needed] == 12

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..call import timing
 from ..errors import MissingPackageError
-from ..stats import TIMES, CallableCounts, tally
+from ..stats import TIMES, CallableCounts, printable, tally
 
 if TYPE_CHECKING:
     from prometheus_client.metrics_core import Metric
@@ -83,7 +83,9 @@ class Collector:
             return metric  # type: ignore[no-any-return]
 
         for name, attribute, about in _COUNTERS:
-            values = {who: getattr(counts, attribute) for who, counts in found.items()}
+            rows = ((who, getattr(counts, attribute)) for who, counts in found.items())
+            is_of_buckets = name.startswith("bucket")
+            values = {who: value for who, value in rows if value or not is_of_buckets}
             yield each(families.CounterMetricFamily, name, about, values)
         fallbacks = families.CounterMetricFamily(
             "gfxgraph_fallbacks",
@@ -129,10 +131,10 @@ def _held() -> tuple[dict[str, int], dict[str, int]]:
         entries, label = holder.graphs().values(), tally.label(holder.name)
         graphs[label] = graphs.get(label, 0) + len(entries)
         for entry in entries:
-            users.setdefault(entry.graph_pool, set()).add(holder.name)
+            users.setdefault(entry.graph_pool, set()).add(label)
     pools: dict[str, int] = {}
-    for graph_pool, names in users.items():
+    for graph_pool, labels in users.items():
         # Branches of a ConditionalGraph share one, which is counted once.
-        label = tally.label("+".join(sorted(names)))
+        label = printable("+".join(sorted(labels)))
         pools[label] = pools.get(label, 0) + graph_pool.held_bytes()
     return graphs, pools

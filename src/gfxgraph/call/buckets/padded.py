@@ -72,17 +72,18 @@ class Padded(Exact):
         self._captured_for: set[tuple[torch.dtype, ...]] = set()
         #: Of a size: what it asks for, and what is computed.
         self._elements: dict[tuple[int, ...], tuple[int, int]] = {}
-        self._end_of_count = self._count()
+        #: Ends the count of elements that the process keeps; ``None``: there is none yet.
+        self._end_of_count: Callable[[], object] | None = None
 
-    def _count(self) -> Callable[[], object]:
-        """Let the elements of calls be counted; ends when this object is gone, or when called."""
+    def _begin_to_count(self) -> None:
+        """Let the process count the elements of calls, until they are forgotten or we are gone."""
         traffic, answered = self._traffic, self._sized.answered
         read = functools.partial(_elements, self.buckets, self._elements, traffic, answered)
         elements = Elements(read)
         tally.join(elements, self._name)
         end = weakref.finalize(self, tally.retire, elements)
         end.atexit = False
-        return end
+        self._end_of_count = end
 
     def forget(self) -> None:
         """Forget graphs, verdicts and traffic."""
@@ -92,8 +93,9 @@ class Padded(Exact):
             self._verdicts.forget()
             self._captured_for.clear()
             self._traffic = Counter()
-            self._end_of_count()
-            self._end_of_count = self._count()
+            if self._end_of_count is not None:
+                self._end_of_count()  # a new one begins with the next call: this may be a finalizer
+            self._end_of_count = None
 
     # How a call finds its bucket.
 
@@ -109,6 +111,8 @@ class Padded(Exact):
         sized = SizedCall.of(call, self.buckets, shapes)
         self._check_dtypes(sized)
         with self._lock:
+            if self._end_of_count is None:
+                self._begin_to_count()
             self._traffic[self.buckets.in_order(sized.sizes)] += 1
         return self._answer(dispatcher, sized)
 

@@ -9,6 +9,7 @@ from ...errors import ArgumentError
 from ...graph.compare import Tolerance
 from ...interpose.dynamo import opaque
 from ...interpose.source import name_of
+from ..dispatch import reset_with
 from ..key import Call
 from ..options import Options
 from ..replay import NO_MATCH
@@ -97,6 +98,7 @@ class ShapeBucketPool:
     def __setstate__(self, state: tuple[Callable[..., Any], Options]) -> None:
         self.model_fn, self._options = state
         self._dispatcher = new_dispatcher(name_of(self.model_fn), self._options)
+        reset_with(self, self._dispatcher)
 
     def __getstate__(self) -> tuple[Callable[..., Any], Options]:
         # A copy has the function, and makes graphs of its own.
