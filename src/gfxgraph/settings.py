@@ -12,7 +12,8 @@
 ``HGB_LOG_LEVEL``                 ``debug``, ``info``, ``warn`` (default) or ``error``
 ``HGB_LOG_FORMAT``                ``text`` (default), or ``json``: each line of the log is
                                   a JSON object
-``SGLANG_RDNA2_KERNELS``          ``1`` asks for kernels that are safe on RDNA2
+``SGLANG_RDNA2_KERNELS``          ``1``: the plugin for SGLang is active, as with ``GFXGRAPH=1``;
+                                  it changes no kernel
 ``SGLANG_DISABLE_GFXGRAPH``       ``1``: ``enable()`` does nothing
 ``HSA_OVERRIDE_GFX_VERSION``      read by the HSA runtime, reported by us: ``10.3.0``
 ================================  =======================================================
@@ -38,6 +39,7 @@ __all__ = [
     "log_format",
     "log_level",
     "mode",
+    "rdna2_kernels",
 ]
 
 T = TypeVar("T")
@@ -51,6 +53,7 @@ _MODES: dict[str, Mode] = {
     "debug": "debug",
     "validate": "validate",
 }
+_SWITCH = {"": False, "0": False, "1": True}
 _LEVELS = {
     "": logging.WARNING,
     "debug": logging.DEBUG,
@@ -102,6 +105,15 @@ def log_format(environ: Mapping[str, str] = os.environ) -> LogFormat:
     return _choice(environ, "HGB_LOG_FORMAT", _FORMATS)
 
 
+def rdna2_kernels(environ: Mapping[str, str] = os.environ) -> bool:
+    """The value of ``SGLANG_RDNA2_KERNELS``, even if other variables are malformed.
+
+    Raises:
+        SettingError: its value is malformed.
+    """
+    return _choice(environ, "SGLANG_RDNA2_KERNELS", _SWITCH)
+
+
 def explicit_vram_cap(environ: Mapping[str, str] = os.environ) -> float | None:
     """The value of ``GFXGRAPH_VRAM_CAP``, ``None`` if it is not set.
 
@@ -122,7 +134,6 @@ def from_environment(environ: Mapping[str, str] = os.environ) -> Settings:
         SettingError: a variable is malformed; the message names it and its value.
     """
 
-    switch = {"": False, "0": False, "1": True}
     override = environ.get("HSA_OVERRIDE_GFX_VERSION", "").strip()
     if override and not re.fullmatch(r"\d+\.\d+\.[0-9a-f]+", override):
         takes = "three numbers such as '10.3.0'"
@@ -133,8 +144,8 @@ def from_environment(environ: Mapping[str, str] = os.environ) -> Settings:
         vram_cap=_share("GFXGRAPH_VRAM_CAP", environ.get("GFXGRAPH_VRAM_CAP", "0.80")),
         log_level=log_level(environ),
         log_format=log_format(environ),
-        rdna2_kernels=_choice(environ, "SGLANG_RDNA2_KERNELS", switch),
-        disabled=_choice(environ, "SGLANG_DISABLE_GFXGRAPH", switch),
+        rdna2_kernels=rdna2_kernels(environ),
+        disabled=_choice(environ, "SGLANG_DISABLE_GFXGRAPH", _SWITCH),
         gfx_override=override or None,
     )
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
+from collections.abc import Callable
 from typing import Any, TypedDict, cast
 
 import torch
@@ -20,7 +21,7 @@ from ..stats import configure_log, log, tally
 from ..tables import Printed
 from .graph import BridgedCUDAGraph
 
-__all__ = ["HealthCheck", "disable", "enable", "health_check", "is_enabled"]
+__all__ = ["HealthCheck", "disable", "enable", "graph_checks", "health_check", "is_enabled"]
 
 _lock = new_lock()
 _claims: list[Claim | RngGuard] = []
@@ -91,6 +92,7 @@ def disable() -> None:
         while _claims:
             _claims.pop().undo()
         NativeGraph.synchronize_replays = NativeGraph.check_liveness = False
+        NativeGraph.global_is_thread_local = False
         validation.compare_every(0)
         tally.enabled_at = None
 
@@ -107,6 +109,8 @@ def _graph_context() -> Any:
         """A ``torch.cuda.graph`` that leaves the capture stream also if the capture fails."""
 
         def __exit__(self, *args: Any) -> None:
+            if isinstance(self.cuda_graph, NativeGraph):
+                self.cuda_graph.body_raised = args[0] is not None
             try:
                 super().__exit__(*args)
             except BaseException:
@@ -121,13 +125,17 @@ class HealthCheck(TypedDict):
     """The result of :func:`health_check`.
 
     Attributes:
-        ok: a graph was captured and its replay gave the right result.
+        ok: a graph was captured and its replay gave the right result, and of the graphs that exist
+            none is known to read what it should not.
         gpu: name of the device.
         rocm: version of ROCm that torch was built for, or ``None``.
         native_bridge: graphs are the driver's own, not emulated.
         vram_total_mb: memory of the device in MiB (of the host when emulated).
         vram_free_mb: free memory of the device in MiB.
-        details: the finding, or the error.
+        details: the finding, or the error. Also what is known to be wrong with graphs of this
+            process: they read memory that was freed (of graphs that were captured with
+            ``check_input_liveness=True``, or under ``enable(validate=True)``), or weights that are
+            elsewhere by now (of the graphs of vLLM and SGLang, while the plugin is active).
     """
 
     ok: bool
@@ -141,6 +149,8 @@ class HealthCheck(TypedDict):
 
 def health_check() -> HealthCheck:
     """Capture a small graph, replay it twice with other input, and compare with eager.
+
+    Also ask the graphs that exist whether what they read is still there.
 
     Printed, it shows a line for each key.
     """
@@ -161,11 +171,30 @@ def health_check() -> HealthCheck:
         report["vram_free_mb"] = facts.memory_free >> 20
         with torch.inference_mode(False), torch.no_grad():
             wrong = _try_graph()
-        report["ok"] = wrong is None
-        report["details"] = wrong or f"captured and replayed on {facts.vendor} {facts.arch}"
+        stale = [sentence for check in graph_checks for sentence in check()]
+        report["ok"] = wrong is None and not stale
+        report["details"] = "; ".join(
+            [wrong or f"captured and replayed on {facts.vendor} {facts.arch}", *stale]
+        )
     except (RuntimeError, GfxGraphError) as error:
         report["details"] = f"{type(error).__name__}: {error}"
     return cast(HealthCheck, Printed(report))
+
+
+def _freed_inputs() -> list[str]:
+    found = []
+    for graph in list(NativeGraph.watched):
+        freed = graph.freed_inputs()
+        if freed:
+            found.append(
+                f"a graph reads {len(freed)} tensor(s) that were freed after its capture "
+                f"({'; '.join(freed[:3])}): capture it again"
+            )
+    return found
+
+
+#: Each gives a sentence for each graph of this process that reads what it should not.
+graph_checks: list[Callable[[], list[str]]] = [_freed_inputs]
 
 
 def _try_graph() -> str | None:

@@ -39,13 +39,17 @@ class InputLiveness:
                 self._held.append((name, StorageWeakRef(storage), address))
         self._seen = OutsideTensors()
 
+    def freed(self) -> list[str]:
+        """Those that are gone: dtype, shape and address of each."""
+        return [f"{name} at {address:#x}" for name, ref, address in self._held if ref.expired()]
+
     def check(self) -> None:
         """Raise if one of them is gone.
 
         Raises:
             DeadTensorError: its memory may hold something else by now.
         """
-        gone = [f"{name} at {address:#x}" for name, ref, address in self._held if ref.expired()]
+        gone = self.freed()
         if gone:
             raise DeadTensorError(
                 f"the graph reads {len(gone)} tensor(s) that were freed after the capture: "

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import atexit
 import logging
 import sys
 import time
+import weakref
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, ClassVar, cast
 
 import torch
 
@@ -47,6 +49,9 @@ NO_SIZES = (
 # Python can take it back.
 _failed: list[NativeGraph] = []
 
+# Graphs whose capture is under way.
+_capturing: weakref.WeakSet[NativeGraph] = weakref.WeakSet()
+
 
 class NativeGraph(_Base):  # type: ignore[misc]
     """A CUDA or HIP graph; on a machine without a GPU, an emulated one.
@@ -65,6 +70,14 @@ class NativeGraph(_Base):  # type: ignore[misc]
     # that made it; and check the liveness of inputs also where the caller did not ask for it.
     synchronize_replays = False
     check_liveness = False
+    # Set by the plugins for servers: what asks for "global" gets "thread_local". In a server other
+    # threads query events (the watchdog of NCCL) and allocate while a graph is captured, which
+    # would end a capture in mode "global".
+    global_is_thread_local = False
+    #: How many captures were begun in this process.
+    begun = 0
+    #: Graphs that know what they read from outside.
+    watched: ClassVar[weakref.WeakSet[NativeGraph]] = weakref.WeakSet()
 
     def __init__(self, keep_graph: bool = False) -> None:
         if not isinstance(keep_graph, bool):
@@ -84,6 +97,8 @@ class NativeGraph(_Base):  # type: ignore[misc]
         self._liveness: InputLiveness | None = None
         self._is_captured = False
         self._has_failed = False
+        #: Set by whoever ends a capture whose body has raised: what it holds is a part of the body.
+        self.body_raised = False
         #: What the capture under way issued, and what ends looking at that.
         self._issued = collectives.Issued()
         self._look_away: Callable[[], None] = lambda: None
@@ -144,6 +159,9 @@ class NativeGraph(_Base):  # type: ignore[misc]
             )
         self.check_that_it_may_begin()
         device = current_device()
+        NativeGraph.begun += 1
+        if capture_error_mode == "global" and self.global_is_thread_local:
+            capture_error_mode = "thread_local"
         if not is_inside_gfxgraph():  # our own captures have made room before
             self._check_memory(device)
         # A pool of our own making, where torch would make a private one: its name is needed to
@@ -157,13 +175,14 @@ class NativeGraph(_Base):  # type: ignore[misc]
             device.recover_generator(index, self._registered)
             raise
         self._capture_stream, self._capture_index, self._capture_pool = stream, index, handle
+        _capturing.add(self)
         try:
             self._compiled_before = frames_compiled()
             # On the emulated device a replay would send nothing.
             self._issued = collectives.Issued(lambda: device.kind == "emulated")
             self._look_away = collectives.observe(self._issued)
             self.owns_pool = pool is None
-            self._liveness = None
+            self._liveness, self.body_raised = None, False
             # Our own captures keep alive what they read.
             if check_input_liveness or (self.check_liveness and not is_inside_gfxgraph()):
                 self._liveness = InputLiveness()
@@ -176,6 +195,9 @@ class NativeGraph(_Base):  # type: ignore[misc]
     def capture_end(self) -> None:
         """End the capture, on the stream on which it began.
 
+        After a body that raised (``with torch.cuda.graph(...)``, while gfxgraph is enabled) the
+        graph holds nothing, the capture counts as failed, and that error goes on.
+
         Raises:
             RuntimeError: as torch raises it: the capture was invalidated, or has unjoined work.
                 The allocator, the generator and the streams are as before the capture then.
@@ -187,6 +209,7 @@ class NativeGraph(_Base):  # type: ignore[misc]
         if self._liveness is not None:
             self._liveness.stop(lambda a: device.in_pool(cast(PoolHandle, self._capture_pool), a))
         self._capture_stream = None
+        _capturing.discard(self)
         self._look_away()
         self._look_away = lambda: None
         if not is_inside_gfxgraph():  # our own captures know what they capture
@@ -206,8 +229,17 @@ class NativeGraph(_Base):  # type: ignore[misc]
             )
             device.recover_generator(self._capture_index, self._registered)
             self._has_failed = True
+            if self.body_raised and isinstance(error, Exception):
+                return  # the first error goes on
             raise
+        if self.body_raised:
+            tally.add("capture_failures")
+            log(logging.INFO, "capture_failed", error="the body raised")
+            super().reset()
+            return
         self._is_captured = True
+        if self._liveness is not None:
+            NativeGraph.watched.add(self)
         if self._issued.groups and not is_inside_gfxgraph():
             collectives.release_with_groups(self._release_with_group, self._issued.groups)
         tally.add("capture_count")
@@ -293,6 +325,10 @@ class NativeGraph(_Base):  # type: ignore[misc]
         address, segments = tensor.data_ptr(), current_device().pool_segments(self._capture_pool)
         return any(start <= address < start + size for start, size in segments)
 
+    def freed_inputs(self) -> list[str]:
+        """What the graph reads and was freed, where that is known."""
+        return [] if self._liveness is None else self._liveness.freed()
+
     @property
     def launch(self) -> Callable[[], None]:
         """:meth:`replay` without its counting and checks, for a caller that does its own."""
@@ -325,15 +361,23 @@ class NativeGraph(_Base):  # type: ignore[misc]
             except RuntimeError as error:  # capture_end() has cleaned up
                 log(logging.DEBUG, "abandoned_capture_was_invalid", error=str(error))
 
-    def __del__(self) -> None:
+    def __del__(self, is_finalizing: Callable[[], bool] = sys.is_finalizing) -> None:
         if getattr(self, "counter", None) is None:  # the constructor raised
             return
-        if not sys.is_finalizing() or self._capture_stream is not None:
+        # Once Python clears its modules, the names that the rest needs may be None.
+        if not is_finalizing():
             self._abandon()
             tally.retire(self.counter)
-        if self._has_failed and not sys.is_finalizing():
-            NativeGraph.reset(self)
-            _failed.append(self)
+            if self._has_failed:
+                NativeGraph.reset(self)
+                _failed.append(self)
         finalizer = getattr(super(), "__del__", None)
         if finalizer is not None:
             finalizer()
+
+
+@atexit.register
+def _end_captures() -> None:
+    """While all names are still there: HIP aborts if a graph is dropped during its capture."""
+    for graph in list(_capturing):
+        graph._abandon()

@@ -1,0 +1,259 @@
+"""What is known of an engine's graphs: state, memory and replays of each size, and its weights."""
+
+from __future__ import annotations
+
+import logging
+import weakref
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, is_dataclass
+from typing import Any, ClassVar, Literal, cast
+
+import torch
+
+from ..bridge.enable import graph_checks
+from ..device import PoolHandle, current_device
+from ..errors import one_line
+from ..graph.native import NativeGraph
+from ..stats import log, tally
+
+__all__ = ["EngineGraphs", "Size", "release_unused", "sizes"]
+
+State = Literal["captured", "failed", "eager"]
+
+
+@dataclass(frozen=True)
+class Size:
+    """One size of one runner.
+
+    Attributes:
+        engine: ``"SGLang"`` or ``"vLLM"``.
+        runner: the class of the engine that holds the graphs.
+        size: the engine's own key of it: fields that have a value.
+        state: ``"captured"``; ``"failed"``: the capture raised, the size runs eagerly; ``"eager"``:
+            it was released, and runs eagerly.
+        bytes: what the capture added to the memory pool that the sizes share. 0 if it fitted into
+            what was there.
+        replays: how often its graph was replayed. ``None`` where the engine keeps graphs in a form
+            that does not tell.
+        reason: why it is not captured, else empty.
+    """
+
+    engine: str
+    runner: str
+    size: str
+    state: State
+    bytes: int
+    replays: int | None
+    reason: str = ""
+
+
+@dataclass
+class _Record:
+    state: State
+    bytes: int = 0
+    reason: str = ""
+    counted: Callable[[], int | None] = lambda: 0
+    release: Callable[[], None] | None = None
+
+
+class EngineGraphs:
+    """The graphs of one object of an engine that holds graphs; it lives as long as that object.
+
+    Args:
+        owner: that object.
+        engine: name of the engine.
+        runner: what to call the owner.
+    """
+
+    _all: ClassVar[weakref.WeakKeyDictionary[Any, EngineGraphs]] = weakref.WeakKeyDictionary()
+
+    def __init__(self, engine: str, runner: str) -> None:
+        self.engine, self.runner = engine, runner
+        self._records: dict[str, _Record] = {}
+        self._weights: _Weights | None = None
+
+    @classmethod
+    def of(cls, owner: Any, engine: str, runner: str) -> EngineGraphs:
+        """Those of ``owner``, made where there are none."""
+        found = cls._all.get(owner)
+        if found is None:
+            found = cls._all[owner] = cls(engine, runner)
+            if stale_weights not in graph_checks:
+                graph_checks.append(stale_weights)
+        return found
+
+    @classmethod
+    def all(cls) -> list[EngineGraphs]:
+        """Those whose owner still lives."""
+        return list(cls._all.values())
+
+    def watch(self, model: object) -> None:
+        """Remember where the weights of ``model`` are; the first call counts."""
+        if self._weights is None and isinstance(model, torch.nn.Module):
+            self._weights = _Weights(model)
+
+    @contextmanager
+    def capturing(
+        self,
+        key: str,
+        pool: Callable[[], Any],
+        keep: Callable[[], bool],
+        counted: Callable[[], int | None],
+        release: Callable[[], None],
+        give_up: Callable[[], None],
+    ) -> Iterator[None]:
+        """The block captures the size ``key``. If the capture fails, the error ends here.
+
+        An error from before the first capture began is the engine's own: its eager path has failed.
+
+        Args:
+            key: the size; see :func:`label`.
+            pool: gives the pool, or ``None`` while there is none.
+            keep: whether the engine's eager path can answer this size.
+            counted: gives the replays of its graph.
+            release: drops its graph, and lets the engine run the size eagerly.
+            give_up: the same, after a failure: there may be no graph, or a part of one.
+        """
+        begun, before = NativeGraph.begun, _pool_bytes(pool())
+        try:
+            yield
+        except Exception as error:
+            if NativeGraph.begun == begun or several_ranks() or not keep():
+                raise
+            give_up()
+            self.fail(key, error)
+        else:
+            self.add(key, _pool_bytes(pool()) - before, counted, release)
+
+    def add(
+        self,
+        key: str,
+        bytes: int,
+        counted: Callable[[], int | None],
+        release: Callable[[], None] | None,
+    ) -> None:
+        """The size ``key`` was captured."""
+        self._records[key] = _Record("captured", max(0, bytes), "", counted, release)
+        log(logging.INFO, "size_captured", engine=self.engine, size=key, bytes=bytes)
+
+    def fail(self, key: str, error: BaseException) -> None:
+        """The capture of the size ``key`` failed; log it and count it, once a size."""
+        reason = one_line(_first(error))
+        self._records[key] = _Record("failed", reason=reason)
+        tally.fallback(f"{self.engine} {self.runner} {key}", f"its capture failed: {reason}")
+
+    def sizes(self) -> list[Size]:
+        """The sizes now."""
+        return [
+            Size(self.engine, self.runner, key, r.state, r.bytes, r.counted(), r.reason)
+            for key, r in self._records.items()
+        ]
+
+    def release_unused(self) -> list[Size]:
+        """Release the sizes that were never replayed; those are returned."""
+        gone = []
+        for key, record in list(self._records.items()):
+            if record.state == "captured" and record.release and record.counted() == 0:
+                record.release()
+                self._records[key] = _Record("eager", reason="it was released, never replayed")
+                gone.append(key)
+        return [size for size in self.sizes() if size.size in gone]
+
+    def stale(self) -> list[str]:
+        """A sentence if weights are elsewhere by now."""
+        moved = [] if self._weights is None else self._weights.moved()
+        if not moved:
+            return []
+        some = ", ".join(moved[:3]) + ", ..." * (len(moved) > 3)
+        return [
+            f"{len(moved)} weight(s) of {self.engine} ({self.runner}) are elsewhere than when its "
+            f"graphs were captured ({some}), which read the old memory: load weights in place, or "
+            "capture again"
+        ]
+
+
+class _Weights:
+    """Where the parameters and buffers of a module are."""
+
+    def __init__(self, model: torch.nn.Module) -> None:
+        self._model = weakref.ref(model)
+        self._seen = _addresses(model)
+
+    def moved(self) -> list[str]:
+        model = self._model()
+        if model is None:
+            return []
+        now = _addresses(model)
+        return [name for name, address in self._seen.items() if now.get(name) != address]
+
+
+def _addresses(model: torch.nn.Module) -> dict[str, int]:
+    found = {}
+    for name, tensor in (*model.named_parameters(), *model.named_buffers()):
+        try:
+            found[name] = tensor.untyped_storage().data_ptr()
+        except (RuntimeError, NotImplementedError):  # a subclass without memory of its own
+            continue
+    return found
+
+
+def stale_weights() -> list[str]:
+    """For ``health_check``: a sentence for each engine's graphs whose weights are elsewhere."""
+    return [sentence for graphs in EngineGraphs.all() for sentence in graphs.stale()]
+
+
+def sizes() -> list[Size]:
+    """The sizes of the graphs of vLLM and SGLang in this process, while the plugin is active.
+
+    Empty in processes that hold no graphs: those of the API server and the tokenizer.
+    """
+    return [size for graphs in EngineGraphs.all() for size in graphs.sizes()]
+
+
+def release_unused() -> list[Size]:
+    """Drop the graphs of sizes that were never replayed; those sizes run eagerly from now on.
+
+    The sizes of an engine share one memory pool, which keeps its memory as long as one graph is
+    left. So this frees what the driver keeps for each graph, and lets later captures use the memory
+    of the pool; it does not make the pool smaller. Call it in the process that holds the graphs
+    and between two steps of the engine, such as through ``collective_rpc`` of vLLM.
+
+    Returns:
+        The sizes that were released.
+    """
+    return [size for graphs in EngineGraphs.all() for size in graphs.release_unused()]
+
+
+def label(key: Any) -> str:
+    """An engine's key of a size, without what has no value."""
+    fields = asdict(key) if is_dataclass(key) and not isinstance(key, type) else vars(key)
+    return " ".join(f"{name}={getattr(v, 'name', v)}" for name, v in fields.items() if v)
+
+
+def replays_of(graph: object) -> int | None:
+    """How often ``graph`` was replayed: one of ours, or what holds several as ``_segments``."""
+    first = next(iter(getattr(graph, "_segments", ())), graph)
+    return first.counter.replays if isinstance(first, NativeGraph) else None
+
+
+def several_ranks() -> bool:
+    """Whether other ranks would go on with a graph that this one has not."""
+    distributed = torch.distributed
+    return (
+        distributed.is_available()
+        and distributed.is_initialized()
+        and distributed.get_world_size() > 1
+    )
+
+
+def _pool_bytes(pool: Any) -> int:
+    handle = getattr(pool, "id", pool)
+    return 0 if handle is None else current_device().pool_bytes(cast(PoolHandle, handle))
+
+
+def _first(error: BaseException) -> BaseException:
+    """The error that another one, raised while the capture was ended, may hide."""
+    while error.__cause__ or (error.__context__ and not error.__suppress_context__):
+        error = cast(BaseException, error.__cause__ or error.__context__)
+    return error

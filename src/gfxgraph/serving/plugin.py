@@ -1,0 +1,69 @@
+"""The entry points: what vLLM and SGLang call in each of their processes.
+
+Nothing else is imported before a variable has switched gfxgraph on.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Callable
+
+from .. import settings
+from ..stats import log
+
+__all__ = ["sglang", "vllm"]
+
+_told: set[tuple[str, int]] = set()  # engine and process
+
+
+def vllm() -> None:
+    """Entry point of ``vllm.general_plugins``; does nothing unless ``GFXGRAPH`` asks for it.
+
+    Raises:
+        SettingError: gfxgraph is switched on, and a variable is malformed.
+    """
+    if settings.mode() != "off":
+        from .vllm import install
+
+        _activate("vLLM", install)
+
+
+def sglang() -> None:
+    """Entry point of ``sglang.srt.plugins``.
+
+    Does nothing unless ``GFXGRAPH`` or ``SGLANG_RDNA2_KERNELS=1`` asks for it.
+
+    Raises:
+        SettingError: gfxgraph is switched on, and a variable is malformed.
+    """
+    if settings.mode() != "off" or settings.rdna2_kernels():
+        from .sglang import install
+
+        _activate("SGLang", install)
+
+
+def _activate(engine: str, install: Callable[[], None]) -> None:
+    asked = settings.from_environment()
+    if asked.disabled:
+        return
+    from ..bridge.enable import enable, is_enabled
+    from ..device import current_device
+    from ..graph.native import NativeGraph
+
+    if not is_enabled():
+        enable(debug=asked.mode == "debug", validate=asked.mode == "validate")
+    NativeGraph.global_is_thread_local = True
+    install()
+    key = engine, os.getpid()
+    if key not in _told:
+        _told.add(key)
+        amd = {"amd": "not tried on an AMD GPU"} if current_device().kind == "hip" else {}
+        log(
+            logging.WARNING,  # the level that is shown by default
+            "serving",
+            engine=engine,
+            failed_captures="run eagerly",
+            switch_off="SGLANG_DISABLE_GFXGRAPH=1",
+            **amd,
+        )

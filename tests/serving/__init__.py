@@ -1,0 +1,1 @@
+"""The plugins for vLLM and SGLang."""
