@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Callable
 
 from .. import settings
 from ..stats import log
@@ -23,10 +22,10 @@ def vllm() -> None:
     Raises:
         SettingError: gfxgraph is switched on, and a variable is malformed.
     """
-    if settings.mode() != "off":
+    if settings.mode() != "off" and _activated("vLLM"):
         from .vllm import install
 
-        _activate("vLLM", install)
+        install()
 
 
 def sglang() -> None:
@@ -37,16 +36,17 @@ def sglang() -> None:
     Raises:
         SettingError: gfxgraph is switched on, and a variable is malformed.
     """
-    if settings.mode() != "off" or settings.rdna2_kernels():
+    if (settings.mode() != "off" or settings.rdna2_kernels()) and _activated("SGLang"):
         from .sglang import install
 
-        _activate("SGLang", install)
+        install()
 
 
-def _activate(engine: str, install: Callable[[], None]) -> None:
+def _activated(engine: str) -> bool:
+    """Whether gfxgraph is in force now; says so once a process."""
     asked = settings.from_environment()
     if asked.disabled:
-        return
+        return False
     from ..bridge.enable import enable, is_enabled
     from ..device import current_device
     from ..graph.native import NativeGraph
@@ -54,7 +54,6 @@ def _activate(engine: str, install: Callable[[], None]) -> None:
     if not is_enabled():
         enable(debug=asked.mode == "debug", validate=asked.mode == "validate")
     NativeGraph.global_is_thread_local = True
-    install()
     key = engine, os.getpid()
     if key not in _told:
         _told.add(key)
@@ -67,3 +66,4 @@ def _activate(engine: str, install: Callable[[], None]) -> None:
             switch_off="SGLANG_DISABLE_GFXGRAPH=1",
             **amd,
         )
+    return True

@@ -1,0 +1,253 @@
+"""Makes the engines' own modules importable in a child on a machine without a GPU."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from types import SimpleNamespace
+from typing import Any
+
+import torch
+
+from tests.serving.cuda_names import give_torch_cuda
+from tests.serving.stubs import stub
+
+__all__ = ["decode_runner", "sglang", "vllm", "vllm_manager"]
+
+
+class Server(torch.nn.Module):
+    """A model, its static input, and the eager path that an engine has for it."""
+
+    def __init__(self, refused: Any = ()) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.linear = torch.nn.Linear(4, 4)
+        self.static = torch.zeros(16, 4)
+        self.refused = set(refused)
+
+    @torch.no_grad()
+    def forward(self, size: int) -> torch.Tensor:
+        out = self.linear(self.static[:size])
+        if size in self.refused:  # no graph can hold it
+            return out * float(out.sum().item() ** 0)
+        return out
+
+    @torch.no_grad()
+    def expected(self, x: torch.Tensor) -> torch.Tensor:
+        return self.linear(x)
+
+
+def sglang() -> None:
+    give_torch_cuda()
+    import torch._inductor.compile_fx  # before triton is stubbed
+
+    stub(
+        *("triton", "IPython", "aiohttp", "torchvision", "compressed_tensors", "gguf"),
+        *("sentencepiece", "tvm_ffi", "httpx"),
+    )
+
+
+def decode_runner(
+    model: Server, sizes: list[int], cls: Any = None, backend: str = "full", **more: Any
+) -> Any:
+    """A runner of SGLang with SGLang's own backend and ``can_run_graph``."""
+    from sglang.srt.model_executor import runner_backend
+    from sglang.srt.model_executor.runner.decode_cuda_graph_runner import DecodeCudaGraphRunner
+
+    name = {"full": "FullCudaGraphBackend", "breakable": "BreakableCudaGraphBackend"}[backend]
+    module = getattr(runner_backend, f"{backend}_cuda_graph_backend")
+    module.get_parallel = lambda: SimpleNamespace(tp_group=SimpleNamespace(barrier=lambda: None))
+    cls = cls or DecodeCudaGraphRunner
+    runner = cls.__new__(cls)
+    state = {
+        "model_runner": SimpleNamespace(
+            model=model, spec_algorithm=SimpleNamespace(is_ngram=lambda: "ngram" in more)
+        ),
+        "device_module": torch.cuda,
+        "captured_req_width": more.get("ngram", 1),
+        "capture_bs": sizes,
+        "max_bs": max(sizes),
+        "ragged_verify_mode": False,
+        "require_mlp_tp_gather": False,
+        "require_mlp_sync": False,
+        "enable_pdmux": False,
+        "record_nolora_graph": False,
+        "attention_graph_variants": None,
+        "disable_padding": False,
+        "is_encoder_decoder": False,
+        "enable_two_batch_overlap": False,
+    }
+    vars(runner).update(state)
+    runner.backend = getattr(module, name)(runner)
+    return runner
+
+
+def capture_all(runner: Any, model: Server) -> None:
+    """As ``DecodeCudaGraphRunner`` does: the largest size first."""
+    from sglang.srt.model_executor.runner.shape_key import ShapeKey
+
+    with runner.backend.capture_session(torch.cuda.current_stream()):
+        for size in reversed(runner.capture_bs):
+            runner.backend.capture_one(ShapeKey(size), lambda size=size: model(size))
+
+
+def step(runner: Any, model: Server, rows: int) -> tuple[bool, str]:
+    """A step of the server: as ``ModelRunner._forward_raw`` chooses. How, and whether it is right."""
+    from sglang.srt.model_executor.runner.shape_key import ShapeKey
+
+    x = torch.randn(rows, 4)
+    width = runner.captured_req_width
+    batch = SimpleNamespace(
+        replace_embeds=None, spec_info=None, batch_size=rows, input_ids=torch.zeros(rows * width)
+    )
+    if runner.can_run_graph(batch):
+        size = runner._pad_to_bucket(rows, runner.capture_bs)
+        model.static[:rows].copy_(x)
+        out, how = runner.backend.replay(ShapeKey(size), batch)[:rows], "graph"
+    else:
+        out, how = model.expected(x), "eager"
+    return torch.equal(out, model.expected(x)), how
+
+
+def vllm() -> None:
+    os.environ["VLLM_TARGET_DEVICE"] = "cpu"
+    give_torch_cuda()
+    torch.accelerator.synchronize = lambda device=None: None
+    stub(
+        *("aiohttp", "openai_harmony", "uvloop", "xgrammar", "httpx", "opentelemetry"),
+        "llguidance",
+    )
+
+
+def _vllm_names() -> None:
+    from vllm.platforms import current_platform
+
+    type(current_platform).graph_pool_handle = classmethod(
+        lambda cls: torch.cuda.graph_pool_handle()
+    )
+    library = torch.library.Library("_C", "FRAGMENT")
+    library.define("weak_ref_tensor(Tensor x) -> Tensor")
+    library.impl("weak_ref_tensor", lambda x: x, "CompositeExplicitAutograd")
+    _kept.append(library)
+
+
+_kept: list[Any] = []
+
+
+def vllm_manager(sizes: list[int]) -> Any:
+    """vLLM's ``CudaGraphManager`` with a size a graph."""
+    from vllm.v1.worker.gpu import cudagraph_utils as module
+
+    _vllm_names()
+    module.graph_capture = lambda device: contextlib.nullcontext()
+    module.is_global_first_rank = lambda: False
+    manager = module.CudaGraphManager.__new__(module.CudaGraphManager)
+    full = module.CUDAGraphMode.FULL
+    descs = [module.BatchExecutionDescriptor(full, size, size) for size in sizes]
+    candidates: dict[Any, list[Any]] = {}
+    for rows in range(1, max(sizes) + 1):
+        candidates[rows, 0] = [next(d for d in descs if d.num_tokens >= rows)]
+    vars(manager).update(
+        device=torch.device("cpu"),
+        ubatch_runner=None,
+        vllm_config=SimpleNamespace(use_cumem_cudagraph_pool=False),
+        graphs={},
+        pool=torch.cuda.graph_pool_handle(),
+        use_breakable_cg=False,
+        _capture_descs={full: sorted(descs, key=lambda d: -d.num_tokens)},
+        _candidates=candidates,
+        _graphs_captured=False,
+        _max_full_descs_to_capture=None,
+        _capture_mem_samples=None,
+        _lora_dispatch_map={},
+        _max_lora_case=0,
+    )
+    return manager
+
+
+def capture_manager(manager: Any, model: Server) -> dict[Any, torch.Tensor]:
+    outputs: dict[Any, torch.Tensor] = {}
+
+    def create_forward_fn(desc: Any, warmup: bool) -> Any:
+        def forward(mode: Any) -> None:
+            outputs[desc] = model(desc.num_tokens)
+
+        return forward
+
+    manager.capture(create_forward_fn)
+    return outputs
+
+
+def step_of_manager(manager: Any, model: Server, outputs: Any, rows: int) -> tuple[bool, str]:
+    x = torch.randn(rows, 4)
+    desc = manager.dispatch(rows, rows, 1, 0)
+    if desc.cg_mode.name == "FULL":
+        model.static[:rows].copy_(x)
+        manager.run_fullgraph(desc)
+        out, how = outputs[desc][:rows], "graph"
+    else:
+        out, how = model.expected(x), "eager"
+    return torch.equal(out, model.expected(x)), how
+
+
+def vllm_runner(model: Server, sizes: list[int], mode: str = "FULL") -> Any:
+    """The older runner of vLLM, with vLLM's wrapper and dispatcher; ``_dummy_run`` is the test's."""
+    from vllm.compilation.cuda_graph import CUDAGraphWrapper
+    from vllm.config import CUDAGraphMode
+    from vllm.forward_context import BatchDescriptor, override_forward_context
+    from vllm.v1.cudagraph_dispatcher import CudagraphDispatcher
+    from vllm.v1.worker import gpu_model_runner as module
+
+    _vllm_names()
+    module.is_global_first_rank = lambda: False
+    config = SimpleNamespace(
+        compilation_config=SimpleNamespace(
+            cudagraph_num_of_warmups=1,
+            cudagraph_mode=CUDAGraphMode.FULL,
+            max_cudagraph_capture_size=max(sizes),
+            cudagraph_capture_sizes=sizes,
+            compile_sizes=[],
+            is_attention_compiled_piecewise=lambda: False,
+        ),
+        use_cumem_cudagraph_pool=False,
+        num_speculative_tokens=0,
+        lora_config=None,
+        scheduler_config=SimpleNamespace(max_num_seqs=max(sizes)),
+    )
+    runner = module.GPUModelRunner.__new__(module.GPUModelRunner)
+    runner.compilation_config = config.compilation_config
+    runner.vllm_config, runner.lora_config = config, None
+    runner.parallel_config = SimpleNamespace(use_ubatching=False)
+    runner.maybe_remove_all_loras = lambda config: None
+    runner.model = CUDAGraphWrapper(model, config, runtime_mode=CUDAGraphMode.FULL)
+    runner.cudagraph_dispatcher = CudagraphDispatcher(config)
+    runner.cudagraph_dispatcher.initialize_cudagraph_keys(CUDAGraphMode.FULL)
+
+    def run(size: int, mode: Any) -> Any:
+        descs = [d for d in runner.cudagraph_dispatcher.cudagraph_keys[CUDAGraphMode.FULL]]
+        desc = next((d for d in descs if d.num_tokens == size), BatchDescriptor(size))
+        context = SimpleNamespace(batch_descriptor=desc, cudagraph_runtime_mode=mode)
+        with override_forward_context(context):
+            return runner.model(size)
+
+    def dummy_run(size: int, cudagraph_runtime_mode: Any, **more: Any) -> None:
+        run(size, cudagraph_runtime_mode)
+
+    runner._dummy_run, runner.run = dummy_run, run
+    return runner
+
+
+def capture_runner(runner: Any) -> None:
+    from vllm.compilation.monitor import set_cudagraph_capturing_enabled
+
+    for mode, descs in runner.cudagraph_dispatcher.get_capture_descs():
+        runner._capture_cudagraphs(descs, mode)
+    set_cudagraph_capturing_enabled(False)
+
+
+def step_of_runner(runner: Any, model: Server, rows: int) -> tuple[bool, str]:
+    x = torch.randn(rows, 4)
+    mode, desc = runner.cudagraph_dispatcher.dispatch(rows)
+    model.static[:rows].copy_(x)
+    out = runner.run(desc.num_tokens, mode)[:rows]
+    return torch.equal(out, model.expected(x)), "graph" if mode.name == "FULL" else "eager"
