@@ -133,6 +133,49 @@ def test_a_folder_with_a_main_file_runs(tmp_path, capfd):
     assert started(capfd, tmp_path)[0] == 5
 
 
+def installed_command(folder, monkeypatch, function):
+    """A package with the command ``greet``, as pip leaves it."""
+    info = folder / "greeter-1.0.dist-info"
+    info.mkdir(parents=True)
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: greeter\nVersion: 1.0\n")
+    (info / "entry_points.txt").write_text("[console_scripts]\ngreet = greeter:cli.main\n")
+    (folder / "greeter.py").write_text(
+        f"import json, sys, gfxgraph\nclass cli:\n    @staticmethod\n    def main():\n{function}"
+    )
+    (folder / "bin").mkdir()
+    script = folder / "bin" / "greet"
+    script.write_text("#!/bin/sh\nexit 99\n")
+    script.chmod(0o755)
+    monkeypatch.setenv("PYTHONPATH", f"{folder}{os.pathsep}{SOURCE}")
+    monkeypatch.syspath_prepend(str(folder))
+    monkeypatch.setenv("PATH", f"{script.parent}{os.pathsep}{os.environ['PATH']}")
+    return script
+
+
+def test_a_command_of_an_installed_package_runs_with_gfxgraph_enabled(tmp_path, monkeypatch, capfd):
+    script = installed_command(
+        tmp_path / "site",
+        monkeypatch,
+        "        print(json.dumps([sys.argv, sys.path[0], gfxgraph.is_enabled()]))\n"
+        "        return 3\n",
+    )
+    folder = tmp_path / "work"
+    (folder / "greet").mkdir(parents=True)  # a checkout, which is no program
+    monkeypatch.chdir(folder)
+    launch.refuse("greet", False)
+    status, out, _ = started(capfd, "greet", "serve", "--port", "1")
+    assert status == 3
+    assert json.loads(out) == [[str(script), "serve", "--port", "1"], str(script.parent), True]
+    (folder / "greet" / "__main__.py").write_text("raise SystemExit(4)")  # now it is one
+    assert started(capfd, "greet")[0] == 4
+
+
+def test_an_error_in_a_command_begins_in_the_command(tmp_path, monkeypatch, capfd):
+    installed_command(tmp_path, monkeypatch, "        return 1 / 0\n")
+    status, _, err = started(capfd, "greet")
+    assert status == 1 and "ZeroDivisionError" in err and "launch.py" not in err
+
+
 def test_it_is_the_same_process_and_ctrl_c_ends_it(tmp_path):
     script = tmp_path / "waits.py"
     script.write_text("import os, time; print(os.getpid(), flush=True); time.sleep(60)")

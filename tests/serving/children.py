@@ -39,7 +39,6 @@ class Server(torch.nn.Module):
 
 def sglang() -> None:
     give_torch_cuda()
-    import torch._inductor.compile_fx  # before triton is stubbed
 
     stub(
         *("triton", "IPython", "aiohttp", "torchvision", "compressed_tensors", "gguf"),
@@ -92,7 +91,7 @@ def capture_all(runner: Any, model: Server) -> None:
 
 
 def step(runner: Any, model: Server, rows: int) -> tuple[bool, str]:
-    """A step of the server: as ``ModelRunner._forward_raw`` chooses. How, and whether it is right."""
+    """A step as ``ModelRunner._forward_raw`` chooses it: whether it is right, and how it ran."""
     from sglang.srt.model_executor.runner.shape_key import ShapeKey
 
     x = torch.randn(rows, 4)
@@ -191,7 +190,7 @@ def step_of_manager(manager: Any, model: Server, outputs: Any, rows: int) -> tup
 
 
 def vllm_runner(model: Server, sizes: list[int], mode: str = "FULL") -> Any:
-    """The older runner of vLLM, with vLLM's wrapper and dispatcher; ``_dummy_run`` is the test's."""
+    """The older runner, with vLLM's wrapper and dispatcher; ``_dummy_run`` is the test's."""
     from vllm.compilation.cuda_graph import CUDAGraphWrapper
     from vllm.config import CUDAGraphMode
     from vllm.forward_context import BatchDescriptor, override_forward_context

@@ -6,6 +6,7 @@ To be replaced by ``gfxgraph.enable(emulate=True)`` where that exists.
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -51,8 +52,8 @@ class _Event:
     wait = record
 
 
-def give_torch_cuda() -> None:
-    """Replace the names, in this process."""
+def give_torch_cuda(put: Callable[..., None] = setattr) -> None:
+    """Replace the names in this process; ``put(owner, name, value)`` does it."""
     device, stream = current_device(), _Stream()
     names = {
         "Stream": _Stream,
@@ -68,5 +69,6 @@ def give_torch_cuda() -> None:
         "current_device": lambda: 0,
     }
     for name, value in names.items():
-        setattr(torch.cuda, name, value)
-    torch._C._host_emptyCache = lambda: None
+        put(torch.cuda, name, value)
+    if not hasattr(torch._C, "_host_emptyCache"):
+        torch._C._host_emptyCache = lambda: None

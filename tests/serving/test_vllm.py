@@ -97,9 +97,10 @@ def test_a_malformed_variable_is_named_and_the_server_starts_without_the_plugin(
     vllm, variables, said
 ):
     found = vllm(
-        BEGIN
-        + """
-from vllm.v1.worker.gpu.cudagraph_utils import CudaGraphManager
+        """
+import json, torch
+from vllm.plugins import load_general_plugins
+load_general_plugins()
 print(json.dumps({"graph": torch.cuda.CUDAGraph.__module__}))""",
         **variables,
     )

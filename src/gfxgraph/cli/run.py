@@ -13,7 +13,11 @@ __all__ = ["run"]
 
 def run(
     target: Annotated[
-        str, typer.Argument(metavar="SCRIPT|MODULE", help="The script or module to run.")
+        str,
+        typer.Argument(
+            metavar="SCRIPT|COMMAND|MODULE",
+            help="The script, command of an installed package (such as vllm) or module to run.",
+        ),
     ],
     args: Annotated[list[str] | None, typer.Argument(help="Its arguments.")] = None,
     module: Annotated[bool, typer.Option("-m", help="Run a module, as with python -m.")] = False,

@@ -13,11 +13,13 @@ import io
 import os
 import re
 import runpy
+import shutil
 import subprocess
 import sys
 import types
 from collections.abc import Mapping, Sequence
 from importlib.machinery import ModuleSpec, SourceFileLoader
+from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
 from types import TracebackType
 from typing import NoReturn
@@ -45,11 +47,11 @@ def refuse(target: str, module: bool) -> None:
     """Refuse a script that cannot be run, before starting anything.
 
     Raises:
-        ArgumentError: there is no such file, or it is a folder without ``__main__.py``.
+        ArgumentError: there is no such file or command, or it is a folder without ``__main__.py``.
     """
     path = Path(target)
-    if module:
-        return  # its parents would have to be imported; main says it
+    if module or _command(target) is not None:
+        return  # the parents of a module would have to be imported; main says it
     if not path.exists():
         dotted = not target.endswith(".py") and all(map(str.isidentifier, target.split(".")))
         hint = f" For a module: gfxgraph run -m {target}" if dotted else ""
@@ -60,6 +62,13 @@ def refuse(target: str, module: bool) -> None:
         )
     if not os.access(path, os.R_OK):
         raise ArgumentError(f"{target!r} cannot be read: see its permissions.")
+
+
+def _command(target: str) -> EntryPoint | None:
+    """The command of an installed package with that name, unless a program here has it."""
+    if Path(target).is_file() or (Path(target) / "__main__.py").is_file():
+        return None
+    return next(iter(entry_points(group="console_scripts", name=target)), None)
 
 
 def environment_of(variables: Sequence[Variable], environ: Mapping[str, str]) -> dict[str, str]:
@@ -113,7 +122,7 @@ def start(
     """Run a program and do not come back.
 
     Args:
-        target: a script, or a module.
+        target: a script, a command of an installed package, or a module.
         args: its arguments.
         environ: its environment.
         module: whether ``target`` is a module.
@@ -121,7 +130,7 @@ def start(
             replace it where the system can (Windows cannot).
     """
     root = str(Path(__file__).parents[2])
-    kind = "module" if module else "script"
+    kind = "module" if module else "script" if _command(target) is None else "command"
     command = [sys.executable, *_own_flags(), "-c", _BOOTSTRAP, root, kind, target, *args]
     sys.stdout.flush()
     sys.stderr.flush()
@@ -131,13 +140,15 @@ def start(
 
 
 def main() -> None:
-    """Run what ``sys.argv`` names: ``script`` or ``module``, its name, its arguments."""
+    """Run what ``sys.argv`` names: ``script``, ``command`` or ``module``, name, arguments."""
     _, kind, target, *args = sys.argv
     sys.argv = [target, *args]
     try:
         if kind == "module":
             _prepend(os.getcwd())
             _run_module(target)
+        elif kind == "command":
+            _run_command(target)
         elif Path(target).is_file() and not _is_zip(target):
             # As Python does: the folder in which the file really is, not that of a link to it.
             _prepend(os.path.dirname(os.path.realpath(target)))
@@ -166,6 +177,16 @@ def _run_script(target: str) -> None:
     with io.open_code(path) as file:
         code = compile(file.read(), path, "exec", dont_inherit=True)
     exec(code, vars(module))
+
+
+def _run_command(name: str) -> None:
+    """What the file does that pip writes for a command."""
+    command = _command(name)
+    assert command is not None  # start() has seen it
+    sys.argv[0] = shutil.which(name) or name
+    if os.path.isabs(sys.argv[0]):
+        _prepend(os.path.dirname(sys.argv[0]))
+    sys.exit(command.load()())
 
 
 def _run_module(name: str) -> None:
