@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import importlib
 import os
 from types import SimpleNamespace
 from typing import Any
@@ -39,7 +40,7 @@ class Server(torch.nn.Module):
 
 def sglang() -> None:
     give_torch_cuda()
-
+    importlib.import_module("torch._inductor.compile_fx")  # before triton is stubbed
     stub(
         *("triton", "IPython", "aiohttp", "torchvision", "compressed_tensors", "gguf"),
         *("sentencepiece", "tvm_ffi", "httpx"),

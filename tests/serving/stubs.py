@@ -9,20 +9,12 @@ import types
 from collections.abc import Sequence
 from typing import Any
 
-__all__ = ["package", "stub"]
+__all__ = ["stub"]
 
 
 def stub(*names: str) -> None:
     """Let ``names``, and all that is in them, be found, with any attribute that is asked for."""
     sys.meta_path.insert(0, _Finder(set(names)))
-
-
-def package(name: str, folder: str) -> None:
-    """Let modules of the package ``name`` be found without running its ``__init__``."""
-    made = types.ModuleType(name)
-    made.__path__ = [folder]
-    made.__spec__ = importlib.machinery.ModuleSpec(name, None, is_package=True)
-    sys.modules[name] = made
 
 
 class _Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
