@@ -12,6 +12,7 @@ from gfxgraph import BridgedCUDAGraph
 from gfxgraph.graph.native import NativeGraph
 from gfxgraph.serving import plugin, release_unused, sizes
 from gfxgraph.serving.graphs import EngineGraphs, several_ranks
+from gfxgraph.stats import BY_HAND, tally
 from tests.helpers.devices import region
 from tests.helpers.processes import python
 from tests.serving.cuda_names import give_torch_cuda
@@ -99,6 +100,7 @@ def test_a_capture_whose_body_raises_counts_as_failed_and_its_error_goes_on(torc
         raise KeyError("of the body")
     stats = gfxgraph.stats()
     assert (stats["capture_count"], stats["capture_failures"]) == (0, 1)
+    assert tally.by_callable()[BY_HAND].capture_failures == 1
     with pytest.raises(RuntimeError):
         graph.replay()  # of a part of the body
     with torch.cuda.graph(graph):

@@ -220,10 +220,7 @@ class NativeGraph(_Base):  # type: ignore[misc]
                 super().reset()
                 raise self._issued.stopped.error()
         except BaseException as error:
-            tally.add("capture_failures")
-            if not is_inside_gfxgraph():
-                tally.not_captured(BY_HAND)
-            log(logging.INFO, "capture_failed", error=str(error).partition("\n")[0])
+            _count_failure(str(error).partition("\n")[0])
             device.end_allocation(
                 cast(PoolHandle, self._capture_pool), self._capture_index, self.owns_pool
             )
@@ -233,8 +230,7 @@ class NativeGraph(_Base):  # type: ignore[misc]
                 return  # the first error goes on
             raise
         if self.body_raised:
-            tally.add("capture_failures")
-            log(logging.INFO, "capture_failed", error="the body raised")
+            _count_failure("the body raised")
             super().reset()
             return
         self._is_captured = True
@@ -374,6 +370,13 @@ class NativeGraph(_Base):  # type: ignore[misc]
         finalizer = getattr(super(), "__del__", None)
         if finalizer is not None:
             finalizer()
+
+
+def _count_failure(why: str) -> None:
+    tally.add("capture_failures")
+    if not is_inside_gfxgraph():
+        tally.not_captured(BY_HAND)
+    log(logging.INFO, "capture_failed", error=why)
 
 
 @atexit.register
