@@ -73,9 +73,12 @@ TRIP = functools.partial(signal.raise_signal, getattr(signal, "SIGUSR1", 0))
 def interrupted(call, at, trip=TRIP, code=None):
     """The result of a call or its error, if a signal comes at its event ``at``; how many it had.
 
-    ``code``: only calls of it count.
+    ``code``: only calls of it count. An error counts that a handler raises while Python finalizes
+    an object: Python only prints it.
     """
     profile, met = _made["profiler"](trip, at, code)
+    printed = []
+    hook, sys.unraisablehook = sys.unraisablehook, lambda given: printed.append(given.exc_value)
     sys.setprofile(profile)
     try:
         got = call()
@@ -84,7 +87,8 @@ def interrupted(call, at, trip=TRIP, code=None):
         got = error
     finally:
         sys.setprofile(None)
-    return got, met()
+        sys.unraisablehook = hook
+    return printed[0] if printed else got, met()
 
 
 def marks():
