@@ -402,6 +402,35 @@ class State:
 
 
 @pytest.mark.long
+def test_no_interrupt_of_check_leaves_anything_on_the_thread(device):
+    layer, x = nn.Linear(4, 4).to(device).eval(), torch.ones(2, 4, device=device)
+
+    def seen():
+        stacks = torch._C._len_torch_function_stack(), torch._C._len_torch_dispatch_stack()
+        return stacks, sys.stdout, sys.stderr, sys.gettrace(), sys.getprofile()
+
+    for _ in range(2):  # what is imported is there then
+        began = time.monotonic()
+        gfxgraph.check(layer, x)
+        seconds = time.monotonic() - began
+    before, drawn, interrupts = seen(), random.Random(0), 0
+    handler = signal.signal(signal.SIGALRM, signal.default_int_handler)
+    try:
+        for _ in range(300):
+            try:
+                signal.setitimer(signal.ITIMER_REAL, seconds * drawn.uniform(0.02, 0.98))
+                gfxgraph.check(layer, x)
+                signal.setitimer(signal.ITIMER_REAL, 0)
+            except KeyboardInterrupt:
+                interrupts += 1
+            assert seen() == before
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, handler)
+    assert interrupts > 30
+
+
+@pytest.mark.long
 @looks
 @pytest.mark.parametrize("part", range(12))
 def test_an_interrupt_at_any_time_leaves_the_program_as_it_was(look, part, device):

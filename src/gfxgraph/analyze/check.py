@@ -36,6 +36,7 @@ from ..graph.reads import Reads
 from ..graph.state import PythonState
 from ..graph.static_objects import StaticObjects
 from ..interpose.codes import address
+from ..interpose.interrupts import held_back, own_handlers
 from ..interpose.modules import import_whole
 from ..interpose.patch import intercept
 from ..interpose.source import (
@@ -88,12 +89,14 @@ def check(fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> CheckReport:
             function uses autograd, and torch is a CPU build.
     """
     check_function(fn, "check()")
-    run = _Check(fn)
-    try:
-        run.twice(args, kwargs)
-    finally:
-        run._recorder = None  # which knows tensors by weak references
-        run.world.dissolve()
+    with held_back(all_leave=True):
+        run = _Check(fn)
+        try:
+            with own_handlers():
+                run.twice(args, kwargs)
+        finally:
+            run._recorder = None  # which knows tensors by weak references
+            run.world.dissolve()
     return run.report
 
 
