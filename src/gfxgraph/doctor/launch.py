@@ -180,7 +180,7 @@ def _run_script(target: str) -> None:
 
 
 def _run_command(name: str) -> None:
-    """What the file does that pip writes for a command."""
+    """Run a command as the script that pip installs for it does."""
     command = _command(name)
     assert command is not None  # start() has seen it
     sys.argv[0] = shutil.which(name) or name

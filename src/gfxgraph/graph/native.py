@@ -322,7 +322,7 @@ class NativeGraph(_Base):  # type: ignore[misc]
         return any(start <= address < start + size for start, size in segments)
 
     def freed_inputs(self) -> list[str]:
-        """What the graph reads and was freed, where that is known."""
+        """Tensors that the graph reads and that were freed; none where its inputs are not known."""
         return [] if self._liveness is None else self._liveness.freed()
 
     @property

@@ -22,7 +22,7 @@ class _Panel(NamedTuple):
 
 
 def _rate(name: str, by: str = "", selected: str = _CALLABLES) -> str:
-    """What is added to a counter in a second, summed over all labels but those in ``by``."""
+    """The rate of a counter per second, summed over all labels except those in ``by``."""
     rate = f"(rate(gfxgraph_{name}{{{selected}}}[$__rate_interval]))"
     return f"sum by ({by}) {rate}" if by else f"sum {rate}"
 

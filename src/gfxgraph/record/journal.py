@@ -460,17 +460,18 @@ class Journal:
                 changed[position] = _copy(tensor)
             elif id(tensor) in copies:
                 # Nothing of ours writes to a copy of what the graphs use no more.
-                is_needed = id(copies[id(tensor)]) in hands.needed | hands.origins.keys()
+                fixed = id(copies[id(tensor)])
+                is_needed = fixed in hands.needed or fixed in hands.origins
                 changed[position] = _copy(tensor) if is_needed else tensor
         is_given = not any(origin.kind == "container" for origin in hands.origins.values())
         others = caller.read_again(own if is_given else None)
         for position in changed:
-            fixed = copies.get(id(own[position]))
-            if fixed is not None and changed[position] is not own[position]:
+            static = copies.get(id(own[position]))
+            if static is not None and changed[position] is not own[position]:
                 with torch.no_grad():
-                    fixed.copy_(own[position])
-                if id(fixed) in hands.origins:
-                    caller.write_back([hands.origins[id(fixed)].what])
+                    static.copy_(own[position])
+                if id(static) in hands.origins:
+                    caller.write_back([hands.origins[id(static)].what])
         moved = frozenset(n for n, t in enumerate(own) if storage_key(t) != memory[n])
         changed |= {n: _copy(own[n]) for n in moved}
         call = _Call(

@@ -1,4 +1,4 @@
-"""What is known of an engine's graphs: state, memory and replays of each size, and its weights."""
+"""The graphs of an engine: state, memory and replays of each size, and where its weights were."""
 
 from __future__ import annotations
 
@@ -253,7 +253,7 @@ def _pool_bytes(pool: Any) -> int:
 
 
 def _first(error: BaseException) -> BaseException:
-    """The error that another one, raised while the capture was ended, may hide."""
+    """The first error of a chain: ending a capture may raise another one after it."""
     while error.__cause__ or (error.__context__ and not error.__suppress_context__):
         error = cast(BaseException, error.__cause__ or error.__context__)
     return error
