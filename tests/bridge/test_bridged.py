@@ -167,6 +167,66 @@ def test_a_failed_capture_leaves_the_graphs_of_the_same_pool_alone(device, name)
     assert y.tolist() == [5.0] * 3
 
 
+@pytest.mark.parametrize("name", FAILURES)
+@pytest.mark.parametrize("is_first", [True, False])
+def test_a_pool_takes_captures_after_one_into_it_failed(device, name, is_first):
+    what, error = FAILURES[name]
+    x, pool = torch.zeros(3, device=device), current_device().pool_handle()
+    graphs = []
+    if not is_first:
+        graphs.append(BridgedCUDAGraph())
+        with region(graphs[0], pool=pool):
+            x + 2
+    for _ in range(3):
+        graphs.append(BridgedCUDAGraph())
+        with pytest.raises(error), region(graphs[-1], pool=pool):
+            what(device)
+        graphs.append(BridgedCUDAGraph())
+        with region(graphs[-1], pool=pool):
+            y = x + 1
+        x.fill_(4.0)
+        graphs[-1].replay()
+        assert y.tolist() == [5.0] * 3
+        assert works_afterwards(device)
+
+
+def test_a_graph_whose_capture_failed_can_capture_into_the_same_pool(device):
+    graph, pool = BridgedCUDAGraph(), current_device().pool_handle()
+    for _ in range(3):
+        with pytest.raises(RuntimeError), region(graph, pool=pool):
+            refused(device)
+    with region(graph, pool=pool):
+        y = torch.ones(3, device=device) + 1
+    graph.replay()
+    assert y.tolist() == [2.0] * 3
+
+
+@gpu
+def test_pinned_memory_can_be_allocated_after_a_capture_that_failed():
+    for _ in range(3):
+        with pytest.raises(RuntimeError), region(BridgedCUDAGraph()):
+            refused("cuda")
+        assert torch.empty(1 << 16, pin_memory=True).is_pinned()
+
+
+@gpu
+def test_memory_of_a_pool_is_given_back_after_captures_that_failed():
+    def fail():
+        with pytest.raises(RuntimeError), region(BridgedCUDAGraph()):
+            torch.empty(64 << 20, dtype=torch.uint8, device="cuda")
+            refused("cuda")
+
+    fail()
+    gc.collect()
+    torch.cuda.empty_cache()
+    before = torch.cuda.memory_reserved()
+    for _ in range(5):
+        fail()
+    gc.collect()
+    torch.cuda.empty_cache()
+    assert torch.cuda.memory_reserved() <= before
+
+
 def test_a_callable_captures_on_after_one_of_its_captures_failed(device):
     def reads_the_device_of_two(x):
         return x.sum().item() if x.numel() == 2 else x * 2

@@ -156,6 +156,16 @@ class Device(Protocol):
     def clear_library_workspaces(self) -> None:
         """Free the workspaces of math libraries, so that each pool gets its own."""
 
+    def begin_empty_capture(self, stream: Any) -> bool:
+        """Begin a capture of nothing on ``stream``, after a ``capture_end`` that raised.
+
+        With it the graph can end its capture once more, and torch then cleans up what it left: the
+        allocators of device and pinned memory, and the generators.
+
+        Returns:
+            Whether it has begun. ``False``: there is nothing to clean up, or no way to begin it.
+        """
+
     def end_allocation(self, pool: PoolHandle, index: int, release: bool) -> None:
         """Stop a failed capture from allocating from ``pool``; with ``release`` free its memory."""
 

@@ -305,6 +305,10 @@ class EmulatedDevice:
     def clear_library_workspaces(self) -> None:
         """There are none."""
 
+    def begin_empty_capture(self, stream: Any) -> bool:
+        """A failed capture leaves nothing behind here."""
+        return False
+
     def end_allocation(self, pool: PoolHandle, index: int, release: bool) -> None:
         """A failed capture leaves nothing behind here."""
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import os
 import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
@@ -196,6 +197,16 @@ class GpuDevice:
         if clear is not None:
             clear()
 
+    def begin_empty_capture(self, stream: torch.cuda.Stream) -> bool:
+        """See :class:`Device`.
+
+        Where the driver refuses to end a capture, torch 2.11 skips its own clean-up: a later
+        capture into the same pool raises "already recording to mempool_id", and random operations
+        raise "Offset increment outside graph capture".
+        """
+        begin = _begin_of_driver()
+        return begin is not None and begin(stream.cuda_stream, _RELAXED) == 0
+
     def end_allocation(self, pool: PoolHandle, index: int, release: bool) -> None:
         """End what ``capture_begin`` began in the allocator, when ``capture_end`` raised."""
         torch._C._cuda_endAllocateToPool(index, pool)
@@ -272,6 +283,28 @@ def _copy_of_driver() -> Callable[[int, int, int, int], int] | None:
     copy.argtypes = ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t, ctypes.c_void_p
     copy.restype = ctypes.c_int
     return cast("Callable[[int, int, int, int], int]", copy)
+
+
+# CU_STREAM_CAPTURE_MODE_RELAXED and hipStreamCaptureModeRelaxed
+_RELAXED = 2
+
+
+@cache
+def _begin_of_driver() -> Callable[[int, int], int] | None:
+    """``cuStreamBeginCapture`` of the driver that torch has loaded, or HIP's."""
+    names, symbol = ["libcuda.so.1"], "cuStreamBeginCapture_v2"
+    if torch.version.hip:
+        names = ["libamdhip64.so", "libamdhip64.so.7", "libamdhip64.so.6"]
+        symbol = "hipStreamBeginCapture"
+    for name in names:
+        try:
+            # Only one that is loaded: a second copy of the runtime would not know torch's streams.
+            begin = getattr(ctypes.CDLL(name, mode=os.RTLD_NOLOAD | os.RTLD_NOW), symbol)
+        except (OSError, AttributeError):
+            continue
+        begin.argtypes, begin.restype = (ctypes.c_void_p, ctypes.c_int), ctypes.c_int
+        return cast("Callable[[int, int], int]", begin)
+    return None
 
 
 def _driver_version(hip: bool, root: Path = Path("/")) -> str | None:

@@ -6,6 +6,7 @@ import atexit
 import logging
 import sys
 import time
+import warnings
 import weakref
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, ClassVar, cast
@@ -37,7 +38,15 @@ else:
     # In a CPU build torch's class is a placeholder; keep isinstance() true all the same.
     _Base = type("_Emulated", (EmulatedGraph, torch.cuda.CUDAGraph), {})
 
+# torch's own replay() is a Python function around this one.
+_launch: Any = getattr(getattr(torch._C, "_CUDAGraph", None), "replay", None)
+if not TYPE_CHECKING and (_launch is None or issubclass(_Base, EmulatedGraph)):
+    _launch = _Base.replay
+
 _MODES = ("global", "thread_local", "relaxed")
+
+# One replay of so many is timed, and the first one.
+_TIMED = 61
 
 NO_SIZES = (
     "replay() takes sizes only after capture(dynamic_shapes=True, buckets=..., model_fn=...); this "
@@ -48,6 +57,10 @@ NO_SIZES = (
 # pinned memory still holds a filter that points into them (seen on torch 2.11), and nothing in
 # Python can take it back.
 _failed: list[NativeGraph] = []
+
+# Empty graphs in pools of callers into which a capture failed, until the next one succeeds: a pool
+# that no graph uses cannot be used again.
+_keepers: dict[tuple[int, PoolHandle], Any] = {}
 
 # Graphs whose capture is under way.
 _capturing: weakref.WeakSet[NativeGraph] = weakref.WeakSet()
@@ -216,24 +229,25 @@ class NativeGraph(_Base):  # type: ignore[misc]
             tell_if_compiled(self._compiled_before, lambda: str(users_line()))
         try:
             super().capture_end()
-            if self._issued.stopped is not None:  # the block went on without it
-                super().reset()
-                raise self._issued.stopped.error()
         except BaseException as error:
             _count_failure(str(error).partition("\n")[0])
-            device.end_allocation(
-                cast(PoolHandle, self._capture_pool), self._capture_index, self.owns_pool
-            )
-            device.recover_generator(self._capture_index, self._registered)
-            self._has_failed = True
+            self._clean_up(device, stream)
             if self.body_raised and isinstance(error, Exception):
                 return  # the first error goes on
             raise
+        if self._issued.stopped is not None:  # the block went on without it
+            stopped = self._issued.stopped.error()
+            _count_failure(str(stopped).partition("\n")[0])
+            super().reset()
+            if self.body_raised:
+                return
+            raise stopped
         if self.body_raised:
             _count_failure("the body raised")
             super().reset()
             return
         self._is_captured = True
+        _keepers.pop((self._capture_index, cast(PoolHandle, self._capture_pool)), None)
         if self._liveness is not None:
             NativeGraph.watched.add(self)
         if self._issued.groups and not is_inside_gfxgraph():
@@ -242,6 +256,27 @@ class NativeGraph(_Base):  # type: ignore[misc]
         if not is_inside_gfxgraph():
             tally.captured(BY_HAND)
         log(logging.DEBUG, "capture_end", pool=self._capture_pool)
+
+    def _clean_up(self, device: Device, stream: Any) -> None:
+        """Undo what ``capture_begin`` began, where torch has not ended it."""
+        pool, index = cast(PoolHandle, self._capture_pool), self._capture_index
+        if not device.begin_empty_capture(stream):
+            device.end_allocation(pool, index, self.owns_pool)
+            device.recover_generator(index, self._registered)
+            self._has_failed = True
+            return
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", "The CUDA Graph is empty")
+            try:
+                super().capture_end()
+            except RuntimeError as error:  # what raised came after torch's clean-up
+                log(logging.DEBUG, "capture_was_cleaned_up", error=str(error))
+            if not self.owns_pool and (index, pool) not in _keepers:
+                keeper = _Base()
+                _Base.capture_begin(keeper, pool=pool, capture_error_mode="thread_local")
+                _Base.capture_end(keeper)
+                _keepers[index, pool] = keeper
+        super().reset()
 
     def check_that_it_may_begin(self) -> None:
         """Raise where no capture may begin.
@@ -304,11 +339,14 @@ class NativeGraph(_Base):  # type: ignore[misc]
             raise ArgumentError(NO_SIZES)
         if self._liveness is not None:
             self._liveness.check()
-        start = time.perf_counter_ns()
-        super().replay()
         counter = self.counter
-        counter.ns += time.perf_counter_ns() - start
-        counter.timed += 1
+        if counter.replays % _TIMED:
+            _launch(self)
+        else:
+            start = time.perf_counter_ns()
+            _launch(self)
+            counter.ns += time.perf_counter_ns() - start
+            counter.timed += 1
         counter.replays += 1
         if self.synchronize_replays:
             current_device().synchronize(self._capture_index)
@@ -328,10 +366,7 @@ class NativeGraph(_Base):  # type: ignore[misc]
     @property
     def launch(self) -> Callable[[], None]:
         """:meth:`replay` without its counting and checks, for a caller that does its own."""
-        native = getattr(torch._C, "_CUDAGraph", None)
-        if isinstance(native, type) and isinstance(self, native) and hasattr(native, "replay"):
-            return cast(Callable[[], None], native.replay.__get__(self))
-        return cast(Callable[[], None], super().replay)
+        return cast(Callable[[], None], _launch.__get__(self))
 
     def reset(self) -> None:
         """Drop the graph; a capture that is under way is ended first."""

@@ -24,7 +24,7 @@ from ..record.interceptor import Point
 from ..record.recorder import Event, Same
 from .native import NativeGraph
 
-__all__ = ["Done", "Graft", "Segment", "Step", "outcome", "run"]
+__all__ = ["Done", "Graft", "Segment", "Step", "outcome", "places_of", "run"]
 
 
 class Segment:
@@ -111,6 +111,11 @@ class Step:
     kwargs: dict[str, Any]
     ambient: Callable[[], Any] | None
 
+    @functools.cached_property
+    def places(self) -> list[int]:
+        """Where the tensors among its arguments lie."""
+        return places_of((self.args, self.kwargs))
+
     def run(self) -> Any:
         """Do it, and return the result."""
         if self.ambient is None:
@@ -136,7 +141,7 @@ def run(segment: Segment, new: Graft | None = None) -> Segment | None:
         if step is None:
             return segment
         result = step.run()
-        key = outcome(result, (step.args, step.kwargs))
+        key = outcome(result, step.places)
         following = segment.children.get(key)
         if following is None:
             if new is None or segment is not new.parent or key != new.key:
@@ -147,20 +152,26 @@ def run(segment: Segment, new: Graft | None = None) -> Segment | None:
             _bind(segment.bound, result)
 
 
-def outcome(result: Any, given: Any) -> Any:
+def outcome(result: Any, places: list[int]) -> Any:
     """The key of a step's outcome: values, and of tensors shapes, and which argument each is.
 
     Args:
         result: what the step gave.
-        given: its arguments.
+        places: those of its arguments, see :func:`places_of`.
     """
     if result is None or type(result) in (bool, int):
         return type(result), result
+    if isinstance(result, torch.Tensor):
+        return torch.Tensor, _outcome_of_leaf(result), _index_in(places, result)
     leaves, spec = pytree.tree_flatten(result)
     if not any(isinstance(leaf, torch.Tensor) for leaf in leaves):
         return (spec, *map(_outcome_of_leaf, leaves))
-    places = list(map(_place_of, tensors_in(given)))
     return (spec, *map(_outcome_of_leaf, leaves), *(_index_in(places, leaf) for leaf in leaves))
+
+
+def places_of(given: Any) -> list[int]:
+    """Where the tensors among the arguments of a step lie."""
+    return list(map(_place_of, tensors_in(given)))
 
 
 def _index_in(places: list[int], leaf: Any) -> int | None:
@@ -189,7 +200,9 @@ def _outcome_of_leaf(leaf: Any) -> Any:
 
 
 def _bind(bound: list[torch.Tensor | None], result: Any) -> None:
-    fresh = (leaf for leaf in pytree.tree_leaves(result) if isinstance(leaf, torch.Tensor))
+    is_one = isinstance(result, torch.Tensor)
+    leaves = [result] if is_one else pytree.tree_leaves(result)
+    fresh = (leaf for leaf in leaves if isinstance(leaf, torch.Tensor))
     with torch.no_grad():
         for fixed, tensor in zip(bound, fresh, strict=True):
             if fixed is not None:

@@ -23,7 +23,7 @@ from ..record.interceptor import Interceptor, Point
 from ..record.journal import perform
 from ..record.recorder import Event, Same
 from .native import NativeGraph
-from .segments import Done, Graft, Segment, Step, outcome
+from .segments import Done, Graft, Segment, Step, outcome, places_of
 from .static_objects import StaticObjects
 
 __all__ = ["Tracer"]
@@ -200,7 +200,8 @@ class Tracer(Interceptor):
             func = _READ[func._schema.name]
 
         with dispatch_stack._disable_current_modes():
-            key = outcome(_handed_out(event.result, given), given)
+            with self.unseen():  # to look where they lie exposes them to no kernel
+                key = outcome(_handed_out(event.result, given), places_of(given))
             if self._shared is not None:
                 self._end_shared(event)
                 assert self._shared.step is not None
@@ -367,6 +368,13 @@ def _ambient(point: Point) -> Callable[[], Any] | None:
         for kind in ("cpu", "cuda")
     ]
 
+    def is_in_force() -> bool:
+        return (
+            inference == torch.is_inference_mode_enabled()
+            and grad == torch.is_grad_enabled()
+            and not any(enabled != torch.is_autocast_enabled(kind) for kind, _, enabled in casts)
+        )
+
     @contextmanager
     def enter() -> Iterator[None]:
         with ExitStack() as stack:
@@ -377,7 +385,7 @@ def _ambient(point: Point) -> Callable[[], Any] | None:
                     stack.enter_context(torch.autocast(kind, dtype=dtype, enabled=enabled))
             yield
 
-    return enter
+    return lambda: nullcontext() if is_in_force() else enter()
 
 
 def _ends_empty(graph: NativeGraph) -> bool:

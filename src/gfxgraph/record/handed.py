@@ -40,11 +40,96 @@ class Hands:
         origins: by the number of the tensor or the container; of what is not here it gets copies.
         written: the static inputs that the graph before it writes to.
         needed: numbers of the tensors without an origin whose memory the call uses afterwards.
+        plain: its arguments, if they are :class:`Plain`; ``None``: not known yet.
     """
 
     origins: dict[int, Origin] = field(default_factory=dict)
     written: Sequence[torch.Tensor] = ()
     needed: set[int] = field(default_factory=set)
+    plain: Plain | Literal[False] | None = None
+
+    def plain_arguments(self, args: Any, kwargs: Any) -> Plain | Literal[False]:
+        """The arguments, the same in all calls, if they are :class:`Plain`."""
+        if self.plain is None:
+            leaves = (*args, *kwargs.values())
+            is_plain = not self.origins and all(map(_is_plain, leaves))
+            self.plain = is_plain and Plain(args, kwargs)
+        return self.plain
+
+
+class Plain:
+    """Arguments that are tensors which get copies, and numbers and the like: no containers.
+
+    Args:
+        args: the positional ones.
+        kwargs: the keyword arguments.
+
+    Attributes:
+        fixed: the tensors of the capture, in order.
+        extents: of each, how far its memory reaches before and after its first element, in bytes.
+    """
+
+    def __init__(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        self._args, self._kwargs = args, kwargs
+        leaves = (*args, *kwargs.values())
+        self.fixed = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
+        self._where = [n for n, leaf in enumerate(leaves) if isinstance(leaf, torch.Tensor)]
+        self._leaves = list(leaves)
+        keys = list(map(storage_key, self.fixed))
+        distinct = {id(tensor): key for tensor, key in zip(self.fixed, keys, strict=True)}
+        shared = list(distinct.values())
+        #: All the memory of tensors that share it, by its key.
+        self._memory = {
+            key: torch.empty(0, dtype=torch.uint8, device=tensor.device).set_(
+                tensor.untyped_storage()
+            )
+            for tensor, key in zip(self.fixed, keys, strict=True)
+            if shared.count(key) > 1
+        }
+        self._keys = [key if key in self._memory else None for key in keys]
+        self.extents = []
+        for tensor in self.fixed:
+            before = tensor.storage_offset() * tensor.element_size()
+            self.extents.append((before, tensor.untyped_storage().nbytes() - before))
+
+    def copies(self, caller: Caller) -> list[torch.Tensor]:
+        """A copy of each tensor, one for all of a call, see :func:`hand_out`."""
+        known = caller.copies
+        memory: dict[int, Any] = {}
+        made: list[torch.Tensor] = []
+        for tensor, key in zip(self.fixed, self._keys, strict=True):
+            copy = known.get(id(tensor))
+            if copy is None:
+                if key is None:
+                    copy = tensor.clone()
+                else:
+                    if key not in memory:
+                        memory[key] = self._memory[key].clone().untyped_storage()
+                    copy = torch.empty(0, dtype=tensor.dtype, device=tensor.device)
+                    copy.set_(memory[key], tensor.storage_offset(), tensor.shape, tensor.stride())
+                known[id(tensor)] = copy
+            elif all(copy is not other for other in made):
+                copy.copy_(tensor)
+            made.append(copy)
+        return made
+
+    def filled(self, tensors: list[torch.Tensor]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """The arguments with other tensors."""
+        leaves = self._leaves.copy()
+        for n, tensor in zip(self._where, tensors, strict=True):
+            leaves[n] = tensor
+        end = len(self._args)
+        return tuple(leaves[:end]), dict(zip(self._kwargs, leaves[end:], strict=True))
+
+
+_PLAIN = frozenset({int, float, complex, bool, str, bytes, type(None), torch.dtype, torch.device})
+
+
+def _is_plain(leaf: Any) -> bool:
+    if type(leaf) is not torch.Tensor:
+        return type(leaf) in _PLAIN
+    is_strided = leaf.layout is torch.strided and not leaf.is_meta
+    return is_strided and not (leaf.is_conj() or leaf.is_neg())
 
 
 class Caller(Protocol):

@@ -52,7 +52,7 @@ from .below import (
     read_below,
 )
 from .effects import tensors_in
-from .journal import perform
+from .journal import note_undefined, perform
 from .provenance import NO_ROOTS, Provenance, ProvenanceMap
 from .questions import (
     ARRAYS,
@@ -166,6 +166,8 @@ class Interceptor:
         self.device_type = device_type
         self.emulated = device_type == "cpu"
         self.quiet = 0
+        #: Names of memory that nobody has written to, see :func:`note_undefined`.
+        self.undefined: set[int] = set()
         self.handling = 0  # whether we handle an operation, with our dispatch mode off the stack
         self._modes: tuple[_FunctionMode, _DispatchMode] | tuple[()] = ()
         self.forced = frozenset(forced)
@@ -283,6 +285,11 @@ class Interceptor:
     def user_call(self, fn: Callable[..., Any], args: Any, kwargs: Any) -> Any:
         """Call a function that is marked to run eagerly."""
         name = getattr(fn, "__qualname__", repr(fn))
+        if self.undefined:
+            with self.quietly():
+                keys = list(map(self.name, tensors_in(args, kwargs)))
+            note_undefined(n for n, key in enumerate(keys) if key in self.undefined)
+            self.undefined.difference_update(keys)
         once = functools.partial(perform, fn, None)
         result = self.event(Point("no-graph", f"{name}()", "call", ()), once, args, kwargs)
         self._made_by_host((args, kwargs), result)
@@ -474,6 +481,8 @@ class Interceptor:
                     self.wrote(tensor)
             # By position: in `t.copy_(t)` the tensor that is written is also the one that is read.
             sources = self.provenance.joined(keys[1:] if op.overwrites else keys)
+        if self.undefined and not op.is_view:
+            self.undefined.difference_update(keys)
         if op.is_odd and not self.quiet:
             self._note(func, op, args, kwargs, tensors)
         elsewhere = self.elsewhere
@@ -516,6 +525,8 @@ class Interceptor:
             self.drew(bool(self.quiet) or (point is not None and point.kind == "call"))
         if func is _LIFT and not self.quiet and args[0].dim() == 0:
             self._keep_on_host(result)
+        if op.allocates:
+            self.undefined.update(map(self.name, tensors_in(result)))
         if self._follows:
             self._flow(func, op, sources, keys, written, result)
         if host and point is None and not self.quiet and not self.emulated:
@@ -550,6 +561,7 @@ class Interceptor:
         self.met("unknown-kernel", what, tensors)
         for tensor in tensors:
             key = self.name(tensor)
+            self.undefined.discard(key)
             self.provenance.see(key, tensor)
             self.provenance.expose(key)
 

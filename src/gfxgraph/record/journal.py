@@ -10,7 +10,7 @@ import sys
 import threading
 import weakref
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
@@ -22,7 +22,7 @@ from torch.utils._python_dispatch import _disable_current_modes
 from ..device import generator_state
 from ..errors import CaptureError
 from .effects import Same, StorageNames, storage_key, tensors_in
-from .handed import Caller, Hands, hand_out
+from .handed import Caller, Hands, Plain, hand_out
 from .mutations import Mutations
 
 __all__ = [
@@ -33,6 +33,7 @@ __all__ = [
     "Place",
     "inside_no_graph",
     "inside_transform",
+    "note_undefined",
     "perform",
 ]
 
@@ -102,7 +103,8 @@ class _Call:
     an argument. ``error``: it raised this instead of returning. ``others``: arguments of the
     graphed function to which it has written, and what it left there. ``unseen``: whether it did so
     in the caller's own run, without being given them. ``moved``: which of its tensors it has given
-    other memory.
+    other memory, and ``laid_out`` another shape: sizes, strides and by how much the first element
+    has moved. ``undefined``: which of them nobody had written to (``torch.empty``).
     """
 
     fn: Callable[..., Any]
@@ -118,6 +120,8 @@ class _Call:
     others: Sequence[tuple[torch.Tensor, torch.Tensor]] = ()
     unseen: bool = False
     moved: frozenset[int] = frozenset()
+    laid_out: Mapping[int, tuple[Any, Any, int]] = field(default_factory=dict)
+    undefined: frozenset[int] = frozenset()
 
     def give(self, given: list[torch.Tensor], args: Any = ()) -> Any:
         """Repeat the effects of the call on ``given`` and the generators, and return its result.
@@ -131,6 +135,12 @@ class _Call:
         for position, value in self.written.items():
             if position in self.moved:
                 given[position].data = value.clone()
+                continue
+            if position in self.laid_out:
+                sizes, strides, by = self.laid_out[position]
+                tensor = given[position]
+                with torch.no_grad():
+                    tensor.as_strided_(sizes, strides, tensor.storage_offset() + by).copy_(value)
                 continue
             with _unseen():
                 same = bool(self.given) and torch.equal(self.given[position], value)
@@ -286,11 +296,11 @@ class Journal:
         number = len(self._last_given)
         expected = self._expected[number] if number < len(self._expected) else call.given
         with _unseen():
-            for tensor, before in zip(given, expected, strict=False):
+            for n, (tensor, before) in enumerate(zip(given, expected, strict=False)):
                 how: str | None = None
                 if tensor.shape != before.shape or tensor.dtype != before.dtype:
                     how = f"its shape is {tuple(tensor.shape)}, it was {tuple(before.shape)}"
-                elif self._judge is not None:
+                elif self._judge is not None and n not in call.undefined:
                     how = self._judge(tensor, before)
                 if how is not None or len(given) != len(expected):
                     raise CaptureError(
@@ -446,11 +456,15 @@ class Journal:
             Spoilt: it changed what the next graph relies on.
         """
         caller.write_back(hands.written)
+        plain = hands.plain_arguments(args, kwargs)
+        if plain:
+            return self._ran_plainly(fn, hands, plain, caller)
         with torch.no_grad():
             (args, kwargs), pairs = hand_out((args, kwargs), hands, caller)
         own = list(tensors_in(args, kwargs))
         versions = list(map(_version, own))
         mutations, memory = Mutations((args, kwargs)), list(map(storage_key, own))
+        layouts = list(map(_layout, own))
         error, result = _outcome(fn, args, kwargs, own)
         copies = {id(tensor): fixed for tensor, fixed in pairs if id(fixed) in caller.copies}
         changed = {}
@@ -473,34 +487,21 @@ class Journal:
                 if id(static) in hands.origins:
                     caller.write_back([hands.origins[id(static)].what])
         moved = frozenset(n for n, t in enumerate(own) if storage_key(t) != memory[n])
-        changed |= {n: _copy(own[n]) for n in moved}
+        laid_out = _changed_layouts(own, layouts, moved)
+        changed |= {n: _copy(own[n]) for n in (*moved, *laid_out)}
         call = _Call(
-            fn, [], changed, result, own, self._states(), error=error, others=others, moved=moved
+            *(fn, [], changed, result, own, self._states()),
+            error=error,
+            others=others,
+            moved=moved,
+            laid_out=laid_out,
         )
-        self._calls.append(call)
-        names: Sequence[str] = ()
-        if mutations.happened():
-            mutations.take_back()
-            call.mutations, names = mutations, ("its arguments",)
-        names = names or self._disturbed()
-        if names:
-            self.spoilt = (
-                f"{_name(fn)} has changed {', '.join(names[:3])} in Python, which the graph after "
-                "it relies on. Let it return the value."
-            )
-        elif moved:
-            self.spoilt = (
-                f"{_name(fn)} gives an argument other memory, which it has not done before."
-            )
-        elif _share_memory([t for t in tensors_in(result) if Same.of(t, own) is None], own):
-            self.spoilt = (
-                f"{_name(fn)} gives a tensor on the memory of an argument, which it has not done "
-                "before. Let it give a copy (clone())."
-            )
-        if error is not None:
-            raise error
-        if names or self.spoilt:
-            raise Spoilt(self.spoilt)
+        new = [t for t in tensors_in(result) if Same.of(t, own) is None]
+        self._check(
+            call,
+            mutations if mutations.happened() else None,
+            lambda: _share_memory(new, own),
+        )
 
         def exchange(tensor: torch.Tensor) -> torch.Tensor:
             found = next((fixed for handed, fixed in pairs if handed is tensor), None)
@@ -508,6 +509,101 @@ class Journal:
             return tensor if found is None else found
 
         return pytree.tree_map_only(torch.Tensor, exchange, result)
+
+    def _ran_plainly(
+        self, fn: Callable[..., Any], hands: Hands, plain: Plain, caller: Caller
+    ) -> Any:
+        """The same for a function that is given nothing but copies, and no container."""
+        with torch.no_grad():
+            own = plain.copies(caller)
+        args, kwargs = plain.filled(own)
+        versions, layouts = list(map(_version, own)), list(map(_layout, own))
+        places = [tensor.data_ptr() for tensor in own]
+        error, result = _outcome(fn, args, kwargs, own)
+        moved = frozenset(n for n, at in enumerate(places) if _moved(own[n], at, layouts[n]))
+        laid_out = _changed_layouts(own, layouts, moved)
+        changed = {}
+        for n, (tensor, fixed, version) in enumerate(zip(own, plain.fixed, versions, strict=True)):
+            is_needed = id(fixed) in hands.needed
+            # Nothing of ours writes to a copy of what the graphs use no more. Where they use it,
+            # a write through `.data`, which no version shows, has to come out of the copy too.
+            is_written = version is not None and tensor._version != version
+            is_changed = is_needed or is_written or n in moved or n in laid_out
+            changed[n] = _copy(tensor) if is_changed else tensor
+        others = caller.read_again(own)
+        if hands.needed:
+            with torch.no_grad():
+                for tensor, fixed in zip(own, plain.fixed, strict=True):
+                    if id(fixed) in hands.needed:
+                        fixed.copy_(tensor)
+        call = _Call(
+            *(fn, [], changed, result, own, self._states()),
+            error=error,
+            others=others,
+            moved=moved,
+            laid_out=laid_out,
+        )
+        is_one = isinstance(result, torch.Tensor)
+        given = [result] if is_one else tensors_in(result)
+        new = [t for t in given if all(t is not other for other in own)]
+
+        def shares() -> bool:
+            found = (e for e in map(_extent, new) if e is not None)
+            reach = zip(places, plain.extents, strict=True)
+            ours = [(at - before, at + after) for at, (before, after) in reach]
+            return any(a < d and c < b for a, b in found for c, d in ours)
+
+        has_attributes = any(map(vars, own))
+        self._check(
+            call,
+            Mutations((args, kwargs), were_empty=True) if has_attributes else None,
+            shares,
+        )
+        fixed_of = {id(t): fixed for t, fixed in zip(own, plain.fixed, strict=True)}
+
+        def exchange(tensor: torch.Tensor) -> torch.Tensor:
+            found = fixed_of.get(id(tensor))
+            found = caller.fixed(tensor) if found is None else found
+            return tensor if found is None else found
+
+        return exchange(result) if is_one else pytree.tree_map_only(torch.Tensor, exchange, result)
+
+    def _check(self, call: _Call, mutations: Mutations | None, shares: Callable[[], bool]) -> None:
+        """Remember a call in a replay, and raise its error, or that the replay cannot go on.
+
+        Args:
+            call: the call.
+            mutations: what it has done to containers that it was given, if anything.
+            shares: whether a tensor that it gave lies on the memory of an argument.
+
+        Raises:
+            Spoilt: the graphs after it cannot run.
+        """
+        self._calls.append(call)
+        names: Sequence[str] = ()
+        if mutations is not None:
+            mutations.take_back()
+            call.mutations, names = mutations, ("its arguments",)
+        names = names or self._disturbed()
+        if names:
+            self.spoilt = (
+                f"{_name(call.fn)} has changed {', '.join(names[:3])} in Python, which the graph "
+                "after it relies on. Let it return the value."
+            )
+        elif call.moved or call.laid_out:
+            self.spoilt = (
+                f"{_name(call.fn)} gives an argument another shape or other memory, which it has "
+                "not done before."
+            )
+        elif shares():
+            self.spoilt = (
+                f"{_name(call.fn)} gives a tensor on the memory of an argument, which it has not "
+                "done before. Let it give a copy (clone())."
+            )
+        if call.error is not None:
+            raise call.error
+        if self.spoilt:
+            raise Spoilt(self.spoilt)
 
     def _states(self) -> list[tuple[torch.Generator, torch.Tensor]]:
         return [(generator, generator_state(generator)) for generator in self._generators]
@@ -548,6 +644,35 @@ _ALONE = _alone()
 def inside_no_graph() -> bool:
     """Whether this thread runs a ``no_graph`` function."""
     return _local.inside
+
+
+_Layout: TypeAlias = "tuple[torch.Size, tuple[int, ...], int] | None"
+
+
+def _layout(tensor: torch.Tensor) -> _Layout:
+    if tensor.layout is not torch.strided:
+        return None
+    return tensor.shape, tensor.stride(), int(tensor.storage_offset())
+
+
+def _changed_layouts(
+    tensors: list[torch.Tensor], before: list[_Layout], moved: frozenset[int]
+) -> dict[int, tuple[Any, Any, int]]:
+    """See ``_Call.laid_out``."""
+    return {
+        n: (tensor.shape, tensor.stride(), int(tensor.storage_offset()) - was[2])
+        for n, (tensor, was) in enumerate(zip(tensors, before, strict=True))
+        if was is not None and n not in moved and _layout(tensor) != was
+    }
+
+
+def _moved(tensor: torch.Tensor, place: int, before: _Layout) -> bool:
+    """Whether a tensor that was at ``place`` has other memory now."""
+    at = tensor.data_ptr()
+    if at == place:
+        return False
+    size, offset = tensor.element_size(), before[2] if before is not None else 0
+    return at - tensor.storage_offset() * size != place - offset * size
 
 
 def _share_memory(some: list[torch.Tensor], others: list[torch.Tensor]) -> bool:
@@ -608,6 +733,16 @@ def perform(
     if journal._left is not None:
         return journal.repeated(fn, list(tensors_in(args, kwargs)))
     return journal.ran(fn, hands or _NO_HANDS, args, kwargs)
+
+
+def note_undefined(positions: Iterable[int]) -> None:
+    """The next call to be repeated is given such tensors that nobody has written to yet.
+
+    What lies in that memory differs from run to run, and is nothing that a function may rely on.
+    """
+    journal = _local.journal
+    if journal is not None and journal._left:
+        journal._left[0].undefined = frozenset(positions)
 
 
 def _outcome(

@@ -22,10 +22,13 @@ class Mutations:
     Args:
         args: the arguments. Looked at are tuples, lists, dicts, sets and deques in each other, the
             attributes of the objects and tensors in there, and the bytes of arrays up to 1 MiB.
+        were_empty: it is after the call, before which they held nothing.
     """
 
-    def __init__(self, args: Any) -> None:
-        self._before = [(item, _held(item)) for item in _containers(args)]
+    def __init__(self, args: Any, were_empty: bool = False) -> None:
+        self._before = [
+            (item, type(item)() if were_empty else _held(item)) for item in _containers(args)
+        ]
         self._after: dict[int, Any] = {}
 
     def happened(self) -> bool:
