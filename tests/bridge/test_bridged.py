@@ -190,6 +190,21 @@ def test_a_pool_takes_captures_after_one_into_it_failed(device, name, is_first):
         assert works_afterwards(device)
 
 
+def test_a_graph_that_is_dropped_during_another_capture_does_not_end_it(device):
+    x = torch.ones(3, device=device)
+    old = BridgedCUDAGraph()
+    with region(old):
+        x * 3
+    graph = BridgedCUDAGraph()
+    with region(graph):
+        y = x + 1
+        del old
+        gc.collect()
+        y = y * 2
+    graph.replay()
+    assert y.tolist() == [4.0] * 3
+
+
 def test_a_graph_whose_capture_failed_can_capture_into_the_same_pool(device):
     graph, pool = BridgedCUDAGraph(), current_device().pool_handle()
     for _ in range(3):

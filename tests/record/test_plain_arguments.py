@@ -132,3 +132,35 @@ def test_a_part_that_was_written_is_compared_all_the_same(device):
 
     for n in range(4):
         assert fn(torch.zeros(1, device=device)).item() == 2 * n
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("second_is_plain", [True, False])
+def test_what_a_function_leaves_is_kept_where_a_second_one_writes_to_it_and_the_path_changes(
+    device, second_is_plain
+):
+    """The second function sends the call to a new path: the call runs again from what both left."""
+    outcomes = iter([1, 1, 1, 2, 1, 2, 3, 1])
+
+    def first(q):
+        q.add_(1)
+
+    def second(q):
+        q = q if second_is_plain else q[0]
+        q.mul_(2)
+        return next(outcomes)
+
+    def fn(x, first, second):
+        q = x * 3
+        first(q)
+        y = q + 0
+        number = second(q if second_is_plain else [q])
+        return (y + q) * number if number != 2 else y - q
+
+    hidden = [gfxgraph.no_graph(one) for one in (first, second)]
+    graph = gfxgraph.graphed(lambda x: fn(x, *hidden))
+    for n, number in enumerate([1, 1, 1, 2, 1, 2, 3, 1]):
+        x = torch.full((3,), float(n), device=device)
+        y, q = x * 3 + 1, (x * 3 + 1) * 2
+        assert torch.equal(graph(x), (y + q) * number if number != 2 else y - q)
+    assert graph.stats().replays

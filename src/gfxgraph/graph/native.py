@@ -58,9 +58,12 @@ NO_SIZES = (
 # Python can take it back.
 _failed: list[NativeGraph] = []
 
-# Empty graphs in pools of callers into which a capture failed, until the next one succeeds: a pool
-# that no graph uses cannot be used again.
+# An empty graph for each pool of a caller's into which a capture failed: a pool that no graph uses
+# any more cannot be used again, and a server captures into its pool for as long as it runs.
 _keepers: dict[tuple[int, PoolHandle], Any] = {}
+
+# Graphs that were dropped during a capture: to destroy one there would invalidate the capture.
+_dropped: list[NativeGraph] = []
 
 # Graphs whose capture is under way.
 _capturing: weakref.WeakSet[NativeGraph] = weakref.WeakSet()
@@ -222,7 +225,6 @@ class NativeGraph(_Base):  # type: ignore[misc]
         if self._liveness is not None:
             self._liveness.stop(lambda a: device.in_pool(cast(PoolHandle, self._capture_pool), a))
         self._capture_stream = None
-        _capturing.discard(self)
         self._look_away()
         self._look_away = lambda: None
         if not is_inside_gfxgraph():  # our own captures know what they capture
@@ -232,9 +234,11 @@ class NativeGraph(_Base):  # type: ignore[misc]
         except BaseException as error:
             _count_failure(str(error).partition("\n")[0])
             self._clean_up(device, stream)
+            self._ended()
             if self.body_raised and isinstance(error, Exception):
                 return  # the first error goes on
             raise
+        self._ended()
         if self._issued.stopped is not None:  # the block went on without it
             stopped = self._issued.stopped.error()
             _count_failure(str(stopped).partition("\n")[0])
@@ -247,7 +251,6 @@ class NativeGraph(_Base):  # type: ignore[misc]
             super().reset()
             return
         self._is_captured = True
-        _keepers.pop((self._capture_index, cast(PoolHandle, self._capture_pool)), None)
         if self._liveness is not None:
             NativeGraph.watched.add(self)
         if self._issued.groups and not is_inside_gfxgraph():
@@ -256,6 +259,12 @@ class NativeGraph(_Base):  # type: ignore[misc]
         if not is_inside_gfxgraph():
             tally.captured(BY_HAND)
         log(logging.DEBUG, "capture_end", pool=self._capture_pool)
+
+    def _ended(self) -> None:
+        """Destroy what was dropped meanwhile, if this was the only capture."""
+        _capturing.discard(self)
+        if not _capturing:
+            _dropped.clear()
 
     def _clean_up(self, device: Device, stream: Any) -> None:
         """Undo what ``capture_begin`` began, where torch has not ended it."""
@@ -402,6 +411,8 @@ class NativeGraph(_Base):  # type: ignore[misc]
             if self._has_failed:
                 NativeGraph.reset(self)
                 _failed.append(self)
+            elif _capturing:
+                _dropped.append(self)
         finalizer = getattr(super(), "__del__", None)
         if finalizer is not None:
             finalizer()

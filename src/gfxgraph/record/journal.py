@@ -123,6 +123,12 @@ class _Call:
     laid_out: Mapping[int, tuple[Any, Any, int]] = field(default_factory=dict)
     undefined: frozenset[int] = frozenset()
 
+    def preserve(self, tensors: list[torch.Tensor]) -> None:
+        """Keep what it has left in ``tensors``, which will be overwritten."""
+        for position, value in self.written.items():
+            if any(value is tensor for tensor in tensors):
+                self.written[position] = _copy(value)
+
     def give(self, given: list[torch.Tensor], args: Any = ()) -> Any:
         """Repeat the effects of the call on ``given`` and the generators, and return its result.
 
@@ -459,6 +465,7 @@ class Journal:
         plain = hands.plain_arguments(args, kwargs)
         if plain:
             return self._ran_plainly(fn, hands, plain, caller)
+        self._preserve(tensors_in(args, kwargs), caller)
         with torch.no_grad():
             (args, kwargs), pairs = hand_out((args, kwargs), hands, caller)
         own = list(tensors_in(args, kwargs))
@@ -514,22 +521,14 @@ class Journal:
         self, fn: Callable[..., Any], hands: Hands, plain: Plain, caller: Caller
     ) -> Any:
         """The same for a function that is given nothing but copies, and no container."""
+        self._preserve(plain.fixed, caller)
         with torch.no_grad():
             own = plain.copies(caller)
         args, kwargs = plain.filled(own)
-        versions, layouts = list(map(_version, own)), list(map(_layout, own))
-        places = [tensor.data_ptr() for tensor in own]
+        layouts, places = list(map(_layout, own)), [tensor.data_ptr() for tensor in own]
         error, result = _outcome(fn, args, kwargs, own)
         moved = frozenset(n for n, at in enumerate(places) if _moved(own[n], at, layouts[n]))
         laid_out = _changed_layouts(own, layouts, moved)
-        changed = {}
-        for n, (tensor, fixed, version) in enumerate(zip(own, plain.fixed, versions, strict=True)):
-            is_needed = id(fixed) in hands.needed
-            # Nothing of ours writes to a copy of what the graphs use no more. Where they use it,
-            # a write through `.data`, which no version shows, has to come out of the copy too.
-            is_written = version is not None and tensor._version != version
-            is_changed = is_needed or is_written or n in moved or n in laid_out
-            changed[n] = _copy(tensor) if is_changed else tensor
         others = caller.read_again(own)
         if hands.needed:
             with torch.no_grad():
@@ -537,7 +536,7 @@ class Journal:
                     if id(fixed) in hands.needed:
                         fixed.copy_(tensor)
         call = _Call(
-            *(fn, [], changed, result, own, self._states()),
+            *(fn, [], dict(enumerate(own)), result, own, self._states()),
             error=error,
             others=others,
             moved=moved,
@@ -567,6 +566,13 @@ class Journal:
             return tensor if found is None else found
 
         return exchange(result) if is_one else pytree.tree_map_only(torch.Tensor, exchange, result)
+
+    def _preserve(self, fixed: list[torch.Tensor], caller: Caller) -> None:
+        """Keep what earlier functions have left in copies that are filled anew now."""
+        known = caller.copies
+        reused = [known[id(tensor)] for tensor in fixed if id(tensor) in known]
+        for call in self._calls if reused else ():
+            call.preserve(reused)
 
     def _check(self, call: _Call, mutations: Mutations | None, shares: Callable[[], bool]) -> None:
         """Remember a call in a replay, and raise its error, or that the replay cannot go on.
