@@ -63,7 +63,7 @@ class Stats(TypedDict):
         fallback_count: calls that ran eagerly although a graph was asked for.
         validation_failures: replays that differed from eager execution.
         avg_replay_us: mean host time in microseconds until a replay was launched. It covers one in
-            61 replays through ``BridgedCUDAGraph.replay``, the first among them, and of ``graphed``
+            62 replays through ``BridgedCUDAGraph.replay``, the first among them, and of ``graphed``
             and the like only the first replay of each graph, which also uploads it: calls are not
             timed. 0.0 if none was timed (``verify=False``).
         capture_failures: captures that raised.

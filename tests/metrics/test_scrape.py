@@ -132,7 +132,7 @@ def test_replays_by_hand_have_a_name_of_their_own(device, value):
     graph.replay(), graph.replay()
     assert value("gfxgraph_replays_total", callable="BridgedCUDAGraph") == before + 2
     assert value("gfxgraph_captures_total", callable="BridgedCUDAGraph") == 1
-    assert value("gfxgraph_launch_host_seconds_count", callable="BridgedCUDAGraph") >= 2
+    assert value("gfxgraph_launch_host_seconds_count", callable="BridgedCUDAGraph") >= 1
 
 
 def test_methods_are_counted_together_whatever_their_instance(device, value):

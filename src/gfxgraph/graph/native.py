@@ -45,7 +45,7 @@ if not TYPE_CHECKING and (_launch is None or issubclass(_Base, EmulatedGraph)):
 
 _MODES = ("global", "thread_local", "relaxed")
 
-# One replay of so many is timed, and the first one.
+# After so many replays one is timed, and the first one.
 _TIMED = 61
 
 NO_SIZES = (
@@ -86,6 +86,8 @@ class NativeGraph(_Base):  # type: ignore[misc]
     # that made it; and check the liveness of inputs also where the caller did not ask for it.
     synchronize_replays = False
     check_liveness = False
+    #: Another object for each change of these two.
+    checks: ClassVar[object] = object()
     # Set by the plugins for servers: what asks for "global" gets "thread_local". In a server other
     # threads query events (the watchdog of NCCL) and allocate while a graph is captured, which
     # would end a capture in mode "global".
@@ -119,8 +121,9 @@ class NativeGraph(_Base):  # type: ignore[misc]
         self._issued = collectives.Issued()
         self._look_away: Callable[[], None] = lambda: None
         # The next three are for BridgedCUDAGraph.capture().
-        #: What answers a replay in place of the graph, given ``batch_size`` and the other sizes.
-        self.stand_in: Callable[[int | None, dict[str, int]], Any] | None = None
+        self._stand_in: Callable[[int | None, dict[str, int]], Any] | None = None
+        #: The settings with which a replay is nothing but a launch; ``None``: it may be more.
+        self._plain: object = None
         #: What a replay of the graph returns.
         self.static_output: Any = None
         #: Compares replays with eager execution, where that is asked for.
@@ -342,24 +345,42 @@ class NativeGraph(_Base):  # type: ignore[misc]
                 ``capture_begin(check_input_liveness=True)``.
             RuntimeError: as torch raises it: nothing was captured, or a capture is under way.
         """
+        if self._plain is not NativeGraph.checks or batch_size is not None or sizes:
+            return self._replay_checked(batch_size, sizes)
+        _launch(self)
+        counter = self.counter
+        counter.replays += 1
+        if not counter.replays % _TIMED:
+            self._plain = None
+        return self.static_output
+
+    def _replay_checked(self, batch_size: int | None, sizes: dict[str, int]) -> Any:
+        """A replay with all that may be asked for, and timed."""
         if self.stand_in is not None:
             return self.stand_in(batch_size, sizes)
         if batch_size is not None or sizes:
             raise ArgumentError(NO_SIZES)
         if self._liveness is not None:
             self._liveness.check()
-        counter = self.counter
-        if counter.replays % _TIMED:
-            _launch(self)
-        else:
-            start = time.perf_counter_ns()
-            _launch(self)
-            counter.ns += time.perf_counter_ns() - start
-            counter.timed += 1
+        start, counter = time.perf_counter_ns(), self.counter
+        _launch(self)
+        counter.ns += time.perf_counter_ns() - start
+        counter.timed += 1
         counter.replays += 1
         if self.synchronize_replays:
             current_device().synchronize(self._capture_index)
+        elif self._liveness is None:
+            self._plain = NativeGraph.checks
         return self.static_output
+
+    @property
+    def stand_in(self) -> Callable[[int | None, dict[str, int]], Any] | None:
+        """What answers a replay in place of the graph, given ``batch_size`` and other sizes."""
+        return self._stand_in
+
+    @stand_in.setter
+    def stand_in(self, answer: Callable[[int | None, dict[str, int]], Any] | None) -> None:
+        self._stand_in, self._plain = answer, None
 
     def holds(self, tensor: torch.Tensor) -> bool:
         """Whether ``tensor`` lives in the graph's memory pool."""
