@@ -24,7 +24,8 @@ __all__ = ["Code", "Operand", "Step", "read"]
 
 Operand: TypeAlias = "tuple[Any, ...] | None"
 """Where a value comes from: ``("local", name)``, ``("const", value)``, ``("made", offset)``, a
-``super`` of the method itself as ``("super", None)``; ``None``: it is not known. Of what a step
+``super()`` of the method itself as ``("super", None)``, one with arguments as ``("super", (cls,
+of))``; ``None``: it is not known. Of what a step
 takes from the stack, ``("local", name, slot)``, ``("made", offset, slot)`` and ``("slot", slot)``
 say where it lies; of two slots, in the first one that holds anything."""
 Step: TypeAlias = tuple[Any, ...]
@@ -247,8 +248,10 @@ class _Reader:
 
     def attribute(self, step: dis.Instruction) -> None:
         is_of_super = step.opname == "LOAD_SUPER_ATTR"
-        base = self.pop(3 if is_of_super else 1)[-1]
-        self.made(step.offset, "attribute", ("super", None) if is_of_super else base, step.argval)
+        *super_of, base = self.pop(3 if is_of_super else 1)
+        if is_of_super:  # the second bit tells super(cls, base) from super()
+            base = ("super", (super_of[1], base) if (step.arg or 0) & 2 else None)
+        self.made(step.offset, "attribute", base, step.argval)
         if step.opname == "LOAD_METHOD" or (_PY >= (3, 12) and (step.arg or 0) & 1):
             self.push(_NULL)
 

@@ -660,7 +660,8 @@ class Reads(Alike):
         if kind == "slot":
             return self._on_stack(frame, operand[1:])
         if kind == "super":
-            return self._super_of(frame)
+            args = [] if what is None else [self._value(frame, part) for part in what]
+            return self._super(frame, args)
         return UNKNOWN
 
     def _variable_of(self, frame: _Frame, name: str, is_shared: bool = False) -> Any:
