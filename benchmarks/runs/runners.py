@@ -3,8 +3,8 @@
 ``PYTHONPATH=src python3 -m benchmarks.runs.runners [--rounds N]``. For each runner it makes the
 calls of that runner: the largest size first, one memory pool, two eager runs before a capture. Both
 classes capture the same model. Then it compares the results of replays bit for bit, the memory of
-the pools and of the device, and the host time of a step (replays in turn, in another order each
-round; the ratio is the median of the ratios of a round). Needs a GPU; takes about a minute.
+the pools and of the device, and the host time of a step (in turn, in another order each round; the
+ratio is the median of the ratios of a round). Needs a GPU; takes about a minute.
 """
 
 from __future__ import annotations
@@ -254,18 +254,36 @@ def results_are_equal(ours: Runner, theirs: Runner) -> bool:
 
 
 def host_times(ours: Runner, theirs: Runner, size: int, rounds: int) -> dict[str, float]:
-    """Median microseconds of a step until it is launched, and the ratio."""
-    found: dict[str, list[float]] = {"ours": [], "torch": []}
-    ways = {"ours": ours.replays[size], "torch": theirs.replays[size]}
+    """Median microseconds of a step until it is launched, and the ratio; also of the replay alone.
+
+    A step of every engine copies its inputs first; here it is one.
+    """
+    x = torch.randn(size, WIDTH, device="cuda")
+
+    def step(runner: Runner) -> Callable[[], None]:
+        static, replay = runner.static[:size], runner.replays[size]
+
+        def whole() -> None:
+            static.copy_(x)
+            replay()
+
+        return whole
+
+    found = _compared({"ours": step(ours), "torch": step(theirs)}, rounds)
+    alone = _compared({"ours": ours.replays[size], "torch": theirs.replays[size]}, rounds)
+    return found | {f"replay_{name}": value for name, value in alone.items()}
+
+
+def _compared(ways: dict[str, Callable[[], None]], rounds: int) -> dict[str, float]:
+    found: dict[str, list[float]] = {name: [] for name in ways}
     ratios = []
     for _ in range(rounds):
-        order = random.sample(sorted(ways), 2)
-        for name in order:
-            replay, times = ways[name], []
+        for name in random.sample(sorted(ways), 2):
+            call, times = ways[name], []
             for _ in range(20):
                 torch.cuda.synchronize()
                 start = time.perf_counter_ns()
-                replay()
+                call()
                 times.append((time.perf_counter_ns() - start) / 1000)
             found[name].append(statistics.median(times))
         ratios.append(found["ours"][-1] / found["torch"][-1])

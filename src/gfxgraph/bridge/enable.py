@@ -74,7 +74,7 @@ def enable(debug: bool = False, validate: bool = False, validate_every: int | No
     with _lock:
         NativeGraph.synchronize_replays = debug
         NativeGraph.check_liveness = validate
-        NativeGraph.checks = object()
+        tally.check_replays()
         if not _claims:
             classes = {"CUDAGraph": BridgedCUDAGraph, "graph": _graph_context()}
             for place in (torch.cuda, torch.cuda.graphs):
@@ -93,7 +93,7 @@ def disable() -> None:
         while _claims:
             _claims.pop().undo()
         NativeGraph.synchronize_replays = NativeGraph.check_liveness = False
-        NativeGraph.checks = object()
+        tally.check_replays()
         NativeGraph.global_is_thread_local = False
         validation.compare_every(0)
         tally.enabled_at = None

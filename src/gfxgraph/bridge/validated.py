@@ -69,7 +69,7 @@ class ValidatedBlock:
         if batch_size is not None or sizes:
             raise ArgumentError(NO_SIZES)
         found = None
-        if validation.is_due(graph.counter.replays, self._compared_at) and self._is_comparable():
+        if validation.is_due(graph.counter.total(), self._compared_at) and self._is_comparable():
             with turn_if_free(all_leave=False) as is_ours, ExitStack() as turns:
                 # While another thread captures, a later replay is compared instead.
                 if is_ours and validation.take(turns, LOCK):
@@ -129,7 +129,7 @@ class ValidatedBlock:
                 raise
             return f"that it now issues a collective: {error}"
         self._replay(graph)
-        self._compared_at = graph.counter.replays
+        self._compared_at = graph.counter.total()
         with torch.no_grad():
             outputs, spec = flatten(self._result)
             expected, expected_spec = flatten(result)

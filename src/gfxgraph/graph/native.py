@@ -86,8 +86,6 @@ class NativeGraph(_Base):  # type: ignore[misc]
     # that made it; and check the liveness of inputs also where the caller did not ask for it.
     synchronize_replays = False
     check_liveness = False
-    #: Another object for each change of these two.
-    checks: ClassVar[object] = object()
     # Set by the plugins for servers: what asks for "global" gets "thread_local". In a server other
     # threads query events (the watchdog of NCCL) and allocate while a graph is captured, which
     # would end a capture in mode "global".
@@ -122,8 +120,6 @@ class NativeGraph(_Base):  # type: ignore[misc]
         self._look_away: Callable[[], None] = lambda: None
         # The next three are for BridgedCUDAGraph.capture().
         self._stand_in: Callable[[int | None, dict[str, int]], Any] | None = None
-        #: The settings with which a replay is nothing but a launch; ``None``: it may be more.
-        self._plain: object = None
         #: What a replay of the graph returns.
         self.static_output: Any = None
         #: Compares replays with eager execution, where that is asked for.
@@ -345,14 +341,13 @@ class NativeGraph(_Base):  # type: ignore[misc]
                 ``capture_begin(check_input_liveness=True)``.
             RuntimeError: as torch raises it: nothing was captured, or a capture is under way.
         """
-        if self._plain is not NativeGraph.checks or batch_size is not None or sizes:
+        # Every name that is looked up here shows beside the launch of a small graph.
+        counter = self.counter
+        if not counter.left or batch_size is not None or sizes:
             return self._replay_checked(batch_size, sizes)
         _launch(self)
-        counter = self.counter
-        counter.replays += 1
-        if not counter.replays % _TIMED:
-            self._plain = None
-        return self.static_output
+        counter.left -= 1
+        return None
 
     def _replay_checked(self, batch_size: int | None, sizes: dict[str, int]) -> Any:
         """A replay with all that may be asked for, and timed."""
@@ -369,8 +364,8 @@ class NativeGraph(_Base):  # type: ignore[misc]
         counter.replays += 1
         if self.synchronize_replays:
             current_device().synchronize(self._capture_index)
-        elif self._liveness is None:
-            self._plain = NativeGraph.checks
+        elif self._liveness is None and self.static_output is None:
+            counter.allow(_TIMED)
         return self.static_output
 
     @property
@@ -380,7 +375,8 @@ class NativeGraph(_Base):  # type: ignore[misc]
 
     @stand_in.setter
     def stand_in(self, answer: Callable[[int | None, dict[str, int]], Any] | None) -> None:
-        self._stand_in, self._plain = answer, None
+        self._stand_in = answer
+        self.counter.allow(0)
 
     def holds(self, tensor: torch.Tensor) -> bool:
         """Whether ``tensor`` lives in the graph's memory pool."""

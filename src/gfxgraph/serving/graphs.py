@@ -234,7 +234,7 @@ def label(key: Any) -> str:
 def replays_of(graph: object) -> int | None:
     """How often ``graph`` was replayed: one of ours, or what holds several as ``_segments``."""
     first = next(iter(getattr(graph, "_segments", ())), graph)
-    return first.counter.replays if isinstance(first, NativeGraph) else None
+    return first.counter.total() if isinstance(first, NativeGraph) else None
 
 
 def several_ranks() -> bool:
