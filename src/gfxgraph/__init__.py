@@ -211,10 +211,16 @@ _refuse_older_torch()
 _setting_error: errors.SettingError | None = None
 try:
     _mode = settings.mode()  # the other variables are read where they are used
-    if _mode != "off":
-        from .bridge.enable import enable
+    # The command itself describes the machine as it is.
+    _emulate = settings.emulate() and not _is_command()
+    if _mode != "off" or _emulate:
+        from .bridge.enable import enable, is_emulation_needed
 
-        enable(debug=_mode == "debug", validate=_mode == "validate")
+        enable(
+            debug=_mode == "debug",
+            validate=_mode == "validate",
+            emulate=_emulate and is_emulation_needed(),
+        )
 except errors.SettingError as _error:
     if not _is_command():
         raise

@@ -3,6 +3,8 @@
 ================================  =======================================================
 ``GFXGRAPH``                      ``1``, ``debug`` or ``validate``: ``enable()`` on import;
                                   ``0`` or empty: off (the default)
+``GFXGRAPH_EMULATE``              ``1``: ``enable(emulate=True)`` on import, where there is no
+                                  GPU; ``gfxgraph run --emulate`` sets it
 ``GFXGRAPH_VALIDATE_EVERY``       with ``validate``: which replays are compared with eager
                                   execution beside the first, a whole number from 1,
                                   default 100
@@ -34,6 +36,7 @@ __all__ = [
     "LogFormat",
     "Mode",
     "Settings",
+    "emulate",
     "explicit_vram_cap",
     "from_environment",
     "log_format",
@@ -76,6 +79,7 @@ class Settings:
     gfx_override: str | None = None  # HSA_OVERRIDE_GFX_VERSION, None if it is not set
     validate_every: int = 100  # GFXGRAPH_VALIDATE_EVERY
     log_format: LogFormat = "text"  # HGB_LOG_FORMAT
+    emulate: bool = False  # GFXGRAPH_EMULATE
 
 
 def mode(environ: Mapping[str, str] = os.environ) -> Mode:
@@ -85,6 +89,15 @@ def mode(environ: Mapping[str, str] = os.environ) -> Mode:
         SettingError: its value is malformed.
     """
     return _choice(environ, "GFXGRAPH", _MODES)
+
+
+def emulate(environ: Mapping[str, str] = os.environ) -> bool:
+    """The value of ``GFXGRAPH_EMULATE``, even if other variables are malformed.
+
+    Raises:
+        SettingError: its value is malformed.
+    """
+    return _choice(environ, "GFXGRAPH_EMULATE", _SWITCH)
 
 
 def log_level(environ: Mapping[str, str] = os.environ) -> int:
@@ -147,6 +160,7 @@ def from_environment(environ: Mapping[str, str] = os.environ) -> Settings:
         rdna2_kernels=rdna2_kernels(environ),
         disabled=_choice(environ, "SGLANG_DISABLE_GFXGRAPH", _SWITCH),
         gfx_override=override or None,
+        emulate=emulate(environ),
     )
 
 

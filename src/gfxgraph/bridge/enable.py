@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import time
 from collections.abc import Callable
-from typing import Any, TypedDict, cast
+from typing import TYPE_CHECKING, Any, TypedDict, cast
 
 import torch
 
@@ -15,19 +16,29 @@ from ..compiling.rng import RngGuard, guard_rng
 from ..device import current_device
 from ..errors import ArgumentError, GfxGraphError
 from ..forking import new_lock
+from ..graph.locks import inside_gfxgraph
 from ..graph.native import NativeGraph
 from ..interpose.patch import Claim, override
 from ..stats import configure_log, log, tally
 from ..tables import Printed
 from .graph import BridgedCUDAGraph
 
-__all__ = ["HealthCheck", "disable", "enable", "graph_checks", "health_check", "is_enabled"]
+if TYPE_CHECKING:
+    from ..simulate.emulation import Emulation
+
+__all__ = ["HealthCheck", "disable", "enable", "graph_checks", "health_check", "is_emulation_needed", "is_enabled"]
 
 _lock = new_lock()
 _claims: list[Claim | RngGuard] = []
+_emulations: list[Emulation] = []
 
 
-def enable(debug: bool = False, validate: bool = False, validate_every: int | None = None) -> None:
+def enable(
+    debug: bool = False,
+    validate: bool = False,
+    validate_every: int | None = None,
+    emulate: bool = False,
+) -> None:
     """Give code that uses ``torch.cuda.CUDAGraph`` our class from now on.
 
     ``torch.cuda.graph``, ``torch.cuda.make_graphed_callables`` and
@@ -52,15 +63,19 @@ def enable(debug: bool = False, validate: bool = False, validate_every: int | No
             Default ``False``.
         validate_every: with ``validate``, compare the first replay of each graph and every
             ``validate_every``-th one, at least 1. Default: ``GFXGRAPH_VALIDATE_EVERY``, else 100.
+        emulate: let code that says ``cuda`` run on an emulated GPU until :func:`disable`, for this
+            thread and for those that start later; see docs/emulate.md. Once on, it stays on at
+            further calls. Default ``False``.
 
     With ``SGLANG_DISABLE_GFXGRAPH=1`` in the environment it does nothing.
 
     Raises:
-        ArgumentError: ``debug`` or ``validate`` is no bool, or ``validate_every`` no whole number
-            from 1.
+        ArgumentError: ``debug``, ``validate`` or ``emulate`` is no bool, or ``validate_every`` no
+            whole number from 1.
+        DeviceError: ``emulate`` on a machine with a GPU, where it is not needed.
         SettingError: a variable in the environment is malformed.
     """
-    for name, value in (("debug", debug), ("validate", validate)):
+    for name, value in (("debug", debug), ("validate", validate), ("emulate", emulate)):
         if not isinstance(value, bool):
             raise ArgumentError(f"enable({name}={value!r}): expected True or False.")
     environment = settings.from_environment()
@@ -72,6 +87,12 @@ def enable(debug: bool = False, validate: bool = False, validate_every: int | No
         log(logging.WARNING, "not_enabled", because="SGLANG_DISABLE_GFXGRAPH=1")
         return
     with _lock:
+        if emulate and not _emulations:
+            from ..simulate.emulation import Emulation  # only those who ask for it load it
+
+            emulation = Emulation()
+            emulation.begin()
+            _emulations.append(emulation)
         NativeGraph.synchronize_replays = debug
         NativeGraph.check_liveness = validate
         tally.check_replays()
@@ -87,11 +108,21 @@ def enable(debug: bool = False, validate: bool = False, validate_every: int | No
     log(logging.INFO, "enabled", device=current_device().kind, debug=debug, validate=validate)
 
 
+def is_emulation_needed() -> bool:
+    """Whether this machine has no GPU; where it has one, the log says that it is used."""
+    needed = current_device().type == "cpu"
+    if not needed:
+        log(logging.WARNING, "not_emulated", because="this machine has a GPU that torch can use")
+    return needed
+
+
 def disable() -> None:
-    """Put torch's own classes back. Does nothing when not enabled; graphs that exist live on."""
+    """Put torch's own names back. Does nothing when not enabled; graphs that exist live on."""
     with _lock:
         while _claims:
             _claims.pop().undo()
+        while _emulations:
+            _emulations.pop().end()
         NativeGraph.synchronize_replays = NativeGraph.check_liveness = False
         tally.check_replays()
         NativeGraph.global_is_thread_local = False
@@ -171,7 +202,9 @@ def health_check() -> HealthCheck:
         report["gpu"] = facts.name
         report["vram_total_mb"] = facts.memory_total >> 20
         report["vram_free_mb"] = facts.memory_free >> 20
-        with torch.inference_mode(False), torch.no_grad():
+        # Under emulation its tensors on the CPU stand for device tensors only inside.
+        mode = inside_gfxgraph() if _emulations else contextlib.nullcontext()
+        with torch.inference_mode(False), torch.no_grad(), mode:
             wrong = _try_graph()
         stale = [sentence for check in graph_checks for sentence in check()]
         report["ok"] = wrong is None and not stale

@@ -58,5 +58,5 @@ for _command in (demo, check, verify, lint, doctor, env):
 app.add_typer(metrics, name="metrics")
 app.command(
     context_settings={"allow_interspersed_args": False},
-    options_metavar="[-m]",
+    options_metavar="[--emulate] [-m]",
 )(run)

@@ -14,7 +14,7 @@ import os
 import platform
 import threading
 import warnings
-from collections.abc import Hashable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -31,7 +31,11 @@ from .operators import written_tensors
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-__all__ = ["EmulatedDevice", "EmulatedGraph"]
+__all__ = ["EmulatedDevice", "EmulatedGraph", "new_capture"]
+
+#: What makes the captures of this process; empty: :class:`Capture`. Code that emulates
+#: ``torch.cuda`` puts its own here.
+new_capture: list[Callable[[MemoryPool, frozenset[int]], Capture]] = []
 
 _ERROR_MODES = ("global", "thread_local", "relaxed")
 
@@ -88,7 +92,8 @@ class EmulatedGraph:
             raise CaptureError(
                 "This graph already holds a capture. Make a new graph, or call reset() first."
             )
-        capture = Capture(pool_of(_checked_handle(pool)), frozenset(self._generators))
+        memory, generators = pool_of(_checked_handle(pool)), frozenset(self._generators)
+        capture = (new_capture[-1] if new_capture else Capture)(memory, generators)
         self._capture = capture
         capture.open()
 
@@ -105,8 +110,11 @@ class EmulatedGraph:
             raise CaptureError("capture_end() was called without a preceding capture_begin().")
         if capture.thread != threading.get_ident():
             raise CaptureError("capture_end() has to run on the thread that began the capture.")
-        self._capture = None
-        capture.close()
+        try:
+            capture.check_end()
+        finally:
+            self._capture = None
+            capture.close()
         capture.check_valid("capture_end()")
         if not capture.operations:
             warnings.warn(

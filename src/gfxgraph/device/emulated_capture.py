@@ -109,6 +109,12 @@ class Capture:
         forget_closed()
         self.is_open = True
         _thread.capture = self
+        self._see()
+
+    def check_end(self) -> None:
+        """Raise where the capture may not end now; here it always may."""
+
+    def _see(self) -> None:
         self._replaced = _host_calls_replaced()
         self._replaced.enter_context(hidden_modes())
         step_aside()
@@ -124,11 +130,14 @@ class Capture:
         if not self.is_open:
             return
         self.is_open = False
-        self._replaced.close()
-        step_back()
+        self._look_away()
         if threading.get_ident() == self.thread:
             _thread.capture = None
             _remove_modes(lambda capture: capture is self)
+
+    def _look_away(self) -> None:
+        self._replaced.close()
+        step_back()
 
     def fail(self, error: CaptureForbidden) -> NoReturn:
         """Invalidate the capture because of ``error``, and raise it."""
@@ -172,9 +181,9 @@ class Capture:
 
         name = op._schema.name
         if name == "aten::lift_fresh" and (args[0].dim() == 0 or args[0].numel() == 0):
-            return self._keep_on_host(op(*args, **kwargs))
+            return self.keep_on_host(op(*args, **kwargs))
         if tensors and all(map(self.on_host, tensors)):
-            return self._keep_on_host(op(*args, **kwargs))
+            return self.keep_on_host(op(*args, **kwargs))
         self._check_permitted(op, args, kwargs, tensors)
 
         if name == "aten::resize_":
@@ -235,7 +244,8 @@ class Capture:
         if generator is not None and generator_id(generator) not in self._generators:
             self.fail(rules.GENERATOR.error(op))
 
-    def _keep_on_host(self, result: Any) -> Any:
+    def keep_on_host(self, result: Any) -> Any:
+        """Note that the tensors of ``result`` are on the host; returns it."""
         for tensor in pytree.tree_leaves(result):
             if isinstance(tensor, torch.Tensor):
                 storage = tensor.untyped_storage()

@@ -134,6 +134,8 @@ class Call:
         if isinstance(self.op, OpOverload) and is_composite(self.op):
             return self._in_parts()
         with outside_of_modes():
+            if self.world is not None:
+                self.world.before(self)
             special = _SPECIAL.get(self.name)
             result = NotImplemented if special is None else special(self, *self.args, **self.kwargs)
             return self._compute() if result is NotImplemented else result
@@ -227,8 +229,11 @@ class Call:
     def _on_cpu(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         try:
             if isinstance(self.op, OpOverload) and self.op.namespace not in _TORCHS_OWN:
-                with _Inside(self.op, self.world):
-                    return self.op.redispatch(_CPU_KERNEL, *args, **kwargs)
+                if not (self.world is not None and self.world.records):
+                    with _Inside(self.op, self.world):
+                        return self.op.redispatch(_CPU_KERNEL, *args, **kwargs)
+            if self.world is not None:
+                return self.world.execute(self, args, kwargs)
             return self.op(*args, **kwargs)
         except RuntimeError as error:  # or NotImplementedError, which is one
             if not _is_missing_kernel(error):

@@ -22,6 +22,8 @@ from ..interpose.cuda_calls import (
 from .cuda_kernels import attention
 
 __all__ = [
+    "CONSTANT_ANSWERS",
+    "SEEDING",
     "DeviceProperties",
     "FakeDevice",
     "SimulatedEvent",
@@ -191,7 +193,7 @@ def _left_aligned(*args: Any, **kwargs: Any) -> bool:
 _PROPERTIES = DeviceProperties()
 _NOTHING = _always(None)
 
-_CONSTANT_ANSWERS: dict[str, Callable[..., Any]] = {
+CONSTANT_ANSWERS: dict[str, Callable[..., Any]] = {
     "torch.cuda.is_available": _always(True),
     "torch.cuda.is_initialized": _always(True),
     "torch.cuda.init": _NOTHING,
@@ -295,8 +297,8 @@ class FakeDevice(Listener):
             return self._construct(path, original, args, kwargs)
         if path in _ANSWERS:
             return _ANSWERS[path](self, *args, **kwargs)
-        if path in _CONSTANT_ANSWERS:
-            return _CONSTANT_ANSWERS[path](*args, **kwargs)
+        if path in CONSTANT_ANSWERS:
+            return CONSTANT_ANSWERS[path](*args, **kwargs)
         if path.startswith(("torch.cuda.", "torch._C.", "torch.accelerator.")):
             return self.observed[path][1]
         return original(*args, **kwargs)
@@ -372,7 +374,7 @@ def _set_rng_states(gpu: FakeDevice, states: Iterable[torch.Tensor]) -> None:
         torch.default_generator.set_state(state)
 
 
-_SEEDING: dict[str, Callable[..., Any]] = {
+SEEDING: dict[str, Callable[..., Any]] = {
     "manual_seed": _manual_seed,
     "manual_seed_all": _manual_seed,
     "seed": _seed,
@@ -412,10 +414,10 @@ _ANSWERS: dict[str, Callable[..., Any]] = {
     **{
         f"torch.{module}.{name}": answer
         for module in ("cuda", "cuda.random")
-        for name, answer in _SEEDING.items()
+        for name, answer in SEEDING.items()
     },
 }
 
 FakeDevice.more = frozenset(
-    {*IS_CAPTURING, *CLASSES, *_CONSTANT_ANSWERS, *_ANSWERS, *FakeDevice.observed} - {*OBSERVED}
+    {*IS_CAPTURING, *CLASSES, *CONSTANT_ANSWERS, *_ANSWERS, *FakeDevice.observed} - {*OBSERVED}
 )

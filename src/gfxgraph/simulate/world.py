@@ -29,7 +29,7 @@ from .reachable import places, swapped, tensors_of
 from .tensor import DEVICE, Call, SimulatedTensor, inside, local, set_data, text_of
 from .torch_cuda import FakeDevice
 
-__all__ = ["SimulatedCuda"]
+__all__ = ["DispatchMode", "FunctionMode", "SimulatedCuda"]
 
 
 class SimulatedCuda:
@@ -99,8 +99,8 @@ class SimulatedCuda:
             stack.enter_context(lifting_of_host_data())
             stack.enter_context(attached(self.device))
             stack.enter_context(Uncompiled())
-            stack.enter_context(_FunctionMode(self))
-            self.mode = stack.enter_context(_DispatchMode(self))
+            stack.enter_context(FunctionMode(self))
+            self.mode = stack.enter_context(DispatchMode(self))
             stack.callback(setattr, local, "world", None)
             local.world = self
             self._exit = stack.pop_all()
@@ -188,6 +188,18 @@ class SimulatedCuda:
             elif key in self._borrowed and key not in self._saved:
                 self._saved[key] = storage.clone()
 
+    @property
+    def records(self) -> bool:
+        """Whether :meth:`execute` records operations for a graph."""
+        return False
+
+    def before(self, call: Call) -> None:
+        """Look at an operation that is about to run; here there is nothing to refuse."""
+
+    def execute(self, call: Call, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Run an operator of torch on the tensors inside."""
+        return call.op(*args, **kwargs)
+
     def assume(self, what: object, value: Any) -> None:
         """Report a value that was made up."""
         self._observer("assumed", str(what), value)
@@ -239,7 +251,7 @@ class SimulatedCuda:
             storage.copy_(saved)
 
 
-class _DispatchMode(ThreadDispatchMode):
+class DispatchMode(ThreadDispatchMode):
     """A mode below all others, whenever they are entered; C++ takes it for that of fake tensors.
 
     So C++ does not start CUDA at ``device="cuda"``.
@@ -250,18 +262,18 @@ class _DispatchMode(ThreadDispatchMode):
     def __init__(self, world: SimulatedCuda) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self._mode_key = torch._C._TorchDispatchModeKey.FAKE
-        self._world = world
+        self.world = world
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        return Call(func, args, kwargs or {}, self._world).run()
+        return Call(func, args, kwargs or {}, self.world).run()
 
 
-class _FunctionMode(HiddenFunctionMode):
+class FunctionMode(HiddenFunctionMode):
     """Answers calls that do not reach the dispatcher."""
 
     def __init__(self, world: SimulatedCuda) -> None:
         super().__init__()
-        self._world = world
+        self.world = world
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}

@@ -1,0 +1,144 @@
+"""What ``enable(emulate=True)`` puts in place of names of torch, by their paths."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from ..device import current_device
+from ..device.capture_rules import REFUSED_CALLS
+from ..device.emulated_capture import current_capture
+from ..errors import DeviceError
+from .emulated_streams import (
+    Event,
+    Stream,
+    capture_of,
+    check_device,
+    current_stream,
+    default_stream,
+    refuse_waiting,
+    set_stream,
+)
+from .tensor import SimulatedTensor
+from .torch_cuda import CONSTANT_ANSWERS, SEEDING
+
+__all__ = ["replacements"]
+
+# Answers of ``check`` that are not those of a machine on which code really runs.
+_OTHERWISE = ("torch.cuda.graph.__exit__", "torch.overrides.has_torch_function")
+_MEMORY = ("cuda", "cuda.memory")
+
+
+def replacements(allocated: Callable[[], int]) -> dict[str, Any]:
+    """Path of a name -> what stands for it.
+
+    Args:
+        allocated: gives the bytes that tensors of the device hold.
+    """
+    peak = 0
+
+    def memory_allocated(device: Any = None) -> int:
+        nonlocal peak
+        check_device(device)
+        now = allocated()
+        peak = max(peak, now)
+        return now
+
+    def max_memory_allocated(device: Any = None) -> int:
+        memory_allocated(device)
+        return peak
+
+    def reset_peak(device: Any = None) -> None:
+        nonlocal peak
+        peak = 0
+
+    def memory_stats(device: Any = None) -> dict[str, int]:
+        now = memory_allocated(device)
+        return {
+            f"{kind}_bytes.all.{name}": value
+            for kind in ("allocated", "active", "reserved")
+            for name, value in (("current", now), ("peak", peak))
+        }
+
+    found = {path: answer for path, answer in CONSTANT_ANSWERS.items() if path not in _OTHERWISE}
+    for module in _MEMORY:
+        found |= {
+            f"torch.{module}.memory_allocated": memory_allocated,
+            f"torch.{module}.max_memory_allocated": max_memory_allocated,
+            f"torch.{module}.memory_reserved": memory_allocated,
+            f"torch.{module}.max_memory_reserved": max_memory_allocated,
+            f"torch.{module}.reset_peak_memory_stats": reset_peak,
+            f"torch.{module}.memory_stats": memory_stats,
+        }
+    for module in ("cuda", "cuda.random"):
+        for name, function in SEEDING.items():
+            found[f"torch.{module}.{name}"] = _seeding(f"torch.cuda.{name}", function)
+    return found | {
+        "torch.cuda.Stream": Stream,
+        "torch.cuda.streams.Stream": Stream,
+        "torch.cuda.ExternalStream": _external_stream,
+        "torch.cuda.streams.ExternalStream": _external_stream,
+        "torch.cuda.Event": Event,
+        "torch.cuda.streams.Event": Event,
+        "torch.cuda.current_stream": current_stream,
+        "torch.cuda.default_stream": default_stream,
+        "torch.cuda.set_stream": set_stream,
+        "torch.accelerator.current_stream": current_stream,
+        "torch.accelerator.set_stream": set_stream,
+        "torch._C._cuda_getCurrentStream": lambda device=0: (current_stream().stream_id, 0, 1),
+        "torch._C._cuda_setStream": lambda stream_id, **kwargs: set_stream(
+            Stream(stream_id=stream_id)
+        ),
+        "torch.cuda.synchronize": _synchronize,
+        "torch._C._cuda_synchronize": _synchronize,
+        "torch.accelerator.synchronize": _synchronize,
+        "torch.cuda.graph_pool_handle": current_device().pool_handle,
+        "torch.cuda.graphs.graph_pool_handle": current_device().pool_handle,
+        "torch.cuda.graphs._cuda_isCurrentStreamCapturing": _is_capturing,
+        "torch._C._cuda_isCurrentStreamCapturing": _is_capturing,
+        "torch.cuda.set_device": check_device,
+        "torch._C._host_emptyCache": lambda: None,
+        "torch.cuda.default_generators": (torch.default_generator,),
+        "torch.autograd._engine_run_backward": _run_backward,
+        "torch.autograd.graph._engine_run_backward": _run_backward,
+    }
+
+
+def _synchronize(device: Any = None) -> None:
+    check_device(device)
+    refuse_waiting("torch.cuda.synchronize()")
+
+
+def _is_capturing() -> bool:
+    return capture_of(current_stream()) is not None
+
+
+def _external_stream(stream_ptr: int, device: Any = None, **kwargs: Any) -> Stream:
+    return Stream(device, stream_id=stream_ptr)
+
+
+def _seeding(path: str, function: Callable[..., Any]) -> Callable[..., Any]:
+    rule = REFUSED_CALLS.get(path)
+
+    def seeding(*args: Any, **kwargs: Any) -> Any:
+        capture = current_capture()
+        if capture is not None and rule is not None:
+            capture.fail(rule.error(f"{path}()"))
+        return function(None, *args, **kwargs)
+
+    return seeding
+
+
+_engine: Any = torch.autograd._engine_run_backward  # type: ignore[attr-defined]
+
+
+def _run_backward(t_outputs: Any, *args: Any, **kwargs: Any) -> Any:
+    """torch's engine asks the device for streams in C++, where none is."""
+    if any(isinstance(output, SimulatedTensor) for output in t_outputs):
+        raise DeviceError(
+            "Backward does not run on the emulated device: torch's autograd engine needs a real "
+            "one. Emulation is for inference; run the training step on the CPU or on a GPU."
+        )
+    return _engine(t_outputs, *args, **kwargs)

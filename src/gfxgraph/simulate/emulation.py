@@ -1,0 +1,303 @@
+"""``enable(emulate=True)``: the whole process is on a machine with one emulated GPU.
+
+Device tensors are those of :mod:`.tensor`, as in ``check``. Here operations also go into graphs:
+what is issued while the current stream captures is recorded by a capture of the emulated device.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import warnings
+import weakref
+from collections.abc import Callable, Iterator
+from typing import Any, NoReturn
+
+import torch
+import torch.utils._pytree as pytree
+from torch._ops import OpOverload
+from torch.utils import _python_dispatch as dispatch_stack
+
+from ..device import capture_rules as rules
+from ..device import current_device
+from ..device.emulated import new_capture
+from ..device.emulated_capture import Capture, current_capture
+from ..device.emulated_memory import MemoryPool
+from ..device.operator_table import Call as TableCall
+from ..device.operator_table import capture_behaviour, refusal
+from ..device.operators import written_tensors
+from ..device.overrides import remove_modes
+from ..errors import DeviceError
+from ..graph.locks import is_inside_gfxgraph
+from ..interpose.dynamo import Uncompiled, step_back
+from ..interpose.patch import find, intercept, override
+from ..record.effects import storage_key
+from ..record.interceptor import lifting_of_host_data
+from .device_guard import lend_device_guard
+from .emulated_streams import (
+    DEFAULT,
+    DeviceCapture,
+    capture_of,
+    check_device,
+    current_stream,
+)
+from .emulated_torch import replacements
+from .tensor import Call, SimulatedTensor, inside, local
+from .torch_cuda import FakeDevice, SimulatedGenerator
+from .world import DispatchMode, FunctionMode, SimulatedCuda
+
+__all__ = ["Emulation", "refuse_on_a_gpu"]
+
+_COPIES = frozenset({"aten::_to_copy", "aten::copy_", "aten::copy", "aten::_copy_from"})
+_OFF_STREAM = rules.Rule(
+    "the current stream is not part of the capture",
+    "Let it wait first, stream.wait_stream(torch.cuda.current_stream()), and join it at the end",
+)
+
+
+def refuse_on_a_gpu() -> None:
+    """Raise where there is a GPU.
+
+    Raises:
+        DeviceError: this machine has one.
+    """
+    if current_device().type != "cpu":
+        raise DeviceError(
+            "Emulation is not needed: this machine has a GPU that torch can use. Leave out "
+            "emulate=True, --emulate and GFXGRAPH_EMULATE; to emulate here all the same, hide the "
+            "GPU (CUDA_VISIBLE_DEVICES='')."
+        )
+
+
+class Emulation(SimulatedCuda):
+    """One emulated GPU for all threads, from :meth:`begin` to :meth:`end`."""
+
+    def __init__(self) -> None:
+        super().__init__(capturing=False)
+        self.made: Any = _Living()
+        self._pinned = {}
+        self._unknown = {}
+        self._borrowed = {}
+        self.device = FakeDevice(self._observer, False)
+        self._functions = _FunctionMode(self)
+        self.mode = _DispatchMode(self)
+        self.is_active = False
+
+    def begin(self) -> None:
+        """Begin; threads that run already do not see the device.
+
+        Raises:
+            DeviceError: there is a GPU, or this build of torch cannot emulate one.
+        """
+        refuse_on_a_gpu()
+        lend_device_guard()
+        with contextlib.ExitStack() as stack:
+            stack.enter_context(Uncompiled())
+            stack.enter_context(lifting_of_host_data())
+            for path, value in replacements(self.made.bytes).items():
+                place = find(path.replace(".", ":", 1))
+                if place is not None:
+                    stack.enter_context(override(*place, value, lasts=True))
+            stack.enter_context(
+                intercept(torch, "Generator", self._new_generator, everywhere=True, lasts=True)
+            )
+            stack.enter_context(
+                intercept(
+                    threading.Thread,
+                    "_bootstrap_inner",
+                    self._run_thread,
+                    everywhere=True,
+                    lasts=True,
+                )
+            )
+            new_capture.append(_capture)
+            stack.callback(new_capture.remove, _capture)
+            self.is_active = True
+            stack.callback(setattr, self, "is_active", False)
+            stack.enter_context(self._on_this_thread())
+            self._exit = stack.pop_all()
+
+    def end(self) -> None:
+        """Put everything back. Tensors of the device live on, and so do graphs."""
+        self._exit.close()
+
+    @contextlib.contextmanager
+    def _on_this_thread(self) -> Iterator[None]:
+        self._functions.__enter__()
+        self.mode.__enter__()
+        local.world = self
+        try:
+            yield
+        finally:
+            local.world = None
+            # The program may have put modes of its own above ours.
+            if dispatch_stack._get_current_dispatch_mode_stack().count(self.mode):
+                dispatch_stack._pop_mode(torch._C._TorchDispatchModeKey.FAKE)
+                step_back()
+            remove_modes(lambda mode: mode is self._functions)
+
+    def _run_thread(self, original: Callable[..., Any], *args: Any) -> Any:
+        with self._on_this_thread():
+            return original(*args)
+
+    def _new_generator(self, original: Callable[..., Any], device: Any = "cpu") -> Any:
+        if torch.device(device).type != "cuda":
+            return original(device)
+        check_device(device)
+        generator = SimulatedGenerator()
+        self.device.generators[int(generator._cdata)] = generator  # type: ignore[attr-defined]
+        return generator
+
+    # For operations.
+
+    @property
+    def records(self) -> bool:
+        """Whether the current stream captures."""
+        return capture_of(current_stream()) is not None
+
+    def before(self, call: Call) -> None:
+        """Refuse what a GPU would refuse now."""
+        leaves = pytree.tree_leaves((call.args, call.kwargs))
+        asked = [v for v in leaves if isinstance(v, torch.device) and v.type == "cuda"]
+        for device in asked:
+            check_device(device)
+        if not asked and not any(isinstance(v, SimulatedTensor) for v in leaves):
+            return  # the device has no part in it
+        capture = capture_of(current_stream())
+        if capture is None:
+            self._outside_of(call)
+            return
+        capture.check_valid(call.op)
+        if not isinstance(call.op, OpOverload):
+            return
+        rule = self._rule(call)
+        if rule is not None:
+            capture.fail(rule if isinstance(rule, rules.CaptureForbidden) else rule.error(call.op))
+        written = written_tensors(call.op, call.args, call.kwargs)
+        capture.issue(
+            [storage_key(inside(v)) for v in leaves if isinstance(v, SimulatedTensor)],
+            [storage_key(inside(v)) for v in written],
+        )
+
+    def execute(self, call: Call, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Run an operator of torch on the tensors inside, or record it."""
+        capture = capture_of(current_stream())
+        leaves = pytree.tree_leaves((call.args, call.kwargs))
+        on_device = any(
+            isinstance(v, SimulatedTensor) or (isinstance(v, torch.device) and v.type == "cuda")
+            for v in leaves
+        )
+        if capture is None or not on_device or not isinstance(call.op, OpOverload):
+            return call.op(*args, **kwargs)
+        for value in leaves:
+            if isinstance(value, torch.Tensor) and self._on_host(value):
+                if not self.is_pinned(value):
+                    capture.keep_on_host(value)
+        result = capture.record(call.op, args, kwargs)
+        given = {storage_key(inside(v)) for v in leaves if isinstance(v, torch.Tensor)}
+        made = {storage_key(v) for v in pytree.tree_leaves(result) if isinstance(v, torch.Tensor)}
+        capture.wrote(made - given)
+        return result
+
+    def assume(self, what: object, value: Any) -> NoReturn:
+        """Refuse to make values up.
+
+        Raises:
+            DeviceError: always.
+        """
+        raise DeviceError(
+            f"{what} has no kernel for the CPU, which emulates the device: its result is not "
+            "known. Run this part on a GPU, or give the operator a CPU kernel."
+        )
+
+    @staticmethod
+    def _on_host(tensor: torch.Tensor) -> bool:
+        return not isinstance(tensor, SimulatedTensor)
+
+    def _outside_of(self, call: Call) -> None:
+        """Work outside of captures, perhaps while this thread captures another stream."""
+        capture = current_capture()
+        if not isinstance(capture, DeviceCapture):
+            return
+        if current_stream().stream_id != DEFAULT:
+            capture.fail(_OFF_STREAM.error(call.op))
+        warnings.warn(
+            f"{call.op} runs on the default stream during a capture: it runs now, once, and is "
+            "not in the graph, as on a GPU. Issue it on the stream of the capture.",
+            stacklevel=2,
+        )
+
+    def _rule(self, call: Call) -> rules.Rule | rules.CaptureForbidden | None:
+        """What refuses ``call`` during a capture."""
+        if call.name in _COPIES:
+            return self._rule_of_copy(call)
+        table = TableCall(call.op, call.args, call.kwargs, self._on_host)
+        why = refusal(table)
+        if why is not None:
+            return rules.operator_error(table, why)
+        if capture_behaviour(table) == "copies from the host":
+            return rules.HOST_COPY
+        return None
+
+    def _rule_of_copy(self, call: Call) -> rules.Rule | None:
+        tensors = [v for v in call.args if isinstance(v, torch.Tensor)]
+        source, asked = tensors[-1], call.kwargs.get("device")
+        if len(tensors) > 1:
+            to_host = self._on_host(tensors[0])
+        else:
+            to_host = self._on_host(source) if asked is None else asked.type == "cpu"
+        if self._on_host(source) == to_host:
+            return None
+        at_once = call.args[2] if len(call.args) > 2 else call.kwargs.get("non_blocking")
+        if to_host:
+            reads_pageable = len(tensors) > 1 and not self.is_pinned(tensors[0])
+            return rules.HOST_READ if not at_once or reads_pageable else None
+        return None if at_once and self.is_pinned(source) else rules.HOST_COPY
+
+
+def _capture(pool: MemoryPool, generators: frozenset[int]) -> Capture:
+    """Captures of gfxgraph itself are of tensors on the CPU, as without emulation."""
+    return (Capture if is_inside_gfxgraph() else DeviceCapture)(pool, generators)
+
+
+class _Living:
+    """The living tensors of the device, for statistics of memory."""
+
+    def __init__(self) -> None:
+        self._found: dict[int, Callable[[], SimulatedTensor | None]] = {}
+
+    def append(self, reference: Callable[[], SimulatedTensor | None]) -> None:
+        """Remember a tensor while it lives."""
+        tensor = reference()
+        key = id(reference)
+        if tensor is not None:
+            self._found[key] = reference
+            weakref.finalize(tensor, self._found.pop, key, None).atexit = False
+
+    def bytes(self) -> int:
+        """Bytes of the memory of all of them."""
+        sizes: dict[int, int] = {}
+        for reference in list(self._found.values()):
+            tensor = reference()
+            if tensor is not None:
+                storage = tensor.inside.untyped_storage()
+                sizes[storage._cdata] = storage.nbytes()
+        return sum(sizes.values())
+
+
+class _DispatchMode(DispatchMode):
+    """Does nothing on threads that outlive the emulation."""
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if not self.world.is_active:  # type: ignore[attr-defined]
+            return func(*args, **(kwargs or {}))
+        return super().__torch_dispatch__(func, types, args, kwargs)
+
+
+class _FunctionMode(FunctionMode):
+    """Does nothing on threads that outlive the emulation."""
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if not self.world.is_active:  # type: ignore[attr-defined]
+            return func(*args, **(kwargs or {}))
+        return super().__torch_function__(func, types, args, kwargs)
