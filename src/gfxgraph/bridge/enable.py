@@ -26,7 +26,15 @@ from .graph import BridgedCUDAGraph
 if TYPE_CHECKING:
     from ..simulate.emulation import Emulation
 
-__all__ = ["HealthCheck", "disable", "enable", "graph_checks", "health_check", "is_emulation_needed", "is_enabled"]
+__all__ = [
+    "HealthCheck",
+    "disable",
+    "enable",
+    "graph_checks",
+    "health_check",
+    "is_emulation_needed",
+    "is_enabled",
+]
 
 _lock = new_lock()
 _claims: list[Claim | RngGuard] = []

@@ -196,11 +196,9 @@ class Event:
             RuntimeError: an event was made without ``enable_timing=True``, or was not recorded.
         """
         refuse_waiting("torch.cuda.Event.elapsed_time()")
-        other = _checked(end_event, Event)
+        other: Event = _checked(end_event, Event)
         if not (self._timed and other._timed):
-            raise RuntimeError(
-                "Both events must be created with argument 'enable_timing=True'."
-            )
+            raise RuntimeError("Both events must be created with argument 'enable_timing=True'.")
         if self._time is None or other._time is None:
             raise RuntimeError("Both events must be recorded before calculating elapsed time.")
         return (other._time - self._time) * 1e3

@@ -27,7 +27,7 @@ from ..device.operator_table import Call as TableCall
 from ..device.operator_table import capture_behaviour, refusal
 from ..device.operators import written_tensors
 from ..device.overrides import remove_modes
-from ..errors import DeviceError
+from ..errors import CaptureForbidden, DeviceError
 from ..graph.locks import is_inside_gfxgraph
 from ..interpose.dynamo import Uncompiled, step_back
 from ..interpose.patch import find, intercept, override
@@ -123,7 +123,7 @@ class Emulation(SimulatedCuda):
 
     @contextlib.contextmanager
     def _on_this_thread(self) -> Iterator[None]:
-        self._functions.__enter__()
+        self._functions.__enter__()  # type: ignore[no-untyped-call]
         self.mode.__enter__()
         local.world = self
         try:
@@ -172,7 +172,7 @@ class Emulation(SimulatedCuda):
             return
         rule = self._rule(call)
         if rule is not None:
-            capture.fail(rule if isinstance(rule, rules.CaptureForbidden) else rule.error(call.op))
+            capture.fail(rule if isinstance(rule, CaptureForbidden) else rule.error(call.op))
         written = written_tensors(call.op, call.args, call.kwargs)
         capture.issue(
             [storage_key(inside(v)) for v in leaves if isinstance(v, SimulatedTensor)],
@@ -190,9 +190,9 @@ class Emulation(SimulatedCuda):
         if capture is None or not on_device or not isinstance(call.op, OpOverload):
             return call.op(*args, **kwargs)
         for value in leaves:
-            if isinstance(value, torch.Tensor) and self._on_host(value):
-                if not self.is_pinned(value):
-                    capture.keep_on_host(value)
+            on_host = isinstance(value, torch.Tensor) and self._on_host(value)
+            if on_host and not self.is_pinned(value):
+                capture.keep_on_host(value)
         result = capture.record(call.op, args, kwargs)
         given = {storage_key(inside(v)) for v in leaves if isinstance(v, torch.Tensor)}
         made = {storage_key(v) for v in pytree.tree_leaves(result) if isinstance(v, torch.Tensor)}
@@ -227,7 +227,7 @@ class Emulation(SimulatedCuda):
             stacklevel=2,
         )
 
-    def _rule(self, call: Call) -> rules.Rule | rules.CaptureForbidden | None:
+    def _rule(self, call: Call) -> rules.Rule | CaptureForbidden | None:
         """What refuses ``call`` during a capture."""
         if call.name in _COPIES:
             return self._rule_of_copy(call)

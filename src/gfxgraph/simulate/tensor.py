@@ -228,10 +228,11 @@ class Call:
 
     def _on_cpu(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         try:
-            if isinstance(self.op, OpOverload) and self.op.namespace not in _TORCHS_OWN:
-                if not (self.world is not None and self.world.records):
-                    with _Inside(self.op, self.world):
-                        return self.op.redispatch(_CPU_KERNEL, *args, **kwargs)
+            records = self.world is not None and self.world.records
+            own = isinstance(self.op, OpOverload) and self.op.namespace not in _TORCHS_OWN
+            if own and not records:
+                with _Inside(self.op, self.world):
+                    return self.op.redispatch(_CPU_KERNEL, *args, **kwargs)
             if self.world is not None:
                 return self.world.execute(self, args, kwargs)
             return self.op(*args, **kwargs)
