@@ -179,6 +179,12 @@ class Emulation(SimulatedCuda):
             [storage_key(inside(v)) for v in written],
         )
 
+    def before_reading(self, what: str) -> None:
+        """Refuse a read on the host that is no operation, while this thread captures."""
+        capture = current_capture()
+        if capture is not None:
+            capture.fail(rules.HOST_READ.error(what))
+
     def execute(self, call: Call, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Run an operator of torch on the tensors inside, or record it."""
         capture = capture_of(current_stream())

@@ -107,6 +107,8 @@ local = _Local()
 
 def text_of(tensor: torch.Tensor, *, tensor_contents: Any = None) -> str:
     """``repr()`` of a :class:`SimulatedTensor`."""
+    if local.world is not None:
+        local.world.before_reading("Printing a tensor")
     with outside_of_modes():
         text = repr(inside(tensor))
     return f"{text[:-1].replace(', device=' + repr('meta'), '')}, device='{DEVICE}')"
@@ -132,7 +134,9 @@ class Call:
         if self.name == "aten::scaled_dot_product_attention":
             return attention(*self.args, **self.kwargs)
         if isinstance(self.op, OpOverload) and is_composite(self.op):
-            return self._in_parts()
+            return self._in_parts(self.op.decompose)
+        if self.name in KERNELS and self.world is not None and self.world.records:
+            return self._in_parts(KERNELS[self.name])
         with outside_of_modes():
             if self.world is not None:
                 self.world.before(self)
@@ -140,13 +144,13 @@ class Call:
             result = NotImplemented if special is None else special(self, *self.args, **self.kwargs)
             return self._compute() if result is NotImplemented else result
 
-    def _in_parts(self) -> Any:
+    def _in_parts(self, function: Callable[..., Any]) -> Any:
         """Decompose an operator that arrives whole, as in inference mode."""
         if self.world is None:
-            return self.op.decompose(*self.args, **self.kwargs)
+            return function(*self.args, **self.kwargs)
         dispatch_stack._push_mode(self.world.mode)
         try:
-            return self.op.decompose(*self.args, **self.kwargs)
+            return function(*self.args, **self.kwargs)
         finally:
             dispatch_stack._pop_mode(torch._C._TorchDispatchModeKey.FAKE)
 

@@ -196,6 +196,9 @@ class SimulatedCuda:
     def before(self, call: Call) -> None:
         """Look at an operation that is about to run; here there is nothing to refuse."""
 
+    def before_reading(self, what: str) -> None:
+        """Look at a read on the host that is no operation; here there is nothing to refuse."""
+
     def execute(self, call: Call, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Run an operator of torch on the tensors inside."""
         return call.op(*args, **kwargs)
@@ -313,6 +316,9 @@ def _change_data(tensor: Any, data: torch.Tensor) -> None:
             tensor._is_param = True
         tensor.__class__ = SimulatedTensor
         tensor.inside = data.inside
+    elif isinstance(tensor, SimulatedTensor):  # Module.cpu() moves it back
+        del tensor.inside
+        tensor.__class__ = torch.nn.Parameter if getattr(tensor, "_is_param", False) else torch.Tensor
     set_data(tensor, data)
 
 
