@@ -22,7 +22,8 @@ def _graph(body: Any, **options: Any) -> torch.cuda.CUDAGraph:
 
 @piece()
 def by_hand() -> Any:
-    static, stream, graph = torch.ones(4, device="cuda"), torch.cuda.Stream(), torch.cuda.CUDAGraph()
+    stream, graph = torch.cuda.Stream(), torch.cuda.CUDAGraph()
+    static = torch.ones(4, device="cuda")
     torch.cuda.synchronize()
     with torch.cuda.stream(stream):
         graph.capture_begin()

@@ -80,7 +80,7 @@ _layer("embedding", _Tokens, (2, 5))
 for _name in ("relu", "gelu", "silu", "softmax", "log_softmax", "tanh", "sigmoid", "elu", "mish"):
     _operator(
         f"activation_{_name}",
-        lambda x, f=getattr(F, _name), by_dim="softmax" in _name: f(x, -1) if by_dim else f(x),
+        lambda x, name=_name: getattr(F, name)(x, *([-1] if "softmax" in name else [])),
     )
 _heads = (2, 4, 5, 8)
 _operator("attention", F.scaled_dot_product_attention, _heads, _heads, _heads)
@@ -134,7 +134,7 @@ _operator("unique", lambda x: x.unique(), end=REFUSED)
 _operator("made_of_a_list", lambda x: x[:, 0] + torch.tensor([1.0] * 4, device="cuda"), end=REFUSED)
 _operator("moved_from_host", lambda x: x + torch.ones(6).cuda(), end=REFUSED)
 _operator("index_of_the_host", lambda x: x[torch.tensor([0, 1])], end=REFUSED)
-_operator("inverse", lambda x: torch.linalg.inv(x[:, :4] + 9 * torch.eye(4, device="cuda")), end=REFUSED)
+_operator("inverse", lambda x: torch.linalg.inv(_regular(x)), end=REFUSED)
 _operator("equal", lambda x: x if torch.equal(x, x + 1) else -x, end=REFUSED)
 _operator("repeat_by_tensor", lambda x: x.repeat_interleave(x[0].argsort()[:4], 0), end=REFUSED)
 _operator("two_devices", lambda x: x + torch.ones(6), end="RuntimeError")
@@ -144,3 +144,7 @@ def _assigned(x: torch.Tensor) -> torch.Tensor:
     y = x.clone()
     y[y < 0] = 1.0
     return y
+
+
+def _regular(x: torch.Tensor) -> torch.Tensor:
+    return x[:, :4] + 9 * torch.eye(4, device="cuda")

@@ -2,19 +2,11 @@
 
 from __future__ import annotations
 
-import copy
-import io
-import os
-import subprocess
-import sys
-import threading
 from collections.abc import Iterator
 
 import pytest
-import torch
 
 import gfxgraph
-from gfxgraph.errors import ArgumentError, CaptureForbidden, DeviceError
 from tests.helpers.devices import HAS_GPU
 from tests.simulate.pieces import PIECES, end_of
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import builtins
 import reprlib
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -53,7 +53,7 @@ from ..record.interceptor import Point
 from ..record.recorder import Recorder, Recording
 from ..record.rules import RULES, Effect
 from ..record.side_effects import side_effects
-from ..simulate.tensor import SimulatedTensor
+from ..simulate.tensor import SimulatedTensor, local
 from ..simulate.world import SimulatedCuda
 from .report import CheckReport, Hazard, Watched
 from .writes import Call, is_of_one_kind, written
@@ -91,8 +91,11 @@ def check(fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> CheckReport:
     check_function(fn, "check()")
     with held_back(all_leave=True):
         run = _Check(fn)
+        around: AbstractContextManager[Any] = nullcontext((args, kwargs))
+        if local.world is not None:
+            around = local.world.suspended((args, kwargs))
         try:
-            with own_handlers():
+            with around as (args, kwargs), own_handlers():
                 run.twice(args, kwargs)
         finally:
             run._recorder = None  # which knows tensors by weak references

@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch.autograd import forward_ad
 from torch.utils._device import DeviceContext
+from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
 
 from ..device import current_device
 from ..errors import ArgumentError
@@ -184,7 +185,10 @@ def no_graph_now() -> str | None:
     if current_device().is_capturing():
         return "called while another graph is captured: its work went into that graph"
     if torch._C._len_torch_dispatch_stack():
-        return "called under a TorchDispatchMode, which a replay would pass by"
+        modes = _get_current_dispatch_mode_stack()
+        told = (getattr(mode, "no_graph_because", None) for mode in modes)
+        found = next((reason for reason in told if reason is not None), None)
+        return found or "called under a TorchDispatchMode, which a replay would pass by"
     if torch._C._len_torch_function_stack() and _default_devices() is None:
         return "called under a TorchFunctionMode, which a replay would pass by"
     if torch._C._functorch.peek_interpreter_stack() is not None:

@@ -7,6 +7,7 @@ what is issued while the current stream captures is recorded by a capture of the
 from __future__ import annotations
 
 import contextlib
+import functools
 import threading
 import warnings
 import weakref
@@ -37,12 +38,14 @@ from .device_guard import lend_device_guard
 from .emulated_streams import (
     DEFAULT,
     DeviceCapture,
+    Event,
+    Stream,
     capture_of,
     check_device,
     current_stream,
 )
 from .emulated_torch import replacements
-from .tensor import Call, SimulatedTensor, inside, local
+from .tensor import Call, SimulatedTensor, inside, local, set_data
 from .torch_cuda import FakeDevice, SimulatedGenerator
 from .world import DispatchMode, FunctionMode, SimulatedCuda
 
@@ -101,6 +104,9 @@ class Emulation(SimulatedCuda):
             stack.enter_context(
                 intercept(torch, "Generator", self._new_generator, everywhere=True, lasts=True)
             )
+            for name, ours in (("Stream", Stream), ("Event", Event)):
+                made = functools.partial(self._new_stream_or_event, ours)
+                stack.enter_context(intercept(torch, name, made, everywhere=True, lasts=True))
             stack.enter_context(
                 intercept(
                     threading.Thread,
@@ -123,18 +129,32 @@ class Emulation(SimulatedCuda):
 
     @contextlib.contextmanager
     def _on_this_thread(self) -> Iterator[None]:
-        self._functions.__enter__()  # type: ignore[no-untyped-call]
-        self.mode.__enter__()
-        local.world = self
+        self._enter()
         try:
             yield
         finally:
-            local.world = None
-            # The program may have put modes of its own above ours.
-            if dispatch_stack._get_current_dispatch_mode_stack().count(self.mode):
-                dispatch_stack._pop_mode(torch._C._TorchDispatchModeKey.FAKE)
-                step_back()
-            remove_modes(lambda mode: mode is self._functions)
+            self._leave()
+
+    @contextlib.contextmanager
+    def _off_this_thread(self) -> Iterator[None]:
+        self._leave()
+        try:
+            yield
+        finally:
+            self._enter()
+
+    def _enter(self) -> None:
+        self._functions.__enter__()  # type: ignore[no-untyped-call]
+        self.mode.__enter__()
+        local.world = self
+
+    def _leave(self) -> None:
+        local.world = None
+        # The program may have put modes of its own above ours.
+        if self.mode in dispatch_stack._get_current_dispatch_mode_stack():
+            dispatch_stack._pop_mode(torch._C._TorchDispatchModeKey.FAKE)
+            step_back()
+        remove_modes(lambda mode: mode is self._functions)
 
     def _run_thread(self, original: Callable[..., Any], *args: Any) -> Any:
         with self._on_this_thread():
@@ -147,6 +167,22 @@ class Emulation(SimulatedCuda):
         generator = SimulatedGenerator()
         self.device.generators[int(generator._cdata)] = generator  # type: ignore[attr-defined]
         return generator
+
+    @staticmethod
+    def _new_stream_or_event(
+        ours: Any, original: Callable[..., Any], device: Any = None, *args: Any, **kwargs: Any
+    ) -> Any:
+        given = torch.device("cuda", device) if isinstance(device, int) else device
+        if given is not None and torch.device(given).type != "cuda":
+            return original(device, *args, **kwargs)
+        check_device(given)
+        return ours(*args, **kwargs)
+
+    @contextlib.contextmanager
+    def suspended(self, tree: Any) -> Iterator[Any]:
+        """Leave the emulated device on this thread."""
+        with self._off_this_thread():
+            yield pytree.tree_map_only(SimulatedTensor, inside, tree)
 
     # For operations.
 
@@ -270,15 +306,15 @@ class _Living:
     """The living tensors of the device, for statistics of memory."""
 
     def __init__(self) -> None:
-        self._found: dict[int, Callable[[], SimulatedTensor | None]] = {}
+        self._found: dict[int, Callable[[], torch.Tensor | None]] = {}
 
     def append(self, reference: Callable[[], SimulatedTensor | None]) -> None:
-        """Remember a tensor while it lives."""
+        """Remember a tensor while it lives: the one inside, since what is referenced weakly cannot
+        be swapped, and moving a module swaps its parameters."""
         tensor = reference()
-        key = id(reference)
         if tensor is not None:
-            self._found[key] = reference
-            weakref.finalize(tensor, self._found.pop, key, None).atexit = False
+            inner = weakref.ref(tensor.inside, lambda dead: self._found.pop(id(dead), None))
+            self._found[id(inner)] = inner
 
     def bytes(self) -> int:
         """Bytes of the memory of all of them."""
@@ -286,13 +322,17 @@ class _Living:
         for reference in list(self._found.values()):
             tensor = reference()
             if tensor is not None:
-                storage = tensor.inside.untyped_storage()
+                storage = tensor.untyped_storage()
                 sizes[storage._cdata] = storage.nbytes()
         return sum(sizes.values())
 
 
 class _DispatchMode(DispatchMode):
     """Does nothing on threads that outlive the emulation."""
+
+    no_graph_because = (
+        "called under enable(emulate=True), which emulates graphs that are captured by hand"
+    )
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if not self.world.is_active:  # type: ignore[attr-defined]
@@ -306,4 +346,34 @@ class _FunctionMode(FunctionMode):
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if not self.world.is_active:  # type: ignore[attr-defined]
             return func(*args, **(kwargs or {}))
+        if func == set_data and _swapped(*args):
+            return None
         return super().__torch_function__(func, types, args, kwargs)
+
+
+def _swapped(tensor: torch.Tensor, data: torch.Tensor) -> bool:
+    """Move ``tensor`` to the device of ``data``, or back; whether that was to be done.
+
+    A tensor whose data alone is put on the device is not one of ours for C++.
+    """
+    if isinstance(tensor, SimulatedTensor) == isinstance(data, SimulatedTensor):
+        return False
+    is_parameter = isinstance(tensor, torch.nn.Parameter)
+    new: torch.Tensor
+    if isinstance(data, SimulatedTensor):
+        new = SimulatedTensor(data.inside, tensor.requires_grad)
+        new._is_param = is_parameter
+    elif is_parameter:
+        new = torch.nn.Parameter(data.detach(), tensor.requires_grad)
+    else:
+        new = data.detach().requires_grad_(tensor.requires_grad)
+    held = {k: v for k, v in vars(tensor).items() if k not in ("inside", "_is_param")}
+    new.__dict__.update(held)
+    try:
+        torch.utils.swap_tensors(tensor, new)
+    except RuntimeError as error:
+        raise DeviceError(
+            "The data of this tensor cannot be moved between the host and the emulated device: "
+            f"something else refers to it ({error}). Make a new tensor with .to() instead."
+        ) from error
+    return True

@@ -88,6 +88,13 @@ class SimulatedTensor(torch.Tensor):
             return overrides.handle_torch_function(torch.Tensor.untyped_storage, (self,), self)
         return self.inside.untyped_storage()
 
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        """Save it as a tensor of the host: a file must not depend on this package."""
+        on_host: Any = self.inside.detach().requires_grad_(self.requires_grad)
+        if isinstance(self, torch.nn.Parameter):
+            on_host = torch.nn.Parameter(on_host.detach(), self.requires_grad)
+        return on_host.__reduce_ex__(protocol)
+
     def record_stream(self, stream: Any) -> None:
         """Do nothing: streams do not reuse its memory."""
 

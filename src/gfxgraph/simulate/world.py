@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Literal
 
 import torch
@@ -188,6 +188,14 @@ class SimulatedCuda:
             elif key in self._borrowed and key not in self._saved:
                 self._saved[key] = storage.clone()
 
+    @contextlib.contextmanager
+    def suspended(self, tree: Any) -> Iterator[Any]:
+        """Let :class:`SimulatedCuda` be entered inside, where that is possible.
+
+        It yields ``tree``, with tensors that can be taken there.
+        """
+        yield tree
+
     @property
     def records(self) -> bool:
         """Whether :meth:`execute` records operations for a graph."""
@@ -209,6 +217,7 @@ class SimulatedCuda:
 
     def _wrap(self, tensor: torch.Tensor) -> torch.Tensor:
         if isinstance(tensor, SimulatedTensor):
+            self._borrow(tensor.inside)  # one of the emulated device
             return tensor
         known = self._wrapped.get(id(tensor))
         if known is None:
@@ -316,9 +325,6 @@ def _change_data(tensor: Any, data: torch.Tensor) -> None:
             tensor._is_param = True
         tensor.__class__ = SimulatedTensor
         tensor.inside = data.inside
-    elif isinstance(tensor, SimulatedTensor):  # Module.cpu() moves it back
-        del tensor.inside
-        tensor.__class__ = torch.nn.Parameter if getattr(tensor, "_is_param", False) else torch.Tensor
     set_data(tensor, data)
 
 
