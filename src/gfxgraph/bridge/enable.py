@@ -125,8 +125,14 @@ def is_emulation_needed() -> bool:
 
 
 def disable() -> None:
-    """Put torch's own names back. Does nothing when not enabled; graphs that exist live on."""
+    """Put torch's own names back. Does nothing when not enabled; graphs that exist live on.
+
+    Raises:
+        DeviceError: under ``enable(emulate=True)``, inside of a capture or a stream context.
+    """
     with _lock:
+        for emulation in _emulations:
+            emulation.check_end()
         while _claims:
             _claims.pop().undo()
         while _emulations:

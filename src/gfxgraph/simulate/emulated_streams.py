@@ -64,6 +64,10 @@ class Stream:
     device_index = 0
     device_type = 1
 
+    def __new__(cls, *args: Any, **kwargs: Any) -> Stream:
+        """Defined here, so that ``check`` can replace it for a while."""
+        return object.__new__(cls)
+
     def __init__(self, device: Any = None, priority: int = 0, **kwargs: Any) -> None:
         check_device(device)
         known = kwargs.get("stream_id")
@@ -135,6 +139,10 @@ class Event:
     """
 
     device = _DEVICE
+
+    def __new__(cls, *args: Any, **kwargs: Any) -> Event:
+        """As that of :class:`Stream`."""
+        return object.__new__(cls)
 
     def __init__(
         self,

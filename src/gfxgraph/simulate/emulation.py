@@ -127,6 +127,19 @@ class Emulation(SimulatedCuda):
         """Put everything back. Tensors of the device live on, and so do graphs."""
         self._exit.close()
 
+    @staticmethod
+    def check_end() -> None:
+        """Raise where the emulation may not end.
+
+        Raises:
+            DeviceError: this thread captures, or its current stream is not the default one.
+        """
+        if isinstance(current_capture(), DeviceCapture) or current_stream().stream_id != DEFAULT:
+            raise DeviceError(
+                "disable() was called inside of a capture or a torch.cuda.stream() of the emulated "
+                "device: call it after that."
+            )
+
     @contextlib.contextmanager
     def _on_this_thread(self) -> Iterator[None]:
         self._enter()
@@ -181,8 +194,12 @@ class Emulation(SimulatedCuda):
     @contextlib.contextmanager
     def suspended(self, tree: Any) -> Iterator[Any]:
         """Leave the emulated device on this thread."""
-        with self._off_this_thread():
-            yield pytree.tree_map_only(SimulatedTensor, inside, tree)
+        before, local.existing = local.existing, self.made.tensors
+        try:
+            with self._off_this_thread():
+                yield pytree.tree_map_only(SimulatedTensor, inside, tree)
+        finally:
+            local.existing = before
 
     # For operations.
 
@@ -318,13 +335,13 @@ class _Living:
 
     def bytes(self) -> int:
         """Bytes of the memory of all of them."""
-        sizes: dict[int, int] = {}
-        for reference in list(self._found.values()):
-            tensor = reference()
-            if tensor is not None:
-                storage = tensor.untyped_storage()
-                sizes[storage._cdata] = storage.nbytes()
-        return sum(sizes.values())
+        storages = (tensor.untyped_storage() for tensor in self.tensors())
+        return sum({storage._cdata: storage.nbytes() for storage in storages}.values())
+
+    def tensors(self) -> list[torch.Tensor]:
+        """The tensors inside of them."""
+        found = (reference() for reference in list(self._found.values()))
+        return [tensor for tensor in found if tensor is not None]
 
 
 class _DispatchMode(DispatchMode):

@@ -107,6 +107,8 @@ class SimulatedTensor(torch.Tensor):
 
 class _Local(threading.local):
     world: SimulatedCuda | None = None
+    #: Gives the tensors inside of those of the device that a world finds at its beginning.
+    existing: Callable[[], list[torch.Tensor]] = staticmethod(list)
 
 
 local = _Local()

@@ -103,6 +103,8 @@ class SimulatedCuda:
             self.mode = stack.enter_context(DispatchMode(self))
             stack.callback(setattr, local, "world", None)
             local.world = self
+            for tensor in local.existing():
+                self._borrow(tensor)
             self._exit = stack.pop_all()
         return self
 
@@ -217,7 +219,6 @@ class SimulatedCuda:
 
     def _wrap(self, tensor: torch.Tensor) -> torch.Tensor:
         if isinstance(tensor, SimulatedTensor):
-            self._borrow(tensor.inside)  # one of the emulated device
             return tensor
         known = self._wrapped.get(id(tensor))
         if known is None:
