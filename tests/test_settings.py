@@ -31,8 +31,9 @@ def test_every_variable_is_read():
             "SGLANG_DISABLE_GFXGRAPH": "1",
             "HSA_OVERRIDE_GFX_VERSION": "10.3.0",
             "GFXGRAPH_VALIDATE_EVERY": "7",
+            "GFXGRAPH_EMULATE": "1",
         }
-    ) == Settings("validate", 0.5, logging.DEBUG, True, True, "10.3.0", 7, "json")
+    ) == Settings("validate", 0.5, logging.DEBUG, True, True, "10.3.0", 7, "json", True)
 
 
 @pytest.mark.parametrize(
@@ -45,6 +46,7 @@ def test_every_variable_is_read():
         ("HGB_LOG_LEVEL", "loud", "'warn', 'error'"),
         ("HGB_LOG_FORMAT", "xml", "'text', 'json'"),
         ("SGLANG_RDNA2_KERNELS", "on", "'1'"),
+        ("GFXGRAPH_EMULATE", "cuda", "'1'"),
         ("SGLANG_DISABLE_GFXGRAPH", "true", "'1'"),
         ("HSA_OVERRIDE_GFX_VERSION", "gfx1030", "'10.3.0'"),
     ],
