@@ -2,13 +2,22 @@
 
 from __future__ import annotations
 
+import copy
+import io
+import os
+import subprocess
+import sys
+import threading
 from collections.abc import Iterator
 
 import pytest
+import torch
 
 import gfxgraph
+from gfxgraph.errors import ArgumentError, CaptureForbidden, DeviceError
 from tests.helpers.devices import HAS_GPU
 from tests.simulate.pieces import PIECES, end_of
+from tests.simulate.snippets import of_page
 
 without_gpu = pytest.mark.skipif(HAS_GPU, reason="a GPU is there: nothing is emulated")
 
@@ -288,8 +297,6 @@ def test_run_emulate_runs_a_script_and_what_it_starts(tmp_path) -> None:
 
 @without_gpu
 def test_the_snippets_of_the_page_run() -> None:
-    from tests.simulate.snippets import of_page
-
     snippets = of_page("docs/emulate.md")
     assert snippets
     for snippet in snippets:

@@ -128,7 +128,7 @@ def disable() -> None:
     """Put torch's own names back. Does nothing when not enabled; graphs that exist live on.
 
     Raises:
-        DeviceError: under ``enable(emulate=True)``, inside of a capture or a stream context.
+        DeviceError: under ``enable(emulate=True)``, inside of a capture.
     """
     with _lock:
         for emulation in _emulations:
@@ -153,7 +153,15 @@ def _graph_context() -> Any:
     original: Any = torch.cuda.graph
 
     class graph(original):  # type: ignore[misc]
-        """A ``torch.cuda.graph`` that leaves the capture stream also if the capture fails."""
+        """A ``torch.cuda.graph`` that leaves the capture stream also where the capture fails."""
+
+        def __enter__(self) -> None:
+            try:
+                super().__enter__()
+            except BaseException:
+                if self.stream_ctx.src_prev_stream is not None:  # it was entered
+                    self.stream_ctx.__exit__(None, None, None)
+                raise
 
         def __exit__(self, *args: Any) -> None:
             if isinstance(self.cuda_graph, NativeGraph):

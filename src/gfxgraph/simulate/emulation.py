@@ -43,6 +43,8 @@ from .emulated_streams import (
     capture_of,
     check_device,
     current_stream,
+    default_stream,
+    set_stream,
 )
 from .emulated_torch import replacements
 from .tensor import Call, SimulatedTensor, inside, local, set_data
@@ -126,18 +128,18 @@ class Emulation(SimulatedCuda):
     def end(self) -> None:
         """Put everything back. Tensors of the device live on, and so do graphs."""
         self._exit.close()
+        set_stream(default_stream())
 
     @staticmethod
     def check_end() -> None:
         """Raise where the emulation may not end.
 
         Raises:
-            DeviceError: this thread captures, or its current stream is not the default one.
+            DeviceError: this thread captures.
         """
-        if isinstance(current_capture(), DeviceCapture) or current_stream().stream_id != DEFAULT:
+        if isinstance(current_capture(), DeviceCapture):
             raise DeviceError(
-                "disable() was called inside of a capture or a torch.cuda.stream() of the emulated "
-                "device: call it after that."
+                "disable() was called inside of a capture of the emulated device: call it after it."
             )
 
     @contextlib.contextmanager

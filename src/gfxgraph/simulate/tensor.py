@@ -88,6 +88,10 @@ class SimulatedTensor(torch.Tensor):
             return overrides.handle_torch_function(torch.Tensor.untyped_storage, (self,), self)
         return self.inside.untyped_storage()
 
+    def tolist(self) -> Any:
+        """The values."""
+        return self.cpu().tolist()
+
     def __reduce_ex__(self, protocol: Any) -> Any:
         """Save it as a tensor of the host: a file must not depend on this package."""
         on_host: Any = self.inside.detach().requires_grad_(self.requires_grad)
