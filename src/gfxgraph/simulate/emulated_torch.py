@@ -149,14 +149,21 @@ def _load(f: Any, map_location: Any = None, *args: Any, **kwargs: Any) -> Any:
     return pytree.tree_map_only(torch.Tensor, lambda tensor: tensor.to(device), loaded)
 
 
+_NO_BACKWARD = (
+    "Backward does not run on the emulated device: torch's autograd engine needs a real one. "
+    "Emulation is for inference; run the training step on the CPU or on a GPU."
+)
+
 _engine: Any = torch.autograd._engine_run_backward  # type: ignore[attr-defined]
 
 
 def _run_backward(t_outputs: Any, *args: Any, **kwargs: Any) -> Any:
     """torch's engine asks the device for streams in C++, where none is."""
     if any(isinstance(output, SimulatedTensor) for output in t_outputs):
-        raise DeviceError(
-            "Backward does not run on the emulated device: torch's autograd engine needs a real "
-            "one. Emulation is for inference; run the training step on the CPU or on a GPU."
-        )
-    return _engine(t_outputs, *args, **kwargs)
+        raise DeviceError(_NO_BACKWARD)
+    try:
+        return _engine(t_outputs, *args, **kwargs)
+    except RuntimeError as error:  # inside of torch.func.grad, tensors are wrapped
+        if "Cannot access accelerator device" not in str(error):
+            raise
+        raise DeviceError(_NO_BACKWARD) from error
