@@ -302,3 +302,17 @@ def test_the_snippets_of_the_page_run() -> None:
     for snippet in snippets:
         exec(compile(snippet, "docs/emulate.md", "exec"), {})
         gfxgraph.disable()
+
+
+@without_gpu
+def test_an_operator_without_a_cpu_kernel_is_refused(emulated: None) -> None:
+    @torch.library.custom_op("gfxgraph_tests::of_cuda", mutates_args=(), device_types="cuda")
+    def of_cuda(x: torch.Tensor) -> torch.Tensor:
+        return x + 1
+
+    of_cuda.register_fake(torch.empty_like)
+    x = torch.ones(2, device="cuda")
+    with pytest.raises(DeviceError, match="no kernel for the CPU"):
+        of_cuda(x)
+    with pytest.raises(CaptureForbidden, match="no kernel for the CPU"):
+        _graph(lambda: of_cuda(x))

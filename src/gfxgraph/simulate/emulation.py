@@ -47,13 +47,17 @@ from .emulated_streams import (
     set_stream,
 )
 from .emulated_torch import replacements
-from .tensor import Call, SimulatedTensor, inside, local, set_data
+from .tensor import Call, SimulatedTensor, has_cpu_kernel, inside, local, set_data
 from .torch_cuda import FakeDevice, SimulatedGenerator
 from .world import DispatchMode, FunctionMode, SimulatedCuda
 
 __all__ = ["Emulation", "refuse_on_a_gpu"]
 
 _COPIES = frozenset({"aten::_to_copy", "aten::copy_", "aten::copy", "aten::_copy_from"})
+_NO_KERNEL = rules.Rule(
+    "it has no kernel for the CPU, which emulates the device",
+    "Run this part on a GPU, or give the operator a CPU kernel",
+)
 _OFF_STREAM = rules.Rule(
     "the current stream is not part of the capture",
     "Let it wait first, stream.wait_stream(torch.cuda.current_stream()), and join it at the end",
@@ -250,6 +254,8 @@ class Emulation(SimulatedCuda):
         )
         if capture is None or not on_device or not isinstance(call.op, OpOverload):
             return call.op(*args, **kwargs)
+        if not has_cpu_kernel(call.op):
+            capture.fail(_NO_KERNEL.error(call.op))
         for value in leaves:
             on_host = isinstance(value, torch.Tensor) and self._on_host(value)
             if on_host and not self.is_pinned(value):

@@ -30,7 +30,16 @@ from .cuda_kernels import KERNELS, attention
 if TYPE_CHECKING:
     from .world import SimulatedCuda
 
-__all__ = ["DEVICE", "Call", "SimulatedTensor", "inside", "local", "set_data", "text_of"]
+__all__ = [
+    "DEVICE",
+    "Call",
+    "SimulatedTensor",
+    "has_cpu_kernel",
+    "inside",
+    "local",
+    "set_data",
+    "text_of",
+]
 
 DEVICE = torch.device("cuda", 0)
 _CPU, _META = torch.device("cpu"), torch.device("meta")
@@ -148,8 +157,11 @@ class Call:
             return attention(*self.args, **self.kwargs)
         if isinstance(self.op, OpOverload) and is_composite(self.op):
             return self._in_parts(self.op.decompose)
-        if self.name in KERNELS and self.world is not None and self.world.records:
-            return self._in_parts(KERNELS[self.name])
+        # A graph records the parts: a replay finds no kernel for the whole.
+        if self.world is not None and self.world.records and not has_cpu_kernel(self.op):
+            twin = KERNELS.get(self.name) or _decomposition(self.op)
+            if twin is not None:
+                return self._in_parts(twin)
         with outside_of_modes():
             if self.world is not None:
                 self.world.before(self)
@@ -375,6 +387,13 @@ def _data_for(tensor: torch.Tensor, every_other: bool) -> torch.Tensor:
     if every_other and tensor.numel():
         data.copy_(torch.arange(tensor.numel()).reshape(tensor.shape) % 2 == 0)
     return data
+
+
+def has_cpu_kernel(op: Any) -> bool:
+    """Whether the CPU can run ``op``; other than operators of torch, it can."""
+    if not isinstance(op, OpOverload):
+        return True
+    return torch._C._dispatch_has_computed_kernel_for_dispatch_key(op.name(), "CPU")
 
 
 def _is_missing_kernel(error: Exception) -> bool:
