@@ -111,6 +111,35 @@ def test_it_does_not_end_inside_of_a_capture(emulated: None) -> None:
     assert ones.tolist() == [1.0, 1.0]
 
 
+@without_gpu
+def test_it_ends_on_the_thread_that_began_it(emulated: None) -> None:
+    errors: list[Exception] = []
+
+    def end() -> None:
+        try:
+            gfxgraph.disable()
+        except DeviceError as error:
+            errors.append(error)
+
+    thread = threading.Thread(target=end)
+    thread.start()
+    thread.join()
+    assert "another thread" in str(errors[0])
+    assert torch.ones(1, device="cuda").is_cuda
+
+
+@without_gpu
+def test_a_thread_that_began_it_and_ended_does_not_hold_it() -> None:
+    thread = threading.Thread(target=lambda: gfxgraph.enable(emulate=True))
+    thread.start()
+    thread.join()
+    gfxgraph.disable()
+    gfxgraph.enable(emulate=True)
+    assert torch.ones(1, device="cuda").is_cuda
+    gfxgraph.disable()
+    assert not torch.cuda.is_available()
+
+
 def test_programs_that_do_not_emulate_load_nothing_of_it() -> None:
     code = (
         "import sys, gfxgraph; gfxgraph.enable(); gfxgraph.health_check();"

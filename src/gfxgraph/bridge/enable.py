@@ -128,7 +128,7 @@ def disable() -> None:
     """Put torch's own names back. Does nothing when not enabled; graphs that exist live on.
 
     Raises:
-        DeviceError: under ``enable(emulate=True)``, inside of a capture.
+        DeviceError: under ``enable(emulate=True)``, inside of a capture, or on another thread.
     """
     with _lock:
         for emulation in _emulations:

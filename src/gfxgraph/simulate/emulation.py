@@ -100,6 +100,7 @@ class Emulation(SimulatedCuda):
         """
         refuse_on_a_gpu()
         lend_device_guard()
+        self._began = threading.current_thread()
         with contextlib.ExitStack() as stack:
             stack.enter_context(Uncompiled())
             stack.enter_context(lifting_of_host_data())
@@ -134,13 +135,18 @@ class Emulation(SimulatedCuda):
         self._exit.close()
         set_stream(default_stream())
 
-    @staticmethod
-    def check_end() -> None:
+    def check_end(self) -> None:
         """Raise where the emulation may not end.
 
         Raises:
-            DeviceError: this thread captures.
+            DeviceError: this thread captures, or another one has begun the emulation and lives.
         """
+        # Nobody but a thread itself can take modes off its stacks.
+        if self._began is not threading.current_thread() and self._began.is_alive():
+            raise DeviceError(
+                "disable() was called on another thread than enable(emulate=True): call it on "
+                f"that one, {self._began.name!r}."
+            )
         if isinstance(current_capture(), DeviceCapture):
             raise DeviceError(
                 "disable() was called inside of a capture of the emulated device: call it after it."
