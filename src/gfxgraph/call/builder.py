@@ -164,20 +164,15 @@ class Builder:
             interrupt = interrupt_in(error)
             if interrupt is not None:
                 raise interrupt from interrupt.__cause__
-            may_learn = not wanted.unproven
-            if isinstance(error, EffectsError) and may_learn:
-                if self._may_go_on(error, wanted.call, answers):
-                    return None
-            if isinstance(error, ChangesArgument) and may_learn and self._keys.objects.give_up(wanted.call):
+            # Of a call that nobody made nothing is learned: one with real arguments may do better.
+            if wanted.unproven:
+                return _as_ours(error)
+            if isinstance(error, EffectsError) and self._may_go_on(error, wanted.call, answers):
+                return None
+            if isinstance(error, ChangesArgument) and self._keys.objects.give_up(wanted.call):
                 self._entries.count_fallback(str(error), calls=int(wanted.is_answered))
                 return error
-            if not isinstance(error, GfxGraphError):
-                wrapped = CaptureError(f"cannot be captured: {type(error).__name__}: {error}")
-                wrapped.__cause__ = error
-                error = wrapped
-            if wanted.unproven:  # a call with real arguments may do better
-                return error
-            return self._refuse(wanted, kind, found, error, answers)
+            return self._refuse(wanted, kind, found, _as_ours(error), answers)
 
     def _may_go_on(self, error: EffectsError, call: Call, answers: Answers) -> bool:
         """Whether a graph can store what a call has written, from the next call on."""
@@ -526,6 +521,15 @@ class Builder:
             if graph_pool is None:
                 graph_pool = self.graph_pools[index] = GraphPool(current_device(), index)
             return graph_pool
+
+
+def _as_ours(error: Exception) -> GfxGraphError:
+    """An error, as one of ours."""
+    if isinstance(error, GfxGraphError):
+        return error
+    wrapped = CaptureError(f"cannot be captured: {type(error).__name__}: {error}")
+    wrapped.__cause__ = error
+    return wrapped
 
 
 def _agrees(spec: Spec, first: Spec, is_lifted: bool) -> bool:

@@ -180,7 +180,7 @@ def modes_of(values: Sequence[Any]) -> Modes:
     dtype = None
     if autocast:
         # After the dtype of tensors, and the default devices where a mode asks for some.
-        dtype = others.pop(6 if others[4] else 5)
+        dtype = others.pop(7 if others[4] else 6)
     return Modes(
         bool(grad),
         bool(inference),
@@ -255,7 +255,9 @@ def made(recipe: Recipe) -> tuple[tuple[Any, ...], dict[str, Any]]:
     except StopIteration:
         raise Unsuitable("its arguments hold more tensors than it has") from None
     except (ArithmeticError, KeyError, RuntimeError, TypeError, ValueError) as error:
-        raise Unsuitable(f"its arguments cannot be made: {type(error).__name__}: {error}") from error
+        raise Unsuitable(
+            f"its arguments cannot be made: {type(error).__name__}: {error}"
+        ) from error
     if next(tensors, None) is not None:
         raise Unsuitable("its arguments hold fewer tensors than it has")
     return args, kwargs
@@ -319,9 +321,9 @@ def _made(tree: Any, tensors: Iterator[torch.Tensor], depth: int) -> Any:
         if len(items) == 3:
             return slice(*items) if kind == "slice" else range(*items)
     if kind in _DICTS.values() and len(more) == 2:
-        return (dict if kind == "dict" else OrderedDict)(_pairs(*more, tensors, depth))
+        return (dict if kind == "dict" else OrderedDict)(_pairs(more[0], more[1], tensors, depth))
     if kind == "read" and len(more) == 3:
-        read = dict(_pairs(*more[1:], tensors, depth))
+        read = dict(_pairs(more[1], more[2], tensors, depth))
         _pairs_of(more[0], more[0])
         if not read.keys() <= set(more[0]):
             raise Unsuitable("its arguments read what is not there")

@@ -239,15 +239,15 @@ def _checked(kind: Any, value: Any, place: str) -> Any:
     origin, parts = typing.get_origin(kind), typing.get_args(kind)
     if origin is types.UnionType or origin is typing.Union:
         return None if value is None else _checked(parts[0], value, place)
-    if origin is list or origin is dict:
-        if type(value) is not origin or len(value) > _MAX_ITEMS:
-            raise ValueError(f"{place} is {_shown(value)}, expected a {origin.__name__}")
-        if origin is list:
-            return [_checked(parts[0], v, f"{place}[{n}]") for n, v in enumerate(value)]
+    if origin is list and type(value) is list and len(value) <= _MAX_ITEMS:
+        return [_checked(parts[0], v, f"{place}[{n}]") for n, v in enumerate(value)]
+    if origin is dict and type(value) is dict and len(value) <= _MAX_ITEMS:
         return {
             _checked(str, name, place): _checked(parts[1], v, f"{place}.{name[:40]}")
             for name, v in value.items()
         }
+    if origin is not None:
+        raise ValueError(f"{place} is {_shown(value)}, expected a {origin.__name__}")
     fits = type(value) is kind or (kind is float and type(value) is int)
     if fits and kind is str:
         fits = len(value) <= _MAX_TEXT

@@ -5,8 +5,8 @@ from __future__ import annotations
 import functools
 import gc
 import hashlib
-import importlib
 import platform
+import sys
 import types
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
@@ -186,7 +186,7 @@ def _constant(value: Any) -> str:
 
 
 def _modules(fn: Any) -> Iterator[torch.nn.Module]:
-    owner = fn.__self__ if type(fn) is types.MethodType else _plain(fn)
+    owner: Any = fn.__self__ if type(fn) is types.MethodType else _plain(fn)
     if raw.is_a(owner, torch.nn.Module):
         yield from torch.nn.Module.modules(owner)
 
@@ -222,7 +222,7 @@ def environment() -> dict[str, str]:
     """The versions and the device that graphs depend on."""
     facts = current_device().facts(0)
     return {
-        "gfxgraph": importlib.import_module("gfxgraph").__version__,
+        "gfxgraph": sys.modules["gfxgraph"].__version__,
         "torch": facts.torch,
         "python": platform.python_version(),
         "device": facts.name,

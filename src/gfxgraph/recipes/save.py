@@ -88,9 +88,7 @@ def _function(one: Live, rows: list[RecipeRow]) -> file.Function:
             rows.append(RecipeRow(one.name, entry.key, "skipped", str(error), entry.replays))
             continue
         recipes.append(recipe)
-        row = RecipeRow(
-            one.name, recipe.key, "saved", replays=recipe.replays, bytes=recipe.bytes
-        )
+        row = RecipeRow(one.name, recipe.key, "saved", replays=recipe.replays, bytes=recipe.bytes)
         rows.append(row)
     rows += [
         RecipeRow(one.name, refusal.key, "skipped", f"it runs eagerly: {refusal.reason}")

@@ -16,7 +16,7 @@ from ...errors import ArgumentError, CaptureError, GfxGraphError
 from ...forking import new_lock
 from ...graph.compare import Tolerance
 from ...graph.locks import inside_gfxgraph, turn_if_free, turn_to_capture
-from ...interpose.interrupts import own_handlers
+from ...interpose.interrupts import interrupt_in, own_handlers
 from ...record.explain import some
 from ...stats import Elements, tally
 from .. import timing, validation
