@@ -411,6 +411,7 @@ def test_saving_loading_and_saving_again_keeps_the_same_recipes(device, path):
     service = start()
     assert {row.key for row in gfxgraph.load_recipes(path).captured} == first
     assert [row.replays for row in gfxgraph.save_recipes(path).saved] == [0, 0]
+    assert service.stats().replays == 0
 
 
 def test_max_graphs_is_not_exceeded(device, path):
