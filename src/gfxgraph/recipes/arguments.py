@@ -9,10 +9,10 @@ only some items matter.
 from __future__ import annotations
 
 import math
-import os
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -39,6 +39,7 @@ _DTYPES = {
 _LAYOUTS = {str(one): one for one in vars(torch).values() if isinstance(one, torch.layout)}
 _FORMATS = {str(one): one for one in vars(torch).values() if isinstance(one, torch.memory_format)}
 
+_KEYS = (str, int, bool)
 _SEQUENCES: dict[type, str] = {list: "list", tuple: "tuple", slice: "slice", range: "range"}
 _DICTS: dict[type, str] = {dict: "dict", OrderedDict: "OrderedDict"}
 
@@ -128,8 +129,10 @@ def _written(spec: Spec, depth: int) -> Any:
 
 
 def _key(name: Any) -> Any:
-    if type(name) not in (str, int, bool):
+    if type(name) not in _KEYS:
         raise Unsuitable(f"an argument is a dict with a key that is a {type(name).__name__}")
+    if (type(name) is str and len(name) > _MAX_VALUE) or (type(name) is int and abs(name) >> 63):
+        raise Unsuitable("an argument is a dict with a key that is too long")
     return name
 
 
@@ -213,13 +216,13 @@ def under(modes: Modes) -> AbstractContextManager[Any]:
 # To arguments.
 
 
-def bytes_needed(recipe: Recipe) -> dict[str, int]:
-    """Bytes that the tensors of a recipe take, by kind of device.
+def bytes_needed(recipe: Recipe) -> dict[torch.device, int]:
+    """Bytes that the tensors of a recipe take, by device.
 
     Raises:
         Unsuitable: one of them cannot be.
     """
-    found: dict[str, int] = {}
+    found: dict[torch.device, int] = {}
     for tensor in recipe.tensors:
         dtype = _known(_DTYPES, tensor.dtype, "dtype")
         shape, strides = tensor.shape, tensor.strides
@@ -231,8 +234,9 @@ def bytes_needed(recipe: Recipe) -> dict[str, int]:
             span = 0 if 0 in shape else 1 + sum((n - 1) * step for n, step in steps)
         if len(shape) > 64:
             raise Unsuitable("a tensor has more than 64 dimensions")
-        kind = _device(tensor.device).type
-        found[kind] = found.get(kind, 0) + max(span, math.prod(shape)) * dtype.itemsize
+        device = _device(tensor.device)
+        size = max(span, math.prod(shape)) * dtype.itemsize
+        found[device] = found.get(device, 0) + size
     return found
 
 
@@ -267,11 +271,15 @@ def _are_names(kwargs: dict[Any, Any]) -> bool:
     return all(type(name) is str for name in kwargs)
 
 
-def free_bytes(kind: str) -> int:
-    """Bytes that tensors may take on a kind of device, as far as anybody knows."""
-    if kind == "cpu" and hasattr(os, "sysconf") and "SC_AVPHYS_PAGES" in os.sysconf_names:
-        return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    return current_device().facts(0).memory_free
+def free_bytes(device: torch.device) -> int:
+    """Bytes that are free on a device, as far as anybody knows."""
+    if device.type != "cpu":
+        return current_device().facts(device.index or 0).memory_free
+    try:  # what the system keeps of files counts as free; the count of free pages leaves it out
+        lines = Path("/proc/meminfo").read_text().splitlines()
+        return 1024 * next(int(line.split()[1]) for line in lines if "MemAvailable" in line)
+    except (OSError, StopIteration, ValueError):  # another system than Linux
+        return 8 << 30
 
 
 def _device(text: str) -> torch.device:
@@ -338,7 +346,7 @@ def _pairs(
 
 
 def _pairs_of(keys: list[Any], items: list[Any]) -> list[tuple[Any, Any]]:
-    plain = all(type(key) in (str, int, bool) for key in keys)
+    plain = all(type(key) in _KEYS for key in keys)
     if not plain or len(set(keys)) < len(keys) or len(keys) != len(items):
         raise Unsuitable("a dict among its arguments has wrong keys")
     return list(zip(keys, items, strict=True))

@@ -138,7 +138,12 @@ def write(path: Path, found: File) -> None:
     Raises:
         RecipeError: it cannot be written.
     """
-    text = json.dumps(dataclasses.asdict(found), allow_nan=False, indent=1)
+    text = json.dumps(dataclasses.asdict(found), allow_nan=False)
+    if len(text) >= _MAX_FILE:
+        raise RecipeError(
+            f"recipes take {len(text) >> 20} MiB, more than {_MAX_FILE >> 20}: save them before so "
+            "many kinds of calls were captured, or lower max_graphs."
+        )
     temporary = path.with_name(f".{path.name}.{os.getpid()}.{secrets.token_hex(4)}.tmp")
     try:
         if path.is_dir():

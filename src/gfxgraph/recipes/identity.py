@@ -9,16 +9,19 @@ import platform
 import sys
 import types
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 
+from ..call.branches import ConditionalGraph
 from ..call.buckets.pool import ShapeBucketPool
 from ..call.dispatch import Dispatcher, owners
 from ..call.graphed import Graphed, bound_to
 from ..call.options import Options
 from ..device import current_device
+from ..errors import ArgumentError
 from ..graph import raw
 from ..interpose.source import name_of
 
@@ -62,8 +65,10 @@ def live(methods: Iterable[str] = ()) -> list[Live]:
     }
     if graphed:
         known = {id(dispatcher) for _, dispatcher in found}
-        bound = [bound_to(method, instance) for method, instance in _instances(graphed)]
-        found += [(fn, dispatcher) for fn, dispatcher in bound if id(dispatcher) not in known]
+        for method, instance in _instances(graphed):
+            with suppress(ArgumentError):  # nowhere to keep graphs: its first call says so
+                bound = bound_to(method, instance)
+                found += [bound] if id(bound[1]) not in known else []
     counts: dict[str, int] = {}
     result = []
     for fn, dispatcher in found:
@@ -78,6 +83,7 @@ def live(methods: Iterable[str] = ()) -> list[Live]:
 def _instances(graphed: dict[int, Any]) -> Iterator[tuple[Any, Any]]:
     """The instances that are alive of the classes with these methods, each with its method."""
     of_class: dict[type, list[Any]] = {}
+    gc.collect()  # what nobody can call any more has no part in it
     for instance in gc.get_objects():
         cls = type(instance)
         if cls not in of_class:
@@ -94,6 +100,8 @@ def _fn_of(dispatcher: Dispatcher, owner: Any) -> Callable[..., Any] | None:
         return fn
     if type(owner) is Graphed:
         return owner.__wrapped__
+    if isinstance(owner, ConditionalGraph):
+        return owner.function_of(dispatcher)
     return owner.model_fn if isinstance(owner, ShapeBucketPool) else None
 
 
@@ -181,7 +189,7 @@ def _constant(value: Any) -> str:
     if type(value) is frozenset:  # in an order of each process
         return repr(sorted(map(_constant, value)))
     if type(value) in (type(None), bool, int, float, complex, str, bytes, type(...)):
-        return f"{type(value).__name__} {hash(value) if type(value) is int else value!r}"
+        return f"{type(value).__name__} {value:x}" if type(value) is int else repr(value)
     return type(value).__qualname__
 
 
@@ -195,9 +203,9 @@ def parameters_of(fn: Any) -> str:
     """A digest of the names, shapes and dtypes of the parameters and buffers."""
     digest = hashlib.sha256()
     for number, module in enumerate(_modules(fn)):
-        for held in (vars(module)["_parameters"], vars(module)["_buffers"]):
-            for name, tensor in held.items():
-                lazy = tensor is None or torch.nn.parameter.is_lazy(tensor)
+        for own in (torch.nn.Module.named_parameters, torch.nn.Module.named_buffers):
+            for name, tensor in own(module, recurse=False):
+                lazy = torch.nn.parameter.is_lazy(tensor)
                 what = "" if lazy else (tuple(tensor.shape), tensor.dtype, tensor.device.type)
                 digest.update(f"{number} {name} {what}".encode())
     return digest.hexdigest()

@@ -182,8 +182,8 @@ class _Budget:
         if self.seconds is not None and time.perf_counter() - self.start >= self.seconds:
             return f"the budget of {self.seconds:g} seconds is spent"
         needed = bytes_needed(recipe)
-        for kind, number in needed.items():
-            if number > free_bytes(kind) // 2:
+        for device, number in needed.items():
+            if number > free_bytes(device) // 4:  # static inputs and copies take as much again
                 return f"its arguments take {in_bytes(number)}, which are not free"
         needs = max(recipe.bytes, sum(needed.values()))
         if self.max_bytes is not None and self.used + needs > self.max_bytes:
@@ -269,7 +269,7 @@ def _not_as_saved(one: Live, key: Any, entry: Entry, recipe: file.Recipe) -> str
 @contextmanager
 def _shown(total: int, wanted: bool) -> Iterator[Any]:
     """A progress bar on a terminal; gives a function that advances it."""
-    if not wanted or not total or not sys.stderr.isatty():
+    if not wanted or not total or not _is_terminal(sys.stderr):
         yield lambda: None
         return
     from rich.console import Console
@@ -285,3 +285,8 @@ def _shown(total: int, wanted: bool) -> Iterator[Any]:
             bar.refresh()
 
         yield advance
+
+
+def _is_terminal(stream: Any) -> bool:
+    """Whether it is one; a service may have no stderr, or a closed one."""
+    return stream is not None and not stream.closed and bool(stream.isatty())

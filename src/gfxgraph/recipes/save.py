@@ -30,8 +30,8 @@ def save_recipes(path: str | os.PathLike[str]) -> RecipeReport:
 
     Left out, with the reason in the report: calls whose arguments are no plain data (an object of a
     class, a cache), or share memory; graphs that store what calls write in Python, that call
-    ``no_graph`` functions, or that pad for buckets and do more than compute; kinds of calls that
-    run eagerly; and the branches of a :class:`~gfxgraph.ConditionalGraph`.
+    ``no_graph`` functions, or that pad for buckets and do more than compute; and kinds of calls
+    that run eagerly.
 
     Args:
         path: of the file, in a directory that exists. A link of that name is replaced by the file;
