@@ -7,9 +7,9 @@ one object, and which tensors share memory.
 
 from __future__ import annotations
 
-import sys
 import inspect
 import operator
+import sys
 import threading
 from collections import deque
 from typing import Any
