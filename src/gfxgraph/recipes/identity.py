@@ -83,7 +83,6 @@ def live(methods: Iterable[str] = ()) -> list[Live]:
 def _instances(graphed: dict[int, Any]) -> Iterator[tuple[Any, Any]]:
     """The instances that are alive of the classes with these methods, each with its method."""
     of_class: dict[type, list[Any]] = {}
-    gc.collect()  # what nobody can call any more has no part in it
     for instance in gc.get_objects():
         cls = type(instance)
         if cls not in of_class:

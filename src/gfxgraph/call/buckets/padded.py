@@ -15,7 +15,7 @@ import torch
 from ...errors import ArgumentError, CaptureError, GfxGraphError
 from ...forking import new_lock
 from ...graph.compare import Tolerance
-from ...graph.locks import inside_gfxgraph, turn_if_free, turn_to_capture
+from ...graph.locks import inside_gfxgraph, is_only_thread, turn_if_free, turn_to_capture
 from ...interpose.interrupts import interrupt_in, own_handlers
 from ...record.explain import some
 from ...stats import Elements, tally
@@ -43,6 +43,9 @@ from .traffic import suggest_buckets
 from .verdicts import Case, Verdicts, alike, runner
 
 __all__ = ["Padded", "new_dispatcher"]
+
+# Tries to judge a graph of a recipe beside other threads.
+_MAX_JUDGED = 8
 
 
 class Padded(Exact):
@@ -175,7 +178,7 @@ class Padded(Exact):
     ) -> tuple[Any, str | None]:
         """Run the first call for its caller, compare the bucket with it, and judge it anew."""
         with turn_if_free(all_leave=False) as is_ours:
-            if not is_ours:
+            if not is_ours or not entry.unproven:
                 return NO_MATCH, None
             wanted = self._wanted(dispatcher.entries, request, [], is_captured=True)
             try:
@@ -184,7 +187,10 @@ class Padded(Exact):
                 interrupt = interrupt_in(error)
                 if interrupt is not None:
                     raise interrupt from interrupt.__cause__
-                return NO_MATCH, str(error)
+                # A thread that draws random numbers meanwhile may be the reason.
+                tries = dispatcher.entries.count_try(f"judged {entry.key}")
+                is_doubtful = tries < _MAX_JUDGED and not is_only_thread()
+                return NO_MATCH, None if is_doubtful else str(error)
             answer, different, is_compared = self._meet(dispatcher, request, entry)
         if different is None and not is_compared:
             different = "it could not be replayed"
