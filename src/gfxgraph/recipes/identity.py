@@ -173,7 +173,12 @@ def _functions_of(member: Any) -> Iterator[types.FunctionType]:
 def _add_function(digest: Any, function: types.FunctionType) -> None:
     defaults = [*(function.__defaults__ or ()), *(function.__kwdefaults__ or {}).values()]
     digest.update(repr([_constant(value) for value in defaults]).encode())
-    digest.update(_constant(function.__code__).encode())
+    digest.update(_digest(function.__code__))
+
+
+@functools.lru_cache(maxsize=4096)
+def _digest(code: types.CodeType) -> bytes:
+    return hashlib.sha256(_constant(code).encode()).digest()
 
 
 def _constant(value: Any) -> str:

@@ -46,7 +46,7 @@ def save_recipes(path: str | os.PathLike[str]) -> RecipeReport:
     """
     target, start = path_of(path, "save_recipes"), time.perf_counter()
     rows: list[RecipeRow] = []
-    functions = [_function(one, rows) for one in live()]
+    functions = [_function(one, rows) for one in live() if one.dispatcher.has_calls]
     found = file.File(
         file.FORMAT, file.VERSION, environment(), [one for one in functions if one.recipes]
     )
