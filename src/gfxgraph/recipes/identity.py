@@ -86,7 +86,7 @@ def _instances(graphed: dict[int, Any]) -> Iterator[tuple[Any, Any]]:
     for instance in gc.get_objects():
         cls = type(instance)
         if cls not in of_class:
-            members = (m for base in raw.mro(cls) for m in raw.namespace(base).values())
+            members = [m for base in raw.mro(cls) for m in [*raw.namespace(base).values()]]
             of_class[cls] = [member for member in members if id(member) in graphed]
         if of_class[cls] and raw.attributes(instance) is not None:
             yield from ((method, instance) for method in of_class[cls])
