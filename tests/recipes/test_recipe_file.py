@@ -257,6 +257,7 @@ with torch.no_grad():
 """
 
 
+@pytest.mark.long
 def test_another_process_captures_what_one_has_saved(path, tmp_path):
     script = tmp_path / "service.py"
     script.write_text(PROCESS)

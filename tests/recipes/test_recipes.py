@@ -489,3 +489,19 @@ def test_a_wrong_path_is_refused(wrong):
     for call in (gfxgraph.save_recipes, gfxgraph.load_recipes):
         with pytest.raises(ArgumentError, match="expected the path of a file"):
             call(wrong)
+
+
+def test_a_call_of_which_a_part_is_read_may_take_another_path_too(device, path):
+    def fn(batch):
+        x = batch["x"]
+        return x + 1 if x.sum() > 0 else x - 1
+
+    def batch(sign):
+        return {"x": sign * torch.ones(4, device=device), "text": "hello", "more": [1, 2]}
+
+    saved(path, fn, [(batch(1),), (batch(1),)])
+    service = start(fn)
+    assert len(gfxgraph.load_recipes(path).captured) == 1
+    for sign in (-1, 1, -1, 1):
+        assert torch.equal(service(batch(sign)), fn(batch(sign)))
+    assert service.stats().recaptures == 1 and not service.stats().fallbacks

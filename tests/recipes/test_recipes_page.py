@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import re
 
+import pytest
+
 from tests.helpers.paths import ROOT
 from tests.helpers.processes import printed
 
 
+@pytest.mark.long
 def test_the_example_captures_at_its_second_start(tmp_path):
     page = (ROOT / "docs" / "recipes.md").read_text(encoding="utf-8")
     (code,) = re.findall(r"```python\n(.*?)```", page, re.DOTALL)

@@ -164,7 +164,7 @@ class Builder:
             interrupt = interrupt_in(error)
             if interrupt is not None:
                 raise interrupt from interrupt.__cause__
-            # Of a call that nobody made nothing is learned: one with real arguments may do better.
+            # Nothing is learned from made arguments: a call with real ones may do better.
             if wanted.unproven:
                 return _as_ours(error)
             if isinstance(error, EffectsError) and self._may_go_on(error, wanted.call, answers):

@@ -224,6 +224,11 @@ class Dispatcher:
         """Whether its graphs hold what calls write in Python."""
         return self._lifted is not None
 
+    @property
+    def has_calls(self) -> bool:
+        """Whether it knows a kind of calls."""
+        return self.is_lifted or bool(self.entries.all())
+
     def release(self, key: Any) -> None:
         """Release the graph of a key."""
         with self.entries.lock:
@@ -421,7 +426,8 @@ class Dispatcher:
         """Answer the first call of a graph that was made without one, and compare both.
 
         The function runs for its caller. Where the graph gives something else it is dropped, and
-        the next call of its kind is captured like any other.
+        the next call of its kind is captured like any other. NO_MATCH: it was dropped before the
+        function ran.
         """
         call, entries = request.call, self.entries
         with self._writers.passing():
@@ -436,14 +442,13 @@ class Dispatcher:
             entries.release_dropped()
             because = f"a graph made from a recipe: {different}"
             log(logging.INFO, "captured_again", function=self.name, because=because)
-            if result is NO_MATCH:  # the call was not answered
-                return self.answer(call)
-        elif result is not NO_MATCH:
-            with entries.lock:
-                if entries.get(request.key) is entry and not entry.in_doubt:
-                    entries.prove(entry, self.builder.fast_path(entry, request.fitted))
-        # Another thread captures: the next call is compared.
-        return self._eagerly(*call.given) if result is NO_MATCH else result
+            return result
+        if result is NO_MATCH:  # another thread is in the way: one of the next calls is compared
+            return self._eagerly(*call.given)
+        with entries.lock:
+            if entries.get(request.key) is entry and not entry.in_doubt:
+                entries.prove(entry, self.builder.fast_path(entry, request.fitted))
+        return result
 
     # A call without an entry.
 

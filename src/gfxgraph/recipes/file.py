@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import errno
 import json
 import math
 import os
@@ -146,10 +145,12 @@ def write(path: Path, found: File) -> None:
         )
     temporary = path.with_name(f".{path.name}.{os.getpid()}.{secrets.token_hex(4)}.tmp")
     try:
-        if path.is_dir():
-            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
         # Of a link, the link is replaced: whoever made it says nothing about where it leads.
-        before = path.lstat() if path.exists() and not path.is_symlink() else None
+        before = path.lstat() if os.path.lexists(path) else None
+        if before is not None and stat.S_ISLNK(before.st_mode):
+            before = None
+        elif before is not None and not stat.S_ISREG(before.st_mode):
+            raise ValueError("it is no regular file")
         try:
             with open(temporary, "x", encoding="utf-8") as file:
                 if before is not None:

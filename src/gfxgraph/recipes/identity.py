@@ -83,11 +83,10 @@ def live(methods: Iterable[str] = ()) -> list[Live]:
 def _instances(graphed: dict[int, Any]) -> Iterator[tuple[Any, Any]]:
     """The instances that are alive of the classes with these methods, each with its method."""
     of_class: dict[type, list[Any]] = {}
-    gc.collect()  # what nobody can call any more has no part in it
     for instance in gc.get_objects():
         cls = type(instance)
         if cls not in of_class:
-            members = (m for base in raw.mro(cls) for m in raw.namespace(base).values())
+            members = [m for base in raw.mro(cls) for m in [*raw.namespace(base).values()]]
             of_class[cls] = [member for member in members if id(member) in graphed]
         if of_class[cls] and raw.attributes(instance) is not None:
             yield from ((method, instance) for method in of_class[cls])
@@ -174,7 +173,12 @@ def _functions_of(member: Any) -> Iterator[types.FunctionType]:
 def _add_function(digest: Any, function: types.FunctionType) -> None:
     defaults = [*(function.__defaults__ or ()), *(function.__kwdefaults__ or {}).values()]
     digest.update(repr([_constant(value) for value in defaults]).encode())
-    digest.update(_constant(function.__code__).encode())
+    digest.update(_digest(function.__code__))
+
+
+@functools.lru_cache(maxsize=4096)
+def _digest(code: types.CodeType) -> bytes:
+    return hashlib.sha256(_constant(code).encode()).digest()
 
 
 def _constant(value: Any) -> str:

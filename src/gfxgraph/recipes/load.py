@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import logging
 import os
 import sys
@@ -134,6 +135,7 @@ def _jobs(found: file.File) -> list[_Job]:
         for name in names
         if here.get(name) != found.environment.get(name)
     ]
+    gc.collect()  # what nobody can call any more takes no part
     known = {} if others else _by_name(function.name for function in found.functions)
     jobs = []
     for function in found.functions:
@@ -275,8 +277,15 @@ def _shown(total: int, wanted: bool) -> Iterator[Any]:
     from rich.console import Console
     from rich.progress import Progress
 
-    # Without a thread that draws: beside another thread some captures are refused.
-    with Progress(console=Console(stderr=True), auto_refresh=False) as bar:
+    # Without a thread that draws: beside another thread some captures are refused. Nor is stdout
+    # replaced, which a function that is captured may use.
+    bar = Progress(
+        console=Console(stderr=True),
+        auto_refresh=False,
+        redirect_stdout=False,
+        redirect_stderr=False,
+    )
+    with bar:
         task = bar.add_task("capturing recipes", total=total)
         bar.refresh()
 

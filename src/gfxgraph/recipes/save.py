@@ -30,8 +30,8 @@ def save_recipes(path: str | os.PathLike[str]) -> RecipeReport:
 
     Left out, with the reason in the report: calls whose arguments are no plain data (an object of a
     class, a cache), or share memory; graphs that store what calls write in Python, that call
-    ``no_graph`` functions, or that pad for buckets and do more than compute; and kinds of calls
-    that run eagerly.
+    ``no_graph`` functions, that hold collectives, or that pad for buckets and do more than compute;
+    and kinds of calls that run eagerly.
 
     Args:
         path: of the file, in a directory that exists. A link of that name is replaced by the file;
@@ -46,7 +46,7 @@ def save_recipes(path: str | os.PathLike[str]) -> RecipeReport:
     """
     target, start = path_of(path, "save_recipes"), time.perf_counter()
     rows: list[RecipeRow] = []
-    functions = [_function(one, rows) for one in live()]
+    functions = [_function(one, rows) for one in live() if one.dispatcher.has_calls]
     found = file.File(
         file.FORMAT, file.VERSION, environment(), [one for one in functions if one.recipes]
     )
@@ -119,6 +119,8 @@ def _recipe(one: Live, key: Any, entry: Entry) -> file.Recipe:
     steps = [segment.step for segment in captured.root.everything() if segment.step]
     if any(step.point.rule == "no-graph" for step in steps):
         raise Unsuitable("it calls no_graph functions, which only calls may do")
+    if captured.groups:
+        raise Unsuitable("it holds collectives, which all ranks have to capture at once")
     if one.dispatcher.strategy.layout.is_padded and not captured.plain:
         raise Unsuitable("it pads for buckets, and writes or draws")
     return recipe_of(key, entry, names_of(one, key))

@@ -15,7 +15,7 @@ import torch
 from ...errors import ArgumentError, CaptureError, GfxGraphError
 from ...forking import new_lock
 from ...graph.compare import Tolerance
-from ...graph.locks import inside_gfxgraph, turn_if_free, turn_to_capture
+from ...graph.locks import inside_gfxgraph, is_only_thread, turn_if_free, turn_to_capture
 from ...interpose.interrupts import interrupt_in, own_handlers
 from ...record.explain import some
 from ...stats import Elements, tally
@@ -43,6 +43,9 @@ from .traffic import suggest_buckets
 from .verdicts import Case, Verdicts, alike, runner
 
 __all__ = ["Padded", "new_dispatcher"]
+
+# Tries to judge a graph of a recipe beside other threads.
+_MAX_JUDGED = 8
 
 
 class Padded(Exact):
@@ -175,16 +178,19 @@ class Padded(Exact):
     ) -> tuple[Any, str | None]:
         """Run the first call for its caller, compare the bucket with it, and judge it anew."""
         with turn_if_free(all_leave=False) as is_ours:
-            if not is_ours:
+            if not is_ours or not entry.unproven:
                 return NO_MATCH, None
-            wanted = self._wanted(dispatcher.entries, request, [], is_captured=True)
+            wanted = self.wanted(dispatcher.entries, request, [], is_captured=True)
             try:
                 wanted.judge(entry)
             except Exception as error:  # as where a graph is made: it is no use
                 interrupt = interrupt_in(error)
                 if interrupt is not None:
                     raise interrupt from interrupt.__cause__
-                return NO_MATCH, str(error)
+                # A thread that draws random numbers meanwhile may be the reason.
+                tries = dispatcher.entries.count_try(f"judged {entry.key}")
+                is_doubtful = tries < _MAX_JUDGED and not is_only_thread()
+                return NO_MATCH, None if is_doubtful else str(error)
             answer, different, is_compared = self._meet(dispatcher, request, entry)
         if different is None and not is_compared:
             different = "it could not be replayed"
@@ -264,12 +270,6 @@ class Padded(Exact):
     # How a bucket is captured.
 
     def wanted(
-        self, entries: Entries, request: Request, changes: list[str], result: Any = NO_MATCH
-    ) -> Wanted:
-        """The graph of a bucket, judged by a call that is smaller than the bucket."""
-        return self._wanted(entries, request, changes, result)
-
-    def _wanted(
         self,
         entries: Entries,
         request: Request,
@@ -277,7 +277,10 @@ class Padded(Exact):
         result: Any = NO_MATCH,
         is_captured: bool = False,
     ) -> Wanted:
-        """The same; ``is_captured``: there is a graph, made with other arguments."""
+        """The graph of a bucket, judged by a call that is smaller than the bucket.
+
+        ``is_captured``: there is one, which was captured with other arguments.
+        """
         unproven = request.unproven
         call, padded = _sized(request)
         called, bucket = result is not NO_MATCH, padded.sizes
@@ -285,8 +288,8 @@ class Padded(Exact):
         if result is NO_MATCH or any(call.sizes[n] == size > 1 for n, size in bucket.items()):
             sizes = {name: _much_smaller(size) for name, size in bucket.items()}
             # Where there is a graph for another size, made inputs are known to be taken.
-            like = self.template(entries, call, unproven)
-            is_known = not called and self._verdicts.judges and like
+            may_be_made = not called and self._verdicts.judges
+            is_known = may_be_made and self.template(entries, call, unproven)
             make = functools.partial(made_like, call) if is_known else call.resized
             call = make(sizes, self.buckets)
             padded, result = call.resized(bucket, self.buckets), NO_MATCH
