@@ -121,7 +121,9 @@ def _recipe(one: Live, key: Any, entry: Entry) -> file.Recipe:
         raise Unsuitable("it calls no_graph functions, which only calls may do")
     if captured.groups:
         raise Unsuitable("it holds collectives, which all ranks have to capture at once")
-    if one.dispatcher.strategy.layout.is_padded and not captured.plain:
+    writes = captured.written or captured.saved or captured.regions
+    draws = captured.draws_random_numbers or captured.saves_generator or captured.generators
+    if one.dispatcher.strategy.layout.is_padded and (writes or draws):
         raise Unsuitable("it pads for buckets, and writes or draws")
     return recipe_of(key, entry, names_of(one, key))
 
