@@ -76,7 +76,14 @@ class Client:
         self.writer: Any = None
 
     async def ask(self, body: bytes) -> int:
-        """Send one request; its status."""
+        """Send one request; its status. A connection that was idle for long may be closed."""
+        try:
+            return await self._ask(body)
+        except (OSError, asyncio.IncompleteReadError):
+            self.writer = None
+            return await self._ask(body)
+
+    async def _ask(self, body: bytes) -> int:
         if self.writer is None:
             self.reader, self.writer = await asyncio.open_connection("127.0.0.1", self.port)
         head = f"POST /embed HTTP/1.1\r\nHost: x\r\nContent-Length: {len(body)}\r\n\r\n"
