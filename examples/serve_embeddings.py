@@ -181,6 +181,11 @@ def encoder(device: str, rows: int, eager: bool) -> Callable[[list[list[int]]], 
     def encode(texts: list[list[int]]) -> torch.Tensor:
         ids = pad_sequence([torch.tensor(row) for row in texts], batch_first=True)
         lengths = torch.tensor([len(row) for row in texts])
+        if not eager:
+            # The pool runs each size of calls once eagerly, to compare. With whole buckets of
+            # tokens there are few sizes.
+            size = next(length for length in LENGTHS if length >= ids.shape[1])
+            ids = torch.nn.functional.pad(ids, (0, size - ids.shape[1]))
         mask = torch.arange(ids.shape[1]) < lengths[:, None]
         with torch.inference_mode():
             vectors: torch.Tensor = model(ids.to(device), mask.to(device)).float().cpu()

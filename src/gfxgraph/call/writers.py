@@ -7,7 +7,7 @@ import time
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 
-from ..graph.locks import LOCK, Gate
+from ..graph.locks import LOCK, Gate, is_only_thread
 from .entries import Entries
 
 __all__ = ["Writers"]
@@ -45,9 +45,10 @@ class Writers:
         try:
             with self.gate.alone() as is_free:
                 self._entries.pause(True)
-                time.sleep(2 * sys.getswitchinterval())  # who is about to replay gets there
-                with LOCK:  # and is done
-                    pass
+                if not is_only_thread():
+                    time.sleep(2 * sys.getswitchinterval())  # who is about to replay gets there
+                    with LOCK:  # and is done
+                        pass
                 yield is_free
         finally:
             self._is_alone = False
