@@ -168,7 +168,9 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         recipes = str(Path(folder) / "recipes.json")
         with service("--recipes", recipes) as port:  # for the recipes alone
-            asyncio.run(closed_loop(port, bodies, 2 * options.seconds))
+            asyncio.run(closed_loop(port, bodies, options.seconds))
+            for rate in (20.0, 60.0, 150.0):  # batches of all sizes
+                asyncio.run(open_loop(port, bodies, options.seconds, rate))
         rate = 0.0
         for _ in range(2):
             for way, how in (("eager", ["--eager"]), ("graphs", ["--recipes", recipes])):

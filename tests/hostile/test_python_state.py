@@ -64,9 +64,15 @@ def modules_as_before():
             del sys.modules[name]
 
 
+# A tensor of the host of one element times one of a GPU is an error.
+ON_A_HOST = ("reached_tensor_of_an_attribute",)
+
+
 @pytest.mark.parametrize("name", sampled(CASES, 6))
 @torch.no_grad()
 def test_what_was_read_and_changes_is_never_stale(device, name, modules_as_before):
+    if device != "cpu" and name in ON_A_HOST:
+        pytest.skip("it is an error on a GPU")
     with torch.device(device):
         fn, change = CASES[name]()
     graph = gfxgraph.graphed(fn)

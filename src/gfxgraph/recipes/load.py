@@ -135,10 +135,8 @@ def _jobs(found: file.File) -> list[_Job]:
         for name in names
         if here.get(name) != found.environment.get(name)
     ]
+    gc.collect()  # what nobody can call any more takes no part
     known = {} if others else _by_name(function.name for function in found.functions)
-    if any(number for _, number in known):  # of several, some may be dead
-        gc.collect()
-        known = _by_name(function.name for function in found.functions)
     jobs = []
     for function in found.functions:
         one = known.get((function.name, function.number))
