@@ -27,6 +27,8 @@ from prometheus_client.parser import text_string_to_metric_families as families
 from gfxgraph.demo.encoder import SentenceEncoder, tokenize
 from tests.helpers.paths import SOURCE
 
+# The emulated device captures sixteen rows of six layers, beside other tests.
+pytestmark = pytest.mark.timeout(300)
 SERVICE = Path(__file__).parents[1] / "examples/serve_embeddings.py"
 TOLERANCE = 2e-6
 WORDS = (
@@ -65,7 +67,7 @@ class Service:
 
     def ask(self, method, path, body=None, connection=None):
         """The status and the text of an answer."""
-        own = connection or http.client.HTTPConnection("127.0.0.1", self.port, timeout=60)
+        own = connection or http.client.HTTPConnection("127.0.0.1", self.port, timeout=240)
         try:
             own.request(method, path, body)
             answer = own.getresponse()
@@ -257,7 +259,7 @@ def test_ten_thousand_requests_over_a_restart_are_answered_once_each_and_rightly
                 try:
                     if connection is None:
                         connection = http.client.HTTPConnection(
-                            "127.0.0.1", current.port, timeout=60
+                            "127.0.0.1", current.port, timeout=240
                         )
                     body = bad[0] if bad else json.dumps({"texts": wanted})
                     status, text = current.ask("POST", "/embed", body, connection)
