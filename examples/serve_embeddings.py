@@ -195,6 +195,14 @@ def encoder(device: str, rows: int, eager: bool) -> Callable[[list[list[int]]], 
     return encode
 
 
+def warm_up(encode: Callable[[list[list[int]]], torch.Tensor], rows: int, tokens: int) -> None:
+    """Meet every number of texts of up to so many tokens: what is new runs eagerly once."""
+    for length in (length for length in LENGTHS if length <= tokens):
+        for count in range(rows, 0, -1):
+            for _ in range(2):  # the first may capture, the second is compared
+                encode([[1] * length] * count)
+
+
 async def texts_of(request: Request, name: str) -> list[str]:
     """The texts in the body of a request.
 
@@ -315,6 +323,9 @@ def main(
     queue: Annotated[int, typer.Option(min=1, help="The most texts that wait.")] = 4096,
     recipes: Annotated[Path | None, typer.Option(help="Captured at the start.")] = None,
     recipe_seconds: Annotated[float, typer.Option(min=0, help="The most for that.")] = 120.0,
+    warm_tokens: Annotated[
+        int, typer.Option(min=0, help="Meet all sizes of up to so many tokens before the start.")
+    ] = 0,
     eager: Annotated[bool, typer.Option(help="Without graphs.")] = False,
 ) -> None:
     """Serve vectors of texts until SIGTERM or SIGINT; then answer what waits, and end."""
@@ -327,6 +338,9 @@ def main(
             print(gfxgraph.load_recipes(recipes, seconds=recipe_seconds), flush=True)
         except gfxgraph.errors.RecipeError as error:  # a service starts without them, too
             log.warning("no recipes: %s", error)
+
+    if not eager:
+        warm_up(encode, rows, warm_tokens)
 
     def save() -> None:
         if recipes is not None and not eager:

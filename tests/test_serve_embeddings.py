@@ -211,6 +211,22 @@ def test_more_texts_than_may_wait_are_refused_and_may_come_again(eager):
         service.stop()
 
 
+@pytest.mark.long
+def test_a_service_may_meet_all_sizes_before_its_first_request():
+    service = Service("--rows", "3", "--warm-tokens", "16")
+    try:
+        before = service.metric("gfxgraph_captures_total", callable="SentenceEncoder")
+        assert before == 3  # of 1, 2 and 3 rows
+        replays = service.metric("gfxgraph_replays_total", callable="SentenceEncoder")
+        for count in (1, 2, 3):
+            service.embed(["a cat"] * count)
+        after = service.metric("gfxgraph_captures_total", callable="SentenceEncoder")
+        assert after == before
+        assert service.metric("gfxgraph_replays_total", callable="SentenceEncoder") == replays + 3
+    finally:
+        service.stop()
+
+
 def test_what_waits_is_answered_before_the_end(eager, tmp_path):
     recipes = tmp_path / "recipes.json"
     recipes.write_text("{}")  # a file that is none does not keep a service from starting

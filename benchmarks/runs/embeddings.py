@@ -171,9 +171,9 @@ def main() -> None:
             asyncio.run(closed_loop(port, bodies, options.seconds))
             for rate in (20.0, 60.0, 150.0):  # batches of all sizes
                 asyncio.run(open_loop(port, bodies, options.seconds, rate))
-        rate = 0.0
+        rate, warm = 0.0, ["--warm-tokens", "128"]
         for _ in range(2):
-            for way, how in (("eager", ["--eager"]), ("graphs", ["--recipes", recipes])):
+            for way, how in (("eager", ["--eager"]), ("graphs", [*warm, "--recipes", recipes])):
                 with service(*how) as port:
                     asyncio.run(closed_loop(port, bodies, options.seconds / 2))  # warm
                     found = asyncio.run(closed_loop(port, bodies, options.seconds))
