@@ -45,6 +45,7 @@ from gfxgraph.demo.encoder import MAX_TOKENS, SentenceEncoder
 MODEL = "all-MiniLM-L6-v2"
 LENGTHS = (16, 32, 64, 128, 256, MAX_TOKENS)
 MOST_BYTES, MOST_TEXTS, MOST_CHARACTERS = 1 << 20, 64, 20_000
+MOST_SECONDS = 30  # for requests that are half sent when the service ends
 
 log = logging.getLogger("serve_embeddings")
 
@@ -117,6 +118,8 @@ class Batcher:
         with self._changed:
             if self._closing:
                 raise Refused(503, "the service ends; send the request again")
+            if len(waiting) > self._queue:
+                raise Refused(413, f"no more than {self._queue} texts may wait")
             if len(self._todo) + len(waiting) > self._queue:
                 raise Refused(503, "too many texts wait; send the request again in a second")
             self._todo += waiting
@@ -238,12 +241,22 @@ async def texts_of(request: Request, name: str) -> list[str]:
     return texts
 
 
-def application(batcher: Batcher, at_end: Callable[[], None], registry: Any) -> Starlette:
-    """The service around a batcher; ``at_end`` is called when all requests are answered."""
+def application(
+    batcher: Batcher, at_start: Callable[[], None], at_end: Callable[[], None], registry: Any
+) -> Starlette:
+    """The service around a batcher.
+
+    Args:
+        batcher: gives the vectors.
+        at_start: called once signals end the service.
+        at_end: called when all requests are answered.
+        registry: has the metrics.
+    """
     # The path, and not the model, decides what a label may be: clients choose both.
     counted = Counter("embeddings_requests", "Requests", ["path", "status"], registry=registry)
     seconds = Histogram("embeddings_seconds", "Seconds of a request", registry=registry)
     tokenizer = transformers.AutoTokenizer.from_pretrained(get_model_path(), local_files_only=True)
+    tokenizer(["a"], truncation=True, max_length=MAX_TOKENS)  # sets it up, before threads use it
 
     async def embedded(request: Request, name: str) -> tuple[list[list[float]], list[Any]]:
         texts = await texts_of(request, name)
@@ -282,7 +295,8 @@ def application(batcher: Batcher, at_end: Callable[[], None], registry: Any) -> 
                 response = JSONResponse({"error": str(error)}, error.status, headers)
             except ClientDisconnect:
                 response = Response(status_code=499)  # nobody gets it
-            except Exception:  # logged by the thread that met it
+            except Exception:
+                log.exception("a request failed")
                 response = JSONResponse({"error": "the model failed on this batch"}, 500)
             counted.labels(request.url.path, response.status_code).inc()
             seconds.observe(time.perf_counter() - begin)
@@ -302,6 +316,7 @@ def application(batcher: Batcher, at_end: Callable[[], None], registry: Any) -> 
 
     @asynccontextmanager
     async def until_the_end(app: Starlette) -> AsyncIterator[None]:
+        at_start()
         yield
         await asyncio.to_thread(batcher.close)
         await asyncio.to_thread(at_end)
@@ -330,6 +345,8 @@ def main(
 ) -> None:
     """Serve vectors of texts until SIGTERM or SIGINT; then answer what waits, and end."""
     logging.basicConfig(level=logging.INFO)
+    if recipes is not None and not recipes.absolute().parent.is_dir():
+        raise typer.BadParameter(f"there is no folder {recipes.parent}", param_hint="--recipes")
     registry = CollectorRegistry()
     registry.register(gfxgraph.metrics.Collector())  # type: ignore[arg-type]
     encode = encoder(gfxgraph.device_type(), rows, eager)
@@ -353,12 +370,25 @@ def main(
         buckets=(1, 2, 4, 8, 16, 32),
     )
     batcher = Batcher(encode, rows, wait_ms / 1000, queue, sizes)
-    app = application(batcher, save, registry)
     # uvicorn handles both while it runs, and raises them again at the end; all is done then.
+    early: list[int] = []
     for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda *_: None)
+        signal.signal(number, lambda number, frame: early.append(number))
+
+    def heed() -> None:
+        for number in early.copy():  # came before uvicorn listened
+            signal.raise_signal(number)
+
+    app = application(batcher, heed, save, registry)
     try:
-        uvicorn.run(app, host=host, port=port, log_level="info", access_log=False)
+        uvicorn.run(
+            app,
+            host=host,
+            port=port,
+            log_level="info",
+            access_log=False,
+            timeout_graceful_shutdown=MOST_SECONDS,
+        )
     finally:
         batcher.close()  # where the port is taken, too
 
