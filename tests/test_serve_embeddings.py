@@ -54,7 +54,7 @@ class Service:
         self.said: list[str] = []
         self._reader = threading.Thread(target=lambda: self.said.extend(self.process.stdout))
         self._reader.start()
-        until = time.monotonic() + 90
+        until = time.monotonic() + 240
         while not self.is_ready():
             assert self.process.poll() is None and time.monotonic() < until, self.said
             time.sleep(0.1)
@@ -258,6 +258,7 @@ def test_ten_thousand_requests_over_a_restart_are_answered_once_each_and_rightly
             for _ in range(2):
                 current.embed([" ".join(["cat"] * length)] * rows)
     answers, wrong, refused = Counter(), [], Counter()
+    over = threading.Event()
     numbers, lock, half = iter(range(10_000)), threading.Lock(), threading.Event()
 
     def client(seed):
@@ -280,6 +281,8 @@ def test_ten_thousand_requests_over_a_restart_are_answered_once_each_and_rightly
                     body = bad[0] if bad else json.dumps({"texts": wanted})
                     status, text = current.ask("POST", "/embed", body, connection)
                 except (OSError, http.client.HTTPException):  # the service is gone for a while
+                    if over.is_set():
+                        return
                     connection = None
                     time.sleep(0.05)
                     continue
@@ -316,7 +319,10 @@ def test_ten_thousand_requests_over_a_restart_are_answered_once_each_and_rightly
         replays = current.metric("gfxgraph_replays_total", callable="SentenceEncoder")
         assert current.end() == 0
     finally:
+        over.set()
         current.stop()
+        for one in clients:
+            one.join()
     assert not wrong, wrong[:3]
     assert answers == Counter(range(10_000)) and sum(refused.values()) > 300
     assert before == after >= 10, "nothing was captured after the second start"
