@@ -88,7 +88,7 @@ class Service:
 
     def end(self, number=signal.SIGTERM) -> int:
         self.process.send_signal(number)
-        status = self.process.wait(timeout=60)
+        status = self.process.wait(timeout=120)
         self._reader.join()
         return status
 
@@ -246,7 +246,7 @@ def test_what_waits_is_answered_before_the_end(eager, tmp_path):
 
 
 @pytest.mark.long
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(1200)
 def test_ten_thousand_requests_over_a_restart_are_answered_once_each_and_rightly(eager, tmp_path):
     options = ("--recipes", str(tmp_path / "recipes.json"))
     drawn = random.Random(0)
@@ -309,7 +309,7 @@ def test_ten_thousand_requests_over_a_restart_are_answered_once_each_and_rightly
     try:
         for one in clients:
             one.start()
-        assert half.wait(timeout=300)
+        assert half.wait(timeout=600)
         assert current.end() == 0
         current.__init__(*options, port=current.port)
         before = current.metric("gfxgraph_captures_total", callable="SentenceEncoder")
