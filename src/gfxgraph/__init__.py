@@ -47,6 +47,9 @@ if TYPE_CHECKING:
     from .compiling.rng import guard_rng as guard_rng
     from .compiling.vendor import vendor_op as vendor_op
     from .device import DeviceFacts as DeviceFacts
+    from .recipes.load import load_recipes as load_recipes
+    from .recipes.report import RecipeReport as RecipeReport
+    from .recipes.save import save_recipes as save_recipes
     from .record.no_graph import no_graph as no_graph
     from .verifying.report import VerifyReport as VerifyReport
     from .verifying.verify import verify as verify
@@ -68,6 +71,7 @@ _LAZY = {
     "Hazard": "analyze.report",
     "InductorSettings": "compiling.inductor",
     "PoolStats": "call.buckets.pool",
+    "RecipeReport": "recipes.report",
     "Report": "analyze.report",
     "CheckReport": "analyze.report",
     "ShapeBucketPool": "call.buckets.pool",
@@ -83,8 +87,10 @@ _LAZY = {
     "health_check": "bridge.enable",
     "inductor_settings": "compiling.inductor",
     "is_enabled": "bridge.enable",
+    "load_recipes": "recipes.load",
     "metrics": "metrics",  # the module itself
     "no_graph": "record.no_graph",
+    "save_recipes": "recipes.save",
     "suggest_buckets": "call.buckets.traffic",
     "vendor_op": "compiling.vendor",
     "verify": "verifying.verify",
@@ -105,6 +111,7 @@ __all__ = [
     "Hazard",
     "InductorSettings",
     "PoolStats",
+    "RecipeReport",
     "Report",
     "ShapeBucketPool",
     "Stats",
@@ -124,8 +131,10 @@ __all__ = [
     "health_check",
     "inductor_settings",
     "is_enabled",
+    "load_recipes",
     "metrics",
     "no_graph",
+    "save_recipes",
     "settings",
     "stats",
     "suggest_buckets",

@@ -18,6 +18,7 @@ __all__ = [
     "GfxGraphError",
     "MemoryCapError",
     "MissingPackageError",
+    "RecipeError",
     "ServerError",
     "SettingError",
     "TorchVersionError",
@@ -45,6 +46,10 @@ class ArgumentError(GfxGraphError, TypeError):
 
 class MissingPackageError(GfxGraphError, ImportError):
     """A package that is not installed is needed; the message has the command that installs it."""
+
+
+class RecipeError(GfxGraphError, ValueError):
+    """A file of recipes cannot be read or written, or holds what no file of ours does."""
 
 
 class ServerError(GfxGraphError, OSError):

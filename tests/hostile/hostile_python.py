@@ -1758,3 +1758,57 @@ def recursion_limit():
     f = lambda x: x * (sys.getrecursionlimit() - old + 1)
     f.undo = lambda: sys.setrecursionlimit(old)
     return f, lambda: sys.setrecursionlimit(old + 1)
+
+
+def _super_of_others(use, change):
+    """Of ``super(cls, of)`` nothing but its own arguments tells what it reads."""
+
+    def make():
+        base = type("Base", (), {"scale": 2.0, "half": lambda self: self.own / 2})
+        derived = type("Derived", (base,), {"scale": 7.0, "own": 8.0})
+        first, second = derived(), derived()
+        names = {"base": base, "derived": derived, "first": first, "second": second}
+        return (lambda x: x * use(**names)), (lambda: change(**names))
+
+    return make
+
+
+def _in_a_method(base, derived, first, second):
+    def method(self, other):
+        return super(derived, other).half() + self.own
+
+    return method(first, second)
+
+
+def _with_another_class(base, derived, first, second):
+    def method(self, cls):
+        return super(cls, self).scale
+
+    return method(first, derived)
+
+
+def _of_a_class(base, derived, first, second):
+    def method(cls):
+        return super(derived, cls).scale
+
+    return method(derived)
+
+
+CASES |= {
+    "super_of_another_object": _super_of_others(
+        _in_a_method, lambda second, **names: setattr(second, "own", 3.0)
+    ),
+    "super_of_another_object_and_self": _super_of_others(
+        _in_a_method, lambda first, **names: setattr(first, "own", 3.0)
+    ),
+    "super_of_another_class": _super_of_others(
+        _with_another_class, lambda base, **names: setattr(base, "scale", 5.0)
+    ),
+    "super_of_a_class": _super_of_others(
+        _of_a_class, lambda base, **names: setattr(base, "scale", 5.0)
+    ),
+    "super_of_another_object_of_another_class": _super_of_others(
+        _in_a_method,
+        lambda base, **names: setattr(base, "half", lambda self: self.own * 3),
+    ),
+}

@@ -38,6 +38,7 @@ EAGER = (
     *("context_run", "ctypes_pointer", "iter_with_sentinel", "tensor_storage_bytes"),
     *("weak_proxy", "generator_frame_read"),
     *("exception_raised_again", "reached_error_with_attributes"),  # which writes its traceback
+    *(("map_getattr",) if sys.version_info >= (3, 12) else ()),  # of names that C code makes
     *hostile_in_c.EAGER,
     *(f"closed_{name}" for name in hostile_closed.EAGER),
     *(f"reached_{name}" for name in hostile_reached.EAGER),
@@ -63,9 +64,15 @@ def modules_as_before():
             del sys.modules[name]
 
 
+# A tensor of the host of one element times one of a GPU is an error.
+ON_A_HOST = ("reached_tensor_of_an_attribute",)
+
+
 @pytest.mark.parametrize("name", sampled(CASES, 6))
 @torch.no_grad()
 def test_what_was_read_and_changes_is_never_stale(device, name, modules_as_before):
+    if device != "cpu" and name in ON_A_HOST:
+        pytest.skip("it is an error on a GPU")
     with torch.device(device):
         fn, change = CASES[name]()
     graph = gfxgraph.graphed(fn)

@@ -205,6 +205,11 @@ class ConditionalGraph:
                 failed[name] = reason
         return failed
 
+    def function_of(self, dispatcher: Dispatcher) -> Callable[..., Any] | None:
+        """The branch that a dispatcher answers, if one does."""
+        branches = self._branches.values()
+        return next((fn for fn, known in branches if known is dispatcher), None)
+
     def stats(self) -> dict[str, GraphedStats]:
         """The statistics of each branch since it was added or reset, by name."""
         branches = self._branches.items()

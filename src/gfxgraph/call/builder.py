@@ -62,8 +62,11 @@ class Keys(Protocol):
     def key_of(self, call: Call) -> Any:
         """The key of a call: calls with equal keys can share one graph."""
 
-    def template(self, entries: Entries, call: Call) -> Entry | None:
-        """A graph of the same function for other sizes, after which this one can be captured."""
+    def template(self, entries: Entries, call: Call, unproven: bool = False) -> Entry | None:
+        """A graph of the same function for other sizes, after which this one can be captured.
+
+        ``unproven``: also one that no call was compared with.
+        """
 
 
 class Answers(Protocol):
@@ -161,16 +164,15 @@ class Builder:
             interrupt = interrupt_in(error)
             if interrupt is not None:
                 raise interrupt from interrupt.__cause__
+            # Nothing is learned from made arguments: a call with real ones may do better.
+            if wanted.unproven:
+                return _as_ours(error)
             if isinstance(error, EffectsError) and self._may_go_on(error, wanted.call, answers):
                 return None
             if isinstance(error, ChangesArgument) and self._keys.objects.give_up(wanted.call):
                 self._entries.count_fallback(str(error), calls=int(wanted.is_answered))
                 return error
-            if not isinstance(error, GfxGraphError):
-                wrapped = CaptureError(f"cannot be captured: {type(error).__name__}: {error}")
-                wrapped.__cause__ = error
-                error = wrapped
-            return self._refuse(wanted, kind, found, error, answers)
+            return self._refuse(wanted, kind, found, _as_ours(error), answers)
 
     def _may_go_on(self, error: EffectsError, call: Call, answers: Answers) -> bool:
         """Whether a graph can store what a call has written, from the next call on."""
@@ -216,8 +218,10 @@ class Builder:
             call = self._keys.objects.narrow(call, entry.mask)
             key = self._keys.key_of(call)
             self._keys.objects.know(entry.mask, key)
-        recogniser = self._keys.layout.recogniser(call, entry.reached, entry.asks_attributes)
-        entry.fast_path = recogniser(entry.replay)
+        if wanted.unproven:
+            entry.unproven = True
+        else:
+            entry.fast_path = self.fast_path(entry, call)
         entry.let_answer(functools.partial(answers.new_path, key, call.spec))
         if entry.captured is not None and entry.captured.groups:
             collectives.release_with_groups(entries.release_groups, entry.captured.groups)
@@ -234,6 +238,11 @@ class Builder:
             entry.release()
         elif tree is not None:
             entry.take_over(tree)
+
+    def fast_path(self, entry: Entry, call: Call) -> FastPath:
+        """A function that recognises calls like this one, and replays the graph."""
+        recogniser = self._keys.layout.recogniser(call, entry.reached, entry.asks_attributes)
+        return recogniser(entry.replay)
 
     def _refuse(
         self, wanted: Wanted, kind: str, found: Traits, error: GfxGraphError, answers: Answers
@@ -410,12 +419,12 @@ class Builder:
     ) -> CapturedGraph:
         # What is timed has to know the way back to the state of now.
         is_new = wanted.extends is None and code is None and not timed
-        found = self._captured_like(wanted.call, site) if is_new else None
+        found = self._captured_like(wanted, site) if is_new else None
         return found or self._captured_anew(site, code, timed)
 
-    def _captured_like(self, call: Call, site: _Site) -> CapturedGraph | None:
+    def _captured_like(self, wanted: Wanted, site: _Site) -> CapturedGraph | None:
         """A capture after the one of another size; ``None``: there is none, or it is no use."""
-        template = self._keys.template(self._entries, call)
+        template = self._keys.template(self._entries, wanted.call, wanted.unproven)
         if template is None or template.captured is None:
             return None
         peak_bytes = template.peak_bytes_for(site.target.inputs)
@@ -512,6 +521,15 @@ class Builder:
             if graph_pool is None:
                 graph_pool = self.graph_pools[index] = GraphPool(current_device(), index)
             return graph_pool
+
+
+def _as_ours(error: Exception) -> GfxGraphError:
+    """An error, as one of ours."""
+    if isinstance(error, GfxGraphError):
+        return error
+    wrapped = CaptureError(f"cannot be captured: {type(error).__name__}: {error}")
+    wrapped.__cause__ = error
+    return wrapped
 
 
 def _agrees(spec: Spec, first: Spec, is_lifted: bool) -> bool:

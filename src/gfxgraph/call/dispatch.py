@@ -22,6 +22,7 @@ from typing import Any
 import torch
 
 from ..errors import ArgumentError, CaptureError, VerificationError, one_line
+from ..forking import new_lock
 from ..graph.guard import Guard
 from ..graph.lift import EffectsError, Lift, Lifting
 from ..graph.locks import is_inside_gfxgraph, when_free
@@ -45,7 +46,7 @@ from .suitable import inference
 from .thrash import WORTH_IT, Thrash
 from .writers import Writers
 
-__all__ = ["Dispatcher", "Exact", "reset_with"]
+__all__ = ["Dispatcher", "Exact", "owners", "reset_with"]
 
 # So often more is found that calls write, or read, with hardly a replay in between.
 _MAX_LIFTS = 6
@@ -202,9 +203,7 @@ class Dispatcher:
         self, fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> Any:
         self.entries.count_eager_call()
-        if not self._writers.writes:
-            return fn(*args, **kwargs)
-        with self._writers.gate.passing():
+        with self._writers.passing():
             return fn(*args, **kwargs)
 
     def make(self, request: Request) -> Exception | None:
@@ -220,6 +219,23 @@ class Dispatcher:
             return entry.kind(entry.reason)
         return None if isinstance(entry, Entry) else self._make(request, changes)
 
+    @property
+    def is_lifted(self) -> bool:
+        """Whether its graphs hold what calls write in Python."""
+        return self._lifted is not None
+
+    @property
+    def has_calls(self) -> bool:
+        """Whether it knows a kind of calls."""
+        return self.is_lifted or bool(self.entries.all())
+
+    def release(self, key: Any) -> None:
+        """Release the graph of a key."""
+        with self.entries.lock:
+            if self.entries.get(key) is not None:
+                self.entries.drop(key)
+        self.entries.release_dropped()
+
     def guards(self) -> list[Guard]:
         """The guards of all graphs."""
         entries = self.entries.graphs().values()
@@ -227,16 +243,36 @@ class Dispatcher:
         return found + ([] if self._lifted is None else self._lifted.guards())
 
     def prepare(
-        self, fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+        self,
+        fn: Callable[..., Any],
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        unproven: bool = False,
     ) -> Exception | None:
-        """Make a graph for calls with such arguments; see :meth:`make`."""
+        """Make a graph for calls with such arguments; see :meth:`make`.
+
+        ``unproven``: they are made, by a recipe. A failure leaves nothing behind, and the first
+        call that finds the graph is compared with it.
+        """
         reason = no_graph_now()
         if reason is not None:
             return CaptureError(reason, transient=True)
         leaves, spec, reason = self.strategy.objects.taken_apart(args, kwargs)
         if reason is not None:
             return CaptureError(reason)
-        return self.make(self._known(Call(fn, args, kwargs, leaves, spec))[0])
+        request = self._known(Call(fn, args, kwargs, leaves, spec))[0]
+        if not unproven:
+            return self.make(request)
+        with self._writers.alone(always=True) as is_alone:
+            if not is_alone:
+                return CaptureError("another thread is calling the function", transient=True)
+            if self._lifted is not None or self.entries.get(request.key) is not None:
+                return CaptureError("calls like it are known already")
+            error = self._make(replace(request, unproven=True), [])
+        made = self.entries.get(request.key)
+        if isinstance(made, Entry):
+            self._writers.writes |= bool(made.regions())
+        return error
 
     def static_inputs(
         self, fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
@@ -323,6 +359,8 @@ class Dispatcher:
         classes = self.strategy.objects.classes
         if entry.sees_more(call.leaves, (call.args, call.kwargs), classes):
             return NO_MATCH
+        if entry.unproven:
+            return self._proved(request, entry)
         result = self.strategy.meet(self, request, entry)
         if result is NO_MATCH and validation.due(entry):
             replay = self.strategy.trial(request, entry)
@@ -342,14 +380,10 @@ class Dispatcher:
         Raises:
             VerificationError: the replay differs, and ``fallback="raise"``.
         """
-        call, entries, run = request.call, self.entries, request.call.run
-        if entry.stores:
-            run = functools.partial(_with_arguments, call.run, call.args, call.kwargs)
-        found = validation.compare(entry, call.leaves, self.options.verify, replay, run)
+        entries = self.entries
+        found = self._comparison(request, entry, replay)
         if found is None:
             return NO_MATCH
-        if entry.stores:
-            found = replace(found, result=found.result[0])
         if found.difference is None:
             return found.result
         tally.add("validation_failures")
@@ -375,6 +409,46 @@ class Dispatcher:
         if self.options.fallback == "raise":
             raise VerificationError(f"{self.name}: {reason}")
         return found.result
+
+    def _comparison(
+        self, request: Request, entry: Entry, replay: Callable[[], Any]
+    ) -> validation.Comparison | None:
+        """See :func:`~gfxgraph.call.validation.compare`."""
+        call, run = request.call, request.call.run
+        if entry.stores:
+            run = functools.partial(_with_arguments, call.run, call.args, call.kwargs)
+        found = validation.compare(entry, call.leaves, self.options.verify, replay, run)
+        if found is None or not entry.stores:
+            return found
+        return replace(found, result=found.result[0])
+
+    def _proved(self, request: Request, entry: Entry) -> Any:
+        """Answer the first call of a graph that was made without one, and compare both.
+
+        The function runs for its caller. Where the graph gives something else it is dropped, and
+        the next call of its kind is captured like any other. NO_MATCH: it was dropped before the
+        function ran.
+        """
+        call, entries = request.call, self.entries
+        with self._writers.passing():
+            result, different = self.strategy.prove(self, request, entry)
+        if different is not None:
+            with entries.lock:
+                if entries.get(request.key) is entry:
+                    entries.drop(request.key)
+                    entries.counts.recaptures += 1
+                if result is not NO_MATCH:
+                    entries.count_eager_call()
+            entries.release_dropped()
+            because = f"a graph made from a recipe: {different}"
+            log(logging.INFO, "captured_again", function=self.name, because=because)
+            return result
+        if result is NO_MATCH:  # another thread is in the way: one of the next calls is compared
+            return self._eagerly(*call.given)
+        with entries.lock:
+            if entries.get(request.key) is entry and not entry.in_doubt:
+                entries.prove(entry, self.builder.fast_path(entry, request.fitted))
+        return result
 
     # A call without an entry.
 
@@ -555,6 +629,31 @@ class Exact:
                 yield Request(narrower, narrower, key)
         yield self.request(call)
 
+    def prove(
+        self, dispatcher: Dispatcher, request: Request, entry: Entry
+    ) -> tuple[Any, str | None]:
+        """Answer the first call of an unproven entry, compared with its graph.
+
+        Returns:
+            The result, NO_MATCH where there is none; and how the graph differs, ``None`` where it
+            does not. NO_MATCH and ``None``: another thread is in the way.
+        """
+        if [leaf.is_inference() for leaf in request.call.leaves] != entry.given_inference:
+            return NO_MATCH, "it is for tensors of another inference mode"
+        missed = False
+        trial = self.trial(request, entry)
+
+        def replay() -> Any:
+            nonlocal missed
+            result = NO_MATCH if trial is None else trial()
+            missed = result is NO_MATCH
+            return result
+
+        found = dispatcher._comparison(request, entry, replay)
+        if found is None:
+            return NO_MATCH, "its data takes another path" if missed else None
+        return found.result, found.difference
+
     def meet(self, dispatcher: Dispatcher, request: Request, entry: Entry) -> Any:
         """Run a call that is not to be answered by a replay yet; else NO_MATCH."""
         return NO_MATCH
@@ -581,9 +680,9 @@ class Exact:
         self, entries: Entries, request: Request, changes: list[str], result: Any = NO_MATCH
     ) -> Wanted:
         """The graph to make after a call that gave ``result``; how it is judged is part of that."""
-        return Wanted(request.call, request.key, changes, result)
+        return Wanted(request.call, request.key, changes, result, unproven=request.unproven)
 
-    def template(self, entries: Entries, call: Call) -> Entry | None:
+    def template(self, entries: Entries, call: Call, unproven: bool = False) -> Entry | None:
         """A graph for other sizes, after which that of a call can be captured."""
         return None
 
@@ -615,6 +714,19 @@ def reset_with(owner: Any, dispatcher: Dispatcher) -> None:
     """Release the graphs when ``owner`` goes, and not when the garbage collector comes round."""
     # Weakly: whatever the graphs hold must not keep the owner alive.
     weakref.finalize(owner, _reset, weakref.ref(dispatcher)).atexit = False
+    with _lock:
+        _owners[dispatcher] = weakref.ref(owner)
+
+
+def owners() -> list[tuple[Dispatcher, Any]]:
+    """All dispatchers whose owner is alive, with that, in the order in which they were made."""
+    with _lock:
+        found = [(dispatcher, owner()) for dispatcher, owner in _owners.items()]
+    return [(dispatcher, owner) for dispatcher, owner in found if owner is not None]
+
+
+_lock = new_lock()
+_owners: weakref.WeakKeyDictionary[Dispatcher, weakref.ref[Any]] = weakref.WeakKeyDictionary()
 
 
 def _reset(dispatcher: weakref.ref[Dispatcher]) -> None:

@@ -165,6 +165,14 @@ class Entries:
         refusal.fast_path = fast_path(spec)
         self.keep(key, refusal)
 
+    def prove(self, entry: Entry, fast_path: FastPath) -> None:
+        """Let an unproven entry, which was compared now, answer calls by its fast path."""
+        with self.lock:
+            entry.unproven = False
+            entry.answer_by(fast_path)
+            self._time(entry)
+            self.promote(entry)
+
     def replace(self, key: Any, tree: Entry, entry: Entry) -> bool:
         """Keep ``entry`` in the place of ``tree``; ``False``: that was released meanwhile."""
         with self.lock:

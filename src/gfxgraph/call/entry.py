@@ -93,6 +93,8 @@ class Entry:
         compared_at: how often it was replayed when it was last compared with eager execution.
         in_doubt: whether it differed then, which another thread may have been the reason for.
         not_compiled: why it holds no compiled code, where that was asked for.
+        unproven: it was captured with arguments that a recipe made, and no call was compared yet.
+        given_inference: of each tensor that it was captured with, whether it is an inference one.
         keeps: what the graph uses beside tensors: compiled code.
         private_input_bytes: bytes of static inputs that only this graph has.
         mask: what of the arguments matters.
@@ -122,6 +124,8 @@ class Entry:
         self.compared_at: int | None = None
         self.in_doubt = False
         self.not_compiled = ""
+        self.unproven = False
+        self.given_inference = [leaf.is_inference() for leaf in leaves]
         self.keeps: object = None
         self.private_input_bytes = 0
         self.carried: list[dict[int, str]] = []

@@ -40,7 +40,7 @@ from .suitable import check_function
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
-__all__ = ["Graphed", "GraphedStats", "compile", "graphed"]
+__all__ = ["Graphed", "GraphedStats", "bound_to", "compile", "graphed"]
 
 P = ParamSpec("P")
 Q = ParamSpec("Q")
@@ -398,6 +398,16 @@ class _BoundGraphed(_Replaying[P, R]):
 
     def __reduce__(self) -> Any:
         return getattr, (self.__self__, self.__wrapped__.__name__)
+
+
+def bound_to(graphed: Graphed[..., Any], instance: Any) -> tuple[Callable[..., Any], Dispatcher]:
+    """A graphed method of an instance, and what answers its calls.
+
+    Raises:
+        ArgumentError: the instance cannot keep graphs.
+    """
+    bound: _BoundGraphed[..., Any] = _BoundGraphed(graphed, instance)
+    return bound.__wrapped__, bound._dispatcher
 
 
 def _dispatcher_of(graphed: Graphed[..., Any], instance: Any) -> Dispatcher:

@@ -22,7 +22,7 @@ from ..interpose.source import name_of
 from .device_number import LARGEST, DeviceNumber, on_device, taken_by_constructors
 from .dispatch import Dispatcher
 
-__all__ = ["NumberDispatcher", "check_inputs"]
+__all__ = ["NumberDispatcher", "check_inputs", "is_number"]
 
 
 def check_inputs(fn: Callable[..., Any], names: Sequence[str]) -> None:
@@ -124,10 +124,14 @@ class NumberDispatcher(Dispatcher):
         return super().static_inputs(*self._with_tensors(fn, args, kwargs))
 
     def prepare(
-        self, fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+        self,
+        fn: Callable[..., Any],
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        unproven: bool = False,
     ) -> Exception | None:
         """See :meth:`Dispatcher.prepare`."""
-        return super().prepare(*self._with_tensors(fn, args, kwargs))
+        return super().prepare(*self._with_tensors(fn, args, kwargs), unproven)
 
     def _order_changed(self) -> None:
         super()._order_changed()
@@ -173,3 +177,8 @@ def _device_of(values: Iterable[Any]) -> torch.device:
         if isinstance(value, torch.Tensor) and value.device.type == kind:
             return value.device
     return torch.device(kind)
+
+
+def is_number(cls: type) -> bool:
+    """Whether it is the class of the numbers on the device among the arguments of calls."""
+    return cls is _Given

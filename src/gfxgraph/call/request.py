@@ -23,11 +23,13 @@ class Request:
         call: as the caller made it.
         fitted: as a graph takes it: the same, or padded to a bucket.
         key: of ``fitted``.
+        unproven: nobody has called so: the arguments are made, by a recipe.
     """
 
     call: Call
     fitted: Call
     key: Any
+    unproven: bool = False
 
 
 @dataclass
@@ -43,6 +45,8 @@ class Wanted:
         extends: the tree of graphs of this key that gets another path.
         found: what arguments held before the call wrote to them, by place.
         judge: raises where the graph is not to be kept. Default: every one is.
+        unproven: the arguments are made, by a recipe: the first call that finds the graph is
+            compared with it, and a failure says nothing about calls.
     """
 
     call: Call
@@ -53,6 +57,7 @@ class Wanted:
     extends: Entry | None = None
     found: Mapping[int, torch.Tensor] = field(default_factory=dict)
     judge: Callable[[Entry], None] = lambda entry: None
+    unproven: bool = False
 
     @property
     def is_answered(self) -> bool:

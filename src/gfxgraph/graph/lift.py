@@ -155,6 +155,14 @@ class EffectsError(CaptureError):
         self.slots = list(slots)
 
 
+class _Used(AttributeError, TypeError):
+    """A use of what stands for a value.
+
+    C code that asks for an attribute, as torch does for ``__torch_function__``, takes an
+    AttributeError for "it has none". From Python 3.13 on it prints any other error.
+    """
+
+
 class Unread:
     """Stands where a call is not expected to read: every use raises, and is noted.
 
@@ -166,7 +174,7 @@ class Unread:
 
     def _use(self, *args: Any, **kwargs: Any) -> Any:
         self.__dict__["was_used"] = True
-        raise TypeError("gfxgraph: a place was read that no call has read so far")
+        raise _Used("gfxgraph: a place was read that no call has read so far")
 
     def __getattr__(self, name: str) -> Any:
         return self._use()
@@ -191,7 +199,7 @@ class Counted(Unread):
 
     def _use(self, *args: Any, **kwargs: Any) -> Any:
         self.start.__dict__["was_used"] = True
-        raise TypeError("gfxgraph: the counter is used for more than counting")
+        raise _Used("gfxgraph: the counter is used for more than counting")
 
     def use(self) -> None:
         """Somebody asks what it is."""

@@ -15,8 +15,8 @@ import torch
 from ...errors import ArgumentError, CaptureError, GfxGraphError
 from ...forking import new_lock
 from ...graph.compare import Tolerance
-from ...graph.locks import inside_gfxgraph, turn_if_free, turn_to_capture
-from ...interpose.interrupts import own_handlers
+from ...graph.locks import inside_gfxgraph, is_only_thread, turn_if_free, turn_to_capture
+from ...interpose.interrupts import interrupt_in, own_handlers
 from ...record.explain import some
 from ...stats import Elements, tally
 from .. import timing, validation
@@ -43,6 +43,9 @@ from .traffic import suggest_buckets
 from .verdicts import Case, Verdicts, alike, runner
 
 __all__ = ["Padded", "new_dispatcher"]
+
+# Tries to judge a graph of a recipe beside other threads.
+_MAX_JUDGED = 8
 
 
 class Padded(Exact):
@@ -158,9 +161,45 @@ class Padded(Exact):
         if self._verdicts.is_met(request.key, call.sizes):
             return NO_MATCH
         with turn_if_free(all_leave=False) as is_ours:  # otherwise one of the next calls
-            return self._meet(dispatcher, request, entry) if is_ours else NO_MATCH
+            if not is_ours:
+                return NO_MATCH
+            answer, different, _ = self._meet(dispatcher, request, entry)
+        entries = dispatcher.entries
+        if different is not None:
+            with entries.lock:
+                if entries.get(request.key) is entry:
+                    entries.drop(request.key)
+                    entries.keep(request.key, Refusal(entry.key, different, CaptureError))
+            entries.release_dropped()
+        return answer
 
-    def _meet(self, dispatcher: Dispatcher, request: Request, entry: Entry) -> Any:
+    def prove(
+        self, dispatcher: Dispatcher, request: Request, entry: Entry
+    ) -> tuple[Any, str | None]:
+        """Run the first call for its caller, compare the bucket with it, and judge it anew."""
+        with turn_if_free(all_leave=False) as is_ours:
+            if not is_ours or not entry.unproven:
+                return NO_MATCH, None
+            wanted = self.wanted(dispatcher.entries, request, [], is_captured=True)
+            try:
+                wanted.judge(entry)
+            except Exception as error:  # as where a graph is made: it is no use
+                interrupt = interrupt_in(error)
+                if interrupt is not None:
+                    raise interrupt from interrupt.__cause__
+                # A thread that draws random numbers meanwhile may be the reason.
+                tries = dispatcher.entries.count_try(f"judged {entry.key}")
+                is_doubtful = tries < _MAX_JUDGED and not is_only_thread()
+                return NO_MATCH, None if is_doubtful else str(error)
+            answer, different, is_compared = self._meet(dispatcher, request, entry)
+        if different is None and not is_compared:
+            different = "it could not be replayed"
+        return answer, different
+
+    def _meet(
+        self, dispatcher: Dispatcher, request: Request, entry: Entry
+    ) -> tuple[Any, str | None, bool]:
+        """The result of a call, how a replay differs from it, and whether both were compared."""
         call, padded = _sized(request)
         captured, entries = entry.captured, dispatcher.entries
         run, got, different = runner(captured), None, None
@@ -186,15 +225,10 @@ class Padded(Exact):
                 expected, got = Ran(*flatten(answer), []), Ran(*flatten(result), [])
         if got is not None:
             different = self._verdicts.difference(call, padded, entry, expected, got)
-        with entries.lock:
-            if different is None:
-                if got is not None:
-                    self._verdicts.add_met(request.key, call.sizes)
-            elif entries.get(request.key) is entry:
-                entries.drop(request.key)
-                entries.keep(request.key, Refusal(entry.key, different, CaptureError))
-        entries.release_dropped()
-        return answer
+        if got is not None and different is None and self._verify is not False:
+            with entries.lock:
+                self._verdicts.add_met(request.key, call.sizes)
+        return answer, different, got is not None
 
     def trial(self, request: Request, entry: Entry) -> Callable[[], Any] | None:
         """A padded replay, where padding draws the random numbers that eager execution does."""
@@ -236,31 +270,42 @@ class Padded(Exact):
     # How a bucket is captured.
 
     def wanted(
-        self, entries: Entries, request: Request, changes: list[str], result: Any = NO_MATCH
+        self,
+        entries: Entries,
+        request: Request,
+        changes: list[str],
+        result: Any = NO_MATCH,
+        is_captured: bool = False,
     ) -> Wanted:
-        """The graph of a bucket, judged by a call that is smaller than the bucket."""
+        """The graph of a bucket, judged by a call that is smaller than the bucket.
+
+        ``is_captured``: there is one, which was captured with other arguments.
+        """
+        unproven = request.unproven
         call, padded = _sized(request)
         called, bucket = result is not NO_MATCH, padded.sizes
         # Something has to be padded for a look at what padding does.
         if result is NO_MATCH or any(call.sizes[n] == size > 1 for n, size in bucket.items()):
             sizes = {name: _much_smaller(size) for name, size in bucket.items()}
             # Where there is a graph for another size, made inputs are known to be taken.
-            is_known = not called and self._verdicts.judges and self.template(entries, call)
+            may_be_made = not called and self._verdicts.judges
+            is_known = may_be_made and self.template(entries, call, unproven)
             make = functools.partial(made_like, call) if is_known else call.resized
             call = make(sizes, self.buckets)
             padded, result = call.resized(bucket, self.buckets), NO_MATCH
-        judge = functools.partial(self._judge, entries, Case(call, padded, request.key, result))
-        return Wanted(padded, request.key, changes, called=called, judge=judge)
+        case = Case(call, padded, request.key, result, not is_captured)
+        judge = functools.partial(self._judge, entries, case, unproven)
+        return Wanted(padded, request.key, changes, called=called, judge=judge, unproven=unproven)
 
-    def template(self, entries: Entries, call: Call) -> Entry | None:
+    def template(self, entries: Entries, call: Call, unproven: bool = False) -> Entry | None:
         """The last graph of another size, where the function only computes."""
         found = entries.get(self._templates.get(alike(self.key_of(call))))
         if not isinstance(found, Entry) or found.captured is None or not found.captured.plain:
             return None
-        return found
+        return None if found.unproven and not unproven else found
 
-    def _judge(self, entries: Entries, case: Case, entry: Entry) -> None:
-        self._verdicts.judge(case, entry, self.template(entries, case.padded))
+    def _judge(self, entries: Entries, case: Case, unproven: bool, entry: Entry) -> None:
+        self._verdicts.judge(case, entry, self.template(entries, case.padded, unproven))
         if entry.captured is not None and entry.captured.plain:
             self._templates[alike(case.key)] = case.key
 

@@ -41,12 +41,14 @@ class Case:
         padded: the call that the graph is captured with.
         key: of that.
         result: what the call gave; NO_MATCH: it was not made.
+        is_sample: whether the graph was captured with ``padded``; else with other arguments.
     """
 
     call: SizedCall
     padded: SizedCall
     key: Any
     result: Any
+    is_sample: bool = True
 
 
 class Verdicts:
@@ -92,7 +94,8 @@ class Verdicts:
     ) -> str | None:
         """How a padded run differs from one that is not."""
         run = runner(entry.captured)
-        judge = Judge(call.fn, call, padded.sizes, self._buckets, entry.carried, run, self._verify)
+        verify = True if self._verify is False else self._verify  # what a recipe made is compared
+        judge = Judge(call.fn, call, padded.sizes, self._buckets, entry.carried, run, verify)
         return judge.difference(expected, got, call.sizes)
 
     def judge(self, case: Case, entry: Entry, template: Entry | None) -> None:
@@ -120,7 +123,7 @@ class Verdicts:
             )
         call, padded = case.call, case.padded
         got = Ran(captured.sample or entry.static_tensors[1], entry.out_spec, [])
-        if not captured.plain:
+        if not captured.plain or not case.is_sample:
             got = run(call.fn, padded)
         if case.result is NO_MATCH:
             expected = run(call.fn, call)
