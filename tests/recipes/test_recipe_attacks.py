@@ -8,6 +8,7 @@ import functools
 import json
 import os
 import sys
+import threading
 
 import pytest
 import torch
@@ -396,3 +397,36 @@ def test_a_device_file_is_not_replaced(tmp_path):
     with pytest.raises(RecipeError, match="no regular file"):
         gfxgraph.save_recipes(pipe)
     assert pipe.is_fifo()
+
+
+def test_threads_that_fill_tuples_are_not_disturbed_by_a_load(device, path):
+    class Layer(torch.nn.Module):
+        @gfxgraph.graphed
+        def forward(self, x):
+            return x * 2
+
+    layer = Layer().eval()
+    for _ in range(2):
+        layer(rows(device, 1))
+    gfxgraph.save_recipes(path)
+    over, raised, filled = threading.Event(), [], []
+
+    def fill():
+        while not over.is_set():
+            try:
+                tuple(n for n in range(3000))
+            except SystemError as error:
+                raised.append(error)
+            filled.append(None)
+
+    threads = [threading.Thread(target=fill) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    try:
+        for _ in range(10):
+            gfxgraph.load_recipes(path, progress=False)
+    finally:
+        over.set()
+        for thread in threads:
+            thread.join()
+    assert filled and not raised

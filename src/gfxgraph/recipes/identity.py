@@ -82,14 +82,26 @@ def live(methods: Iterable[str] = ()) -> list[Live]:
 
 def _instances(graphed: dict[int, Any]) -> Iterator[tuple[Any, Any]]:
     """The instances that are alive of the classes with these methods, each with its method."""
-    of_class: dict[type, list[Any]] = {}
-    for instance in gc.get_objects():
-        cls = type(instance)
-        if cls not in of_class:
-            members = [m for base in raw.mro(cls) for m in [*raw.namespace(base).values()]]
-            of_class[cls] = [member for member in members if id(member) in graphed]
-        if of_class[cls] and raw.attributes(instance) is not None:
-            yield from ((method, instance) for method in of_class[cls])
+    for cls in _classes():
+        members = [m for base in raw.mro(cls) for m in [*raw.namespace(base).values()]]
+        methods = [member for member in members if id(member) in graphed]
+        # Not by gc.get_objects(): Python cannot go on with a tuple that another thread is filling,
+        # if meanwhile somebody else refers to it.
+        for instance in gc.get_referrers(cls) if methods else ():
+            if type(instance) is cls and raw.attributes(instance) is not None:
+                yield from ((method, instance) for method in methods)
+
+
+def _classes() -> list[type]:
+    """All classes of the process."""
+    found: dict[int, type] = {}
+    todo: list[type] = [object]
+    while todo:
+        cls = todo.pop()
+        if id(cls) not in found:
+            found[id(cls)] = cls
+            todo += type.__subclasses__(cls)
+    return list(found.values())
 
 
 def _fn_of(dispatcher: Dispatcher, owner: Any) -> Callable[..., Any] | None:
