@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import importlib
 import os
 from types import SimpleNamespace
@@ -10,7 +9,7 @@ from typing import Any
 
 import torch
 
-from tests.serving.cuda_names import give_torch_cuda
+import gfxgraph
 from tests.serving.stubs import stub
 
 __all__ = ["decode_runner", "sglang", "vllm", "vllm_manager"]
@@ -22,8 +21,8 @@ class Server(torch.nn.Module):
     def __init__(self, refused: Any = ()) -> None:
         super().__init__()
         torch.manual_seed(0)
-        self.linear = torch.nn.Linear(4, 4)
-        self.static = torch.zeros(16, 4)
+        self.linear = torch.nn.Linear(4, 4, device="cuda")
+        self.static = torch.zeros(16, 4, device="cuda")
         self.refused = set(refused)
 
     @torch.no_grad()
@@ -38,8 +37,9 @@ class Server(torch.nn.Module):
         return self.linear(x)
 
 
-def sglang() -> None:
-    give_torch_cuda()
+def sglang(emulated: bool = True) -> None:
+    if emulated:
+        gfxgraph.enable(emulate=True)
     importlib.import_module("torch._inductor.compile_fx")  # before triton is stubbed
     stub(
         *("triton", "IPython", "aiohttp", "torchvision", "compressed_tensors", "gguf"),
@@ -86,7 +86,7 @@ def capture_all(runner: Any, model: Server) -> None:
     """As ``DecodeCudaGraphRunner`` does: the largest size first."""
     from sglang.srt.model_executor.runner.shape_key import ShapeKey
 
-    with runner.backend.capture_session(torch.cuda.current_stream()):
+    with runner.backend.capture_session(torch.cuda.Stream()):
         for size in reversed(runner.capture_bs):
             runner.backend.capture_one(ShapeKey(size), lambda size=size: model(size))
 
@@ -95,7 +95,7 @@ def step(runner: Any, model: Server, rows: int) -> tuple[bool, str]:
     """A step as ``ModelRunner._forward_raw`` chooses it: whether it is right, and how it ran."""
     from sglang.srt.model_executor.runner.shape_key import ShapeKey
 
-    x = torch.randn(rows, 4)
+    x = torch.randn(rows, 4, device="cuda")
     width = runner.captured_req_width
     batch = SimpleNamespace(
         replace_embeds=None, spec_info=None, batch_size=rows, input_ids=torch.zeros(rows * width)
@@ -111,8 +111,7 @@ def step(runner: Any, model: Server, rows: int) -> tuple[bool, str]:
 
 def vllm() -> None:
     os.environ["VLLM_TARGET_DEVICE"] = "cpu"
-    give_torch_cuda()
-    torch.accelerator.synchronize = lambda device=None: None
+    gfxgraph.enable(emulate=True)
     stub(
         *("aiohttp", "openai_harmony", "uvloop", "xgrammar", "httpx", "opentelemetry"),
         "llguidance",
@@ -139,7 +138,7 @@ def vllm_manager(sizes: list[int]) -> Any:
     from vllm.v1.worker.gpu import cudagraph_utils as module
 
     _vllm_names()
-    module.graph_capture = lambda device: contextlib.nullcontext()
+    module.graph_capture = lambda device: torch.cuda.stream(torch.cuda.Stream())
     module.is_global_first_rank = lambda: False
     manager = module.CudaGraphManager.__new__(module.CudaGraphManager)
     full = module.CUDAGraphMode.FULL
@@ -148,7 +147,7 @@ def vllm_manager(sizes: list[int]) -> Any:
     for rows in range(1, max(sizes) + 1):
         candidates[rows, 0] = [next(d for d in descs if d.num_tokens >= rows)]
     vars(manager).update(
-        device=torch.device("cpu"),
+        device=torch.device("cuda"),
         ubatch_runner=None,
         vllm_config=SimpleNamespace(use_cumem_cudagraph_pool=False),
         graphs={},
@@ -179,7 +178,7 @@ def capture_manager(manager: Any, model: Server) -> dict[Any, torch.Tensor]:
 
 
 def step_of_manager(manager: Any, model: Server, outputs: Any, rows: int) -> tuple[bool, str]:
-    x = torch.randn(rows, 4)
+    x = torch.randn(rows, 4, device="cuda")
     desc = manager.dispatch(rows, rows, 1, 0)
     if desc.cg_mode.name == "FULL":
         model.static[:rows].copy_(x)
@@ -238,15 +237,18 @@ def vllm_runner(model: Server, sizes: list[int], mode: str = "FULL") -> Any:
 
 
 def capture_runner(runner: Any) -> None:
+    from vllm.compilation import cuda_graph
     from vllm.compilation.monitor import set_cudagraph_capturing_enabled
 
-    for mode, descs in runner.cudagraph_dispatcher.get_capture_descs():
-        runner._capture_cudagraphs(descs, mode)
+    cuda_graph.current_stream = torch.cuda.current_stream  # vLLM takes this platform for a CPU's
+    with torch.cuda.stream(torch.cuda.Stream()):
+        for mode, descs in runner.cudagraph_dispatcher.get_capture_descs():
+            runner._capture_cudagraphs(descs, mode)
     set_cudagraph_capturing_enabled(False)
 
 
 def step_of_runner(runner: Any, model: Server, rows: int) -> tuple[bool, str]:
-    x = torch.randn(rows, 4)
+    x = torch.randn(rows, 4, device="cuda")
     mode, desc = runner.cudagraph_dispatcher.dispatch(rows)
     model.static[:rows].copy_(x)
     out = runner.run(desc.num_tokens, mode)[:rows]

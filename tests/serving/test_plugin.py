@@ -15,16 +15,14 @@ from gfxgraph.serving.graphs import EngineGraphs, several_ranks
 from gfxgraph.stats import BY_HAND, tally
 from tests.helpers.devices import region
 from tests.helpers.processes import python
-from tests.serving.cuda_names import give_torch_cuda
-
-LACKS_CUDA = not torch.cuda.is_available()
 
 
 @pytest.fixture
-def torch_cuda(monkeypatch):
-    """The names of ``torch.cuda`` that ``torch.cuda.graph`` needs, on any machine."""
-    if LACKS_CUDA:
-        give_torch_cuda(monkeypatch.setattr)
+def cuda():
+    """The device that ``torch.cuda.graph`` captures on, under ``enable()``."""
+    gfxgraph.enable(emulate=not torch.cuda.is_available())
+    yield "cuda"
+    gfxgraph.disable()
 
 
 def test_an_entry_point_that_is_off_imports_nothing_of_the_plugin_and_reads_nothing_else():
@@ -91,9 +89,8 @@ def test_several_ranks_keep_the_engines_error(monkeypatch):
 # ---- captures by hand under enable()
 
 
-def test_a_capture_whose_body_raises_counts_as_failed_and_its_error_goes_on(torch_cuda, device):
-    gfxgraph.enable()
-    x = torch.ones(4, device=device)
+def test_a_capture_whose_body_raises_counts_as_failed_and_its_error_goes_on(cuda):
+    x = torch.ones(4, device=cuda)
     graph = torch.cuda.CUDAGraph()
     with pytest.raises(KeyError, match="of the body"), torch.cuda.graph(graph):
         x + 1
@@ -109,9 +106,8 @@ def test_a_capture_whose_body_raises_counts_as_failed_and_its_error_goes_on(torc
     assert y.tolist() == [2.0] * 4 and gfxgraph.stats()["capture_count"] == 1
 
 
-def test_the_end_of_an_invalid_capture_does_not_hide_the_error_of_the_body(torch_cuda, device):
-    gfxgraph.enable()
-    x = torch.ones(4, device=device)
+def test_the_end_of_an_invalid_capture_does_not_hide_the_error_of_the_body(cuda):
+    x = torch.ones(4, device=cuda)
     with pytest.raises(KeyError, match="of the body"), torch.cuda.graph(torch.cuda.CUDAGraph()):
         try:
             x.sum().item()  # invalidates the capture

@@ -84,7 +84,8 @@ print(json.dumps({
 
 def test_a_malformed_variable_is_named_and_the_server_starts_without_the_plugin(sglang):
     found = sglang(
-        BEGIN + "print(json.dumps({'patched': sorted(HookRegistry._patched)}))",
+        BEGIN.replace("sglang()", "sglang(emulated=False)")
+        + "print(json.dumps({'patched': sorted(HookRegistry._patched)}))",
         SGLANG_RDNA2_KERNELS="1",
         GFXGRAPH_VRAM_CAP="80",
     )
@@ -173,7 +174,9 @@ def test_a_runner_whose_padding_is_not_known_keeps_the_error(sglang):
 
 def test_an_error_of_the_eager_runs_is_the_engines(sglang):
     code = serve().replace(
-        "children.capture_all", "model.linear = torch.nn.Linear(5, 4)\nchildren.capture_all", 1
+        "children.capture_all",
+        "model.linear = torch.nn.Linear(5, 4, device='cuda')\nchildren.capture_all",
+        1,
     )
     with pytest.raises(AssertionError, match="shapes cannot be multiplied"):
         sglang(code, GFXGRAPH="1")
@@ -230,7 +233,7 @@ def capture_begin(self, *args, **kwargs):
     return base(self, *args, **kwargs)
 native._Base.capture_begin = capture_begin
 children.capture_all(decode_runner(model, [3]), model)
-gfxgraph.disable(); gfxgraph.enable()
+gfxgraph.disable(); gfxgraph.enable(emulate=True)
 children.capture_all(decode_runner(model, [3]), model)
 found["modes"] = seen
 """
