@@ -103,7 +103,7 @@ class MemoryPool:
             return torch.empty_strided(size, stride, dtype=dtype, device="cpu")
         block = self._take(count * dtype.itemsize)
         # A storage made from a buffer holds the buffer object, so both die together.
-        owner = block.memory[:]
+        owner = block.memory[: count * dtype.itemsize]
         weakref.finalize(owner, self._returned.append, block).atexit = False
         storage = torch.frombuffer(owner, dtype=torch.uint8).untyped_storage()
         _poison(_tensor_on(storage, dtype, 0, (count,), (1,)))

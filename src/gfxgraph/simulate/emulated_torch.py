@@ -6,7 +6,6 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-import torch.utils._pytree as pytree
 
 from ..device import current_device
 from ..device.capture_rules import REFUSED_CALLS
@@ -102,8 +101,6 @@ def replacements(allocated: Callable[[], int]) -> dict[str, Any]:
         "torch.cuda.set_device": check_device,
         "torch._C._host_emptyCache": lambda: None,
         "torch.cuda.default_generators": (torch.default_generator,),
-        "torch.load": _load,
-        "torch.serialization.load": _load,
         "torch.autograd._engine_run_backward": _run_backward,
         "torch.autograd.graph._engine_run_backward": _run_backward,
     }
@@ -132,21 +129,6 @@ def _seeding(path: str, function: Callable[..., Any]) -> Callable[..., Any]:
         return function(None, *args, **kwargs)
 
     return seeding
-
-
-_torch_load: Any = torch.load
-
-
-def _load(f: Any, map_location: Any = None, *args: Any, **kwargs: Any) -> Any:
-    """``torch.load`` to the device: torch itself moves storages there in C++."""
-    if not isinstance(map_location, (str, torch.device)):
-        return _torch_load(f, map_location, *args, **kwargs)
-    device = torch.device(map_location)
-    if device.type != "cuda":
-        return _torch_load(f, map_location, *args, **kwargs)
-    check_device(device)
-    loaded = _torch_load(f, "cpu", *args, **kwargs)
-    return pytree.tree_map_only(torch.Tensor, lambda tensor: tensor.to(device), loaded)
 
 
 _NO_BACKWARD = (

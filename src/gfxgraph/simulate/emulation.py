@@ -47,7 +47,9 @@ from .emulated_streams import (
     set_stream,
 )
 from .emulated_torch import replacements
-from .tensor import Call, SimulatedTensor, has_cpu_kernel, inside, local, set_data
+from .storages import DeviceStorage, copy_storage, new_storage, set_storage
+from .subclasses import device_tensor, make_parameter, make_subclass, use_subclass
+from .tensor import Call, SimulatedTensor, attributes_of, has_cpu_kernel, inside, local, set_data
 from .torch_cuda import FakeDevice, SimulatedGenerator
 from .world import DispatchMode, FunctionMode, SimulatedCuda
 
@@ -111,6 +113,8 @@ class Emulation(SimulatedCuda):
             stack.enter_context(
                 intercept(torch, "Generator", self._new_generator, everywhere=True, lasts=True)
             )
+            for owner, name, handler in _METHODS:
+                stack.enter_context(intercept(owner, name, handler, everywhere=True, lasts=True))
             for name, ours in (("Stream", Stream), ("Event", Event)):
                 made = functools.partial(self._new_stream_or_event, ours)
                 stack.enter_context(intercept(torch, name, made, everywhere=True, lasts=True))
@@ -214,6 +218,10 @@ class Emulation(SimulatedCuda):
             local.existing = before
 
     # For operations.
+
+    def storage(self, storage: torch.UntypedStorage) -> Any:
+        """A storage that says that it is on the device."""
+        return DeviceStorage(of=storage)
 
     @property
     def records(self) -> bool:
@@ -328,6 +336,17 @@ class Emulation(SimulatedCuda):
         return None if at_once and self.is_pinned(source) else rules.HOST_COPY
 
 
+_METHODS: tuple[tuple[Any, str, Callable[..., Any]], ...] = (
+    (torch.nn.Parameter, "__new__", make_parameter),
+    (torch.Tensor, "_make_subclass", make_subclass),
+    (torch.Tensor, "as_subclass", use_subclass),
+    (torch.Tensor, "set_", set_storage),
+    (torch.UntypedStorage, "__new__", new_storage),
+    (torch.UntypedStorage, "copy_", copy_storage),
+)
+"""Methods of torch's classes, which C++ would do on the device."""
+
+
 def _capture(pool: MemoryPool, generators: frozenset[int]) -> Capture:
     """Captures of gfxgraph itself are of tensors on the CPU, as without emulation."""
     return (Capture if is_inside_gfxgraph() else DeviceCapture)(pool, generators)
@@ -389,17 +408,15 @@ def _swapped(tensor: torch.Tensor, data: torch.Tensor) -> bool:
     """
     if isinstance(tensor, SimulatedTensor) == isinstance(data, SimulatedTensor):
         return False
-    is_parameter = isinstance(tensor, torch.nn.Parameter)
     new: torch.Tensor
     if isinstance(data, SimulatedTensor):
-        new = SimulatedTensor(data.inside, tensor.requires_grad)
-        new._is_param = is_parameter
-    elif is_parameter:
-        new = torch.nn.Parameter(data.detach(), tensor.requires_grad)
+        new = device_tensor(type(tensor), data.inside, tensor.requires_grad)
+        new.__dict__.update(vars(tensor))
     else:
-        new = data.detach().requires_grad_(tensor.requires_grad)
-    held = {k: v for k, v in vars(tensor).items() if k not in ("inside", "_is_param")}
-    new.__dict__.update(held)
+        held = SimulatedTensor.__new__(type(tensor), data.detach(), tensor.requires_grad)
+        held.__dict__.update(attributes_of(tensor))
+        new = held.to_host()
+        del held
     try:
         torch.utils.swap_tensors(tensor, new)
     except RuntimeError as error:

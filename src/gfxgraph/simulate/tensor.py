@@ -8,6 +8,7 @@ shapes are known. Tensors are on the host or on the device as on a machine with 
 from __future__ import annotations
 
 import contextlib
+import copy
 import threading
 import weakref
 from collections.abc import Callable
@@ -34,10 +35,12 @@ __all__ = [
     "DEVICE",
     "Call",
     "SimulatedTensor",
+    "attributes_of",
     "has_cpu_kernel",
     "inside",
     "local",
     "set_data",
+    "storage_of",
     "text_of",
 ]
 
@@ -51,14 +54,29 @@ def inside(tensor: torch.Tensor) -> torch.Tensor:
     return tensor.inside if isinstance(tensor, SimulatedTensor) else tensor
 
 
+def storage_of(tensor: torch.Tensor) -> Any:
+    """The storage of ``tensor``; for one of the device, what its world shows."""
+    storage = inside(tensor).untyped_storage()
+    if local.world is None or not isinstance(tensor, SimulatedTensor):
+        return storage
+    return local.world.storage(storage)
+
+
+def attributes_of(tensor: torch.Tensor) -> dict[str, Any]:
+    """The attributes that the program gave to ``tensor``, and whether it is a parameter."""
+    return {name: value for name, value in vars(tensor).items() if name != "inside"}
+
+
 class SimulatedTensor(torch.Tensor):
     """A tensor that says it is on ``cuda:0``.
 
     Attributes:
         inside: the tensor that has its data, on the CPU; or a meta tensor, which has none.
+        host_class: the class that it would have on the host.
     """
 
     inside: torch.Tensor
+    host_class: type = torch.Tensor
     __torch_function__ = torch._C._disabled_torch_function_impl  # type: ignore[assignment]
 
     @staticmethod
@@ -95,18 +113,63 @@ class SimulatedTensor(torch.Tensor):
         """The memory of the tensor inside."""
         if overrides.has_torch_function_unary(self):
             return overrides.handle_torch_function(torch.Tensor.untyped_storage, (self,), self)
-        return self.inside.untyped_storage()
+        return storage_of(self)
 
     def tolist(self) -> Any:
         """The values."""
         return self.cpu().tolist()
 
+    def __copy__(self) -> SimulatedTensor:
+        """Another tensor on the same memory."""
+        with outside_of_modes():
+            inner = self.inside.detach()
+        again = SimulatedTensor.__new__(type(self), inner, self.requires_grad)
+        again.__dict__.update(attributes_of(self))
+        return again
+
+    def __deepcopy__(self, memo: dict[Any, Any]) -> SimulatedTensor:
+        """A copy; tensors that share memory still do where ``memo`` is the same."""
+        if id(self) in memo:
+            found: SimulatedTensor = memo[id(self)]
+            return found
+        if not self.is_leaf:
+            raise RuntimeError(
+                "Only Tensors created explicitly by the user (graph leaves) support the deepcopy "
+                "protocol at the moment."
+            )
+        inner = self.inside
+        if inner.is_meta:
+            inner = inner.clone()
+        else:
+            storage: Any = copy.deepcopy(storage_of(self), memo)
+            with outside_of_modes():
+                place = inner.storage_offset(), inner.size(), inner.stride()
+                inner = torch.empty(0, dtype=inner.dtype, device=_CPU).set_(
+                    getattr(storage, "inside", storage), *place
+                )
+                inner = inner.conj() if self.is_conj() else inner
+                inner = torch._neg_view(inner) if self.is_neg() else inner
+        again = SimulatedTensor.__new__(type(self), inner, self.requires_grad)
+        again.__dict__.update(copy.deepcopy(attributes_of(self), memo))
+        memo[id(self)] = again
+        return again
+
     def __reduce_ex__(self, protocol: Any) -> Any:
         """Save it as a tensor of the host: a file must not depend on this package."""
-        on_host: Any = self.inside.detach().requires_grad_(self.requires_grad)
-        if isinstance(self, torch.nn.Parameter):
-            on_host = torch.nn.Parameter(on_host.detach(), self.requires_grad)
-        return on_host.__reduce_ex__(protocol)
+        if local.world is not None:
+            local.world.before_reading("Saving a tensor")
+        return self.to_host().__reduce_ex__(protocol)
+
+    def to_host(self) -> torch.Tensor:
+        """A tensor of the host on the same memory."""
+        cls: Any = self.host_class
+        if isinstance(self, torch.nn.Parameter) and cls is torch.Tensor:
+            cls = torch.nn.Parameter
+        on_host = self.inside.detach()
+        if cls is not torch.Tensor:
+            on_host = torch.Tensor._make_subclass(cls, on_host)
+        on_host.__dict__.update({k: v for k, v in attributes_of(self).items() if k != "_is_param"})
+        return on_host.requires_grad_(self.requires_grad)
 
     def record_stream(self, stream: Any) -> None:
         """Do nothing: streams do not reuse its memory."""

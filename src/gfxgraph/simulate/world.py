@@ -26,7 +26,8 @@ from ..stats import log
 from .cuda_kernels import attention
 from .device_guard import lend_device_guard
 from .reachable import places, swapped, tensors_of
-from .tensor import DEVICE, Call, SimulatedTensor, inside, local, set_data, text_of
+from .subclasses import device_tensor
+from .tensor import DEVICE, Call, SimulatedTensor, inside, local, set_data, storage_of, text_of
 from .torch_cuda import FakeDevice
 
 __all__ = ["DispatchMode", "FunctionMode", "SimulatedCuda"]
@@ -198,6 +199,10 @@ class SimulatedCuda:
         """
         yield tree
 
+    def storage(self, storage: torch.UntypedStorage) -> Any:
+        """What stands for the storage of a tensor of the device."""
+        return storage
+
     @property
     def records(self) -> bool:
         """Whether :meth:`execute` records operations for a graph."""
@@ -234,10 +239,8 @@ class SimulatedCuda:
         self._borrow(tensor)
         with torch.inference_mode(tensor.is_inference()):
             inner = self._on_cpu(tensor.detach())
-            wrapper = SimulatedTensor(inner, tensor.requires_grad)
+            wrapper = device_tensor(type(tensor), inner, tensor.requires_grad)
         wrapper.__dict__.update(vars(tensor))
-        if isinstance(tensor, torch.nn.Parameter):
-            wrapper._is_param = True
         return wrapper
 
     def _on_cpu(self, tensor: torch.Tensor) -> torch.Tensor:
@@ -324,7 +327,8 @@ def _change_data(tensor: Any, data: torch.Tensor) -> None:
     if isinstance(data, SimulatedTensor):
         if isinstance(tensor, torch.nn.Parameter):  # Module.cuda() moves it
             tensor._is_param = True
-        tensor.__class__ = SimulatedTensor
+        if not isinstance(tensor, SimulatedTensor):
+            tensor.__class__ = SimulatedTensor
         tensor.inside = data.inside
     set_data(tensor, data)
 
@@ -348,7 +352,7 @@ _OF_OURS: dict[Any, Callable[..., Any]] = {
     torch.Tensor.numpy: _no_numpy,
     torch.Tensor.tolist: lambda tensor: tensor.cpu().tolist(),
     torch.Tensor.data_ptr: _address,
-    torch.Tensor.untyped_storage: lambda tensor: inside(tensor).untyped_storage(),
+    torch.Tensor.untyped_storage: storage_of,
 }
 """Functions of a :class:`SimulatedTensor`."""
 
