@@ -6,8 +6,9 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
+import torch.utils._pytree as pytree
 
-__all__ = ["KERNELS", "attention"]
+__all__ = ["KERNELS", "attention", "lowered"]
 
 
 def attention(
@@ -25,6 +26,39 @@ def attention(
 
     In a CUDA build that choice asks the device. This one calls simple operators only.
     """
+    query, key, value, attn_mask = lowered((query, key, value, attn_mask))
+    if not query.dtype == key.dtype == value.dtype:
+        raise RuntimeError(
+            "Expected query, key, and value to have the same dtype, but got query.dtype: "
+            f"{query.dtype} key.dtype: {key.dtype} and value.dtype: {value.dtype} instead."
+        )
+    with torch.autocast("cuda", enabled=False):
+        return _attention(query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa)
+
+
+def lowered(values: Any) -> Any:
+    """``values`` with the tensors that autocast would cast for a kernel as a whole."""
+    if not torch.is_autocast_enabled("cuda"):
+        return values
+    dtype = torch.get_autocast_dtype("cuda")
+
+    def lower(tensor: torch.Tensor) -> torch.Tensor:
+        is_eligible = tensor.is_floating_point() and tensor.dtype is not torch.float64
+        return tensor.to(dtype) if is_eligible and tensor.is_cuda else tensor
+
+    return pytree.tree_map_only(torch.Tensor, lower, values)
+
+
+def _attention(
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    attn_mask: torch.Tensor | None,
+    dropout_p: float,
+    is_causal: bool,
+    scale: float | None,
+    enable_gqa: bool,
+) -> torch.Tensor:
     if attn_mask is not None and attn_mask.dtype is torch.bool:
         added = torch.zeros_like(attn_mask, dtype=query.dtype)
         attn_mask = added.masked_fill_(attn_mask.logical_not(), float("-inf"))

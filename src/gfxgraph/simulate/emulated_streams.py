@@ -181,8 +181,9 @@ class Event:
         capture = capture_of(stream)
         if self._capture is not None and not self._capture.is_open:
             if capture is None:
-                return  # the captured work has no time outside of its graph
-            capture.fail(_error(_ISOLATION))
+                self._check_outside()
+            else:
+                capture.fail(_error(_ISOLATION))
         if self._capture is not None:
             self._capture.join(stream, capture, self._clock)
         elif capture is not None:
@@ -191,25 +192,38 @@ class Event:
     def synchronize(self) -> None:
         """Wait for the work before this event: it is done already."""
         refuse_waiting("torch.cuda.Event.synchronize()")
+        self._check_outside()
 
     def query(self) -> bool:
         """Whether the work before this event is done."""
         refuse_waiting("torch.cuda.Event.query()")
+        self._check_outside()
         return True
 
     def elapsed_time(self, end_event: Event) -> float:
         """Milliseconds between the two records.
 
         Raises:
-            RuntimeError: an event was made without ``enable_timing=True``, or was not recorded.
+            ValueError: an event was made without ``enable_timing=True``, or was not recorded.
         """
         refuse_waiting("torch.cuda.Event.elapsed_time()")
         other: Event = _checked(end_event, Event)
         if not (self._timed and other._timed):
-            raise RuntimeError("Both events must be created with argument 'enable_timing=True'.")
+            raise ValueError("Both events must be created with argument 'enable_timing=True'.")
         if self._time is None or other._time is None:
-            raise RuntimeError("Both events must be recorded before calculating elapsed time.")
+            raise ValueError("Both events must be recorded before calculating elapsed time.")
+        self._check_outside()
+        other._check_outside()
         return (other._time - self._time) * 1e3
+
+
+    def _check_outside(self) -> None:
+        """Raise where the event was last recorded in a capture: it has no time outside of it."""
+        if self._capture is not None:
+            raise _error(
+                "invalid argument: this event was recorded during a capture, so it stands for a "
+                "place in that graph. Record it again outside of captures"
+            )
 
 
 class DeviceCapture(Capture):

@@ -34,6 +34,7 @@ from ..interpose.dynamo import Uncompiled, step_back
 from ..interpose.patch import find, intercept, override
 from ..record.effects import storage_key
 from ..record.interceptor import lifting_of_host_data
+from .backend import lend_kernels
 from .device_guard import lend_device_guard
 from .emulated_streams import (
     DEFAULT,
@@ -49,7 +50,16 @@ from .emulated_streams import (
 from .emulated_torch import replacements
 from .storages import DeviceStorage, copy_storage, new_storage, set_storage
 from .subclasses import device_tensor, make_parameter, make_subclass, use_subclass
-from .tensor import Call, SimulatedTensor, attributes_of, has_cpu_kernel, inside, local, set_data
+from .tensor import (
+    INDEX_WRITES,
+    Call,
+    SimulatedTensor,
+    attributes_of,
+    has_cpu_kernel,
+    inside,
+    local,
+    set_data,
+)
 from .torch_cuda import FakeDevice, SimulatedGenerator
 from .world import DispatchMode, FunctionMode, SimulatedCuda
 
@@ -60,6 +70,12 @@ _NO_KERNEL = rules.Rule(
     "it has no kernel for the CPU, which emulates the device",
     "Run this part on a GPU, or give the operator a CPU kernel",
 )
+_PAGEABLE = rules.Rule(
+    "it copies between the device and pageable memory of the host, which must be pinned for that",
+    "Use pinned memory (tensor.pin_memory()) and non_blocking=True, make the tensor before the "
+    "capture or on the device (torch.full, zeros, arange), or copy outside of the capture",
+)
+_WAITS = rules.Rule("it waits for the copy", "Pass non_blocking=True")
 _OFF_STREAM = rules.Rule(
     "the current stream is not part of the capture",
     "Let it wait first, stream.wait_stream(torch.cuda.current_stream()), and join it at the end",
@@ -127,6 +143,7 @@ class Emulation(SimulatedCuda):
                     lasts=True,
                 )
             )
+            stack.callback(lend_kernels()._destroy)
             new_capture.append(_capture)
             stack.callback(new_capture.remove, _capture)
             self.is_active = True
@@ -272,7 +289,7 @@ class Emulation(SimulatedCuda):
             capture.fail(_NO_KERNEL.error(call.op))
         for value in leaves:
             on_host = isinstance(value, torch.Tensor) and self._on_host(value)
-            if on_host and not self.is_pinned(value):
+            if on_host and value.numel() and not self.is_pinned(value):
                 capture.keep_on_host(value)
         result = capture.record(call.op, args, kwargs)
         given = {storage_key(inside(v)) for v in leaves if isinstance(v, torch.Tensor)}
@@ -316,9 +333,15 @@ class Emulation(SimulatedCuda):
         why = refusal(table)
         if why is not None:
             return rules.operator_error(table, why)
+        if self._reads_for_the_host(call):
+            return rules.HOST_READ
         if capture_behaviour(table) == "copies from the host":
-            return rules.HOST_COPY
+            return _PAGEABLE
         return None
+
+    def _reads_for_the_host(self, call: Call) -> bool:
+        """Whether a tensor of the host is indexed or filled by tensors of the device."""
+        return call.name in INDEX_WRITES and self._on_host(call.args[0])
 
     def _rule_of_copy(self, call: Call) -> rules.Rule | None:
         tensors = [v for v in call.args if isinstance(v, torch.Tensor)]
@@ -327,13 +350,14 @@ class Emulation(SimulatedCuda):
             to_host = self._on_host(tensors[0])
         else:
             to_host = self._on_host(source) if asked is None else asked.type == "cpu"
-        if self._on_host(source) == to_host:
+        if self._on_host(source) == to_host or not source.numel():
             return None
-        at_once = call.args[2] if len(call.args) > 2 else call.kwargs.get("non_blocking")
-        if to_host:
-            reads_pageable = len(tensors) > 1 and not self.is_pinned(tensors[0])
-            return rules.HOST_READ if not at_once or reads_pageable else None
-        return None if at_once and self.is_pinned(source) else rules.HOST_COPY
+        at_once = bool(call.args[2] if len(call.args) > 2 else call.kwargs.get("non_blocking"))
+        # A copy to the host that does not wait makes pinned memory.
+        makes_pinned = len(tensors) == 1 and to_host and at_once
+        if not makes_pinned and not self.is_pinned(tensors[0] if to_host else source):
+            return _PAGEABLE
+        return None if at_once else _WAITS
 
 
 _METHODS: tuple[tuple[Any, str, Callable[..., Any]], ...] = (

@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "DEVICE",
+    "INDEX_WRITES",
     "Call",
     "SimulatedTensor",
     "attributes_of",
@@ -249,6 +250,9 @@ class Call:
         on_device = bool(ours) if asked is None else asked.type == "cuda"
         if ours and self.name not in _MIX:
             self._refuse_host_tensors(leaves)
+        if ours and self.name in _INDEXING | INDEX_WRITES:
+            self._refuse_indices()
+            on_device = isinstance(self.args[0], SimulatedTensor)
         has_schema = isinstance(self.op, OpOverload)
         # A view shows the memory itself, whatever is in it.
         is_shown = bool(ours) and has_schema and is_view(self.op)
@@ -304,6 +308,21 @@ class Call:
                     "Expected all tensors to be on the same device, but found at least two "
                     f"devices, cuda:0 and cpu! (when checking the arguments of {self.op})"
                 )
+
+    def _refuse_indices(self) -> None:
+        """Raise as torch does: an index may be on the host, or where the indexed tensor is."""
+        here = isinstance(self.args[0], SimulatedTensor)
+        if self.name in INDEX_WRITES:
+            values = self.args[2]
+            if values.dim() and isinstance(values, SimulatedTensor) != here:
+                raise RuntimeError(
+                    "Expected all tensors to be on the same device, but found at least two "
+                    f"devices, cuda:0 and cpu! (when checking the arguments of {self.op})"
+                )
+        elif not here:
+            raise RuntimeError(
+                "indices should be either on cpu or on the same device as the indexed tensor (cpu)"
+            )
 
     def _generator(self, generator: torch.Generator, on_device: bool) -> torch.Generator:
         if self.world is None:
@@ -594,3 +613,9 @@ _READ_ON_HOST = frozenset({"aten::_ctc_loss", "aten::_pack_padded_sequence"})
 _SECOND_ON_HOST = frozenset({"aten::_pack_padded_sequence"})
 
 _INDEXING = frozenset({"aten::index", "aten::_unsafe_index"})
+
+INDEX_WRITES = frozenset(
+    f"aten::{name}"
+    for name in ("index_put", "index_put_", "_index_put_impl_", "_unsafe_index_put")
+)
+"""Operators that write through indices; torch moves those to the tensor that is written."""

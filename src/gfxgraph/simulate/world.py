@@ -23,7 +23,7 @@ from ..interpose.dynamo import Uncompiled
 from ..record.effects import storage_key
 from ..record.interceptor import lifting_of_host_data
 from ..stats import log
-from .cuda_kernels import attention
+from .cuda_kernels import attention, lowered
 from .device_guard import lend_device_guard
 from .reachable import places, swapped, tensors_of
 from .subclasses import device_tensor
@@ -307,7 +307,9 @@ def _format(tensor: torch.Tensor, spec: str) -> str:
     return object.__format__(tensor, spec) if tensor.dim() else format(tensor.item(), spec)
 
 
-def _no_numpy(tensor: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
+def _numpy(tensor: torch.Tensor, *args: Any, force: bool = False, **kwargs: Any) -> Any:
+    if force:
+        return tensor.detach().cpu().resolve_conj().resolve_neg().numpy()
     raise TypeError(
         f"can't convert {DEVICE} device type tensor to numpy. Use Tensor.cpu() to copy the tensor "
         "to host memory first."
@@ -335,9 +337,11 @@ def _change_data(tensor: Any, data: torch.Tensor) -> None:
 
 def _recurrent(packet: Any, *args: Any) -> Any:
     """Decompose: cuDNN would look at the addresses of the weights."""
+    args = lowered(args)
     packed = isinstance(args[1], torch.Tensor) and isinstance(args[3], (list, tuple))
     overload: OpOverload = packet.data if packed else packet.input
-    result = overload.decompose(*args)
+    with torch.autocast("cuda", enabled=False):
+        result = overload.decompose(*args)
     if packet is not torch.ops.aten.lstm:
         return result
     # In torch 2.11 the decomposition leaves a dimension of 1 in them.
@@ -348,8 +352,8 @@ def _recurrent(packet: Any, *args: Any) -> Any:
 _OF_OURS: dict[Any, Callable[..., Any]] = {
     torch.Tensor.__repr__: text_of,
     torch.Tensor.__format__: _format,
-    torch.Tensor.__array__: _no_numpy,
-    torch.Tensor.numpy: _no_numpy,
+    torch.Tensor.__array__: _numpy,
+    torch.Tensor.numpy: _numpy,
     torch.Tensor.tolist: lambda tensor: tensor.cpu().tolist(),
     torch.Tensor.data_ptr: _address,
     torch.Tensor.untyped_storage: storage_of,
