@@ -97,8 +97,8 @@ def main() -> None:
 
 # The pieces enter themselves when their files are imported; they need this one by its own name.
 if __name__ == "__main__":
-    from tests.simulate import pieces, pieces_capture, pieces_layers
+    from tests.simulate import pieces, pieces_capture, pieces_layers, pieces_objects
 
     pieces.main()
 else:
-    from tests.simulate import pieces_capture, pieces_layers  # noqa: F401
+    from tests.simulate import pieces_capture, pieces_layers, pieces_objects  # noqa: F401

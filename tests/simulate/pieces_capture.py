@@ -347,6 +347,12 @@ def pageable_copy_in_capture() -> Any:
     _graph(lambda: x.copy_(host))
 
 
+@piece(REFUSED)
+def pinned_copy_that_waits_in_capture() -> Any:
+    host, x = torch.ones(4).pin_memory(), torch.zeros(4, device="cuda")
+    _graph(lambda: x.copy_(host))
+
+
 @piece()
 def copy_into_pinned_memory() -> Any:
     host, x = torch.zeros(4).pin_memory(), torch.ones(4, device="cuda")
@@ -439,6 +445,49 @@ def events_without_timing() -> Any:
     end.record()
     torch.cuda.synchronize()
     begin.elapsed_time(end)
+
+
+def _recorded_in_a_capture() -> torch.cuda.Event:
+    event = torch.cuda.Event(enable_timing=True)
+    x = torch.ones(2, device="cuda")
+    _graph(lambda: (x.add(1), event.record()))
+    return event
+
+
+@piece(REFUSED)
+def query_of_a_captured_event() -> Any:
+    _recorded_in_a_capture().query()
+
+
+@piece(REFUSED)
+def synchronize_with_a_captured_event() -> Any:
+    _recorded_in_a_capture().synchronize()
+
+
+@piece(REFUSED)
+def wait_for_a_captured_event() -> Any:
+    torch.cuda.current_stream().wait_event(_recorded_in_a_capture())
+
+
+@piece(REFUSED)
+def time_of_a_captured_event() -> Any:
+    later = torch.cuda.Event(enable_timing=True)
+    later.record()
+    _recorded_in_a_capture().elapsed_time(later)
+
+
+@piece()
+def captured_event_is_recorded_again() -> Any:
+    event = _recorded_in_a_capture()
+    event.record()
+    event.synchronize()
+    return event.query(), True
+
+
+@piece("ValueError")
+def time_of_an_event_without_record() -> Any:
+    event = torch.cuda.Event(enable_timing=True)
+    event.elapsed_time(event)
 
 
 @piece()
