@@ -8,6 +8,7 @@ the CUDA C++ Programming Guide, and of the ``cudaErrorStreamCapture...`` codes o
 from __future__ import annotations
 
 import itertools
+import os
 import threading
 import time
 from collections.abc import Iterable
@@ -18,7 +19,7 @@ import torch
 from ..device.capture_rules import SYNCHRONISATION
 from ..device.emulated_capture import Capture, current_capture
 from ..device.emulated_memory import MemoryPool
-from ..errors import ArgumentError, CaptureError, CaptureForbidden
+from ..errors import ArgumentError, CaptureError, CaptureForbidden, DeviceError
 from ..forking import in_child
 
 __all__ = [
@@ -30,8 +31,13 @@ __all__ = [
     "check_device",
     "current_stream",
     "default_stream",
+    "forget_use",
+    "is_forked",
+    "is_there",
+    "is_used",
     "refuse_waiting",
     "set_stream",
+    "use_device",
 ]
 
 DEFAULT = 0
@@ -40,6 +46,41 @@ _new_id = itertools.count(1)
 
 Clock = dict[int, int]
 """For each stream of a capture, how many of its operations come before."""
+
+
+#: The process that has first used the device; ``None``: none has.
+_user: list[int] = []
+
+
+def use_device() -> None:
+    """Note that this process uses the device.
+
+    Raises:
+        RuntimeError: the process that it was forked from has used it.
+    """
+    if not _user:
+        _user.append(os.getpid())
+    elif is_forked():
+        raise RuntimeError(
+            "Cannot re-initialize CUDA in forked subprocess. To use CUDA with multiprocessing, you "
+            "must use the 'spawn' start method"
+        )
+
+
+def is_forked() -> bool:
+    """Whether the device was used before the ``fork()`` that made this process."""
+    return bool(_user) and _user[0] != os.getpid()
+
+
+def is_used() -> bool:
+    """``torch.cuda.is_initialized()``."""
+    return bool(_user) and not is_forked()
+
+
+def forget_use() -> None:
+    """As if nobody had used the device; a child for which it is lost stays without it."""
+    if not is_forked():
+        _user.clear()
 
 
 class _Local(threading.local):
@@ -51,7 +92,30 @@ _members: dict[int, DeviceCapture] = {}  # id of a stream -> the open capture th
 in_child(lambda: _members.clear())
 
 
-class Stream:
+class _Emulated:
+    """What streams and events have in common.
+
+    For ``isinstance`` they are also of torch's classes: that of ``torch``, and that of
+    ``torch.cuda``, which code may have fetched before.
+    """
+
+    _kind: str
+
+    @property  # type: ignore[misc]
+    def __class__(self) -> Any:
+        return _torchs_classes[self._kind]
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        raise TypeError(f"cannot pickle '{self._kind}' object")
+
+
+_torchs_classes: dict[str, Any] = {
+    "Stream": type("Stream", (torch.cuda.Stream, torch.Stream), {}),
+    "Event": type("Event", (torch.cuda.Event, torch.Event), {}),
+}
+
+
+class Stream(_Emulated):
     """Stands for ``torch.cuda.Stream``.
 
     Args:
@@ -60,6 +124,7 @@ class Stream:
         stream_id: the id of a stream that exists.
     """
 
+    _kind = "Stream"
     device = _DEVICE
     device_index = 0
     device_type = 1
@@ -70,6 +135,8 @@ class Stream:
 
     def __init__(self, device: Any = None, priority: int = 0, **kwargs: Any) -> None:
         check_device(device)
+        if kwargs.get("stream_id") != DEFAULT:
+            use_device()
         known = kwargs.get("stream_id")
         self.stream_id = next(_new_id) if known is None else int(known)
         self.priority = priority
@@ -88,7 +155,7 @@ class Stream:
         return 0, -5
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, Stream) and self.stream_id == other.stream_id
+        return type(other) is Stream and self.stream_id == other.stream_id
 
     def __hash__(self) -> int:
         return hash(self.stream_id)
@@ -128,7 +195,7 @@ class Stream:
         return True
 
 
-class Event:
+class Event(_Emulated):
     """Stands for ``torch.cuda.Event``.
 
     Args:
@@ -138,6 +205,7 @@ class Event:
         external: of no effect.
     """
 
+    _kind = "Event"
     device = _DEVICE
 
     def __new__(cls, *args: Any, **kwargs: Any) -> Event:
@@ -168,6 +236,7 @@ class Event:
 
     def record(self, stream: Stream | None = None) -> None:
         """Stand for the work that ``stream``, default the current one, has so far."""
+        use_device()
         stream = current_stream() if stream is None else _checked(stream, Stream)
         self._time = time.perf_counter()
         self._capture = capture_of(stream)
@@ -216,6 +285,15 @@ class Event:
         other._check_outside()
         return (other._time - self._time) * 1e3
 
+
+    def ipc_handle(self) -> bytes:
+        """Always raises."""
+        raise DeviceError("Event.ipc_handle(): the emulated device is of one process only.")
+
+    @classmethod
+    def from_ipc_handle(cls, device: Any, handle: bytes) -> Event:
+        """Always raises."""
+        raise DeviceError("Event.from_ipc_handle(): the emulated device is of one process only.")
 
     def _check_outside(self) -> None:
         """Raise where the event was last recorded in a capture: it has no time outside of it."""
@@ -345,15 +423,22 @@ def _error(what: str) -> CaptureForbidden:
 
 
 def _checked(value: Any, cls: type[Any]) -> Any:
-    if not isinstance(value, cls):
+    if not issubclass(type(value), cls):
         raise ArgumentError(f"{value!r}: expected a torch.cuda.{cls.__name__}.")
     return value
 
 
-def check_device(device: Any) -> None:
-    """Raise for any device but the first, in torch's words."""
+_DeviceRefused: type[RuntimeError] = getattr(torch, "AcceleratorError", RuntimeError)
+
+
+def is_there(device: Any) -> bool:
+    """Whether ``device`` is the emulated one.
+
+    Raises:
+        ValueError: it is not of CUDA.
+    """
     if device is None:
-        return
+        return True
     if isinstance(device, int) and not isinstance(device, bool):
         index: int | None = device
     else:
@@ -361,9 +446,14 @@ def check_device(device: Any) -> None:
         if asked.type != "cuda":
             raise ValueError(f"Expected a cuda device, but got: {asked}")
         index = asked.index
-    if index not in (None, 0, -1):
-        raise RuntimeError(
-            f"CUDA error: invalid device ordinal: cuda:{index}. There is one emulated device."
+    return index in (None, 0, -1)
+
+
+def check_device(device: Any) -> None:
+    """Raise for any device but the first, in torch's words."""
+    if not is_there(device):
+        raise _DeviceRefused(
+            f"CUDA error: invalid device ordinal: {device}. There is one emulated device, cuda:0."
         )
 
 
@@ -373,6 +463,7 @@ _default = Stream(stream_id=DEFAULT)
 def current_stream(device: Any = None) -> Stream:
     """The current stream of this thread."""
     check_device(device)
+    use_device()
     return _local.stream or _default
 
 
@@ -395,6 +486,7 @@ def capture_of(stream: Stream) -> DeviceCapture | None:
 
 def refuse_waiting(call: str) -> None:
     """Raise during a capture of this thread, and invalidate it."""
+    use_device()
     capture = current_capture()
     if capture is not None:
         capture.fail(SYNCHRONISATION.error(call))

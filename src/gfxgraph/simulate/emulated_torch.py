@@ -18,8 +18,12 @@ from .emulated_streams import (
     check_device,
     current_stream,
     default_stream,
+    is_forked,
+    is_there,
+    is_used,
     refuse_waiting,
     set_stream,
+    use_device,
 )
 from .tensor import SimulatedTensor
 from .torch_cuda import CONSTANT_ANSWERS, SEEDING
@@ -28,7 +32,37 @@ __all__ = ["replacements"]
 
 # Answers of ``check`` that are not those of a machine on which code really runs.
 _OTHERWISE = ("torch.cuda.graph.__exit__", "torch.overrides.has_torch_function")
-_MEMORY = ("cuda", "cuda.memory")
+_MEMORY = ("cuda", "cuda.memory", "accelerator", "accelerator.memory")
+
+# Functions of one device, or of two: which of their arguments names it. They refuse other devices
+# in the words of torch, or as CUDA does.
+_INVALID = "Invalid device id"
+_PROPERTIES = {"get_device_name", "get_device_capability", "get_device_properties"}
+_FIRST_ARGUMENT = {
+    *_PROPERTIES,
+    "_exchange_device",
+    "_maybe_exchange_device",
+    "_accelerator_exchangeDevice",
+    "_accelerator_maybeExchangeDevice",
+    "_cuda_setDevice",
+    "set_device_index",
+    "set_device_idx",
+    "mem_get_info",
+    "get_memory_info",
+    "memory_summary",
+    "reset_accumulated_memory_stats",
+    "reset_max_memory_allocated",
+}
+_DEVICE_AT = {
+    **dict.fromkeys(_FIRST_ARGUMENT, (0,)),
+    "set_per_process_memory_fraction": (1,),
+    "can_device_access_peer": (0, 1),
+    "get_rng_state": (0,),
+    "set_rng_state": (1,),
+}
+# What uses the device; other questions can be asked before, and after a fork().
+_USES = _FIRST_ARGUMENT | {"init", "_lazy_init", "current_device", "can_device_access_peer"}
+_USES |= {"current_device_index", "current_device_idx", "_cuda_getDevice"}
 
 
 def replacements(allocated: Callable[[], int]) -> dict[str, Any]:
@@ -62,7 +96,11 @@ def replacements(allocated: Callable[[], int]) -> dict[str, Any]:
             for name, value in (("current", now), ("peak", peak))
         }
 
-    found = {path: answer for path, answer in CONSTANT_ANSWERS.items() if path not in _OTHERWISE}
+    found = {
+        path: _of_device(path, answer)
+        for path, answer in CONSTANT_ANSWERS.items()
+        if path not in _OTHERWISE
+    }
     for module in _MEMORY:
         found |= {
             f"torch.{module}.memory_allocated": memory_allocated,
@@ -98,12 +136,36 @@ def replacements(allocated: Callable[[], int]) -> dict[str, Any]:
         "torch.cuda.graphs.graph_pool_handle": current_device().pool_handle,
         "torch.cuda.graphs._cuda_isCurrentStreamCapturing": _is_capturing,
         "torch._C._cuda_isCurrentStreamCapturing": _is_capturing,
-        "torch.cuda.set_device": check_device,
+        "torch.cuda.set_device": _of_device("set_device_index", lambda *args, **kwargs: None),
+        "torch.cuda.is_initialized": is_used,
+        "torch.cuda._is_in_bad_fork": is_forked,
+        "torch.cuda.random._is_in_bad_fork": is_forked,
         "torch._C._host_emptyCache": lambda: None,
         "torch.cuda.default_generators": (torch.default_generator,),
         "torch.autograd._engine_run_backward": _run_backward,
         "torch.autograd.graph._engine_run_backward": _run_backward,
     }
+
+
+def _of_device(path: str, answer: Callable[..., Any]) -> Callable[..., Any]:
+    """``answer``, which refuses devices that are not there, and any after ``fork()``."""
+    name = path.rpartition(".")[2]
+    places, uses = _DEVICE_AT.get(name, ()), name in _USES
+    if not places and not uses:
+        return answer
+
+    def function(*args: Any, **kwargs: Any) -> Any:
+        if uses:
+            use_device()
+        for device in (*(args[at] for at in places if at < len(args)), kwargs.get("device")):
+            if name in _PROPERTIES or name == "can_device_access_peer":
+                if not is_there(device):
+                    raise AssertionError(_INVALID)
+            else:
+                check_device(device)
+        return answer(*args, **kwargs)
+
+    return function
 
 
 def _synchronize(device: Any = None) -> None:
@@ -128,7 +190,7 @@ def _seeding(path: str, function: Callable[..., Any]) -> Callable[..., Any]:
             capture.fail(rule.error(f"{path}()"))
         return function(None, *args, **kwargs)
 
-    return seeding
+    return _of_device(path, seeding)
 
 
 _NO_BACKWARD = (

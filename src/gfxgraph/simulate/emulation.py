@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import re
 import threading
 import warnings
 import weakref
@@ -27,7 +28,7 @@ from ..device.emulated_memory import MemoryPool
 from ..device.operator_table import Call as TableCall
 from ..device.operator_table import capture_behaviour, refusal
 from ..device.operators import written_tensors
-from ..device.overrides import remove_modes
+from ..device.overrides import MODE_STACKS, remove_modes
 from ..errors import CaptureForbidden, DeviceError
 from ..graph.locks import is_inside_gfxgraph
 from ..interpose.dynamo import Uncompiled, step_back
@@ -45,7 +46,9 @@ from .emulated_streams import (
     check_device,
     current_stream,
     default_stream,
+    forget_use,
     set_stream,
+    use_device,
 )
 from .emulated_torch import replacements
 from .storages import DeviceStorage, copy_storage, new_storage, set_storage
@@ -155,6 +158,7 @@ class Emulation(SimulatedCuda):
         """Put everything back. Tensors of the device live on, and so do graphs."""
         self._exit.close()
         set_stream(default_stream())
+        forget_use()
 
     def check_end(self) -> None:
         """Raise where the emulation may not end.
@@ -190,7 +194,7 @@ class Emulation(SimulatedCuda):
             self._enter()
 
     def _enter(self) -> None:
-        self._functions.__enter__()  # type: ignore[no-untyped-call]
+        _push_below(self._functions)
         self.mode.__enter__()
         local.world = self
 
@@ -253,6 +257,7 @@ class Emulation(SimulatedCuda):
             check_device(device)
         if not asked and not any(isinstance(v, SimulatedTensor) for v in leaves):
             return  # the device has no part in it
+        use_device()
         capture = capture_of(current_stream())
         if capture is None:
             self._outside_of(call)
@@ -284,7 +289,7 @@ class Emulation(SimulatedCuda):
             for v in leaves
         )
         if capture is None or not on_device or not isinstance(call.op, OpOverload):
-            return call.op(*args, **kwargs)
+            return _allocating(call.op, *args, **kwargs)
         if not has_cpu_kernel(call.op):
             capture.fail(_NO_KERNEL.error(call.op))
         for value in leaves:
@@ -374,6 +379,35 @@ _METHODS: tuple[tuple[Any, str, Callable[..., Any]], ...] = (
 def _capture(pool: MemoryPool, generators: frozenset[int]) -> Capture:
     """Captures of gfxgraph itself are of tensors on the CPU, as without emulation."""
     return (Capture if is_inside_gfxgraph() else DeviceCapture)(pool, generators)
+
+
+def _allocating(op: Any, *args: Any, **kwargs: Any) -> Any:
+    """Call ``op``; where memory runs out, raise the error of CUDA."""
+    try:
+        return op(*args, **kwargs)
+    except RuntimeError as error:
+        if "can't allocate memory" not in str(error):
+            raise
+        size = re.search(r"allocate (\d+) bytes", str(error))
+        what = f" Tried to allocate {int(size[1]) >> 20} MiB." if size else ""
+        raise torch.OutOfMemoryError(
+            f"CUDA out of memory.{what} The memory of the emulated device is that of the host."
+        ) from error
+
+
+def _push_below(mode: FunctionMode) -> None:
+    """Enter ``mode`` below the modes of the program, which come off the stack from its top.
+
+    The device of ``torch.set_default_device`` has to stay the lowest.
+    """
+    _, pop, push = MODE_STACKS[0]
+    above = [pop() for _ in range(torch._C._len_torch_function_stack())]
+    lowest = getattr(torch._GLOBAL_DEVICE_CONTEXT, "device_context", None)
+    if above and above[-1] is lowest:
+        push(above.pop())
+    push(mode)
+    while above:
+        push(above.pop())
 
 
 class _Living:

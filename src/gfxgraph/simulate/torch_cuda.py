@@ -53,7 +53,16 @@ class DeviceProperties:
     shared_memory_per_block: int = 48 << 10
     shared_memory_per_block_optin: int = 227 << 10
     shared_memory_per_multiprocessor: int = 228 << 10
+    max_threads_per_block: int = 1024
     L2_cache_size: int = 50 << 20
+    clock_rate: int = 1_980_000
+    memory_clock_rate: int = 2_619_000
+    memory_bus_width: int = 5120
+    pci_domain_id: int = 0
+    pci_bus_id: int = 0
+    pci_device_id: int = 0
+    uuid: str = "00000000-0000-0000-0000-000000000000"
+    gcnArchName: str = "simulated CUDA device"
     is_integrated: bool = False
     is_multi_gpu_board: bool = False
 
