@@ -21,6 +21,7 @@ from ..device.emulated_capture import Capture, current_capture
 from ..device.emulated_memory import MemoryPool
 from ..errors import ArgumentError, CaptureError, CaptureForbidden, DeviceError
 from ..forking import in_child
+from .races import Clock, Uses
 
 __all__ = [
     "DEFAULT",
@@ -43,9 +44,6 @@ __all__ = [
 DEFAULT = 0
 _DEVICE = torch.device("cuda", 0)
 _new_id = itertools.count(1)
-
-Clock = dict[int, int]
-"""For each stream of a capture, how many of its operations come before."""
 
 
 #: The process that has first used the device; ``None``: none has.
@@ -325,8 +323,7 @@ class DeviceCapture(Capture):
         if capture_of(self.origin) is not None:
             raise CaptureError("The current stream is capturing already: end that capture first.")
         self.clocks: dict[int, Clock] = {self.origin.stream_id: {}}
-        self._writes: dict[int, tuple[int, int]] = {}
-        self._reads: dict[int, Clock] = {}
+        self._uses = Uses()
 
     def check_end(self) -> None:
         """Raise where a stream was not joined, or where another one is current.
@@ -367,41 +364,30 @@ class DeviceCapture(Capture):
             own[name] = max(own.get(name, 0), count)
         _members[stream.stream_id] = self
 
-    def issue(self, reads: Iterable[int], writes: Iterable[int]) -> None:
-        """Note an operation of the current stream on memory, by keys of storages.
+    def issue(self, reads: Iterable[torch.Tensor], writes: Iterable[torch.Tensor]) -> None:
+        """Note an operation of the current stream on these tensors.
 
         Raises:
             CaptureForbidden: another stream uses that memory, and neither waits for the other.
         """
         stream = current_stream().stream_id
         clock = self.clocks[stream]
-        written = set(writes)
-        for key in {*reads, *written}:
-            before = dict([self._writes[key]]) if key in self._writes else {}
-            if key in written:
-                before |= self._reads.get(key, {})
-            for other, count in before.items():
-                if other != stream and clock.get(other, 0) < count:
-                    self.fail(
-                        _error(
-                            f"stream {stream:#x} uses a tensor that stream {other:#x} uses or "
-                            "writes in this capture, without waiting for it. A GPU does not refuse "
-                            "this: its replays race. Call wait_stream() first"
-                        )
-                    )
-        now = clock[stream] = clock.get(stream, 0) + 1
-        for key in written:
-            self._writes[key] = stream, now
-            self._reads.pop(key, None)
-        for key in set(reads) - written:
-            self._reads.setdefault(key, {})[stream] = now
+        other = self._uses.conflict(stream, clock, reads, writes)
+        if other is not None:
+            self.fail(
+                _error(
+                    f"stream {stream:#x} uses a tensor that stream {other:#x} uses or "
+                    "writes in this capture, without waiting for it. A GPU does not refuse "
+                    "this: its replays race. Call wait_stream() first"
+                )
+            )
+        clock[stream] = clock.get(stream, 0) + 1
 
     def wrote(self, keys: Iterable[int]) -> None:
-        """Note what the operation of :meth:`issue` has made."""
+        """Note what the operation of :meth:`issue` has made, by keys of storages."""
         stream = current_stream().stream_id
         for key in keys:
-            self._writes[key] = stream, self.clocks[stream][stream]
-            self._reads.pop(key, None)
+            self._uses.made(key, stream, self.clocks[stream].get(stream, 0))
 
     def _see(self) -> None:
         _members[self.origin.stream_id] = self

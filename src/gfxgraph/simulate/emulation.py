@@ -27,7 +27,7 @@ from ..device.emulated_capture import Capture, current_capture
 from ..device.emulated_memory import MemoryPool
 from ..device.operator_table import Call as TableCall
 from ..device.operator_table import capture_behaviour, refusal
-from ..device.operators import written_tensors
+from ..device.operators import ALLOCATIONS, is_view, written_tensors
 from ..device.overrides import MODE_STACKS, remove_modes
 from ..errors import CaptureForbidden, DeviceError
 from ..graph.locks import is_inside_gfxgraph
@@ -268,14 +268,18 @@ class Emulation(SimulatedCuda):
         rule = self._rule(call)
         if rule is not None:
             capture.fail(rule if isinstance(rule, CaptureForbidden) else rule.error(call.op))
+        # What only looks at memory, or only takes some, is no work.
+        if is_view(call.op) or torch.Tag.inplace_view in call.op.tags or call.name in ALLOCATIONS:
+            return
         written = written_tensors(call.op, call.args, call.kwargs)
         capture.issue(
-            [storage_key(inside(v)) for v in leaves if isinstance(v, SimulatedTensor)],
-            [storage_key(inside(v)) for v in written],
+            [inside(v) for v in leaves if isinstance(v, SimulatedTensor)],
+            [inside(v) for v in written],
         )
 
     def before_reading(self, what: str) -> None:
         """Refuse a read on the host that is no operation, while this thread captures."""
+        use_device()
         capture = current_capture()
         if capture is not None:
             capture.fail(rules.HOST_READ.error(what))
