@@ -14,6 +14,7 @@ import os
 import re
 import runpy
 import shutil
+import signal
 import subprocess
 import sys
 import types
@@ -157,6 +158,11 @@ def main() -> None:
             runpy.run_path(target, run_name="__main__")  # a folder or an archive
     except SystemExit:
         raise
+    except KeyboardInterrupt as error:
+        # Python itself ends a -c command with status 1 then, and a script with that of the signal.
+        _begin_in_the_program(error)
+        sys.excepthook(type(error), error, error.__traceback__)
+        sys.exit(128 + signal.SIGINT)
     except BaseException as error:
         _begin_in_the_program(error)
         raise

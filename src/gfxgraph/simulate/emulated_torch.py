@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 
@@ -25,6 +25,7 @@ from .emulated_streams import (
     set_stream,
     use_device,
 )
+from .legacy_types import TYPES, set_default_tensor_type
 from .tensor import SimulatedTensor
 from .torch_cuda import CONSTANT_ANSWERS, SEEDING
 
@@ -140,11 +141,70 @@ def replacements(allocated: Callable[[], int]) -> dict[str, Any]:
         "torch.cuda.is_initialized": is_used,
         "torch.cuda._is_in_bad_fork": is_forked,
         "torch.cuda.random._is_in_bad_fork": is_forked,
+        "torch._C._get_accelerator": lambda *args: torch.device("cuda"),
+        "torch.set_default_tensor_type": set_default_tensor_type,
+        **TYPES,
+        **_REFUSED,
+        **_WITHOUT_EFFECT,
+        "torch.cuda.get_allocator_backend": lambda: "native",
+        "torch.cuda.memory.get_allocator_backend": lambda: "native",
         "torch._C._host_emptyCache": lambda: None,
         "torch.cuda.default_generators": (torch.default_generator,),
         "torch.autograd._engine_run_backward": _run_backward,
         "torch.autograd.graph._engine_run_backward": _run_backward,
     }
+
+
+def _refused(path: str) -> Callable[..., NoReturn]:
+    def refuse(*args: Any, **kwargs: Any) -> NoReturn:
+        raise DeviceError(f"{path}() is not emulated: run this part on a GPU, or leave it out.")
+
+    return refuse
+
+
+_REFUSED = {
+    path: _refused(path)
+    for path in (
+        "torch.cuda.MemPool",
+        "torch.cuda.memory.MemPool",
+        "torch.cuda.use_mem_pool",
+        "torch.cuda.memory.use_mem_pool",
+        "torch.cuda.cudart",
+        "torch.cuda.caching_allocator_alloc",
+        "torch.cuda.memory.caching_allocator_alloc",
+        "torch.cuda.caching_allocator_delete",
+        "torch.cuda.memory.caching_allocator_delete",
+        "torch.cuda.caching_allocator_enable",
+        "torch.cuda.memory.caching_allocator_enable",
+        "torch.cuda.CUDAPluggableAllocator",
+        "torch.cuda.memory.CUDAPluggableAllocator",
+        "torch.cuda.change_current_allocator",
+        "torch.cuda.memory.change_current_allocator",
+        "torch.cuda.memory._record_memory_history",
+        "torch.cuda.memory._snapshot",
+        "torch.cuda.memory._dump_snapshot",
+        "torch.cuda.memory._set_allocator_settings",
+        "torch.cuda.current_blas_handle",
+        "torch.cuda.current_solver_handle",
+        "torch.cuda.get_gencode_flags",
+        "torch.cuda.list_gpu_processes",
+        "torch.cuda.memory.list_gpu_processes",
+        "torch.cuda._compile_kernel",
+        "torch._C._scatter",
+        "torch._C._gather",
+        "torch._C._broadcast",
+        "torch._C._broadcast_coalesced",
+        *(
+            f"torch.cuda.{name}"
+            for name in ("memory_usage", "utilization", "temperature", "power_draw", "clock_rate")
+        ),
+        "torch.cuda.device_memory_used",
+    )
+}
+_WITHOUT_EFFECT: dict[str, Callable[..., Any]] = dict.fromkeys(
+    ("torch.cuda._sleep", "torch.cuda.profiler.start", "torch.cuda.profiler.stop"),
+    lambda *args, **kwargs: None,
+)
 
 
 def _of_device(path: str, answer: Callable[..., Any]) -> Callable[..., Any]:

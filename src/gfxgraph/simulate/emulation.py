@@ -31,7 +31,7 @@ from ..device.operators import ALLOCATIONS, is_view, written_tensors
 from ..device.overrides import MODE_STACKS, remove_modes
 from ..errors import CaptureForbidden, DeviceError
 from ..graph.locks import is_inside_gfxgraph
-from ..interpose.dynamo import Uncompiled, step_back
+from ..interpose.dynamo import Uncompiled, step_aside, step_back
 from ..interpose.patch import find, intercept, override
 from ..record.effects import storage_key
 from ..record.interceptor import lifting_of_host_data
@@ -51,7 +51,15 @@ from .emulated_streams import (
     use_device,
 )
 from .emulated_torch import replacements
-from .storages import DeviceStorage, copy_storage, new_storage, set_storage
+from .legacy_types import of_device
+from .storages import (
+    DeviceStorage,
+    copy_storage,
+    new_storage,
+    refuse_to_share,
+    set_storage,
+    share_with_torch,
+)
 from .subclasses import device_tensor, make_parameter, make_subclass, use_subclass
 from .tensor import (
     INDEX_WRITES,
@@ -122,6 +130,8 @@ class Emulation(SimulatedCuda):
         refuse_on_a_gpu()
         lend_device_guard()
         self._began = threading.current_thread()
+        self._is_aside = False
+        self._contexts: weakref.WeakSet[Any] = weakref.WeakSet()
         with contextlib.ExitStack() as stack:
             stack.enter_context(Uncompiled())
             stack.enter_context(lifting_of_host_data())
@@ -132,7 +142,12 @@ class Emulation(SimulatedCuda):
             stack.enter_context(
                 intercept(torch, "Generator", self._new_generator, everywhere=True, lasts=True)
             )
-            for owner, name, handler in _METHODS:
+            methods = (
+                (torch, "compile", self._compile),
+                (torch.cuda.StreamContext, "__enter__", self._enter_context),
+                (torch.cuda.device, "__enter__", self._enter_context),
+            )
+            for owner, name, handler in (*_METHODS, *methods):
                 stack.enter_context(intercept(owner, name, handler, everywhere=True, lasts=True))
             for name, ours in (("Stream", Stream), ("Event", Event)):
                 made = functools.partial(self._new_stream_or_event, ours)
@@ -146,6 +161,7 @@ class Emulation(SimulatedCuda):
                     lasts=True,
                 )
             )
+            stack.callback(self._end_contexts)
             stack.callback(lend_kernels()._destroy)
             new_capture.append(_capture)
             stack.callback(new_capture.remove, _capture)
@@ -159,6 +175,26 @@ class Emulation(SimulatedCuda):
         self._exit.close()
         set_stream(default_stream())
         forget_use()
+
+    def _compile(self, original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        """Keep Dynamo away also if it was not loaded before: else it would miss compiled code."""
+        if not self._is_aside:
+            import torch._dynamo.eval_frame  # noqa: F401
+
+            self._is_aside = True
+            step_aside()
+        return original(*args, **kwargs)
+
+    def _enter_context(self, original: Callable[..., Any], context: Any) -> Any:
+        self._contexts.add(context)
+        return original(context)
+
+    def _end_contexts(self) -> None:
+        """Let contexts that end after the emulation do nothing: torch would ask the device."""
+        if self._is_aside:
+            step_back()
+        for context in self._contexts:
+            context.stream, context.prev_idx = None, -1
 
     def check_end(self) -> None:
         """Raise where the emulation may not end.
@@ -374,6 +410,11 @@ _METHODS: tuple[tuple[Any, str, Callable[..., Any]], ...] = (
     (torch.Tensor, "_make_subclass", make_subclass),
     (torch.Tensor, "as_subclass", use_subclass),
     (torch.Tensor, "set_", set_storage),
+    (torch.Tensor, "__dlpack__", refuse_to_share),
+    (torch, "from_dlpack", share_with_torch),
+    (torch.utils.dlpack, "from_dlpack", share_with_torch),
+    (torch.utils.dlpack, "to_dlpack", refuse_to_share),
+    (torch, "to_dlpack", refuse_to_share),
     (torch.UntypedStorage, "__new__", new_storage),
     (torch.UntypedStorage, "copy_", copy_storage),
 )
@@ -458,6 +499,13 @@ class _FunctionMode(FunctionMode):
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if not self.world.is_active:  # type: ignore[attr-defined]
             return func(*args, **(kwargs or {}))
+        if func is torch.device and args and type(args[0]) is int:
+            args = ("cuda", *args)
+        if func is torch.Tensor.type and len(args) > 1:
+            dtype = of_device(args[1])
+            if dtype is not None:
+                given = {"non_blocking": any(args[2:]), **(kwargs or {})}
+                return args[0].to("cuda", dtype, **given)
         if func == set_data and _swapped(*args):
             return None
         return super().__torch_function__(func, types, args, kwargs)

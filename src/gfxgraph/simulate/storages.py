@@ -8,9 +8,17 @@ from typing import Any
 import torch
 
 from ..device.operators import outside_of_modes
+from ..errors import DeviceError
 from .tensor import DEVICE, SimulatedTensor, inside
 
-__all__ = ["DeviceStorage", "copy_storage", "new_storage", "set_storage"]
+__all__ = [
+    "DeviceStorage",
+    "copy_storage",
+    "new_storage",
+    "refuse_to_share",
+    "set_storage",
+    "share_with_torch",
+]
 
 _Base: Any = torch.storage._StorageBase
 _OTHER = (
@@ -218,3 +226,32 @@ def set_storage(
     if not args[1:] and not kwargs:
         return original(tensor, given, 0, (given.nbytes() // tensor.element_size(),), (1,))
     return original(tensor, given, *args[1:], **kwargs)
+
+
+def share_with_torch(
+    original: Callable[..., Any], tensor: Any, *args: Any, **kwargs: Any
+) -> torch.Tensor:
+    """``torch.from_dlpack``: a tensor on the same memory, or a copy of it."""
+    if not isinstance(tensor, SimulatedTensor):
+        found: torch.Tensor = original(tensor, *args, **kwargs)
+        return found
+    shared = tensor.detach()
+    if kwargs.get("device") is not None:
+        shared = shared.to(kwargs["device"])
+    return shared.clone() if kwargs.get("copy") else shared
+
+
+def refuse_to_share(
+    original: Callable[..., Any], tensor: Any, *args: Any, **kwargs: Any
+) -> Any:
+    """``Tensor.__dlpack__``.
+
+    Raises:
+        DeviceError: for a tensor of the emulated device.
+    """
+    if not isinstance(tensor, SimulatedTensor):
+        return original(tensor, *args, **kwargs)
+    raise DeviceError(
+        "Memory of the emulated device cannot be given to other libraries (DLPack): they would "
+        "take it for that of a GPU. Use tensor.cpu()."
+    )

@@ -569,6 +569,15 @@ def _flatten_weights(call: Call, weights: list[torch.Tensor], *args: Any) -> tor
     return SimulatedTensor(torch.empty(0, dtype=weights[0].dtype))
 
 
+def _pack(call: Call, tensor: torch.Tensor, lengths: torch.Tensor, *args: Any) -> Any:
+    if not isinstance(lengths, SimulatedTensor):
+        return NotImplemented
+    raise RuntimeError(
+        "'lengths' argument should be a 1D CPU int64 tensor, but got "
+        f"{lengths.dim()}D cuda:0 {lengths.type().rpartition('.')[2].removesuffix('Tensor')} tensor"
+    )
+
+
 _SPECIAL: dict[str, Callable[..., Any]] = {
     "aten::_local_scalar_dense": _item,
     "aten::equal": _truth,
@@ -577,6 +586,7 @@ _SPECIAL: dict[str, Callable[..., Any]] = {
     "aten::copy_": _copy,
     "aten::index": _index,
     "aten::_unsafe_index": _index,
+    "aten::_pack_padded_sequence": _pack,
     "aten::_pin_memory": _pin_memory,
     "aten::_cudnn_rnn_flatten_weight": _flatten_weights,
     "aten::is_pinned": _is_pinned,
@@ -590,6 +600,8 @@ _MIX = frozenset(
     for name in (
         "_copy_from",
         "_copy_from_and_resize",
+        "_use_cudnn_ctc_loss",
+        "_use_miopen_ctc_loss",
         "_ctc_loss",
         "_foreach_copy_",
         "_index_put_impl_",
