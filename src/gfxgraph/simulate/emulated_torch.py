@@ -155,11 +155,12 @@ def replacements(allocated: Callable[[], int]) -> dict[str, Any]:
     }
 
 
-def _refused(path: str) -> Callable[..., NoReturn]:
+def _refused(path: str) -> Any:
     def refuse(*args: Any, **kwargs: Any) -> NoReturn:
         raise DeviceError(f"{path}() is not emulated: run this part on a GPU, or leave it out.")
 
-    return refuse
+    name = path.rpartition(".")[2]
+    return type(name, (), {"__init__": refuse}) if name[0].isupper() else refuse
 
 
 _REFUSED = {

@@ -17,6 +17,7 @@ from typing import Any, NoReturn
 
 import torch
 import torch.utils._pytree as pytree
+from torch._library.custom_ops import OPDEFS
 from torch._ops import OpOverload
 from torch.utils import _python_dispatch as dispatch_stack
 
@@ -144,6 +145,10 @@ class Emulation(SimulatedCuda):
             )
             methods = (
                 (torch, "compile", self._compile),
+                (torch.jit, "trace", _no_trace),
+                (torch.jit, "trace_module", _no_trace),
+                (torch.profiler.profile, "__init__", _profile_the_host),
+                (torch.autograd.profiler.profile, "__init__", _profile_the_host),
                 (torch.cuda.StreamContext, "__enter__", self._enter_context),
                 (torch.cuda.device, "__enter__", self._enter_context),
             )
@@ -294,6 +299,7 @@ class Emulation(SimulatedCuda):
         if not asked and not any(isinstance(v, SimulatedTensor) for v in leaves):
             return  # the device has no part in it
         use_device()
+        _refuse_of_cpu(call)
         capture = capture_of(current_stream())
         if capture is None:
             self._outside_of(call)
@@ -418,12 +424,48 @@ _METHODS: tuple[tuple[Any, str, Callable[..., Any]], ...] = (
     (torch.UntypedStorage, "__new__", new_storage),
     (torch.UntypedStorage, "copy_", copy_storage),
 )
-"""Methods of torch's classes, which C++ would do on the device."""
+"""Methods and functions of torch, which C++ would do on the device."""
+
+
+def _no_trace(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    """``torch.jit.trace``: C++ would record the operations past the emulated device."""
+    if any(isinstance(v, SimulatedTensor) for v in pytree.tree_leaves((args, kwargs))):
+        raise DeviceError(
+            "torch.jit.trace() does not see the emulated device: trace on the host, or on a GPU."
+        )
+    return original(*args, **kwargs)
+
+
+def _profile_the_host(
+    original: Callable[..., Any], profiler: Any, *args: Any, **kwargs: Any
+) -> None:
+    """Let profilers not ask for events of CUDA: there are none, and each would be a warning."""
+    if kwargs.get("use_device") == "cuda":
+        kwargs["use_device"] = None
+    kwargs.pop("use_cuda", None)
+    original(profiler, *args, **kwargs)
+    if getattr(profiler, "use_device", None) == "cuda":
+        profiler.use_device = None
+    activities = getattr(profiler, "activities", set())
+    if torch.profiler.ProfilerActivity.CUDA in activities:
+        activities = {torch.profiler.ProfilerActivity.CPU, *activities}
+        profiler.activities = activities - {torch.profiler.ProfilerActivity.CUDA}
 
 
 def _capture(pool: MemoryPool, generators: frozenset[int]) -> Capture:
     """Captures of gfxgraph itself are of tensors on the CPU, as without emulation."""
     return (Capture if is_inside_gfxgraph() else DeviceCapture)(pool, generators)
+
+
+def _refuse_of_cpu(call: Call) -> None:
+    """Raise as torch does for a custom operator that the program made for the CPU only."""
+    made = OPDEFS.get(call.name)
+    kernels = getattr(made, "_backend_fns", None)
+    if kernels and not kernels.keys() & {"cuda", None}:
+        raise NotImplementedError(
+            f"Could not run '{call.name}' with arguments from the 'CUDA' backend: it is registered "
+            f"for {', '.join(map(str, kernels))} only (device_types=)."
+        )
 
 
 def _allocating(op: Any, *args: Any, **kwargs: Any) -> Any:
@@ -532,6 +574,7 @@ def _swapped(tensor: torch.Tensor, data: torch.Tensor) -> bool:
     except RuntimeError as error:
         raise DeviceError(
             "The data of this tensor cannot be moved between the host and the emulated device: "
-            f"something else refers to it ({error}). Make a new tensor with .to() instead."
+            f"something else refers to it, such as TorchScript, a view or an optimizer ({error}). "
+            "Move it before that, or make a new tensor with .to()."
         ) from error
     return True

@@ -349,6 +349,14 @@ def _recurrent(packet: Any, *args: Any) -> Any:
     return (result[0], *(state.reshape(given.shape) for state, given in states))
 
 
+def _ctc_loss(
+    function: Any, log_probs: Any, targets: Any, inputs: Any, lengths: Any, *args: Any, **kw: Any
+) -> Any:
+    """With lengths as numbers: for subclasses of tensors C++ would use them on the device."""
+    inputs, lengths = (v.tolist() if isinstance(v, torch.Tensor) else v for v in (inputs, lengths))
+    return function(log_probs, targets, inputs, lengths, *args, **kw)
+
+
 _OF_OURS: dict[Any, Callable[..., Any]] = {
     torch.Tensor.__repr__: text_of,
     torch.Tensor.__format__: _format,
@@ -364,6 +372,8 @@ _FUNCTIONS: dict[Any, Callable[..., Any]] = {
     **_OF_OURS,
     set_data: _change_data,
     F.scaled_dot_product_attention: attention,
+    F.ctc_loss: functools.partial(_ctc_loss, F.ctc_loss),
+    torch.ctc_loss: functools.partial(_ctc_loss, torch.ctc_loss),
     torch.lstm: functools.partial(_recurrent, torch.ops.aten.lstm),
     torch.gru: functools.partial(_recurrent, torch.ops.aten.gru),
     torch.rnn_tanh: functools.partial(_recurrent, torch.ops.aten.rnn_tanh),
