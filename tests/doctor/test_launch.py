@@ -196,6 +196,18 @@ def test_it_is_the_same_process_and_ctrl_c_ends_it(tmp_path):
     assert lines[-1] == "KeyboardInterrupt" and "launch.py" not in err.decode()
 
 
+def test_an_interrupt_is_not_forgotten_where_an_exit_handler_runs_code(tmp_path):
+    script = tmp_path / "ends.py"
+    script.write_text(
+        "import atexit\natexit.register(lambda: exec('print(1)'))\nraise KeyboardInterrupt\n"
+    )
+    command = [sys.executable, "-m", "gfxgraph", "run", "--", str(script)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == -signal.SIGINT
+    assert done.stdout == "1\n"
+    assert done.stderr.splitlines()[-1] == "KeyboardInterrupt"
+
+
 # The environment.
 
 

@@ -97,8 +97,13 @@ def main() -> None:
 
 # The pieces enter themselves when their files are imported; they need this one by its own name.
 if __name__ == "__main__":
-    from tests.simulate import pieces, pieces_capture, pieces_layers, pieces_objects
+    from tests.simulate import pieces
 
     pieces.main()
 else:
-    from tests.simulate import pieces_capture, pieces_layers, pieces_objects  # noqa: F401
+    from tests.simulate import (  # noqa: F401
+        pieces_capture,
+        pieces_device,
+        pieces_layers,
+        pieces_objects,
+    )

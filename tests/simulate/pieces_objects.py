@@ -92,8 +92,8 @@ def deep_copy_in_a_capture() -> Any:
 def tensor_of_numbers_of_the_device() -> Any:
     x = _vector().double()
     made = torch.tensor([x[1], x[2]]), torch.Tensor([x[1]]), torch.tensor([[x[1]]], device="cuda")
-    want = torch.tensor([1.0, 2.0]).double(), torch.ones(1), torch.ones(1, 1, device="cuda").double()
-    return made, want
+    two, one = torch.tensor([1.0, 2.0]), torch.ones(1, 1)
+    return made, (two.double(), one[0], one.double().cuda())
 
 
 @piece()
@@ -115,7 +115,7 @@ for _name, _function in {
     "host_gets_values_of_the_device": lambda: _host().index_put_((_index().cpu(),), _vector(2)),
     "device_gets_values_of_the_host": lambda: _vector().index_put_((_index(),), torch.ones(2)),
     "attention_of_two_types": lambda: F.scaled_dot_product_attention(
-        *(torch.ones(1, 2, 2, device="cuda", dtype=d) for d in (torch.half, torch.float, torch.half))
+        *(_vector(4).view(1, 2, 2).to(d) for d in (torch.half, torch.float, torch.half))
     ),
     "storage_of_the_device_for_the_host": lambda: torch.empty(0).set_(_vector().untyped_storage()),
 }.items():
@@ -155,7 +155,7 @@ def _file(value: Any) -> io.BytesIO:
 
 @piece()
 def files_are_loaded_to_the_device() -> Any:
-    places: list[Any] = ["cuda", torch.device("cuda", 0), {"cpu": "cuda:0"}, lambda s, l: s.cuda()]
+    places: list[Any] = ["cuda", torch.device("cuda", 0), {"cpu": "cuda:0"}, lambda s, _: s.cuda()]
     saved = {"rows": [torch.ones(2)], "layer": nn.Linear(2, 2)}
     found = []
     for place in places:

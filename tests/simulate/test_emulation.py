@@ -345,3 +345,124 @@ def test_an_operator_without_a_cpu_kernel_is_refused(emulated: None) -> None:
         of_cuda(x)
     with pytest.raises(CaptureForbidden, match="no kernel for the CPU"):
         _graph(lambda: of_cuda(x))
+
+
+_FORKED = """
+import os, torch, gfxgraph
+gfxgraph.enable(emulate=True)
+{before}
+if os.fork() == 0:
+    for call in ({calls}):
+        try:
+            call()
+        except RuntimeError as error:
+            print("forked subprocess" in str(error))
+        else:
+            print("done")
+    print(torch.cuda.is_available(), torch.cuda.is_initialized(), torch.ones(1).item(), flush=True)
+    os._exit(0)
+os.wait()
+"""
+
+
+@without_gpu
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="the system cannot fork")
+def test_a_child_of_fork_cannot_use_a_device_that_its_parent_uses() -> None:
+    before = "x = torch.ones(2, device='cuda')"
+    calls = (
+        "lambda: x + 1, x.cpu, lambda: torch.ones(1, device='cuda'), torch.cuda.Stream, "
+        "torch.cuda.current_device, torch.cuda.synchronize, lambda: repr(x)"
+    )
+    said = _python(_FORKED.format(before=before, calls=calls)).split()
+    assert said == ["True"] * 7 + ["True", "False", "1.0"]
+
+
+@without_gpu
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="the system cannot fork")
+def test_a_child_of_fork_can_use_a_device_that_its_parent_does_not() -> None:
+    calls = "lambda: torch.ones(1, device='cuda').item(), torch.cuda.synchronize"
+    said = _python(_FORKED.format(before="torch.cuda.device_count()", calls=calls)).split()
+    assert said == ["done", "done", "True", "True", "1.0"]
+
+
+@without_gpu
+def test_a_thread_from_before_is_told_that_it_has_no_device() -> None:
+    begun, errors = threading.Event(), []
+
+    def use() -> None:
+        begun.wait()
+        try:
+            torch.ones(2, device="cuda")
+        except DeviceError as error:
+            errors.append(str(error))
+
+    thread = threading.Thread(target=use)
+    thread.start()
+    gfxgraph.enable(emulate=True)
+    begun.set()
+    thread.join()
+    gfxgraph.disable()
+    assert "began before" in errors[0]
+
+
+@without_gpu
+def test_it_begins_and_ends_inside_of_contexts() -> None:
+    with torch.device("meta"):
+        gfxgraph.enable(emulate=True)
+        assert torch.zeros(1).is_meta
+    assert torch.zeros(1).device.type == "cpu"
+    assert torch.zeros(1, device=0).is_cuda
+    with torch.cuda.device(0), torch.cuda.stream(torch.cuda.Stream()):
+        gfxgraph.disable()
+    gfxgraph.enable(emulate=True)
+    assert torch.cuda.current_stream() == torch.cuda.default_stream()
+    gfxgraph.disable()
+
+
+@without_gpu
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda: torch.cuda.MemPool(),
+        lambda: torch.cuda.memory._record_memory_history(),
+        lambda: torch.cuda.cudart(),
+        lambda: torch.cuda.Event(interprocess=True).ipc_handle(),
+        lambda: torch.nn.DataParallel(torch.nn.Linear(3, 3).cuda())(torch.ones(1, 3).cuda()),
+        lambda: torch.ones(2, device="cuda").__dlpack__(),
+        lambda: torch.jit.trace(lambda x: x * 2, torch.ones(2, device="cuda")),
+        lambda: torch.jit.script(torch.nn.Linear(3, 3)).cuda(),
+    ],
+)
+def test_what_is_not_emulated_is_refused_by_name(call, emulated: None) -> None:
+    with pytest.raises(DeviceError):
+        call()
+
+
+@without_gpu
+def test_profilers_do_not_ask_for_events_of_the_device() -> None:
+    code = (
+        "import torch, gfxgraph; gfxgraph.enable(emulate=True)\n"
+        "from torch.profiler import ProfilerActivity, profile\n"
+        "x = torch.ones(2, device='cuda')\n"
+        "with profile(activities=[ProfilerActivity.CUDA]) as p: x * 2\n"
+        "with torch.autograd.profiler.profile(use_device='cuda'): x * 2\n"
+        "print('aten::mul' in str(p.key_averages()))\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert done.stdout.splitlines()[-1] == "True"
+    assert "Failed to record" not in done.stderr
+
+
+@without_gpu
+@pytest.mark.parametrize("copied", ["x.copy_(host)", "x.cpu()", "host.cuda()", "x[host.long()]"])
+def test_a_copy_of_pageable_memory_says_that_it_must_be_pinned(copied: str, emulated: None) -> None:
+    x, host = torch.zeros(2, device="cuda"), torch.zeros(2)
+    with pytest.raises(CaptureForbidden, match="must be pinned"):
+        _graph(lambda: eval(copied, {"x": x, "host": host}))
+    assert x.tolist() == [0.0, 0.0]

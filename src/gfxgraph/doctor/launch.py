@@ -7,14 +7,15 @@ It replaces the process by a fresh Python. There :func:`main` imports gfxgraph, 
 
 from __future__ import annotations
 
+import atexit
 import builtins
+import contextlib
 import importlib.util
 import io
 import os
 import re
 import runpy
 import shutil
-import signal
 import subprocess
 import sys
 import types
@@ -142,6 +143,7 @@ def start(
 
 def main() -> None:
     """Run what ``sys.argv`` names: ``script``, ``command`` or ``module``, name, arguments."""
+    atexit.register(_remember_the_interrupt)  # first, so that it runs after those of the program
     _, kind, target, *args = sys.argv
     sys.argv = [target, *args]
     try:
@@ -158,14 +160,25 @@ def main() -> None:
             runpy.run_path(target, run_name="__main__")  # a folder or an archive
     except SystemExit:
         raise
-    except KeyboardInterrupt as error:
-        # Python itself ends a -c command with status 1 then, and a script with that of the signal.
-        _begin_in_the_program(error)
-        sys.excepthook(type(error), error, error.__traceback__)
-        sys.exit(128 + signal.SIGINT)
     except BaseException as error:
+        if isinstance(error, KeyboardInterrupt):
+            _interrupted.append(True)
         _begin_in_the_program(error)
         raise
+
+
+_interrupted: list[bool] = []
+
+
+def _remember_the_interrupt() -> None:
+    """Let Python end by the signal, as it does after an interrupt.
+
+    It forgets that one was unhandled when an exit handler compiles and runs code.
+    """
+    if _interrupted:
+        with contextlib.suppress(KeyboardInterrupt):
+            exec("raise KeyboardInterrupt")
+
 
 
 def _run_script(target: str) -> None:

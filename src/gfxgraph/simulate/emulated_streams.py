@@ -38,6 +38,7 @@ __all__ = [
     "is_used",
     "refuse_waiting",
     "set_stream",
+    "stream_now",
     "use_device",
 ]
 
@@ -162,7 +163,7 @@ class Stream(_Emulated):
         return f"<torch.cuda.Stream device=cuda:0 cuda_stream={self.stream_id:#x} (emulated)>"
 
     def __enter__(self) -> Stream:
-        self._before.append(current_stream())
+        self._before.append(stream_now())
         set_stream(self)
         return self
 
@@ -235,14 +236,14 @@ class Event(_Emulated):
     def record(self, stream: Stream | None = None) -> None:
         """Stand for the work that ``stream``, default the current one, has so far."""
         use_device()
-        stream = current_stream() if stream is None else _checked(stream, Stream)
+        stream = stream_now() if stream is None else _checked(stream, Stream)
         self._time = time.perf_counter()
         self._capture = capture_of(stream)
         self._clock = {} if self._capture is None else dict(self._capture.clocks[stream.stream_id])
 
     def wait(self, stream: Stream | None = None) -> None:
         """Let later work of ``stream``, default the current one, wait for this event."""
-        stream = current_stream() if stream is None else _checked(stream, Stream)
+        stream = stream_now() if stream is None else _checked(stream, Stream)
         if self._time is None:
             return  # never recorded: CUDA does not wait
         capture = capture_of(stream)
@@ -283,7 +284,6 @@ class Event(_Emulated):
         other._check_outside()
         return (other._time - self._time) * 1e3
 
-
     def ipc_handle(self) -> bytes:
         """Always raises."""
         raise DeviceError("Event.ipc_handle(): the emulated device is of one process only.")
@@ -313,7 +313,7 @@ class DeviceCapture(Capture):
 
     def __init__(self, pool: MemoryPool, generators: frozenset[int]) -> None:
         super().__init__(pool, generators)
-        self.origin = current_stream()
+        self.origin = stream_now()
         if self.origin.stream_id == DEFAULT:
             raise CaptureError(
                 "CUDA graphs must be captured on a non-default stream. (However, after capture, "
@@ -332,7 +332,7 @@ class DeviceCapture(Capture):
             CaptureError: another stream than that of the beginning is current.
             CaptureForbidden: a stream that was forked has work for which it does not wait.
         """
-        here = current_stream()
+        here = stream_now()
         if here != self.origin:
             raise CaptureError(
                 f"Capture must end on the same stream it began on: {self.origin}; the current one "
@@ -370,7 +370,7 @@ class DeviceCapture(Capture):
         Raises:
             CaptureForbidden: another stream uses that memory, and neither waits for the other.
         """
-        stream = current_stream().stream_id
+        stream = stream_now().stream_id
         clock = self.clocks[stream]
         other = self._uses.conflict(stream, clock, reads, writes)
         if other is not None:
@@ -385,7 +385,7 @@ class DeviceCapture(Capture):
 
     def wrote(self, keys: Iterable[int]) -> None:
         """Note what the operation of :meth:`issue` has made, by keys of storages."""
-        stream = current_stream().stream_id
+        stream = stream_now().stream_id
         for key in keys:
             self._uses.made(key, stream, self.clocks[stream].get(stream, 0))
 
@@ -446,11 +446,16 @@ def check_device(device: Any) -> None:
 _default = Stream(stream_id=DEFAULT)
 
 
-def current_stream(device: Any = None) -> Stream:
+def stream_now() -> Stream:
     """The current stream of this thread."""
+    return _local.stream or _default
+
+
+def current_stream(device: Any = None) -> Stream:
+    """``torch.cuda.current_stream()``, which uses the device."""
     check_device(device)
     use_device()
-    return _local.stream or _default
+    return stream_now()
 
 
 def default_stream(device: Any = None) -> Stream:

@@ -23,6 +23,7 @@ from .emulated_streams import (
     is_used,
     refuse_waiting,
     set_stream,
+    stream_now,
     use_device,
 )
 from .legacy_types import TYPES, set_default_tensor_type
@@ -87,6 +88,7 @@ def replacements(allocated: Callable[[], int]) -> dict[str, Any]:
 
     def reset_peak(device: Any = None) -> None:
         nonlocal peak
+        check_device(device)
         peak = 0
 
     def memory_stats(device: Any = None) -> dict[str, int]:
@@ -235,7 +237,7 @@ def _synchronize(device: Any = None) -> None:
 
 
 def _is_capturing() -> bool:
-    return capture_of(current_stream()) is not None
+    return capture_of(stream_now()) is not None
 
 
 def _external_stream(stream_ptr: int, device: Any = None, **kwargs: Any) -> Stream:

@@ -45,10 +45,10 @@ from .emulated_streams import (
     Stream,
     capture_of,
     check_device,
-    current_stream,
     default_stream,
     forget_use,
     set_stream,
+    stream_now,
     use_device,
 )
 from .emulated_torch import replacements
@@ -143,7 +143,7 @@ class Emulation(SimulatedCuda):
             stack.enter_context(
                 intercept(torch, "Generator", self._new_generator, everywhere=True, lasts=True)
             )
-            methods = (
+            methods: tuple[tuple[Any, str, Callable[..., Any]], ...] = (
                 (torch, "compile", self._compile),
                 (torch.jit, "trace", _no_trace),
                 (torch.jit, "trace_module", _no_trace),
@@ -288,7 +288,7 @@ class Emulation(SimulatedCuda):
     @property
     def records(self) -> bool:
         """Whether the current stream captures."""
-        return capture_of(current_stream()) is not None
+        return capture_of(stream_now()) is not None
 
     def before(self, call: Call) -> None:
         """Refuse what a GPU would refuse now."""
@@ -300,7 +300,7 @@ class Emulation(SimulatedCuda):
             return  # the device has no part in it
         use_device()
         _refuse_of_cpu(call)
-        capture = capture_of(current_stream())
+        capture = capture_of(stream_now())
         if capture is None:
             self._outside_of(call)
             return
@@ -328,7 +328,7 @@ class Emulation(SimulatedCuda):
 
     def execute(self, call: Call, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Run an operator of torch on the tensors inside, or record it."""
-        capture = capture_of(current_stream())
+        capture = capture_of(stream_now())
         leaves = pytree.tree_leaves((call.args, call.kwargs))
         on_device = any(
             isinstance(v, SimulatedTensor) or (isinstance(v, torch.device) and v.type == "cuda")
@@ -368,7 +368,7 @@ class Emulation(SimulatedCuda):
         capture = current_capture()
         if not isinstance(capture, DeviceCapture):
             return
-        if current_stream().stream_id != DEFAULT:
+        if stream_now().stream_id != DEFAULT:
             capture.fail(_OFF_STREAM.error(call.op))
         warnings.warn(
             f"{call.op} runs on the default stream during a capture: it runs now, once, and is "
@@ -446,7 +446,7 @@ def _profile_the_host(
     original(profiler, *args, **kwargs)
     if getattr(profiler, "use_device", None) == "cuda":
         profiler.use_device = None
-    activities = getattr(profiler, "activities", set())
+    activities: set[Any] = getattr(profiler, "activities", set())
     if torch.profiler.ProfilerActivity.CUDA in activities:
         activities = {torch.profiler.ProfilerActivity.CPU, *activities}
         profiler.activities = activities - {torch.profiler.ProfilerActivity.CUDA}

@@ -178,7 +178,7 @@ class DeviceStorage(_Base):  # type: ignore[misc]
 
 
 def _bytes_of(storage: torch.UntypedStorage) -> torch.Tensor:
-    return torch.empty(0, dtype=torch.uint8, device="cpu").set_(storage)  # type: ignore[call-overload]
+    return torch.empty(0, dtype=torch.uint8, device="cpu").set_(storage)
 
 
 def _as_bytes(storage: Any) -> torch.Tensor:
@@ -213,8 +213,8 @@ def set_storage(
     original: Callable[..., Any], tensor: torch.Tensor, *args: Any, **kwargs: Any
 ) -> Any:
     """``Tensor.set_``: storages must be on the device of the tensor."""
-    source = args[0] if args else kwargs.get("source")
-    storage = getattr(source, "_untyped_storage", source)
+    source: Any = args[0] if args else kwargs.get("source")
+    storage: Any = getattr(source, "_untyped_storage", source)
     is_ours = type(storage) is DeviceStorage
     if not (is_ours or isinstance(storage, torch.UntypedStorage)):
         return original(tensor, *args, **kwargs)
@@ -241,9 +241,7 @@ def share_with_torch(
     return shared.clone() if kwargs.get("copy") else shared
 
 
-def refuse_to_share(
-    original: Callable[..., Any], tensor: Any, *args: Any, **kwargs: Any
-) -> Any:
+def refuse_to_share(original: Callable[..., Any], tensor: Any, *args: Any, **kwargs: Any) -> Any:
     """``Tensor.__dlpack__``.
 
     Raises:

@@ -114,7 +114,8 @@ class SimulatedTensor(torch.Tensor):
         """The memory of the tensor inside."""
         if overrides.has_torch_function_unary(self):
             return overrides.handle_torch_function(torch.Tensor.untyped_storage, (self,), self)
-        return storage_of(self)
+        storage: torch.UntypedStorage = storage_of(self)
+        return storage
 
     def tolist(self) -> Any:
         """The values."""
@@ -627,7 +628,6 @@ _SECOND_ON_HOST = frozenset({"aten::_pack_padded_sequence"})
 _INDEXING = frozenset({"aten::index", "aten::_unsafe_index"})
 
 INDEX_WRITES = frozenset(
-    f"aten::{name}"
-    for name in ("index_put", "index_put_", "_index_put_impl_", "_unsafe_index_put")
+    f"aten::{name}" for name in ("index_put", "index_put_", "_index_put_impl_", "_unsafe_index_put")
 )
 """Operators that write through indices; torch moves those to the tensor that is written."""
