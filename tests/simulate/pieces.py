@@ -20,7 +20,7 @@ import torch.utils._pytree as pytree
 import gfxgraph
 from tests.helpers.devices import HAS_GPU
 
-__all__ = ["PIECES", "captured", "end_of", "piece"]
+__all__ = ["PIECES", "captured", "end_of", "graph_of", "piece"]
 
 REFUSED = "AcceleratorError"
 PIECES: dict[str, tuple[Callable[[], Any], str]] = {}
@@ -55,6 +55,14 @@ def captured(function: Callable[..., Any], *inputs: torch.Tensor) -> tuple[Any, 
         graph.replay()
         torch.cuda.synchronize()
         return pytree.tree_map(torch.clone, out), function(*inputs)
+
+
+def graph_of(body: Any, **options: Any) -> torch.cuda.CUDAGraph:
+    """A graph of what ``body`` does."""
+    graph = torch.cuda.CUDAGraph()
+    with torch.no_grad(), torch.cuda.graph(graph, **options):
+        body()
+    return graph
 
 
 def end_of(name: str) -> str:
@@ -106,4 +114,5 @@ else:
         pieces_device,
         pieces_layers,
         pieces_objects,
+        pieces_streams,
     )

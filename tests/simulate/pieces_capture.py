@@ -10,14 +10,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from tests.simulate.pieces import REFUSED, captured, piece
-
-
-def _graph(body: Any, **options: Any) -> torch.cuda.CUDAGraph:
-    graph = torch.cuda.CUDAGraph()
-    with torch.no_grad(), torch.cuda.graph(graph, **options):
-        body()
-    return graph
+from tests.simulate.pieces import captured, graph_of, piece
 
 
 @piece()
@@ -52,7 +45,7 @@ def make_graphed_callables() -> Any:
 def pool_shared_by_two_graphs() -> Any:
     x, pool = torch.ones(8, device="cuda"), torch.cuda.graph_pool_handle()
     outs: list[torch.Tensor] = []
-    graphs = [_graph(lambda n=n: outs.append(x * n), pool=pool) for n in (2, 3)]
+    graphs = [graph_of(lambda n=n: outs.append(x * n), pool=pool) for n in (2, 3)]
     x.fill_(5)
     for graph in graphs:
         graph.replay()
@@ -60,10 +53,10 @@ def pool_shared_by_two_graphs() -> Any:
 
 
 @piece()
-def pool_of_another_graph() -> Any:
+def pool_of_anothergraph_of() -> Any:
     x, outs = torch.ones(8, device="cuda"), []
-    first = _graph(lambda: outs.append(x + 1))
-    second = _graph(lambda: outs.append(outs[0] * 2), pool=first.pool())
+    first = graph_of(lambda: outs.append(x + 1))
+    second = graph_of(lambda: outs.append(outs[0] * 2), pool=first.pool())
     first.replay()
     second.replay()
     return (outs[1], first.pool()), (torch.full((8,), 4.0, device="cuda"), second.pool())
@@ -73,103 +66,15 @@ def pool_of_another_graph() -> Any:
 def capturing_is_told() -> Any:
     found = [torch.cuda.is_current_stream_capturing()]
     x = torch.ones(2, device="cuda")
-    _graph(lambda: found.append((torch.cuda.is_current_stream_capturing(), x + 1)[0]))
+    graph_of(lambda: found.append((torch.cuda.is_current_stream_capturing(), x + 1)[0]))
     return [*found, torch.cuda.is_current_stream_capturing()], [False, True, False]
-
-
-@piece()
-def fork_and_join() -> Any:
-    side = torch.cuda.Stream()
-
-    def function(x: torch.Tensor) -> torch.Tensor:
-        side.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(side):
-            y = x * 2
-        z = x + 1
-        torch.cuda.current_stream().wait_stream(side)
-        return y + z
-
-    return captured(function, torch.randn(4, device="cuda"))
-
-
-@piece()
-def fork_and_join_by_events() -> Any:
-    side = torch.cuda.Stream()
-
-    def function(x: torch.Tensor) -> torch.Tensor:
-        forked, joined = torch.cuda.Event(), torch.cuda.Event()
-        forked.record()
-        side.wait_event(forked)
-        with torch.cuda.stream(side):
-            y = x * 2
-            joined.record(side)
-        joined.wait()
-        return y + x
-
-    return captured(function, torch.randn(4, device="cuda"))
-
-
-@piece(REFUSED)
-def fork_without_join() -> Any:
-    x, side = torch.ones(4, device="cuda"), torch.cuda.Stream()
-
-    def body() -> None:
-        side.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(side):
-            x.mul(2)
-
-    _graph(body)
-
-
-@piece(REFUSED)
-def stream_that_was_not_forked() -> Any:
-    x, side = torch.ones(4, device="cuda"), torch.cuda.Stream()
-
-    def body() -> None:
-        x.add(1)
-        with torch.cuda.stream(side):
-            x.mul(2)
-
-    _graph(body)
-
-
-@piece(REFUSED)
-def wait_for_uncaptured_work() -> Any:
-    x, event = torch.ones(4, device="cuda"), torch.cuda.Event()
-    event.record()
-
-    def body() -> None:
-        torch.cuda.current_stream().wait_event(event)
-        x.add(1)
-
-    _graph(body)
-
-
-@piece(REFUSED)
-def synchronize_in_capture() -> Any:
-    _graph(torch.cuda.synchronize)
-
-
-@piece(REFUSED)
-def stream_synchronize_in_capture() -> Any:
-    _graph(lambda: torch.cuda.current_stream().synchronize())
-
-
-@piece(REFUSED)
-def event_query_in_capture() -> Any:
-    def body() -> None:
-        event = torch.cuda.Event()
-        event.record()
-        event.query()
-
-    _graph(body)
 
 
 @piece()
 def capture_after_a_failed_one() -> Any:
     x = torch.ones(3, device="cuda")
     try:
-        _graph(lambda: x.sum().item())
+        graph_of(lambda: x.sum().item())
     except RuntimeError:
         return captured(lambda t: t * 2, torch.randn(3, device="cuda"))
 
@@ -183,7 +88,7 @@ def error_of_the_body() -> Any:
         raise KeyError("mine")
 
     try:
-        _graph(body)
+        graph_of(body)
     except KeyError:
         return torch.cuda.is_current_stream_capturing(), False
 
@@ -196,7 +101,7 @@ def replay_without_a_capture() -> Any:
 @piece("RuntimeError")
 def replay_after_reset() -> Any:
     x = torch.ones(3, device="cuda")
-    graph = _graph(lambda: x.add(1))
+    graph = graph_of(lambda: x.add(1))
     graph.reset()
     graph.replay()
 
@@ -204,7 +109,7 @@ def replay_after_reset() -> Any:
 @piece()
 def capture_after_reset() -> Any:
     x, outs = torch.ones(3, device="cuda"), []
-    graph = _graph(lambda: x.add(1))
+    graph = graph_of(lambda: x.add(1))
     graph.reset()
     with torch.cuda.graph(graph):
         outs.append(x * 7)
@@ -246,7 +151,7 @@ def debug_dump() -> Any:
 @piece()
 def replays_add_up() -> Any:
     x = torch.zeros(2, device="cuda")
-    graph = _graph(lambda: x.add_(1))
+    graph = graph_of(lambda: x.add_(1))
     for _ in range(5):
         graph.replay()
     return x, torch.full((2,), 5.0, device="cuda")
@@ -255,14 +160,14 @@ def replays_add_up() -> Any:
 @piece()
 def nothing_runs_in_the_capture() -> Any:
     x = torch.zeros(2, device="cuda")
-    _graph(lambda: x.add_(1))
+    graph_of(lambda: x.add_(1))
     return x, torch.zeros(2, device="cuda")
 
 
 @piece()
 def replay_inside_of_a_stream() -> Any:
     x, stream = torch.zeros(2, device="cuda"), torch.cuda.Stream()
-    graph = _graph(lambda: x.add_(1))
+    graph = graph_of(lambda: x.add_(1))
     stream.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(stream):
         graph.replay()
@@ -273,94 +178,12 @@ def replay_inside_of_a_stream() -> Any:
 @piece()
 def weights_are_read_at_their_addresses() -> Any:
     model, x, outs = nn.Linear(3, 3).cuda(), torch.ones(1, 3, device="cuda"), []
-    graph = _graph(lambda: outs.append(model(x)))
+    graph = graph_of(lambda: outs.append(model(x)))
     with torch.no_grad():
         model.weight.zero_()
         model.bias.fill_(2)
     graph.replay()
     return outs[0], torch.full((1, 3), 2.0, device="cuda")
-
-
-@piece()
-def each_replay_draws_anew() -> Any:
-    outs: list[torch.Tensor] = []
-    torch.rand(1, device="cuda")
-    graph = _graph(lambda: outs.append(torch.rand(64, device="cuda")))
-    drawn = []
-    for _ in range(3):
-        graph.replay()
-        drawn.append(tuple(outs[0].tolist()))
-    return len(set(drawn)), 3
-
-
-@piece()
-def seeds_repeat_replays() -> Any:
-    outs: list[torch.Tensor] = []
-    graph = _graph(lambda: outs.append(torch.randn(8, device="cuda")))
-    drawn = []
-    for _ in range(2):
-        torch.cuda.manual_seed(3)
-        graph.replay()
-        drawn.append(outs[0].clone())
-    return drawn[0], drawn[1]
-
-
-@piece()
-def registered_generator() -> Any:
-    generator, outs = torch.Generator(device="cuda"), []
-    graph = torch.cuda.CUDAGraph()
-    graph.register_generator_state(generator)
-    with torch.cuda.graph(graph):
-        outs.append(torch.rand(8, device="cuda", generator=generator))
-    drawn = []
-    for _ in range(2):
-        generator.manual_seed(5)
-        graph.replay()
-        drawn.append(outs[0].clone())
-    return drawn[0], drawn[1]
-
-
-@piece("RuntimeError")
-def unregistered_generator() -> Any:
-    generator = torch.Generator(device="cuda")
-    _graph(lambda: torch.rand(8, device="cuda", generator=generator))
-
-
-@piece("RuntimeError")
-def seed_in_capture() -> Any:
-    _graph(lambda: torch.cuda.manual_seed(1))
-
-
-@piece()
-def pinned_copy_in_capture() -> Any:
-    host = torch.ones(4).pin_memory()
-    x = torch.zeros(4, device="cuda")
-    graph = _graph(lambda: x.copy_(host, non_blocking=True))
-    host.fill_(9)
-    graph.replay()
-    return x, torch.full((4,), 9.0, device="cuda")
-
-
-@piece("RuntimeError")
-def pageable_copy_in_capture() -> Any:
-    host, x = torch.ones(4), torch.zeros(4, device="cuda")
-    _graph(lambda: x.copy_(host))
-
-
-@piece(REFUSED)
-def pinned_copy_that_waits_in_capture() -> Any:
-    host, x = torch.ones(4).pin_memory(), torch.zeros(4, device="cuda")
-    _graph(lambda: x.copy_(host))
-
-
-@piece()
-def copy_into_pinned_memory() -> Any:
-    host, x = torch.zeros(4).pin_memory(), torch.ones(4, device="cuda")
-    graph = _graph(lambda: host.copy_(x, non_blocking=True))
-    x.fill_(3)
-    graph.replay()
-    torch.cuda.synchronize()
-    return host.clone(), torch.full((4,), 3.0)
 
 
 @piece()
@@ -429,68 +252,6 @@ def inference_mode() -> Any:
 
 
 @piece()
-def timed_events() -> Any:
-    begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-    begin.record()
-    torch.ones(8, device="cuda").sum()
-    end.record()
-    end.synchronize()
-    return begin.elapsed_time(end) >= 0, True
-
-
-@piece("ValueError")
-def events_without_timing() -> Any:
-    begin, end = torch.cuda.Event(), torch.cuda.Event()
-    begin.record()
-    end.record()
-    torch.cuda.synchronize()
-    begin.elapsed_time(end)
-
-
-def _recorded_in_a_capture() -> torch.cuda.Event:
-    event = torch.cuda.Event(enable_timing=True)
-    x = torch.ones(2, device="cuda")
-    _graph(lambda: (x.add(1), event.record()))
-    return event
-
-
-@piece(REFUSED)
-def query_of_a_captured_event() -> Any:
-    _recorded_in_a_capture().query()
-
-
-@piece(REFUSED)
-def synchronize_with_a_captured_event() -> Any:
-    _recorded_in_a_capture().synchronize()
-
-
-@piece(REFUSED)
-def wait_for_a_captured_event() -> Any:
-    torch.cuda.current_stream().wait_event(_recorded_in_a_capture())
-
-
-@piece(REFUSED)
-def time_of_a_captured_event() -> Any:
-    later = torch.cuda.Event(enable_timing=True)
-    later.record()
-    _recorded_in_a_capture().elapsed_time(later)
-
-
-@piece()
-def captured_event_is_recorded_again() -> Any:
-    event = _recorded_in_a_capture()
-    event.record()
-    event.synchronize()
-    return event.query(), True
-
-
-@piece("ValueError")
-def time_of_an_event_without_record() -> Any:
-    event = torch.cuda.Event(enable_timing=True)
-    event.elapsed_time(event)
-
-
-@piece()
 def memory_is_counted() -> Any:
     before = torch.cuda.memory_allocated()
     x = torch.zeros(1 << 18, device="cuda")
@@ -523,7 +284,7 @@ def decode_loop() -> Any:
         token.copy_(cache.mean(0, keepdim=True))
         position.add_(1)
 
-    graph = _graph(step)
+    graph = graph_of(step)
     with torch.no_grad():
         token.fill_(1)
         for _ in range(4):
@@ -567,7 +328,7 @@ def runner_of_batch_sizes() -> Any:
 def partial_network() -> Any:
     first, last = nn.Linear(4, 4).cuda(), nn.Linear(4, 2).cuda()
     held, outs = torch.zeros(2, 4, device="cuda"), []
-    graph = _graph(lambda: outs.append(first(held).relu()))
+    graph = graph_of(lambda: outs.append(first(held).relu()))
     x = torch.randn(2, 4, device="cuda")
     with torch.no_grad():
         held.copy_(x)

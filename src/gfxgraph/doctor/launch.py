@@ -180,7 +180,6 @@ def _remember_the_interrupt() -> None:
             exec("raise KeyboardInterrupt")
 
 
-
 def _run_script(target: str) -> None:
     # Not runpy.run_path: it would change sys.argv[0], and drop __main__ at the end of the script,
     # before threads and exit handlers are done with it.

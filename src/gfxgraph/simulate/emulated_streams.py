@@ -8,7 +8,6 @@ the CUDA C++ Programming Guide, and of the ``cudaErrorStreamCapture...`` codes o
 from __future__ import annotations
 
 import itertools
-import os
 import threading
 import time
 from collections.abc import Iterable
@@ -21,6 +20,7 @@ from ..device.emulated_capture import Capture, current_capture
 from ..device.emulated_memory import MemoryPool
 from ..errors import ArgumentError, CaptureError, CaptureForbidden, DeviceError
 from ..forking import in_child
+from .device_use import check_device, use_device
 from .races import Clock, Uses
 
 __all__ = [
@@ -29,57 +29,16 @@ __all__ = [
     "Event",
     "Stream",
     "capture_of",
-    "check_device",
     "current_stream",
     "default_stream",
-    "forget_use",
-    "is_forked",
-    "is_there",
-    "is_used",
     "refuse_waiting",
     "set_stream",
     "stream_now",
-    "use_device",
 ]
 
 DEFAULT = 0
 _DEVICE = torch.device("cuda", 0)
 _new_id = itertools.count(1)
-
-
-#: The process that has first used the device; ``None``: none has.
-_user: list[int] = []
-
-
-def use_device() -> None:
-    """Note that this process uses the device.
-
-    Raises:
-        RuntimeError: the process that it was forked from has used it.
-    """
-    if not _user:
-        _user.append(os.getpid())
-    elif is_forked():
-        raise RuntimeError(
-            "Cannot re-initialize CUDA in forked subprocess. To use CUDA with multiprocessing, you "
-            "must use the 'spawn' start method"
-        )
-
-
-def is_forked() -> bool:
-    """Whether the device was used before the ``fork()`` that made this process."""
-    return bool(_user) and _user[0] != os.getpid()
-
-
-def is_used() -> bool:
-    """``torch.cuda.is_initialized()``."""
-    return bool(_user) and not is_forked()
-
-
-def forget_use() -> None:
-    """As if nobody had used the device; a child for which it is lost stays without it."""
-    if not is_forked():
-        _user.clear()
 
 
 class _Local(threading.local):
@@ -412,35 +371,6 @@ def _checked(value: Any, cls: type[Any]) -> Any:
     if not issubclass(type(value), cls):
         raise ArgumentError(f"{value!r}: expected a torch.cuda.{cls.__name__}.")
     return value
-
-
-_DeviceRefused: type[RuntimeError] = getattr(torch, "AcceleratorError", RuntimeError)
-
-
-def is_there(device: Any) -> bool:
-    """Whether ``device`` is the emulated one.
-
-    Raises:
-        ValueError: it is not of CUDA.
-    """
-    if device is None:
-        return True
-    if isinstance(device, int) and not isinstance(device, bool):
-        index: int | None = device
-    else:
-        asked = torch.device(device)
-        if asked.type != "cuda":
-            raise ValueError(f"Expected a cuda device, but got: {asked}")
-        index = asked.index
-    return index in (None, 0, -1)
-
-
-def check_device(device: Any) -> None:
-    """Raise for any device but the first, in torch's words."""
-    if not is_there(device):
-        raise _DeviceRefused(
-            f"CUDA error: invalid device ordinal: {device}. There is one emulated device, cuda:0."
-        )
 
 
 _default = Stream(stream_id=DEFAULT)

@@ -11,20 +11,16 @@ from ..device import current_device
 from ..device.capture_rules import REFUSED_CALLS
 from ..device.emulated_capture import current_capture
 from ..errors import DeviceError
+from .device_use import check_device, is_forked, is_there, is_used, use_device
 from .emulated_streams import (
     Event,
     Stream,
     capture_of,
-    check_device,
     current_stream,
     default_stream,
-    is_forked,
-    is_there,
-    is_used,
     refuse_waiting,
     set_stream,
     stream_now,
-    use_device,
 )
 from .legacy_types import TYPES, set_default_tensor_type
 from .tensor import SimulatedTensor

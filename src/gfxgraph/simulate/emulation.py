@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import re
 import threading
 import warnings
 import weakref
@@ -17,7 +16,6 @@ from typing import Any, NoReturn
 
 import torch
 import torch.utils._pytree as pytree
-from torch._library.custom_ops import OPDEFS
 from torch._ops import OpOverload
 from torch.utils import _python_dispatch as dispatch_stack
 
@@ -36,42 +34,27 @@ from ..interpose.dynamo import Uncompiled, step_aside, step_back
 from ..interpose.patch import find, intercept, override
 from ..record.effects import storage_key
 from ..record.interceptor import lifting_of_host_data
-from .backend import lend_kernels
+from .backend import allocating, lend_kernels, refuse_of_cpu
 from .device_guard import lend_device_guard
+from .device_use import check_device, forget_use, use_device
 from .emulated_streams import (
     DEFAULT,
     DeviceCapture,
     Event,
     Stream,
     capture_of,
-    check_device,
     default_stream,
-    forget_use,
     set_stream,
     stream_now,
-    use_device,
 )
 from .emulated_torch import replacements
 from .legacy_types import of_device
-from .storages import (
-    DeviceStorage,
-    copy_storage,
-    new_storage,
-    refuse_to_share,
-    set_storage,
-    share_with_torch,
-)
-from .subclasses import device_tensor, make_parameter, make_subclass, use_subclass
-from .tensor import (
-    INDEX_WRITES,
-    Call,
-    SimulatedTensor,
-    attributes_of,
-    has_cpu_kernel,
-    inside,
-    local,
-    set_data,
-)
+from .methods import METHODS
+from .operation import Call, has_cpu_kernel
+from .special import INDEX_WRITES
+from .storages import DeviceStorage
+from .subclasses import swapped
+from .tensor import SimulatedTensor, inside, local, set_data
 from .torch_cuda import FakeDevice, SimulatedGenerator
 from .world import DispatchMode, FunctionMode, SimulatedCuda
 
@@ -145,14 +128,10 @@ class Emulation(SimulatedCuda):
             )
             methods: tuple[tuple[Any, str, Callable[..., Any]], ...] = (
                 (torch, "compile", self._compile),
-                (torch.jit, "trace", _no_trace),
-                (torch.jit, "trace_module", _no_trace),
-                (torch.profiler.profile, "__init__", _profile_the_host),
-                (torch.autograd.profiler.profile, "__init__", _profile_the_host),
                 (torch.cuda.StreamContext, "__enter__", self._enter_context),
                 (torch.cuda.device, "__enter__", self._enter_context),
             )
-            for owner, name, handler in (*_METHODS, *methods):
+            for owner, name, handler in (*METHODS, *methods):
                 stack.enter_context(intercept(owner, name, handler, everywhere=True, lasts=True))
             for name, ours in (("Stream", Stream), ("Event", Event)):
                 made = functools.partial(self._new_stream_or_event, ours)
@@ -299,7 +278,7 @@ class Emulation(SimulatedCuda):
         if not asked and not any(isinstance(v, SimulatedTensor) for v in leaves):
             return  # the device has no part in it
         use_device()
-        _refuse_of_cpu(call)
+        refuse_of_cpu(call)
         capture = capture_of(stream_now())
         if capture is None:
             self._outside_of(call)
@@ -335,7 +314,7 @@ class Emulation(SimulatedCuda):
             for v in leaves
         )
         if capture is None or not on_device or not isinstance(call.op, OpOverload):
-            return _allocating(call.op, *args, **kwargs)
+            return allocating(call.op, *args, **kwargs)
         if not has_cpu_kernel(call.op):
             capture.fail(_NO_KERNEL.error(call.op))
         for value in leaves:
@@ -411,75 +390,9 @@ class Emulation(SimulatedCuda):
         return None if at_once else _WAITS
 
 
-_METHODS: tuple[tuple[Any, str, Callable[..., Any]], ...] = (
-    (torch.nn.Parameter, "__new__", make_parameter),
-    (torch.Tensor, "_make_subclass", make_subclass),
-    (torch.Tensor, "as_subclass", use_subclass),
-    (torch.Tensor, "set_", set_storage),
-    (torch.Tensor, "__dlpack__", refuse_to_share),
-    (torch, "from_dlpack", share_with_torch),
-    (torch.utils.dlpack, "from_dlpack", share_with_torch),
-    (torch.utils.dlpack, "to_dlpack", refuse_to_share),
-    (torch, "to_dlpack", refuse_to_share),
-    (torch.UntypedStorage, "__new__", new_storage),
-    (torch.UntypedStorage, "copy_", copy_storage),
-)
-"""Methods and functions of torch, which C++ would do on the device."""
-
-
-def _no_trace(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-    """``torch.jit.trace``: C++ would record the operations past the emulated device."""
-    if any(isinstance(v, SimulatedTensor) for v in pytree.tree_leaves((args, kwargs))):
-        raise DeviceError(
-            "torch.jit.trace() does not see the emulated device: trace on the host, or on a GPU."
-        )
-    return original(*args, **kwargs)
-
-
-def _profile_the_host(
-    original: Callable[..., Any], profiler: Any, *args: Any, **kwargs: Any
-) -> None:
-    """Let profilers not ask for events of CUDA: there are none, and each would be a warning."""
-    if kwargs.get("use_device") == "cuda":
-        kwargs["use_device"] = None
-    kwargs.pop("use_cuda", None)
-    original(profiler, *args, **kwargs)
-    if getattr(profiler, "use_device", None) == "cuda":
-        profiler.use_device = None
-    activities: set[Any] = getattr(profiler, "activities", set())
-    if torch.profiler.ProfilerActivity.CUDA in activities:
-        activities = {torch.profiler.ProfilerActivity.CPU, *activities}
-        profiler.activities = activities - {torch.profiler.ProfilerActivity.CUDA}
-
-
 def _capture(pool: MemoryPool, generators: frozenset[int]) -> Capture:
     """Captures of gfxgraph itself are of tensors on the CPU, as without emulation."""
     return (Capture if is_inside_gfxgraph() else DeviceCapture)(pool, generators)
-
-
-def _refuse_of_cpu(call: Call) -> None:
-    """Raise as torch does for a custom operator that the program made for the CPU only."""
-    made = OPDEFS.get(call.name)
-    kernels = getattr(made, "_backend_fns", None)
-    if kernels and not kernels.keys() & {"cuda", None}:
-        raise NotImplementedError(
-            f"Could not run '{call.name}' with arguments from the 'CUDA' backend: it is registered "
-            f"for {', '.join(map(str, kernels))} only (device_types=)."
-        )
-
-
-def _allocating(op: Any, *args: Any, **kwargs: Any) -> Any:
-    """Call ``op``; where memory runs out, raise the error of CUDA."""
-    try:
-        return op(*args, **kwargs)
-    except RuntimeError as error:
-        if "can't allocate memory" not in str(error):
-            raise
-        size = re.search(r"allocate (\d+) bytes", str(error))
-        what = f" Tried to allocate {int(size[1]) >> 20} MiB." if size else ""
-        raise torch.OutOfMemoryError(
-            f"CUDA out of memory.{what} The memory of the emulated device is that of the host."
-        ) from error
 
 
 def _push_below(mode: FunctionMode) -> None:
@@ -548,33 +461,6 @@ class _FunctionMode(FunctionMode):
             if dtype is not None:
                 given = {"non_blocking": any(args[2:]), **(kwargs or {})}
                 return args[0].to("cuda", dtype, **given)
-        if func == set_data and _swapped(*args):
+        if func == set_data and swapped(*args):
             return None
         return super().__torch_function__(func, types, args, kwargs)
-
-
-def _swapped(tensor: torch.Tensor, data: torch.Tensor) -> bool:
-    """Move ``tensor`` to the device of ``data``, or back; whether that was to be done.
-
-    A tensor whose data alone is put on the device is not one of ours for C++.
-    """
-    if isinstance(tensor, SimulatedTensor) == isinstance(data, SimulatedTensor):
-        return False
-    new: torch.Tensor
-    if isinstance(data, SimulatedTensor):
-        new = device_tensor(type(tensor), data.inside, tensor.requires_grad)
-        new.__dict__.update(vars(tensor))
-    else:
-        held = SimulatedTensor.__new__(type(tensor), data.detach(), tensor.requires_grad)
-        held.__dict__.update(attributes_of(tensor))
-        new = held.to_host()
-        del held
-    try:
-        torch.utils.swap_tensors(tensor, new)
-    except RuntimeError as error:
-        raise DeviceError(
-            "The data of this tensor cannot be moved between the host and the emulated device: "
-            f"something else refers to it, such as TorchScript, a view or an optimizer ({error}). "
-            "Move it before that, or make a new tensor with .to()."
-        ) from error
-    return True

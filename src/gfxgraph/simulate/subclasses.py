@@ -12,9 +12,10 @@ from typing import Any
 
 import torch
 
-from .tensor import SimulatedTensor
+from ..errors import DeviceError
+from .tensor import SimulatedTensor, attributes_of
 
-__all__ = ["device_tensor", "make_parameter", "make_subclass", "use_subclass"]
+__all__ = ["device_tensor", "make_parameter", "make_subclass", "swapped", "use_subclass"]
 
 _FUNCTION = "__torch_function__"
 _PLAIN = (torch.Tensor, torch.nn.Parameter, SimulatedTensor)
@@ -77,3 +78,30 @@ def use_subclass(original: Callable[..., Any], tensor: Any, cls: Any) -> Any:
     if cls is torch.Tensor:
         cls = SimulatedTensor
     return device_tensor(cls, tensor.inside, tensor.requires_grad)
+
+
+def swapped(tensor: torch.Tensor, data: torch.Tensor) -> bool:
+    """Move ``tensor`` to the device of ``data``, or back; whether that was to be done.
+
+    A tensor whose data alone is put on the device is not one of ours for C++.
+    """
+    if isinstance(tensor, SimulatedTensor) == isinstance(data, SimulatedTensor):
+        return False
+    new: torch.Tensor
+    if isinstance(data, SimulatedTensor):
+        new = device_tensor(type(tensor), data.inside, tensor.requires_grad)
+        new.__dict__.update(vars(tensor))
+    else:
+        held = SimulatedTensor.__new__(type(tensor), data.detach(), tensor.requires_grad)
+        held.__dict__.update(attributes_of(tensor))
+        new = held.to_host()
+        del held
+    try:
+        torch.utils.swap_tensors(tensor, new)
+    except RuntimeError as error:
+        raise DeviceError(
+            "The data of this tensor cannot be moved between the host and the emulated device: "
+            f"something else refers to it, such as TorchScript, a view or an optimizer ({error}). "
+            "Move it before that, or make a new tensor with .to()."
+        ) from error
+    return True

@@ -25,9 +25,10 @@ from ..record.interceptor import lifting_of_host_data
 from ..stats import log
 from .cuda_kernels import attention, lowered
 from .device_guard import lend_device_guard
+from .operation import Call
 from .reachable import places, swapped, tensors_of
 from .subclasses import device_tensor
-from .tensor import DEVICE, Call, SimulatedTensor, inside, local, set_data, storage_of, text_of
+from .tensor import DEVICE, SimulatedTensor, inside, local, set_data, storage_of, text_of
 from .torch_cuda import FakeDevice
 
 __all__ = ["DispatchMode", "FunctionMode", "SimulatedCuda"]
