@@ -74,6 +74,19 @@ def parameters_in_a_capture() -> Any:
 
 
 @piece()
+def lazy_parameters() -> Any:
+    found = []
+    for make in (lambda: nn.LazyLinear(2).cuda(), lambda: nn.LazyLinear(2, device="cuda")):
+        layer = make()
+        assert nn.parameter.is_lazy(layer.weight)
+        layer(torch.ones(1, 3, device="cuda"))
+        kinds = type(layer) is nn.Linear, isinstance(layer.weight, nn.Parameter)
+        lazy = nn.parameter.is_lazy(layer.weight)
+        found.append((*kinds, lazy, layer.weight.is_cuda, tuple(layer.weight.shape)))
+    return found, [(True, True, False, True, (2, 3))] * 2
+
+
+@piece()
 def shallow_and_deep_copies() -> Any:
     x = _vector(4)
     same, (whole, part) = copy.copy(x), copy.deepcopy((x, x[1:3]))

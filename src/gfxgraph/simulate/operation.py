@@ -274,7 +274,7 @@ def _follow(wrapper: SimulatedTensor, inner: torch.Tensor) -> None:
     if inner.is_meta and not now.is_meta and inner.shape != now.shape:
         wrapper.inside = now = inner  # a result of unknown values does not fit in here
     if (
-        wrapper.shape != now.shape
+        torch.Tensor.size(wrapper) != now.shape  # a lazy parameter hides its shape
         or wrapper.stride() != now.stride()
         or wrapper.storage_offset() != now.storage_offset()
         or wrapper.dtype != now.dtype

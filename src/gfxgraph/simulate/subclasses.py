@@ -40,17 +40,30 @@ def _on_device(cls: Any) -> Any:
         return cls(*args, **kwargs)  # as in type(tensor)(data)
 
     kind = type(f"{type(cls).__name__}OnDevice", (type(cls),), {"__call__": call})
-    names = {
+    names: dict[str, Any] = {
         "__module__": cls.__module__,
         "__qualname__": cls.__qualname__,
         "host_class": cls,
         "__reduce_ex__": SimulatedTensor.__reduce_ex__,
     }
+    if hasattr(cls, "cls_to_become"):
+        names["__class__"] = property(type, _become)
     made: Any = kind(cls.__name__, (cls, SimulatedTensor), names)
     # That of torch's tensors keeps the class, and that of its parameters does not. Set afterwards:
     # torch disables it in a new class with a __torch_dispatch__.
     made.__torch_function__ = next(vars(c)[_FUNCTION] for c in cls.__mro__ if _FUNCTION in vars(c))
     return made
+
+
+def _become(tensor: SimulatedTensor, cls: type) -> None:
+    """``tensor.__class__ = cls``, as lazy parameters do when their shape is known."""
+    plain = cls in _PLAIN
+    _set_class(tensor, SimulatedTensor if plain else _on_device(cls))
+    if cls is torch.nn.Parameter:
+        tensor._is_param = True
+
+
+_set_class: Any = vars(object)["__class__"].__set__
 
 
 def make_parameter(
