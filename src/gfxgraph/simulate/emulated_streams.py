@@ -201,12 +201,13 @@ class Event:
         """Milliseconds between the two records.
 
         Raises:
-            RuntimeError: an event was made without ``enable_timing=True``, or was not recorded.
+            ValueError: an event was made without ``enable_timing=True``, as on a GPU.
+            RuntimeError: one was not recorded.
         """
         refuse_waiting("torch.cuda.Event.elapsed_time()")
         other: Event = _checked(end_event, Event)
         if not (self._timed and other._timed):
-            raise RuntimeError("Both events must be created with argument 'enable_timing=True'.")
+            raise ValueError("Both events must be created with argument 'enable_timing=True'.")
         if self._time is None or other._time is None:
             raise RuntimeError("Both events must be recorded before calculating elapsed time.")
         return (other._time - self._time) * 1e3
