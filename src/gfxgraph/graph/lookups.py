@@ -106,7 +106,7 @@ HOLLOW = LEAVES | set(
 """The same for those in which C code finds no other object of the program."""
 
 _WITHOUT_SPECIALS = CLOSED | {_OURS}
-_MAX_ITEMS = 4096
+MAX_ITEMS = 4096
 MAX_NESTED = 3
 DEEP = sys.maxsize
 """Code in C looks into what it is given as deep as that goes."""
@@ -294,7 +294,7 @@ class Lookups:
                 found = own[part].__get__(value)
                 self._know(found, path)
                 self._content(found, 1, path)
-        elif raw.is_a(value, tuple, frozenset) and raw.length(value) <= _MAX_ITEMS:
+        elif raw.is_a(value, tuple, frozenset) and raw.length(value) <= MAX_ITEMS:
             for n, item in enumerate(_members(value)):
                 self._know(item, f"{path}[{n}]")
         return value
@@ -1112,7 +1112,7 @@ class Lookups:
         )
         others = [item for item in found if address(type(item)) not in LEAVES]
         others += [reader.__self__ for reader in readers if type(reader) is types.MethodWrapperType]
-        if len(found) > _MAX_ITEMS:
+        if len(found) > MAX_ITEMS:
             return "what thousands of objects give to operator.attrgetter() or the like"
         if any(type(item) is types.GeneratorType for item in found):
             return "what a generator gives to operator.attrgetter() or the like"
@@ -1126,7 +1126,7 @@ class Lookups:
                     self._attributes(item)
                 for value in self._values_by(reader, item, names) if item is not reader else ():
                     is_new = value is not UNKNOWN and address(value) not in known
-                    if is_new and address(type(value)) not in LEAVES and len(others) < _MAX_ITEMS:
+                    if is_new and address(type(value)) not in LEAVES and len(others) < MAX_ITEMS:
                         known.add(address(value))
                         others.append(value)
         return ""
@@ -1180,7 +1180,7 @@ class Lookups:
                 if address(part) not in known:
                     known.add(address(part))
                     found.append(part)
-            if len(found) > _MAX_ITEMS:
+            if len(found) > MAX_ITEMS:
                 break
         return found
 
@@ -1216,7 +1216,7 @@ class Lookups:
             if is_module:
                 self._own_attributes(item)
             self._attributes(item)
-            if not raw.is_a(item, *CHANGING) or raw.length(item) <= _MAX_ITEMS:
+            if not raw.is_a(item, *CHANGING) or raw.length(item) <= MAX_ITEMS:
                 todo += _reached(item)
             todo += parts_of(item)
             todo += inside(raw.attributes(item))
@@ -1288,7 +1288,7 @@ class Lookups:
                 todo.append(item.__self__)
             elif raw.is_a(item, *_SEEN_WHEN_RUN):
                 todo += self._kept_by(item) if self._is_made(item) else []
-            elif len(seen) > _MAX_ITEMS:
+            elif len(seen) > MAX_ITEMS:
                 self._given.hand_out_all()
                 return
             elif self._is_made(item) or raw.is_a(item, *CHANGING, tuple, frozenset, *_VIEWS):
@@ -1393,7 +1393,7 @@ class Lookups:
         else comes from what the run does itself."""
         if address(item) in self._before or not raw.is_a(item, *CHANGING):
             return
-        if raw.length(item) <= _MAX_ITEMS and self._is_state(item):
+        if raw.length(item) <= MAX_ITEMS and self._is_state(item):
             path = self._path(item)
             self._before[address(item)] = Content(path, Container(path, item)), Length(path, item)
 

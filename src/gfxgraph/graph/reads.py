@@ -54,6 +54,7 @@ from .lookups import (
     DEEP,
     HOLLOW,
     LEAVES,
+    MAX_ITEMS,
     MAX_NESTED,
     MISSING,
     MODULE,
@@ -244,6 +245,7 @@ class Reads(Alike):
                 if self.left_out is not None:
                     self.failed = self.failed or "Python has not told of the end of a function"
         finally:
+            self.stores.is_complete = not self.failed or self._is_final
             for place in reversed(self._set_in_c.values()):
                 if place.put_back():
                     what = f"each call sets {place.path}"
@@ -1034,6 +1036,7 @@ class Reads(Alike):
             self._asked_in_python(function, given)
             if is_closed(str(function.__globals__.get("__name__", ""))):
                 self._hand_out(*given)
+                self._may_be_written(given)
                 for item in given:
                     self._acting.meet(item)
             return UNKNOWN
@@ -1219,6 +1222,7 @@ class Reads(Alike):
         """A method in Python is about to be called."""
         cls = method.__self__
         if is_closed(_module_of(method.__func__)):
+            self._may_be_written(given)
             self._closed_reads(cls, method.__func__, MAX_NESTED)
             self._content(cls, 1)
         if method.__func__.__globals__.get("__name__") == "threading":  # Event.is_set()
@@ -1310,6 +1314,25 @@ class Reads(Alike):
         if not items and address(kind) in _IN_C:
             return UNKNOWN
         return self._given_to_c(frame, function, owner, items, positional, all_given)
+
+    def _may_be_written(self, items: Iterable[Any]) -> None:
+        """Code in Python that is not looked at may write to containers that it is given, or call
+        their methods, as ``tree_map(found.append, tree)`` does."""
+        todo = list(items)
+        seen: set[int] = set()
+        for item in todo:  # which grows meanwhile
+            if address(item) in seen or address(type(item)) in HOLLOW or len(seen) > MAX_ITEMS:
+                continue
+            seen.add(address(item))
+            if address(type(item)) in _IN_C:
+                self._note_line(getattr(item, "__self__", None))
+            elif type(item) is functools.partial:
+                todo += gc.get_referents(item)
+            elif raw.is_a(item, *CHANGING) and self._is_state(item):
+                self._note_line(item)
+                todo += inside(item)
+            else:
+                todo += inside(item)
 
     def _met_by_writer(self, function: Any, owner: Any, given: Sequence[Any]) -> None:
         """Code in C may write what it is given in a text, or have others do so."""

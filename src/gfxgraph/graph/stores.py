@@ -28,10 +28,12 @@ class Stores:
 
     Attributes:
         sets_settings: whether runs may have set settings of torch, which all threads share.
+        is_complete: whether all that was stored was seen. If not, every change counts as the run's
+            own: that it has stored something is certain, and that another thread has is not.
     """
 
     def __init__(self) -> None:
-        self.sets_settings = False
+        self.sets_settings, self.is_complete = False, True
         self._was_alone = is_only_thread()
         #: Where something was stored first: by the container, and by the key, ``None``: any key.
         self._lines: dict[int, dict[Any, tuple[str, int]]] = {}
@@ -111,7 +113,7 @@ class Stores:
     @property
     def decide(self) -> bool:
         """Whether only what was seen to be stored counts as the run's own."""
-        return not (self._was_alone and is_only_thread())
+        return self.is_complete and not (self._was_alone and is_only_thread())
 
     def own(self, container: Container, keys: Collection[Any]) -> list[Any]:
         """Those of the keys that runs may have changed."""

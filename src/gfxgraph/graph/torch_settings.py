@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import re
+import sys
 from collections.abc import Callable, Collection
 from contextlib import suppress
 from typing import Any, NamedTuple, TypeAlias
@@ -35,7 +36,7 @@ class Setting(NamedTuple):
 
     name: str
     read: Callable[[], Any]
-    write: Callable[[Any], None]
+    write: Callable[[Any], object]
     of_thread: bool = False
 
 
@@ -71,6 +72,29 @@ def _set_deterministic(value: tuple[bool, bool]) -> None:
     torch.use_deterministic_algorithms(value[0], warn_only=value[1])
 
 
+def _autocast_dtypes() -> tuple[torch.dtype, ...]:
+    return tuple(torch.get_autocast_dtype(kind) for kind in _AUTOCAST)
+
+
+def _set_autocast_dtypes(value: tuple[torch.dtype, ...]) -> None:
+    for kind, dtype in zip(_AUTOCAST, value, strict=True):
+        torch.set_autocast_dtype(kind, dtype)
+
+
+def _flushes_denormals() -> bool:
+    return sys.float_info.min / _TWO == 0.0  # torch cannot be asked
+
+
+def _anomaly() -> tuple[bool, bool]:
+    return torch.is_anomaly_enabled(), torch.is_anomaly_check_nan_enabled()
+
+
+def _set_anomaly(value: tuple[bool, bool]) -> None:
+    torch.set_anomaly_enabled(*value)
+
+
+_AUTOCAST = ("cpu", "cuda")
+_TWO = float("2")  # no constant, or the compiler of Python would divide
 _CUBLAS = "torch.backends.cuda.matmul.allow_"
 _REDUCED = "_reduced_precision_reduction"
 _CUDNN = "torch.backends.cudnn."
@@ -79,6 +103,23 @@ _FOUND = (
     Setting("the default dtype", torch.get_default_dtype, torch.set_default_dtype),
     Setting("torch.use_deterministic_algorithms", _deterministic, _set_deterministic),
     Setting("the number of threads of torch", torch.get_num_threads, torch.set_num_threads),
+    Setting("torch.set_autocast_dtype", _autocast_dtypes, _set_autocast_dtypes, of_thread=True),
+    Setting(
+        "torch.set_flush_denormal", _flushes_denormals, torch.set_flush_denormal, of_thread=True
+    ),
+    Setting("torch.autograd.set_detect_anomaly", _anomaly, _set_anomaly),
+    Setting("torch.set_warn_always", torch.is_warn_always_enabled, torch.set_warn_always),
+    Setting(
+        "torch.backends.mha.set_fastpath_enabled",
+        torch.backends.mha.get_fastpath_enabled,
+        torch.backends.mha.set_fastpath_enabled,
+    ),
+    _of_c("torch.backends.mkldnn", "mkldnn_enabled"),
+    _of_c("torch.backends.quantized.engine", "qengine"),
+    _of_c(
+        "torch.utils.deterministic.fill_uninitialized_memory",
+        "deterministic_fill_uninitialized_memory",
+    ),
     # First what torch 2.9 has in place of allow_tf32, then the older flags, which set that too.
     *(
         _of_c(

@@ -73,12 +73,23 @@ _FUNCTIONS: dict[str, dict[str, str]] = {
         "_posixsubprocess": "fork_exec",
         "_winapi": "CreateProcess",
         "_sqlite3": "connect",
-        "_signal": "alarm pthread_kill raise_signal setitimer signal",
+        "_signal": "alarm pthread_kill raise_signal set_wakeup_fd setitimer siginterrupt signal",
         "atexit": "register unregister",
         "builtins": "input",
-        "sys": "setprofile settrace",
+        # Settings of the process, which calls of ours may not change and a replay would not.
+        "gc": "disable enable freeze set_debug set_threshold unfreeze",
+        "sys": "set_asyncgen_hooks set_coroutine_origin_tracking_depth set_int_max_str_digits "
+        "setdlopenflags setprofile setrecursionlimit setswitchinterval settrace",
+        "_csv": "field_size_limit register_dialect unregister_dialect",
+        "_locale": "setlocale",
+        "_thread": "stack_size",
+        "_tracemalloc": "clear_traces start stop",
+        "faulthandler": "cancel_dump_traceback_later disable dump_traceback_later enable register "
+        "unregister",
+        "resource": "prlimit setrlimit",
         "fcntl": "fcntl flock ioctl lockf",
         "syslog": "openlog syslog",
+        "_socket": "setdefaulttimeout",
     },
     _READ: {
         "time": "asctime clock_gettime clock_gettime_ns ctime gmtime localtime monotonic "
@@ -135,12 +146,16 @@ _PYTHON: dict[str, dict[str, str]] = {
         "asyncio.base_events": "BaseEventLoop.call_soon BaseEventLoop.call_soon_threadsafe "
         "BaseEventLoop.run_in_executor",
         "concurrent.futures.process": "ProcessPoolExecutor.submit",
+        "logging": "Filterer.addFilter Filterer.removeFilter Handler.setLevel Logger.addHandler "
+        "Logger.removeHandler Logger.setLevel basicConfig captureWarnings disable",
         "multiprocessing.connection": "_ConnectionBase.recv _ConnectionBase.recv_bytes "
         "_ConnectionBase.send _ConnectionBase.send_bytes",
         "multiprocessing.process": "BaseProcess.start",
         "pickle": "_Pickler.dump _Unpickler.load",
         "subprocess": "Popen.__init__ Popen.communicate Popen.send_signal",
         "threading": "Condition.wait",  # for what nobody does while a run of ours goes on
+        "warnings": "filterwarnings resetwarnings simplefilter",
+        "weakref": "finalize.__init__ finalize.detach",
         "torch.jit._serialization": "load save",
         "torch.serialization": "load save",
     },
@@ -319,6 +334,8 @@ class _SideEffects:
         self._names: dict[type, frozenset[str]] = {}
         self._made_inside: dict[int, Any] = {}
         self._collecting = False
+        # `warnings.catch_warnings` puts another list there for as long as it is entered.
+        self._filters = vars(warnings)["filters"]
         #: What stands for the standard output.
         self.stdout: Any = None
 
@@ -387,6 +404,8 @@ class _SideEffects:
             return
         rule, name, of_objects = self.codes[frame.f_code]
         caller = frame.f_back
+        if name.startswith("warnings.") and vars(warnings)["filters"] is not self._filters:
+            return
         if of_objects and (
             # If one library method calls another, the first one counts.
             (caller is not None and _kind(caller.f_code) == "other")

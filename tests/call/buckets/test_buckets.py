@@ -6,6 +6,7 @@ import copy
 import dataclasses
 import gc
 import itertools
+import os
 import pickle
 
 import pytest
@@ -631,6 +632,8 @@ def memory_now():
 
 @torch.no_grad()
 def test_a_bucket_without_room_runs_eagerly_and_says_why(device, monkeypatch):
+    if device != "cpu" and "PYTEST_XDIST_WORKER" in os.environ:
+        pytest.skip("other processes use the memory of this GPU")
     model, buckets = wide(device), [32, 64, 128, 4096, 8192, 16384]
     probe = gfxgraph.ShapeBucketPool(model, buckets[:3])
     probe.capture(rows(device, 8, width=512))
