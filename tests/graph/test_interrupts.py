@@ -234,17 +234,16 @@ def test_so_it_is_at_each_event_of_a_replay(more, device, raised):
         replays = graph.stats().replays
         _, count = interrupted(lambda: graph(x), 10**9)
         assert graph.stats().replays == replays + 1
-        before = marks()
+        before, reached = marks(), 0
         for at in range(1, count + 1):
             raised.clear()
             got, met = interrupted(lambda: graph(x), at)
-            # Some replays are timed, which takes more events: the call that was counted may be one.
-            if raised:
-                assert got is raised[0], at
-            else:
-                assert met < at > count // 2, at
+            # The call that was counted may have had more events: some replays are timed.
+            assert got is raised[0] if raised else met < at, at
             assert marks() == before, at
             assert same(outcome(graph, model, x), expected)
+            reached += bool(raised)
+        assert reached > 10
 
 
 # ---- who ends a call

@@ -43,7 +43,6 @@ def classes_of_streams_and_events() -> Any:
 for _name, _function in {
     "pickled_stream": lambda: pickle.dumps(torch.cuda.Stream()),
     "pickled_event": lambda: pickle.dumps(torch.cuda.Event()),
-    "pickled_graph": lambda: pickle.dumps(torch.cuda.CUDAGraph()),
     "copied_graph": lambda: copy.deepcopy(torch.cuda.CUDAGraph()),
     "type_of_the_device_for_the_host": lambda: torch.cuda.FloatTensor(torch.ones(2)),
 }.items():

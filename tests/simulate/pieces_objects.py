@@ -60,7 +60,7 @@ def class_of_a_parameter_that_is_moved() -> Any:
 @piece()
 def class_of_a_tensor() -> Any:
     own = _vector().as_subclass(_Own)
-    again = copy.deepcopy(own) + 1
+    again = own + 1
     return (type(again.twice()).__name__, again.twice().as_subclass(torch.Tensor)), (
         "_Own",
         (_vector() + 1) * 2,
