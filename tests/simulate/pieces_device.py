@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import pickle
 from typing import Any
 
@@ -43,7 +42,6 @@ def classes_of_streams_and_events() -> Any:
 for _name, _function in {
     "pickled_stream": lambda: pickle.dumps(torch.cuda.Stream()),
     "pickled_event": lambda: pickle.dumps(torch.cuda.Event()),
-    "copied_graph": lambda: copy.deepcopy(torch.cuda.CUDAGraph()),
     "type_of_the_device_for_the_host": lambda: torch.cuda.FloatTensor(torch.ones(2)),
 }.items():
     PIECES[_name] = _function, "TypeError"

@@ -187,9 +187,6 @@ class EmulatedGraph:
         with open(debug_path, "w", encoding="utf-8") as file:
             file.write(_dot(self._operations))
 
-    def __reduce_ex__(self, protocol: Any) -> Any:
-        raise TypeError("cannot pickle 'CUDAGraph' object")
-
     def __del__(self) -> None:
         if self._capture is not None:
             self._capture.close()
