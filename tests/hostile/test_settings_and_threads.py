@@ -209,7 +209,7 @@ WRITES = {
     ),
     "partial": lambda: (box := [], lambda: tree_map(functools.partial(box.insert, 0), [1, 2])),
     "item": lambda: (box := {}, lambda: tree_map(functools.partial(box.__setitem__, "a"), [1])),
-    "a container inside": lambda: (
+    "a container": lambda: (
         box := {},
         lambda: torch.nn.Linear(2, 2).state_dict(destination=box),
     ),

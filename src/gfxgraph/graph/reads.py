@@ -245,7 +245,7 @@ class Reads(Alike):
                 if self.left_out is not None:
                     self.failed = self.failed or "Python has not told of the end of a function"
         finally:
-            self.stores.is_complete = not self.failed or self._is_final
+            self.stores.is_complete &= not self.failed or self._is_final
             for place in reversed(self._set_in_c.values()):
                 if place.put_back():
                     what = f"each call sets {place.path}"
@@ -1321,18 +1321,18 @@ class Reads(Alike):
         todo = list(items)
         seen: set[int] = set()
         for item in todo:  # which grows meanwhile
-            if address(item) in seen or address(type(item)) in HOLLOW or len(seen) > MAX_ITEMS:
+            if address(item) in seen or address(type(item)) in HOLLOW:
                 continue
             seen.add(address(item))
-            if address(type(item)) in _IN_C:
-                self._note_line(getattr(item, "__self__", None))
-            elif type(item) is functools.partial:
-                todo += gc.get_referents(item)
-            elif raw.is_a(item, *CHANGING) and self._is_state(item):
-                self._note_line(item)
-                todo += inside(item)
-            else:
-                todo += inside(item)
+            if len(seen) > MAX_ITEMS:
+                self.stores.is_complete = False
+                return
+            owner = getattr(item, "__self__", None) if address(type(item)) in _IN_C else item
+            is_method = owner is not item and not raw.is_a(owner, types.ModuleType, type(None))
+            if is_method or (raw.is_a(owner, *CHANGING) and self._is_state(owner)):
+                self._note_line(owner)
+            is_partial = type(item) is functools.partial
+            todo += gc.get_referents(item) if is_partial else inside(item)
 
     def _met_by_writer(self, function: Any, owner: Any, given: Sequence[Any]) -> None:
         """Code in C may write what it is given in a text, or have others do so."""

@@ -334,7 +334,7 @@ class _SideEffects:
         self._names: dict[type, frozenset[str]] = {}
         self._made_inside: dict[int, Any] = {}
         self._collecting = False
-        # `warnings.catch_warnings` puts another list there for as long as it is entered.
+        # Inside of `warnings.catch_warnings` there is another list: filters set there do not last.
         self._filters = vars(warnings)["filters"]
         #: What stands for the standard output.
         self.stdout: Any = None

@@ -1,4 +1,4 @@
-"""What the emulated device has kernels for, and how they run out of memory."""
+"""Kernels of the emulated device: for calls from C++, for custom operators, and out of memory."""
 
 from __future__ import annotations
 

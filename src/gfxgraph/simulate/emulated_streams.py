@@ -51,7 +51,7 @@ in_child(lambda: _members.clear())
 
 
 class _Emulated:
-    """What streams and events have in common.
+    """Base of streams and events.
 
     For ``isinstance`` they are also of torch's classes: that of ``torch``, and that of
     ``torch.cuda``, which code may have fetched before.

@@ -96,7 +96,7 @@ class DeviceStorage(_Base):  # type: ignore[misc]
         return self
 
     def copy_(self, source: Any, non_blocking: bool | None = None) -> DeviceStorage:
-        """Copy the bytes of another one."""
+        """Copy the bytes of ``source``, a storage of the host or of the device."""
         self.bytes.copy_(_as_bytes(source), non_blocking=bool(non_blocking))
         return self
 

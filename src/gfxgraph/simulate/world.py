@@ -201,7 +201,7 @@ class SimulatedCuda:
         yield tree
 
     def storage(self, storage: torch.UntypedStorage) -> Any:
-        """What stands for the storage of a tensor of the device."""
+        """The storage that a tensor of the device gives, for one in host memory."""
         return storage
 
     @property
