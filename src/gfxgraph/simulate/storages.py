@@ -100,9 +100,11 @@ class DeviceStorage(_Base):  # type: ignore[misc]
         self.bytes.copy_(_as_bytes(source), non_blocking=bool(non_blocking))
         return self
 
-    def clone(self) -> Any:
+    def clone(self) -> DeviceStorage:
         """A copy on the device."""
-        return self.bytes.clone().untyped_storage()
+        made = self.bytes.clone()
+        with outside_of_modes():
+            return DeviceStorage(of=inside(made).untyped_storage())
 
     def cpu(self) -> Any:
         """A copy on the host."""

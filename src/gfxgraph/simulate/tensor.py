@@ -138,12 +138,14 @@ class SimulatedTensor(torch.Tensor):
         if inner.is_meta:
             inner = inner.clone()
         else:
-            storage: Any = copy.deepcopy(storage_of(self), memo)
+            from .storages import DeviceStorage  # which imports this module
+
+            with outside_of_modes():
+                storage: Any = DeviceStorage(of=inner.untyped_storage())
+            storage = copy.deepcopy(storage, memo)
             with outside_of_modes():
                 place = inner.storage_offset(), inner.size(), inner.stride()
-                inner = torch.empty(0, dtype=inner.dtype, device=CPU).set_(
-                    getattr(storage, "inside", storage), *place
-                )
+                inner = torch.empty(0, dtype=inner.dtype, device=CPU).set_(storage.inside, *place)
                 inner = inner.conj() if self.is_conj() else inner
                 inner = torch._neg_view(inner) if self.is_neg() else inner
         again = SimulatedTensor.__new__(type(self), inner, self.requires_grad)
