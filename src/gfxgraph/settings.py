@@ -7,7 +7,8 @@
                                   GPU; ``gfxgraph run --emulate`` sets it
 ``GFXGRAPH_VALIDATE_EVERY``       with ``validate``: which replays are compared with eager
                                   execution beside the first, a whole number from 1,
-                                  default 100
+                                  default 100. Where it is set, the plugins for vLLM and
+                                  SGLang compare theirs also without ``validate``
 ``GFXGRAPH_VRAM_CAP``             share of the device's memory that captures may fill,
                                   0.0 to 1.0, default 0.80; captures by hand look at it
                                   only where it is set
@@ -37,6 +38,7 @@ __all__ = [
     "Mode",
     "Settings",
     "emulate",
+    "explicit_validate_every",
     "explicit_vram_cap",
     "from_environment",
     "log_format",
@@ -135,6 +137,16 @@ def explicit_vram_cap(environ: Mapping[str, str] = os.environ) -> float | None:
     """
     text = environ.get("GFXGRAPH_VRAM_CAP", "").strip()
     return _share("GFXGRAPH_VRAM_CAP", text) if text else None
+
+
+def explicit_validate_every(environ: Mapping[str, str] = os.environ) -> int | None:
+    """The value of ``GFXGRAPH_VALIDATE_EVERY``, ``None`` if it is not set.
+
+    Raises:
+        SettingError: its value is malformed.
+    """
+    name = "GFXGRAPH_VALIDATE_EVERY"
+    return _count(environ, name, "") if environ.get(name, "").strip() else None
 
 
 def from_environment(environ: Mapping[str, str] = os.environ) -> Settings:

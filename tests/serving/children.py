@@ -24,10 +24,11 @@ class Server(torch.nn.Module):
         self.linear = torch.nn.Linear(4, 4, device="cuda")
         self.static = torch.zeros(16, 4, device="cuda")
         self.refused = set(refused)
+        self.then: Any = lambda out: out
 
     @torch.no_grad()
     def forward(self, size: int) -> torch.Tensor:
-        out = self.linear(self.static[:size])
+        out = self.then(self.linear(self.static[:size]))
         if size in self.refused:  # no graph can hold it
             return out * float(out.sum().item() ** 0)
         return out
@@ -51,6 +52,7 @@ def decode_runner(
     model: Server, sizes: list[int], cls: Any = None, backend: str = "full", **more: Any
 ) -> Any:
     """A runner of SGLang with SGLang's own backend and ``can_run_graph``."""
+    from sglang.srt.mem_cache import memory_pool
     from sglang.srt.model_executor import runner_backend
     from sglang.srt.model_executor.runner.decode_cuda_graph_runner import DecodeCudaGraphRunner
 
@@ -61,7 +63,14 @@ def decode_runner(
     runner = cls.__new__(cls)
     state = {
         "model_runner": SimpleNamespace(
-            model=model, spec_algorithm=SimpleNamespace(is_ngram=lambda: "ngram" in more)
+            model=model,
+            spec_algorithm=SimpleNamespace(
+                is_ngram=lambda: "ngram" in more, is_none=lambda: "ngram" not in more
+            ),
+            **{"lora_manager": more.get("lora"), "hisparse_coordinator": None},
+            **{"canary_manager": None, "capture_head_hooks": [], "capture_tail_hooks": []},
+            req_to_token_pool=_of(memory_pool, "ReqToTokenPool"),
+            token_to_kv_pool=_of(memory_pool, more.get("pool", "MHATokenToKVPool")),
         ),
         "device_module": torch.cuda,
         "captured_req_width": more.get("ngram", 1),
@@ -76,10 +85,17 @@ def decode_runner(
         "disable_padding": False,
         "is_encoder_decoder": False,
         "enable_two_batch_overlap": False,
+        "is_dllm": False,
+        "use_ngram_embedding": False,
     }
     vars(runner).update(state)
     runner.backend = getattr(module, name)(runner)
     return runner
+
+
+def _of(module: Any, name: str) -> Any:
+    cls = getattr(module, name)
+    return cls.__new__(cls)
 
 
 def capture_all(runner: Any, model: Server) -> None:
@@ -103,6 +119,7 @@ def step(runner: Any, model: Server, rows: int) -> tuple[bool, str]:
     if runner.can_run_graph(batch):
         size = runner._pad_to_bucket(rows, runner.capture_bs)
         model.static[:rows].copy_(x)
+        runner.raw_num_token = rows
         out, how = runner.backend.replay(ShapeKey(size), batch)[:rows], "graph"
     else:
         out, how = model.expected(x), "eager"
@@ -133,14 +150,14 @@ def _vllm_names() -> None:
 _kept: list[Any] = []
 
 
-def vllm_manager(sizes: list[int]) -> Any:
-    """vLLM's ``CudaGraphManager`` with a size a graph."""
+def vllm_manager(sizes: list[int], **config: Any) -> Any:
+    """vLLM's ``ModelCudaGraphManager`` with a size a graph."""
     from vllm.v1.worker.gpu import cudagraph_utils as module
 
     _vllm_names()
     module.graph_capture = lambda device: torch.cuda.stream(torch.cuda.Stream())
     module.is_global_first_rank = lambda: False
-    manager = module.CudaGraphManager.__new__(module.CudaGraphManager)
+    manager = module.ModelCudaGraphManager.__new__(module.ModelCudaGraphManager)
     full = module.CUDAGraphMode.FULL
     descs = [module.BatchExecutionDescriptor(full, size, size) for size in sizes]
     candidates: dict[Any, list[Any]] = {}
@@ -149,7 +166,7 @@ def vllm_manager(sizes: list[int]) -> Any:
     vars(manager).update(
         device=torch.device("cuda"),
         ubatch_runner=None,
-        vllm_config=SimpleNamespace(use_cumem_cudagraph_pool=False),
+        vllm_config=_vllm_config(**config),
         graphs={},
         pool=torch.cuda.graph_pool_handle(),
         use_breakable_cg=False,
@@ -160,36 +177,55 @@ def vllm_manager(sizes: list[int]) -> Any:
         _capture_mem_samples=None,
         _lora_dispatch_map={},
         _max_lora_case=0,
+        is_last_pp_rank=True,
+        use_aux_hidden_state_outputs=False,
+        hidden_states=None,
     )
     return manager
 
 
-def capture_manager(manager: Any, model: Server) -> dict[Any, torch.Tensor]:
-    outputs: dict[Any, torch.Tensor] = {}
+def _vllm_config(**more: Any) -> SimpleNamespace:
+    """What the classes under test ask of a ``VllmConfig``."""
+    config = {
+        "use_cumem_cudagraph_pool": False,
+        "model_config": SimpleNamespace(has_inner_state=more.pop("state", False)),
+        "parallel_config": SimpleNamespace(enable_eplb=False, use_ubatching=False),
+        "speculative_config": None,
+        "kv_transfer_config": None,
+        "lora_config": None,
+    }
+    return SimpleNamespace(**config | more)
+
+
+def capture_manager(manager: Any, model: Server) -> None:
+    """As ``ModelCudaGraphManager.capture`` does: every size stores in the same tensor."""
+    from vllm.v1.worker.gpu.cudagraph_utils import CudaGraphManager
 
     def create_forward_fn(desc: Any, warmup: bool) -> Any:
         def forward(mode: Any) -> None:
-            outputs[desc] = model(desc.num_tokens)
+            out = model(desc.num_tokens)
+            if manager.hidden_states is None:
+                manager.hidden_states = torch.empty_like(out)
+            manager.hidden_states[: desc.num_tokens] = out
 
         return forward
 
-    manager.capture(create_forward_fn)
-    return outputs
+    CudaGraphManager.capture(manager, create_forward_fn)
 
 
-def step_of_manager(manager: Any, model: Server, outputs: Any, rows: int) -> tuple[bool, str]:
+@torch.inference_mode()  # as the steps of vLLM
+def step_of_manager(manager: Any, model: Server, rows: int) -> tuple[bool, str]:
     x = torch.randn(rows, 4, device="cuda")
     desc = manager.dispatch(rows, rows, 1, 0)
     if desc.cg_mode.name == "FULL":
         model.static[:rows].copy_(x)
-        manager.run_fullgraph(desc)
-        out, how = outputs[desc][:rows], "graph"
+        out, how = manager.run_fullgraph(desc)[:rows], "graph"
     else:
         out, how = model.expected(x), "eager"
     return torch.equal(out, model.expected(x)), how
 
 
-def vllm_runner(model: Server, sizes: list[int], mode: str = "FULL") -> Any:
+def vllm_runner(model: Server, sizes: list[int], **more: Any) -> Any:
     """The older runner, with vLLM's wrapper and dispatcher; ``_dummy_run`` is the test's."""
     from vllm.compilation.cuda_graph import CUDAGraphWrapper
     from vllm.config import CUDAGraphMode
@@ -199,7 +235,8 @@ def vllm_runner(model: Server, sizes: list[int], mode: str = "FULL") -> Any:
 
     _vllm_names()
     module.is_global_first_rank = lambda: False
-    config = SimpleNamespace(
+    lora = more.pop("lora_config", None)  # the dispatcher would make other sizes
+    config = _vllm_config(
         compilation_config=SimpleNamespace(
             cudagraph_num_of_warmups=1,
             cudagraph_mode=CUDAGraphMode.FULL,
@@ -208,19 +245,19 @@ def vllm_runner(model: Server, sizes: list[int], mode: str = "FULL") -> Any:
             compile_sizes=[],
             is_attention_compiled_piecewise=lambda: False,
         ),
-        use_cumem_cudagraph_pool=False,
         num_speculative_tokens=0,
-        lora_config=None,
         scheduler_config=SimpleNamespace(max_num_seqs=max(sizes)),
+        **more,
     )
     runner = module.GPUModelRunner.__new__(module.GPUModelRunner)
     runner.compilation_config = config.compilation_config
     runner.vllm_config, runner.lora_config = config, None
-    runner.parallel_config = SimpleNamespace(use_ubatching=False)
+    runner.parallel_config = config.parallel_config
     runner.maybe_remove_all_loras = lambda config: None
     runner.model = CUDAGraphWrapper(model, config, runtime_mode=CUDAGraphMode.FULL)
     runner.cudagraph_dispatcher = CudagraphDispatcher(config)
     runner.cudagraph_dispatcher.initialize_cudagraph_keys(CUDAGraphMode.FULL)
+    config.lora_config = lora
 
     def run(size: int, mode: Any) -> Any:
         descs = [d for d in runner.cudagraph_dispatcher.cudagraph_keys[CUDAGraphMode.FULL]]
@@ -247,6 +284,7 @@ def capture_runner(runner: Any) -> None:
     set_cudagraph_capturing_enabled(False)
 
 
+@torch.inference_mode()
 def step_of_runner(runner: Any, model: Server, rows: int) -> tuple[bool, str]:
     x = torch.randn(rows, 4, device="cuda")
     mode, desc = runner.cudagraph_dispatcher.dispatch(rows)

@@ -26,7 +26,7 @@ import sglang.srt.model_executor.runner.decode_cuda_graph_runner
 model = children.Server(refused=REFUSED)
 runner = decode_runner(model, [1, 2, 4, 8], **MORE)
 children.capture_all(runner, model)
-steps = {rows: children.step(runner, model, rows) for rows in (1, 2, 3, 4, 7, 8, 9)}
+steps = {rows: children.step(runner, model, rows) for rows in ROWS}
 found = {"steps": steps, "sizes": [vars(size) for size in sizes()], "stats": gfxgraph.stats()}
 """
 )
@@ -38,8 +38,10 @@ TARGETS = [
 ]
 
 
-def serve(refused: str = "()", more: str = "{}", then: str = "") -> str:
-    text = SERVE.replace("REFUSED", refused).replace("MORE", more)
+def serve(
+    refused: str = "()", more: str = "{}", then: str = "", rows: str = "(1, 2, 3, 4, 7, 8, 9)"
+) -> str:
+    text = SERVE.replace("REFUSED", refused).replace("MORE", more).replace("ROWS", rows)
     return f"{text}\n{then}\nprint(json.dumps(found))"
 
 
@@ -238,3 +240,154 @@ children.capture_all(decode_runner(model, [3]), model)
 found["modes"] = seen
 """
     assert sglang(serve(then=then), GFXGRAPH="1")["modes"] == ["thread_local", "global"]
+
+
+EVERY = {"GFXGRAPH": "1", "GFXGRAPH_VALIDATE_EVERY": "1"}
+LATER = """
+found["later"] = {rows: children.step(runner, model, rows) for rows in (1, 2, 3, 4, 7, 8, 9)}
+found["sizes"] = [vars(size) for size in sizes()]
+found["stats"] = gfxgraph.stats()
+"""
+
+
+def compared(found: dict) -> list[int]:
+    return [size["compared"] for size in found["sizes"]]
+
+
+def test_replays_are_compared_only_where_the_variable_asks_for_it(sglang):
+    look = "found = {'patched': sorted(HookRegistry._patched)}"
+    for variables, asked in (
+        ({"GFXGRAPH": "1"}, 0),
+        ({"GFXGRAPH": "debug"}, 0),
+        ({"GFXGRAPH": "validate"}, 100),
+        ({"SGLANG_RDNA2_KERNELS": "1", "GFXGRAPH_VALIDATE_EVERY": "7"}, 7),
+    ):
+        found = sglang(f"{BEGIN}\n{look}\nprint(json.dumps(found))", **variables)
+        replay = TARGETS[1].replace("capture_one", "replay")
+        assert found["patched"] == [*TARGETS, replay] if asked else TARGETS
+        assert (f"compared_every={asked}" in found["stderr"]) == bool(asked)
+
+
+def test_right_replays_are_compared_and_stay(sglang):
+    found = sglang(serve(then=LATER), **EVERY)
+    assert right(found) and how(found) == ["graph"] * 6 + ["eager"]
+    assert compared(found) == [4, 4, 2, 2] and found["stats"]["validation_failures"] == 0
+    assert found["stats"]["fallback_count"] == 0 and "not_compared" not in found["stderr"]
+
+
+def test_the_first_replay_of_a_size_and_every_nth_are_compared(sglang):
+    more = "for _ in range(5): children.step(runner, model, 8)\n"
+    found = sglang(serve(then=more + LATER), **EVERY | {"GFXGRAPH_VALIDATE_EVERY": "3"})
+    # 8: steps 1, 3, 6 and 9 of 9; 4: 1 and 3 of 4; the others: 1 of 2.
+    assert compared(found) == [4, 2, 1, 1]
+
+
+REBOUND = """
+model.linear.weight.data = torch.randn(4, 4, device="cuda")
+"""
+
+
+def test_a_wrong_replay_is_found_and_the_step_gets_the_result_of_eager_execution(sglang):
+    found = sglang(serve(then=REBOUND + LATER), **EVERY)
+    assert all(ok for ok, _ in found["later"].values())
+    # The first step of each size finds it; then the size runs eagerly.
+    hows = [how for _, how in found["later"].values()]
+    assert hows == ["graph", "graph", "graph", "eager", "graph", "eager", "eager"]
+    assert {s["state"] for s in found["sizes"]} == {"failed"}
+    assert all("replay differed from eager" in s["reason"] for s in found["sizes"])
+    assert found["stats"]["validation_failures"] == found["stats"]["fallback_count"] == 4
+    assert found["stderr"].count("a replay differed from eager execution") == 4
+
+
+def test_without_the_variable_the_same_replay_is_wrong(sglang):
+    found = sglang(serve(then=REBOUND + LATER), GFXGRAPH="1")
+    assert not any(ok for ok, how in found["later"].values() if how == "graph")
+
+
+def test_rows_of_padding_may_differ(sglang):
+    # Of 3 rows that are padded to 4, the last is noise, another one in each run.
+    noise = """
+model.padding = torch.zeros(16, 1, device="cuda")
+model.then = lambda out: out + torch.rand_like(out) * model.padding[: len(out)]
+children.capture_all
+"""
+    steps = """
+found["later"] = []
+for rows in (3, 7, 3, 7):
+    model.padding.zero_()
+    model.padding[rows:] = 1
+    found["later"].append(children.step(runner, model, rows))
+found["sizes"] = [vars(size) for size in sizes()]
+"""
+    code = serve(then=steps).replace("children.capture_all", noise.strip(), 1)
+    found = sglang(code, **EVERY)
+    assert found["later"] == [[True, "graph"]] * 4 and compared(found) == [4, 4, 1, 1]
+
+
+def test_a_model_whose_runs_differ_is_not_compared_and_the_replay_answers(sglang):
+    then = """
+from sglang.srt.model_executor.runner.shape_key import ShapeKey
+runner.raw_num_token, before = 8, float(state)
+out = runner.backend.replay(ShapeKey(8), None)
+found["of which run"] = float((out - model.linear(model.static[:8])).mean()) - before
+found["sizes"] = [vars(size) for size in sizes()]
+"""
+    state = """
+state = torch.zeros(1, device="cuda")
+model.then = lambda out: out + state.add_(1)
+children.capture_all
+"""
+    code = serve(then=then, rows="()").replace("children.capture_all", state.strip(), 1)
+    found = sglang(code, **EVERY)
+    assert found["of which run"] == pytest.approx(1, abs=1e-4)  # the replay came first
+    assert "two eager runs of one step give different" in found["sizes"][0]["not_compared"]
+    assert compared(found) == [0] * 4
+
+
+def test_where_the_eager_run_fails_the_replay_answers(sglang):
+    broken = """
+def broken(out):
+    raise torch.OutOfMemoryError("no memory is left")
+model.then = broken
+"""
+    found = sglang(serve(then=broken + LATER), **EVERY)
+    assert all(ok for ok, _ in found["later"].values())
+    assert {s["not_compared"] for s in found["sizes"]} == {
+        "its eager run failed: OutOfMemoryError: no memory is left"
+    }
+    assert found["stderr"].count("not_compared") == 1
+
+
+@pytest.mark.parametrize(
+    ("more", "why"),
+    [
+        ("{'lora': object()}", "LoRA"),
+        ("{'ngram': 4}", "speculative decoding"),
+        ("{'pool': 'HybridLinearKVPool'}", "a cache HybridLinearKVPool"),
+        ("{'backend': 'breakable'}", "a backend BreakableCudaGraphBackend"),
+    ],
+)
+def test_what_must_not_run_twice_is_not_compared(sglang, more, why):
+    found = sglang(serve(more=more, then=LATER), **EVERY)
+    assert all(ok for ok, _ in found["later"].values())
+    assert {s["not_compared"] for s in found["sizes"]} == {why}
+    assert compared(found) == [0] * 4 and found["stderr"].count("not_compared") == 1
+
+
+def test_a_runner_without_the_attributes_of_this_version_is_not_compared(sglang):
+    code = serve(then=LATER).replace(
+        "children.capture_all", "del runner.is_dllm\nchildren.capture_all", 1
+    )
+    found = sglang(code, **EVERY)
+    assert all(ok for ok, _ in found["later"].values())
+    assert all(s["not_compared"].startswith("SGLang is another one") for s in found["sizes"])
+
+
+def test_what_is_kept_for_comparisons_goes_with_the_backend(sglang):
+    then = """
+import gc
+del runner
+gc.collect()
+found["sizes"] = [vars(size) for size in sizes()]
+"""
+    assert not sglang(serve(then=then), **EVERY)["sizes"]

@@ -22,8 +22,8 @@ import gfxgraph
 from gfxgraph.serving import release_unused, sizes
 model = children.Server(refused=REFUSED)
 manager = vllm_manager([1, 2, 4, 8])
-outputs = children.capture_manager(manager, model)
-step = lambda rows: children.step_of_manager(manager, model, outputs, rows)
+children.capture_manager(manager, model)
+step = lambda rows: children.step_of_manager(manager, model, rows)
 """
 )
 RUNNER = (
@@ -187,3 +187,109 @@ found["rebound"] = gfxgraph.health_check()
     found = vllm(serve(kind, then=then), GFXGRAPH="1")
     assert found["before"] and not found["rebound"]["ok"]
     assert "linear.weight" in found["rebound"]["details"]
+
+
+EVERY = {"GFXGRAPH": "1", "GFXGRAPH_VALIDATE_EVERY": "1"}
+LATER = """
+found["later"] = {rows: step(rows) for rows in (1, 2, 3, 4, 7, 8)}
+found["sizes"] = [vars(size) for size in sizes()]
+found["stats"] = gfxgraph.stats()
+"""
+
+
+def compared(found: dict) -> list[int]:
+    return [size["compared"] for size in found["sizes"]]
+
+
+@BOTH
+def test_replays_are_compared_only_where_the_variable_asks_for_it(vllm, kind):
+    found = vllm(serve(kind, then=LATER), GFXGRAPH="1")
+    assert compared(found) == [0] * 4 and "compared" not in found["stderr"]
+
+
+@BOTH
+def test_right_replays_are_compared_and_stay(vllm, kind):
+    found = vllm(serve(kind, then=LATER), **EVERY)
+    assert right(found) and how(found) == ["graph"] * 6
+    assert compared(found) == [4, 4, 2, 2] and found["stats"]["validation_failures"] == 0
+    assert found["stats"]["fallback_count"] == 0 and "not_compared" not in found["stderr"]
+    assert "compared_every=1" in found["stderr"]
+
+
+@BOTH
+def test_a_wrong_replay_is_found_and_the_step_gets_the_result_of_eager_execution(vllm, kind):
+    rebound = "model.linear.weight.data = torch.randn(4, 4, device='cuda')\n"
+    found = vllm(serve(kind, then=rebound + LATER), **EVERY)
+    assert all(ok for ok, _ in found["later"].values())
+    assert {s["state"] for s in found["sizes"]} == {"failed"}
+    assert all("replay differed from eager" in s["reason"] for s in found["sizes"])
+    assert found["stats"]["validation_failures"] == 4
+    without = vllm(serve(kind, then=rebound + LATER), GFXGRAPH="1")
+    assert not any(ok for ok, _ in without["later"].values())
+
+
+@BOTH
+def test_rows_of_padding_may_differ(vllm, kind):
+    noise = (
+        "model.padding = torch.zeros(16, 1, device='cuda')\n"
+        "model.then = lambda out: out + torch.rand_like(out) * model.padding[: len(out)]\n"
+    )
+    steps = """
+found["later"] = []
+for rows in (3, 7, 3, 7):
+    model.padding.zero_()
+    model.padding[rows:] = 1
+    found["later"].append(step(rows))
+found["sizes"] = [vars(size) for size in sizes()]
+"""
+    code = serve(kind, then=steps)
+    for capture in ("children.capture_manager", "children.capture_runner"):
+        code = code.replace(capture, noise + capture, 1)
+    found = vllm(code, **EVERY)
+    assert found["later"] == [[True, "graph"]] * 4 and compared(found) == [4, 4, 1, 1]
+
+
+@BOTH
+def test_a_model_whose_runs_differ_is_not_compared_and_the_replay_answers(vllm, kind):
+    advances = (
+        "state = torch.zeros(1, device='cuda')\nmodel.then = lambda out: out + state.add_(1)\n"
+    )
+    code = serve(kind, then="found['sizes'] = [vars(size) for size in sizes()]")
+    for capture in ("children.capture_manager", "children.capture_runner"):
+        code = code.replace(capture, advances + capture, 1)
+    found = vllm(code, **EVERY)
+    assert all("two eager runs" in s["not_compared"] for s in found["sizes"])
+    assert compared(found) == [0] * 4 and found["stats"]["validation_failures"] == 0
+
+
+@BOTH
+def test_where_the_eager_run_fails_the_replay_answers(vllm, kind):
+    broken = """
+def broken(out):
+    raise torch.OutOfMemoryError("no memory is left")
+model.then = broken
+"""
+    found = vllm(serve(kind, then=broken + LATER), **EVERY)
+    assert all(ok for ok, _ in found["later"].values())
+    assert {s["not_compared"] for s in found["sizes"]} == {
+        "its eager run failed: OutOfMemoryError: no memory is left"
+    }
+
+
+@BOTH
+@pytest.mark.parametrize(
+    ("config", "why"),
+    [
+        ("state=True", "a model whose steps advance a state"),
+        ("speculative_config=1", "speculative decoding"),
+        ("lora_config=1", "LoRA"),
+        ("kv_transfer_config=1", "a transfer of the key-value cache"),
+    ],
+)
+def test_what_must_not_run_twice_is_not_compared(vllm, kind, config, why):
+    found = vllm(
+        serve(kind.replace("[1, 2, 4, 8])", f"[1, 2, 4, 8], {config})"), then=LATER), **EVERY
+    )
+    assert all(ok for ok, _ in found["later"].values())
+    assert {s["not_compared"] for s in found["sizes"]} == {why}
+    assert found["stderr"].count("not_compared") == 1

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import logging
 import weakref
 from collections.abc import Callable, Iterator
@@ -16,6 +17,7 @@ from ..device import PoolHandle, current_device
 from ..errors import one_line
 from ..graph.native import NativeGraph
 from ..stats import log, tally
+from .sampling import compare
 
 __all__ = ["EngineGraphs", "Size", "release_unused", "sizes"]
 
@@ -30,13 +32,15 @@ class Size:
         engine: ``"SGLang"`` or ``"vLLM"``.
         runner: the class of the engine that holds the graphs.
         size: the engine's own key of it: fields that have a value.
-        state: ``"captured"``; ``"failed"``: the capture raised, the size runs eagerly; ``"eager"``:
-            it was released, and runs eagerly.
+        state: ``"captured"``; ``"failed"``: the capture raised, or a replay was wrong, and the size
+            runs eagerly; ``"eager"``: it was released, and runs eagerly.
         bytes: what the capture added to the memory pool that the sizes share. 0 if it fitted into
             what was there.
         replays: how often its graph was replayed. ``None`` where the engine keeps graphs in a form
             that does not tell.
         reason: why it is not captured, else empty.
+        compared: how many of its replays were compared with eager execution.
+        not_compared: why they are not, else empty. Empty also where sampling is off.
     """
 
     engine: str
@@ -46,6 +50,8 @@ class Size:
     bytes: int
     replays: int | None
     reason: str = ""
+    compared: int = 0
+    not_compared: str = ""
 
 
 @dataclass
@@ -55,17 +61,24 @@ class _Record:
     reason: str = ""
     counted: Callable[[], int | None] = lambda: 0
     release: Callable[[], None] | None = None
+    answers: int = 0
+    compared: int = 0
+    not_compared: str = ""
 
 
 class EngineGraphs:
     """The graphs of one object of an engine that holds graphs; it lives as long as that object.
 
     Args:
-        owner: that object.
         engine: name of the engine.
         runner: what to call the owner.
+
+    Attributes:
+        compare_every: how often a replay of a size is compared with eager execution, beside its
+            first; 0: never.
     """
 
+    compare_every: ClassVar[int] = 0
     _all: ClassVar[weakref.WeakKeyDictionary[Any, EngineGraphs]] = weakref.WeakKeyDictionary()
 
     def __init__(self, engine: str, runner: str) -> None:
@@ -143,10 +156,56 @@ class EngineGraphs:
         self._records[key] = _Record("failed", reason=reason)
         tally.fallback(f"{self.engine} {self.runner} {key}", f"its capture failed: {reason}")
 
+    def leave_out(self, key: str, why: str) -> None:
+        """Do not compare the replays of the size ``key``, if there is a reason; log it once."""
+        record = self._records.get(key)
+        if why and record and record.state == "captured" and not record.not_compared:
+            told = {r.not_compared for r in self._records.values()}
+            record.not_compared = why
+            if why not in told:
+                names = {"engine": self.engine, "runner": self.runner, "size": key}
+                log(logging.WARNING, "not_compared", **names, because=why)
+
+    def answer(
+        self, key: str, replay: Callable[[], Any], run: Callable[[], Any], rows: int | None
+    ) -> Any:
+        """The result of a step of the size ``key``, of which a sample is compared.
+
+        A size whose replay differs is counted, logged and released, and the step gets the result
+        of eager execution.
+
+        Args:
+            key: the size; see :func:`label`.
+            replay: replays its graph.
+            run: runs eagerly what was captured, on the same inputs.
+            rows: how many rows of the result are not padding; ``None``: all.
+        """
+        record = self._records.get(key)
+        if record is None or record.state != "captured" or record.not_compared:
+            return replay()
+        record.answers += 1
+        if record.answers > 1 and record.answers % self.compare_every:
+            return replay()
+        found = compare(replay, run, rows)
+        if found.impossible:
+            self.leave_out(key, found.impossible)
+            return found.result
+        record.compared += 1
+        if found.difference is not None and record.release is not None:
+            record.release()
+            reason = f"a replay differed from eager execution: {found.difference}"
+            self._records[key] = _Record("failed", reason=reason, compared=record.compared)
+            tally.add("validation_failures")
+            tally.fallback(f"{self.engine} {self.runner} {key}", reason)
+        return found.result
+
     def sizes(self) -> list[Size]:
         """The sizes now."""
         return [
-            Size(self.engine, self.runner, key, r.state, r.bytes, r.counted(), r.reason)
+            Size(
+                *(self.engine, self.runner, key, r.state, r.bytes, r.counted(), r.reason),
+                *(r.compared, r.not_compared),
+            )
             for key, r in self._records.items()
         ]
 
@@ -225,6 +284,7 @@ def release_unused() -> list[Size]:
     return [size for graphs in EngineGraphs.all() for size in graphs.release_unused()]
 
 
+@functools.lru_cache(maxsize=None, typed=True)
 def label(key: Any) -> str:
     """An engine's key of a size, without what has no value."""
     fields = asdict(key) if is_dataclass(key) and not isinstance(key, type) else vars(key)

@@ -25,7 +25,7 @@ def vllm() -> None:
     if settings.mode() != "off" and _activated("vLLM"):
         from .vllm import install
 
-        install()
+        install(_compare_every())
 
 
 def sglang() -> None:
@@ -39,7 +39,7 @@ def sglang() -> None:
     if (settings.mode() != "off" or settings.rdna2_kernels()) and _activated("SGLang"):
         from .sglang import install
 
-        install()
+        install(_compare_every())
 
 
 def _activated(engine: str) -> bool:
@@ -58,12 +58,22 @@ def _activated(engine: str) -> bool:
     if key not in _told:
         _told.add(key)
         amd = {"amd": "not tried on an AMD GPU"} if current_device().kind == "hip" else {}
+        every = _compare_every()
+        compared = {"compared_every": every} if every else {}
         log(
             logging.WARNING,  # the level that is shown by default
             "serving",
             engine=engine,
             failed_captures="run eagerly",
             switch_off="SGLANG_DISABLE_GFXGRAPH=1",
+            **compared,
             **amd,
         )
     return True
+
+
+def _compare_every() -> int:
+    """How often replays of the engine are compared with eager execution; 0: never."""
+    asked = settings.from_environment()
+    is_on = asked.mode == "validate" or settings.explicit_validate_every() is not None
+    return asked.validate_every if is_on else 0

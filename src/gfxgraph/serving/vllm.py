@@ -9,6 +9,7 @@ from __future__ import annotations
 import importlib.abc
 import importlib.util
 import sys
+import weakref
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from importlib.machinery import ModuleSpec
@@ -19,31 +20,44 @@ import torch
 
 from ..interpose.modules import loaded
 from ..interpose.patch import Claim, intercept
-from .graphs import EngineGraphs, label, replays_of
+from .graphs import EngineGraphs, label, replays_of, several_ranks
 
 __all__ = ["install"]
 
-_claims: dict[str, Claim] = {}
+_claims: dict[tuple[str, str, str], Claim] = {}
 
 
-def install() -> None:
-    """Replace the methods where their modules are loaded, else once they are."""
-    later = {}
-    for name, (owner, method, handler) in _METHODS.items():
-        module = loaded(name)
-        if module is None:
-            later[name] = (owner, method, handler)
-        else:
-            _replace(module, owner, method, handler)
-    if later and not any(isinstance(finder, _WhenImported) for finder in sys.meta_path):
+def install(compare_every: int = 0) -> None:
+    """Replace the methods where their modules are loaded, else once they are.
+
+    Args:
+        compare_every: compare the first replay of each size and every so many-th one with eager
+            execution. Default 0: none.
+    """
+    EngineGraphs.compare_every = compare_every
+    modules = {name: loaded(name) for name, *_ in _methods()}
+    for module in filter(None, modules.values()):
+        _replace(module)
+    is_there = any(isinstance(finder, _WhenImported) for finder in sys.meta_path)
+    if None in modules.values() and not is_there:
         sys.meta_path.insert(0, _WhenImported())
 
 
-def _replace(module: ModuleType, owner: str, method: str, handler: Callable[..., Any]) -> None:
-    if module.__name__ not in _claims:
-        _claims[module.__name__] = intercept(
-            getattr(module, owner), method, handler, everywhere=True, lasts=True
-        )
+def _replace(module: ModuleType) -> None:
+    for name, owner, method, handler in _methods():
+        place = name, owner, method
+        if name == module.__name__ and place not in _claims:
+            _claims[place] = intercept(
+                getattr(module, owner), method, handler, everywhere=True, lasts=True
+            )
+
+
+_PIECES = "graphs of pieces of a step"
+# On a manager itself: they refer to it.
+_FORWARDS = "_gfxgraph_forwards"
+# How many tokens of the size that was chosen last are not padding.
+_rows: dict[Any, int] = {}
+_compared: weakref.WeakKeyDictionary[Any, EngineGraphs] = weakref.WeakKeyDictionary()
 
 
 class _WhenImported(importlib.abc.MetaPathFinder):
@@ -52,7 +66,7 @@ class _WhenImported(importlib.abc.MetaPathFinder):
     def find_spec(
         self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        if name not in _METHODS:
+        if all(name != of for of, *_ in _methods()):
             return None
         for finder in sys.meta_path:
             spec = None if finder is self else finder.find_spec(name, path, target)
@@ -74,7 +88,7 @@ class _ThenReplace(importlib.abc.Loader):
 
     def exec_module(self, module: ModuleType) -> None:
         self._loader.exec_module(module)
-        _replace(module, *_METHODS[module.__name__])
+        _replace(module)
 
 
 def _capture_all(
@@ -111,12 +125,20 @@ def _capture_all(
                     give_up=lambda: _drop(held, candidates, desc),
                 )
             )
-        return create_forward_fn(desc, **options)
+        forward = create_forward_fn(desc, **options)
+        if not options["warmup"] and graphs.compare_every:
+            vars(manager).setdefault(_FORWARDS, {})[desc] = forward
+        return forward
 
     try:
         while True:
             with stack:
                 original(manager, begin, *args, **kwargs)
+                stack.close()  # the last size is done
+                if graphs.compare_every:
+                    why = _cannot_compare(type(manager).__name__, manager.vllm_config)
+                    for desc in done:
+                        graphs.leave_out(label(desc), why or ("" if desc in held else _PIECES))
                 return
             manager._capture_descs = {
                 mode: [desc for desc in descs if desc not in done] for mode, descs in wanted.items()
@@ -173,6 +195,81 @@ def _capture_of_runner(
         give_up=drop,
     ):
         original(runner, desc, *args, **kwargs)
+    if graphs.compare_every:
+        why = _cannot_compare(type(runner).__name__, runner.vllm_config)
+        graphs.leave_out(
+            f"{mode.name} {label(desc)}", why or ("" if mode.name == "FULL" else _PIECES)
+        )
+        if mode.name == "FULL":
+            _compared.update(dict.fromkeys(_wrappers(mode), graphs))
+
+
+def _dispatched(original: Callable[..., Any], dispatcher: Any, *args: Any, **kwargs: Any) -> Any:
+    """``dispatch`` of both: the size that it chooses, for how many tokens."""
+    found = original(dispatcher, *args, **kwargs)
+    desc, at = (found[1], 0) if isinstance(found, tuple) else (found, 1)
+    _rows[desc] = kwargs["num_tokens"] if "num_tokens" in kwargs else args[at]
+    return found
+
+
+def _run_full(original: Callable[..., Any], manager: Any, desc: Any) -> Any:
+    """``ModelCudaGraphManager.run_fullgraph``; it and eager execution store in the same tensors."""
+    forward = vars(manager).get(_FORWARDS, {}).get(desc)
+    if forward is None:
+        return original(manager, desc)
+    result: Any = None
+
+    def replay() -> Any:
+        nonlocal result
+        result = original(manager, desc)
+        return result
+
+    def run() -> Any:
+        forward(type(desc.cg_mode).NONE)
+        return result
+
+    graphs = EngineGraphs.of(manager, "vLLM", type(manager).__name__)
+    return graphs.answer(label(desc), replay, run, _rows.get(desc))
+
+
+def _call_of_wrapper(original: Callable[..., Any], wrapper: Any, *args: Any, **kwargs: Any) -> Any:
+    """``CUDAGraphWrapper.__call__`` of the older runner."""
+    graphs = _compared.get(wrapper)
+    module = loaded("vllm.forward_context")
+    if graphs is None or module is None or not module.is_forward_context_available():
+        return original(wrapper, *args, **kwargs)
+    context = module.get_forward_context()
+    mode, desc = context.cudagraph_runtime_mode, context.batch_descriptor
+    entry = wrapper.concrete_cudagraph_entries.get(desc)
+    if mode != wrapper.runtime_mode or entry is None or entry.cudagraph is None:
+        return original(wrapper, *args, **kwargs)
+    return graphs.answer(
+        f"{mode.name} {label(desc)}",
+        replay=lambda: original(wrapper, *args, **kwargs),
+        run=lambda: wrapper.runnable(*args, **kwargs),
+        rows=_rows.get(desc),
+    )
+
+
+def _cannot_compare(owner: str, config: Any) -> str:
+    """Why a step must not run twice; empty: it may."""
+    offloader = loaded("vllm.model_executor.offloader.base")
+    try:
+        found = {
+            f"graphs of {owner}": owner not in {"ModelCudaGraphManager", "GPUModelRunner"},
+            "several ranks": several_ranks(),
+            "a model whose steps advance a state": config.model_config.has_inner_state,
+            "speculative decoding": config.speculative_config is not None,
+            "LoRA": config.lora_config is not None,
+            "a transfer of the key-value cache": config.kv_transfer_config is not None,
+            "counts of experts": config.parallel_config.enable_eplb,
+            "microbatches": config.parallel_config.use_ubatching,
+            "weights on the host": offloader is not None
+            and type(offloader.get_offloader()).__name__ != "NoopOffloader",
+        }
+    except AttributeError as error:
+        return f"vLLM is another one than 0.33.0: {error}"
+    return next((why for why, holds in found.items() if holds), "")
 
 
 def _replays(held: dict[Any, Any], desc: Any) -> int | None:
@@ -198,11 +295,24 @@ def _wrappers(mode: Any) -> list[Any]:
     return [wrapper for wrapper in every if wrapper.runtime_mode == mode]
 
 
-_METHODS: dict[str, tuple[str, str, Callable[..., Any]]] = {
-    "vllm.v1.worker.gpu.cudagraph_utils": ("CudaGraphManager", "capture", _capture_all),
-    "vllm.v1.worker.gpu_model_runner": (
+_UTILS, _WRAPPER = "vllm.v1.worker.gpu.cudagraph_utils", "vllm.compilation.cuda_graph"
+_CAPTURES = (
+    (_UTILS, "CudaGraphManager", "capture", _capture_all),
+    (
+        "vllm.v1.worker.gpu_model_runner",
         "GPUModelRunner",
         "_warmup_and_capture",
         _capture_of_runner,
     ),
-}
+)
+_REPLAYS = (
+    (_UTILS, "CudaGraphManager", "dispatch", _dispatched),
+    (_UTILS, "ModelCudaGraphManager", "run_fullgraph", _run_full),
+    ("vllm.v1.cudagraph_dispatcher", "CudagraphDispatcher", "dispatch", _dispatched),
+    (_WRAPPER, "CUDAGraphWrapper", "__call__", _call_of_wrapper),
+)
+"""Only where replays are compared: these run in each step."""
+
+
+def _methods() -> tuple[tuple[str, str, str, Callable[..., Any]], ...]:
+    return _CAPTURES + (_REPLAYS if EngineGraphs.compare_every else ())
