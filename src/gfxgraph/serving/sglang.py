@@ -86,9 +86,7 @@ def _capture_one(
     if graphs.compare_every and shape_key in held:
         forward = kwargs["forward_fn"] if "forward_fn" in kwargs else args[0]
         vars(backend).setdefault(_FORWARDS, {})[shape_key] = forward
-        why = _cannot_compare(backend, shape_key)
-        if why:
-            graphs.leave_out(label(shape_key), why)
+        graphs.leave_out(label(shape_key), _cannot_compare(backend, shape_key))
 
 
 def _replay(
@@ -118,9 +116,9 @@ def _cannot_compare(backend: Any, shape_key: Any) -> str:
     runner = backend._cuda_graph_runner
     try:
         model = runner.model_runner
+        cache = type(model.token_to_kv_pool).__name__
         found = {
-            f"a backend {type(backend).__name__}": f"{type(backend).__module__}."
-            f"{type(backend).__name__}" != _FULL,
+            f"a backend {type(backend).__name__}": type(backend).__name__ != "FullCudaGraphBackend",
             f"a runner {type(runner).__name__}": type(runner).__name__ != "DecodeCudaGraphRunner",
             "several ranks": several_ranks(),
             "speculative decoding": not model.spec_algorithm.is_none(),
@@ -130,14 +128,10 @@ def _cannot_compare(backend: Any, shape_key: Any) -> str:
             "two batches at once": runner.enable_two_batch_overlap,
             "embeddings of n-grams": runner.use_ngram_embedding,
             "hooks in a capture": bool(model.capture_head_hooks or model.capture_tail_hooks),
-            "sparse attention with a cache on the host": model.hisparse_coordinator is not None,
+            "a cache that is partly on the host": model.hisparse_coordinator is not None,
             "canaries": model.canary_manager is not None,
-            "a pool of requests that holds states": type(model.req_to_token_pool).__name__
-            != "ReqToTokenPool",
-            f"a cache {type(model.token_to_kv_pool).__name__}": type(
-                model.token_to_kv_pool
-            ).__name__
-            not in _POOLS,
+            "states of requests": type(model.req_to_token_pool).__name__ != "ReqToTokenPool",
+            f"a cache {cache}": cache not in _POOLS,
         }
     except AttributeError as error:
         return f"SGLang is another one than 0.5.23: {error}"
