@@ -24,6 +24,8 @@ import torch
 
 from ..errors import ArgumentError
 from ..graph.compare import Tolerance
+from ..graph.lookups import STAND_INS
+from ..interpose.codes import address
 from ..interpose.dynamo import opaque
 from ..interpose.source import name_of
 from .buckets.padded import new_dispatcher
@@ -340,18 +342,18 @@ class Graphed(_Replaying[P, R]):
         return self if result is self.__wrapped__ else result  # graphed(m).eval() stays graphed
 
     def __setattr__(self, name: str, value: Any) -> None:
+        # What the program keeps on its function, or sets of its module, is theirs.
         wrapped = self.__dict__.get("__wrapped__")
-        if isinstance(wrapped, torch.nn.Module):
-            setattr(wrapped, name, value)
-        else:
+        if wrapped is None or name in self.__dict__:
             super().__setattr__(name, value)
+        else:
+            setattr(wrapped, name, value)
 
     def __delattr__(self, name: str) -> None:
-        wrapped = self.__dict__.get("__wrapped__")
-        if isinstance(wrapped, torch.nn.Module):
-            delattr(wrapped, name)
-        else:
+        if name in self.__dict__:
             super().__delattr__(name)
+        else:
+            delattr(self.__wrapped__, name)
 
     def __reduce__(self) -> Any:
         # A decorated function is found under its own name; anything else is wrapped anew.
@@ -363,6 +365,9 @@ class Graphed(_Replaying[P, R]):
         if found is self:
             return name
         return _rewrap, (fn, self._options)
+
+
+STAND_INS.add(address(Graphed))
 
 
 def _rewrap(fn: Any, options: Options) -> Graphed[..., Any]:

@@ -168,6 +168,21 @@ _GETTERS = operator.attrgetter, operator.itemgetter, operator.methodcaller
 _IN_CLASSES = types.BuiltinFunctionType, types.MethodWrapperType, functools.partial, *_GETTERS
 
 
+STAND_INS: set[int] = set()
+"""Addresses of classes of ours whose objects stand for a callable, ``__wrapped__``, which has the
+attributes that they do not have."""
+
+
+def behind(item: Any, name: Any) -> Any:
+    """The object that has the attribute ``name`` of ``item``, or gets it."""
+    while address(type(item)) in STAND_INS:
+        own = raw.attributes(item) or {}
+        if name in own or any(name in raw.namespace(base) for base in raw.mro(type(item))[:-1]):
+            break
+        item = own["__wrapped__"]
+    return item
+
+
 class Lookups:
     """The objects that a run knows, and the places that it has read.
 
@@ -627,6 +642,7 @@ class Lookups:
 
     def _attribute(self, item: Any, name: str, generic: bool = False) -> Any:
         """The value of an attribute, found without running any code of the program."""
+        item = behind(item, name)
         if type(item) is Super:
             return self._attribute_of_super(item, name)
         if type(item) is super:  # one that was kept

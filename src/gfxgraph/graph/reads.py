@@ -61,6 +61,7 @@ from .lookups import (
     NOT_PLAIN,
     UNKNOWN,
     Super,
+    behind,
     each_class,
     inside,
     is_bound_getter,
@@ -68,6 +69,7 @@ from .lookups import (
     package_of,
     readers_among,
 )
+from .namespaces import Namespaces
 from .places import Content, Item, Live, Parts, Referent, TypeOf
 from .repeats import Key
 from .static_objects import StaticObjects
@@ -225,11 +227,13 @@ class Reads(Alike):
         for name, root in self.roots.items():
             self._know(root, name)
         self._call_of_root(next(iter(self.roots.values()), None))
+        before: Namespaces | None = None
         try:
             if not self._stack.is_known:
                 self._refuse("gfxgraph does not know where this Python keeps variables")
             # Callbacks of a collection are not what the function does.
             with no_garbage_collection():
+                before = Namespaces()
                 lift = lift_among(list(self.roots.values()))
                 written = () if lift is None else lift.slots.values()
                 self._since = Since(owner_of(slot.container) for slot in written)
@@ -251,6 +255,8 @@ class Reads(Alike):
                     what = f"each call sets {place.path}"
                     self.refusal = self.refusal or explain("python-state", what, place.where)
             self._set_in_c.clear()
+            if before is not None:
+                before.settle(self.places.values())
             self.is_doubtful = any(map(self._has_changed_unseen, self._repeats.left_out()))
             # Nothing of the run's own is to live on.
             since, self._since = self._since, None
@@ -756,7 +762,7 @@ class Reads(Alike):
             self._hand_out(value.__self__)
 
     def _unset(self, frame: _Frame, base: bytecode.Operand, name: str) -> Any:
-        item = self._value(frame, base)
+        item = behind(self._value(frame, base), name)
         if item is not UNKNOWN:
             self._lookup(type(item), "__delattr__")
         return self._delattr(frame, [item, name])
@@ -765,6 +771,8 @@ class Reads(Alike):
         """What is stored somewhere was not read there: what asks for it later asks for that."""
         known = len(self.places)
         item = self._value(frame, operands[0]) if kind in ("attribute", "item") else None
+        if kind == "attribute":
+            item = behind(item, operands[-1])
         if kind == "item":
             self._keep_as_it_was(item)
         _STEPS[kind](self, frame, *operands)
@@ -1456,7 +1464,13 @@ class Reads(Alike):
         self._getattr(frame, args)
         return UNKNOWN
 
+    @staticmethod
+    def _behind(args: list[Any]) -> list[Any]:
+        """The arguments of ``setattr`` and the like, with the object that gets the attribute."""
+        return args if len(args) < 2 else [behind(args[0], args[1]), *args[1:]]
+
     def _delattr(self, frame: _Frame, args: list[Any]) -> Any:
+        args = self._behind(args)
         if args and args[0] is not UNKNOWN:
             own = None if raw.is_a(args[0], type) else raw.attributes(args[0])
             self._taken_from.add(address(args[0] if own is None else own))
@@ -1472,6 +1486,7 @@ class Reads(Alike):
 
     def _setattr(self, frame: _Frame, args: list[Any]) -> Any:
         known = len(self.places)
+        args = self._behind(args)
         self._rebound(frame, args)
         if args:
             self._is_stored(args[0])

@@ -383,11 +383,21 @@ class PythonState:
         names = self.names()
         for key, tensor in folded.items():
             guard.watch_values(key, names.get(key, "a tensor from outside"), tensor)
-        for tensor, name, value in held:
+        for tensor, name, value in (*held, *self._gradients(outside)):
             path = names.get(storage_key(tensor), "a tensor from outside")
             guard.watch_held(path, tensor, name, value)
+            if value is not None:
+                guard.watch_memory(f"{path}.{name}", value)
         guard.complete()
         return guard
+
+    def _gradients(
+        self, outside: dict[int, torch.Tensor]
+    ) -> list[tuple[torch.Tensor, str, torch.Tensor]]:
+        """Gradients to which a graph adds, with their tensors: autograd asks for them in C++."""
+        holders = {id(t): t for t in (*(t for _, t in self.tensors()), *outside.values())}
+        leaves = ((t, _GRAD(t)) for t in holders.values() if t.requires_grad and _IS_LEAF(t))
+        return [(t, "grad", g) for t, g in leaves if g is not None and storage_key(g) in outside]
 
     def _read_unseen(self) -> set[int]:
         """Numbers of the containers that code which nobody looks at may read: the attributes of
