@@ -212,3 +212,13 @@ def test_gradients_to_which_a_call_adds_may_change_between_calls(backward, chang
         return found
 
     assert calls(gfxgraph.graphed) == calls(lambda fn: fn)
+
+
+def test_an_attribute_that_the_program_sets_of_a_pool_is_watched():
+    pool = gfxgraph.ShapeBucketPool(model_fn=lambda x: x, buckets=[4])
+    pool.factor = 2.0
+    fast = gfxgraph.graphed(lambda x: x * pool.factor)
+    for n in range(6):
+        pool.factor = 2.0 + n // 2
+        assert fast(torch.ones(3)).tolist() == [2.0 + n // 2] * 3
+    assert fast.stats().replays == 3

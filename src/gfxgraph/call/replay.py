@@ -592,8 +592,11 @@ def builder(spec: Spec, leaves: Sequence[Any], given: Sequence[Any] = ()) -> Cal
             if made is None:
                 memory[id(leaf.memory)] = f"m{n}"
                 made = f"(m{n} := {source.name(leaf.copy)}())"
-            where = f"{leaf.shape}, {leaf.strides}, {leaf.offset}"
-            named.append(f"(t{n} := {made}.as_strided({where}))")
+            view = f"{made}.as_strided({leaf.shape}, {leaf.strides}, {leaf.offset})"
+            view += ".conj()" * leaf.is_conj
+            named.append(
+                f"(t{n} := {f'{source.name(torch._neg_view)}({view})' if leaf.is_neg else view})"
+            )
         elif first.setdefault(id(leaf), n) != n:  # one tensor that comes twice
             named.append(f"t{first[id(leaf)]}")
         else:

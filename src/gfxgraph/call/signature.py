@@ -229,6 +229,10 @@ class Objects:
         self._inputs = {number: given(way) for number, way in (ways or {}).items()}
         self._inputs |= {id(tensor): given(n) for n, tensor in reversed(list(enumerate(inputs)))}
 
+    def is_of_call(self, item: object) -> bool:
+        """Whether ``item`` is a tensor of the call, or a container or an object among these."""
+        return id(item) in self._inputs
+
     def met(self) -> list[object]:
         """The objects that were taken apart, and arrays that are to be copied."""
         return [item for item in self._met if _is_plain(item) or id(item) in self._arrays]
@@ -426,6 +430,11 @@ def _taken_apart(item: Any, leaves: list[torch.Tensor], objects: Objects | None)
     leaf = None if objects is None else objects.leaf(item)
     if leaf is not None:
         return leaf
+    if objects is not None and cls is weakref.ReferenceType and objects.is_of_call(item()):
+        raise ArgumentError(
+            "a weak reference to an argument, which a replay gets another copy of. Keep the "
+            "argument itself, or make the reference outside."
+        )
     if hasattr(item, "__dict__") or callable(item) or isinstance(item, torch.Generator):
         return ("const", Const(item))
     raise ArgumentError(

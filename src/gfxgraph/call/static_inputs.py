@@ -146,6 +146,7 @@ class Part(NamedTuple):
         memory: of all that share it, as the graph leaves it.
         copy: makes a copy of that.
         shape, strides, offset: of the tensor in there.
+        is_conj, is_neg: whether it is a view that conjugates or negates what is read.
     """
 
     memory: torch.Tensor
@@ -153,6 +154,8 @@ class Part(NamedTuple):
     shape: tuple[int, ...]
     strides: tuple[int, ...]
     offset: int
+    is_conj: bool
+    is_neg: bool
 
 
 def by_storage(tensors: Sequence[torch.Tensor]) -> list[list[torch.Tensor]]:
@@ -170,7 +173,7 @@ def parts_of(outputs: Sequence[torch.Tensor]) -> list[Part]:
     """
     first = outputs[0]
     if len(set(map(id, outputs))) < 2 or any(
-        t.dtype != first.dtype or t.is_conj() or t.is_neg() or not t.numel() for t in outputs
+        t.dtype != first.dtype or not t.numel() for t in outputs
     ):
         return []
     spans = [
@@ -181,9 +184,14 @@ def parts_of(outputs: Sequence[torch.Tensor]) -> list[Part]:
     end = max(t.storage_offset() + span for t, span in zip(outputs, spans, strict=True))
     if end - start > 2 * sum(spans) + _MAX_BETWEEN:
         return []
-    memory = first.as_strided((end - start,), (1,), start)
+    plain = first.conj() if first.is_conj() else first
+    plain = torch._neg_view(plain) if plain.is_neg() else plain
+    memory = plain.as_strided((end - start,), (1,), start)
     return [
-        Part(memory, memory.clone, tuple(t.shape), t.stride(), int(t.storage_offset()) - int(start))
+        Part(
+            *(memory, memory.clone, tuple(t.shape), t.stride()),
+            *(int(t.storage_offset()) - int(start), t.is_conj(), t.is_neg()),
+        )
         for t in outputs
     ]
 

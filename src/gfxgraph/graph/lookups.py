@@ -747,7 +747,8 @@ class Lookups:
             if is_state and raw.is_a(item, MODULE) and name not in own and _holds(own, name):
                 # One question for all its children, which an attribute of that name would hide.
                 self._place(("length", address(own)), lambda: Length(self._path(item), own))
-            value = self._in_space(own, name, path, is_state)
+            # An object of ours is no state, but what the program sets of it is.
+            value = self._in_space(own, name, path, is_state or package_of(cls) == _OURS)
             if value is not MISSING:
                 if not generic:
                     self._keep_way(item, name, own, own, value)

@@ -854,6 +854,8 @@ class Reads(Alike):
             self._refuse_identity()  # a tensor has the hash of its place in memory
         self._hand_out(at, *(() if raw.is_a(item, dict) else (item,)))
         self._special(at)
+        if type(at) is float and at != at:
+            self._refuse("which object a NaN is, which equals no other")
         if raw.is_a(item, dict) and at is not UNKNOWN and raw.is_scalar(at):
             if self._is_state(item):
                 self._read(item, at, f"{self._path(item)}[{raw.written_as(at)}]")
@@ -869,6 +871,8 @@ class Reads(Alike):
         if is_asked and not any(value is None for value in values):
             self._given.hand_out_all()  # which of the arguments are one is in no key
         one, other = values
+        if _is_one_by_chance(one, other):
+            self._refuse("whether equal values are one object (`is`). Compare them with `==`")
         if self._is_of_call(other):
             one, other = other, one
         is_like = type(one) is type(other) and not self._is_of_call(other)
@@ -1764,6 +1768,16 @@ def _is_ours(value: Any) -> bool:
     if value is MISSING or raw.is_a(value, torch.Tensor):  # a simulated one is the program's
         return False
     return package_of(type(value)) == _OURS
+
+
+def _is_one_by_chance(one: Any, other: Any) -> bool:
+    """Whether two values are equal, and equal ones may be one object or two."""
+    kind = type(one)
+    if kind is not type(other) or kind not in (str, int, float, bytes, complex):
+        return False
+    if kind is int and -5 <= one <= 256:  # Python has one object of each of these
+        return False
+    return bool(one == other or (one != one and other != other))
 
 
 def _first_argument(frame: types.FrameType) -> Any:

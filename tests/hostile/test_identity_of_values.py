@@ -1,0 +1,154 @@
+"""Which object a plain value is, weak references to arguments, and results that share memory."""
+
+from __future__ import annotations
+
+import types
+import weakref
+
+import pytest
+import torch
+
+import gfxgraph
+
+AUTO = "".join(["au", "to"])
+LARGE, NAN = int("1000"), float("nan")
+STATE = types.SimpleNamespace(mode=AUTO)
+
+
+def text(x, value):
+    return x * (1 if value is AUTO else 2)
+
+
+def large_number(x, value):
+    return x * (1 if value is LARGE else 2)
+
+
+def number_with_a_fraction(x, value):
+    return x * (1 if value is NAN else 2)
+
+
+def not_a_number_in_a_list(x, value):
+    return x * (1 if value in [NAN] else 2)
+
+
+def state(x, value):
+    STATE.mode = value
+    return x * (1 if STATE.mode is AUTO else 2)
+
+
+def two_arguments(x, value):
+    return x * (1 if value[0] is value[1] else 2)
+
+
+VALUES = {
+    text: lambda n: AUTO if n % 2 else "".join(["aut", "o"]),
+    large_number: lambda n: LARGE if n % 2 else int("1000"),
+    number_with_a_fraction: lambda n: NAN if n % 2 else float("nan"),
+    not_a_number_in_a_list: lambda n: NAN if n % 2 else float("nan"),
+    state: lambda n: AUTO if n % 2 else "".join(["a", "uto"]),
+    two_arguments: lambda n: (AUTO, AUTO) if n % 2 else (AUTO, "".join(["a", "uto"])),
+}
+
+
+@pytest.mark.parametrize("fn", VALUES, ids=lambda fn: fn.__name__)
+@pytest.mark.parametrize("first", [0, 1])
+def test_equal_values_may_be_other_objects_in_a_later_call(fn, first):
+    fast, x = gfxgraph.graphed(fn), torch.ones(2)
+    for n in range(6):
+        value = VALUES[fn](n + first)
+        assert torch.equal(fast(x, value), fn(x, value))
+
+
+def test_who_asks_for_none_a_small_number_or_another_text_keeps_the_graph():
+    def fn(x, none, small, mode, dtype):
+        x = x * (2 if none is None else 3) * (5 if small is LARGE else 7)
+        return x * (11 if mode is AUTO else 13) * (17 if dtype is torch.float32 else 19)
+
+    fast, x = gfxgraph.graphed(fn), torch.ones(2)
+    for _ in range(4):
+        call = x, None, 3, "other", torch.float32
+        assert torch.equal(fast(*call), fn(*call))
+    assert fast.stats().replays == 3
+
+
+def in_an_attribute(held, x):
+    held.one = weakref.ref(x)
+
+
+def in_a_list(held, x):
+    held.many[:] = [weakref.ref(x)]
+
+
+def in_a_dict(held, x):
+    held.named["x"] = weakref.ref(x)
+
+
+def with_a_callback(held, x):
+    held.one = weakref.ref(x, lambda ref: None)
+
+
+@pytest.mark.parametrize("keep", [in_an_attribute, in_a_list, in_a_dict, with_a_callback])
+def test_a_weak_reference_to_an_argument_is_one_to_that_of_the_call(keep):
+    held = types.SimpleNamespace(one=None, many=[], named={})
+
+    def fn(x):
+        keep(held, x)
+        return x * 2
+
+    fast = gfxgraph.graphed(fn)
+    for n in range(5):
+        x = torch.full((2,), float(n))
+        assert torch.equal(fast(x), x * 2)
+        (ref,) = filter(None, [held.one, *held.many, *held.named.values()])
+        assert ref() is x
+
+
+def test_a_weak_reference_to_an_object_of_the_program_is_stored_again():
+    class Thing:
+        pass
+
+    held, thing = types.SimpleNamespace(one=None), Thing()
+
+    def fn(x):
+        held.one = weakref.ref(thing)
+        return x * 2
+
+    fast = gfxgraph.graphed(fn)
+    for _ in range(4):
+        held.one = None
+        fast(torch.ones(2))
+        assert held.one() is thing
+
+
+def conjugated(x):
+    y = x * 2
+    return y, y.conj(), y[:1].conj(), y[1:]
+
+
+def conjugated_first(x):
+    y = (x * 2).conj()
+    return y, y.conj(), y[1:]
+
+
+def negated(x):
+    y = x * 2
+    return y, torch._neg_view(y), y[1:]
+
+
+def imaginary(x):
+    y = (x * 2j).conj()
+    return y.imag, y.imag[1:]
+
+
+@pytest.mark.parametrize("fn", [conjugated, conjugated_first, negated, imaginary])
+def test_results_that_conjugate_or_negate_one_another_share_memory(fn):
+    fast = gfxgraph.graphed(fn)
+    for n in range(4):
+        x = torch.arange(3.0).to(torch.complex64) + n + 1j
+        got, expected = fast(x), fn(x)
+        for results in (got, expected):
+            results[0].add_(5)
+        for a, b in zip(got, expected, strict=True):
+            assert torch.equal(a, b) and (a.is_conj(), a.is_neg()) == (b.is_conj(), b.is_neg())
+            assert a.stride() == b.stride()
+    assert fast.stats().replays > 0
