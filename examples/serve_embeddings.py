@@ -16,12 +16,13 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+import os
 import signal
 import threading
 import time
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
@@ -241,14 +242,11 @@ async def texts_of(request: Request, name: str) -> list[str]:
     return texts
 
 
-def application(
-    batcher: Batcher, at_start: Callable[[], None], at_end: Callable[[], None], registry: Any
-) -> Starlette:
+def application(batcher: Batcher, at_end: Callable[[], None], registry: Any) -> Starlette:
     """The service around a batcher.
 
     Args:
         batcher: gives the vectors.
-        at_start: called once signals end the service.
         at_end: called when all requests are answered.
         registry: has the metrics.
     """
@@ -316,7 +314,6 @@ def application(
 
     @asynccontextmanager
     async def until_the_end(app: Starlette) -> AsyncIterator[None]:
-        at_start()
         yield
         await asyncio.to_thread(batcher.close)
         await asyncio.to_thread(at_end)
@@ -328,6 +325,15 @@ def application(
         Route("/metrics", metrics),
     ]
     return Starlette(routes=routes, lifespan=until_the_end)
+
+
+class Server(uvicorn.Server):
+    """The server without its own signal handlers: ours hold before it listens, and after."""
+
+    @contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        """Handle none."""
+        yield
 
 
 def main(
@@ -343,7 +349,10 @@ def main(
     ] = 0,
     eager: Annotated[bool, typer.Option(help="Without graphs.")] = False,
 ) -> None:
-    """Serve vectors of texts until SIGTERM or SIGINT; then answer what waits, and end."""
+    """Serve vectors of texts until SIGTERM or SIGINT; then answer what waits, and end.
+
+    A second signal ends it at once.
+    """
     logging.basicConfig(level=logging.INFO)
     if recipes is not None and not recipes.absolute().parent.is_dir():
         raise typer.BadParameter(f"there is no folder {recipes.parent}", param_hint="--recipes")
@@ -370,25 +379,27 @@ def main(
         buckets=(1, 2, 4, 8, 16, 32),
     )
     batcher = Batcher(encode, rows, wait_ms / 1000, queue, sizes)
-    # uvicorn handles both while it runs, and raises them again at the end; all is done then.
-    early: list[int] = []
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda number, frame: early.append(number))
-
-    def heed() -> None:
-        for number in early.copy():  # came before uvicorn listened
-            signal.raise_signal(number)
-
-    app = application(batcher, heed, save, registry)
-    try:
-        uvicorn.run(
-            app,
+    server = Server(
+        uvicorn.Config(
+            application(batcher, save, registry),
             host=host,
             port=port,
             log_level="info",
             access_log=False,
             timeout_graceful_shutdown=MOST_SECONDS,
         )
+    )
+
+    def end(number: int, frame: Any) -> None:
+        if server.should_exit:
+            # Not the default of the signal: process 1 of a container would ignore that.
+            os._exit(128 + number)
+        server.should_exit = True
+
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, end)
+    try:
+        server.run()
     finally:
         batcher.close()  # where the port is taken, too
 

@@ -86,6 +86,12 @@ class Service:
         samples = [s for family in families(text) for s in family.samples if s.name == name]
         return sum(s.value for s in samples if labels.items() <= s.labels.items())
 
+    def heard(self, part) -> None:
+        """Wait until it has said something."""
+        while not any(part in line for line in self.said):
+            assert self.process.poll() is None, self.said
+            time.sleep(0.01)
+
     def end(self, number=signal.SIGTERM) -> int:
         self.process.send_signal(number)
         status = self.process.wait(timeout=120)
@@ -233,6 +239,7 @@ def test_what_waits_is_answered_before_the_end(eager, tmp_path):
     service = Service("--recipes", str(recipes), "--wait-ms", "1500", "--rows", "64")
     found = []
     try:
+        service.embed(["a cat"])  # captures, which may take longer than an end waits
         ask = threading.Thread(target=lambda: found.append(service.embed(["a cat"])))
         ask.start()
         time.sleep(0.5)  # it waits for others
@@ -243,6 +250,21 @@ def test_what_waits_is_answered_before_the_end(eager, tmp_path):
     assert (found[0][0] - eager("a cat")).abs().max() <= TOLERANCE
     said = "".join(service.said)
     assert "no recipes" in said and json.loads(recipes.read_text())
+
+
+@pytest.mark.parametrize("second", (signal.SIGTERM, signal.SIGINT))
+def test_a_second_signal_ends_it_at_once(second):
+    service = Service("--eager")
+    try:
+        with socket.create_connection(("127.0.0.1", service.port), timeout=240) as client:
+            client.sendall(b"POST /embed HTTP/1.1\r\nHost: x\r\n")
+            client.sendall(b"Content-Length: 9\r\nExpect: 100-continue\r\n\r\n")
+            assert b" 100 " in client.recv(1000)  # it waits for the rest
+            service.process.send_signal(signal.SIGTERM)
+            service.heard("Shutting down")
+            assert service.end(second) == 128 + second
+    finally:
+        service.stop()
 
 
 @pytest.mark.long
