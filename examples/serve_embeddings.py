@@ -21,7 +21,6 @@ import signal
 import sys
 import threading
 import time
-from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
@@ -103,7 +102,7 @@ class Batcher:
     ) -> None:
         self._encode, self._rows, self._wait, self._queue = encode, rows, wait, queue
         self._sizes = sizes
-        self._todo: deque[Waiting] = deque()
+        self._todo: list[Waiting] = []
         self._changed = threading.Condition()
         self._closing = False
         self._thread = threading.Thread(target=self._run, name="model")
@@ -133,7 +132,7 @@ class Batcher:
         try:
             return list(await asyncio.gather(*answers))
         finally:
-            for answer in answers:  # if one failed, or the client is gone, nobody wants the rest
+            for answer in answers:  # if one failed or the client left, nobody wants the rest
                 answer.cancel()
 
     def close(self) -> None:
@@ -148,30 +147,32 @@ class Batcher:
         return self._thread.is_alive() and not self._closing
 
     def _next(self) -> list[Waiting]:
+        """The texts of the next batch; none: it is the end."""
         with self._changed:
-            self._changed.wait_for(lambda: self._todo or self._closing)
-            until = time.monotonic() + self._wait
-            self._changed.wait_for(
-                lambda: len(self._todo) >= self._rows or self._closing,
-                timeout=until - time.monotonic(),
-            )
-            count = min(self._rows, len(self._todo))
-            return [self._todo.popleft() for _ in range(count)]
+            while True:
+                self._changed.wait_for(lambda: self._todo or self._closing)
+                until = time.monotonic() + self._wait
+                self._changed.wait_for(
+                    lambda: len(self._todo) >= self._rows or self._closing,
+                    timeout=until - time.monotonic(),
+                )
+                # What nobody wants any more takes no place in a batch.
+                wanted = [one for one in self._todo if not one.answer.cancelled()]
+                batch, self._todo = wanted[: self._rows], wanted[self._rows :]
+                if batch or self._closing:
+                    return batch
 
     def _run(self) -> None:
         while batch := self._next():
-            wanted = [one for one in batch if not one.answer.cancelled()]
-            if not wanted:
-                continue
-            self._sizes.observe(len(wanted))
+            self._sizes.observe(len(batch))
             try:
-                vectors = self._encode([one.ids for one in wanted]).tolist()
+                vectors = self._encode([one.ids for one in batch]).tolist()
             except Exception as error:
-                log.exception("a batch of %d texts failed", len(wanted))
-                for one in wanted:
+                log.exception("a batch of %d texts failed", len(batch))
+                for one in batch:
                     one.settle(None, error)
                 continue
-            for one, vector in zip(wanted, vectors, strict=True):
+            for one, vector in zip(batch, vectors, strict=True):
                 one.settle(vector)
 
 
@@ -246,6 +247,12 @@ async def texts_of(request: Request, name: str) -> list[str]:
     return texts
 
 
+async def left(request: Request) -> None:
+    """Wait until the client of a request is gone; its body was read, so nothing else comes."""
+    while (await request.receive())["type"] != "http.disconnect":
+        pass
+
+
 def application(batcher: Batcher, registry: Any) -> Starlette:
     """The service around a batcher, whose thread runs as long as the service does.
 
@@ -274,7 +281,16 @@ def application(batcher: Batcher, registry: Any) -> Starlette:
             max_length=MAX_TOKENS,
             return_overflowing_tokens=False,
         )
-        return await batcher.vectors(found["input_ids"]), found.encodings
+        vectors = asyncio.create_task(batcher.vectors(found["input_ids"]))
+        gone = asyncio.create_task(left(request))
+        try:
+            await asyncio.wait((vectors, gone), return_when=asyncio.FIRST_COMPLETED)
+            if not vectors.done():
+                raise ClientDisconnect
+            return vectors.result(), found.encodings
+        finally:
+            vectors.cancel()
+            gone.cancel()
 
     async def embed(request: Request) -> Response:
         vectors, encodings = await embedded(request, "texts")

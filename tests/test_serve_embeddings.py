@@ -207,6 +207,29 @@ def test_a_client_that_goes_away_takes_no_answer_from_others(service, eager):
     assert (service.embed(["a cat"])[0] - eager("a cat")).abs().max() <= TOLERANCE
 
 
+def test_the_texts_of_clients_that_have_gone_are_not_computed(eager):
+    # A batch begins when there are nine texts: not before the last request.
+    service = Service("--eager", "--rows", "9", "--wait-ms", "60000")
+    try:
+        gone = []
+        for path, name in 4 * (("/embed", "texts"), ("/v1/embeddings", "input")):
+            connection = http.client.HTTPConnection("127.0.0.1", service.port)
+            connection.request("POST", path, json.dumps({name: ["a dog"]}))
+            gone.append(connection)
+        time.sleep(0.5)  # they wait for others
+        for connection in gone:
+            connection.close()
+        until = time.monotonic() + 30
+        while service.metric("embeddings_requests_total", status="499") < 8:
+            assert time.monotonic() < until, "they are still waited for"
+            time.sleep(0.05)
+        assert (service.embed(["a cat"])[0] - eager("a cat")).abs().max() <= TOLERANCE
+        assert service.metric("embeddings_batch_texts_sum") == 1
+        assert service.end() == 0
+    finally:
+        service.stop()
+
+
 def test_more_texts_than_may_ever_wait_are_refused(eager):
     service = Service("--eager", "--queue", "2", "--rows", "1")
     try:
