@@ -212,19 +212,37 @@ def warm_up(encode: Callable[[list[list[int]]], torch.Tensor], rows: int, tokens
                 encode([[1] * length] * count)
 
 
+def no_constant(name: str) -> None:
+    """NaN and the infinities are no JSON."""
+    raise ValueError(f"it holds {name}")
+
+
+def without_doubles(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """An object, of which it is clear what it holds."""
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        raise ValueError("an object has a name twice")
+    return found
+
+
 async def texts_of(request: Request, name: str) -> list[str]:
     """The texts in the body of a request.
 
     Raises:
         Refused: the body is too large, no JSON, or something else than texts.
     """
-    body = bytearray()
-    async for part in request.stream():
-        body += part
-        if len(body) > MOST_BYTES:
-            raise Refused(413, f"the body has more than {MOST_BYTES} bytes")
+    body, size = bytearray(), 0
+    async for part in request.stream():  # to its end: who still sends may not see the answer
+        size += len(part)
+        if size <= MOST_BYTES:
+            body += part
+    if size > MOST_BYTES:
+        raise Refused(413, f"the body has more than {MOST_BYTES} bytes")
     try:
-        given = json.loads(body)
+        # Of bytes, loads() would guess the encoding.
+        given = json.loads(
+            body.decode("utf-8"), parse_constant=no_constant, object_pairs_hook=without_doubles
+        )
     except (ValueError, RecursionError) as error:
         raise Refused(400, f"the body is no JSON in UTF-8: {error}") from None
     expected = f'expected {{"{name}": [...]}} with 1 to {MOST_TEXTS} texts'

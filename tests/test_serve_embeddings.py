@@ -160,7 +160,19 @@ MALFORMED = {
     "nothing": (b"", 400, "no JSON"),
     "half": (b'{"texts": ["a"', 400, "no JSON"),
     "no UTF-8": (b'{"texts": ["\xff"]}', 400, "UTF-8"),
+    "UTF-16": ('{"texts": ["a"]}'.encode("utf-16"), 400, "UTF-8"),
+    "UTF-16 without a mark": ('{"texts": ["a"]}'.encode("utf-16-le"), 400, "UTF-8"),
+    "UTF-32": ('{"texts": ["a"]}'.encode("utf-32"), 400, "UTF-8"),
+    "UTF-8 with a mark": ('{"texts": ["a"]}'.encode("utf-8-sig"), 400, "BOM"),
+    "a surrogate in UTF-8": (b'{"texts": ["\xed\xa0\x80"]}', 400, "UTF-8"),
+    "no number": (b'{"texts": ["a"], "x": NaN}', 400, "holds NaN"),
+    "infinity": (b'{"texts": ["a"], "x": [-Infinity]}', 400, "holds -Infinity"),
+    "a long number": (b'{"texts": ["a"], "x": %s}' % (b"1" * 5_000), 400, "digits"),
+    "a name twice": (b'{"texts": ["a"], "texts": ["b"]}', 400, "twice"),
+    "half a letter twice": (b'{"\\ud800": 1, "\\ud800": 2, "texts": ["a"]}', 400, "twice"),
     "deep": (b"[" * 100_000, 400, "no JSON"),
+    "deep and whole": (b'{"texts": %s%s}' % (b"[" * 100_000, b"]" * 100_000), 400, "no JSON"),
+    "deep objects": (b'{"texts":' * 50_000 + b"1" + b"}" * 50_000, 400, "no JSON"),
     "a list": (b"[]", 400, "expected"),
     "another field": (b'{"text": ["a"]}', 400, "expected"),
     "one text": (b'{"texts": "a"}', 400, "something else"),
@@ -180,6 +192,17 @@ def test_a_malformed_request_is_told_what_is_expected(service, name):
     body, status, part = MALFORMED[name]
     found, text = service.ask("POST", "/embed", body)
     assert (found, part in json.loads(text)["error"]) == (status, True), text
+
+
+@pytest.mark.parametrize("whole", (True, False))
+def test_a_client_that_reads_only_after_a_huge_body_gets_its_answer(service, whole):
+    parts = [b"a" * (1 << 20)] * 32
+    connection = http.client.HTTPConnection("127.0.0.1", service.port, timeout=240)
+    with closing(connection):
+        body = b"".join(parts) if whole else iter(parts)
+        connection.request("POST", "/embed", body, {"Connection": "close"})
+        answer = connection.getresponse()
+        assert answer.status == 413 and "bytes" in json.load(answer)["error"]
 
 
 def test_other_paths_and_methods_are_refused(service):
