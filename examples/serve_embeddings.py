@@ -16,13 +16,15 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+import os
 import signal
+import sys
 import threading
 import time
-from collections import deque
-from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
+from heapq import nsmallest
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -58,7 +60,7 @@ class Refused(Exception):
         self.status = status
 
 
-@dataclass
+@dataclass(eq=False)  # two texts that are alike are still two
 class Waiting:
     """One text, and who waits for its vector."""
 
@@ -101,10 +103,13 @@ class Batcher:
     ) -> None:
         self._encode, self._rows, self._wait, self._queue = encode, rows, wait, queue
         self._sizes = sizes
-        self._todo: deque[Waiting] = deque()
+        self._todo: list[Waiting] = []
         self._changed = threading.Condition()
         self._closing = False
         self._thread = threading.Thread(target=self._run, name="model")
+
+    def start(self) -> None:
+        """Begin to take texts."""
         self._thread.start()
 
     async def vectors(self, rows: Sequence[list[int]]) -> list[list[float]]:
@@ -128,7 +133,7 @@ class Batcher:
         try:
             return list(await asyncio.gather(*answers))
         finally:
-            for answer in answers:  # if one failed, or the client is gone, nobody wants the rest
+            for answer in answers:  # if one failed or the client left, nobody wants the rest
                 answer.cancel()
 
     def close(self) -> None:
@@ -143,30 +148,37 @@ class Batcher:
         return self._thread.is_alive() and not self._closing
 
     def _next(self) -> list[Waiting]:
+        """The texts of the next batch; none: it is the end."""
         with self._changed:
-            self._changed.wait_for(lambda: self._todo or self._closing)
-            until = time.monotonic() + self._wait
-            self._changed.wait_for(
-                lambda: len(self._todo) >= self._rows or self._closing,
-                timeout=until - time.monotonic(),
-            )
-            count = min(self._rows, len(self._todo))
-            return [self._todo.popleft() for _ in range(count)]
+            while True:
+                self._changed.wait_for(lambda: self._todo or self._closing)
+                until = time.monotonic() + self._wait
+                self._changed.wait_for(
+                    lambda: len(self._todo) >= self._rows or self._closing,
+                    timeout=until - time.monotonic(),
+                )
+                # What nobody wants any more takes no place in a batch.
+                wanted = [one for one in self._todo if not one.answer.cancelled()]
+                # The longest text makes all of a batch as long. So the oldest, which is never
+                # passed over, takes those along that are closest to it in length.
+                tokens = len(wanted[0].ids) if wanted else 0
+                batch = nsmallest(self._rows, wanted, key=lambda one: abs(len(one.ids) - tokens))
+                taken = set(batch)
+                self._todo = [one for one in wanted if one not in taken]
+                if batch or self._closing:
+                    return batch
 
     def _run(self) -> None:
         while batch := self._next():
-            wanted = [one for one in batch if not one.answer.cancelled()]
-            if not wanted:
-                continue
-            self._sizes.observe(len(wanted))
+            self._sizes.observe(len(batch))
             try:
-                vectors = self._encode([one.ids for one in wanted]).tolist()
+                vectors = self._encode([one.ids for one in batch]).tolist()
             except Exception as error:
-                log.exception("a batch of %d texts failed", len(wanted))
-                for one in wanted:
+                log.exception("a batch of %d texts failed", len(batch))
+                for one in batch:
                     one.settle(None, error)
                 continue
-            for one, vector in zip(wanted, vectors, strict=True):
+            for one, vector in zip(batch, vectors, strict=True):
                 one.settle(vector)
 
 
@@ -206,19 +218,37 @@ def warm_up(encode: Callable[[list[list[int]]], torch.Tensor], rows: int, tokens
                 encode([[1] * length] * count)
 
 
+def no_constant(name: str) -> None:
+    """NaN and the infinities are no JSON."""
+    raise ValueError(f"it holds {name}")
+
+
+def without_doubles(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """An object, of which it is clear what it holds."""
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        raise ValueError("an object has a name twice")
+    return found
+
+
 async def texts_of(request: Request, name: str) -> list[str]:
     """The texts in the body of a request.
 
     Raises:
         Refused: the body is too large, no JSON, or something else than texts.
     """
-    body = bytearray()
-    async for part in request.stream():
-        body += part
-        if len(body) > MOST_BYTES:
-            raise Refused(413, f"the body has more than {MOST_BYTES} bytes")
+    body, size = bytearray(), 0
+    async for part in request.stream():  # to its end: who still sends may not see the answer
+        size += len(part)
+        if size <= MOST_BYTES:
+            body += part
+    if size > MOST_BYTES:
+        raise Refused(413, f"the body has more than {MOST_BYTES} bytes")
     try:
-        given = json.loads(body)
+        # Of bytes, loads() would guess the encoding.
+        given = json.loads(
+            body.decode("utf-8"), parse_constant=no_constant, object_pairs_hook=without_doubles
+        )
     except (ValueError, RecursionError) as error:
         raise Refused(400, f"the body is no JSON in UTF-8: {error}") from None
     expected = f'expected {{"{name}": [...]}} with 1 to {MOST_TEXTS} texts'
@@ -241,21 +271,29 @@ async def texts_of(request: Request, name: str) -> list[str]:
     return texts
 
 
-def application(
-    batcher: Batcher, at_start: Callable[[], None], at_end: Callable[[], None], registry: Any
-) -> Starlette:
-    """The service around a batcher.
+async def left(request: Request) -> None:
+    """Wait until the client of a request is gone; its body was read, so nothing else comes."""
+    while (await request.receive())["type"] != "http.disconnect":
+        pass
+
+
+def application(batcher: Batcher, registry: Any) -> Starlette:
+    """The service around a batcher, whose thread runs as long as the service does.
 
     Args:
         batcher: gives the vectors.
-        at_start: called once signals end the service.
-        at_end: called when all requests are answered.
         registry: has the metrics.
+
+    Raises:
+        FileNotFoundError: the package of the model lacks the tokenizer.
     """
     # The path, and not the model, decides what a label may be: clients choose both.
     counted = Counter("embeddings_requests", "Requests", ["path", "status"], registry=registry)
     seconds = Histogram("embeddings_seconds", "Seconds of a request", registry=registry)
-    tokenizer = transformers.AutoTokenizer.from_pretrained(get_model_path(), local_files_only=True)
+    folder = get_model_path()
+    if not (folder / "tokenizer.json").is_file():  # transformers would make one that knows no word
+        raise FileNotFoundError(f"there is no file tokenizer.json in {folder}")
+    tokenizer = transformers.AutoTokenizer.from_pretrained(folder, local_files_only=True)
     tokenizer(["a"], truncation=True, max_length=MAX_TOKENS)  # sets it up, before threads use it
 
     async def embedded(request: Request, name: str) -> tuple[list[list[float]], list[Any]]:
@@ -267,7 +305,16 @@ def application(
             max_length=MAX_TOKENS,
             return_overflowing_tokens=False,
         )
-        return await batcher.vectors(found["input_ids"]), found.encodings
+        vectors = asyncio.create_task(batcher.vectors(found["input_ids"]))
+        gone = asyncio.create_task(left(request))
+        try:
+            await asyncio.wait((vectors, gone), return_when=asyncio.FIRST_COMPLETED)
+            if not vectors.done():
+                raise ClientDisconnect
+            return vectors.result(), found.encodings
+        finally:
+            vectors.cancel()
+            gone.cancel()
 
     async def embed(request: Request) -> Response:
         vectors, encodings = await embedded(request, "texts")
@@ -316,10 +363,11 @@ def application(
 
     @asynccontextmanager
     async def until_the_end(app: Starlette) -> AsyncIterator[None]:
-        at_start()
-        yield
-        await asyncio.to_thread(batcher.close)
-        await asyncio.to_thread(at_end)
+        batcher.start()
+        try:
+            yield
+        finally:
+            await asyncio.to_thread(batcher.close)
 
     routes = [
         Route("/embed", answered(embed), methods=["POST"]),
@@ -330,67 +378,90 @@ def application(
     return Starlette(routes=routes, lifespan=until_the_end)
 
 
+class Server(uvicorn.Server):
+    """The server without its own signal handlers: ours hold before it listens, and after."""
+
+    @contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        """Handle none."""
+        yield
+
+    def run_until_signal(self) -> None:
+        """Serve until SIGTERM or SIGINT, then answer what waits; a second one is the end."""
+
+        def end(number: int, frame: Any) -> None:
+            if self.should_exit:
+                # Not the default of the signal: process 1 of a container would ignore that.
+                os._exit(128 + number)
+            self.should_exit = True
+
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, end)
+        self.run()
+
+
 def main(
     host: str = "127.0.0.1",
     port: Annotated[int, typer.Option(min=0, max=65535, help="0: a free one.")] = 8000,
     rows: Annotated[int, typer.Option(min=1, max=512, help="The most texts of a batch.")] = 16,
     wait_ms: Annotated[float, typer.Option(min=0, help="How long a text waits for others.")] = 2.0,
     queue: Annotated[int, typer.Option(min=1, help="The most texts that wait.")] = 4096,
-    recipes: Annotated[Path | None, typer.Option(help="Captured at the start.")] = None,
+    recipes: Annotated[
+        Path | None,
+        typer.Option(dir_okay=False, writable=True, help="A file: captured at the start."),
+    ] = None,
     recipe_seconds: Annotated[float, typer.Option(min=0, help="The most for that.")] = 120.0,
     warm_tokens: Annotated[
         int, typer.Option(min=0, help="Meet all sizes of up to so many tokens before the start.")
     ] = 0,
     eager: Annotated[bool, typer.Option(help="Without graphs.")] = False,
 ) -> None:
-    """Serve vectors of texts until SIGTERM or SIGINT; then answer what waits, and end."""
+    """Serve vectors of texts until SIGTERM or SIGINT; then answer what waits, and end.
+
+    A second signal ends it at once.
+    """
     logging.basicConfig(level=logging.INFO)
     if recipes is not None and not recipes.absolute().parent.is_dir():
         raise typer.BadParameter(f"there is no folder {recipes.parent}", param_hint="--recipes")
+    try:
+        host.encode("idna")
+    except UnicodeError as error:
+        raise typer.BadParameter(f"{host!r} is no host: {error}", param_hint="--host") from None
     registry = CollectorRegistry()
     registry.register(gfxgraph.metrics.Collector())  # type: ignore[arg-type]
-    encode = encoder(gfxgraph.device_type(), rows, eager)
-    if recipes is not None and not eager:
-        try:
-            print(gfxgraph.load_recipes(recipes, seconds=recipe_seconds), flush=True)
-        except gfxgraph.errors.RecipeError as error:  # a service starts without them, too
-            log.warning("no recipes: %s", error)
-
-    if not eager:
-        warm_up(encode, rows, warm_tokens)
-
-    def save() -> None:
-        if recipes is not None and not eager:
-            print(gfxgraph.save_recipes(recipes), flush=True)
-
     sizes = Histogram(
         "embeddings_batch_texts",
         "Texts of a batch",
         registry=registry,
         buckets=(1, 2, 4, 8, 16, 32),
     )
-    batcher = Batcher(encode, rows, wait_ms / 1000, queue, sizes)
-    # uvicorn handles both while it runs, and raises them again at the end; all is done then.
-    early: list[int] = []
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda number, frame: early.append(number))
-
-    def heed() -> None:
-        for number in early.copy():  # came before uvicorn listened
-            signal.raise_signal(number)
-
-    app = application(batcher, heed, save, registry)
     try:
-        uvicorn.run(
-            app,
-            host=host,
-            port=port,
-            log_level="info",
-            access_log=False,
-            timeout_graceful_shutdown=MOST_SECONDS,
+        encode = encoder(gfxgraph.device_type(), rows, eager)
+        app = application(Batcher(encode, rows, wait_ms / 1000, queue, sizes), registry)
+        if recipes is not None and not eager:
+            try:
+                print(gfxgraph.load_recipes(recipes, seconds=recipe_seconds), flush=True)
+            except gfxgraph.errors.RecipeError as error:  # a service starts without them, too
+                log.warning("no recipes: %s", error)
+        if not eager:
+            warm_up(encode, rows, warm_tokens)
+        server = Server(
+            uvicorn.Config(
+                app,
+                host=host,
+                port=port,
+                log_level="info",
+                access_log=False,
+                timeout_graceful_shutdown=MOST_SECONDS,
+            )
         )
-    finally:
-        batcher.close()  # where the port is taken, too
+        server.run_until_signal()
+        if recipes is not None and not eager:
+            print(gfxgraph.save_recipes(recipes), flush=True)
+    except Exception as error:  # libraries raise many kinds for files that are missing or broken
+        if sys.flags.dev_mode:  # python -X dev: where it comes from
+            raise
+        sys.exit(f"the service cannot run: {gfxgraph.errors.one_line(error)}")
 
 
 if __name__ == "__main__":
