@@ -871,7 +871,8 @@ class Reads(Alike):
         if is_asked and not any(value is None for value in values):
             self._given.hand_out_all()  # which of the arguments are one is in no key
         one, other = values
-        if _is_one_by_chance(one, other):
+        # What Python's own code asks, as copy.deepcopy() does, is whether it got the same back.
+        if _is_one_by_chance(one, other) and not frame.is_of_python():
             self._refuse("whether equal values are one object (`is`). Compare them with `==`")
         if self._is_of_call(other):
             one, other = other, one
@@ -1689,6 +1690,11 @@ class _Frame:
     def is_of_torch(self) -> bool:
         """Whether it is of torch, which asks what is set as the attribute of a module."""
         return _is_of_torch(self.frame)
+
+    def is_of_python(self) -> bool:
+        """Whether it runs code of Python's own library."""
+        name = str(self.frame.f_globals.get("__name__", ""))
+        return name.partition(".")[0] in sys.stdlib_module_names
 
     def is_of_inspect(self) -> bool:
         """Whether it is of :mod:`inspect`."""
