@@ -224,12 +224,13 @@ class Replay:
 
         def replay(fn: Any, args: Any, kwargs: Any, leaves: Sequence[torch.Tensor]) -> Any:
             for is_ours in TURNS:
-                scope = None
+                scope = begun = None
                 try:
                     # With a limit: the thread that captures may be waiting for this one.
                     is_ours = is_ours or LOCK.acquire(True, PATIENCE)
-                    if not is_ours:
+                    if not is_ours or graph_pool.is_replaying:  # this call interrupts a replay
                         return NO_MATCH
+                    begun = graph_pool.is_replaying = True
                     if below_autograd is not None:
                         if dual["_current_level"] >= 0:
                             return NO_MATCH
@@ -265,6 +266,8 @@ class Replay:
                     counter.replays += 1
                     return build()
                 finally:
+                    if begun:
+                        graph_pool.is_replaying = False
                     try:
                         del scope  # autograd takes part again
                     finally:
@@ -290,10 +293,12 @@ class Replay:
 
         def replay(fn: Any, args: Any, kwargs: Any, leaves: Sequence[torch.Tensor]) -> Any:
             for is_ours in TURNS:
+                begun = None
                 try:
                     is_ours = is_ours or LOCK.acquire(True, PATIENCE)
-                    if not is_ours:
+                    if not is_ours or graph_pool.is_replaying:
                         return NO_MATCH
+                    begun = graph_pool.is_replaying = True
                     if self.build is None or device.is_capturing():
                         return NO_MATCH
                     stream = device.stream_id(index)
@@ -332,6 +337,8 @@ class Replay:
                         if calls_user:
                             caller.put_back()
                 finally:
+                    if begun:
+                        graph_pool.is_replaying = False
                     if is_ours:
                         LOCK.release()
                 break
