@@ -430,6 +430,8 @@ class Entry:
         changes = self._guard.changes()
         if changes:
             return f"{some(changes)} has changed meanwhile"
+        if self.captured is not None and self.captured.locks:
+            return "another thread held a lock that the function takes, or was capturing"
         return "another thread was capturing"
 
     def overlaps(self, leaves: Sequence[torch.Tensor]) -> bool:
