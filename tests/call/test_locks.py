@@ -7,13 +7,16 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import sys
 import threading
+import time
 import types
 
 import pytest
 import torch
 
 import gfxgraph
+from tests.helpers.threads import on_threads
 
 pytestmark = pytest.mark.usefixtures("no_grad", "one_thread")
 
@@ -216,3 +219,34 @@ def test_check_says_which_locks_no_replay_could_hold(kind):
     is_eager = kind in (rebound, of_branches)
     assert (report.verdict == "eager") == is_eager, report
     assert ["each call takes" in reason for reason in reasons] == [True] * is_eager
+
+
+@pytest.mark.parametrize("make", [threading.Lock, threading.RLock, threading.Condition])
+def test_no_write_of_threads_that_take_turns_is_lost(device, make):
+    lock, state = make(), types.SimpleNamespace(h=torch.zeros(4, device=device))
+    f = gfxgraph.graphed(functools.partial(in_place, lock, state))
+    x = full(device, 1)
+    for _ in range(2):
+        f(x)
+    state.h.zero_()
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-5)
+
+    def work(calls):
+        for _ in range(200):
+            if calls:
+                with torch.no_grad():
+                    assert f(x)[0] > 0
+                continue
+            with lock:
+                before = state.h.clone()
+                state.h.fill_(-1e6)
+                time.sleep(0)
+                state.h.copy_(before + 1)
+
+    try:
+        on_threads(work, (True, True, False))
+    finally:
+        sys.setswitchinterval(interval)
+    assert state.h.cpu().tolist() == [600.0] * 4
+    assert f.stats().replays > 100 and f.stats().captures == 1
