@@ -204,6 +204,9 @@ class _Check:
         stores = any(not name.startswith("argument ") for name in changed)
         if stores and all(_only_views(func) for func, _ in last.recording.kernels):
             self._add("python-state", NO_WORK, Source())
+        not_held = last.reads.not_held(stores, bool(last.recording.breaks()))
+        if not_held:
+            self._add("python-state", not_held, Source())
         self._compare(first, last, finder.returned)
         met = Arguments(self._objects.classes)
         flatten((args, kwargs), met)

@@ -25,8 +25,9 @@ from ..errors import ArgumentError, CaptureError, VerificationError, one_line
 from ..forking import new_lock
 from ..graph.guard import Guard
 from ..graph.lift import EffectsError, Lift, Lifting
-from ..graph.locks import is_inside_gfxgraph, when_free
+from ..graph.locks import is_inside_gfxgraph, is_lock_ours, when_free
 from ..graph.pool import GraphPool
+from ..record.journal import interrupting
 from ..stats import log, tally
 from . import validation
 from .builder import Builder
@@ -55,6 +56,11 @@ _MAX_PATHS = 64
 # So many paths without as many replays, keyed by more than yes and no: the data hardly ever takes
 # the same one twice.
 _PATHS_ON_TRIAL = 8
+
+_INTERRUPTS = (
+    "the call came in the middle of a replay in the same memory: from a finalizer, a signal "
+    "handler or a no_graph function"
+)
 
 
 class Dispatcher:
@@ -125,6 +131,9 @@ class Dispatcher:
                 return result
         if is_inside_gfxgraph():  # inside the graph of a caller: its graph includes our work
             return fn(*args, **kwargs)
+        if self._interrupts():
+            with interrupting():
+                return self.run_eagerly(fn, args, kwargs, _INTERRUPTS)
         reason = no_graph_now()
         if reason is None:
             leaves, spec, reason = self.strategy.objects.taken_apart(args, kwargs)
@@ -133,6 +142,14 @@ class Dispatcher:
         if reason is not None:
             return self.run_eagerly(fn, args, kwargs, reason)
         return self.strategy.answer(self, Call(fn, args, kwargs, leaves, spec))
+
+    def _interrupts(self) -> bool:
+        """Whether this thread is replaying one of the graphs that share memory with ours.
+
+        Until that call has its result, another replay or a capture would overwrite it.
+        """
+        pools = self.builder.graph_pools.values()
+        return any(graph_pool.is_replaying for graph_pool in pools) and is_lock_ours()
 
     def without_grad(
         self, fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
@@ -254,7 +271,7 @@ class Dispatcher:
         ``unproven``: they are made, by a recipe. A failure leaves nothing behind, and the first
         call that finds the graph is compared with it.
         """
-        reason = no_graph_now()
+        reason = _INTERRUPTS if self._interrupts() else no_graph_now()
         if reason is not None:
             return CaptureError(reason, transient=True)
         leaves, spec, reason = self.strategy.objects.taken_apart(args, kwargs)

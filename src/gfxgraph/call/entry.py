@@ -16,7 +16,7 @@ from torch.autograd import forward_ad
 from ..errors import CaptureError, MemoryCapError
 from ..graph.captured import CapturedGraph
 from ..graph.guard import Guard
-from ..graph.locks import LOCK
+from ..graph.locks import LOCK, when_captured_next
 from ..graph.pool import GraphPool
 from ..interpose.codes import address
 from ..record.effects import storage_key
@@ -430,6 +430,8 @@ class Entry:
         changes = self._guard.changes()
         if changes:
             return f"{some(changes)} has changed meanwhile"
+        if self.captured is not None and self.captured.locks:
+            return "another thread held a lock that the function takes, or was capturing"
         return "another thread was capturing"
 
     def overlaps(self, leaves: Sequence[torch.Tensor]) -> bool:
@@ -478,12 +480,15 @@ class Entry:
         )
 
     def release(self) -> int:
-        """Let go of the graph and its memory.
+        """Let go of the graph and its memory; not while this thread replays in the same memory.
 
         Returns:
             How often it was replayed.
         """
         with LOCK:
+            if self.captured is not None and self.graph_pool.is_replaying:
+                when_captured_next(self.release)  # asked by a finalizer, say; the replay goes on
+                return self.counter.replays
             if self.captured is not None:
                 self.captured.release()
                 self.graph_pool.release(self._static_inputs)

@@ -51,7 +51,7 @@ import weakref
 from collections import OrderedDict, deque
 from collections.abc import Callable, Collection, Sequence
 from contextlib import nullcontext
-from operator import is_, itemgetter
+from operator import is_, itemgetter, methodcaller
 from threading import get_ident
 from typing import Any
 
@@ -181,6 +181,8 @@ class Replay:
         """
         make = self._of_one_graph if captured.root.step is None else self._of_tree
         replay, counters = make(captured, graph_pool, counter), self._counters
+        if captured.locks:
+            replay = _with_locks(captured.locks, replay)
         if not self._stores:
             return replay
 
@@ -224,12 +226,13 @@ class Replay:
 
         def replay(fn: Any, args: Any, kwargs: Any, leaves: Sequence[torch.Tensor]) -> Any:
             for is_ours in TURNS:
-                scope = None
+                scope = begun = None
                 try:
                     # With a limit: the thread that captures may be waiting for this one.
                     is_ours = is_ours or LOCK.acquire(True, PATIENCE)
-                    if not is_ours:
+                    if not is_ours or graph_pool.is_replaying:  # this call interrupts a replay
                         return NO_MATCH
+                    begun = graph_pool.is_replaying = True
                     if below_autograd is not None:
                         if dual["_current_level"] >= 0:
                             return NO_MATCH
@@ -265,6 +268,8 @@ class Replay:
                     counter.replays += 1
                     return build()
                 finally:
+                    if begun:
+                        graph_pool.is_replaying = False
                     try:
                         del scope  # autograd takes part again
                     finally:
@@ -290,10 +295,12 @@ class Replay:
 
         def replay(fn: Any, args: Any, kwargs: Any, leaves: Sequence[torch.Tensor]) -> Any:
             for is_ours in TURNS:
+                begun = None
                 try:
                     is_ours = is_ours or LOCK.acquire(True, PATIENCE)
-                    if not is_ours:
+                    if not is_ours or graph_pool.is_replaying:
                         return NO_MATCH
+                    begun = graph_pool.is_replaying = True
                     if self.build is None or device.is_capturing():
                         return NO_MATCH
                     stream = device.stream_id(index)
@@ -332,6 +339,8 @@ class Replay:
                         if calls_user:
                             caller.put_back()
                 finally:
+                    if begun:
+                        graph_pool.is_replaying = False
                     if is_ours:
                         LOCK.release()
                 break
@@ -341,6 +350,35 @@ class Replay:
                 )
 
         return replay
+
+
+def _with_locks(locks: Sequence[Any], replay: Callable[..., Any]) -> Callable[..., Any]:
+    """A replay that holds the locks which the function takes.
+
+    It waits for none: while another thread holds one, the call runs eagerly, and waits where the
+    function does. Who holds one lock already, and waited for another here, might wait for ever.
+    """
+
+    def replay_with_locks(fn: Any, args: Any, kwargs: Any, leaves: Any) -> Any:
+        for is_ours in TURNS:
+            taken: list[Any] = []
+            try:
+                is_ours = is_ours or LOCK.acquire(True, PATIENCE)
+                if is_ours:
+                    taken.extend(filter(_take, locks))  # in one go: no interrupt comes in between
+                return replay(fn, args, kwargs, leaves) if len(taken) == len(locks) else NO_MATCH
+            finally:
+                try:
+                    for lock in reversed(taken):
+                        lock.release()
+                finally:
+                    if is_ours:
+                        LOCK.release()
+
+    return replay_with_locks
+
+
+_take = methodcaller("acquire", False)
 
 
 def _pass_on(

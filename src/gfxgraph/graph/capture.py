@@ -30,7 +30,7 @@ from .captured import CapturedGraph
 from .compare import Tolerance, difference, require_equal, rounding
 from .fallbacks import capture_with_fallbacks
 from .first_call import one_shots_before, raise_if_moved
-from .lift import EffectsError
+from .lift import EffectsError, lift_among
 from .locks import inside_gfxgraph
 from .lookups import REGISTERED
 from .pool import GraphPool
@@ -138,6 +138,7 @@ def capture(
         before.host.check_still()
         _refuse_unsettled(session)
         _refuse_changed(session)
+        _refuse_locks(session, extends)
     captured = _captured(session, eager, extends)
     return dataclasses.replace(
         captured,
@@ -186,6 +187,8 @@ def capture_like(
             known = reads.places.keys() <= template.guard.places().keys()
             if not known or not reads.may_not_be_given() <= template.stored:
                 raise Unexpected("the function reads other Python state")
+            if not reads.locks.keys() <= set(map(address, template.locks)):
+                raise Unexpected("the function takes another lock")
             session.static_inputs = graph_pool.shared_inputs(session.inputs)
             traced = session.trace(listen=False)
         if tolerance is not None:
@@ -281,6 +284,16 @@ def _refuse_foreign_tensors(session: CaptureSession, eager: WarmedUp) -> None:
             "the call but not by it: on another thread, or by a library outside of torch. "
             "A graph would hold that one for ever. Make it outside and pass it."
         )
+
+
+def _refuse_locks(session: CaptureSession, extends: CapturedGraph | None) -> None:
+    """Raise if the function takes a lock that a replay could not hold from beginning to end."""
+    traced, lift = session.traced, lift_among(list(session.target.roots.values()))
+    assert traced is not None
+    breaks = extends is not None or traced.root.step is not None
+    reason = session.reads.not_held(stores=lift is not None, breaks=breaks)
+    if reason:
+        raise CaptureError(reason)
 
 
 def _refuse_changed(session: CaptureSession) -> None:
@@ -442,6 +455,7 @@ def _captured(
         graft=traced.graft,
         reached=session.journal.reached,
         returned_again=_the_same(traced.last.outputs, eager.first_outputs),
+        locks=tuple(lock for _, lock in session.reads.locks.values()),
     )
     return captured if extends is None else extends.with_path(captured)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 
@@ -60,6 +61,7 @@ class CapturedGraph:
         graft: where a new path belongs in its tree; put there by whoever keeps it.
         returned_again: numbers of the outputs that were the very same objects in an earlier run.
             Other outputs on memory from outside are made anew in each call.
+        locks: locks of the program that a call takes and releases; so does a replay.
     """
 
     root: Segment
@@ -91,6 +93,7 @@ class CapturedGraph:
     graft: Graft | None = None
     reached: frozenset[int] | None = frozenset()
     returned_again: frozenset[int] = frozenset()
+    locks: tuple[Any, ...] = ()
 
     def release(self) -> None:
         """Let go of all graphs; the caller holds LOCK."""

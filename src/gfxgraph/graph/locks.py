@@ -23,11 +23,13 @@ __all__ = [
     "Gate",
     "inside_gfxgraph",
     "is_inside_gfxgraph",
+    "is_lock_ours",
     "is_only_thread",
     "no_garbage_collection",
     "release_waiting",
     "turn_if_free",
     "turn_to_capture",
+    "when_captured_next",
     "when_free",
 ]
 
@@ -44,6 +46,11 @@ TURNS: Iterator[bool] = iter(functools.partial(LOCK.acquire, False), None)
 A ``for`` loop takes the step in C. So no interrupt comes between the lock and the body of the loop,
 which begins with ``try``.
 """
+
+
+def is_lock_ours() -> bool:
+    """Whether this thread holds :data:`LOCK`."""
+    return bool(LOCK._is_owned())  # type: ignore[attr-defined]
 
 
 CAPTURING = new_lock()
@@ -179,10 +186,16 @@ def when_free(release: Callable[[], object], patience: float = PATIENCE) -> None
                 LOCK.release()
 
 
+def when_captured_next(release: Callable[[], object]) -> None:
+    """Call ``release`` under :data:`LOCK`, before the next capture."""
+    _waiting.append(release)
+
+
 def release_waiting() -> None:
     """Call what waits for :data:`LOCK`, which the caller holds."""
-    while _waiting:
-        _waiting.popleft()()
+    for _ in range(len(_waiting)):  # one that cannot be yet joins them again
+        if _waiting:
+            _waiting.popleft()()
 
 
 def is_only_thread() -> bool:

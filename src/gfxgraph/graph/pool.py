@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from contextlib import AbstractContextManager
+import weakref
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
 import torch
 
 from ..device import Device, PoolHandle
+from ..forking import in_child
 
 __all__ = ["GraphPool"]
 
@@ -18,6 +20,11 @@ class GraphPool:
 
     Since they share memory, their replays must follow one another: when the caller's stream
     changes, the new one waits for the old one.
+
+    Attributes:
+        is_replaying: whether one of them is being replayed, from the copy of its inputs until its
+            result is made. Read and written by who holds LOCK, which the same thread may take
+            again: its own finalizers, signal handlers and ``no_graph`` functions run in between.
     """
 
     def __init__(self, device: Device, index: int) -> None:
@@ -26,6 +33,8 @@ class GraphPool:
         self.stream = device.capture_stream(index)
         self.last_stream: int | None = None
         self.graphs = 0
+        self.is_replaying = False
+        _graph_pools.add(self)
         #: Bytes of all memory that was made for inputs which graphs share.
         self.input_bytes = 0
         self._inputs: dict[tuple[int, torch.dtype], torch.Tensor] = {}
@@ -39,6 +48,15 @@ class GraphPool:
     def on_stream(self) -> AbstractContextManager[Any]:
         """Run on the stream of the captures, forked from the current one and joined to it."""
         return self.device.on_stream(self.stream, self.index)
+
+    @contextmanager
+    def replaying(self) -> Iterator[None]:
+        """A graph is replayed inside, by hand; the caller holds LOCK."""
+        before, self.is_replaying = self.is_replaying, True
+        try:
+            yield
+        finally:
+            self.is_replaying = before
 
     def pool(self, in_use: bool = False) -> PoolHandle:
         """The pool to capture into, asked under LOCK; one that no graph uses any more is gone.
@@ -161,6 +179,18 @@ class GraphPool:
             # Nor are the constants of its recording, which were made on ours.
             with self.device.set_stream(self.stream):
                 self.device.wait_stream_id(self.index, self.last_stream)
+
+
+_graph_pools: weakref.WeakSet[GraphPool] = weakref.WeakSet()
+
+
+def _forget() -> None:
+    """No replay is under way in a child of fork()."""
+    for graph_pool in list(_graph_pools):
+        graph_pool.is_replaying = False
+
+
+in_child(_forget)
 
 
 def _is_dense(tensor: torch.Tensor) -> bool:

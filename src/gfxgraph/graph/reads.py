@@ -24,6 +24,7 @@ import operator
 import re
 import string
 import sys
+import threading
 import types
 import typing
 import weakref
@@ -38,7 +39,7 @@ from ..interpose.codes import address
 from ..interpose.frames import NOTHING, Stack, depths, places_of, variables_of
 from ..interpose.interrupts import interrupt_in, is_stand_in
 from ..interpose.source import CLOSED, users_line
-from ..record.explain import explain
+from ..record.explain import explain, some
 from ..record.side_effects import Acting
 from . import bytecode, heard, in_c, raw, registries
 from .age import Since
@@ -154,6 +155,10 @@ class Reaches(Protocol):
     def reaches(self, item: Any, key: Any) -> bool: ...
 
 
+_ACQUIRING = ("acquire", "acquire_lock")
+_GIVING_BACK = ("__enter__", "release", "release_lock")  # who enters one leaves it
+
+
 class Reads(Alike):
     """The places that the recorded run has read.
 
@@ -168,6 +173,7 @@ class Reads(Alike):
         hears_all: whether instructions that read nothing matter as well now.
         left_out: a frame that runs as one did before; nothing in it is looked at.
         is_doubtful: whether frames may have been left out that did something else.
+        locks: by address, the names and the locks from outside that the run takes and releases.
         stops: whether to end the run by the refusal, before the instruction that it is about:
             nobody could put back what that does to an object in C.
     """
@@ -186,6 +192,8 @@ class Reads(Alike):
         self.failed = ""
         self.refusal: CaptureError | None = None
         self._is_final = self._is_told = self._is_importing = False
+        self.locks: dict[int, tuple[str, Any]] = {}
+        self._acquired: set[int] = set()
         self.hears_all = self.is_doubtful = False
         self._frames: dict[int, _Frame] = {}
         self.left_out: types.FrameType | None = None
@@ -977,6 +985,7 @@ class Reads(Alike):
 
     def _enter(self, frame: _Frame, manager: bytecode.Operand) -> Any:
         item = self._value(frame, manager)
+        self._note_lock(item, "__enter__")
         self._place_of_class(item)
         if item is UNKNOWN or raw.is_a(item, *NOT_PLAIN) or not self._is_state(item):
             return UNKNOWN
@@ -1190,6 +1199,7 @@ class Reads(Alike):
     def _asked_of(self, owner: Any, method: str, given: Sequence[Any], has_keywords: bool) -> bool:
         """The same, where a method in C asks an object."""
         name = f"{method}()"
+        self._note_lock(owner, method)
         if method == "__subclasses__" and raw.is_a(owner, type):
             path = f"{raw.name_of(owner)}.{name}"
             self._live(("subclasses", address(owner)), in_c.subclasses_of(owner), path)
@@ -1209,6 +1219,39 @@ class Reads(Alike):
         elif type(owner) is contextvars.Context and name == "run()" and self._is_state(owner):
             self._hidden(f"what stands in a context: {self._path(owner)}.{name}")
         return False
+
+    def _note_lock(self, lock: Any, method: str) -> None:
+        """Note a lock that the run takes, and releases again."""
+        if lock is UNKNOWN or method not in (*_ACQUIRING, *_GIVING_BACK):
+            return
+        if not (in_c.is_lock(lock) or raw.is_a(lock, threading.Condition)):
+            return
+        if method in _ACQUIRING:
+            self._acquired.add(address(lock))
+        elif (method == "__enter__" or address(lock) in self._acquired) and self._is_state(lock):
+            self.locks[address(lock)] = self._path(lock), lock
+
+    def not_held(self, stores: bool, breaks: bool) -> str:
+        """Why a replay could not hold the locks that the run takes; ``""``: it can, from its
+        beginning to its end.
+
+        Args:
+            stores: whether the run stores something in Python, beside its arguments. What it stores
+                is read before a replay, and stored after it.
+            breaks: whether the host decides how it goes on. Functions of the program may run there,
+                and on a way that was not captured the run itself.
+        """
+        if not self.locks or not (stores or breaks):
+            return ""
+        what, remedy = "its course depends on its data, or it calls what is marked no_graph", ""
+        if stores:
+            what = "stores something in Python"
+            remedy = ", or keep such state in a tensor that is written in place (copy_, add_)"
+        return (
+            f"each call takes {some(sorted(name for name, _ in self.locks.values()))}, and {what}; "
+            "a replay could not hold that as long as the call does, and other threads would see "
+            f"what is half done. Take the lock around the call{remedy}."
+        )
 
     def _of_lock(self, lock: Any, name: str, given: Sequence[Any], has_keywords: bool) -> None:
         waits = name not in ("acquire", "acquire_lock") or not (given or has_keywords)
@@ -1234,6 +1277,7 @@ class Reads(Alike):
     def _method_called(self, method: Any, given: Sequence[Any]) -> None:
         """A method in Python is about to be called."""
         cls = method.__self__
+        self._note_lock(cls, method.__name__)
         if is_closed(_module_of(method.__func__)):
             self._may_be_written(given)
             self._closed_reads(cls, method.__func__, MAX_NESTED)

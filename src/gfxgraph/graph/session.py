@@ -451,7 +451,7 @@ class CaptureSession:
         """
         traced, pool = self.traced, self.pool
         assert traced is not None
-        with LOCK:
+        with LOCK, pool.replaying():
             pool.sync_to(pool.device.stream_id(pool.index))
             self._fill(self.given)
             start = time.perf_counter_ns()

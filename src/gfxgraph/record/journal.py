@@ -33,6 +33,7 @@ __all__ = [
     "Place",
     "inside_no_graph",
     "inside_transform",
+    "interrupting",
     "note_undefined",
     "perform",
 ]
@@ -739,6 +740,17 @@ def perform(
     if journal._left is not None:
         return journal.repeated(fn, list(tensors_in(args, kwargs)))
     return journal.ran(fn, hands or _NO_HANDS, args, kwargs)
+
+
+@contextmanager
+def interrupting() -> Iterator[None]:
+    """The calls inside are no part of the run that goes on around: no journal is told of them."""
+    before = _local.journal, _local.done
+    _local.journal = _local.done = None
+    try:
+        yield
+    finally:
+        _local.journal, _local.done = before
 
 
 def note_undefined(positions: Iterable[int]) -> None:
