@@ -24,6 +24,7 @@ from typing import Any
 import torch
 
 from ..interpose.codes import address
+from ..interpose.dynamo import is_installed
 from ..interpose.source import CLOSED, global_names
 from ..record.effects import storage_key
 from ..record.journal import Place as Changed
@@ -371,7 +372,7 @@ class PythonState:
                     is_used = type(value) in _TENSORS and storage_key(value) in outside
                     if is_used and (is_unseen or storage_key(value) not in seen):
                         watch(Item(container.name(key), container.item, key, value))
-                elif is_unseen and not container.counted and not container.is_ours(key):
+                elif is_unseen and not container.counted and not container.is_ours(key, value):
                     watch(Item(container.name(key), container.item, key, value))
             if is_unseen and container.has_length:
                 watch(Length(container.path, container.item))
@@ -454,8 +455,9 @@ class PythonState:
         if level < _SEARCHED:
             self._containers.append(container)
         for key, value in container.held:
-            if address(type(value)) not in _PLAIN:
-                yield container.name(key), value
+            if address(type(value)) in _PLAIN or (type(key) is str and is_installed(key, value)):
+                continue
+            yield container.name(key), value
 
     def _follow(self, container: Container, level: int) -> None:
         """Keep ``container``, and go through what it holds later."""
