@@ -249,6 +249,17 @@ class Content(Place):
             self._by_key = {raw.token(name): value for name, value in self.held}
         return self._by_key.get(raw.token(key), Item.MISSING)
 
+    def held_before(self, key: Any, value: Any) -> None:
+        """At ``key`` it held ``value``, or nothing (:attr:`Item.MISSING`), and not what it holds."""
+        others = [(name, held) for name, held in self.held]
+        at = next(
+            (n for n, (name, _) in enumerate(others) if raw.token(name) == raw.token(key)), None
+        )
+        if at is None:
+            at = len(others)
+        others[at : at + 1] = [] if value is Item.MISSING else [(key, value)]
+        self.container.held, self._by_key = others, None
+
     def name(self, key: Any) -> str:
         """How an item is reached."""
         return self.container.name(key)

@@ -1473,6 +1473,7 @@ class Reads(Alike):
         args = self._behind(args)
         if args and args[0] is not UNKNOWN:
             own = None if raw.is_a(args[0], type) else raw.attributes(args[0])
+            self._keep_as_it_was(own)
             self._taken_from.add(address(args[0] if own is None else own))
         return self._rebound(frame, args)
 
