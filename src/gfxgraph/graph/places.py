@@ -249,8 +249,12 @@ class Content(Place):
             self._by_key = {raw.token(name): value for name, value in self.held}
         return self._by_key.get(raw.token(key), Item.MISSING)
 
+    def held_all_before(self, held: raw.Pairs) -> None:
+        """It held ``held``, and not what it holds."""
+        self.container.held, self._by_key = held, None
+
     def held_before(self, key: Any, value: Any) -> None:
-        """At ``key`` it held ``value``, or nothing (:attr:`Item.MISSING`), and not what it holds."""
+        """At ``key`` it held ``value`` (:attr:`Item.MISSING`: nothing), and not what it holds."""
         others = [(name, held) for name, held in self.held]
         at = next(
             (n for n, (name, _) in enumerate(others) if raw.token(name) == raw.token(key)), None
