@@ -11,6 +11,9 @@ from torch.utils.hooks import RemovableHandle
 from torch.utils.weak import WeakIdKeyDictionary
 
 import gfxgraph
+from gfxgraph.device import current_device
+from gfxgraph.errors import CaptureError
+from gfxgraph.graph.rollback import run_and_roll_back
 
 SCHEDULERS = {
     "StepLR": lambda o: lr_scheduler.StepLR(o, 2),
@@ -155,3 +158,11 @@ def test_a_scheduler_steps_once_in_each_call(name):
 )
 def test_what_a_call_changes_in_an_object_of_closed_code_is_changed_once(make):
     assert gives(make, gfxgraph.graphed) == gives(make, lambda function: function)
+
+
+def test_a_run_that_nobody_asked_for_leaves_an_object_of_closed_code_as_it_was():
+    function, state = steps_that_nobody_reads()
+    x = torch.ones(2)
+    with pytest.raises(CaptureError, match="step_num"):
+        run_and_roll_back(function, (x,), {}, [x], current_device())
+    assert state() == 0
