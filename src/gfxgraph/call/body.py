@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import torch
 
 from ..errors import ArgumentError, CaptureError
 from ..graph.lift import Counted, Lifting, Unread
+from ..graph.locks import is_only_thread
 from ..graph.static_objects import StaticObjects
+from ..interpose.dynamo import hides
 from ..interpose.interrupts import interrupt_in
 from ..record.effects import storage_key
 from .held import Advance, Counter, Held, holds_way, is_used
@@ -80,6 +83,7 @@ class Body:
         self._fn, self._spec, self._device = fn, spec, device
         self._static_inputs = static_inputs
         self._shapes = [(static.shape, static.stride()) for static in static_inputs]
+        self._calls_compiled = False
 
     @property
     def is_lifted(self) -> bool:
@@ -112,18 +116,14 @@ class Body:
         counted = held.count(self.counters)
         for (_, name), item, _ in counted:
             self.objects.count(item, name)
-        # Autocast keeps casts of weights, which would hide later changes of the weights.
         LeftOut.used.clear()
-        cached = torch.is_autocast_cache_enabled()
-        torch.set_autocast_cache_enabled(False)
         try:
-            returned = self._fn(*static_args, **static_kwargs)
+            with self._without_casts():
+                returned = self._fn(*static_args, **static_kwargs)
         except Exception as error:
             if interrupt_in(error) is None:
                 self._require_counted(counted)
             raise
-        finally:
-            torch.set_autocast_cache_enabled(cached)
         self._require_counted(counted)
         as_itself = self.objects.as_itself
         if any(dataclasses.is_dataclass(cls) and cls.__eq__ is object.__eq__ for cls in as_itself):
@@ -173,6 +173,30 @@ class Body:
         if out_spec != self.out_spec:
             raise CaptureError("result: its structure or its plain values change between calls")
         return outputs
+
+    @contextmanager
+    def _without_casts(self) -> Iterator[None]:
+        """Autocast keeps casts of weights, which would hide later changes of the weights.
+
+        So its cache is off, unless code runs that Dynamo has compiled: that is for the setting of
+        the caller, and with another one it would be compiled again. Then there is nothing in the
+        cache when the run begins.
+        """
+        hidden, cached = hides(), torch.is_autocast_cache_enabled()
+        is_inside = _is_inside_autocast(self._device)
+        # All threads share the cache.
+        leaves = self._calls_compiled and hidden is None and (not is_inside or is_only_thread())
+        if leaves and is_inside:
+            torch.clear_autocast_cache()
+        elif not leaves:
+            torch.set_autocast_cache_enabled(False)
+        try:
+            yield
+        finally:
+            if leaves and is_inside:  # a capture has made what is in there
+                torch.clear_autocast_cache()
+            torch.set_autocast_cache_enabled(cached)
+            self._calls_compiled |= hidden is not None and hidden.asked
 
     def _require_counted(self, counted: Sequence[tuple[Counter, Any, Counted]]) -> None:
         """Raise if a run has used a counter for more than counting.
@@ -234,6 +258,13 @@ class Body:
             raise CaptureError(f"result: is on {stray[0]}, but the graph runs on {self._device}")
         self.out_spec = spec
         return outputs
+
+
+def _is_inside_autocast(device: torch.device) -> bool:
+    """Whether the caller is inside a region of autocast, or has switched it on otherwise."""
+    torch.autocast_increment_nesting()
+    is_nested = torch.autocast_decrement_nesting() > 0
+    return is_nested or any(map(torch.is_autocast_enabled, (_HOST.type, device.type)))
 
 
 class Counts(CaptureError):

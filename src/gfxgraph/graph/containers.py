@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from itertools import repeat
 from typing import Any, Literal
 
+from ..interpose.dynamo import is_installed
 from . import raw
 
 __all__ = ["Container", "Slots", "item_at", "owner_of", "put_at"]
@@ -76,11 +77,13 @@ class Container:
         held, now = self.held, self.read()
         # Keys of ours come and go; what stands behind one then has not moved.
         if len(held) != len(now):
-            held, now = ([p for p in pairs if not self.is_ours(p[0])] for pairs in (held, now))
+            held, now = ([p for p in pairs if not self.is_ours(*p)] for pairs in (held, now))
         found = raw.differences(held, now, ordered=not raw.is_a(self.item, type))
         if not found and now and raw.next_of_set(self.item) != self._next:
             found = [now[0][0]]  # pop() gives another of the same items
-        found = [key for key in found if not self.is_ours(key)]
+        if found and raw.is_a(self.item, dict, type):
+            values = {raw.token(key): value for pairs in (held, now) for key, value in pairs}
+            found = [key for key in found if not self.is_ours(key, values.get(raw.token(key)))]
         if self.lifted and not self._is_rearranged(now):
             found = [key for key in found if not self.is_lifted(key)]
         return found
@@ -98,11 +101,12 @@ class Container:
         return bool(self.lifted) and (Ellipsis in self.lifted or raw.token(key) in self.lifted)
 
     @staticmethod
-    def is_ours(key: Any) -> bool:
-        """Whether it names what comes and goes: the graphs of a method, what ``copy`` notes."""
-        if type(key) is not str or not key.startswith("__"):
+    def is_ours(key: Any, value: Any = None) -> bool:
+        """Whether it names what comes and goes: the graphs of a method, what ``copy`` notes, what
+        torch's compiler puts among the global variables of a module."""
+        if type(key) is not str:
             return False
-        return key.startswith(_PREFIX) or key == "__slotnames__"
+        return key.startswith(_PREFIX) or key == "__slotnames__" or is_installed(key, value)
 
     @property
     def has_length(self) -> bool:

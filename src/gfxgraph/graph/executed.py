@@ -29,7 +29,7 @@ import torch
 
 from ..forking import in_child, new_lock
 from ..interpose.codes import address
-from ..interpose.dynamo import frames_compiled, opaque
+from ..interpose.dynamo import frames_compiled, is_guard, opaque
 from ..interpose.source import CLOSED
 from ..record.journal import inside_no_graph
 from ..stats import log
@@ -239,7 +239,8 @@ def _package(frame: types.FrameType) -> str:
 
 def _is_closed(frame: types.FrameType) -> bool:
     package = _package(frame)
-    return package in CLOSED or package == _OURS
+    is_closed = package in CLOSED or package == _OURS
+    return is_closed or is_guard(frame.f_code, frame.f_globals)
 
 
 if sys.version_info >= (3, 12):

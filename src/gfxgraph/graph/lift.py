@@ -127,7 +127,7 @@ def _all_of(item: Any) -> list[Any]:
     """All that a container holds, but for what is ours."""
     held = raw.contents(item)
     if raw.is_a(item, dict):
-        return [pair for pair in held if not Container.is_ours(pair[0])]
+        return [pair for pair in held if not Container.is_ours(*pair)]
     return [value for _, value in held]
 
 
@@ -135,7 +135,7 @@ def _put_all(item: Any, value: list[Any]) -> None:
     """Let a container hold what :func:`_all_of` gave, in place of that."""
     now = raw.contents(item)
     if raw.is_a(item, dict):
-        held = [*value, *(pair for pair in now if Container.is_ours(pair[0]))]
+        held = [*value, *(pair for pair in now if Container.is_ours(*pair))]
     else:
         held = list(enumerate(value))
     raw.put_back(item, held, now)
@@ -506,9 +506,9 @@ def _is_arranged(container: Container, taken_from: Collection[int]) -> bool:
         return False
     if address(container.item) in taken_from:
         return True
-    keys = ([k for k, _ in pairs] for pairs in (container.held, container.read()))
-    before, after = ([k for k in part if not Container.is_ours(k)] for part in keys)
-    return list(map(raw.token, before)) != list(map(raw.token, after))
+    both = (container.held, container.read())
+    before, after = ([raw.token(p[0]) for p in part if not Container.is_ours(*p)] for part in both)
+    return before != after
 
 
 def _is_read(slot: Slot, places: dict[Any, Place]) -> bool:

@@ -555,10 +555,19 @@ class Lookups:
     def _content_of(self, item: Any, path: str) -> None:
         before, _ = self._before.get(address(item), (None, None))
         place = self._place(
-            ("content", address(item)), lambda: before or Content(path, Container(path, item))
+            ("content", address(item)), lambda: before or self._content_before(item, path)
         )
         for key, value in place.held:  # type: ignore[attr-defined]
             self._held(value, place.name(key))  # type: ignore[attr-defined]
+
+    def _content_before(self, item: Any, path: str) -> Content:
+        """All that a container held before the run, which may have stored something in it since."""
+        content = Content(path, Container(path, item))
+        if address(item) in self._stored:
+            for place in list(self.places.values()):
+                if isinstance(place, Item) and place.container is item:
+                    content.held_before(place.key, place.value)
+        return content
 
     def _owner_of(self, container: Any) -> Any:
         """The class in place of the dict behind it, in which nobody may write."""

@@ -249,6 +249,21 @@ class Content(Place):
             self._by_key = {raw.token(name): value for name, value in self.held}
         return self._by_key.get(raw.token(key), Item.MISSING)
 
+    def held_all_before(self, held: raw.Pairs) -> None:
+        """It held ``held``, and not what it holds."""
+        self.container.held, self._by_key = held, None
+
+    def held_before(self, key: Any, value: Any) -> None:
+        """At ``key`` it held ``value`` (:attr:`Item.MISSING`: nothing), and not what it holds."""
+        others = [(name, held) for name, held in self.held]
+        at = next(
+            (n for n, (name, _) in enumerate(others) if raw.token(name) == raw.token(key)), None
+        )
+        if at is None:
+            at = len(others)
+        others[at : at + 1] = [] if value is Item.MISSING else [(key, value)]
+        self.container.held, self._by_key = others, None
+
     def name(self, key: Any) -> str:
         """How an item is reached."""
         return self.container.name(key)
@@ -337,7 +352,7 @@ def _own_length(container: Any) -> int:
     """Without the graphs of methods, which come and go in the attributes of their instance."""
     length = raw.length(container)
     if raw.is_a(container, dict):
-        length -= sum(map(Container.is_ours, dict.__iter__(container)))
+        length -= sum(Container.is_ours(*pair) for pair in dict.items(container))
     return length
 
 

@@ -28,7 +28,7 @@ import threading
 import types
 import typing
 import weakref
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any, Protocol
 
@@ -174,6 +174,8 @@ class Reads(Alike):
         left_out: a frame that runs as one did before; nothing in it is looked at.
         is_doubtful: whether frames may have been left out that did something else.
         locks: by address, the names and the locks from outside that the run takes and releases.
+        closed: how containers are reached that belong to objects whose code nobody looks at, and
+            these.
         stops: whether to end the run by the refusal, before the instruction that it is about:
             nobody could put back what that does to an object in C.
     """
@@ -203,6 +205,7 @@ class Reads(Alike):
         self._written: set[int] = set()
         self._stack = Stack()
         self._acting = Acting()
+        self.closed: Collection[tuple[str, Any]] = ()
         # By the address of the globals, and the name.
         self._named: dict[tuple[int, str], Any] = {}
         # As the program has set them; the run may set others meanwhile.
@@ -241,7 +244,7 @@ class Reads(Alike):
                 self._refuse("gfxgraph does not know where this Python keeps variables")
             # Callbacks of a collection are not what the function does.
             with no_garbage_collection():
-                before = Namespaces()
+                before = Namespaces(self.closed)
                 lift = lift_among(list(self.roots.values()))
                 written = () if lift is None else lift.slots.values()
                 self._since = Since(owner_of(slot.container) for slot in written)
@@ -264,7 +267,8 @@ class Reads(Alike):
                     self.refusal = self.refusal or explain("python-state", what, place.where)
             self._set_in_c.clear()
             if before is not None:
-                before.settle(self.places.values())
+                before.settle(self.places)
+                before.add_changed(self.places)
             self.is_doubtful = any(map(self._has_changed_unseen, self._repeats.left_out()))
             # Nothing of the run's own is to live on.
             since, self._since = self._since, None
@@ -1522,6 +1526,7 @@ class Reads(Alike):
         args = self._behind(args)
         if args and args[0] is not UNKNOWN:
             own = None if raw.is_a(args[0], type) else raw.attributes(args[0])
+            self._keep_as_it_was(own)
             self._taken_from.add(address(args[0] if own is None else own))
         return self._rebound(frame, args)
 

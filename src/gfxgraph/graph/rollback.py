@@ -25,6 +25,7 @@ from ..record.recorder import Recorder, Recording
 from ..record.side_effects import no_side_effects, side_effects
 from ..stats import log
 from .captured import CapturedGraph
+from .containers import Container
 from .host_state import HostState
 from .locks import LOCK, inside_gfxgraph, is_only_thread
 from .reads import Reads
@@ -126,6 +127,8 @@ def run_and_roll_back(
         except Unexpected as surprise:
             log(logging.DEBUG, "not_alike", because=str(surprise))
     before = Snapshot.take(device, index, {"the function": function})
+    objects = before.python.closed if is_alone else ()
+    closed = [Container(path, item) for path, item in objects]
     reads = Reads({"the function": function}, inputs, stores=before.python.stores)
     before.host.one_shots.refuse("and is tried with arguments that nobody called it with")
     recorder = Recorder(
@@ -144,6 +147,7 @@ def run_and_roll_back(
             result = pytree.tree_map_only(torch.Tensor, torch.clone, result)
             look(before.memory, recorder.recording)
         rebound = before.python.replaced()
+        rebound += [container.name(key) for container in closed for key in container.changes()]
         if rebound:
             raise CaptureError(
                 f"calls with other arguments rebind {some(rebound)} to something else, which a "
@@ -154,6 +158,8 @@ def run_and_roll_back(
     finally:
         with LOCK:
             before.restore()
+            for container in closed:
+                container.restore()
 
 
 @contextmanager

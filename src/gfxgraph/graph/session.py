@@ -240,6 +240,7 @@ class CaptureSession:
             stores = self.before.python.stores
             self.reads = Reads(self.target.roots, fresh, self.target.objects, outside, stores)
             self.reads.stops = True
+            self.reads.closed = self.before.python.closed
         host.begin()
         with (
             no_side_effects(lambda: recorder.quiet > 0),

@@ -24,6 +24,7 @@ from typing import Any
 import torch
 
 from ..interpose.codes import address
+from ..interpose.dynamo import is_installed
 from ..interpose.source import CLOSED, global_names
 from ..record.effects import storage_key
 from ..record.journal import Place as Changed
@@ -82,6 +83,8 @@ _OPEN_CLASSES = (
     argparse.Namespace,
     raw.C_DATA,
 )
+# Closed ones that keep what they have found, and which no replay enters: what is on then is asked.
+_OF_THE_RUN = (torch.autocast, torch.autograd.profiler.record_function)
 # What stands in a class and is no state of it.
 _MEMBERS = (
     types.FunctionType,
@@ -129,6 +132,8 @@ class PythonState:
         stateful: paths and objects that a run may advance without rebinding anything: random
             generators, iterators, buffers. The search for these goes further than for anything
             else: into classes, modules, and globals of functions of other packages.
+        closed: paths, and the attributes of objects whose code nobody looks at; and the containers
+            among these.
     """
 
     def __init__(
@@ -139,6 +144,7 @@ class PythonState:
         self._lift = lift_among(list(roots.values()))
         #: Where there is TorchScript, whose state cannot be looked at.
         self.scripted: list[str] = []
+        self.closed: list[tuple[str, Any]] = []
         self._caches: list[tuple[str, Any, int]] = []
         self._containers: list[Container] = []
         #: Path, tensor, an alias of what it was, and whether it required grad.
@@ -371,7 +377,7 @@ class PythonState:
                     is_used = type(value) in _TENSORS and storage_key(value) in outside
                     if is_used and (is_unseen or storage_key(value) not in seen):
                         watch(Item(container.name(key), container.item, key, value))
-                elif is_unseen and not container.counted and not container.is_ours(key):
+                elif is_unseen and not container.counted and not container.is_ours(key, value):
                     watch(Item(container.name(key), container.item, key, value))
             if is_unseen and container.has_length:
                 watch(Length(container.path, container.item))
@@ -454,8 +460,9 @@ class PythonState:
         if level < _SEARCHED:
             self._containers.append(container)
         for key, value in container.held:
-            if address(type(value)) not in _PLAIN:
-                yield container.name(key), value
+            if address(type(value)) in _PLAIN or (type(key) is str and is_installed(key, value)):
+                continue
+            yield container.name(key), value
 
     def _follow(self, container: Container, level: int) -> None:
         """Keep ``container``, and go through what it holds later."""
@@ -513,6 +520,9 @@ class PythonState:
                 yield from ((f"{path}[{n}]", v) for n, v in enumerate(base.__iter__(item)))
         elif package_of(kind) in CLOSED and not raw.is_a(item, *_OPEN_CLASSES):
             # A lock, a logger, a stream; but queues and the like are containers.
+            is_of_libraries = package_of(kind) in ("numpy", "torch")
+            if level < _SEARCHED and is_of_libraries and is_closed(raw.module_of(kind)):
+                self._note_closed(path, item)
             yield from ((path, part) for part in held_in_c(item))
             if raw.module_of(kind) in _CONTAINERS:
                 self._open_attributes(path, item, max(level, _COMPARED))
@@ -520,6 +530,14 @@ class PythonState:
                 self._open_attributes(path, item, _SEARCHED)
         else:
             yield from self._open_object(path, item, level)
+
+    def _note_closed(self, path: str, item: Any) -> None:
+        own = raw.attributes(item)
+        if own and not raw.is_a(item, *_OF_THE_RUN):
+            self.closed.append((path, own))
+            for name, part in own.items():
+                if raw.is_a(part, dict, list, deque, set) and raw.length(part) <= _MAX_ITEMS:
+                    self.closed.append((f"{path}.{name}", part))
 
     def _open_module(self, path: str, module: types.ModuleType, level: int) -> None:
         if module.__name__.partition(".")[0] in CLOSED:

@@ -14,7 +14,10 @@ Both replace one attribute of torch while somebody is inside, read in torch 2.8 
 
 from __future__ import annotations
 
+import re
+import sys
 import threading
+import types
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from typing import Any
@@ -30,6 +33,9 @@ __all__ = [
     "Uncompiled",
     "compiled_code",
     "frames_compiled",
+    "hides",
+    "is_guard",
+    "is_installed",
     "opaque",
     "step_aside",
     "step_back",
@@ -135,6 +141,11 @@ def _without_graph(run: Any, manager: Any, new_inputs: Any, function_id: Any) ->
     return manager.ids_to_funcs[function_id].model(new_inputs)
 
 
+def hides() -> Uncompiled | None:
+    """What hides this run from Dynamo; ``None``: nothing does."""
+    return _local.inside
+
+
 @contextmanager
 def without_graphs_of_inductor() -> Iterator[None]:
     """In this thread, code of Inductor runs its kernels without its own CUDA graphs."""
@@ -147,6 +158,56 @@ def frames_compiled() -> int:
     """How many frames Dynamo has looked at in this process."""
     dynamo = loaded("torch._dynamo.utils")
     return 0 if dynamo is None else int(sum(dynamo.counters["frames"].values()))
+
+
+# How Dynamo names what it puts among the global variables of a module that it compiles code of:
+# `unique_id` of torch._dynamo.bytecode_transformation, `install_global_by_id` and `install_resume`
+# of its output_graph, `get_safe_global_name` of its utils, `import_source` of symbolic_convert.
+_BY_COUNT = re.compile(
+    r"__(?:compiled_fn|builtins_dict__|gen_rand_values|warnings_warn_wrapper|resume_at_\d+"
+    r"|comprehension_.+_at_\d+)_\d+(?:_[0-9a-f]{8}(?:_[0-9a-f]{4}){3}_[0-9a-f]{12})?"
+)
+_BY_ID = re.compile(r".*_\d{9,}_c(?:\d+|None)")
+_IMPORTED = "__import_"
+
+
+def is_installed(name: str, value: Any = None) -> bool:
+    """Whether Dynamo has put this into a module: code that it made and its guards ask for it there.
+
+    It is there once for all that was compiled, and goes with that. So no run of ours may take it
+    out, or put it back.
+
+    Args:
+        name: of a global variable.
+        value: what it is.
+    """
+    if not name.startswith("__") and "_c" not in name:
+        return False
+    if loaded("torch._dynamo.output_graph") is None:
+        return False
+    if name.startswith(_IMPORTED):
+        return name[len(_IMPORTED) :].replace("_dot_", ".") in sys.modules
+    if _BY_COUNT.fullmatch(name) or _BY_ID.fullmatch(name):
+        return True
+    # `setup_globally_cached` of its codegen: of torch, and named as that is.
+    if name.startswith("__torch_") and type(value) in _NAMED:
+        return name == "__" + _NO_NAME.sub("_", f"{value.__module__}.{value.__name__}")
+    return False
+
+
+def is_guard(code: types.CodeType, space: dict[str, Any]) -> bool:
+    """Whether it is code that Dynamo has made to ask for what it guards (`build_guard_function`).
+
+    Args:
+        code: of a function.
+        space: its global variables: what it guards may be among those of a module of the program.
+    """
+    is_made = code.co_name == "guard" and code.co_filename == "<string>"
+    return is_made and space.keys() <= {"G", "__builtins__"} and type(space.get("G")) is dict
+
+
+_NAMED = (type, types.FunctionType, types.BuiltinFunctionType)
+_NO_NAME = re.compile(r"[^a-zA-Z0-9_]+")
 
 
 def compiled_code() -> list[object]:
