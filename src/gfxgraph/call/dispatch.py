@@ -27,6 +27,7 @@ from ..graph.guard import Guard
 from ..graph.lift import EffectsError, Lift, Lifting
 from ..graph.locks import is_inside_gfxgraph, when_free
 from ..graph.pool import GraphPool
+from ..graph.torch_settings import around_autograd
 from ..stats import log, tally
 from . import validation
 from .builder import Builder
@@ -126,6 +127,8 @@ class Dispatcher:
         if is_inside_gfxgraph():  # inside the graph of a caller: its graph includes our work
             return fn(*args, **kwargs)
         reason = no_graph_now()
+        if reason is None and self.entries.autograd:
+            reason = around_autograd()
         if reason is None:
             leaves, spec, reason = self.strategy.objects.taken_apart(args, kwargs)
         if reason is None and self._outer is not None:

@@ -60,6 +60,8 @@ class CapturedGraph:
         graft: where a new path belongs in its tree; put there by whoever keeps it.
         returned_again: numbers of the outputs that were the very same objects in an earlier run.
             Other outputs on memory from outside are made anew in each call.
+        autograd: whether autograd takes part inside.
+        differentiates: whether backward passes run inside.
     """
 
     root: Segment
@@ -91,6 +93,8 @@ class CapturedGraph:
     graft: Graft | None = None
     reached: frozenset[int] | None = frozenset()
     returned_again: frozenset[int] = frozenset()
+    autograd: bool = False
+    differentiates: bool = False
 
     def release(self) -> None:
         """Let go of all graphs; the caller holds LOCK."""
@@ -129,5 +133,7 @@ class CapturedGraph:
             regions=self.regions + path.regions,
             groups=self.groups | path.groups,
             stored=self.stored | path.stored,
+            autograd=self.autograd or path.autograd,
+            differentiates=self.differentiates or path.differentiates,
             state=None,
         )
