@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 import torch
 
+from ..device.overrides import WithoutModes
 from ..interpose.codes import address
 from ..interpose.patch import intercept
 
@@ -36,12 +37,10 @@ class Reached(NamedTuple):
 
 
 def reached(roots: Iterable[Any]) -> Reached:
-    """What a backward pass that begins at these tensors, or edges of the graph, may reach."""
-    with torch._C.DisableTorchFunctionSubclass():  # it is us who ask
-        return _reached(roots)
+    """What a backward pass that begins at these tensors, or edges of the graph, may reach.
 
-
-def _reached(roots: Iterable[Any]) -> Reached:
+    No mode may see this, nor a subclass of ``Tensor``.
+    """
     leaves: dict[int, torch.Tensor] = {}
     todo: list[Any] = []
     for root in roots:
@@ -68,8 +67,8 @@ def _reached(roots: Iterable[Any]) -> Reached:
 
 def newest_node() -> int:
     """A number that nodes have which operations of this thread record from now on, or more."""
-    with torch.inference_mode(False), torch.enable_grad():
-        node: Any = torch.ones((), requires_grad=True).view(1).grad_fn
+    with WithoutModes(), torch.inference_mode(False), torch.enable_grad():
+        node: Any = torch.empty((), requires_grad=True, device="cpu").view(1).grad_fn
     return int(node._sequence_nr())
 
 
