@@ -403,6 +403,55 @@ def test_hooks_of_leaves_may_come_and_go_between_calls(way, hook):
     assert "the hooks of w" in fast.stats().changed
 
 
+def of_a_module_full(lin):
+    return lin.register_full_backward_hook(lambda module, into, out: (into[0] * 3,))
+
+
+def of_a_module_before(lin):
+    return lin.register_full_backward_pre_hook(lambda module, out: (out[0] * 3,))
+
+
+def of_all_modules_full(lin):
+    register = torch.nn.modules.module.register_module_full_backward_hook
+    return register(lambda module, into, out: (into[0] * 3,))
+
+
+def of_all_modules_before(lin):
+    register = torch.nn.modules.module.register_module_full_backward_pre_hook
+    return register(lambda module, out: (out[0] * 3,))
+
+
+OF_MODULES = [of_a_module_full, of_a_module_before, of_all_modules_full, of_all_modules_before]
+
+
+@pytest.mark.parametrize("is_first", [True, False])
+@pytest.mark.parametrize("register", OF_MODULES, ids=lambda register: register.__name__)
+def test_backward_hooks_of_modules_may_come_and_go_between_calls(register, is_first):
+    def make():
+        lin = torch.nn.Linear(1, 1)
+        with torch.no_grad():
+            lin.weight.fill_(2.0)
+        handles = []
+
+        def fn(x):
+            with torch.enable_grad():
+                x = x.clone().requires_grad_()
+                return torch.autograd.grad(lin(x).sum(), x)[0]
+
+        def between(n):
+            if n == (0 if is_first else 3):
+                handles.append(register(lin))
+            if n == 5:
+                handles.pop().remove()
+
+        return fn, between, lambda: None
+
+    expected, _ = run(make, lambda fn: fn)
+    got, fast = run(make, gfxgraph.graphed)
+    assert got == expected
+    assert fast.stats().replays > 0
+
+
 def loses_its_values(w, x):
     return torch.autograd.grad((w * x * 0).sqrt().mul(0).sum(), w)[0]
 

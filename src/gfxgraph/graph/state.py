@@ -68,7 +68,7 @@ _TENSORS = (torch.Tensor, torch.nn.Parameter)
 _MODULE_ATTRIBUTES = frozenset(vars(torch.nn.Module())) - {"training"}
 # Their attributes are in C++.
 _SCRIPTED = (torch.jit.ScriptModule, torch._C.ScriptMethod)
-_HOOKS = ("_forward_hooks", "_forward_pre_hooks")
+_HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 _HOOKS_OF_TENSORS: dict[str, Any] = {
     name: raw.namespace(torch._C.TensorBase)[name].__get__
     for name in ("_backward_hooks", "_post_accumulate_grad_hooks")
