@@ -17,7 +17,7 @@ from ..graph.captured import CapturedGraph
 from ..graph.compare import Tolerance
 from ..graph.lift import EffectsError, Lifting
 from ..graph.pool import GraphPool
-from ..graph.session import LayoutError, Target
+from ..graph.session import AroundAutograd, LayoutError, Target
 from ..interpose.interrupts import interrupt_in
 from ..record import collectives
 from ..record.effects import overwrite, storage_key
@@ -38,6 +38,7 @@ from .replay import NO_MATCH, FastPath, builder, miss
 from .request import Wanted
 from .signature import Objects, Spec, count_tensors, objects_in, renumbered
 from .static_inputs import bytes_of, shares_memory
+from .suitable import GOES_ON, ends_autograd
 from .thrash import Traits, traits
 
 __all__ = ["MADE_PARAMETER", "NO_WORK", "Builder", "Keys"]
@@ -167,6 +168,7 @@ class Builder:
             # Nothing is learned from made arguments: a call with real ones may do better.
             if wanted.unproven:
                 return _as_ours(error)
+            self._entries.autograd |= isinstance(error, AroundAutograd)
             if isinstance(error, EffectsError) and self._may_go_on(error, wanted.call, answers):
                 return None
             if isinstance(error, ChangesArgument) and self._keys.objects.give_up(wanted.call):
@@ -214,6 +216,7 @@ class Builder:
         if entry.captured is not None:
             entry.captured.sample.clear()
             self._keys.layout.learn(entry.captured)
+            entries.autograd |= entry.captured.autograd
         if entry.mask is not None:
             call = self._keys.objects.narrow(call, entry.mask)
             key = self._keys.key_of(call)
@@ -241,7 +244,9 @@ class Builder:
 
     def fast_path(self, entry: Entry, call: Call) -> FastPath:
         """A function that recognises calls like this one, and replays the graph."""
-        recogniser = self._keys.layout.recogniser(call, entry.reached, entry.asks_attributes)
+        recogniser = self._keys.layout.recogniser(
+            call, entry.reached, entry.asks_attributes, entry.differentiates
+        )
         return recogniser(entry.replay)
 
     def _refuse(
@@ -500,6 +505,8 @@ class Builder:
         entry.mask, entry.asks_attributes = mask, site.target.objects.asks_attributes
         try:
             args, classes = (call.args, call.kwargs), self._keys.objects.classes
+            if entry.differentiates and not all(map(ends_autograd, call.leaves)):
+                raise CaptureError(f"argument: {GOES_ON}", transient=True)
             if entry.sees_more(call.leaves, args, classes):
                 raise CaptureError(
                     "an argument is a container that the function stores to, or a tensor with "

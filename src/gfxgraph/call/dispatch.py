@@ -27,6 +27,7 @@ from ..graph.guard import Guard
 from ..graph.lift import EffectsError, Lift, Lifting
 from ..graph.locks import is_inside_gfxgraph, is_lock_ours, when_free
 from ..graph.pool import GraphPool
+from ..graph.torch_settings import around_autograd
 from ..record.journal import interrupting
 from ..stats import log, tally
 from . import validation
@@ -135,6 +136,8 @@ class Dispatcher:
             with interrupting():
                 return self.run_eagerly(fn, args, kwargs, _INTERRUPTS)
         reason = no_graph_now()
+        if reason is None and self.entries.autograd:
+            reason = around_autograd()
         if reason is None:
             leaves, spec, reason = self.strategy.objects.taken_apart(args, kwargs)
         if reason is None and self._outer is not None:

@@ -66,6 +66,7 @@ class Entries:
         logged: reasons that are in the log already.
         is_paused: no fast path is to be taken, since a capture is alone.
         closed: why no call is captured any more.
+        autograd: whether autograd was seen to take part inside of calls.
         keep_after: graphs that were met later than this are not released for room.
     """
 
@@ -83,6 +84,7 @@ class Entries:
         self.logged: set[str] = set()
         self.is_paused = False
         self.closed = ""
+        self.autograd = False
         self.keep_after: float = float("inf")
         self.thrash = new_thrash()
         self._new_thrash = new_thrash

@@ -28,6 +28,7 @@ from .replay import FastPath, Replay, builder, copier, copy_one, miss
 from .signature import Arguments, Spec, flatten
 from .static_inputs import Part, bytes_of, first_of_each, made_in, maker_of_copies, parts_of
 from .stats import GraphRow
+from .suitable import GOES_ON, ends_autograd
 
 __all__ = ["SHARED", "Entry", "Refusal"]
 
@@ -393,14 +394,22 @@ class Entry:
             return frozenset()
         return captured.stored - self._of_state
 
+    @property
+    def differentiates(self) -> bool:
+        """Whether backward passes run inside."""
+        return self.captured is not None and self.captured.differentiates
+
     def sees_more(
         self, leaves: Sequence[torch.Tensor], args: Any, classes: Collection[type]
     ) -> bool:
         """Whether arguments are more to the function than static ones.
 
-        A container is one that it stores to, or a tensor has attributes and it asks for such.
+        A container is one that it stores to; a tensor has attributes and it asks for such; or a
+        backward pass goes on from a tensor, or calls a hook there.
         """
         if self.asks_attributes and any(map(vars, leaves)):
+            return True
+        if self.differentiates and not all(map(ends_autograd, leaves)):
             return True
         if not self.reached:
             return False
@@ -417,6 +426,8 @@ class Entry:
         """Why a call that fits got no replay, as far as that can still be seen."""
         if self.asks_attributes and any(map(vars, leaves)):
             return "an argument is a tensor with attributes, and the function asks for such"
+        if self.differentiates and not all(map(ends_autograd, leaves)):
+            return f"argument: {GOES_ON}"
         if self.sees_more(leaves, args, classes):
             return "an argument is a container that it stores to"
         if self.counters and not hold_numbers(args, self.counters):

@@ -19,8 +19,13 @@ from ..graph.tensor_check import tensor_check
 from .key import SEEN_BY_CHECK, Call, conditions, key_of
 from .replay import FastPath, matcher
 from .static_inputs import alignment, first_of_each, make_static, static_strides
+from .suitable import ends_autograd
 
 __all__ = ["LayoutKey"]
+
+
+def _and_end_autograd(check: Callable[..., bool]) -> Callable[..., bool]:
+    return lambda *tensors: check(*tensors) and all(map(ends_autograd, tensors))
 
 
 @dataclass
@@ -47,7 +52,11 @@ class LayoutKey:
         return key_of(call.fn, call.leaves, call.spec, self.asks_layout, self.draws)
 
     def recogniser(
-        self, call: Call, outside: Collection[int] = (), are_bare: bool = False
+        self,
+        call: Call,
+        outside: Collection[int] = (),
+        are_bare: bool = False,
+        end_autograd: bool = False,
     ) -> Callable[[Callable[..., Any]], FastPath]:
         """A function that makes of a replay a fast path for calls like this one only.
 
@@ -55,10 +64,13 @@ class LayoutKey:
             call: such a call.
             outside: numbers of objects that are no arguments of such calls. Default: none.
             are_bare: whether their tensors have no attributes of their own. Default: that is open.
+            end_autograd: whether backward passes end at their tensors. Default: that is open.
         """
         same = first_of_each(call.leaves)
         tensors = [call.leaves[n] for n in dict.fromkeys(same)]
         check = self._check(tensors) if call.leaves else None
+        if check is not None and end_autograd and any(t.requires_grad for t in tensors):
+            check = _and_end_autograd(check)
         # The check of the tensors sees inference mode, autocast, dispatch modes and transforms.
         asked = [c for c in conditions(call.fn) if check is None or c[0] not in SEEN_BY_CHECK]
         return functools.partial(matcher, call.spec, check, asked, same, outside, are_bare)

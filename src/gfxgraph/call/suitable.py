@@ -17,7 +17,16 @@ from ..interpose.source import name_of
 from ..record.storages import is_whole
 from .signature import constants, flatten
 
-__all__ = ["FREED", "check_function", "check_progress", "describe", "inference", "unsuitable"]
+__all__ = [
+    "FREED",
+    "GOES_ON",
+    "check_function",
+    "check_progress",
+    "describe",
+    "ends_autograd",
+    "inference",
+    "unsuitable",
+]
 
 _KINDS = (torch.Tensor, torch.nn.Parameter)
 
@@ -46,6 +55,21 @@ def unsuitable(leaf: torch.Tensor, kinds: Iterable[type] = _KINDS) -> str | None
     if torch._C._functorch.is_functorch_wrapped_tensor(leaf):
         return "is inside a torch.func transform (vmap, grad, jvp)"
     return None
+
+
+GOES_ON = (
+    "a backward pass of the function reaches a tensor that has hooks, or that autograd has "
+    "recorded outside. Pass detach().requires_grad_() instead"
+)
+"""Why a call cannot be answered for whose tensors :func:`ends_autograd` is false."""
+
+
+def ends_autograd(leaf: torch.Tensor) -> bool:
+    """Whether a backward pass ends at this tensor, with no hook, as it does at a static input."""
+    tensor: Any = leaf
+    return not tensor.requires_grad or (
+        tensor.is_leaf and not (tensor._backward_hooks or tensor._post_accumulate_grad_hooks)
+    )
 
 
 def describe(value: Any) -> str:

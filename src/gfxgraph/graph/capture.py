@@ -38,7 +38,7 @@ from .reads import Reads
 from .rollback import Snapshot, only_computes
 from .session import CaptureSession, Failed, Target
 from .state import PythonState
-from .torch_settings import deciding
+from .torch_settings import deciding, of_autograd
 from .warm_up import WarmedUp, report_line, warm_up
 from .witness import witness
 
@@ -412,8 +412,15 @@ def _captured(
     held = list(
         {(address(t), name): (t, name, value) for t, name, value in recording.held}.values()
     )
+    leaves = {address(t): t for t in recording.leaves if storage_key(t) not in static}
+    settings = deciding(
+        None if session.reads.asks_settings else recording.kernels, device.kind == "emulated"
+    )
+    if recording.autograd:
+        settings |= of_autograd()
     if extends is not None:
         outside = extends.outside | outside
+        leaves |= {address(t): t for t in extends.guard.watched_hooks()}
         folded_from |= extends.guard.watched_values()
         held += extends.guard.watched_held()
     regions = session.before.memory.regions()
@@ -432,10 +439,8 @@ def _captured(
             folded_from,
             session.reads,
             held,
-            deciding(
-                None if session.reads.asks_settings else recording.kernels,
-                device.kind == "emulated",
-            ),
+            settings,
+            leaves.values(),
             None if extends is None else extends.guard,
         ),
         pool_bytes=traced.pool_bytes,
@@ -456,6 +461,8 @@ def _captured(
         reached=session.journal.reached,
         returned_again=_the_same(traced.last.outputs, eager.first_outputs),
         locks=tuple(lock for _, lock in session.reads.locks.values()),
+        autograd=recording.autograd,
+        differentiates=recording.differentiates,
     )
     return captured if extends is None else extends.with_path(captured)
 

@@ -62,6 +62,8 @@ class CapturedGraph:
         returned_again: numbers of the outputs that were the very same objects in an earlier run.
             Other outputs on memory from outside are made anew in each call.
         locks: locks of the program that a call takes and releases; so does a replay.
+        autograd: whether autograd takes part inside.
+        differentiates: whether backward passes run inside.
     """
 
     root: Segment
@@ -94,6 +96,8 @@ class CapturedGraph:
     reached: frozenset[int] | None = frozenset()
     returned_again: frozenset[int] = frozenset()
     locks: tuple[Any, ...] = ()
+    autograd: bool = False
+    differentiates: bool = False
 
     def release(self) -> None:
         """Let go of all graphs; the caller holds LOCK."""
@@ -132,5 +136,7 @@ class CapturedGraph:
             regions=self.regions + path.regions,
             groups=self.groups | path.groups,
             stored=self.stored | path.stored,
+            autograd=self.autograd or path.autograd,
+            differentiates=self.differentiates or path.differentiates,
             state=None,
         )

@@ -142,6 +142,7 @@ class Guard:
         self._memory: dict[int, tuple[str, torch.Tensor, int]] = {}
         self._values: list[tuple[int, str, torch.Tensor, int, SameBytes]] = []
         self._held: list[tuple[str, torch.Tensor, str, object]] = []
+        self._hooked: list[tuple[str, torch.Tensor, list[int], list[Any]]] = []
         self._unplaced = dict(outside)
         self.settings = settings
         self.no_hooks = no_hooks
@@ -171,6 +172,11 @@ class Guard:
         """Watch that the attribute ``name`` of ``tensor`` stays ``value``: its gradient, say."""
         self._held.append((path, tensor, name, value))
 
+    def watch_hooks(self, path: str, leaf: torch.Tensor) -> None:
+        """Watch that autograd finds the hooks at ``leaf`` that are there now, and no others."""
+        hooks = _hooks_of(leaf)
+        self._hooked.append((path, leaf, list(map(address, hooks)), hooks))
+
     def places(self) -> dict[Any, Place]:
         """Identity -> each place that is watched."""
         return self._places | self._tensors
@@ -182,6 +188,10 @@ class Guard:
     def watched_held(self) -> list[tuple[torch.Tensor, str, object]]:
         """Tensors, and what is watched of what they hold."""
         return [(tensor, name, value) for _, tensor, name, value in self._held]
+
+    def watched_hooks(self) -> list[torch.Tensor]:
+        """The leaves whose hooks are watched."""
+        return [leaf for _, leaf, *_ in self._hooked]
 
     def watched_values(self) -> dict[int, torch.Tensor]:
         """Storage key -> tensor, of those whose values are to stay."""
@@ -220,6 +230,9 @@ class Guard:
         for path, tensor, name, value in self._held:
             if getattr(tensor, name) is not value:
                 found[f"{path}.{name}"] = None
+        for path, leaf, hooks, _ in self._hooked:
+            if list(map(address, _hooks_of(leaf))) != hooks:
+                found[f"the hooks of {path}"] = None
         return list(found)
 
     def check_alive(self) -> None:
@@ -298,7 +311,19 @@ class Guard:
             same = "is" if type(value) is bool else "=="
             terms.append(f"{bind(getter)}() {same} {bind(value)}")
         terms += [f"{bind(t)}.{name} is {bind(value)}" for _, t, name, value in self._held]
+        for _, leaf, hooks, _ in self._hooked:
+            t = bind(leaf)
+            same = f"list(map({bind(address)}, {bind(_hooks_of)}({t}))) == {bind(hooks)}"
+            none = f"not ({t}._backward_hooks or {t}._post_accumulate_grad_hooks)"
+            terms.append(same if hooks else none)
         self.places_hold = _predicate(terms, names)
+
+
+def _hooks_of(leaf: torch.Tensor) -> list[Any]:
+    """What autograd calls when it has the gradient of ``leaf``, or has added to it."""
+    of_leaf: Any = leaf
+    before, after = of_leaf._backward_hooks, of_leaf._post_accumulate_grad_hooks
+    return [*(before or {}).values(), None, *(after or {}).values()] if before or after else []
 
 
 def _in_words(

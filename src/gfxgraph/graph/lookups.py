@@ -122,10 +122,10 @@ MODULE = torch.nn.Module
 _FIRST_COMPILATION = "___needs_generation_tag_patch"
 NOT_PLAIN = (torch.Tensor, MODULE, type, types.ModuleType, types.FunctionType)
 """What C code is given as a whole, and does not look into."""
-_HOOKS = ("_forward_hooks", "_forward_pre_hooks")
+_HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 _HOOKS_OF_ALL: dict[str, dict[Any, Any]] = {
     f"torch.nn.modules.module.{name}": held
-    for name in ("_global_forward_hooks", "_global_forward_pre_hooks")
+    for name in (f"_global{hooks}" for hooks in _HOOKS)
     if type(held := getattr(torch.nn.modules.module, name, None)) is OrderedDict
 }
 _SETATTR_OF_MODULE = raw.namespace(MODULE)["__setattr__"]

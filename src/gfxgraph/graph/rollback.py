@@ -70,7 +70,11 @@ class Snapshot:
         """
         python = PythonState(roots, stores=Stores())
         host = HostState(device, index, python.stateful, python.stores)
-        return cls(UndoLog(), python, host, on_stream)
+        memory = UndoLog()
+        assert python.stores is not None
+        if not python.stores.decide:  # else another thread may set them
+            memory.gradients.keep(tensor for _, tensor in python.tensors())
+        return cls(memory, python, host, on_stream)
 
     def rewind(self) -> None:
         """Put back memory and generators, for the next run. Python objects stay as they are."""

@@ -36,9 +36,11 @@ from .reads import Reads
 from .rollback import Snapshot
 from .segments import Graft, Segment, run
 from .static_objects import StaticObjects
+from .torch_settings import around_autograd
 from .tracer import Tracer
 
 __all__ = [
+    "AroundAutograd",
     "CaptureSession",
     "Failed",
     "Layout",
@@ -60,6 +62,10 @@ class LayoutError(CaptureError):
     """
 
     draws = False
+
+
+class AroundAutograd(CaptureError):
+    """What is active around the call changes the work of autograd inside: the next may do."""
 
 
 class Failed(Exception):
@@ -283,6 +289,9 @@ class CaptureSession:
         for note in recording.notes:
             if RULES[note.rule].effect == "eager":
                 raise explain(note.rule, note.what, note.where)
+        around = around_autograd() if recording.autograd else None
+        if around is not None:
+            raise AroundAutograd(around, transient=True)
         return recording, outputs
 
     def _recorder(self) -> Recorder:

@@ -69,7 +69,7 @@ _TENSORS = (torch.Tensor, torch.nn.Parameter)
 _MODULE_ATTRIBUTES = frozenset(vars(torch.nn.Module())) - {"training"}
 # Their attributes are in C++.
 _SCRIPTED = (torch.jit.ScriptModule, torch._C.ScriptMethod)
-_HOOKS = ("_forward_hooks", "_forward_pre_hooks")
+_HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 _HOOKS_OF_TENSORS: dict[str, Any] = {
     name: raw.namespace(torch._C.TensorBase)[name].__get__
     for name in ("_backward_hooks", "_post_accumulate_grad_hooks")
@@ -324,6 +324,7 @@ class PythonState:
         reads: Reads,
         held: Collection[tuple[torch.Tensor, str, Any]],
         settings: Settings,
+        leaves: Collection[torch.Tensor],
         earlier: Guard | None = None,
     ) -> Guard:
         """A guard for a graph: it sees when something changes that the graph relies on.
@@ -334,6 +335,7 @@ class PythonState:
             reads: what the executed code has read.
             held: tensors from outside, with the name and the value of what they hold.
             settings: of torch, which it depends on.
+            leaves: tensors from outside that its backward passes reach.
             earlier: the guard of the paths that this one joins.
         """
         no_hooks = [c for c in self._containers if c.counted == "hooks"]
@@ -389,21 +391,23 @@ class PythonState:
         names = self.names()
         for key, tensor in folded.items():
             guard.watch_values(key, names.get(key, "a tensor from outside"), tensor)
-        for tensor, name, value in (*held, *self._gradients(outside)):
+        for tensor, name, value in (*held, *self._gradients(outside, leaves)):
             path = names.get(storage_key(tensor), "a tensor from outside")
             guard.watch_held(path, tensor, name, value)
             if value is not None:
                 guard.watch_memory(f"{path}.{name}", value)
+        for leaf in leaves:
+            guard.watch_hooks(names.get(storage_key(leaf), "a tensor from outside"), leaf)
         guard.complete()
         return guard
 
     def _gradients(
-        self, outside: dict[int, torch.Tensor]
+        self, outside: dict[int, torch.Tensor], leaves: Collection[torch.Tensor]
     ) -> list[tuple[torch.Tensor, str, torch.Tensor]]:
         """Gradients to which a graph adds, with their tensors: autograd asks for them in C++."""
-        holders = {id(t): t for t in (*(t for _, t in self.tensors()), *outside.values())}
-        leaves = ((t, _GRAD(t)) for t in holders.values() if t.requires_grad and _IS_LEAF(t))
-        return [(t, "grad", g) for t, g in leaves if g is not None and storage_key(g) in outside]
+        holders = {id(t): t for t in (*(t for _, t in self.tensors()), *outside.values(), *leaves)}
+        grads = ((t, _GRAD(t)) for t in holders.values() if t.requires_grad and _IS_LEAF(t))
+        return [(t, "grad", g) for t, g in grads if g is not None and storage_key(g) in outside]
 
     def _read_unseen(self) -> set[int]:
         """Numbers of the containers that code which nobody looks at may read: the attributes of

@@ -18,7 +18,16 @@ import torch.nn.attention
 
 from ..interpose.codes import address
 
-__all__ = ["OTHERS", "SETTINGS", "WRITERS", "Setting", "Settings", "deciding"]
+__all__ = [
+    "OTHERS",
+    "SETTINGS",
+    "WRITERS",
+    "Setting",
+    "Settings",
+    "around_autograd",
+    "deciding",
+    "of_autograd",
+]
 
 Settings: TypeAlias = dict[str, tuple[Callable[[], Any], Any]]
 """Name -> getter and value of settings by which torch picks its kernels."""
@@ -264,6 +273,41 @@ def deciding(kernels: Collection[tuple[Any, Any]] | None, on_host: bool) -> Sett
             found[f"{_CUBLAS}tf32"] = _precision_now("matmul", "cublas_allow_tf32")
             if uses_cudnn:
                 found[f"{_CUDNN}allow_tf32"] = _precision_now("conv", "cudnn_allow_tf32")
+    return {name: (getter, getter()) for name, getter in found.items()}
+
+
+def around_autograd() -> str | None:
+    """What is active around a call so that no replay may stand for the work of autograd inside."""
+    if torch.is_anomaly_enabled():
+        return (
+            "called under torch.autograd.set_detect_anomaly(True), and autograd takes part inside: "
+            "a replay would find no anomaly"
+        )
+    if _saved_tensors_hooks() is not None:
+        return (
+            "called under torch.autograd.graph.saved_tensors_hooks, and autograd takes part "
+            "inside: a replay would not call them"
+        )
+    return None
+
+
+def _saved_tensors_hooks() -> Any:
+    """The innermost hooks through which autograd saves tensors; ``None``: there are none."""
+    return _TOP_HOOKS(True)  # also while something is traced
+
+
+_AUTOGRAD: Any = torch._C._autograd
+_TOP_HOOKS = _AUTOGRAD._top_saved_tensors_default_hooks
+_MAY_HAVE_HOOKS = _AUTOGRAD._saved_tensors_hooks_is_enabled
+
+
+def of_autograd() -> Settings:
+    """What changes the work of autograd, for a function inside of which it takes part."""
+    found: dict[str, Callable[[], Any]] = {
+        "torch.autograd.set_detect_anomaly": torch.is_anomaly_enabled,
+        "torch.autograd.graph.saved_tensors_hooks": _saved_tensors_hooks,
+        "torch.autograd.graph.disable_saved_tensors_hooks": _MAY_HAVE_HOOKS,
+    }
     return {name: (getter, getter()) for name, getter in found.items()}
 
 

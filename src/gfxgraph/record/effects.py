@@ -17,6 +17,7 @@ from torch._ops import OpOverload
 
 from ..device.operators import is_composite, may_write, run_composite, written_tensors
 from ..device.overrides import ThreadDispatchMode, UnwrappedDispatchMode
+from .gradients import Gradients
 from .storages import is_whole
 
 _is_gone: Callable[[int], Any] = torch.UntypedStorage._expired
@@ -107,9 +108,13 @@ class UndoLog:
 
     A region is a view of memory; regions may overlap, so they are restored last first. Arrays on
     such memory that a run got are put back as well, although it should only read them.
+
+    Attributes:
+        gradients: the tensors to whose gradients runs may add, and which those were.
     """
 
     def __init__(self) -> None:
+        self.gradients = Gradients()
         self._written_through = ""
         self._lent: dict[int, tuple[Any, Any, str]] = {}
         self._regions: dict[tuple[Any, ...], tuple[torch.Tensor, torch.Tensor | None]] = {}
@@ -156,6 +161,7 @@ class UndoLog:
             for where, value in reversed(self._regions.values()):
                 if value is not None and is_whole(where):
                     where.copy_(value)
+        self.gradients.restore()
 
     def regions(self) -> list[torch.Tensor]:
         """Aliases of the regions."""

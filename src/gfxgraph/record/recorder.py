@@ -20,12 +20,21 @@ from ..interpose.codes import address
 from ..interpose.source import Source, users_line, users_line_of
 from .effects import Same, UndoLog, tensors_in
 from .explain import explain
+from .gradients import backward_passes, newest_node, reached
 from .interceptor import Interceptor, Point, draws
 from .questions import Dependence
 from .storages import is_whole
 
 _ODD = "Part of it (a scale, a count) is on the host, and no copy between two graphs brings it."
 _RAISES = "A replay would neither run it again nor know what the function does then."
+_OF_ARGUMENT = (
+    "A backward pass sets it in each call. Give the gradient back instead: return "
+    "torch.autograd.grad(...), or call backward() outside."
+)
+_REBOUND = (
+    "A backward pass sets it to another tensor. Let it add to one that is there before: "
+    "zero_grad(set_to_none=False); or return torch.autograd.grad(...)."
+)
 _DONE_IN_EACH_CALL = ("no-graph", "seed")
 _NUMBERS, _LISTS = (int, float, bool), (list, tuple)
 _NO_DTYPE: frozenset[torch.dtype | None] = frozenset({None})
@@ -121,6 +130,11 @@ class Recording:
             there, and whose values are part of a graph.
         refused: the first thing that it did, or was about to do, and no replay would; and why.
         held: outside tensors, with the name and the value of what they were asked for.
+        leaves: outside tensors that a backward pass reached, whose hooks it runs.
+        autograd: whether autograd recorded an operation.
+        differentiates: whether a backward pass ran.
+        may_settle: whether a gradient from outside that was set was none before, as in the first
+            run of all.
     """
 
     events: list[Event] = field(default_factory=list)
@@ -141,6 +155,10 @@ class Recording:
     host_reads: set[int] = field(default_factory=set)
     refused: tuple[Note, str] | None = None
     held: list[tuple[torch.Tensor, str, Any]] = field(default_factory=list)
+    leaves: list[torch.Tensor] = field(default_factory=list)
+    autograd: bool = False
+    differentiates: bool = False
+    may_settle: bool = False
 
     def breaks(self) -> list[Event]:
         """The points at which a graph ends and the host takes over."""
@@ -210,6 +228,10 @@ class Recorder(Interceptor):
         #: What gave the function an array on memory from outside.
         self._was_lent = ""
         self._moved: list[tuple[weakref.ref[torch.Tensor], str, Source]] = []
+        self._held: list[tuple[weakref.ref[torch.Tensor], str, Any]] = []
+        #: Of autograd: the node that was the newest before the run, unless that cannot be told.
+        self._newest_before = -1
+        self._differentiated_at: Source | None = None
 
     def operation(
         self,
@@ -225,10 +247,30 @@ class Recorder(Interceptor):
         if not dtypes <= known:
             self._kernels[address(func)] = known | dtypes
             self.recording.kernels.update((func, dtype) for dtype in dtypes)
+        recording = self.recording
+        if not recording.autograd and torch.is_grad_enabled():
+            recording.autograd = any(tensor.requires_grad for tensor in tensors)
         rule = self._off_stream()
         if rule is not None:
             self.met(rule, str(func))
         return self.run(func, args, kwargs)
+
+    def differentiates(self, roots: Any, is_recorded: bool) -> None:
+        """A backward pass is about to run; note the leaves that it reaches."""
+        with self.unseen():
+            leaves, oldest = reached(roots)
+            for leaf in leaves:
+                is_wrapper = torch._C._functorch.is_functorch_wrapped_tensor(leaf)
+                if not is_wrapper and self.name(leaf) not in self.inside:
+                    self._log.gradients.meet(leaf)
+        if self.quiet:
+            return
+        if 0 <= oldest < self._newest_before:
+            self.refuse("hidden-state", "a backward pass through what autograd recorded outside")
+        if is_recorded:  # its nodes may be of another thread, which counts by itself
+            self._newest_before = -1
+        self.recording.autograd = self.recording.differentiates = True
+        self._differentiated_at = self._differentiated_at or users_line()
 
     def event(
         self, point: Point, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
@@ -291,20 +333,37 @@ class Recorder(Interceptor):
         Raises:
             CaptureError: at the end, if the run did what cannot be seen before it happens.
         """
+        self._newest_before = newest_node()
         try:
-            with super().watching():
+            with backward_passes(self.differentiates), super().watching():
                 yield
         finally:
             self._look_back()
         if self.recording.refused is not None:
             note, more = self.recording.refused
-            raise explain(note.rule, note.what, note.where, more)
+            error = explain(note.rule, note.what, note.where, more)
+            error.transient = self.recording.may_settle and more is _REBOUND
+            raise error
 
     def _look_back(self) -> None:
         for moved, what, where in self._moved:
             if moved() is not None:
                 self._remember(Note("side-effect", what, where), "The tensor is from outside.")
         self._moved.clear()
+        for ref, name, value in self._held:
+            tensor = ref()
+            if tensor is not None:
+                self.recording.held.append((tensor, name, value))
+        self._held.clear()
+        gradients, inputs = self._log.gradients, self.inputs
+        self.recording.leaves = gradients.settle()
+        where = self._differentiated_at or Source()
+        for leaf, grad in gradients.changed():
+            of_argument = self.name(leaf) in inputs
+            more, is_first = (_OF_ARGUMENT, False) if of_argument else (_REBOUND, grad is None)
+            what = f"Tensor.grad of {'an argument' if of_argument else 'a tensor from outside'}"
+            self._remember(Note("side-effect", what, where), more)
+            self.recording.may_settle |= is_first
 
     def _remember(self, note: Note, more: str = "") -> None:
         self.recording.refused = self.recording.refused or (note, more)
@@ -364,8 +423,8 @@ class Recorder(Interceptor):
                 raise explain("side-effect", what, users_line_of(error)) from error
 
     def holds(self, tensor: torch.Tensor, name: str, value: Any) -> None:
-        """Remember it, for a guard."""
-        self.recording.held.append((tensor, name, value))
+        """Remember it, for a guard; a tensor that the run has made is gone at the end."""
+        self._held.append((weakref.ref(tensor), name, value))
 
     def observe(self, kind: str, what: str, detail: Any) -> object:
         """A call of the host's that is no operation."""

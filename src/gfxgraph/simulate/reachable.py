@@ -31,7 +31,7 @@ _MAX_ITEMS = 4096
 # How far to search objects that are no modules.
 _MAX_DEPTH = 4
 _LEAVES = (int, float, bool, str, bytes, complex, type(None), torch.Tensor, torch.dtype, type)
-_HOOKS = ("_forward_hooks", "_forward_pre_hooks")
+_HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 _set_state: Any = functools.partial.__dict__["__setstate__"]
 
 
