@@ -325,6 +325,7 @@ class Entries:
             self._tries.clear()
             self.thrash = self._new_thrash()
             self.closed = ""
+            self.autograd = False
             self.counts = Counts()
             return graphs
 
