@@ -352,7 +352,7 @@ def _own_length(container: Any) -> int:
     """Without the graphs of methods, which come and go in the attributes of their instance."""
     length = raw.length(container)
     if raw.is_a(container, dict):
-        length -= sum(Container.is_ours(*pair) for pair in dict.items(container))
+        length -= sum(map(Container.is_ours, dict.__iter__(container), dict.values(container)))
     return length
 
 

@@ -167,7 +167,8 @@ _BY_COUNT = re.compile(
     r"__(?:compiled_fn|builtins_dict__|gen_rand_values|warnings_warn_wrapper|resume_at_\d+"
     r"|comprehension_.+_at_\d+)_\d+(?:_[0-9a-f]{8}(?:_[0-9a-f]{4}){3}_[0-9a-f]{12})?"
 )
-_BY_ID = re.compile(r".*_\d{9,}_c(?:\d+|None)")
+_BY_ID = re.compile(r".*?_\d{9,}_c(?:\d+|None)")
+_ENDS = frozenset("0123456789e")
 _IMPORTED = "__import_"
 
 
@@ -181,18 +182,16 @@ def is_installed(name: str, value: Any = None) -> bool:
         name: of a global variable.
         value: what it is.
     """
-    if not name.startswith("__") and "_c" not in name:
-        return False
-    if loaded("torch._dynamo.output_graph") is None:
-        return False
+    if name[:2] != "__" and (name[-1:] not in _ENDS or "_c" not in name):
+        return False  # most names
     if name.startswith(_IMPORTED):
-        return name[len(_IMPORTED) :].replace("_dot_", ".") in sys.modules
-    if _BY_COUNT.fullmatch(name) or _BY_ID.fullmatch(name):
-        return True
-    # `setup_globally_cached` of its codegen: of torch, and named as that is.
-    if name.startswith("__torch_") and type(value) in _NAMED:
-        return name == "__" + _NO_NAME.sub("_", f"{value.__module__}.{value.__name__}")
-    return False
+        is_one = name[len(_IMPORTED) :].replace("_dot_", ".") in sys.modules
+    elif name.startswith("__torch_") and type(value) in _NAMED:
+        # `setup_globally_cached` of its codegen: of torch, and named as that is.
+        is_one = name == "__" + _NO_NAME.sub("_", f"{value.__module__}.{value.__name__}")
+    else:
+        is_one = bool(_BY_COUNT.fullmatch(name) or _BY_ID.fullmatch(name))
+    return is_one and loaded("torch._dynamo.output_graph") is not None
 
 
 def is_guard(code: types.CodeType, space: dict[str, Any]) -> bool:
