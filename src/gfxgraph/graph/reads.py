@@ -883,8 +883,8 @@ class Reads(Alike):
         if is_asked and not any(value is None for value in values):
             self._given.hand_out_all()  # which of the arguments are one is in no key
         one, other = values
-        # What Python's own code asks, as copy.deepcopy() does, is whether it got the same back.
-        if _is_one_by_chance(one, other) and not frame.is_of_python():
+        # What a library asks, as copy.deepcopy() does, is whether it got the same back.
+        if _is_one_by_chance(one, other) and not frame.is_of_library():
             self._refuse("whether equal values are one object (`is`). Compare them with `==`")
         if self._is_of_call(other):
             one, other = other, one
@@ -1227,6 +1227,8 @@ class Reads(Alike):
     def _note_lock(self, lock: Any, method: str) -> None:
         """Note a lock that the run takes, and releases again."""
         if lock is UNKNOWN or method not in (*_ACQUIRING, *_GIVING_BACK):
+            return
+        if self._now is not None and self._now.is_of_library():  # around what is its own
             return
         if not (in_c.is_lock(lock) or raw.is_a(lock, threading.Condition)):
             return
@@ -1740,10 +1742,9 @@ class _Frame:
         """Whether it is of torch, which asks what is set as the attribute of a module."""
         return _is_of_torch(self.frame)
 
-    def is_of_python(self) -> bool:
-        """Whether it runs code of Python's own library."""
-        name = str(self.frame.f_globals.get("__name__", ""))
-        return name.partition(".")[0] in sys.stdlib_module_names
+    def is_of_library(self) -> bool:
+        """Whether it runs code of Python's own library, of torch, or of progress bars."""
+        return str(self.frame.f_globals.get("__name__", "")).partition(".")[0] in CLOSED
 
     def is_of_inspect(self) -> bool:
         """Whether it is of :mod:`inspect`."""

@@ -537,7 +537,9 @@ class PythonState:
 
     def _note_closed(self, path: str, item: Any) -> None:
         own = raw.attributes(item)
-        if own and not raw.is_a(item, *_OF_THE_RUN):
+        # An operator keeps the overloads that it was asked for.
+        is_operator = raw.module_of(type(item)) == torch._ops.__name__
+        if own and not is_operator and not raw.is_a(item, *_OF_THE_RUN):
             self.closed.append((path, own))
             for name, part in own.items():
                 if raw.is_a(part, dict, list, deque, set) and raw.length(part) <= _MAX_ITEMS:
