@@ -157,7 +157,7 @@ def test_a_backend_of_the_program_is_called_as_often_as_without_us():
 
 @torch.no_grad()
 def test_the_names_of_the_compiler_are_known():
-    space: dict[str, object] = {"torch": torch, "__name__": "compiled_inside"}
+    space: dict[str, object] = {"torch": torch, "__name__": __name__}
     source = """
         import warnings
         class Tensor(torch.Tensor):
