@@ -356,7 +356,7 @@ def _with_locks(locks: Sequence[Any], replay: Callable[..., Any]) -> Callable[..
     """A replay that holds the locks which the function takes.
 
     It waits for none: while another thread holds one, the call runs eagerly, and waits where the
-    function does. Who holds one lock already, and waited for another here, might wait for ever.
+    function does. A replay that held one lock and waited for another could deadlock.
     """
 
     def replay_with_locks(fn: Any, args: Any, kwargs: Any, leaves: Any) -> Any:

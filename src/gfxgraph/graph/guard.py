@@ -320,7 +320,7 @@ class Guard:
 
 
 def _hooks_of(leaf: torch.Tensor) -> list[Any]:
-    """What autograd calls when it has the gradient of ``leaf``, or has added to it."""
+    """The hooks of ``leaf``: those before its gradient is accumulated, and those after."""
     of_leaf: Any = leaf
     before, after = of_leaf._backward_hooks, of_leaf._post_accumulate_grad_hooks
     return [*(before or {}).values(), None, *(after or {}).values()] if before or after else []

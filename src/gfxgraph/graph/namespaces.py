@@ -1,4 +1,4 @@
-"""What the modules of torch and of Python held before a run, and objects of their classes.
+"""A copy of the variables of torch and Python, and of objects of their classes, before a run.
 
 What their code does is not looked at. A context manager of theirs may set a variable for as long as
 it lasts, and a tracer of theirs replaces methods of ``torch.nn.Module`` meanwhile. A method of

@@ -277,7 +277,7 @@ def deciding(kernels: Collection[tuple[Any, Any]] | None, on_host: bool) -> Sett
 
 
 def around_autograd() -> str | None:
-    """What is active around a call so that no replay may stand for the work of autograd inside."""
+    """The mode of autograd around a call that a replay would ignore; ``None``: there is none."""
     if torch.is_anomaly_enabled():
         return (
             "called under torch.autograd.set_detect_anomaly(True), and autograd takes part inside: "
@@ -302,7 +302,7 @@ _MAY_HAVE_HOOKS = _AUTOGRAD._saved_tensors_hooks_is_enabled
 
 
 def of_autograd() -> Settings:
-    """What changes the work of autograd, for a function inside of which it takes part."""
+    """Modes of autograd that a graph depends on if autograd takes part inside of it."""
     found: dict[str, Callable[[], Any]] = {
         "torch.autograd.set_detect_anomaly": torch.is_anomaly_enabled,
         "torch.autograd.graph.saved_tensors_hooks": _saved_tensors_hooks,
