@@ -147,7 +147,7 @@ def test_a_call_of_the_garbage_collector_leaves_alone_what_it_interrupts(device,
             interrupt.inside = True  # it is not called while we look
             found.append(result.cpu().flatten().tolist())
             interrupt.inside = False
-    assert interrupt.calls > 20
+    assert interrupt.calls >= 20
     assert interrupt.results == {2000.0}
     assert found == [[2.0 * n] * len(row) for n, row in enumerate(found)]
     reasons = gfxgraph.stats()["fallbacks"]
