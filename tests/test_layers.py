@@ -15,7 +15,8 @@ SOURCE = ROOT / "src" / "gfxgraph"
 # From the top down. The picture and the reasons: docs/architecture.md.
 LAYERS = [
     {"__main__", "cli"},
-    {"demo", "doctor", "integrations", "metrics", "recipes", "serving", "verifying"},
+    {"demo", "doctor", "integrations", "measure", "metrics", "recipes", "serving"},
+    {"verifying"},
     {"analyze"},
     {"bridge"},
     {"call"},

@@ -47,6 +47,8 @@ if TYPE_CHECKING:
     from .compiling.rng import guard_rng as guard_rng
     from .compiling.vendor import vendor_op as vendor_op
     from .device import DeviceFacts as DeviceFacts
+    from .measure.bench import bench as bench
+    from .measure.report import BenchReport as BenchReport
     from .recipes.load import load_recipes as load_recipes
     from .recipes.report import RecipeReport as RecipeReport
     from .recipes.save import save_recipes as save_recipes
@@ -61,6 +63,7 @@ _OLDEST_TORCH = "2.8"  # as in pyproject.toml
 # Looked up on first use: the kind of device decides the base of the graph class, and asking for the
 # device starts the driver, which importing a library should not do.
 _LAZY = {
+    "BenchReport": "measure.report",
     "BreakReport": "compiling.breaks",
     "BridgedCUDAGraph": "bridge.graph",
     "CompileLog": "compiling.log",
@@ -76,6 +79,7 @@ _LAZY = {
     "CheckReport": "analyze.report",
     "ShapeBucketPool": "call.buckets.pool",
     "VerifyReport": "verifying.report",
+    "bench": "measure.bench",
     "check": "analyze.check",
     "compile": "call.graphed",
     "compile_log": "compiling.log",
@@ -100,6 +104,7 @@ _LAZY = {
 _importing = new_lock()
 
 __all__ = [
+    "BenchReport",
     "BreakReport",
     "BridgedCUDAGraph",
     "CheckReport",
@@ -117,6 +122,7 @@ __all__ = [
     "Stats",
     "VerifyReport",
     "__version__",
+    "bench",
     "check",
     "compile",
     "compile_log",

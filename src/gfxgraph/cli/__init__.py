@@ -10,6 +10,7 @@ from typing import Annotated
 
 import typer
 
+from .bench import bench
 from .check import check
 from .common import App, fail
 from .demo import demo
@@ -53,7 +54,7 @@ def main(
         fail(str(_setting_error), status=2)
 
 
-for _command in (demo, check, verify, lint, doctor, env):
+for _command in (demo, check, verify, bench, lint, doctor, env):
     app.command()(_command)
 app.add_typer(metrics, name="metrics")
 app.command(

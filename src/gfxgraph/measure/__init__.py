@@ -1,0 +1,1 @@
+"""What graphs gain for a function, measured on this machine."""

@@ -1,0 +1,37 @@
+"""Whether what a way gives is what eager execution gives."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+
+from ..graph.compare import BY_DTYPE
+from ..verifying.bench import Values
+from ..verifying.compare import DEFAULT, Errors
+
+__all__ = ["difference"]
+
+
+def difference(found: Sequence[Values], right: Values, slack: float) -> tuple[str, float]:
+    """What differs from eager in words, ``""`` for nothing, and the largest relative error.
+
+    Args:
+        found: the values of calls, all with the arguments and from the state of ``right``.
+        right: the values of eager's call.
+        slack: how many times the usual tolerance is allowed.
+    """
+    largest, words = 0.0, ""
+    for key in dict.fromkeys(key for values in (right, *found) for key in values):
+        value = right.get(key)
+        if key[0] == "state" and not all(key in values for values in found):
+            continue  # rebound in Python, and put back since
+        usual = BY_DTYPE.get(value.dtype, DEFAULT) if isinstance(value, torch.Tensor) else 0.0
+        errors = Errors(*key, slack * min(DEFAULT, usual))
+        for n, values in enumerate(found):
+            errors.add(n + 1, values.get(key), value)
+        row = errors.row()
+        largest = max(largest, row.relative_error)
+        if row.first is not None and not words:
+            words = f"call {row.first.call}, {key[1]}: {row.first.problem}"
+    return words, largest
