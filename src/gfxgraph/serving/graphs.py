@@ -102,7 +102,7 @@ class EngineGraphs:
     @classmethod
     def known(cls, owner: Any) -> EngineGraphs | None:
         """Those of ``owner``, if there are any."""
-        return cls._all.get(owner)
+        return None if owner is None else cls._all.get(owner)
 
     @classmethod
     def all(cls) -> list[EngineGraphs]:
