@@ -46,6 +46,11 @@ class Between:
         """Whether sizes may be captured after the start."""
         return self.spent < self.lazy
 
+    def release_no_more(self, why: str) -> None:
+        """Release nothing from now on; say so."""
+        self.release_below = 0.0
+        log(logging.WARNING, "not_released", because=why)
+
 
 BETWEEN = Between()
 
