@@ -44,7 +44,7 @@ def sglang(emulated: bool = True) -> None:
     importlib.import_module("torch._inductor.compile_fx")  # before triton is stubbed
     stub(
         *("triton", "IPython", "aiohttp", "torchvision", "compressed_tensors", "gguf"),
-        *("sentencepiece", "tvm_ffi", "httpx"),
+        *("sentencepiece", "tvm_ffi", "httpx", "fastapi", "uvicorn", "uvloop"),
     )
 
 

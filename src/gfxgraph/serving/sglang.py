@@ -192,7 +192,7 @@ def _cannot_wait(runner: Any) -> str:
     The dummy run of a capture writes to the place 0 of the cache, which no request is given: SGLang
     resets the static inputs that name places before it.
     """
-    server = getattr(runner.model_runner, "server_args", None)
+    server: Any = getattr(runner.model_runner, "server_args", None)
     return _first_reason(
         lambda: (
             _unsafe(runner, _POOLS_OF_PLACES)
