@@ -195,13 +195,11 @@ def _vllm_config(**more: Any) -> SimpleNamespace:
         ),
         "parallel_config": SimpleNamespace(
             **{"enable_eplb": False, "use_ubatching": False, "data_parallel_size": 1},
-            **{"use_sequence_parallel_moe": False, "is_moe_model": False}
+            **{"use_sequence_parallel_moe": False, "is_moe_model": False},
         ),
         "cache_config": SimpleNamespace(kv_sharing_fast_prefill=False),
         "attention_config": SimpleNamespace(hisparse_config=None),
-        "compilation_config": SimpleNamespace(
-            fast_moe_cold_start=False, static_forward_context={}
-        ),
+        "compilation_config": SimpleNamespace(fast_moe_cold_start=False, static_forward_context={}),
         "speculative_config": None,
         "kv_transfer_config": None,
         "lora_config": None,

@@ -54,7 +54,9 @@ class Model(torch.nn.Module):
 class Live:
     """The runner, and as many requests as are asked for; ``step(rows)`` decodes a token of each."""
 
-    def __init__(self, sizes: list[int], **more: Any) -> None:
+    def __init__(
+        self, sizes: list[int], refused: Any = (), kv: str = "", role: str = "null", **more: Any
+    ) -> None:
         from sglang.srt.mem_cache import memory_pool
         from sglang.srt.model_executor import cuda_graph_buffer_registry, model_runner
         from sglang.srt.model_executor.forward_batch_info import CaptureHiddenMode, ForwardMode
@@ -69,7 +71,7 @@ class Live:
         # Request r has the places from 1 + 8 r: 0 is for what is not of a request.
         table = torch.arange(1, 1 + ROWS * LENGTH, device="cuda").view(ROWS, LENGTH)
         self.model = Model(self.pool, table)
-        self.model.refused, self.model.broken = more.pop("refused", set()), set()
+        self.model.refused = set(refused)
         self.lengths = [1] * ROWS
         runner = children.decode_runner(self.model, sizes, **more)
         most = max(sizes)
@@ -91,7 +93,10 @@ class Live:
             init_forward_metadata_in_graph=lambda batch: None,
         )
         vars(runner.model_runner).update(
-            _MODEL_RUNNER, token_to_kv_pool=more.get("kv", self.pool), model=self.model
+            _MODEL_RUNNER,
+            token_to_kv_pool=children._of(memory_pool, kv) if kv else self.pool,
+            model=self.model,
+            server_args=SimpleNamespace(disaggregation_mode=role),
         )
         runner.capture_hidden_mode = CaptureHiddenMode.NULL
         runner.capture_forward_mode = ForwardMode.DECODE
@@ -121,7 +126,11 @@ class Live:
             req_pool_indices=torch.arange(rows, **cuda),
             out_cache_loc=torch.tensor([1 + LENGTH * r + at[r] for r in range(rows)], **cuda),
             apply_deprecated_skip_attn_backend_init=lambda skip: None,
-            **{"forward_mode": self.runner.capture_forward_mode, "mrope_positions": None, "global_num_tokens_cpu": None},
+            **{
+                "forward_mode": self.runner.capture_forward_mode,
+                "mrope_positions": None,
+                "global_num_tokens_cpu": None,
+            },
         )
         expected, cache = self._expected(batch)
         out = self.owner.forward(batch).logits_output
@@ -129,6 +138,13 @@ class Live:
             self.lengths[r] = self.lengths[r] % (LENGTH - 1) + 1
         same = torch.equal(out, expected) and torch.equal(self.cache(), cache)
         return same, self.how
+
+    def graphs(self) -> list[Any]:
+        return list(self.runner.backend._graphs.values())
+
+    def write_to_requests(self) -> None:
+        """Take away what keeps a dummy run from the places of requests."""
+        self.runner.buffers.reset_index_buffers = lambda: None
 
     def cache(self) -> torch.Tensor:
         """All that is of a request."""
@@ -174,7 +190,6 @@ _MODEL_RUNNER = {
     **{"device": "cuda", "gpu_id": 0, "_kernel_warmed_up": True, "is_draft_worker": False},
     "attn_tp_sequence_sharded": lambda tokens: False,
     "kv_index_translator": SimpleNamespace(bind_runner_slots=lambda batch: None),
-    "server_args": SimpleNamespace(disaggregation_mode="null"),
 }
 _OWNER = {
     **{"forward_pass_id": 0, "msprobe_debugger": None, "gpu_id": 0, "is_draft_worker": False},
@@ -195,9 +210,7 @@ def _answers(decode: Any, model_runner: Any) -> None:
         module.get_parallel = lambda: group
         module.get_exec = lambda: SimpleNamespace(graph=graph, moe=moe)
         module.get_schedule = lambda: SimpleNamespace(disable_overlap_schedule=True)
-        module.get_model = lambda: SimpleNamespace(
-            override=lambda **more: contextlib.nullcontext()
-        )
+        module.get_model = lambda: SimpleNamespace(override=lambda **more: contextlib.nullcontext())
 
     @contextlib.contextmanager
     def graph_capture(stream: Any) -> Any:

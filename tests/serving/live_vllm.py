@@ -10,6 +10,7 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import torch
 
 from tests.serving import children
@@ -121,6 +122,7 @@ class LiveV2(_Live):
         from vllm.v1.worker.gpu.block_table import BlockTables
         from vllm.v1.worker.gpu.input_batch import InputBuffers
 
+        profile = config.pop("profile", None)
         self.manager = manager = children.vllm_manager(sizes, **config)
         vars(manager).update(
             **{"max_num_reqs": ROWS, "is_first_pp_rank": True, "aux_hidden_states": []},
@@ -148,9 +150,17 @@ class LiveV2(_Live):
             kv_connector=SimpleNamespace(no_forward=nothing),
         )
         self.owner.block_tables.apply_staged_writes = lambda: None
+        manager._max_full_descs_to_capture = profile
         manager.capture(
             *(self.model, state, self.buffers, None, self.tables, [], _GROUPS),
         )
+
+    def graphs(self) -> list[Any]:
+        return list(self.manager.graphs.values())
+
+    def write_to_requests(self) -> None:
+        """Take away what keeps a dummy run from the places of requests."""
+        type(self.tables).get_dummy_slot_mappings = lambda self, n: self.slot_mappings[:, :n]
 
     def run(self, rows: int, ids: Any, at: Any, slots: Any) -> tuple[torch.Tensor, str]:
         """As ``execute_model`` prepares and runs a step."""
@@ -171,3 +181,92 @@ class LiveV2(_Live):
             *(tables.input_block_tables[0], buffers.seq_lens, tables.slot_mappings[0, :size])
         ):
             return self.model(buffers.input_ids[:size], buffers.positions[:size]), "eager"
+
+
+class LiveV1(_Live):
+    """``GPUModelRunner`` and its own dummy run."""
+
+    def __init__(self, sizes: list[int], refused: Any = (), **config: Any) -> None:
+        super().__init__(refused)
+        from vllm.compilation import monitor
+        from vllm.v1.worker import gpu_model_runner as module
+        from vllm.v1.worker.block_table import MultiGroupBlockTable
+        from vllm.v1.worker.gpu_model_runner import CpuGpuBuffer
+
+        module.graph_capture = lambda device: torch.cuda.stream(torch.cuda.Stream())
+        module.get_pp_group = lambda: SimpleNamespace(is_first_rank=True)
+        runner = children.vllm_runner(self.model, sizes, **config)
+        del runner._dummy_run
+        cuda = torch.device("cuda")
+        numbers = {"dtype": torch.int32, "device": cuda, "pin_memory": False}
+        watched = SimpleNamespace(cudagraph_metrics=False, enable_layerwise_nvtx_tracing=False)
+        runner.vllm_config.observability_config = watched
+        runner.vllm_config.model_config.multimodal_config = None
+        runner.parallel_config.cp_kv_cache_interleave_size = 1
+        runner.parallel_config.num_ubatches = 1
+        runner.parallel_config.distributed_executor_backend = None
+        tables = MultiGroupBlockTable(ROWS, ROWS, False, cuda, [LENGTH], [1])
+        for row in range(ROWS):
+            tables.append_row(([row + 1],), row)
+        vars(runner).update(
+            **{"device": cuda, "uniform_decode_query_len": 1, "max_num_tokens": ROWS},
+            **{"dcp_world_size": 1, "prepare_inputs_event": None, "is_pooling_model": False},
+            **{"supports_mm_inputs": False, "enable_prompt_embeds": False, "uses_mrope": False},
+            **{"use_aux_hidden_state_outputs": False, "speculative_config": None},
+            **{"execute_model_state": None, "kv_cache_config": _GROUPS, "lookback_token_ids": None},
+            scheduler_config=runner.vllm_config.scheduler_config,
+            model_config=runner.vllm_config.model_config,
+            arange_np=np.arange(ROWS + 1, dtype=np.int64),
+            input_batch=SimpleNamespace(block_table=tables, lora_id_to_lora_request={}),
+            optimistic_seq_lens_cpu=torch.zeros(ROWS, dtype=torch.int32),
+            seq_lens=torch.zeros(ROWS, dtype=torch.int32, device=cuda),
+            positions=torch.zeros(ROWS, dtype=torch.int64, device=cuda),
+            is_padding=torch.zeros(ROWS, dtype=torch.bool, device=cuda),
+            query_start_loc=CpuGpuBuffer(ROWS + 1, **numbers),
+            query_pos=CpuGpuBuffer(ROWS, **numbers),
+            input_ids=CpuGpuBuffer(ROWS, **numbers),
+            _build_attention_metadata=self._metadata,
+            _update_states=lambda output: None,
+        )
+        self.owner = self.runner = runner
+        children.capture_runner(runner)
+        assert not monitor.cudagraph_capturing_enabled
+
+    def _metadata(self, **more: Any) -> Any:
+        table = self.runner.input_batch.block_table[0].get_device_tensor(ROWS)
+        return {LAYER: SimpleNamespace(block_table=table, seq_lens=self.runner.seq_lens)}, None
+
+    def graphs(self) -> list[Any]:
+        return [e.cudagraph for e in self.runner.model.concrete_cudagraph_entries.values()]
+
+    def write_to_requests(self) -> None:
+        """Take away what keeps a dummy run from the places of requests."""
+        real = self.runner._get_slot_mappings
+
+        def copies(**more: Any) -> Any:
+            groups, layers = real(**more)
+            return {group: mapping.clone() for group, mapping in groups.items()}, layers
+
+        self.runner._get_slot_mappings = copies
+
+    def run(self, rows: int, ids: Any, at: Any, slots: Any) -> tuple[torch.Tensor, str]:
+        """As ``execute_model`` prepares and runs a step."""
+        runner = self.runner
+        runner.input_batch.block_table.commit_block_table(rows)
+        runner.input_ids.gpu[:rows], runner.positions[:rows] = ids, at
+        runner.seq_lens.zero_()
+        runner.seq_lens[:rows] = at + 1
+        mode, desc = runner.cudagraph_dispatcher.dispatch(rows)
+        size = desc.num_tokens
+        mapping = runner.input_batch.block_table[0].slot_mapping.gpu
+        mapping[:rows] = slots
+        mapping[rows:].fill_(-1)
+        assert mode.name == "FULL" or size == rows, "an eager step is not padded"
+        metadata = self._metadata()[0][LAYER]
+        with self.context(
+            *(metadata.block_table, metadata.seq_lens, mapping[:size], mode.name, desc)
+        ):
+            out = runner.model(
+                input_ids=runner.input_ids.gpu[:size], positions=runner.positions[:size]
+            )
+        return out[:rows], "graph" if mode.name == "FULL" else "eager"
