@@ -150,6 +150,11 @@ class Live:
         """All that is of a request."""
         return torch.stack([self.pool.k_buffer[0][1:], self.pool.v_buffer[0][1:]]).clone()
 
+    def give_to_others(self) -> None:
+        """As if all places were given to other requests, which have stored there."""
+        self.pool.k_buffer[0][1:].normal_()
+        self.pool.v_buffer[0][1:].normal_()
+
     def _expected(self, batch: Any) -> tuple[torch.Tensor, torch.Tensor]:
         key, value = (buffer[0].clone() for buffer in (self.pool.k_buffer, self.pool.v_buffer))
         broken, self.model.broken = self.model.broken, set()

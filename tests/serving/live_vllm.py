@@ -82,6 +82,11 @@ class _Live:
         """All that is of a request."""
         return self.model.cache[LENGTH:-1].clone()
 
+    @torch.inference_mode()
+    def give_to_others(self) -> None:
+        """As if all places were given to other requests, which have stored there."""
+        self.model.cache[LENGTH:-1].normal_()
+
     def _expected(self, ids: Any, at: Any, slots: Any) -> tuple[torch.Tensor, torch.Tensor]:
         cache, broken = self.model.cache.clone(), self.model.broken
         self.model.broken = set()
