@@ -188,7 +188,7 @@ REFUSED = {
     ],
     "sglang": [
         ("role='decode'", "prefill and decode on two servers"),
-        ("kv='MLATokenToKVPoolFP4'", "a cache MLATokenToKVPoolFP4"),
+        ("kv='MLATokenToKVPool'", "a cache MLATokenToKVPool"),
     ],
 }
 REFUSED["v1"] = REFUSED["v2"][2:]

@@ -38,8 +38,8 @@ _POOLS = {
     *("MHATokenToKVPool", "MHATokenToKVPoolFP4", "MHATokenToKVPoolMXFP8"),
     *("MLATokenToKVPool", "MLATokenToKVPoolFP4", "PageMajorMHATokenToKVPool", "SWAKVPool"),
 }
-# A capture writes to place 0 of these, which no request has.
-_POOLS_OF_PLACES = {"MHATokenToKVPool", "MLATokenToKVPool"}
+# A capture writes to place 0 of this one, which no request has.
+_POOLS_OF_PLACES = {"MHATokenToKVPool"}
 # On the backend itself: they refer to it.
 _FORWARDS = "_gfxgraph_forwards"
 
