@@ -32,8 +32,10 @@ def test_every_variable_is_read():
             "HSA_OVERRIDE_GFX_VERSION": "10.3.0",
             "GFXGRAPH_VALIDATE_EVERY": "7",
             "GFXGRAPH_EMULATE": "1",
+            "GFXGRAPH_LAZY": " 2.5",
+            "GFXGRAPH_RELEASE_BELOW": "512",
         }
-    ) == Settings("validate", 0.5, logging.DEBUG, True, True, "10.3.0", 7, "json", True)
+    ) == Settings("validate", 0.5, logging.DEBUG, True, True, "10.3.0", 7, "json", True, 2.5, 512.0)
 
 
 @pytest.mark.parametrize(
@@ -47,6 +49,10 @@ def test_every_variable_is_read():
         ("HGB_LOG_FORMAT", "xml", "'text', 'json'"),
         ("SGLANG_RDNA2_KERNELS", "on", "'1'"),
         ("GFXGRAPH_EMULATE", "cuda", "'1'"),
+        ("GFXGRAPH_LAZY", "0", "seconds, a number above 0"),
+        ("GFXGRAPH_LAZY", "inf", "seconds, a number above 0"),
+        ("GFXGRAPH_RELEASE_BELOW", "2 GB", "MiB, a number above 0"),
+        ("GFXGRAPH_RELEASE_BELOW", "nan", "MiB, a number above 0"),
         ("SGLANG_DISABLE_GFXGRAPH", "true", "'1'"),
         ("HSA_OVERRIDE_GFX_VERSION", "gfx1030", "'10.3.0'"),
     ],

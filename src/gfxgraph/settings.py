@@ -5,6 +5,11 @@
                                   ``0`` or empty: off (the default)
 ``GFXGRAPH_EMULATE``              ``1``: ``enable(emulate=True)`` on import, where there is no
                                   GPU; ``gfxgraph run --emulate`` sets it
+``GFXGRAPH_LAZY``                 seconds, a number above 0: the plugins for vLLM and SGLang
+                                  capture the largest size at start, and the others between
+                                  two steps, once a batch needs them, for so long in all
+``GFXGRAPH_RELEASE_BELOW``        MiB, a number above 0: these plugins drop graphs that were
+                                  never replayed once less memory of the device is free
 ``GFXGRAPH_VALIDATE_EVERY``       with ``validate``: which replays are compared with eager
                                   execution beside the first, a whole number from 1,
                                   default 100. Where it is set, the plugins for vLLM and
@@ -25,6 +30,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import os
 import re
 from collections.abc import Mapping
@@ -82,6 +88,8 @@ class Settings:
     validate_every: int = 100  # GFXGRAPH_VALIDATE_EVERY
     log_format: LogFormat = "text"  # HGB_LOG_FORMAT
     emulate: bool = False  # GFXGRAPH_EMULATE
+    lazy: float | None = None  # GFXGRAPH_LAZY, seconds
+    release_below: float | None = None  # GFXGRAPH_RELEASE_BELOW, MiB
 
 
 def mode(environ: Mapping[str, str] = os.environ) -> Mode:
@@ -173,6 +181,8 @@ def from_environment(environ: Mapping[str, str] = os.environ) -> Settings:
         disabled=_choice(environ, "SGLANG_DISABLE_GFXGRAPH", _SWITCH),
         gfx_override=override or None,
         emulate=emulate(environ),
+        lazy=_amount(environ, "GFXGRAPH_LAZY", "seconds"),
+        release_below=_amount(environ, "GFXGRAPH_RELEASE_BELOW", "MiB"),
     )
 
 
@@ -188,6 +198,19 @@ def _count(environ: Mapping[str, str], name: str, default: str) -> int:
     if not re.fullmatch(r"[0-9]{1,18}", text.strip()) or int(text) < 1:
         raise _malformed(name, text, "a whole number from 1")
     return int(text)
+
+
+def _amount(environ: Mapping[str, str], name: str, unit: str) -> float | None:
+    text = environ.get(name, "").strip()
+    if not text:
+        return None
+    try:
+        value = float(text)
+    except ValueError:
+        value = -1.0
+    if not 0.0 < value < math.inf:  # also catches nan
+        raise _malformed(name, environ[name], f"{unit}, a number above 0")
+    return value
 
 
 def _share(name: str, text: str) -> float:

@@ -44,7 +44,7 @@ def sglang(emulated: bool = True) -> None:
     importlib.import_module("torch._inductor.compile_fx")  # before triton is stubbed
     stub(
         *("triton", "IPython", "aiohttp", "torchvision", "compressed_tensors", "gguf"),
-        *("sentencepiece", "tvm_ffi", "httpx"),
+        *("sentencepiece", "tvm_ffi", "httpx", "fastapi", "uvicorn", "uvloop"),
     )
 
 
@@ -188,8 +188,18 @@ def _vllm_config(**more: Any) -> SimpleNamespace:
     """What the classes under test ask of a ``VllmConfig``."""
     config = {
         "use_cumem_cudagraph_pool": False,
-        "model_config": SimpleNamespace(has_inner_state=more.pop("state", False)),
-        "parallel_config": SimpleNamespace(enable_eplb=False, use_ubatching=False),
+        "model_config": SimpleNamespace(
+            **{"has_inner_state": more.pop("state", False), "is_hybrid": False},
+            **{"is_encoder_decoder": False, "enable_sleep_mode": False},
+            is_multimodal_model=more.pop("multimodal", False),
+        ),
+        "parallel_config": SimpleNamespace(
+            **{"enable_eplb": False, "use_ubatching": False, "data_parallel_size": 1},
+            **{"use_sequence_parallel_moe": False, "is_moe_model": False},
+        ),
+        "cache_config": SimpleNamespace(kv_sharing_fast_prefill=False),
+        "attention_config": SimpleNamespace(hisparse_config=None),
+        "compilation_config": SimpleNamespace(fast_moe_cold_start=False, static_forward_context={}),
         "speculative_config": None,
         "kv_transfer_config": None,
         "lora_config": None,
@@ -244,6 +254,7 @@ def vllm_runner(model: Server, sizes: list[int], **more: Any) -> Any:
             cudagraph_capture_sizes=sizes,
             compile_sizes=[],
             is_attention_compiled_piecewise=lambda: False,
+            **{"fast_moe_cold_start": False, "static_forward_context": {}},
         ),
         num_speculative_tokens=0,
         scheduler_config=SimpleNamespace(max_num_seqs=max(sizes)),

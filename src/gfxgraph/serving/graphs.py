@@ -21,7 +21,7 @@ from .sampling import compare
 
 __all__ = ["EngineGraphs", "Size", "release_unused", "sizes"]
 
-State = Literal["captured", "failed", "eager"]
+State = Literal["captured", "failed", "eager", "waiting"]
 
 
 @dataclass(frozen=True)
@@ -61,6 +61,7 @@ class _Record:
     reason: str = ""
     counted: Callable[[], int | None] = lambda: 0
     release: Callable[[], None] | None = None
+    capture: Callable[[], None] | None = None
     answers: int = 0
     compared: int = 0
     not_compared: str = ""
@@ -76,6 +77,7 @@ class EngineGraphs:
     Attributes:
         compare_every: how often a replay of a size is compared with eager execution, beside its
             first; 0: never.
+        wanted: the sizes that wait and that a batch has needed, in this order.
     """
 
     compare_every: ClassVar[int] = 0
@@ -83,6 +85,7 @@ class EngineGraphs:
 
     def __init__(self, engine: str, runner: str) -> None:
         self.engine, self.runner = engine, runner
+        self.wanted: list[str] = []
         self._records: dict[str, _Record] = {}
         self._weights: _Weights | None = None
 
@@ -95,6 +98,11 @@ class EngineGraphs:
             if stale_weights not in graph_checks:
                 graph_checks.append(stale_weights)
         return found
+
+    @classmethod
+    def known(cls, owner: Any) -> EngineGraphs | None:
+        """Those of ``owner``, if there are any."""
+        return None if owner is None else cls._all.get(owner)
 
     @classmethod
     def all(cls) -> list[EngineGraphs]:
@@ -155,6 +163,45 @@ class EngineGraphs:
         reason = one_line(_first(error))
         self._records[key] = _Record("failed", reason=reason)
         tally.fallback(f"{self.engine} {self.runner} {key}", f"its capture failed: {reason}")
+
+    def wait(self, key: str, capture: Callable[[], None]) -> None:
+        """The size ``key`` runs eagerly until a batch has needed it.
+
+        Args:
+            key: the size; see :func:`label`.
+            capture: captures it with the engine's own code, inside of :meth:`capturing`, and lets
+                the engine choose it. If it raises, the engine runs the size eagerly.
+        """
+        self._records[key] = _Record("waiting", reason="no batch has needed it", capture=capture)
+
+    def want(self, key: str) -> None:
+        """A batch needs the size ``key``: it is captured before the next step, if it waits."""
+        record = self._records.get(key)
+        if record is not None and record.capture is not None and key not in self.wanted:
+            self.wanted.append(key)
+
+    def capture_wanted(self) -> None:
+        """Capture the size that was wanted first. No error of it ends the server."""
+        key = self.wanted.pop(0)
+        capture = self._records[key].capture
+        assert capture is not None, key  # it waits, or it would not be wanted
+        try:
+            capture()
+        except Exception as error:  # also of the engine's eager runs, which at start end the start
+            self.fail(key, error)
+
+    def stop_waiting(self, why: str) -> int:
+        """The sizes that wait are captured no more; how many those are."""
+        self.wanted.clear()
+        waiting = [record for record in self._records.values() if record.capture is not None]
+        for record in waiting:
+            record.reason, record.capture = why, None
+        return len(waiting)
+
+    def capture_at_start(self, why: str) -> None:
+        """Say that sizes do not wait here, and why."""
+        names = {"engine": self.engine, "runner": self.runner}
+        log(logging.WARNING, "not_lazy", **names, because=why)
 
     def leave_out(self, key: str, why: str) -> None:
         """Do not compare the replays of the size ``key``, if there is a reason; log it once."""

@@ -25,6 +25,7 @@ def vllm() -> None:
     if settings.mode() != "off" and _activated("vLLM"):
         from .vllm import install
 
+        _ask()
         install(_compare_every())
 
 
@@ -39,6 +40,7 @@ def sglang() -> None:
     if (settings.mode() != "off" or settings.rdna2_kernels()) and _activated("SGLang"):
         from .sglang import install
 
+        _ask()
         install(_compare_every())
 
 
@@ -59,17 +61,30 @@ def _activated(engine: str) -> bool:
         _told.add(key)
         amd = {"amd": "not tried on an AMD GPU"} if current_device().kind == "hip" else {}
         every = _compare_every()
-        compared = {"compared_every": every} if every else {}
+        also = {
+            "compared_every": every or None,
+            "lazy_seconds": asked.lazy,
+            "release_below_mib": asked.release_below,
+        }
         log(
             logging.WARNING,  # the level that is shown by default
             "serving",
             engine=engine,
             failed_captures="run eagerly",
             switch_off="SGLANG_DISABLE_GFXGRAPH=1",
-            **compared,
+            **{name: value for name, value in also.items() if value is not None},
             **amd,
         )
     return True
+
+
+def _ask() -> None:
+    """What is to be done between two steps."""
+    from .between import BETWEEN
+
+    asked = settings.from_environment()
+    BETWEEN.lazy = asked.lazy or 0.0
+    BETWEEN.release_below = (asked.release_below or 0.0) * 2**20
 
 
 def _compare_every() -> int:

@@ -1,6 +1,6 @@
 """vLLM: a size whose capture fails is taken from those that its dispatchers choose from.
 
-Read in vLLM 0.33.0. vLLM has no hooks, so two of its methods are replaced when their modules are
+Read in vLLM 0.33.0. vLLM has no hooks, so some of its methods are replaced when their modules are
 imported: importing these here would cost each process of the server seconds.
 """
 
@@ -11,7 +11,8 @@ import importlib.util
 import sys
 import weakref
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
+from importlib import import_module
 from importlib.machinery import ModuleSpec
 from types import ModuleType
 from typing import Any
@@ -20,6 +21,7 @@ import torch
 
 from ..interpose.modules import loaded
 from ..interpose.patch import Claim, intercept
+from .between import BETWEEN, between_steps
 from .graphs import EngineGraphs, label, replays_of, several_ranks
 
 __all__ = ["install"]
@@ -55,6 +57,7 @@ def _replace(module: ModuleType) -> None:
 _PIECES = "graphs of pieces of a step"
 # On a manager itself: they refer to it.
 _FORWARDS = "_gfxgraph_forwards"
+_WAITING = "_gfxgraph_waiting"  # on what dispatches
 # How many tokens of the size that was chosen last are not padding.
 _rows: dict[Any, int] = {}
 _compared: weakref.WeakKeyDictionary[Any, EngineGraphs] = weakref.WeakKeyDictionary()
@@ -98,14 +101,52 @@ def _capture_all(
     *args: Any,
     **kwargs: Any,
 ) -> None:
-    """``CudaGraphManager.capture``, begun again without each size that fails.
-
-    vLLM asks ``create_forward_fn(size, warmup=True)`` when it begins with a size.
-    """
+    """``CudaGraphManager.capture``, of the sizes that do not wait."""
     graphs = EngineGraphs.of(manager, "vLLM", type(manager).__name__)
     outside = _outer_arguments(create_forward_fn)
     graphs.watch(next((one for one in outside if isinstance(one, torch.nn.Module)), None))
-    wanted: dict[Any, list[Any]] = manager._capture_descs
+    every: dict[Any, list[Any]] = manager._capture_descs
+    candidates: dict[Any, list[Any]] = manager._candidates
+
+    def capture(descs: dict[Any, list[Any]]) -> None:
+        _capture_sizes(original, manager, graphs, descs, create_forward_fn, *args, **kwargs)
+
+    def late(desc: Any) -> None:
+        try:
+            capture({desc.cg_mode: [desc]})
+        except BaseException:
+            _drop(manager.graphs, candidates, desc)
+            raise
+        finally:
+            waiting.descs.discard(desc)
+
+    waiting = _Waiting(lambda desc: graphs.want(label(desc)))
+    # A profile of memory captures some sizes and throws them away.
+    if BETWEEN.captures and manager._max_full_descs_to_capture is None:
+        for mode, descs in every.items():
+            waiting.descs.update(_smaller(graphs, mode, descs, manager.vllm_config))
+    capture({m: [d for d in descs if d not in waiting.descs] for m, descs in every.items()})
+    for descs in every.values():
+        for desc in descs:
+            if desc in waiting.descs:
+                graphs.wait(label(desc), lambda desc=desc: late(desc))  # type: ignore[misc]
+    setattr(manager, _WAITING, waiting)
+
+
+def _capture_sizes(
+    original: Callable[..., None],
+    manager: Any,
+    graphs: EngineGraphs,
+    wanted: dict[Any, list[Any]],
+    create_forward_fn: Callable[..., Any],
+    *args: Any,
+    **kwargs: Any,
+) -> None:
+    """``CudaGraphManager.capture`` of some sizes, begun again without each one that fails.
+
+    vLLM asks ``create_forward_fn(size, warmup=True)`` when it begins with a size.
+    """
+    every: dict[Any, list[Any]] = manager._capture_descs
     held: dict[Any, Any] = manager.graphs
     candidates: dict[Any, list[Any]] = manager._candidates
     done: list[Any] = []
@@ -132,6 +173,9 @@ def _capture_all(
 
     try:
         while True:
+            manager._capture_descs = {
+                mode: [desc for desc in descs if desc not in done] for mode, descs in wanted.items()
+            }
             with stack:
                 original(manager, begin, *args, **kwargs)
                 stack.close()  # the last size is done
@@ -140,11 +184,49 @@ def _capture_all(
                     for desc in done:
                         graphs.leave_out(label(desc), why or ("" if desc in held else _PIECES))
                 return
-            manager._capture_descs = {
-                mode: [desc for desc in descs if desc not in done] for mode, descs in wanted.items()
-            }
     finally:
-        manager._capture_descs = wanted
+        manager._capture_descs = every
+
+
+class _Waiting:
+    """Sizes that a dispatcher may choose and that have no graph yet.
+
+    Args:
+        want: is called with one that a batch needs.
+    """
+
+    def __init__(self, want: Callable[[Any], None]) -> None:
+        self.descs: set[Any] = set()
+        self.want = want
+
+    @contextmanager
+    def hidden(self, dispatcher: Any, desc: Any, tokens: int) -> Iterator[None]:
+        """In the block, the dispatcher does not choose them for so many tokens."""
+        if hasattr(dispatcher, "_candidates"):  # CudaGraphManager
+            several: list[Any] = dispatcher._candidates[tokens, desc.num_active_loras]
+            before = several[:]
+            several[:] = [other for other in several if other not in self.descs]
+            try:
+                yield
+            finally:
+                several[:] = before
+        else:  # CudagraphDispatcher
+            for keys in dispatcher.cudagraph_keys.values():
+                if desc in keys:
+                    keys -= self.descs
+                    try:
+                        yield
+                    finally:
+                        keys |= self.descs
+                    return
+
+
+def _smaller(graphs: EngineGraphs, mode: Any, descs: list[Any], config: Any) -> list[Any]:
+    """The sizes that may wait: all but the largest, which comes first and makes the pool."""
+    why = _PIECES if mode.name != "FULL" else _cannot_wait(graphs.runner, config)
+    if why and len(descs) > 1:
+        graphs.capture_at_start(why)
+    return [] if why else descs[1:]
 
 
 def _outer_arguments(function: Callable[..., Any]) -> Iterator[Any]:
@@ -171,12 +253,9 @@ def _capture_of_runner(
     graphs = EngineGraphs.of(runner, "vLLM", type(runner).__name__)
     model: Any = getattr(runner, "model", None)
     graphs.watch(model.unwrap() if hasattr(model, "unwrap") else model)
-    keys: set[Any] = runner.cudagraph_dispatcher.cudagraph_keys[mode]
 
     def drop() -> None:
-        keys.discard(desc)  # first: it is dispatched no more
-        for wrapper in _wrappers(mode):
-            wrapper.concrete_cudagraph_entries.pop(desc, None)
+        _drop_of_runner(runner, mode, desc)
 
     def counted() -> int | None:
         found = [wrapper.concrete_cudagraph_entries.get(desc) for wrapper in _wrappers(mode)]
@@ -204,11 +283,79 @@ def _capture_of_runner(
             _compared.update(dict.fromkeys(_wrappers(mode), graphs))
 
 
+def _drop_of_runner(runner: Any, mode: Any, desc: Any) -> None:
+    runner.cudagraph_dispatcher.cudagraph_keys[mode].discard(desc)  # first: dispatched no more
+    for wrapper in _wrappers(mode):
+        wrapper.concrete_cudagraph_entries.pop(desc, None)
+
+
+def _capture_of_mode(
+    original: Callable[..., None],
+    runner: Any,
+    batch_descriptors: list[Any],
+    cudagraph_runtime_mode: Any,
+    profiler: Any = None,
+) -> None:
+    """``GPUModelRunner._capture_cudagraphs`` of the older runner: the sizes that do not wait."""
+    mode, dispatcher = cudagraph_runtime_mode, runner.cudagraph_dispatcher
+    graphs = EngineGraphs.of(runner, "vLLM", type(runner).__name__)
+    late: list[Any] = []
+    if BETWEEN.captures:
+        late = _smaller(graphs, mode, batch_descriptors, runner.vllm_config)
+    first = batch_descriptors[: len(batch_descriptors) - len(late)]
+    original(runner, first, mode, profiler)
+    if not late:
+        return
+    waiting = _Waiting(lambda desc: graphs.want(f"{mode.name} {label(desc)}"))
+    waiting.descs.update(late)
+    setattr(dispatcher, _WAITING, waiting)
+
+    def capture(desc: Any) -> None:
+        waiting.descs.discard(desc)  # the dummy run of the capture asks the dispatcher
+        try:
+            with _captures_enabled(), import_module(_RUNNER).graph_capture(runner.device):
+                original(runner, [desc], mode)
+        except BaseException:
+            _drop_of_runner(runner, mode, desc)
+            raise
+
+    for desc in late:
+        graphs.wait(f"{mode.name} {label(desc)}", lambda desc=desc: capture(desc))  # type: ignore[misc]
+
+
+@contextmanager
+def _captures_enabled() -> Iterator[None]:
+    """vLLM's switch, which is off after the start, is on in the block."""
+    monitor = import_module("vllm.compilation.monitor")
+    before = monitor.cudagraph_capturing_enabled
+    monitor.set_cudagraph_capturing_enabled(True)
+    try:
+        yield
+    finally:
+        monitor.set_cudagraph_capturing_enabled(before)
+
+
+def _step(original: Callable[..., Any], runner: Any, *args: Any, **kwargs: Any) -> Any:
+    """``GPUModelRunner.execute_model`` of both runners."""
+    # A step is in two calls: this and sample_tokens, which ends with the state taken.
+    if runner.execute_model_state is None and not kwargs.get("dummy_run"):
+        between_steps(getattr(runner, "cudagraph_manager", runner))
+    return original(runner, *args, **kwargs)
+
+
 def _dispatched(original: Callable[..., Any], dispatcher: Any, *args: Any, **kwargs: Any) -> Any:
-    """``dispatch`` of both: the size that it chooses, for how many tokens."""
+    """``dispatch`` of both: the size that it chooses, for how many tokens; none that waits."""
     found = original(dispatcher, *args, **kwargs)
     desc, at = (found[1], 0) if isinstance(found, tuple) else (found, 1)
-    _rows[desc] = kwargs["num_tokens"] if "num_tokens" in kwargs else args[at]
+    tokens: int = kwargs["num_tokens"] if "num_tokens" in kwargs else args[at]
+    waiting: _Waiting | None = vars(dispatcher).get(_WAITING)
+    if waiting is not None and desc in waiting.descs:
+        waiting.want(desc)
+        with waiting.hidden(dispatcher, desc, tokens):
+            found = original(dispatcher, *args, **kwargs)
+        desc = found[1] if isinstance(found, tuple) else found
+    if EngineGraphs.compare_every:
+        _rows[desc] = tokens
     return found
 
 
@@ -253,23 +400,54 @@ def _call_of_wrapper(original: Callable[..., Any], wrapper: Any, *args: Any, **k
 
 def _cannot_compare(owner: str, config: Any) -> str:
     """Why a step must not run twice; empty: it may."""
-    offloader = loaded("vllm.model_executor.offloader.base")
+    return _first_reason(lambda: _unsafe(owner, config))
+
+
+def _cannot_wait(owner: str, config: Any) -> str:
+    """Why nothing is captured while requests are served; empty: it may be.
+
+    The dummy run of a capture writes no key and no value: the places that it is given are -1, which
+    the kernels of attention layers skip. What else keeps something from step to step is refused.
+    """
+    return _first_reason(
+        lambda: (
+            _unsafe(owner, config)
+            | {
+                "data parallel ranks": config.parallel_config.data_parallel_size > 1,
+                "a model whose steps advance a state": config.model_config.has_inner_state
+                or config.model_config.is_hybrid,
+                "an encoder and a decoder": config.model_config.is_encoder_decoder,
+                "several modalities": config.model_config.is_multimodal_model,
+                "sleep mode": config.model_config.enable_sleep_mode,
+                "fast prefill with shared caches": config.cache_config.kv_sharing_fast_prefill,
+                "a cache on the host": config.attention_config.hisparse_config is not None,
+            }
+        )
+    )
+
+
+def _first_reason(reasons: Callable[[], dict[str, Any]]) -> str:
     try:
-        found = {
-            f"graphs of {owner}": owner not in {"ModelCudaGraphManager", "GPUModelRunner"},
-            "several ranks": several_ranks(),
-            "a model whose steps advance a state": config.model_config.has_inner_state,
-            "speculative decoding": config.speculative_config is not None,
-            "LoRA": config.lora_config is not None,
-            "a transfer of the key-value cache": config.kv_transfer_config is not None,
-            "counts of experts": config.parallel_config.enable_eplb,
-            "microbatches": config.parallel_config.use_ubatching,
-            "weights on the host": offloader is not None
-            and type(offloader.get_offloader()).__name__ != "NoopOffloader",
-        }
+        return next((why for why, holds in reasons().items() if holds), "")
     except AttributeError as error:
         return f"vLLM is another one than 0.33.0: {error}"
-    return next((why for why, holds in found.items() if holds), "")
+
+
+def _unsafe(owner: str, config: Any) -> dict[str, Any]:
+    """What may keep more from step to step than keys and values at places that steps are given."""
+    offloader = loaded("vllm.model_executor.offloader.base")
+    return {
+        f"graphs of {owner}": owner not in {"ModelCudaGraphManager", "GPUModelRunner"},
+        "several ranks": several_ranks(),
+        "a model whose steps advance a state": config.model_config.has_inner_state,
+        "speculative decoding": config.speculative_config is not None,
+        "LoRA": config.lora_config is not None,
+        "a transfer of the key-value cache": config.kv_transfer_config is not None,
+        "counts of experts": config.parallel_config.enable_eplb,
+        "microbatches": config.parallel_config.use_ubatching,
+        "weights on the host": offloader is not None
+        and type(offloader.get_offloader()).__name__ != "NoopOffloader",
+    }
 
 
 def _replays(held: dict[Any, Any], desc: Any) -> int | None:
@@ -296,23 +474,33 @@ def _wrappers(mode: Any) -> list[Any]:
 
 
 _UTILS, _WRAPPER = "vllm.v1.worker.gpu.cudagraph_utils", "vllm.compilation.cuda_graph"
+_RUNNER = "vllm.v1.worker.gpu_model_runner"
 _CAPTURES = (
     (_UTILS, "CudaGraphManager", "capture", _capture_all),
-    (
-        "vllm.v1.worker.gpu_model_runner",
-        "GPUModelRunner",
-        "_warmup_and_capture",
-        _capture_of_runner,
-    ),
+    (_RUNNER, "GPUModelRunner", "_warmup_and_capture", _capture_of_runner),
+)
+_DISPATCHES = (
+    (_UTILS, "CudaGraphManager", "dispatch", _dispatched),
+    ("vllm.v1.cudagraph_dispatcher", "CudagraphDispatcher", "dispatch", _dispatched),
+)
+_LATE = ((_RUNNER, "GPUModelRunner", "_capture_cudagraphs", _capture_of_mode),)
+_STEPS = (
+    (_RUNNER, "GPUModelRunner", "execute_model", _step),
+    ("vllm.v1.worker.gpu.model_runner", "GPUModelRunner", "execute_model", _step),
 )
 _REPLAYS = (
-    (_UTILS, "CudaGraphManager", "dispatch", _dispatched),
     (_UTILS, "ModelCudaGraphManager", "run_fullgraph", _run_full),
-    ("vllm.v1.cudagraph_dispatcher", "CudagraphDispatcher", "dispatch", _dispatched),
     (_WRAPPER, "CUDAGraphWrapper", "__call__", _call_of_wrapper),
 )
-"""Only where replays are compared: these run in each step."""
 
 
 def _methods() -> tuple[tuple[str, str, str, Callable[..., Any]], ...]:
-    return _CAPTURES + (_REPLAYS if EngineGraphs.compare_every else ())
+    """Those to replace; all but the captures are called in each step."""
+    lazy, compared = bool(BETWEEN.lazy), bool(EngineGraphs.compare_every)
+    return (
+        *_CAPTURES,
+        *(_DISPATCHES if lazy or compared else ()),
+        *(_REPLAYS if compared else ()),
+        *(_LATE if lazy else ()),
+        *(_STEPS if BETWEEN.is_asked_for else ()),
+    )
