@@ -205,8 +205,8 @@ class _Run:
         row = WayReport(
             way.name,
             "ok",
-            first_call_s=round(took[0], 4),
-            ready_s=round(sum(took), 4),
+            first_call_s=round(took[0], 6),
+            ready_s=round(sum(took), 6),
             held_bytes=self._memory() - before,
         )
         expected = self._state.expected

@@ -104,8 +104,8 @@ class BenchReport:
         torch: version of torch.
         gfxgraph: version of gfxgraph.
         seconds: that the calls were timed for.
-        changes_state: whether the function writes outside or draws: what it changes was put back
-            before each round of calls.
+        changes_state: whether the function writes to its arguments or outside: what it changes was
+            put back before each round of calls.
         ways: a row for each way, in the order in which they were measured.
         traffic: a row for each way of answering calls of many sizes; empty if none were given.
     """

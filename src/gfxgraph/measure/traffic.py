@@ -193,7 +193,7 @@ class _Passes:
                 self.rows[name] = TrafficReport(name, "differs", words)
                 return
         captures = function.stats().captures if isinstance(function, Graphed) else 0
-        self.rows[name] = TrafficReport(name, "ok", first_pass_s=round(took, 4), captures=captures)
+        self.rows[name] = TrafficReport(name, "ok", first_pass_s=round(took, 6), captures=captures)
         self._ways[name] = function
         self._counted[name] = _counts(function)
 
