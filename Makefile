@@ -35,7 +35,7 @@ test-torch-in: $(READY)
 
 test-long: $(READY)
 	@$(BIN)/python -m pytest -m "long and not gpu" -n $(PROCESSES) --dist worksteal
-	@PYTHONPATH=src $(BIN)/python tests/fuzz/programs.py --count 2500 --seconds 75 --processes 2
+	@PYTHONPATH=src $(BIN)/python tests/fuzz/programs.py --count 1500 --seconds 45 --processes 2
 	@$(MAKE) --no-print-directory test-torch TORCH=$(OLDEST_TORCH) CORE=1
 
 lint: $(READY)
