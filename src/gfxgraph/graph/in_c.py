@@ -36,7 +36,7 @@ from ..interpose.codes import address
 from ..interpose.modules import loaded
 from . import raw
 from .one_shots import is_entropy, is_one_shot, place_of
-from .saved_state import MAX_BYTES, kind_of
+from .saved_state import MAX_BYTES, bytes_of_record, kind_of, names_of_fields, plain_array
 
 __all__ = [
     "ASKED",
@@ -189,7 +189,7 @@ def is_hidden(item: Any) -> bool:
         return False
     numpy = loaded("numpy")
     if numpy is not None and raw.is_a(item, *(getattr(numpy, name) for name in _NUMBERS)):
-        return raw.is_a(item, numpy.void)
+        return raw.is_a(item, numpy.void) or kind is not None  # a dtype with names of fields
     return True
 
 
@@ -219,7 +219,8 @@ def reader_of(item: Any) -> Reader | None:
         return _if_small(item, functools.partial(_of_view, item))
     numpy = loaded("numpy")
     if numpy is not None and raw.is_a(item, numpy.ndarray, numpy.void):
-        is_plain = not item.dtype.hasobject and item.nbytes <= MAX_BYTES
+        data = plain_array(item) if raw.is_a(item, numpy.ndarray) else item
+        is_plain = not data.dtype.hasobject and data.nbytes <= MAX_BYTES
         return functools.partial(_of_array, item) if is_plain else None
     kind = kind_of(item)
     if kind is not None:
@@ -257,9 +258,11 @@ def _of_view(item: memoryview) -> tuple[Any, ...]:
 def _of_array(item: Any) -> tuple[Any, ...]:
     base = loaded("numpy").ndarray
     if not raw.is_a(item, base):  # a record
-        return item.tobytes(), item.dtype
-    layout = (base.__dict__[name].__get__(item) for name in ("shape", "strides", "dtype"))
-    return base.tobytes(item), *layout
+        return bytes_of_record(item)
+    # For subclasses: their own attributes may run code of the program.
+    array = plain_array(item)
+    layout = array.shape, array.strides, array.dtype, names_of_fields(array.dtype)
+    return array.tobytes(), array.flags.writeable, *layout
 
 
 def _of_error(error: BaseException, parts: list[Any]) -> tuple[Any, ...]:

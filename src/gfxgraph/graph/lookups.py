@@ -522,6 +522,8 @@ class Lookups:
         get = raw.namespace(property)["fget"].__get__(found)
         if type(get) is types.FunctionType:
             if is_closed(str(get.__globals__.get("__name__", ""))):
+                if in_c.is_array(item):  # such as the mask of one, or its memory
+                    self._content(item, 0)
                 self._closed_reads(item, get, MAX_NESTED)
         elif raw.is_a(get, operator.attrgetter, operator.itemgetter):
             self._getter(get, item)
@@ -994,6 +996,8 @@ class Lookups:
 
     def _data_in_c(self, item: Any, found: Any, name: str) -> Any:
         """Read an attribute that a descriptor in C gives, of an object from before the run."""
+        if name == "base" and in_c.is_array(item):  # which nobody can change
+            return self._know(found.__get__(item), f"{self._path(item)}.{name}")
         read = in_c.layout_of(item, name) or in_c.state_of_generator(item, name)
         if read is not None:
             path = f"{self._path(item)}.{name}"

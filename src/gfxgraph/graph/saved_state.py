@@ -39,10 +39,13 @@ __all__ = [
     "SETTING",
     "TORCH",
     "Kind",
+    "bytes_of_record",
     "held_in_c",
     "is_stateful",
     "kind_of",
+    "names_of_fields",
     "perturb",
+    "plain_array",
 ]
 
 _Generator: type = torch._C.Generator
@@ -84,24 +87,72 @@ def _write_bits(bits: Any, state: bytes) -> None:
     bits.state = pickle.loads(state)
 
 
+def plain_array(item: Any) -> Any:
+    """The memory of an array as an array of NumPy's own class: no code of a subclass runs."""
+    base = sys.modules["numpy"].ndarray
+    return item if type(item) is base else base.view(item, base)
+
+
+def names_of_fields(dtype: Any) -> Any:
+    """The names of the fields of a structured dtype, with those further inside; ``None``: it has
+    none. A program can assign others."""
+    if dtype.subdtype is not None:
+        return names_of_fields(dtype.base)
+    names = dtype.names
+    if names is None:
+        return None
+    return names, tuple(names_of_fields(dtype.fields[name][0]) for name in names)
+
+
+def _name_fields(dtype: Any, state: Any) -> None:
+    if dtype.subdtype is not None:
+        _name_fields(dtype.base, state)
+    elif state is not None:
+        names, inner = state
+        if dtype.names != names:
+            dtype.names = names
+        for name, held in zip(names, inner, strict=True):
+            _name_fields(dtype.fields[name][0], held)
+
+
 def _read_array(item: Any) -> tuple[Any, ...]:
-    has_objects = item.dtype.hasobject
-    held = list(map(Identity, item.ravel().tolist())) if has_objects else item.tobytes()
-    return held, item.shape, item.flags.writeable
+    array = plain_array(item)
+    has_objects = array.dtype.hasobject
+    held = list(map(Identity, array.ravel().tolist())) if has_objects else array.tobytes()
+    return held, array.shape, array.flags.writeable, names_of_fields(array.dtype)
 
 
 def _write_array(item: Any, state: tuple[Any, ...]) -> None:
-    held, shape, is_writeable = state
+    held, shape, is_writeable, names = state
+    numpy = sys.modules["numpy"]
+    base: Any = numpy.ndarray
+    with suppress(TypeError, ValueError):  # it has another dtype now
+        _name_fields(base.dtype.__get__(item), names)
     with suppress(ValueError):  # other code refers to its memory
-        item.flags.writeable = True
-        if item.shape != shape:
-            item.resize(shape, refcheck=False)
-        if item.dtype.hasobject:
-            item.flat = [one.item for one in held]
+        base.setflags(item, write=True)
+        if base.shape.__get__(item) != shape:
+            base.resize(item, shape, refcheck=False)
+        array = plain_array(item)
+        if array.dtype.hasobject:
+            array.flat = [one.item for one in held]
         else:
-            numpy = sys.modules["numpy"]
-            item[...] = numpy.frombuffer(held, dtype=item.dtype).reshape(shape)
-        item.flags.writeable = is_writeable
+            array[...] = numpy.frombuffer(held, dtype=array.dtype).reshape(shape)
+        base.setflags(item, write=is_writeable)
+
+
+def bytes_of_record(item: Any) -> tuple[bytes, Any, Any]:
+    """What a record of NumPy holds, its dtype, and the names of its fields."""
+    base: Any = sys.modules["numpy"].void
+    dtype = base.dtype.__get__(item)
+    return base.tobytes(item), dtype, names_of_fields(dtype)
+
+
+def _write_record(item: Any, state: tuple[bytes, Any, Any]) -> None:
+    numpy = sys.modules["numpy"]
+    held, dtype, names = state
+    _name_fields(dtype, names)
+    with suppress(ValueError):  # it may only be read
+        numpy.void.setfield(item, numpy.frombuffer(held, dtype)[0], dtype, 0)
 
 
 def _write_bytearray(item: Any, state: bytes) -> None:
@@ -277,6 +328,9 @@ _WORD = ctypes.sizeof(ctypes.c_void_p)
 _HEAD = object.__basicsize__ // _WORD
 
 
+_ARRAY = Kind("numpy.ndarray", _read_array, _write_array)
+_RECORD = Kind("numpy.void", bytes_of_record, _write_record)
+_DTYPE = Kind("numpy.dtype", names_of_fields, _name_fields)
 SETTING = Kind("setting", lambda s: s.read(), lambda s, value: s.write(value))
 _VARIABLE = Kind("contextvars.ContextVar", lambda v: Identity(v.get(_UNSET)), _write_variable)
 _OTHERS: dict[type, Kind] = {
@@ -323,10 +377,17 @@ def kind_of(item: Any) -> Kind | None:
     numpy = loaded("numpy")
     if numpy is None:
         return None
-    if cls is numpy.ndarray or cls is numpy.memmap:
-        is_seen = not item.dtype.hasobject or item.dtype.fields is None
-        is_small = item.dtype.itemsize and item.nbytes <= MAX_BYTES
-        return Kind("numpy.ndarray", _read_array, _write_array) if is_small and is_seen else None
+    if raw.is_a(item, numpy.ndarray):
+        data = plain_array(item)
+        is_seen = not data.dtype.hasobject or data.dtype.fields is None
+        is_small = data.dtype.itemsize and data.nbytes <= MAX_BYTES
+        return _ARRAY if is_small and is_seen else None
+    if raw.is_a(item, numpy.void):
+        dtype = numpy.void.dtype.__get__(item)
+        is_seen = dtype.itemsize and not dtype.hasobject and dtype.itemsize <= MAX_BYTES
+        return _RECORD if is_seen else None
+    if raw.is_a(item, numpy.dtype):
+        return None if names_of_fields(item) is None else _DTYPE
     module = numpy_random()
     if module is None:
         return None
@@ -363,8 +424,13 @@ def held_in_c(item: Any) -> list[Any]:
             return [item.__reduce_ex__.__self__]
         return []
     numpy = loaded("numpy")
-    if numpy is not None and type(item) is numpy.ndarray and item.dtype.hasobject:
-        return list(item.ravel().tolist())
+    if numpy is not None and raw.is_a(item, numpy.ndarray):
+        data, base = plain_array(item), numpy.ndarray.base.__get__(item)
+        held = list(data.ravel().tolist()) if data.dtype.hasobject else []
+        # Whoever has a view can write to the rest of the memory, too. That of others, such as
+        # memory that processes share, is not ours to put back.
+        is_own = raw.is_a(base, numpy.ndarray) and numpy.ndarray.flags.__get__(base).owndata
+        return [*held, base] if is_own and kind_of(base) is not None else held
     if raw.is_mutable(type(item)) or raw.is_a(item, *_PARTS_OF_CODE):
         return []
     if is_one_shot(item) or kind_of(item) is not None:  # whose parts are looked at as its state
@@ -424,7 +490,7 @@ def _is_buffer(cls: type) -> bool:
         return True
     if cls is bytearray or cls is array.array or cls is memoryview or cls is mmap.mmap:
         return True
-    if numpy is not None and (cls is numpy.ndarray or cls is numpy.memmap):
+    if numpy is not None and issubclass(cls, (numpy.ndarray, numpy.void, numpy.dtype)):
         return True
     return issubclass(cls, _C_DATA)
 

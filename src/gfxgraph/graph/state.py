@@ -32,6 +32,7 @@ from . import raw
 from .containers import Container, Slots
 from .executed import executed_now
 from .guard import REGISTRIES, Guard
+from .in_c import is_array
 from .lift import lift_among
 from .listening import is_closed
 from .locks import no_garbage_collection
@@ -492,6 +493,11 @@ class PythonState:
             yield from ((path, part) for part in (*inner(item), *held_in_c(item)))
             if package_of(kind) not in CLOSED:
                 self._open_attributes(path, item, max(level, _COMPARED))
+            elif is_array(item):  # such as the mask of one
+                if level < _SEARCHED:
+                    self._note_closed(path, item)
+                own = raw.attributes(item) or {}
+                yield from ((f"{path}.{name}", part) for name, part in own.items())
         elif kind is types.ModuleType:
             self._open_module(path, item, level)
         elif raw.is_a(item, type):
@@ -527,6 +533,8 @@ class PythonState:
             is_of_libraries = package_of(kind) in ("numpy", "torch")
             if level < _SEARCHED and is_of_libraries and is_closed(raw.module_of(kind)):
                 self._note_closed(path, item)
+                own = raw.attributes(item) or {}
+                yield from ((f"{path}.{n}", part) for n, part in own.items() if is_array(part))
             yield from ((path, part) for part in held_in_c(item))
             if raw.module_of(kind) in _CONTAINERS:
                 self._open_attributes(path, item, max(level, _COMPARED))
