@@ -1077,6 +1077,8 @@ class Reads(Alike):
             if is_closed(str(function.__globals__.get("__name__", ""))):
                 self._hand_out(*given)
                 self._may_be_written(given)
+                if any(map(is_import, given)):  # as tree_map(__import__, names)
+                    self._refuse(f"which modules {function.__name__}() imports")
                 for item in given:
                     self._acting.meet(item)
             return UNKNOWN
