@@ -23,14 +23,15 @@ import torch
 
 from ..interpose.codes import address
 from . import raw
-from .lookups import CHANGING, Empty, Lookups, Way, parts_of
+from .imports import Imports
+from .lookups import CHANGING, Empty, Way, parts_of
 from .places import Content, Item, Length, Live, Parts, Referent, TypeOf, equal
 from .repeats import LIKE_OTHERS, Key, Plain, Seen, look_of
 
 __all__ = ["Alike"]
 
 
-class Alike(Lookups):
+class Alike(Imports):
     """Lookups that can be asked of other objects as well."""
 
     def _is_alike(self, key: Key) -> bool:

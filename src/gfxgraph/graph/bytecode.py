@@ -50,7 +50,9 @@ Step: TypeAlias = tuple[Any, ...]
 ``("enter", manager)``          a ``with`` statement
 ``("caught", error, cls)``     whether an exception is of a class
 ``("match", on, cls, names, n)``  a pattern of a class, with ``n`` positional parts
-``("import", name, outer)``    an imported module; ``outer``: the package around it is what comes
+``("builtin", name)``           a function that Python itself calls, as ``class`` does
+``("import", name, of, level)``  an imported module, with what is imported from it, and the dots
+``("from", module, name)``        what is imported from a module
 ``("counting", *step)``        the same as ``step``, whose value is only advanced and put back
 ``("store", *step)``           a store where ``step`` reads; ``advance``: it puts that back
 =============================  ==================================================================
@@ -266,11 +268,15 @@ class _Reader:
             self.push(None)  # and whether it matched
 
     def imported(self, step: dis.Instruction) -> None:
-        _, names = self.pop(2)
-        self.made(step.offset, "import", step.argval, names == ("const", None))
+        level, names = self.pop(2)
+        self.made(step.offset, "import", step.argval, names, level)
 
     def imported_from(self, step: dis.Instruction) -> None:
-        self.made(step.offset, "attribute", self.peek(1), step.argval)
+        self.made(step.offset, "from", self.peek(1), step.argval)
+
+    def built_class(self, step: dis.Instruction) -> None:
+        self.steps[step.offset] = ("builtin", "__build_class__")
+        self.push(None)
 
     def item(self, step: dis.Instruction) -> None:
         self.made(step.offset, "item", *self.pop(2))
@@ -522,6 +528,7 @@ _KNOWN: dict[str, _Known] = _table(
     (_Reader.store_attribute, "STORE_ATTR DELETE_ATTR"),
     (_Reader.imported, "IMPORT_NAME"),
     (_Reader.imported_from, "IMPORT_FROM"),
+    (_Reader.built_class, "LOAD_BUILD_CLASS"),
     (_Reader.item, "BINARY_SUBSCR"),
     (_Reader.store_item, "STORE_SUBSCR DELETE_SUBSCR"),
     (_Reader.slice, "BINARY_SLICE STORE_SLICE"),
@@ -590,8 +597,7 @@ _EFFECTS = _table(
     ((1, 0), "POP_TOP POP_ITER STORE_NAME GEN_START LIST_APPEND"),
     (
         (0, 1),
-        "RETURN_GENERATOR LOAD_BUILD_CLASS LOAD_ASSERTION_ERROR LOAD_COMMON_CONSTANT LOAD_LOCALS "
-        "LOAD_CLOSURE",
+        "RETURN_GENERATOR LOAD_ASSERTION_ERROR LOAD_COMMON_CONSTANT LOAD_LOCALS LOAD_CLOSURE",
     ),
     ((1, 1), "YIELD_VALUE"),
     ((2, 1), "CALL_INTRINSIC_2 SET_FUNCTION_ATTRIBUTE"),

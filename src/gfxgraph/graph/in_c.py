@@ -324,8 +324,11 @@ def state_of_generator(item: Any, name: str) -> Reader | None:
 
 def settings_of(value: Any) -> list[tuple[str, Reader]]:
     """Settings of Python that decide what comes of ``value``: names and readers."""
-    if address(value) in _WITH_DECIMAL or type(value) is decimal.Decimal:
-        return [("decimal.getcontext()", lambda: _of_decimal(decimal.getcontext()))]
+    if address(value) in _WITH_DECIMAL or type(value) is decimal.Decimal or _makes_contexts(value):
+        return [
+            ("decimal.getcontext()", lambda: _of_decimal(decimal.getcontext())),
+            ("decimal.DefaultContext", functools.partial(_of_decimal, _DEFAULT)),
+        ]
     numpy = loaded("numpy")
     if numpy is not None and value is numpy:
         variable = getattr(loaded("numpy._core.umath"), "_extobj_contextvar", None)
@@ -335,6 +338,15 @@ def settings_of(value: Any) -> list[tuple[str, Reader]]:
     return []
 
 
+def _makes_contexts(value: Any) -> bool:
+    """Whether it is a context of :mod:`decimal`, or a class of them: a new one begins as
+    ``DefaultContext`` is."""
+    if raw.is_a(value, type):
+        return any(base is decimal.Context for base in raw.mro(value) or ())
+    return raw.is_a(value, decimal.Context)
+
+
+_DEFAULT = decimal.DefaultContext
 _WITH_DECIMAL = frozenset(map(address, (decimal, decimal.Decimal, loaded("_decimal"))))
 
 

@@ -46,6 +46,7 @@ from .age import Since
 from .alike import Alike
 from .containers import Container, item_at, owner_of
 from .guard import REGISTRIES
+from .imports import is_import
 from .lift import Counted, Slot, lift_among, slots_of
 from .listening import OPEN_IN_TORCH, hear_again, is_closed, listening
 from .locks import no_garbage_collection
@@ -937,12 +938,23 @@ class Reads(Alike):
     def _length(self, frame: _Frame, base: bytecode.Operand) -> Any:
         return self._len(frame, [self._value(frame, base)])
 
-    def _import(self, frame: _Frame, name: str, outer: bool) -> Any:
-        self._common.add(address(sys.modules))
-        module = self._read(sys.modules, name, f"sys.modules[{name!r}]")
-        if outer:
-            module = self._read(sys.modules, name.partition(".")[0], name.partition(".")[0])
-        return self._or_unknown(self._is_for_all(module))
+    def _builtin(self, frame: _Frame, name: str) -> Any:
+        space = frame.frame.f_builtins
+        self._common.add(address(space))
+        self._read(space, name, name)
+        return UNKNOWN
+
+    def _import(
+        self, frame: _Frame, name: str, names: bytecode.Operand, level: bytecode.Operand
+    ) -> Any:
+        self._builtin(frame, "__import__")
+        found, dots = self._value(frame, names), self._value(frame, level)
+        package = self._package(frame.frame.f_globals) if dots else MISSING
+        return self._or_unknown(self._imported(name, found or (), package, dots))
+
+    def _from(self, frame: _Frame, module: bytecode.Operand, name: str) -> Any:
+        item = self._value(frame, module)
+        return UNKNOWN if item is UNKNOWN else self._imported_from(item, name)
 
     def _match(
         self,
@@ -1056,13 +1068,17 @@ class Reads(Alike):
         frame.calls = None
         if kind is types.FunctionType:
             frame.calls = function.__code__
-            if function is importlib.import_module and positional and type(positional[0]) is str:
-                return self._import(frame, positional[0], False)
+            if function is importlib.import_module:
+                return self._module_called(given or positional)
+            if is_import(function):
+                return self._import_called(given or positional, has_keywords)
             self._run_by_name(function, given)
             self._asked_in_python(function, given)
             if is_closed(str(function.__globals__.get("__name__", ""))):
                 self._hand_out(*given)
                 self._may_be_written(given)
+                if any(map(is_import, given)):  # as tree_map(__import__, names)
+                    self._refuse(f"which modules {function.__name__}() imports")
                 for item in given:
                     self._acting.meet(item)
             return UNKNOWN
@@ -1092,6 +1108,8 @@ class Reads(Alike):
             of_torch = type(item) is Counted and frame.is_of_torch()
             if type(item) is Counted and address(function) not in _STORING and not of_torch:
                 item.use()
+        if is_import(function):
+            return self._import_called(given or positional, has_keywords)
         if function is gc.collect and self._since is not None:  # finalizers run in it
             self._since.look()
             self._collect(frame)
@@ -1459,6 +1477,8 @@ class Reads(Alike):
             self._refuse(self._by_readers(all_given))
             found = self._gather(all_given)
             frame.readers += readers_among(found)
+            if any(map(is_import, found)):
+                self._imports_by_name(found)
             for cls in found:  # as map(isinstance, items, classes)
                 if raw.is_a(cls, type):
                     self._place_of_bases(cls)
@@ -1805,6 +1825,8 @@ _STEPS: dict[str, Callable[..., Any]] = {
     "call": Reads._call,
     "spread": Reads._spread,
     "import": Reads._import,
+    "from": Reads._from,
+    "builtin": Reads._builtin,
     "match": Reads._match,
     "shape": Reads._shape,
     "star": Reads._star,

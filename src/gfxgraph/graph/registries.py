@@ -94,9 +94,9 @@ def _handler(name: str) -> Any:
 def _of_csv(name: str, given: Sequence[Any]) -> Iterator[tuple[Any, Reader | None, str]]:
     if name == "list_dialects":
         yield ("csv", name), csv.list_dialects, "csv.list_dialects()"
-    elif name == "field_size_limit" and not given:
-        yield ("csv", name), csv.field_size_limit, "csv.field_size_limit()"
-    elif name in ("get_dialect", "reader", "writer"):
+    elif name == "reader" or (name == "field_size_limit" and not given):
+        yield ("csv", "field_size_limit"), csv.field_size_limit, "csv.field_size_limit()"
+    if name in ("get_dialect", "reader", "writer"):
         for text in given if name == "get_dialect" else given[1:]:
             if type(text) is str:
                 yield ("csv", text), functools.partial(_dialect, text), f"csv.get_dialect({text!r})"
