@@ -462,6 +462,8 @@ class Lookups:
 
     def _content_in_c(self, item: Any, depth: int) -> Iterable[tuple[Any, int, str]]:
         """The run reads the state that ``item``, which is no container, keeps in C."""
+        if in_c.is_array(item) or in_c.is_number(item):
+            self._calculates()
         if raw.is_a(item, types.BuiltinFunctionType, types.MethodWrapperType):
             if depth and not raw.is_a(item.__self__, *NOT_PLAIN):
                 self._is_state(item)  # the collector may not know its owner
@@ -506,6 +508,15 @@ class Lookups:
         self._repeats.doubts += 1  # it asks which objects it is given
         self._live(("cache", address(cache)), kept.now, self._path(cache))
         return [self._know(value, self._path(cache)) for value in kept.values()]
+
+    def _calculates(self) -> None:
+        """Code of NumPy calculates. What it does about errors, it asks nobody else for."""
+        for name, getter in in_c.errors_of_numpy():
+            self._setting(name, getter)
+        self._may_warn()
+
+    def _may_warn(self) -> None:
+        """Code in C may warn of something."""
 
     def _hidden(self, what: str) -> None:
         """The run reads ``what``, of which nobody can see whether it changes."""

@@ -10,6 +10,7 @@ import codecs
 import csv
 import encodings
 import functools
+import operator
 import pickletools
 import types
 import warnings
@@ -21,9 +22,17 @@ import torch
 
 from ..interpose.codes import address
 from . import raw
-from .in_c import Reader
+from .in_c import Reader, is_converted
 
-__all__ = ["DIALECT", "filters", "looked_up", "module_of", "names_in_pickle"]
+__all__ = [
+    "DIALECT",
+    "filters",
+    "looked_up",
+    "loud_filters",
+    "module_of",
+    "names_in_pickle",
+    "warns_in_c",
+]
 
 DIALECT = (
     *("delimiter", "doublequote", "escapechar", "lineterminator", "quotechar", "quoting"),
@@ -119,6 +128,34 @@ _NODES: Any = getattr(torch._C, "_NodeIter", None)
 def filters() -> tuple[Any, ...]:
     """What decides whether a warning is shown, or raised."""
     return tuple(warnings.filters)
+
+
+def loud_filters() -> tuple[Any, ...]:
+    """What decides whether a warning of code in C is raised, or shown in each call.
+
+    Libraries and other threads set filters that ignore all; to what is shown once, that is alike.
+    """
+    found: list[Any] = []
+    for item in tuple(warnings.filters):
+        found.append(item)
+        if all(map(operator.is_, item[1:], _OF_ALL)):
+            break
+    while found and type(found[-1][0]) is str and found[-1][0] in _QUIET:
+        found.pop()
+    return tuple(found)
+
+
+_OF_ALL = (None, Warning, None, 0)
+_QUIET = ("ignore", "default", "module", "once")
+
+
+def warns_in_c(function: Any, given: Sequence[Any]) -> bool:
+    """Whether a function in C may warn of what it is given."""
+    if any(function is part for part in (eval, exec, compile)):  # of a text
+        return True
+    return any(function is part for part in (int, float, complex, operator.index)) and any(
+        map(is_converted, given)
+    )
 
 
 def names_in_pickle(data: Any) -> list[str]:
