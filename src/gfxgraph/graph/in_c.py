@@ -119,7 +119,7 @@ _FOUND_ELSEWHERE: tuple[type, ...] = (
     *(types.MemberDescriptorType, types.ModuleType, types.CodeType, types.CellType),
     *(types.GeneratorType, types.CoroutineType, types.AsyncGeneratorType, types.FrameType),
     *(types.GenericAlias, types.SimpleNamespace, weakref.ref, re.Pattern),
-    *(functools.partial, functools._lru_cache_wrapper, struct.Struct, decimal.Decimal),
+    *(functools.partial, functools._lru_cache_wrapper, decimal.Decimal),
     *(operator.attrgetter, operator.itemgetter, operator.methodcaller, datetime.date),
     *(datetime.time, datetime.timedelta, datetime.tzinfo, type(type.__dict__["__doc__"])),
     collections._tuplegetter,  # type: ignore[attr-defined]
@@ -217,6 +217,8 @@ def reader_of(item: Any) -> Reader | None:
         return functools.partial(contextvars.ContextVar.get, item, raw.MISSING)
     if type(item) is contextvars.Token:
         return lambda: (item.var, item.old_value)
+    if raw.is_a(item, struct.Struct):
+        return functools.partial(raw.namespace(struct.Struct)["format"].__get__, item)
     if type(item) is re.Match:
         return functools.partial(_of_match, item)
     if type(item) is memoryview:

@@ -53,6 +53,7 @@ from .lookups import (
     C_FUNCTIONS,
     CHANGING,
     DEEP,
+    DESCRIPTORS,
     HOLLOW,
     LEAVES,
     MAX_ITEMS,
@@ -1342,6 +1343,11 @@ class Reads(Alike):
             self._hand_out(*all_given, *(() if is_asked else (owner,)))
         if address(kind) in _IN_C and function.__name__ in _MOVING:
             self._note_line(owner if raw.is_a(owner, torch.Tensor) else (positional or [None])[0])
+        for item in (function, owner, *positional[:1]):
+            if raw.is_a(item, *DESCRIPTORS) and self._is_state(item):
+                self._descriptor(item)  # it is called, or its `__get__()`
+        if raw.is_a(function, *_SLOTS) and function.__name__ == "__init__":
+            self._initialized(owner if kind is types.MethodWrapperType else (*positional, None)[0])
         if raw.is_a(function, *_SLOTS) and function.__name__ in _SETTERS:
             is_bound = kind is types.MethodWrapperType
             target, *named = [owner, *positional] if is_bound else (positional or [UNKNOWN])
