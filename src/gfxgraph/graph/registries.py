@@ -133,10 +133,13 @@ def filters() -> tuple[Any, ...]:
 def loud_filters() -> tuple[Any, ...]:
     """What decides whether a warning of code in C is raised, or shown in each call.
 
-    Libraries and other threads set filters that ignore all; to what is shown once, that is alike.
+    Libraries set filters when they are imported, and other threads set some for a while. Those
+    that ignore warnings are alike to what is shown once, and so are those of their own classes.
     """
     found: list[Any] = []
     for item in tuple(warnings.filters):
+        if not _may_be_of_c(item[2]):
+            continue
         found.append(item)
         if all(map(operator.is_, item[1:], _OF_ALL)):
             break
@@ -145,8 +148,24 @@ def loud_filters() -> tuple[Any, ...]:
     return tuple(found)
 
 
+def _may_be_of_c(category: Any) -> bool:
+    if address(category) in _OF_C:
+        return True
+    return raw.name_of(category) in _OF_NUMPY if raw.is_a(category, type) else True
+
+
 _OF_ALL = (None, Warning, None, 0)
 _QUIET = ("ignore", "default", "module", "once")
+# What code in C warns of, and the classes that a filter of that may name.
+_OF_C = frozenset(
+    address(base)
+    for kind in (
+        *(BytesWarning, DeprecationWarning, FutureWarning, PendingDeprecationWarning),
+        *(RuntimeWarning, SyntaxWarning, UserWarning),
+    )
+    for base in kind.__mro__
+)
+_OF_NUMPY = ("ComplexWarning", "VisibleDeprecationWarning")
 
 
 def warns_in_c(function: Any, given: Sequence[Any]) -> bool:
