@@ -111,13 +111,16 @@ class Imports(Lookups):
         if not texts or any(item is UNKNOWN for item in given):
             self._hidden("which module __import__() gives")
             return UNKNOWN
-        space = next((item for item in given if raw.is_a(item, dict)), None)
+        spaces = [item for item in given if raw.is_a(item, dict)]
         lists = [item for item in given if raw.is_a(item, tuple, list)]
         names = [item for part in lists for item in inside(part)]
         level = next((item for item in given if type(item) is int), 0)
         for part in lists:
             self._content(part, 1)
-        package = self._package(space) if level > 0 else MISSING
+        if level > 0 and is_by_keyword and len(spaces) > 1:  # `locals=` may come first
+            self._hidden("which package __import__() starts from")
+            return UNKNOWN
+        package = self._package(next(iter(spaces), None)) if level > 0 else MISSING
         module = self._imported(texts[0], names, package, level)
         for name in names:
             if type(name) is str and module is not UNKNOWN and module is not MISSING:

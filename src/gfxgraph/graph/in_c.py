@@ -32,6 +32,8 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Any, TypeAlias
 
+import torch
+
 from ..interpose.codes import address
 from ..interpose.modules import loaded
 from . import raw
@@ -47,7 +49,9 @@ __all__ = [
     "asked_in_python",
     "asks_for_local_time",
     "base_in_c",
+    "errors_of_numpy",
     "is_array",
+    "is_converted",
     "is_function",
     "is_hidden",
     "is_lock",
@@ -115,7 +119,7 @@ _FOUND_ELSEWHERE: tuple[type, ...] = (
     *(types.MemberDescriptorType, types.ModuleType, types.CodeType, types.CellType),
     *(types.GeneratorType, types.CoroutineType, types.AsyncGeneratorType, types.FrameType),
     *(types.GenericAlias, types.SimpleNamespace, weakref.ref, re.Pattern),
-    *(functools.partial, functools._lru_cache_wrapper, struct.Struct, decimal.Decimal),
+    *(functools.partial, functools._lru_cache_wrapper, decimal.Decimal),
     *(operator.attrgetter, operator.itemgetter, operator.methodcaller, datetime.date),
     *(datetime.time, datetime.timedelta, datetime.tzinfo, type(type.__dict__["__doc__"])),
     collections._tuplegetter,  # type: ignore[attr-defined]
@@ -213,6 +217,8 @@ def reader_of(item: Any) -> Reader | None:
         return functools.partial(contextvars.ContextVar.get, item, raw.MISSING)
     if type(item) is contextvars.Token:
         return lambda: (item.var, item.old_value)
+    if raw.is_a(item, struct.Struct):
+        return functools.partial(raw.namespace(struct.Struct)["format"].__get__, item)
     if type(item) is re.Match:
         return functools.partial(_of_match, item)
     if type(item) is memoryview:
@@ -329,13 +335,31 @@ def settings_of(value: Any) -> list[tuple[str, Reader]]:
             ("decimal.getcontext()", lambda: _of_decimal(decimal.getcontext())),
             ("decimal.DefaultContext", functools.partial(_of_decimal, _DEFAULT)),
         ]
-    numpy = loaded("numpy")
-    if numpy is not None and value is numpy:
-        variable = getattr(loaded("numpy._core.umath"), "_extobj_contextvar", None)
-        if type(variable) is contextvars.ContextVar:
-            return [("numpy.seterr()", functools.partial(variable.get, None))]
-        return [("numpy.seterr()", lambda: tuple(numpy.geterr().values()))]
-    return []
+    return errors_of_numpy() if value is not None and value is loaded("numpy") else []
+
+
+def errors_of_numpy() -> list[tuple[str, Reader]]:
+    """What NumPy does about errors in arithmetic, which its operators ask; none: it is not
+    loaded."""
+    return [] if loaded("numpy") is None else [("numpy.seterr()", _errors_of_numpy)]
+
+
+def _errors_of_numpy() -> tuple[Any, ...]:
+    """By content: what sets it and puts it back, as :func:`numpy.errstate` does, changes nothing
+    in between."""
+    global _errors
+    numpy, known = loaded("numpy"), _errors
+    variable = getattr(loaded("numpy._core.umath"), "_extobj_contextvar", None)
+    if type(variable) is not contextvars.ContextVar:
+        return *numpy.geterr().values(), numpy.geterrcall()
+    state = variable.get(None)
+    if state is not known[0]:
+        _errors = known = state, (*numpy.geterr().values(), numpy.geterrcall())
+    return known[1]
+
+
+# What was asked last: the object of NumPy that stands for it, and what is in there.
+_errors: tuple[Any, tuple[Any, ...]] = object(), ()
 
 
 def _makes_contexts(value: Any) -> bool:
@@ -366,6 +390,19 @@ def is_number(item: Any) -> bool:
     """Whether ``item`` is a number of NumPy."""
     numpy = loaded("numpy")
     return numpy is not None and raw.is_a(item, numpy.generic)
+
+
+def is_converted(item: Any) -> bool:
+    """Whether code of the program makes a number of ``item``; Python warns of what some gives."""
+    return not raw.is_a(item, torch.Tensor) and any(
+        name in raw.namespace(base)
+        for base in raw.mro(type(item))
+        if raw.is_mutable(base)
+        for name in _CONVERTING
+    )
+
+
+_CONVERTING = ("__int__", "__index__", "__trunc__", "__float__", "__complex__")
 
 
 def is_function(item: Any) -> bool:

@@ -15,6 +15,7 @@ import functools
 import gc
 import itertools
 import operator
+import struct
 import sys
 import threading
 import types
@@ -57,6 +58,7 @@ __all__ = [
     "CHANGING",
     "C_FUNCTIONS",
     "DEEP",
+    "DESCRIPTORS",
     "HOLLOW",
     "LEAVES",
     "MAX_NESTED",
@@ -168,6 +170,9 @@ _GETTERS = operator.attrgetter, operator.itemgetter, operator.methodcaller
 _IN_CLASSES = types.BuiltinFunctionType, types.MethodWrapperType, functools.partial, *_GETTERS
 
 
+DESCRIPTORS: tuple[type, ...] = (property, staticmethod, classmethod)
+"""Those in C that hold functions, and can be initialized once more."""
+
 STAND_INS: set[int] = set()
 """Addresses of classes of ours whose objects stand for a callable, ``__wrapped__``, which has the
 attributes that they do not have."""
@@ -241,7 +246,7 @@ class Lookups:
         # Dicts from which something was taken: where it stands afterwards is another matter.
         self._taken_from: set[int] = set()
         # Attributes that objects have in C, and that are set: what they were, and where.
-        self._set_in_c: dict[tuple[int, str], SetInC] = {}
+        self._set_in_c: dict[tuple[int, str], SetInC | InitializedInC] = {}
 
     def where(self, of_program: bool = False) -> tuple[str, int]:
         """File and line of the code that reads now; ``("", 0)``: none does.
@@ -462,6 +467,8 @@ class Lookups:
 
     def _content_in_c(self, item: Any, depth: int) -> Iterable[tuple[Any, int, str]]:
         """The run reads the state that ``item``, which is no container, keeps in C."""
+        if in_c.is_array(item) or in_c.is_number(item):
+            self._calculates()
         if raw.is_a(item, types.BuiltinFunctionType, types.MethodWrapperType):
             if depth and not raw.is_a(item.__self__, *NOT_PLAIN):
                 self._is_state(item)  # the collector may not know its owner
@@ -506,6 +513,15 @@ class Lookups:
         self._repeats.doubts += 1  # it asks which objects it is given
         self._live(("cache", address(cache)), kept.now, self._path(cache))
         return [self._know(value, self._path(cache)) for value in kept.values()]
+
+    def _calculates(self) -> None:
+        """Code of NumPy calculates. What it does about errors, it asks nobody else for."""
+        for name, getter in in_c.errors_of_numpy():
+            self._setting(name, getter)
+        self._may_warn()
+
+    def _may_warn(self) -> None:
+        """Code in C may warn of something."""
 
     def _hidden(self, what: str) -> None:
         """The run reads ``what``, of which nobody can see whether it changes."""
@@ -600,9 +616,15 @@ class Lookups:
                 path = f"{raw.name_of(base)}.{name}"
                 found = self._read(base, name, path)
             if found is not MISSING:
+                self._descriptor(found, base)
                 break
         self._types[address(cls), name] = cls, found
         return self._is_for_all(found)
+
+    def _descriptor(self, found: Any, base: type | None = None) -> None:
+        """What stands in the class ``base`` may give an attribute by functions that it holds."""
+        if raw.is_a(found, *DESCRIPTORS) and (base is None or package_of(base) not in CLOSED):
+            self._place_of_parts(found)
 
     def _place_of_bases(self, cls: type) -> None:
         if raw.is_mutable(cls) and package_of(cls) not in CLOSED:
@@ -657,6 +679,8 @@ class Lookups:
         if type(item) is Super:
             return self._attribute_of_super(item, name)
         if type(item) is super:  # one that was kept
+            if self._is_state(item):
+                self._place_of_parts(item)
             own = raw.namespace(super)
             of = own["__self__"].__get__(item)
             return self._attribute_of_super(Super(own["__thisclass__"].__get__(item), of), name)
@@ -897,6 +921,7 @@ class Lookups:
             else:
                 value = space.get(name, MISSING)
             if value is not MISSING:
+                self._descriptor(value, base)
                 return _bound(value, item.of, cls)
         return UNKNOWN
 
@@ -1412,6 +1437,12 @@ class Lookups:
                 path = f"{self._path(container)}.{key}"
                 self._set_in_c[address(container), key] = SetInC(path, container, setter)
 
+    def _initialized(self, item: Any) -> None:
+        """``__init__`` in C is called of an object that may have been there before."""
+        key = address(item), "__init__"
+        if raw.is_a(item, *_ALL_OF_INIT) and self._is_state(item) and key not in self._set_in_c:
+            self._set_in_c[key] = InitializedInC(self._path(item), item)
+
     def may_not_be_given(self) -> frozenset[int]:
         """Numbers of objects outside that may be no arguments: the run stores to one of both."""
         stores = self._stores_in_arguments or self._given.stores  # code in C, maybe
@@ -1704,6 +1735,47 @@ class SetInC:
             else:
                 self._setter.__set__(self._item, self._value)
         return True
+
+
+class InitializedInC:
+    """An object in C that a run initializes once more, and what it was made of.
+
+    Attributes:
+        path: how it is reached.
+        where: the line that does.
+    """
+
+    def __init__(self, path: str, item: Any) -> None:
+        self.path, self._item = path, item
+        self.where = users_line()
+        self._kind = next(kind for kind in _ALL_OF_INIT if raw.is_a(item, kind))
+        own = raw.namespace(self._kind)
+        names = _ALL_OF_INIT[self._kind]
+        self._parts = [own[name].__get__(item) for name in names]
+        self._attributes = dict(raw.attributes(item) or {})
+
+    def put_back(self) -> bool:
+        """Let it be what it was. It is set in each call, also where it was that before."""
+        if self._parts:
+            raw.namespace(self._kind)["__init__"](self._item, *self._parts)
+        own = raw.attributes(self._item)
+        if own is not None:
+            for name in own.keys() - self._attributes.keys():
+                dict.__delitem__(own, name)
+            dict.update(own, self._attributes)
+        return True
+
+
+# By class, the names of what `__init__` is given.
+_ALL_OF_INIT: dict[type, tuple[str, ...]] = {
+    property: ("fget", "fset", "fdel", "__doc__"),
+    staticmethod: ("__func__",),
+    classmethod: ("__func__",),
+    super: ("__thisclass__", "__self__"),
+    struct.Struct: ("format",),
+    types.ModuleType: (),
+    types.SimpleNamespace: (),
+}
 
 
 class _Member(NamedTuple):

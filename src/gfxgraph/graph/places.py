@@ -444,34 +444,37 @@ class Bases(Place):
 
 
 class Parts(Place):
-    """The code and the default arguments of a function; or what ``functools.partial`` binds.
+    """The code and the default arguments of a function; what ``functools.partial`` or ``super``
+    binds; or the functions of a property, a class method or a static method.
 
     Attributes:
         function: the function.
     """
 
-    def __init__(self, path: str, function: types.FunctionType | functools.partial[Any]) -> None:
+    def __init__(self, path: str, function: Any) -> None:
         super().__init__(path, ("parts", address(function)))
         self.function: Any = function
-        is_partial = raw.is_a(function, functools.partial)
-        self._get = _parts_of_partial if is_partial else _parts
-        self._parts = self._get(function)
-        self._memory = _memory_of_parts(function, is_partial)
+        self._kind = next((k for k in _PARTS if raw.is_a(function, k)), types.FunctionType)
+        self._parts = self._now()
+        self._memory = _memory_of_parts(function, self._kind)
         self._held = None if self._memory is None else self._memory.raw
 
     def holds(self) -> bool:
         """See :meth:`Place.holds`."""
         if self._memory is not None:
             return bool(self._memory.raw == self._held)
-        return all(map(operator.is_, self._get(self.function), self._parts))
+        return all(map(operator.is_, self._now(), self._parts))
+
+    def _now(self) -> tuple[Any, ...]:
+        return _parts(self.function, self._kind)
 
     def put_back(self) -> None:
         """See :meth:`Place.put_back`."""
         function = self.function
-        if self._get is _parts_of_partial:
+        if self._kind is functools.partial:
             put_back: Any = raw.namespace(functools.partial)["__setstate__"]
             put_back(function, (*self._parts, raw.attributes(function)))
-        else:
+        elif self._kind is types.FunctionType:
             function.__code__, function.__defaults__, function.__kwdefaults__ = self._parts
 
     def term(self, bind: Bind) -> str:
@@ -482,42 +485,65 @@ class Parts(Place):
 
     def words(self) -> list[words.Word] | None:
         """See :meth:`Place.words`."""
-        at = _place_of_parts(self._get is _parts_of_partial)
+        at = _place_of_parts(self._kind)
         if at is None:
             return None
         held = [0 if part is None else id(part) for part in self._parts]
         return words.of_range(id(self.function) + at, held)
 
 
-_parts = operator.attrgetter("__code__", "__defaults__", "__kwdefaults__")
+# Other objects in C that run what they were made of, and can be initialized once more.
+_PARTS: dict[type, tuple[str, ...]] = {
+    functools.partial: ("func", "args", "keywords"),
+    property: ("fget", "fset", "fdel"),
+    staticmethod: ("__func__",),
+    classmethod: ("__func__",),
+    super: ("__thisclass__", "__self__"),
+}
+_parts_of_function = operator.attrgetter("__code__", "__defaults__", "__kwdefaults__")
 
 
-def _parts_of_partial(item: Any) -> tuple[Any, ...]:
-    own = raw.namespace(functools.partial)
-    return tuple(own[name].__get__(item) for name in ("func", "args", "keywords"))
+def _parts(item: Any, kind: type) -> tuple[Any, ...]:
+    if kind is types.FunctionType:
+        found: tuple[Any, ...] = _parts_of_function(item)
+        return found
+    own = raw.namespace(kind)
+    return tuple(own[name].__get__(item) for name in _PARTS[kind])
 
 
-def _memory_of_parts(function: Any, is_partial: bool) -> Any:
-    """Where CPython keeps the code and the defaults of ``function``; ``None``: not known.
+def _memory_of_parts(item: Any, kind: type) -> Any:
+    """Where CPython keeps the code and the defaults of a function; ``None``: not known.
 
     To ask the function for them calls all audit hooks of the process, in each call: a library on
     which torch depends has one, and then it takes ten times as long.
     """
-    at = _place_of_parts(is_partial)
+    at = _place_of_parts(kind)
     if at is None:
         return None
-    return (ctypes.c_char * (3 * _WORD)).from_address(id(function) + at)
+    return (ctypes.c_char * (len(_PARTS.get(kind, "123")) * _WORD)).from_address(id(item) + at)
 
 
-@functools.lru_cache(maxsize=2)
-def _place_of_parts(is_partial: bool) -> int | None:
+@functools.lru_cache(maxsize=8)
+def _place_of_parts(kind: Any) -> int | None:
     def function(a: int = 1, *, b: int = 2) -> None: ...
 
-    probe: Any = functools.partial(function, 1, b=2) if is_partial else function
-    parts = list(map(id, (_parts_of_partial if is_partial else _parts)(probe)))
-    size = type(probe).__basicsize__ // _WORD
+    def put(item: Any, value: Any) -> None: ...
+
+    def delete(item: Any) -> None: ...
+
+    probe: Any = function
+    if kind is functools.partial:
+        probe = functools.partial(function, 1, b=2)
+    elif kind is property:
+        probe = property(function, put, delete)
+    elif kind is super:
+        probe = super(int, True)
+    elif kind is not types.FunctionType:
+        probe = kind(function)
+    parts = list(map(id, _parts(probe, kind)))
+    size = kind.__basicsize__ // _WORD
     words = list((ctypes.c_void_p * size).from_address(id(probe)))
-    found = (n for n in range(size - 2) if words[n : n + 3] == parts)
+    found = (n for n in range(size - len(parts) + 1) if words[n : n + len(parts)] == parts)
     return next((_WORD * n for n in found), None)
 
 

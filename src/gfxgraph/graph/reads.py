@@ -54,6 +54,7 @@ from .lookups import (
     C_FUNCTIONS,
     CHANGING,
     DEEP,
+    DESCRIPTORS,
     HOLLOW,
     LEAVES,
     MAX_ITEMS,
@@ -211,6 +212,7 @@ class Reads(Alike):
         self._named: dict[tuple[int, str], Any] = {}
         # As the program has set them; the run may set others meanwhile.
         self._filters: Live
+        self._loud_filters: Live
         # By the address of the globals of a caller, which are kept: see _who_is().
         self._callers: dict[int, tuple[bool | None, Any]] = {}
         self.roots = roots
@@ -235,7 +237,8 @@ class Reads(Alike):
 
     @contextmanager
     def _recording(self) -> Iterator[None]:
-        self._settings_before = {name: get() for name, get in itertools.chain(*OTHERS.values())}
+        settings = itertools.chain(*OTHERS.values(), in_c.errors_of_numpy())
+        self._settings_before = {name: get() for name, get in settings}
         for name, root in self.roots.items():
             self._know(root, name)
         self._call_of_root(next(iter(self.roots.values()), None))
@@ -250,6 +253,9 @@ class Reads(Alike):
                 written = () if lift is None else lift.slots.values()
                 self._since = Since(owner_of(slot.container) for slot in written)
                 self._filters = Live("warnings.filters", ("warnings",), registries.filters)
+                self._loud_filters = Live(
+                    "warnings.filters", ("warnings in C",), registries.loud_filters
+                )
                 with listening(self):
                     _probe()
                     if not self._is_told:
@@ -1104,6 +1110,8 @@ class Reads(Alike):
             self._method_called(function, given)
             frame.calls = function.__func__.__code__
             return UNKNOWN
+        if address(kind) in _IN_C and function.__name__ in _TO_NUMPY:
+            self._calculates()  # with what it gives, maybe
         for item in given:  # id(), operator.is_() and their like do not ask a number
             of_torch = type(item) is Counted and frame.is_of_torch()
             if type(item) is Counted and address(function) not in _STORING and not of_torch:
@@ -1171,14 +1179,15 @@ class Reads(Alike):
                 self._hidden(path)
             else:
                 self._live(key, read, path)
+        if registries.warns_in_c(function, given):
+            self._may_warn()
         module = registries.module_of(function)
         if module == "_csv":
             for item in given:
                 for name in registries.DIALECT if raw.is_a(item, type) else ():
                     self._attribute(item, name)
         elif module == "_warnings" and function.__name__.startswith("warn"):
-            place = self._place(("warnings",), lambda: self._filters)
-            self._repeats.doubts += not place.holds()  # the run has set others
+            self._asks_filters(self._filters)
         elif module == "_pickle" and function.__name__ == "loads":
             self._unpickled(given)
         elif module == "_pickle":
@@ -1191,6 +1200,13 @@ class Reads(Alike):
                 names = given[0].__code__.co_freevars
                 for name, cell in zip(names, given[0].__closure__ or (), strict=True):
                     self._variable_around(name, cell)
+
+    def _may_warn(self) -> None:
+        self._asks_filters(self._loud_filters)
+
+    def _asks_filters(self, filters: Live) -> None:
+        place = self._place(filters.identity, lambda: filters)
+        self._repeats.doubts += not place.holds()  # the run has set others
 
     def _unpickled(self, given: Sequence[Any]) -> None:
         """Objects are made from a pickle: of classes that it names."""
@@ -1345,6 +1361,11 @@ class Reads(Alike):
             self._hand_out(*all_given, *(() if is_asked else (owner,)))
         if address(kind) in _IN_C and function.__name__ in _MOVING:
             self._note_line(owner if raw.is_a(owner, torch.Tensor) else (positional or [None])[0])
+        for item in (function, owner, *positional[:1]):
+            if raw.is_a(item, *DESCRIPTORS) and self._is_state(item):
+                self._descriptor(item)  # it is called, or its `__get__()`
+        if raw.is_a(function, *_SLOTS) and function.__name__ == "__init__":
+            self._initialized(owner if kind is types.MethodWrapperType else (*positional, None)[0])
         if raw.is_a(function, *_SLOTS) and function.__name__ in _SETTERS:
             is_bound = kind is types.MethodWrapperType
             target, *named = [owner, *positional] if is_bound else (positional or [UNKNOWN])
@@ -1674,6 +1695,7 @@ _MOVING = frozenset(
         *("t_", "transpose_", "swapaxes_", "swapdims_", "squeeze_", "unsqueeze_"),
     )
 )
+_TO_NUMPY = ("numpy", "__array__")
 _STORING = frozenset(map(address, (setattr, object.__setattr__)))
 _BY_KEY = ("get", "__getitem__", "__contains__", "setdefault", "pop", "keys", "values", "items")
 # Of a metaclass: what makes a class.

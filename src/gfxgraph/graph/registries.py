@@ -10,6 +10,7 @@ import codecs
 import csv
 import encodings
 import functools
+import operator
 import pickletools
 import types
 import warnings
@@ -21,9 +22,17 @@ import torch
 
 from ..interpose.codes import address
 from . import raw
-from .in_c import Reader
+from .in_c import Reader, is_converted
 
-__all__ = ["DIALECT", "filters", "looked_up", "module_of", "names_in_pickle"]
+__all__ = [
+    "DIALECT",
+    "filters",
+    "looked_up",
+    "loud_filters",
+    "module_of",
+    "names_in_pickle",
+    "warns_in_c",
+]
 
 DIALECT = (
     *("delimiter", "doublequote", "escapechar", "lineterminator", "quotechar", "quoting"),
@@ -119,6 +128,53 @@ _NODES: Any = getattr(torch._C, "_NodeIter", None)
 def filters() -> tuple[Any, ...]:
     """What decides whether a warning is shown, or raised."""
     return tuple(warnings.filters)
+
+
+def loud_filters() -> tuple[Any, ...]:
+    """What decides whether a warning of code in C is raised, or shown in each call.
+
+    Libraries set filters when they are imported, and other threads set some for a while. Those
+    that ignore warnings are alike to what is shown once, and so are those of their own classes.
+    """
+    found: list[Any] = []
+    for item in tuple(warnings.filters):
+        if not _may_be_of_c(item[2]):
+            continue
+        found.append(item)
+        if all(map(operator.is_, item[1:], _OF_ALL)):
+            break
+    while found and type(found[-1][0]) is str and found[-1][0] in _QUIET:
+        found.pop()
+    return tuple(found)
+
+
+def _may_be_of_c(category: Any) -> bool:
+    if address(category) in _OF_C:
+        return True
+    return raw.name_of(category) in _OF_NUMPY if raw.is_a(category, type) else True
+
+
+_OF_ALL = (None, Warning, None, 0)
+_QUIET = ("ignore", "default", "module", "once")
+# What code in C warns of, and the classes that a filter of that may name.
+_OF_C = frozenset(
+    address(base)
+    for kind in (
+        *(BytesWarning, DeprecationWarning, FutureWarning, PendingDeprecationWarning),
+        *(RuntimeWarning, SyntaxWarning, UserWarning),
+    )
+    for base in kind.__mro__
+)
+_OF_NUMPY = ("ComplexWarning", "VisibleDeprecationWarning")
+
+
+def warns_in_c(function: Any, given: Sequence[Any]) -> bool:
+    """Whether a function in C may warn of what it is given."""
+    if any(function is part for part in (eval, exec, compile)):  # of a text
+        return True
+    return any(function is part for part in (int, float, complex, operator.index)) and any(
+        map(is_converted, given)
+    )
 
 
 def names_in_pickle(data: Any) -> list[str]:

@@ -62,9 +62,9 @@ _FUNCTIONS: dict[str, dict[str, str]] = {
     _WRITE: {
         "posix": "_exit abort chdir chflags chmod chown copy_file_range dup2 execv execve fchmod "
         "fchown fork forkpty fsync ftruncate kill killpg lchown link lockf mkdir mkfifo mknod nice "
-        "posix_fallocate posix_spawn posix_spawnp putenv pwrite pwritev remove removexattr rename "
-        "replace rmdir sendfile setxattr splice symlink system truncate umask unlink unsetenv "
-        "utime write writev",
+        "posix_fallocate posix_spawn posix_spawnp putenv pwrite pwritev register_at_fork remove "
+        "removexattr rename replace rmdir sendfile setxattr splice symlink system truncate umask "
+        "unlink unsetenv utime write writev",
         "nt": "_exit abort chdir chmod execv execve fsync ftruncate kill link mkdir putenv remove "
         "rename replace rmdir spawnv spawnve startfile symlink system truncate unlink unsetenv "
         "utime write",
@@ -72,14 +72,17 @@ _FUNCTIONS: dict[str, dict[str, str]] = {
         "marshal": "dump",
         "_posixsubprocess": "fork_exec",
         "_winapi": "CreateProcess",
-        "_sqlite3": "connect",
+        "_sqlite3": "connect enable_callback_tracebacks enable_shared_cache register_adapter "
+        "register_converter",
         "_signal": "alarm pthread_kill raise_signal set_wakeup_fd setitimer siginterrupt signal",
         "atexit": "register unregister",
         "builtins": "input",
         # Settings of the process, which calls of ours may not change and a replay would not.
         "gc": "disable enable freeze set_debug set_threshold unfreeze",
-        "sys": "set_asyncgen_hooks set_coroutine_origin_tracking_depth set_int_max_str_digits "
-        "setdlopenflags setprofile setrecursionlimit setswitchinterval settrace",
+        "sys": "addaudithook set_asyncgen_hooks set_coroutine_origin_tracking_depth "
+        "set_int_max_str_digits setdlopenflags setprofile setrecursionlimit setswitchinterval "
+        "settrace",
+        "_codecs": "register register_error unregister _unregister_error",
         "_csv": "field_size_limit register_dialect unregister_dialect",
         "_locale": "setlocale",
         "_thread": "stack_size",
