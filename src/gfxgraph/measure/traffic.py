@@ -147,10 +147,13 @@ def measure(
     padded = sum(min(b for b in buckets if b >= size) for size in sizes.of)
     row = passes.rows["buckets"]
     if row.status == "ok":
+        fallbacks = passes.fallbacks("buckets")
+        why = max(fallbacks, key=fallbacks.__getitem__, default="")
+        note = f"sizes {', '.join(map(str, buckets))}"
         passes.rows["buckets"] = replace(
             row,
-            note=f"sizes {', '.join(map(str, buckets))}",
-            padding=round(1 - sum(sizes.of) / padded, 4),
+            note=f"{note}; runs eagerly: {why}" if why else note,
+            padding=round(1 - sum(sizes.of) / padded, 4) if row.eager_calls < 1 else 0.0,
         )
     for function in functions.values():
         if isinstance(function, Graphed):
@@ -188,7 +191,7 @@ class _Passes:
             return
         for n, values in enumerate(found):
             right = {**self._state.once(self._state.eager, self._kinds[n], n)[0]}
-            words, _ = difference([values], right, slack)
+            words, _ = difference([values], [right], slack)
             if words:
                 self.rows[name] = TrafficReport(name, "differs", words)
                 return
@@ -196,6 +199,11 @@ class _Passes:
         self.rows[name] = TrafficReport(name, "ok", first_pass_s=round(took, 6), captures=captures)
         self._ways[name] = function
         self._counted[name] = _counts(function)
+
+    def fallbacks(self, name: str) -> dict[str, int]:
+        """Why calls of a way ran eagerly, and how many did."""
+        function = self._ways[name]
+        return function.stats().fallbacks if isinstance(function, Graphed) else {}
 
     def later(self, seconds: float, progress: Callable[[str, float], object]) -> None:
         """More passes of all ways in turn."""
@@ -208,7 +216,7 @@ class _Passes:
                 break
             for name, function in self._ways.items():
                 took[name].append(self._once(function))
-                self._state.restart()
+        self._state.restart()
         for name, passes in took.items():
             ratios = [
                 sum(theirs) / sum(ours) for theirs, ours in zip(took["eager"], passes, strict=True)
@@ -223,9 +231,11 @@ class _Passes:
             )
 
     def _once(self, function: Function) -> list[float]:
-        """One pass: the microseconds of each call, until the device is done."""
+        """One pass: the microseconds of each call from the initial state, on the device."""
         took = []
         for call in self._calls:
+            if self._state.expected.state:
+                self._state.restart()
             args, kwargs, _ = call.make()
             self._synchronize()
             start = perf_counter_ns()

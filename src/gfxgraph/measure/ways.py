@@ -12,7 +12,7 @@ from ..call.graphed import Graphed, graphed
 from ..device import current_device
 from ..errors import ArgumentError
 
-__all__ = ["WAYS", "Way", "default_ways", "way_of"]
+__all__ = ["WAYS", "Way", "default_ways", "unwrapped", "way_of"]
 
 Function = Callable[..., Any]
 
@@ -46,9 +46,7 @@ class Way:
             ArgumentError: this way does not take such a function.
             Exception: any error of torch, such as that of a capture.
         """
-        eager = fn
-        while isinstance(eager, Graphed):
-            eager = eager.__wrapped__
+        eager = unwrapped(fn)
         match self.name:
             case "eager":
                 return eager
@@ -82,6 +80,13 @@ def default_ways() -> list[Way]:
     if current_device().kind == "emulated":
         return [WAYS["eager"], WAYS["graph"]]
     return [way for way in _ALL if way.usual]
+
+
+def unwrapped(fn: Function) -> Function:
+    """``fn``, or the function that was graphed to make it."""
+    while isinstance(fn, Graphed):
+        fn = fn.__wrapped__
+    return fn
 
 
 def way_of(name: object) -> Way:
