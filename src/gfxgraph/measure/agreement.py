@@ -13,9 +13,7 @@ from ..verifying.compare import DEFAULT, Errors
 __all__ = ["difference"]
 
 
-def difference(
-    found: Sequence[Values], right: Sequence[Values], slack: float
-) -> tuple[str, float]:
+def difference(found: Sequence[Values], right: Sequence[Values], slack: float) -> tuple[str, float]:
     """What differs from eager in words, ``""`` for nothing, and the largest relative error.
 
     Args:

@@ -216,7 +216,7 @@ class _Passes:
                 break
             for name, function in self._ways.items():
                 took[name].append(self._once(function))
-        self._state.restart()
+                self._state.restart()
         for name, passes in took.items():
             ratios = [
                 sum(theirs) / sum(ours) for theirs, ours in zip(took["eager"], passes, strict=True)
