@@ -158,12 +158,12 @@ def test_a_list_that_the_function_appends_to_is_as_given_in_each_call(device):
         outputs.append(x * 2)
         return x + len(outputs)
 
-    outputs = []
+    outputs, mine = [], gfxgraph.graphed(act)
     report = gfxgraph.bench(
-        act, torch.ones(2, device=device), outputs, ways=["graph"], seconds=0.01
+        mine, torch.ones(2, device=device), outputs, ways=["graph"], seconds=0.01
     )
     assert report.changes_state and outputs == []
-    assert report["graph"].status == "ok" and report["graph"].end_to_end_us.p50 < 5000
+    assert report["graph"].status == "ok" and mine.stats().captures == 1
 
 
 def test_a_state_object_whose_graph_needs_more_than_three_calls_has_one(device):
@@ -184,7 +184,7 @@ class State:
 
 
 @pytest.mark.parametrize(
-    "make", [torch.Tensor.to_sparse, lambda x: torch.nested.nested_tensor([x])]
+    "make", [torch.Tensor.to_sparse, lambda x: torch.nested.nested_tensor([x], layout=torch.jagged)]
 )
 def test_a_tensor_that_cannot_be_compared_is_refused(make):
     with pytest.raises(ArgumentError, match=r"layout|nested"):
