@@ -230,6 +230,9 @@ def test_calls_of_many_sizes_compare_graphs_buckets_and_eager(device):
         ([(torch.ones(2, 16),), (torch.ones(2, 16),)], "all have one"),
         ([(torch.ones(2, 16),), (torch.ones(3, 4, 16),)], "numbers of dimensions"),
         ([(torch.ones(2, 16),), (torch.ones(3, 8),)], "two dimensions that change"),
+        ([(torch.ones(2, 16),), (torch.ones(0, 16),)], "size 0"),
+        ([(torch.ones(2, 16),), (torch.ones(3, 16).half(),)], "various dtypes"),
+        ([(torch.ones(2, 16),), (torch.ones(3, 16, device="meta"),)], "meta device"),
     ],
 )
 def test_traffic_that_cannot_be_compared_is_refused_before_any_work(traffic, words):

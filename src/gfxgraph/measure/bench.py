@@ -39,6 +39,8 @@ _FIRST_CALLS = 3
 _IN_A_ROW = 8
 """Calls after which it shows whether graphs follow what a function changes."""
 _SLOWEST = 3600.0
+_LONGEST = 80
+"""Characters of a value in the report."""
 # The shares of timed calls that ran eagerly, above which the row says so, and has no times.
 _RARELY, _MOSTLY = 0.01, 0.5
 
@@ -61,7 +63,7 @@ def bench(
     each, for the work of the device.
 
     Everything runs under ``torch.no_grad()``, on copies of the arguments. What ``fn`` changes is
-    put back before each timed call and at the end.
+    put back before every eighth timed call and at the end.
 
     Args:
         fn: the function, module or method. If it is graphed, that is the way ``"graph"``.
@@ -98,8 +100,6 @@ def bench(
         raise ArgumentError(
             f"bench({name}): there is no tensor among the arguments; give those of a usual call."
         )
-    if any(leaf.is_meta for leaf in given.leaves):
-        raise ArgumentError(f"bench({name}): tensors on the meta device have no values.")
     calls = None if traffic is None else _calls(eager, traffic, kwargs or {})
     with torch.no_grad():
         state = Bench(eager, name, [given], 0, None)
@@ -137,7 +137,8 @@ class _Run:
         state = self._state
         self._progress("eager", 0.0)
         state.prepare()  # an error of the function is its caller's
-        self._changes_state = self._writes_containers() or _is_changed(state.expected)
+        self._writes_containers = self._finds_containers_written()
+        self._changes_state = self._writes_containers or _is_changed(state.expected)
         if self._changes_state:
             state.inputs = [self._given] * _IN_A_ROW
             state.prepare()
@@ -150,14 +151,14 @@ class _Run:
                 calls[way.name] = _Calls(made, self._given, state, self._changes_state)
         gc.collect()
         for call in calls.values():
-            call.restart()
+            call.prepare()
             call()
         before = {name: _eager_calls(call.function) for name, call in calls.items()}
         timed = in_turn(
             calls,
             self.synchronize,
             self._seconds,
-            lambda name: calls[name].restart(),
+            lambda name, number: calls[name].prepare(number),
             lambda share: self._progress("timing", share),
         )
         for name, samples in timed.items():
@@ -182,7 +183,7 @@ class _Run:
             tuple(rows.values()),
         )
 
-    def _writes_containers(self) -> bool:
+    def _finds_containers_written(self) -> bool:
         """Whether it changes what a list, a dict or the like among its arguments holds."""
         changed = False
 
@@ -251,7 +252,9 @@ class _Run:
         right = right if self._changes_state else right * _FIRST_CALLS
         wrong, largest = difference(found, right, way.slack)
         row = replace(row, relative_error=largest)
-        if wrong:
+        if way.name == "eager":
+            row = replace(row, note=self._unsteady(wrong))
+        elif wrong:
             return replace(row, status="differs", note=wrong), None
         if isinstance(function, Graphed):
             stats = function.stats()
@@ -282,16 +285,24 @@ class _Run:
         )
         if self._device.kind == "emulated":
             return row
-        call.restart()
+        call.prepare()
         torch.cuda.reset_peak_memory_stats(self._index)
         start = torch.cuda.memory_allocated(self._index)
         call()
         self.synchronize()
         peak = torch.cuda.max_memory_allocated(self._index) - start
-        call.restart(PROFILED + 1)
+        call.prepare(times=PROFILED + 1 if self._writes_containers else 1)
         seen = activity(call, self.synchronize)
         idle = None if seen is None else round(max(0.0, 1 - seen.busy_us / middle.p50), 4)
         return replace(row, activity=seen, idle=idle, peak_bytes=peak)
+
+    def _unsteady(self, wrong: str) -> str:
+        """What keeps eager calls from being equal, in words."""
+        notes = [f"its own calls differ: {wrong}"] if wrong else []
+        advanced = self._state.advanced()
+        if advanced:
+            notes.append(f"each call advances {', '.join(advanced)}, which nobody can put back")
+        return "; ".join(notes)
 
     def _memory(self) -> int:
         """Bytes of the device that cannot be given back to the driver."""
@@ -303,19 +314,21 @@ class _Run:
 
 
 class _Calls:
-    """Calls of one way: if the function changes something, each from the initial state."""
+    """Calls of one way. What they change is put back before every eighth."""
 
     def __init__(self, function: Function, given: Inputs, state: Bench, changes: bool) -> None:
         self.function = function
         self._given, self._state, self._changes = given, state, changes
         self._ready = [given.make()[:2]]
 
-    def restart(self, times: int = 1) -> None:
-        """Put back what calls have changed, and make arguments for ``times`` calls."""
-        if self._changes:
+    def prepare(self, number: int = 0, times: int = 1) -> None:
+        """Make arguments for ``times`` calls, the first of which has this number in a row."""
+        if not self._changes:
+            return
+        if number % _IN_A_ROW == 0:
             self._state.restart()
-            self._ready.clear()
-            self._ready += [self._given.make()[:2] for _ in range(times)]
+        self._ready.clear()
+        self._ready += [self._given.make()[:2] for _ in range(times)]
 
     def __call__(self) -> Any:
         args, kwargs = self._ready.pop() if len(self._ready) > 1 else self._ready[0]
@@ -344,7 +357,7 @@ def _reason(function: Graphed[..., Any]) -> str:
 
 def _judged(row: WayReport, function: Function, before: int, samples: Samples) -> WayReport:
     """``row``, with what the timed calls show: that of a graph they ran eagerly."""
-    share = (_eager_calls(function) - before) / sum(map(len, samples.total))
+    share = min(1.0, (_eager_calls(function) - before) / sum(map(len, samples.total)))
     if not isinstance(function, Graphed) or share < _RARELY:
         return row
     note = f"{share:.0%} of the timed calls ran eagerly: {_reason(function)}"
@@ -357,6 +370,8 @@ def _copied(args: tuple[Any, ...], kwargs: Mapping[str, Any], where: str) -> Inp
     except ArgumentError as error:
         raise ArgumentError(f"{where}: an argument cannot be copied: {error}") from error
     for leaf in given.leaves:
+        if leaf.is_meta:
+            raise ArgumentError(f"{where}: tensors on the meta device have no values.")
         if leaf.layout is not torch.strided or leaf.is_nested:
             raise ArgumentError(
                 f"{where}: a tensor among the arguments {unsuitable(leaf)}. Give a dense tensor, "
@@ -368,7 +383,8 @@ def _copied(args: tuple[Any, ...], kwargs: Mapping[str, Any], where: str) -> Inp
 def _in_words(path: str, value: Any) -> str:
     if isinstance(value, torch.Tensor):
         return f"{path}={str(value.dtype).removeprefix('torch.')}{list(value.shape)}"
-    return f"{path}={value!r}"
+    text = repr(value)
+    return f"{path}={text if len(text) <= _LONGEST else f'{text[:_LONGEST]}...'}"
 
 
 def _chosen(ways: Iterable[str] | None) -> list[Way]:

@@ -26,6 +26,8 @@ Status = Literal["ok", "eager", "differs", "raises"]
 _WORTH = 1.05
 # The share of a call in which the device waits, above which launches are what limits it.
 _IDLE = 0.25
+# Arguments that the printed report names.
+_SHOWN = 16
 
 T = TypeVar("T")
 
@@ -106,7 +108,7 @@ class BenchReport:
         gfxgraph: version of gfxgraph.
         seconds: that calls might be timed for; ``calls`` of a way says how many were.
         changes_state: whether the function writes to its arguments or outside: what it changes was
-            put back before each timed call.
+            put back before every eighth timed call.
         ways: a row for each way, in the order in which they were measured.
         traffic: a row for each way of answering calls of many sizes; empty if none were given.
     """
@@ -159,8 +161,13 @@ class BenchReport:
     @property
     def setting(self) -> str:
         """What was measured where; times of another setting cannot be compared."""
-        called = f"{self.name}({', '.join(self.arguments)})"
-        return f"{called} on {self.device}, torch {self.torch}"
+        return f"{self._called} on {self.device}, torch {self.torch}"
+
+    @property
+    def _called(self) -> str:
+        shown = ", ".join(self.arguments[:_SHOWN])
+        more = len(self.arguments) - _SHOWN
+        return f"{self.name}({shown}{f', and {more} more' if more > 0 else ''})"
 
     def _of_graph(self, graph: WayReport) -> str:
         if graph.status == "eager":
@@ -259,8 +266,12 @@ class BenchReport:
         return report
 
     def __str__(self) -> str:
-        words = f"{self.name}({', '.join(self.arguments)})"
-        lines = [filled(words), filled(self.verdict), f"{self.device}, torch {self.torch}", ""]
+        lines = [
+            filled(self._called),
+            filled(self.verdict),
+            f"{self.device}, torch {self.torch}",
+            "",
+        ]
         heads = ("way", "speedup", "95 %", "end to end us", "p95", "p99", "host us", "busy us")
         lines += table((*heads, "idle", "launches"), map(_times, self.ways))
         lines += [""]

@@ -79,7 +79,7 @@ def in_turn(
     calls: Mapping[str, Callable[[], Any]],
     synchronize: Callable[[], object],
     seconds: float,
-    before_call: Callable[[str], object] = lambda name: None,
+    before_call: Callable[[str, int], object] = lambda name, n: None,
     progress: Callable[[float], object] = lambda share: None,
 ) -> dict[str, Samples]:
     """Call each in turn, many rounds, so that a drift of the machine hits all alike.
@@ -88,7 +88,8 @@ def in_turn(
         calls: name -> a call that is warm.
         synchronize: waits for the device.
         seconds: how long, in all; at least 6 rounds, and at most 400.
-        before_call: called with the name before each call, outside of what is timed.
+        before_call: called before each call with the name and the number of the call in its round,
+            outside of what is timed.
         progress: told the share of the time that is over.
     """
     samples = {name: Samples() for name in calls}
@@ -103,9 +104,9 @@ def in_turn(
             host: list[float] = []
             total: list[float] = []
             spent: list[float] = []
-            for _ in range(often.get(name, 2)):
+            for number in range(often.get(name, 2)):
                 prepared = time.perf_counter_ns()
-                before_call(name)
+                before_call(name, number)
                 synchronize()
                 begin = time.perf_counter_ns()
                 call()

@@ -85,6 +85,8 @@ def sizes_of(fn: Function, calls: Sequence[Inputs]) -> Sizes:
             )
     for position, name in enumerate(names):
         leaves = [call.leaves[position] for call in calls]
+        if len({(leaf.dtype, leaf.device) for leaf in leaves}) > 1:
+            raise ArgumentError(f"bench(traffic=): {name} has various dtypes or devices.")
         if len({leaf.dim() for leaf in leaves}) > 1:
             raise ArgumentError(f"bench(traffic=): {name} has various numbers of dimensions.")
         vary = [d for d in range(leaves[0].dim()) if len({leaf.shape[d] for leaf in leaves}) > 1]
@@ -99,6 +101,8 @@ def sizes_of(fn: Function, calls: Sequence[Inputs]) -> Sizes:
                         f"others have {sizes[n]}."
                     )
                 sizes[n] = leaf.shape[d]
+    if 0 in sizes:
+        raise ArgumentError("bench(traffic=): a call has the size 0; expected sizes from 1.")
     if not dims:
         raise ArgumentError("bench(traffic=): expected calls of several sizes; all have one.")
     return Sizes(tuple(size for size in sizes if size is not None), dims)
