@@ -191,6 +191,17 @@ def test_a_tensor_that_cannot_be_compared_is_refused(make):
         gfxgraph.bench(lambda x: x * 2, make(torch.ones(2, 2)), seconds=0.01)
 
 
+def test_a_function_whose_own_calls_differ_is_measured_and_says_so(device):
+    given = iter(range(1, 10**6))
+
+    def act(x):
+        return x * next(given)
+
+    row = gfxgraph.bench(act, torch.ones(2, device=device), ways=[], seconds=0.01)["eager"]
+    assert row.status == "ok" and row.speedup
+    assert "its own calls differ" in row.note and "advances given" in row.note
+
+
 def test_an_error_of_the_function_is_its_callers(device):
     def fails(x):
         raise KeyError("no such weight")

@@ -35,7 +35,7 @@ class TrafficReport:
         name: ``"eager"``; ``"graph"``: one for each size; ``"buckets"``: each call is padded to the
             next of a few sizes; ``"compile"``: ``torch.compile(fn, dynamic=True)``.
         status: ``"ok"``, ``"differs"`` or ``"raises"``.
-        note: the reason, where the status is another; for buckets their sizes.
+        note: the reason, where the status is another or calls ran eagerly; for buckets their sizes.
         first_pass_s: seconds of the first pass over all calls, with captures and compilations.
         call_us: of a call end to end, once all sizes have come.
         speedup: how many times as fast as eager the later passes are.
@@ -151,12 +151,10 @@ def measure(
     padded = sum(min(b for b in buckets if b >= size) for size in sizes.of)
     row = passes.rows["buckets"]
     if row.status == "ok":
-        fallbacks = passes.fallbacks("buckets")
-        why = max(fallbacks, key=fallbacks.__getitem__, default="")
         note = f"sizes {', '.join(map(str, buckets))}"
         passes.rows["buckets"] = replace(
             row,
-            note=f"{note}; runs eagerly: {why}" if why else note,
+            note=f"{note}; {row.note}" if row.note else note,
             padding=round(1 - sum(sizes.of) / padded, 4) if row.eager_calls < 1 else 0.0,
         )
     for function in functions.values():
@@ -204,11 +202,6 @@ class _Passes:
         self._ways[name] = function
         self._counted[name] = _counts(function)
 
-    def fallbacks(self, name: str) -> dict[str, int]:
-        """Why calls of a way ran eagerly, and how many did."""
-        function = self._ways[name]
-        return function.stats().fallbacks if isinstance(function, Graphed) else {}
-
     def later(self, seconds: float, progress: Callable[[str, float], object]) -> None:
         """More passes of all ways in turn."""
         took: dict[str, list[list[float]]] = {name: [] for name in self._ways}
@@ -227,8 +220,10 @@ class _Passes:
             ]
             (replays, eager), before = _counts(self._ways[name]), self._counted[name]
             answered = replays + eager - sum(before)
+            why = _why_eager(self._ways[name]) if eager > before[1] else ""
             self.rows[name] = replace(
                 self.rows[name],
+                note=f"runs eagerly: {why}" if why else "",
                 call_us=Percentiles.of([us for one in passes for us in one]),
                 speedup=median_interval(ratios),
                 eager_calls=round((eager - before[1]) / answered, 4) if answered else 0.0,
@@ -247,6 +242,12 @@ class _Passes:
             self._synchronize()
             took.append((perf_counter_ns() - start) / 1000)
         return took
+
+
+def _why_eager(function: Function) -> str:
+    """The most frequent reason."""
+    fallbacks = function.stats().fallbacks if isinstance(function, Graphed) else {}
+    return max(fallbacks, key=fallbacks.__getitem__, default="")
 
 
 def _counts(function: Function) -> tuple[int, int]:
