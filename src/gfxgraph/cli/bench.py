@@ -75,8 +75,9 @@ def bench(
         fail("Give the arguments or --make, not both.", status=2)
     try:
         older = BenchReport.from_json(compare) if compare else None  # before minutes of work
-        if out is not None and not out.absolute().parent.is_dir():
-            fail(f"--out: there is no folder {out.absolute().parent}.", status=2)
+        out = out and out.absolute()  # the function may change the current folder
+        if out is not None and not out.parent.is_dir():
+            fail(f"--out: there is no folder {out.parent}.", status=2)
         if out is not None and out.is_dir():
             fail(f"--out: {out} is a folder; expected a file.", status=2)
         if calls is not None and shapes is None:
