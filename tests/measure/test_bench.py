@@ -202,6 +202,28 @@ def test_a_function_whose_own_calls_differ_is_measured_and_says_so(device):
     assert "its own calls differ" in row.note and "advances given" in row.note
 
 
+class Tables(nn.Module):
+    """Makes a table for each size when it first comes, as models do for positions."""
+
+    def __init__(self):
+        super().__init__()
+        self.tables = {}
+
+    def forward(self, x):
+        if len(x) not in self.tables:
+            self.tables[len(x)] = torch.arange(4.0, device=x.device)
+        return x * self.tables[len(x)]
+
+
+def test_what_a_first_call_makes_for_all_others_is_made_once(device):
+    model = Tables()
+    traffic = [(torch.ones(n, 4, device=device),) for n in (1, 2, 1, 2)]
+    report = gfxgraph.bench(model, *traffic[0], ways=["graph"], seconds=0.01, traffic=traffic)
+    assert report["graph"].status == "ok" and not report["graph"].note
+    assert report.traffic[1].captures == 2 and report.traffic[1].eager_calls == 0
+    assert model.tables == {}
+
+
 def test_an_error_of_the_function_is_its_callers(device):
     def fails(x):
         raise KeyError("no such weight")

@@ -26,6 +26,7 @@ from ..verifying.inputs import Inputs
 from .activity import PROFILED, activity
 from .agreement import difference
 from .report import BenchReport, WayReport
+from .settled import settled
 from .timing import Percentiles, Samples, in_turn, median_interval
 from .traffic import measure, sizes_of
 from .ways import Function, Way, default_ways, unwrapped, way_of
@@ -41,6 +42,9 @@ _IN_A_ROW = 8
 _SLOWEST = 3600.0
 _LONGEST = 80
 """Characters of a value in the report."""
+_NOT_AGAIN = (
+    "no call was a replay: each was the first of its kind, or another thread captured meanwhile"
+)
 # The shares of timed calls that ran eagerly, above which the row says so, and has no times.
 _RARELY, _MOSTLY = 0.01, 0.5
 
@@ -57,10 +61,10 @@ def bench(
 ) -> BenchReport:
     """Measure what a call of ``fn`` takes: eagerly, as a graph, compiled, and both.
 
-    Each way makes three calls first, whose results are compared with eager's; eight in a row if
-    ``fn`` changes its arguments or something outside. Then all ways are called in turn, round after
-    round, so that a drift of the machine hits all alike. At last torch.profiler sees a few calls of
-    each, for the work of the device.
+    A first call fills the caches of ``fn``. Then each way makes three calls, whose results are
+    compared with eager's; eight in a row if ``fn`` changes its arguments or something outside. Then
+    all ways are called in turn, round after round, so that a drift of the machine hits all alike.
+    At last torch.profiler sees a few calls of each, for the work of the device.
 
     Everything runs under ``torch.no_grad()``, on copies of the arguments. What ``fn`` changes is
     put back before every eighth timed call and at the end.
@@ -102,8 +106,11 @@ def bench(
         )
     calls = None if traffic is None else _calls(eager, traffic, kwargs or {})
     with torch.no_grad():
-        state = Bench(eager, name, [given], 0, None)
-        with state.all_put_back(), refused():
+        progress("eager", 0.0)
+        with (
+            refused(),
+            settled(eager, [given]) as state,
+        ):  # an error of the function is its caller's
             run = _Run(fn, name, given, state, chosen, seconds, progress)
             report = run.report()
             if calls is None:
@@ -135,8 +142,6 @@ class _Run:
     def report(self) -> BenchReport:
         """Measure each way."""
         state = self._state
-        self._progress("eager", 0.0)
-        state.prepare()  # an error of the function is its caller's
         self._writes_containers = self._finds_containers_written()
         self._changes_state = self._writes_containers or _is_changed(state.expected)
         if self._changes_state:
@@ -352,7 +357,7 @@ def _eager_calls(function: Function) -> int:
 def _reason(function: Graphed[..., Any]) -> str:
     """Why its calls run eagerly."""
     fallbacks = function.stats().fallbacks
-    return max(fallbacks, key=fallbacks.__getitem__, default="each call was the first of its kind")
+    return max(fallbacks, key=fallbacks.__getitem__, default=_NOT_AGAIN)
 
 
 def _judged(row: WayReport, function: Function, before: int, samples: Samples) -> WayReport:

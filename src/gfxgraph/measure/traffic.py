@@ -13,10 +13,10 @@ from ..call.buckets.traffic import suggest_buckets
 from ..call.graphed import Graphed, graphed
 from ..errors import ArgumentError, first_paragraph
 from ..interpose.interrupts import interrupt_in
-from ..interpose.source import name_of
 from ..verifying.bench import Bench
 from ..verifying.inputs import Inputs
 from .agreement import difference
+from .settled import settled
 from .timing import Interval, Percentiles, median_interval
 
 __all__ = ["Sizes", "TrafficReport", "measure", "sizes_of"]
@@ -140,9 +140,7 @@ def measure(
     if compiled:
         functions["compile"] = torch.compile(fn, dynamic=True, options={"fallback_random": True})
     kinds = list(dict(zip(sizes.of, calls, strict=True)).values())
-    state = Bench(fn, name_of(fn), kinds, 0, None)
-    with state.all_put_back():
-        state.prepare()
+    with settled(fn, kinds) as state:
         passes = _Passes(calls, kinds, state, synchronize)
         for n, (name, function) in enumerate(functions.items()):
             progress(f"traffic: {name}", n / len(functions))
