@@ -7,8 +7,6 @@ from dataclasses import dataclass, replace
 from time import perf_counter, perf_counter_ns
 from typing import Any
 
-import torch
-
 from ..call.buckets.traffic import suggest_buckets
 from ..call.graphed import Graphed, graphed
 from ..errors import ArgumentError, first_paragraph
@@ -18,6 +16,7 @@ from ..verifying.inputs import Inputs
 from .agreement import difference
 from .settled import settled
 from .timing import Interval, Percentiles, median_interval
+from .ways import compiled_for
 
 __all__ = ["Sizes", "TrafficReport", "measure", "sizes_of"]
 
@@ -138,7 +137,7 @@ def measure(
         "buckets": graphed(fn, buckets={"size": buckets}, dims=dims),
     }
     if compiled:
-        functions["compile"] = torch.compile(fn, dynamic=True, options={"fallback_random": True})
+        functions["compile"] = compiled_for(fn, dynamic=True)
     kinds = list(dict(zip(sizes.of, calls, strict=True)).values())
     with settled(fn, kinds) as state:
         passes = _Passes(calls, kinds, state, synchronize)

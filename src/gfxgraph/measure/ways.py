@@ -12,9 +12,12 @@ from ..call.graphed import Graphed, graphed
 from ..device import current_device
 from ..errors import ArgumentError
 
-__all__ = ["WAYS", "Way", "default_ways", "unwrapped", "way_of"]
+__all__ = ["WAYS", "Way", "compiled_for", "default_ways", "unwrapped", "way_of"]
 
 Function = Callable[..., Any]
+
+# What torch.compile sets on what it returns, which hands it on to the module of the caller.
+_MARK = "_is_torch_compile"
 
 
 @dataclass(frozen=True)
@@ -102,10 +105,19 @@ def way_of(name: object) -> Way:
     return WAYS[name]
 
 
+def compiled_for(fn: Function, *, dynamic: bool, **options: Any) -> Function:
+    """``torch.compile(fn)``, which draws eager's random numbers and leaves no mark on a module."""
+    known = set(vars(fn)) if isinstance(fn, torch.nn.Module) else {_MARK}
+    # With numbers of its own nobody could compare the two.
+    compiled = torch.compile(fn, options={**options, "fallback_random": True}, dynamic=dynamic)
+    if _MARK not in known:
+        vars(fn).pop(_MARK, None)
+    return compiled
+
+
 def _compiled(fn: Function, mode: str) -> Function:
-    # Eager's random numbers, or nobody could compare the two.
     options = dict(torch._inductor.list_mode_options(mode)) if mode != "default" else {}
-    compiled = torch.compile(fn, options={**options, "fallback_random": True}, dynamic=False)
+    compiled = compiled_for(fn, dynamic=False, **options)
     if mode == "default":
         return compiled
 
