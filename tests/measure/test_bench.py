@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import math
 import random
@@ -238,6 +239,51 @@ def test_a_graphed_function_is_the_way_graph_with_its_own_options(device):
     report = gfxgraph.bench(mine, x, ways=["graph"], seconds=0.1)
     assert report["graph"].status == "ok" and report["eager"].status == "ok"
     assert mine.stats().captures == 1  # and it still has its graph
+
+
+class Policy(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(4, 4)
+
+    @gfxgraph.graphed
+    def act(self, x):
+        return self.layer(x)
+
+
+def test_a_decorated_method_is_the_way_graph_and_eager_is_without_it(device):
+    policy = Policy().to(device)
+    x = torch.ones(2, 4, device=device)
+    report = gfxgraph.bench(policy.act, x, ways=["graph"], seconds=0.01)
+    assert report["graph"].status == "ok"
+    replays = policy.act.stats().replays
+    assert replays >= report["graph"].calls
+    gfxgraph.bench(policy.act, x, ways=[], seconds=0.01)
+    assert policy.act.stats().replays == replays  # eager has made none
+
+
+def test_a_pool_is_refused_since_it_has_no_eager_function(device):
+    pool = gfxgraph.ShapeBucketPool(model_fn=lambda x: x * 2, buckets=[4])
+    with pytest.raises(ArgumentError, match="not a pool"):
+        gfxgraph.bench(pool, torch.ones(2, 4, device=device))
+
+
+@dataclasses.dataclass
+class Sums:
+    x: torch.Tensor
+    count: int = 0
+
+
+def test_a_dataclass_that_the_function_writes_is_as_given_in_each_call(device):
+    def act(sums):
+        sums.x = sums.x + 1
+        sums.count += 1
+        return sums.x * sums.count
+
+    sums = Sums(torch.ones(2, device=device))
+    report = gfxgraph.bench(act, sums, ways=["graph"], seconds=0.01)
+    assert report.changes_state and report["graph"].status == "ok"
+    assert sums.count == 0 and sums.x.tolist() == [1, 1]
 
 
 def test_calls_of_many_sizes_compare_graphs_buckets_and_eager(device):

@@ -12,8 +12,9 @@ from typing import Any
 
 import torch
 
-from ..call.graphed import Graphed
+from ..call.buckets.pool import ShapeBucketPool
 from ..call.signature import Const, flatten
+from ..call.stats import GraphedStats
 from ..call.suitable import check_function, describe, unsuitable
 from ..device import current_device
 from ..errors import ArgumentError, first_paragraph
@@ -29,7 +30,7 @@ from .report import BenchReport, WayReport
 from .settled import settled
 from .timing import Percentiles, Samples, in_turn, median_interval
 from .traffic import measure, sizes_of
-from .ways import Function, Way, default_ways, unwrapped, way_of
+from .ways import Function, Way, default_ways, is_graphed, stats_of, unwrapped, way_of
 
 __all__ = ["Progress", "bench"]
 
@@ -94,6 +95,11 @@ def bench(
         Exception: any error of ``fn`` itself. Errors of other ways are rows of the report.
     """
     check_function(fn, "bench(fn)")
+    if isinstance(fn, ShapeBucketPool):
+        raise ArgumentError(
+            "bench(fn) takes a function, a module or a method, not a pool. Give its model_fn, and "
+            "traffic= to measure buckets."
+        )
     chosen = _chosen(ways)
     _check(seconds, kwargs)
     eager = unwrapped(fn)
@@ -173,8 +179,8 @@ class _Run:
                 row = self._with_times(row, samples, timed["eager"], calls[name])
             rows[name] = row
         for call in calls.values():
-            if isinstance(call.function, Graphed) and call.function is not self._fn:
-                call.function.reset()
+            if is_graphed(call.function) and call.function is not self._fn:
+                call.function.reset()  # type: ignore[attr-defined]
         facts = self._device.facts(self._index)
         return BenchReport(
             self._name,
@@ -261,10 +267,10 @@ class _Run:
             row = replace(row, note=self._unsteady(wrong))
         elif wrong:
             return replace(row, status="differs", note=wrong), None
-        if isinstance(function, Graphed):
-            stats = function.stats()
+        stats = stats_of(function) if function is not None else None
+        if stats is not None:
             if not stats.replays:
-                return replace(row, status="eager", note=_reason(function)), None
+                return replace(row, status="eager", note=_reason(stats)), None
             if way.name == "compile+graph" and stats.not_compiled:
                 why = next(iter(stats.not_compiled.values()))
                 row = replace(row, note=f"the graph is of the function as it is: {why}")
@@ -351,21 +357,23 @@ def _values(found: Round) -> list[Values]:
 
 
 def _eager_calls(function: Function) -> int:
-    return function.stats().eager_calls if isinstance(function, Graphed) else 0
+    stats = stats_of(function)
+    return stats.eager_calls if stats is not None else 0
 
 
-def _reason(function: Graphed[..., Any]) -> str:
-    """Why its calls run eagerly."""
-    fallbacks = function.stats().fallbacks
+def _reason(stats: GraphedStats) -> str:
+    """Why calls run eagerly."""
+    fallbacks = stats.fallbacks
     return max(fallbacks, key=fallbacks.__getitem__, default=_NOT_AGAIN)
 
 
 def _judged(row: WayReport, function: Function, before: int, samples: Samples) -> WayReport:
     """``row``, with what the timed calls show: that of a graph they ran eagerly."""
+    stats = stats_of(function)
     share = min(1.0, (_eager_calls(function) - before) / sum(map(len, samples.total)))
-    if not isinstance(function, Graphed) or share < _RARELY:
+    if stats is None or share < _RARELY:
         return row
-    note = f"{share:.0%} of the timed calls ran eagerly: {_reason(function)}"
+    note = f"{share:.0%} of the timed calls ran eagerly: {_reason(stats)}"
     return replace(row, status="eager" if share > _MOSTLY else "ok", note=note)
 
 

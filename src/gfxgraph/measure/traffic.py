@@ -16,7 +16,7 @@ from ..verifying.inputs import Inputs
 from .agreement import difference
 from .settled import settled
 from .timing import Interval, Percentiles, median_interval
-from .ways import compiled_for
+from .ways import compiled_for, stats_of
 
 __all__ = ["Sizes", "TrafficReport", "measure", "sizes_of"]
 
@@ -243,7 +243,8 @@ class _Passes:
 
 def _why_eager(function: Function) -> str:
     """The most frequent reason."""
-    fallbacks = function.stats().fallbacks if isinstance(function, Graphed) else {}
+    stats = stats_of(function)
+    fallbacks = stats.fallbacks if stats is not None else {}
     return max(fallbacks, key=fallbacks.__getitem__, default="")
 
 

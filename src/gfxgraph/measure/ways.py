@@ -9,10 +9,20 @@ from typing import Any
 import torch
 
 from ..call.graphed import Graphed, graphed
+from ..call.stats import GraphedStats
 from ..device import current_device
 from ..errors import ArgumentError
 
-__all__ = ["WAYS", "Way", "compiled_for", "default_ways", "unwrapped", "way_of"]
+__all__ = [
+    "WAYS",
+    "Way",
+    "compiled_for",
+    "default_ways",
+    "is_graphed",
+    "stats_of",
+    "unwrapped",
+    "way_of",
+]
 
 Function = Callable[..., Any]
 
@@ -54,7 +64,7 @@ class Way:
             case "eager":
                 return eager
             case "graph":
-                return fn if isinstance(fn, Graphed) else graphed(eager)
+                return fn if is_graphed(fn) else graphed(eager)
             case "compile+graph":
                 return graphed(eager, compile=True)
             case "make_graphed_callables":
@@ -87,9 +97,19 @@ def default_ways() -> list[Way]:
 
 def unwrapped(fn: Function) -> Function:
     """``fn``, or the function that was graphed to make it."""
-    while isinstance(fn, Graphed):
-        fn = fn.__wrapped__
+    while is_graphed(fn):
+        fn = fn.__wrapped__  # type: ignore[attr-defined]
     return fn
+
+
+def is_graphed(fn: Function) -> bool:
+    """Whether it is a graphed function, or a graphed method of an object."""
+    return type(fn).__module__ == Graphed.__module__
+
+
+def stats_of(fn: Function) -> GraphedStats | None:
+    """The counts of a graphed function; ``None`` of another."""
+    return fn.stats() if is_graphed(fn) else None  # type: ignore[attr-defined]
 
 
 def way_of(name: object) -> Way:
