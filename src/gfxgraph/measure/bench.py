@@ -252,17 +252,18 @@ class _Run:
             if interrupt_in(error) or way.name == "eager":
                 raise
             return WayReport(way.name, "raises", first_paragraph(error)), None
+        right = _values(self._state.expected)
+        right = right if self._changes_state else right * _FIRST_CALLS
+        wrong, largest = difference(found, right, way.slack)
+        found.clear()  # or its memory would count as that of the way
         row = WayReport(
             way.name,
             "ok",
+            relative_error=largest,
             first_call_s=round(took[0], 6),
             ready_s=round(sum(took[:_FIRST_CALLS]), 6),
             held_bytes=self._memory() - before,
         )
-        right = _values(self._state.expected)
-        right = right if self._changes_state else right * _FIRST_CALLS
-        wrong, largest = difference(found, right, way.slack)
-        row = replace(row, relative_error=largest)
         if way.name == "eager":
             row = replace(row, note=self._unsteady(wrong))
         elif wrong:
