@@ -10,7 +10,10 @@ from typing import Any
 from torch._C._autograd import DeviceType
 from torch.profiler import ProfilerActivity, profile
 
-__all__ = ["Activity", "activity"]
+__all__ = ["PROFILED", "Activity", "activity"]
+
+PROFILED = 5
+"""How many calls the profiler sees."""
 
 # How the runtimes call what hands work to the device. From the names that CUPTI and roctracer give.
 _LAUNCHES = (
@@ -44,9 +47,9 @@ class Activity:
 
 
 def activity(
-    call: Callable[[], Any], synchronize: Callable[[], object], times: int = 5
+    call: Callable[[], Any], synchronize: Callable[[], object], times: int = PROFILED
 ) -> Activity | None:
-    """Profile ``times`` calls; ``None``: the profiler saw no work of a device."""
+    """Profile ``times`` calls, after one more; ``None``: the profiler saw no work of a device."""
     call()
     synchronize()
     with profile(activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA], acc_events=True) as seen:
