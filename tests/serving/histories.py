@@ -108,7 +108,7 @@ def rebound_and_bound_back(start: Start) -> Any:
     first = rebind(live)
     found = {"late": steps(live, 3)}
     live.model.linear.weight = first
-    return found | {"then": steps(live, 3), "health": gfxgraph.health_check()["ok"]}
+    return found | {"then": steps(live, 3), "stale": EngineGraphs.known(live.holder).stale()}
 
 
 def captured_again(start: Start) -> Any:
