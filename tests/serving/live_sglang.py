@@ -213,7 +213,8 @@ def _answers(decode: Any, model_runner: Any) -> None:
     from sglang.srt.model_executor.runner import base_runner
     from sglang.srt.model_executor.runner_utils import buffers
 
-    graph = SimpleNamespace(debug_cuda_graph=False, enable_cudagraph_gc=False)
+    # With the other value SGLang unfreezes what this child has frozen, and each capture takes long.
+    graph = SimpleNamespace(debug_cuda_graph=False, enable_cudagraph_gc=True)
     moe = SimpleNamespace(elastic_ep_backend=None)
     group = SimpleNamespace(tp_rank=0, dp_size=1, tp_group=None)
     for module in (decode, model_runner, base_runner):

@@ -132,12 +132,12 @@ def _capture_all(
     if BETWEEN.captures and manager._max_full_descs_to_capture is None:
         for mode, descs in every.items():
             waiting.descs.update(_smaller(graphs, mode, descs, manager.vllm_config))
+    setattr(manager, _WAITING, waiting)
     capture({m: [d for d in descs if d not in waiting.descs] for m, descs in every.items()})
     for descs in every.values():
         for desc in descs:
             if desc in waiting.descs:
                 graphs.wait(label(desc), waiting.captures(desc))
-    setattr(manager, _WAITING, waiting)
 
 
 def _capture_sizes(
