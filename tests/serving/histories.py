@@ -9,6 +9,7 @@ from __future__ import annotations
 import gc
 import weakref
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 import torch
@@ -16,6 +17,7 @@ import torch
 import gfxgraph
 from gfxgraph.serving.between import BETWEEN
 from gfxgraph.serving.graphs import EngineGraphs
+from tests.serving import children
 
 __all__ = ["all_of"]
 
@@ -30,7 +32,7 @@ def all_of(live: Any) -> dict[str, Any]:
         *(two_servers, late_failure_of_one_of_two, dropped, dropped_while_sizes_wait),
         *(rebound_and_bound_back, captured_again, failed_and_captured_again),
         *(captured_again_after_the_budget, captured_again_while_sizes_wait, interrupted),
-        *(late_and_short_of_memory, with_a_drafter),
+        *(late_and_short_of_memory, pieces),
     ):
         BETWEEN.lazy = BETWEEN.spent = BETWEEN.release_below = 0.0
         EngineGraphs.compare_every = 0
@@ -174,11 +176,66 @@ def late_and_short_of_memory(start: Start) -> Any:
     return found | {"after": steps(live, 3, 3), "states": states(live)}
 
 
-def with_a_drafter(start: Start) -> Any:
-    """Of vLLM's V1: the drafter has a dispatcher and graphs of its own."""
-    live, drafter = start(), start()
-    if not hasattr(live.holder, "cudagraph_dispatcher"):
+def pieces(start: Start) -> Any:
+    """Of vLLM's V1: a model in two pieces, another such one, and a third with a drafter."""
+    if not hasattr(start().holder, "cudagraph_dispatcher"):
         return None
-    live.holder.drafter = drafter.holder
-    gone = EngineGraphs.known(live.holder).release_unused()
-    return {"gone": len(gone), "steps": [steps(live, 3), steps(drafter, 3)]}
+    first, other, drafts = (PiecesV1(drafter) for drafter in (False, False, True))
+    found: dict[str, Any] = {"replays": []}
+    for server in (other, drafts):
+        server.run(4)
+        sizes = EngineGraphs.known(server.runner).sizes()
+        found["replays"].append([size.replays for size in sizes])
+    gone = [len(EngineGraphs.known(s.runner).release_unused()) for s in (other, drafts)]
+    return found | {
+        "gone": gone,
+        "graphs": [server.graphs() for server in (first, other, drafts)],
+        "dispatched": [server.dispatched() for server in (first, other, drafts)],
+    }
+
+
+class PiecesV1:
+    """A V1 runner with vLLM's wrappers of pieces, and its dispatcher; of sizes 8 and 4."""
+
+    def __init__(self, drafter: bool) -> None:
+        from vllm.compilation.cuda_graph import CUDAGraphWrapper
+        from vllm.config import CUDAGraphMode
+        from vllm.v1.cudagraph_dispatcher import CudagraphDispatcher
+
+        self.mode = mode = CUDAGraphMode.PIECEWISE
+        model = children.Server()
+        self.runner = runner = children.vllm_runner(model, [4, 8])
+        config = runner.vllm_config
+        config.compilation_config.cudagraph_mode = mode
+        config.compilation_config.is_attention_compiled_piecewise = lambda: True
+
+        def dispatcher() -> Any:
+            made = CudagraphDispatcher(config)
+            made.initialize_cudagraph_keys(mode)
+            return made
+
+        self.wrappers = [CUDAGraphWrapper(model, config, mode) for _ in range(2 + drafter)]
+        runner.model, runner._dummy_run = model, self.run
+        self.dispatchers = [dispatcher() for _ in range(1 + drafter)]
+        runner.cudagraph_dispatcher = self.dispatchers[0]
+        if drafter:
+            runner.drafter = SimpleNamespace(cudagraph_dispatcher=self.dispatchers[1])
+        children.capture_runner(runner)
+
+    def run(self, rows: int, cudagraph_runtime_mode: Any = None, **more: Any) -> None:
+        from vllm.forward_context import override_forward_context
+
+        mode, desc = self.runner.cudagraph_dispatcher.dispatch(rows)
+        chosen = mode if cudagraph_runtime_mode is None else cudagraph_runtime_mode
+        context = SimpleNamespace(batch_descriptor=desc, cudagraph_runtime_mode=chosen)
+        with override_forward_context(context):
+            for wrapper in self.wrappers:
+                wrapper(rows)
+
+    def graphs(self) -> list[int]:
+        """How many each wrapper has."""
+        return [len(wrapper.concrete_cudagraph_entries) for wrapper in self.wrappers]
+
+    def dispatched(self) -> list[int]:
+        """How many sizes each dispatcher may choose."""
+        return [len(each.cudagraph_keys[self.mode]) for each in self.dispatchers]

@@ -62,10 +62,12 @@ def test_a_late_capture_that_fails_in_one_of_two_servers_is_no_matter_of_the_oth
     assert [states[1] for states in found["states"]] == ["captured", "failed"]
 
 
-def test_what_a_drafter_has_captured_stays(seen):
-    if seen["with_a_drafter"] is None:
-        pytest.skip("only V1 has one that dispatches with the same class")
-    assert seen["with_a_drafter"] == {"gone": 4, "steps": [["eager"], ["graph"]]}
+def test_of_graphs_of_pieces_a_runner_drops_its_own_and_none_that_a_drafter_may_need(of_vllm):
+    found = of_vllm["v1"]["pieces"]
+    # Sizes 8 and 4, of which 4 was replayed.
+    assert found["replays"] == [[0, 1], [0, 1]] and found["gone"] == [1, 0]
+    assert found["graphs"] == [[2, 2], [1, 1], [2, 2, 2]]
+    assert found["dispatched"] == [[2], [1], [2, 2]]
 
 
 @pytest.mark.parametrize("history", ["dropped", "dropped_while_sizes_wait"])
