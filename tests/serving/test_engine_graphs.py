@@ -116,7 +116,7 @@ def test_an_interrupt_in_a_late_capture_goes_on_and_its_size_runs_eagerly(graphs
     assert state(graphs, "4") == "failed"
 
 
-def test_an_interrupt_that_spends_the_budget_ends_it_too(graphs, owner, monkeypatch):
+def test_an_interrupt_that_spends_the_budget_ends_it_too(graphs, owner):
     captured = []
 
     def capture():
@@ -125,7 +125,8 @@ def test_an_interrupt_that_spends_the_budget_ends_it_too(graphs, owner, monkeypa
 
     graphs.wait("4", capture)
     graphs.wait("2", lambda: captured.append("2"))
-    graphs.want("4"), graphs.want("2")
+    graphs.want("4")
+    graphs.want("2")
     with pytest.raises(KeyboardInterrupt):
         between_steps(owner)
     between_steps(owner)
