@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import re
-import sys
-from contextlib import redirect_stdout
 from dataclasses import dataclass
 from pathlib import Path
 from random import Random
@@ -12,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from .common import Make, Target, fail
+from .common import Make, Target, fail, on_target
 
 if TYPE_CHECKING:
     from ..measure.report import BenchReport
@@ -151,42 +149,17 @@ def _sizes(text: str, specs: list[str], make: str | None, calls: int) -> _Sizes:
 def _measured(
     target: str, specs: list[str], make: str | None, sizes: _Sizes | None, **options: Any
 ) -> BenchReport:
-    """Load what the command line names, and measure; an error of the function ends it."""
-    import torch
-    from rich.console import Console
-    from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
-
-    from ..analyze.view import arguments, fit, load, made
+    """Load what the command line names, and measure."""
+    from ..analyze.view import arguments
     from ..device import current_device
-    from ..errors import GfxGraphError, one_line
-    from ..interpose.source import is_raised_by_code, users_line_of
     from ..measure.bench import bench
     from ..verifying.inputs import on_device
 
-    torch.manual_seed(0)
-    device = current_device().type
-    columns = (TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn())
-    try:
-        with (
-            redirect_stdout(sys.stderr),  # what modules print when they are loaded
-            Progress(*columns, console=Console(stderr=True), transient=True) as shown,
-        ):
-            task = shown.add_task("loading", total=1.0)
-            fn = on_device(load(target), device)
-            given = sizes.put_into(specs, sizes.first) if sizes else specs
-            args, kwargs = on_device(made(make) if make else arguments(given), device)
-            fit(fn, args, kwargs)
-            if sizes:
-                kinds = {n: arguments(sizes.put_into(specs, n))[0] for n in set(sizes.drawn)}
-                options["traffic"] = [on_device(kinds[n], device) for n in sizes.drawn]
+    def work(fn: Any, args: tuple[Any, ...], kwargs: dict[str, Any], progress: Any) -> BenchReport:
+        if sizes:
+            device = current_device().type
+            kinds = {n: arguments(sizes.put_into(specs, n))[0] for n in set(sizes.drawn)}
+            options["traffic"] = [on_device(kinds[n], device) for n in sizes.drawn]
+        return bench(fn, *args, kwargs=kwargs, progress=progress, **options)
 
-            def progress(what: str, share: float) -> None:
-                shown.update(task, description=what, completed=share)
-
-            return bench(fn, *args, kwargs=kwargs, progress=progress, **options)
-    except GfxGraphError:
-        raise
-    except BaseException as error:  # eager's own
-        if not is_raised_by_code(error):
-            raise
-        fail(f"{target} raises {one_line(error)} ({users_line_of(error)}).", status=2)
+    return on_target(target, sizes.put_into(specs, sizes.first) if sizes else specs, make, work)

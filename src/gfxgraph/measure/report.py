@@ -14,7 +14,7 @@ from .activity import Activity
 from .timing import Interval, Percentiles
 from .traffic import TrafficReport
 
-__all__ = ["SCHEMA", "BenchReport", "Change", "Status", "WayReport"]
+__all__ = ["SCHEMA", "BenchReport", "Change", "Status", "WayReport", "made_of"]
 
 SCHEMA = "gfxgraph.bench/1"
 
@@ -232,7 +232,7 @@ class BenchReport:
             ways = tuple(_with_parts(WayReport, row) for row in data["ways"])
             traffic = tuple(_with_parts(TrafficReport, row) for row in data["traffic"])
             given = {"ways": ways, "traffic": traffic, "arguments": tuple(data["arguments"])}
-            report = _made(cls, {**data, **given})
+            report = made_of(cls, {**data, **given})
             report["eager"]
         except (AttributeError, KeyError, TypeError, ValueError) as error:
             raise ArgumentError(f"{path}: a report of bench, but damaged: {error!r}") from error
@@ -306,9 +306,10 @@ _PARTS: dict[str, type] = {
 
 def _with_parts(kind: type[T], row: Mapping[str, Any]) -> T:
     parts = {n: _PARTS[n] for n in _PARTS if row.get(n) is not None}
-    return _made(kind, {**row, **{n: _made(part, row[n]) for n, part in parts.items()}})
+    return made_of(kind, {**row, **{n: made_of(part, row[n]) for n, part in parts.items()}})
 
 
-def _made(kind: type[T], data: Mapping[str, Any]) -> T:
+def made_of(kind: type[T], data: Mapping[str, Any]) -> T:
+    """The dataclass ``kind`` with those values of ``data`` that are fields of it."""
     names: Iterable[str] = (one.name for one in fields(kind))  # type: ignore[arg-type]
     return kind(**{name: data[name] for name in names})
