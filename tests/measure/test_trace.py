@@ -15,8 +15,10 @@ import gfxgraph
 from gfxgraph.errors import ArgumentError
 from gfxgraph.interpose.source import Source
 from gfxgraph.measure.kineto import CALL, MARK, RETURNS, calls_in
-from gfxgraph.measure.lines import lines_of
-from gfxgraph.measure.trace import _gaps, _timeline
+from gfxgraph.measure.lines import Operation, Recorded, lines_of
+from gfxgraph.measure.report import WayReport
+from gfxgraph.measure.timing import Percentiles
+from gfxgraph.measure.trace import _activity, _gaps, _Known, _timeline, _Way
 from gfxgraph.measure.trace_report import TraceReport
 from tests.helpers.command import gfxgraph_command, importable
 
@@ -46,7 +48,7 @@ def traced(tmp_path_factory):
     device = gfxgraph.device_type()
     path = tmp_path_factory.mktemp("trace") / "trace.json"
     x = torch.randn(4, 16, device=device)
-    return gfxgraph.trace(TwoLayers().to(device).eval(), x, seconds=0.1, chrome=path), path
+    return gfxgraph.trace(TwoLayers().to(device).eval(), x, seconds=0.01, chrome=path), path
 
 
 # The events of Kineto, by hand. Microseconds; the names of categories and arguments are Kineto's.
@@ -272,6 +274,72 @@ def test_a_long_timeline_is_joined_where_gaps_are_shortest():
     ]
 
 
+def rows(eager, graph):
+    """The rows of a report on these events."""
+    operations = [Operation("aten.mm", Source("m.py", n, "act"), True) for n in (3, 4)]
+    known = Recorded(operations, *eager, asks_capturing=False)
+    found = []
+    for name, calls in (("eager", eager), ("graph", graph)):
+        seen = _activity(calls)
+        times = Percentiles(80, 90, 95)
+        idle = 1 - seen.busy_us / times.p50
+        row = WayReport(name, "ok", end_to_end_us=times, host_us=times, activity=seen, idle=idle)
+        found.append(_Way(row, calls, _Known(known, known)).report(None))
+    return found
+
+
+def report_of(*ways):
+    versions = {"torch": "2.11.0", "gfxgraph": "0.1.0", "python": "3.12.1"}
+    about = {"device": "GPU", "emulated": False, "seconds": 2.0, "changes_state": False}
+    rest = {"speedup": 1.5, "operators": (), "operations": 2}
+    return TraceReport("act", ("x=float32[4]",), **about, **versions, ways=ways, **rest)
+
+
+OF_TWO_LINES = [
+    *call(0, 90, 50),
+    host("user_annotation", f"{MARK}0", 1, 5),
+    launch(2, 1),
+    host("user_annotation", f"{MARK}1", 10, 5),
+    launch(12, 2),
+    on_device("kernel", "gemm", 5, 30, 1),
+    on_device("kernel", "relu", 40, 10, 2),
+]
+
+
+def test_a_row_has_busy_time_idle_share_gaps_and_hot_kernels_with_lines():
+    replay = [
+        *call(0, 60, 10),
+        launch(1, 1, "cudaMemcpyAsync"),
+        launch(3, 2, "cudaGraphLaunch"),
+        on_device("gpu_memcpy", "Memcpy DtoD (Device -> Device)", 4, 2, 1, bytes=64),
+        on_device("kernel", "gemm", 10, 30, 2),
+        on_device("kernel", "relu", 41, 10, 2),
+    ]
+    eager, graph = rows(calls_in(OF_TWO_LINES), calls_in(replay))
+    assert (eager.busy_us, eager.kernels_us, eager.traced_us) == (40, 40, 90)
+    assert (eager.idle, eager.traced_idle) == (0.5, pytest.approx(5 / 9, abs=1e-4))
+    assert (eager.launches, eager.graph_launches) == (2, 0)
+    assert (eager.gaps.count, eager.gaps.total_us, eager.gaps.before_us) == (1, 5, 5)
+    assert (graph.busy_us, graph.launches, graph.graph_launches) == (42, 2, 1)
+    assert (graph.gaps.count, graph.gaps.total_us, graph.gaps.before_us) == (2, 5, 4)
+    hot = [(one.name, one.calls, one.total_us, one.where.line) for one in graph.hot]
+    assert hot == [("gemm", 1, 30, 3), ("relu", 1, 10, 4)]
+    assert [one.in_graph for one in (*eager.hot, *graph.hot)] == [False, False, True, True]
+    assert eager.hot[0].share == 0.75 and eager.lines == graph.lines == ""
+    (copies,) = graph.copies
+    assert (copies.direction, copies.bytes, copies.total_us, copies.in_graph) == (
+        "DtoD",
+        64,
+        2,
+        False,
+    )
+    assert copies.where is None
+    text = str(report_of(eager, graph))
+    assert "Eager: 2 launches, and the device is idle for 50% of a call." in text
+    assert "With the graph: 2 launches" in text and "1.50 times as fast" in text
+    assert "gemm" in text and "m.py:3" in text
+
+
 def test_both_ways_are_rows_and_each_operator_has_its_line(traced):
     report, _ = traced
     assert [(way.name, way.status) for way in report.ways] == [("eager", "ok"), ("graph", "ok")]
@@ -357,7 +425,7 @@ def test_a_function_without_a_graph_is_traced_eagerly_and_told_why(device, tmp_p
         return x.relu()
 
     path = tmp_path / "trace.json"
-    report = gfxgraph.trace(act, torch.ones(3, device=device), seconds=0.1, chrome=path)
+    report = gfxgraph.trace(act, torch.ones(3, device=device), seconds=0.01, chrome=path)
     assert report["graph"].status == "eager" and "no graph" in report.verdict
     assert report["eager"].calls == 3 and report["graph"].calls == 0
     names = [e["args"]["name"] for e in json.loads(path.read_text())["traceEvents"][:1]]
@@ -377,34 +445,20 @@ def test_what_the_function_changes_is_put_back(device):
             return self.h.mul(2)
 
     model, x = Recurrent(), torch.ones(4, device=device)
-    report = gfxgraph.trace(model, x, seconds=0.1)
+    report = gfxgraph.trace(model, x, seconds=0.01)
     assert report.changes_state and report["eager"].calls == 3
     assert model.steps == 0 and model.h.tolist() == [0] * 4 and x.tolist() == [1] * 4
 
 
-def test_an_error_of_the_function_is_its_callers_and_no_profiler_stays_on(device):
-    calls = []
-
+@pytest.mark.parametrize("error", [KeyError, KeyboardInterrupt])
+def test_an_error_under_the_profiler_is_the_callers_and_no_profiler_stays_on(device, error):
     def fails(x):
-        calls.append(1)
-        if _profiler_enabled():
-            raise KeyError("under a profiler")
-        return x * 2
-
-    with pytest.raises(KeyError, match="under a profiler"):
-        gfxgraph.trace(fails, torch.ones(3, device=device), seconds=0.1)
-    assert not _profiler_enabled()
-
-
-@pytest.mark.parametrize("error", [KeyboardInterrupt, SystemExit])
-def test_an_interrupt_in_the_trace_leaves_no_profiler_on(device, error):
-    def stopped(x):
         if _profiler_enabled():
             raise error
         return x * 2
 
     with pytest.raises(error):
-        gfxgraph.trace(stopped, torch.ones(3, device=device), seconds=0.1)
+        gfxgraph.trace(fails, torch.ones(3, device=device), seconds=0.01)
     assert not _profiler_enabled()
 
 
@@ -416,17 +470,18 @@ def test_a_function_that_raises_at_its_second_call_is_told_as_its_own_error(devi
         return x * 2
 
     with pytest.raises(ValueError, match="a second call"):
-        gfxgraph.trace(once, torch.ones(3, device=device), seconds=0.1)
+        gfxgraph.trace(once, torch.ones(3, device=device), seconds=0.01)
     assert not _profiler_enabled()
 
 
 def test_inside_of_another_profiler_it_says_so(device):
     x = torch.ones(3, device=device)
-    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as mine:
+    activities = [torch.profiler.ProfilerActivity.CPU]
+    with torch.profiler.profile(activities=activities, acc_events=True) as mine:
         with pytest.raises(ArgumentError, match="running already"):
-            gfxgraph.trace(torch.relu, x, seconds=0.1)
+            gfxgraph.trace(torch.relu, x, seconds=0.01)
         x.sin()
-    assert "aten::sin" in {event.key for event in mine.key_averages()}
+    assert "aten::sin" in {event.name() for event in mine.profiler.kineto_results.events()}
 
 
 @pytest.mark.parametrize("chrome", ["no/such/folder.json", ".", "", 3, "a\0b"])
@@ -468,7 +523,7 @@ def folder(tmp_path, monkeypatch):
 
 
 def test_the_command_prints_tables_writes_both_files_and_names_further_tools(folder):
-    usual = ("traced_here:pure", "float32[2,8]", "--seconds", "0.1")
+    usual = ("traced_here:pure", "float32[2,8]", "--seconds", "0.01")
     found = gfxgraph_command("trace", *usual, "--out", "report.json", "--chrome", "trace.json")
     assert found.exit_code == 0, found.output
     assert "traced_here.py:7" in found.stdout
@@ -481,7 +536,7 @@ def test_the_command_prints_tables_writes_both_files_and_names_further_tools(fol
 
 def test_json_is_all_that_is_on_standard_output(folder):
     found = gfxgraph_command(
-        "trace", "traced_here:act", "float32[2,8]", "--seconds", "0.1", "--json"
+        "trace", "traced_here:act", "float32[2,8]", "--seconds", "0.01", "--json"
     )
     assert json.loads(found.stdout)["schema"] == "gfxgraph.trace/1"
     assert "a line of its own" in found.stderr
@@ -534,19 +589,20 @@ def test_busy_time_and_idle_share_agree_with_the_profilers_kernels(large):
         assert way.busy_us == pytest.approx(way.kernels_us, rel=0.03)  # one stream
         assert way.idle == pytest.approx(1 - way.busy_us / way.end_to_end_us.p50, abs=1e-3)
         assert way.traced_idle == pytest.approx(1 - way.busy_us / way.traced_us, abs=1e-3)
-        assert sum(span.us for span in way.timeline) == pytest.approx(way.busy_us, rel=0.3)
+        assert sum(span.us for span in way.timeline) == pytest.approx(way.busy_us, rel=0.5)
     assert report["graph"].launches < report["eager"].launches
     assert report["graph"].graph_launches == 1 and report["eager"].graph_launches == 0
 
 
 @pytest.mark.gpu
-def test_bench_and_trace_measure_the_same_busy_time(large):
+def test_bench_and_trace_see_the_same_work(large):
     model, x = TwoLayers(1024).cuda().eval(), torch.randn(256, 1024, device="cuda")
     bench = gfxgraph.bench(model, x, ways=["graph"], seconds=0.5)
     for way in bench.ways:
         traced = large[0][way.name]
-        assert traced.busy_us == pytest.approx(way.activity.busy_us, rel=0.25)
         assert traced.kernels == way.activity.kernels
+        assert traced.launches == way.activity.launches
+        assert traced.busy_us == pytest.approx(way.activity.busy_us, rel=0.5)
 
 
 @pytest.mark.gpu
@@ -559,8 +615,7 @@ def test_each_kernel_has_its_line_in_eager_and_in_the_graph(large):
         assert {one.where.line for one in inside} == layers.keys()
         for one in inside:
             assert Path(one.where.file).name == HERE
-            is_relu = "relu" in one.name.lower() or "clamp" in one.name.lower()
-            assert (one.where.line == FIRST + 1) == is_relu
+            assert (one.where.line == FIRST + 1) == ("elementwise" in one.name)
     assert all(one.in_graph for one in report["graph"].hot if one.where)
 
 
@@ -581,7 +636,7 @@ def test_copies_between_host_and_device_have_bytes_and_lines():
         return y.to(x.device) + 1
 
     line = act.__code__.co_firstlineno + 1
-    report = gfxgraph.trace(act, torch.randn(1000, device="cuda"), seconds=0.1)
+    report = gfxgraph.trace(act, torch.randn(1000, device="cuda"), seconds=0.01)
     found = {(c.direction, c.where.line, c.bytes) for c in report["eager"].copies if c.where}
     assert {("DtoH", line, 4000), ("HtoD", line + 1, 4000)} <= found
 
@@ -594,12 +649,13 @@ def test_the_graph_of_a_function_that_asks_for_a_capture_has_the_lines_that_were
         return x * 2
 
     line = act.__code__.co_firstlineno
-    report = gfxgraph.trace(act, torch.randn(1000, device="cuda"), seconds=0.1)
+    report = gfxgraph.trace(act, torch.randn(1000, device="cuda"), seconds=0.01)
     lines = {way.name: {one.where.line for one in way.hot if one.where} for way in report.ways}
     assert lines == {"eager": {line + 3}, "graph": {line + 2}}
 
 
 @pytest.mark.gpu
 def test_marked_calls_are_made_without_a_profiler():
-    report = gfxgraph.trace(torch.relu, torch.randn(8, device="cuda"), seconds=0.1, mark=True)
+    report = gfxgraph.trace(torch.relu, torch.randn(8, device="cuda"), seconds=0.01, mark=True)
     assert report["graph"].status == "ok" and report["graph"].calls == 0
+    assert "Nothing was traced" in str(report)

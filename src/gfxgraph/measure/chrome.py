@@ -16,6 +16,7 @@ __all__ = ["require_writable", "write"]
 _ON_HOST = ("cpu_op", "user_annotation", "_runtime", "_driver")
 _FLOW = "ac2g"
 _FIRST_STREAM = 1000
+_MOST_FLOWS = 1 << 32
 
 
 def require_writable(path: str | Path, what: str) -> Path:
@@ -119,7 +120,7 @@ def _process(
                 "ph": event["ph"],
                 "cat": _FLOW,
                 "name": _FLOW,
-                "id": f"{process}.{event['id']}",
+                "id": process * _MOST_FLOWS + int(event["id"]),
                 "pid": process,
                 "tid": tracks[here],
                 "ts": round(event["ts"] - origin, 3),

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 
 from ..device import current_device
-from ..errors import ArgumentError, DeviceError
+from ..errors import ArgumentError
 from ..interpose.source import Source
 from ..stats import tally
 from . import chrome as chrome_file
@@ -71,10 +71,14 @@ def trace(
 
     Raises:
         ArgumentError: an argument is not of the kind that is taken, or a profiler runs already.
-        DeviceError: the profiler gave no trace of the device.
+        DeviceError: the trace of torch.profiler cannot be read.
         CaptureError: ``fn`` issues a collective in a group of several ranks; nothing was sent.
         Exception: any error of ``fn`` itself. An error of the graph is in its row.
     """
+    if mark and chrome is not None:
+        raise ArgumentError(
+            "trace(mark=True, chrome=...): nothing is traced with mark; expected one."
+        )
     if mark and current_device().kind == "emulated":
         raise ArgumentError("trace(mark=True): there is no GPU that another profiler could see.")
     path = None if chrome is None else chrome_file.require_writable(chrome, "trace(chrome=)")
@@ -84,7 +88,7 @@ def trace(
         report = run.report(_marked if mark else seen)
         known = None if mark else _known(run, progress)
     found = [_Way(way, seen.calls.get(way.name, []), known) for way in report.ways]
-    if path is not None and not mark:
+    if path is not None:
         about = {"schema": "gfxgraph.trace.chrome/1", "function": report.name}
         about |= {"device": report.device, "torch": report.torch, "gfxgraph": report.gfxgraph}
         traced = {name: (seen.events[name], seen.calls[name]) for name in seen.calls}
@@ -106,7 +110,7 @@ def trace(
         tuple(way.report(seen.replays.get(way.name)) for way in found),
         () if known is None else _operators(known.eager),
         sum(operation.launches for operation in operations),
-        "" if path is None or mark else str(path),
+        "" if path is None else str(path),
     )
 
 
@@ -135,12 +139,7 @@ class _Seen:
             replays = tally.snapshot()["replay_count"] - before
             self.replays[name] = replays / (_CALLS + 1)
             return None
-        if not any(call.work for call in calls):
-            raise DeviceError(
-                f"torch.profiler saw no work of the GPU in calls of {name}. Another profiler may "
-                "hold its interface (CUPTI or roctracer), or this torch was built without it."
-            )
-        return _activity(calls)
+        return _activity(calls) if any(call.work for call in calls) else None
 
 
 def _marked(
@@ -280,10 +279,10 @@ class _Way:
         return tuple(sorted(rows, key=lambda one: -one.total_us)[:_HOTTEST])
 
     def _copies(self) -> tuple[Copies, ...]:
-        groups: dict[tuple[str, str, Source | None], list[Work]] = defaultdict(list)
+        groups: dict[tuple[str, str, bool, Source | None], list[Work]] = defaultdict(list)
         for work, line in self._lines:
             if work.kind == "copy":
-                groups[work.direction, work.memory, line].append(work)
+                groups[work.direction, work.memory, work.in_graph, line].append(work)
         times = len(self._calls)
         rows = [
             Copies(
@@ -292,9 +291,10 @@ class _Way:
                 round(len(copies) / times, 2),
                 round(sum(one.bytes for one in copies) / times, 1),
                 round(sum(one.us for one in copies) / times, 3),
+                in_graph,
                 line,
             )
-            for (direction, memory, line), copies in groups.items()
+            for (direction, memory, in_graph, line), copies in groups.items()
         ]
         return tuple(sorted(rows, key=lambda one: -one.total_us))
 

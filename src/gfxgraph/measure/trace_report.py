@@ -60,6 +60,7 @@ class Copies:
         calls: how many there are in a call of the function.
         bytes: that they copy in a call of the function.
         total_us: that they take in a call of the function.
+        in_graph: whether the launch of a graph started them.
         where: the user's line; ``None``: not known.
     """
 
@@ -68,6 +69,7 @@ class Copies:
     calls: float
     bytes: float
     total_us: float
+    in_graph: bool
     where: Source | None
 
 
@@ -233,18 +235,28 @@ class TraceReport:
             gain = f"There is no graph: {graph.note.rstrip('.')}."
         elif graph.status != "ok":
             gain = f"The graph {graph.status}: {graph.note.rstrip('.')}."
-        elif self.emulated:
+        elif self.emulated or graph.launches is None:
             gain = f"A replay of the graph is {_launches(graph.graph_launches or 1)}."
         else:
             gain = (
                 f"With the graph: {_launches(graph.launches)}, idle for {_share(graph.idle)} of a "
                 f"call, {self.speedup or 1:.2f} times as fast."
             )
+        if not eager.calls:
+            return (
+                "The calls were made in ranges for another profiler, such as gfxgraph eager call "
+                "1. Nothing was traced here."
+            )
         if self.emulated:
             return (
                 "No GPU here: this trace shows operators, their lines and the time of the host, "
                 "and nothing of a device. On a GPU eager would launch the kernels of "
                 f"{self.operations} operators one by one. {gain}"
+            )
+        if eager.busy_us is None:
+            return (
+                "torch.profiler saw no work of the GPU. The function may use none; or another "
+                "profiler holds CUPTI or roctracer."
             )
         return (
             f"Eager: {_launches(eager.launches)}, and the device is idle for {_share(eager.idle)} "
@@ -297,20 +309,21 @@ class TraceReport:
 
     def __str__(self) -> str:
         lines = [filled(f"{self.name}({', '.join(self.arguments)})"), filled(self.verdict)]
+        is_traced = any(way.calls for way in self.ways)
         lines += [f"{self.device}, torch {self.torch}", ""]
         heads = ("way", "end to end us", "host us", "traced us", "busy us", "kernels us", "idle")
         lines += table((*heads, "traced", "launches", "graphs"), map(_times, self.ways))
         lines += [filled(f"{w.name}: {w.status}: {w.note}") for w in self.ways if w.note]
-        if not self.emulated:
+        if any(way.gaps for way in self.ways):
             waits = ("gaps of a call", "count", "median us", "total us", "longest us", "before us")
             lines += ["", *table(waits, (_waits(w) for w in self.ways if w.gaps))]
         for way in self.ways:
             lines += _copies(way) + _kernels(way)
-        if self.emulated:
+        if self.operators and not any(way.hot for way in self.ways):
             lines += self._operators()
         if self.chrome:
             lines += ["", f"Trace: {self.chrome}. Open it in https://ui.perfetto.dev."]
-        if self.commands:
+        if self.commands and is_traced:
             where = "On a machine with a GPU these" if self.emulated else "These"
             lines += ["", f"{where} show more:", *(f"  {line}" for line in self.commands.values())]
         return "\n".join(lines)
@@ -370,7 +383,7 @@ def _copies(way: WayTrace) -> list[str]:
             f"{one.calls:g}",
             in_bytes(round(one.bytes)),
             f"{one.total_us:.1f}",
-            _at(one.where),
+            _line(way, one),
         )
         for one in way.copies[:_SHOWN]
     )
@@ -387,11 +400,16 @@ def _kernels(way: WayTrace) -> list[str]:
             f"{one.calls:g}",
             f"{one.total_us:.1f}",
             f"{one.share:.0%}",
-            _at(one.where) if one.where or one.in_graph or way.name == "eager" else "outside of it",
+            _line(way, one),
         )
         for one in way.hot[:_SHOWN]
     )
     return ["", *table(heads, rows), *([filled(way.lines)] if way.lines else [])]
+
+
+def _line(way: WayTrace, one: HotKernel | Copies) -> str:
+    is_outside = way.name == "graph" and not one.in_graph and one.where is None
+    return "outside of it" if is_outside else _at(one.where)
 
 
 def _short(name: str) -> str:
