@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 from pathlib import Path
 
@@ -474,10 +475,20 @@ def test_a_function_that_raises_at_its_second_call_is_told_as_its_own_error(devi
     assert not _profiler_enabled()
 
 
+def test_a_function_with_a_profiler_of_its_own_is_told(device):
+    def act(x):
+        with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]):
+            return x * 2
+
+    with pytest.raises(ArgumentError, match="a torch profiler of its own"):
+        gfxgraph.trace(act, torch.ones(3, device=device), seconds=0.01)
+    assert not _profiler_enabled()
+
+
 def test_inside_of_another_profiler_it_says_so(device):
     x = torch.ones(3, device=device)
     activities = [torch.profiler.ProfilerActivity.CPU]
-    with torch.profiler.profile(activities=activities, acc_events=True) as mine:
+    with torch.profiler.profile(activities=activities) as mine:
         with pytest.raises(ArgumentError, match="running already"):
             gfxgraph.trace(torch.relu, x, seconds=0.01)
         x.sin()
@@ -491,6 +502,29 @@ def test_a_file_that_cannot_be_written_is_refused_before_any_work(chrome):
 
     with pytest.raises(ArgumentError, match="cannot be written"):
         gfxgraph.trace(never, torch.ones(2), chrome=chrome)
+
+
+def test_a_relative_path_is_that_of_the_folder_at_the_call(device, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "other").mkdir()
+
+    def moves(x):
+        os.chdir(tmp_path / "other")
+        return x + 1
+
+    gfxgraph.trace(moves, torch.ones(2, device=device), seconds=0.01, chrome="trace.json")
+    assert (tmp_path / "trace.json").exists()
+
+
+def test_an_error_leaves_the_file_as_it_was(device, tmp_path):
+    def fails(x):
+        raise ValueError("a weight is missing")
+
+    (tmp_path / "old.json").write_text("old")
+    for name in ("old.json", "new.json"):
+        with pytest.raises(ValueError, match="a weight"):
+            gfxgraph.trace(fails, torch.ones(2, device=device), chrome=tmp_path / name)
+    assert [path.read_text() for path in tmp_path.iterdir()] == ["old"]
 
 
 def test_wrong_arguments_are_named():

@@ -68,7 +68,7 @@ def trace(
 
     try:
         if out is not None:
-            require_writable(out, "--out")  # before the work
+            out = require_writable(out, "--out")  # before the work
         report = on_target(target, specs or [], make, work)
         report = replace(report, commands=_commands(target, specs or [], make))
         if out is not None:

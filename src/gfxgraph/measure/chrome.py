@@ -20,7 +20,7 @@ _MOST_FLOWS = 1 << 32
 
 
 def require_writable(path: str | Path, what: str) -> Path:
-    """``path``, if a file can be written there.
+    """The absolute ``path``, if a file can be written there.
 
     Raises:
         ArgumentError: there is no such folder, or it may not be written to.
@@ -34,7 +34,7 @@ def require_writable(path: str | Path, what: str) -> Path:
             path.unlink()
     except (OSError, TypeError, ValueError) as error:
         raise ArgumentError(f"{what}: {path} cannot be written: {error}") from error
-    return path
+    return path.absolute()
 
 
 def write(

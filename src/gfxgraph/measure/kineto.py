@@ -34,7 +34,12 @@ Kind = Literal["kernel", "copy", "fill"]
 
 # Source: ActivityType in libkineto, whose names are the categories of events. The same on ROCm.
 _ON_DEVICE: dict[str, Kind] = {"kernel": "kernel", "gpu_memcpy": "copy", "gpu_memset": "fill"}
+_RANGE = "user_annotation"
 _DIRECTION = re.compile(r"([HDPA])(?:ost|evice)?[tT]o([HDPA])(?=[DHPA(\s]|ost|evice|$)")
+_OTHER = (
+    "The function starts a torch profiler of its own, which ends the one that traces it: torch has "
+    "one at a time. Call it without its profiler."
+)
 
 
 @dataclass(frozen=True)
@@ -133,7 +138,8 @@ def profiled(
         on_gpu: whether there is a GPU to trace.
 
     Raises:
-        ArgumentError: a profiler runs in this thread already; torch has one at a time.
+        ArgumentError: a profiler runs in this thread already, or ``call`` starts one; torch has one
+            at a time.
         DeviceError: the trace of torch.profiler cannot be read.
         Exception: any error of ``call``; the profiler is stopped.
     """
@@ -146,7 +152,7 @@ def profiled(
     call()
     synchronize()
     activities = [ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if on_gpu else [])]
-    with profile(activities=activities, acc_events=True) as seen:
+    with profile(activities=activities) as seen:
         for _ in range(times):
             put_back()
             synchronize()
@@ -154,6 +160,9 @@ def profiled(
                 with record_function(RETURNS):
                     call()
                 synchronize()
+        is_ours = _profiler_enabled()
+    if not is_ours:  # torch has no events, and crashes if it is asked for them
+        raise ArgumentError(_OTHER)
     with TemporaryDirectory(prefix="gfxgraph-") as folder:
         path = Path(folder) / "trace.json"
         try:
@@ -163,6 +172,8 @@ def profiled(
             events: list[Event] = json.loads(text, strict=False)["traceEvents"]
         except (OSError, RuntimeError, ValueError, KeyError) as error:
             raise DeviceError(f"The trace of torch.profiler cannot be read: {error}") from error
+    if [event.get("cat") for event in events if event.get("name") == CALL].count(_RANGE) != times:
+        raise ArgumentError(_OTHER)
     return events
 
 
@@ -172,7 +183,7 @@ def calls_in(events: Iterable[Event]) -> list[Call]:
     for event in events:
         if event.get("ph") == "X":
             sorted_out[str(event.get("cat", ""))].append(event)
-    ranges = sorted_out["user_annotation"]
+    ranges = sorted_out[_RANGE]
     calls = [Call(e["ts"], _end(e), _end(e)) for e in ranges if e["name"] == CALL]
     calls.sort(key=lambda call: call.start_us)
     starts = [call.start_us for call in calls]
@@ -242,8 +253,9 @@ class _Marks:
     def __init__(self, ranges: Iterable[Event]) -> None:
         self._ranges: dict[Any, list[tuple[float, float, int]]] = defaultdict(list)
         for event in ranges:
-            number = int(event["name"].removeprefix(MARK))
-            self._ranges[_thread(event)].append((event["ts"], _end(event), number))
+            number = event["name"].removeprefix(MARK)
+            if number.isdecimal():
+                self._ranges[_thread(event)].append((event["ts"], _end(event), int(number)))
         for found in self._ranges.values():
             found.sort()
 

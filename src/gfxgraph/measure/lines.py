@@ -61,8 +61,10 @@ class Recorded:
         return [(work, self._line(work.mark)) for work in self.call.work]
 
     def _line(self, mark: int | None) -> Source | None:
-        where = None if mark is None else self.operations[mark].where
-        return where if where is not None and where.file is not None else None
+        if mark is None or mark >= len(self.operations):
+            return None
+        where = self.operations[mark].where
+        return where if where.file is not None else None
 
 
 class _Marking(ThreadDispatchMode):
@@ -72,7 +74,7 @@ class _Marking(ThreadDispatchMode):
 
     def __init__(self, device_type: str) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
-        self._device_type = device_type
+        self._device_types = {device_type, "cuda"}  # what runs emulated may say "cuda" too
         self.operations: list[Operation] = []
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -88,7 +90,7 @@ class _Marking(ThreadDispatchMode):
         if isinstance(func, OpOverload) and (is_view(func) or func._schema.name in _NO_KERNEL):
             return False
         return any(
-            isinstance(value, torch.Tensor) and value.device.type == self._device_type
+            isinstance(value, torch.Tensor) and value.device.type in self._device_types
             for value in pytree.tree_leaves(values)
         )
 

@@ -110,7 +110,7 @@ def trace(
         tuple(way.report(seen.replays.get(way.name)) for way in found),
         () if known is None else _operators(known.eager),
         sum(operation.launches for operation in operations),
-        "" if path is None else str(path),
+        "" if path is None else str(chrome),
     )
 
 
