@@ -113,7 +113,8 @@ def test_gaps_are_times_in_which_no_stream_works():
         ("Memcpy DtoH (Device -> Pinned)", "DtoH", "pinned"),
         ("Memcpy DtoD (Device -> Device)", "DtoD", ""),
         ("Memcpy PtoP (Device -> Device)", "PtoP", ""),
-        ("CopyHostToDevice", "HtoD", ""),  # roctracer
+        ("Memcpy HtoD (Host -> Device)", "HtoD", ""),  # ROCm
+        ("CopyHostToDevice", "HtoD", ""),
         ("CopyDeviceToHost", "DtoH", ""),
         ("Memcpy", "", ""),
     ],
@@ -149,6 +150,23 @@ def test_all_kernels_of_a_graph_have_one_launch():
         ("gemm", True),
     ]
     assert not one.work[0].in_graph  # the copy of an argument
+
+
+def test_events_of_hip_are_read_alike():
+    (one,) = calls_in(
+        [
+            *call(0, 90, 10),
+            host("cuda_runtime", "hipMemcpyWithStream", 1, 2, correlation=1, size="2560"),
+            launch(4, 2, "hipGraphLaunch"),
+            launch(8, 3, "hipExtModuleLaunchKernel"),
+            on_device("gpu_memcpy", "Memcpy HtoD (Host -> Device)", 5, 2, 1),
+            on_device("kernel", "Cijk_gemm", 10, 5, 2),
+            on_device("kernel", "norm", 16, 5, 3),
+        ]
+    )
+    assert (one.launches, one.graph_launches) == (3, 1)
+    assert [work.in_graph for work in one.work] == [False, True, False]
+    assert one.work[0].bytes == 2560
 
 
 def test_work_that_began_after_the_call_returned_is_the_calls():

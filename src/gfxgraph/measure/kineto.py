@@ -233,13 +233,14 @@ def _work(event: Event, kind: Kind, launch: Event | None, mark: int | None) -> W
     given = _args(event)
     device = given.get("device", event.get("pid"))
     stream = given.get("stream", event.get("tid"))
+    size = _args(launch).get("size", 0) if launch is not None else 0  # of ROCm 6
     return Work(
         event["name"],
         kind,
         event["ts"],
         _end(event),
         f"GPU {device}, stream {stream}",
-        int(given.get("bytes", 0)),
+        int(given.get("bytes", size)),
         event["ts"] if launch is None else launch["ts"],
         launch is not None and "GraphLaunch" in launch["name"],
         mark,
