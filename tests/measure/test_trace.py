@@ -15,6 +15,7 @@ from torch.autograd import _profiler_enabled
 import gfxgraph
 from gfxgraph.errors import ArgumentError
 from gfxgraph.interpose.source import Source
+from gfxgraph.measure.chrome import write
 from gfxgraph.measure.kineto import CALL, MARK, RETURNS, calls_in
 from gfxgraph.measure.lines import Operation, Recorded, lines_of
 from gfxgraph.measure.report import WayReport
@@ -273,6 +274,29 @@ def test_kernels_of_two_streams_come_in_any_order_in_a_graph():
 def test_a_kernel_without_an_operation_has_no_line():
     known = marked(("gemm", 3), ("mine", None))
     assert numbers(lines_of(in_graph("gemm", "mine"), known)) == [3, None]
+
+
+def test_kernels_of_one_stream_that_overlap_are_on_tracks_of_their_own(tmp_path):
+    events = [
+        *call(0, 99, 9),
+        launch(1, 1),
+        launch(3, 2, "cudaGraphLaunch"),
+        on_device("kernel", "first", 10, 20, 1),
+        on_device("kernel", "second", 25, 20, 2),  # it began before the first had ended
+        on_device("kernel", "third", 45.001, 5, 2),
+    ]
+    calls = calls_in(events)
+    line = Source("m.py", 3, "act")
+    write(tmp_path / "t.json", {"eager": (events, calls)}, {id(calls[0].work[0].event): line}, {})
+    found = json.loads((tmp_path / "t.json").read_text())["traceEvents"]
+    titles = {e["tid"]: e["args"]["name"] for e in found if e["name"] == "thread_name"}
+    at = {e["name"]: titles[e["tid"]] for e in found if e.get("cat") == "kernel"}
+    stream = "GPU 0, stream 7"
+    assert at == {"first": stream, "second": f"{stream} (2)", "third": stream}
+    (first,) = (e for e in found if e["name"] == "first")
+    assert first["args"]["line"] == "m.py:3, in act"
+    arrows = [(e["ph"], e["id"] & 0xFF, e["ts"]) for e in found if e["name"] == "launch"]
+    assert arrows == [("s", 1, 1), ("f", 1, 10), ("s", 2, 3), ("f", 2, 25)]
 
 
 def test_a_long_timeline_is_joined_where_gaps_are_shortest():
@@ -678,7 +702,7 @@ def test_the_file_for_perfetto_has_kernels_with_lines_in_both_processes(large):
     for process in (1, 2):
         kernels = [e for e in events if e["pid"] == process and e.get("cat") == "kernel"]
         assert any(f"{HERE}:{FIRST}," in e["args"].get("line", "") for e in kernels)
-    assert any(event["name"] == "cudaGraphLaunch" for event in events if event["pid"] == 2)
+    assert any("GraphLaunch" in event["name"] for event in events if event["pid"] == 2)
 
 
 @pytest.mark.gpu

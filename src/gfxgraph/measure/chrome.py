@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 import json
+from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from ..errors import ArgumentError
 from ..interpose.source import Source
-from .kineto import Call, Event
+from .kineto import EXACT, Call, Event, Work
 
 __all__ = ["require_writable", "write"]
 
 _ON_HOST = ("cpu_op", "user_annotation", "_runtime", "_driver")
-_FLOW = "ac2g"
 _FIRST_STREAM = 1000
-_MOST_FLOWS = 1 << 32
+_MOST = 1 << 32
 
 
 def require_writable(path: str | Path, what: str) -> Path:
@@ -80,52 +80,57 @@ def _process(
     if not calls:
         return
     origin, end = calls[0].start_us, calls[-1].end_us
-    work = {id(one.event): one for call in calls for one in call.work}
-    tracks: dict[Any, int] = {}
+    tracks: dict[tuple[str, int], int] = {}
+    at: dict[int, int] = {}  # id of an event -> its track
 
-    def track(key: Any, title: str, first: int) -> Iterator[Event]:
-        if key not in tracks:
-            tracks[key] = first + len(tracks)
-            yield _named(process, tracks[key], "thread_name", name=title)
-            yield _named(process, tracks[key], "thread_sort_index", sort_index=tracks[key])
-
-    kept: list[tuple[Event, Any]] = []
-    for event in events:
-        here = (event.get("pid"), event.get("tid"))
-        done = work.get(id(event))
-        if done is not None:
-            yield from track(here, done.stream, _FIRST_STREAM)
-            kept.append((event, here))
-        elif _is_on_host(event) and origin <= event["ts"] <= end:
-            yield from track(here, f"host thread {here[1]}", 1)
-            kept.append((event, here))
-    for event, here in kept:
+    def written(event: Event, title: str, lane: int, first: int) -> Iterator[Event]:
+        if (title, lane) not in tracks:
+            track = tracks[title, lane] = first + len(tracks)
+            shown = f"{title} ({lane + 1})" if lane else title
+            yield _named(process, track, "thread_name", name=shown)
+            yield _named(process, track, "thread_sort_index", sort_index=track)
+        at[id(event)] = tracks[title, lane]
         line = lines.get(id(event))
-        args = {**(event.get("args") or {}), **({"line": str(line)} if line else {})}
         yield {
             "ph": "X",
             "cat": event["cat"],
             "name": event["name"],
-            "pid": process,
-            "tid": tracks[here],
-            "ts": round(event["ts"] - origin, 3),
+            **_place(process, at[id(event)], event["ts"] - origin),
             "dur": round(event.get("dur", 0), 3),
-            "args": args,
+            "args": {**(event.get("args") or {}), **({"line": str(line)} if line else {})},
         }
-    for event in events:  # arrows from a launch to its kernels
-        here = (event.get("pid"), event.get("tid"))
-        if event.get("cat") == _FLOW and here in tracks and origin <= event["ts"] <= end:
-            more = {"bp": event["bp"]} if "bp" in event else {}
-            yield {
-                "ph": event["ph"],
-                "cat": _FLOW,
-                "name": _FLOW,
-                "id": process * _MOST_FLOWS + int(event["id"]),
-                "pid": process,
-                "tid": tracks[here],
-                "ts": round(event["ts"] - origin, 3),
-                **more,
-            }
+
+    for event in events:
+        if _is_on_host(event) and origin <= event["ts"] <= end:
+            yield from written(event, f"host thread {event.get('tid')}", 0, 1)
+    until: dict[str, list[float]] = defaultdict(list)
+    launched: set[int] = set()
+    every = [work for call in calls for work in call.work]
+    for work in sorted(every, key=lambda work: work.start_us):
+        # Kernels of one stream may overlap, and what overlaps on a track is not shown.
+        lane = _free(until[work.stream], work)
+        yield from written(work.event, work.stream, lane, _FIRST_STREAM)
+        start = at.get(id(work.launch))
+        if start is not None and id(work.launch) not in launched:  # of a graph the first kernel
+            launched.add(id(work.launch))
+            arrow = {"cat": "launch", "name": "launch", "id": process * _MOST + len(launched)}
+            yield {"ph": "s", **arrow, **_place(process, start, work.launched_us - origin)}
+            there = _place(process, at[id(work.event)], work.start_us - origin)
+            yield {"ph": "f", "bp": "e", **arrow, **there}
+
+
+def _free(until: list[float], work: Work) -> int:
+    """The first of the lanes of a stream on which nothing runs any more; a new one if need be."""
+    for lane, end in enumerate(until):
+        if end <= work.start_us + EXACT:
+            until[lane] = work.end_us
+            return lane
+    until.append(work.end_us)
+    return len(until) - 1
+
+
+def _place(process: int, track: int, us: float) -> Event:
+    return {"pid": process, "tid": track, "ts": round(us, 3)}
 
 
 def _is_on_host(event: Event) -> bool:

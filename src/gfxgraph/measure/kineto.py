@@ -18,7 +18,7 @@ from torch.profiler import ProfilerActivity, profile, record_function
 from ..errors import ArgumentError, DeviceError
 from .activity import is_launch, stretches
 
-__all__ = ["CALL", "MARK", "RETURNS", "Call", "Event", "Work", "calls_in", "profiled"]
+__all__ = ["CALL", "EXACT", "MARK", "RETURNS", "Call", "Event", "Work", "calls_in", "profiled"]
 
 CALL = "gfxgraph: call"
 """The range of a call until the device is done, in the trace."""
@@ -26,6 +26,9 @@ RETURNS = "gfxgraph: until the call returns"
 """The range of the same call on the host."""
 MARK = "gfxgraph: operation "
 """With a number behind it: the range of an operation whose line is known."""
+
+EXACT = 0.01
+"""Microseconds that two times have to differ by: the clock's large numbers are rounded."""
 
 Event: TypeAlias = "dict[str, Any]"
 """An event of the Trace Event Format, as Kineto writes it."""
@@ -53,11 +56,10 @@ class Work:
         end_us: its end.
         stream: device and stream.
         bytes: of a copy.
-        launched_us: when the host called the runtime for it. Work of one launch of a graph shares
-            it.
-        in_graph: whether the launch of a graph started it.
         mark: number of the operation that launched it; ``None``: not known.
         event: its event.
+        launch: that of the call of the runtime for it, which all work of a graph shares; ``None``:
+            there is none.
     """
 
     name: str
@@ -66,15 +68,25 @@ class Work:
     end_us: float
     stream: str
     bytes: int
-    launched_us: float
-    in_graph: bool
     mark: int | None
     event: Event = field(repr=False, compare=False)
+    launch: Event | None = field(repr=False, compare=False)
 
     @property
     def us(self) -> float:
         """How long it took."""
         return self.end_us - self.start_us
+
+    @property
+    def launched_us(self) -> float:
+        """When the host called the runtime for it."""
+        us: float = (self.launch or self.event)["ts"]
+        return us
+
+    @property
+    def in_graph(self) -> bool:
+        """Whether the launch of a graph started it."""
+        return self.launch is not None and "GraphLaunch" in self.launch["name"]
 
     @property
     def direction(self) -> str:
@@ -241,10 +253,9 @@ def _work(event: Event, kind: Kind, launch: Event | None, mark: int | None) -> W
         _end(event),
         f"GPU {device}, stream {stream}",
         int(given.get("bytes", size)),
-        event["ts"] if launch is None else launch["ts"],
-        launch is not None and "GraphLaunch" in launch["name"],
         mark,
         event,
+        launch,
     )
 
 

@@ -21,7 +21,7 @@ from ..stats import tally
 from . import chrome as chrome_file
 from .activity import Activity
 from .bench import Progress, Run, measuring
-from .kineto import Call, Event, Work, calls_in, profiled
+from .kineto import EXACT, Call, Event, Work, calls_in, profiled
 from .lines import Operation, Recorded, lines_of, recorded
 from .report import WayReport
 from .trace_report import Copies, Gaps, HotKernel, HotOperator, Span, TraceReport, WayTrace
@@ -315,7 +315,8 @@ def _gaps(calls: Sequence[Call]) -> Gaps:
     gaps, before = [], []
     for call in calls:
         busy = call.busy()
-        gaps += [later[0] - earlier[1] for earlier, later in pairwise(busy)]
+        pauses = (later[0] - earlier[1] for earlier, later in pairwise(busy))
+        gaps += [pause for pause in pauses if pause > EXACT]
         before += [busy[0][0] - call.start_us] if busy else []
     return Gaps(
         round(len(gaps) / len(calls), 1),
