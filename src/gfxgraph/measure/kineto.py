@@ -135,7 +135,7 @@ class Call:
 
 def profiled(
     call: Callable[[], Any],
-    put_back: Callable[[], None],
+    prepare: Callable[[], object],
     synchronize: Callable[[], object],
     times: int,
     on_gpu: bool,
@@ -144,7 +144,7 @@ def profiled(
 
     Args:
         call: makes a call.
-        put_back: runs before each, outside of its range.
+        prepare: runs before each, outside of its range.
         synchronize: waits for the device; each call ends with it.
         times: how many calls to make, after one that is not traced.
         on_gpu: whether there is a GPU to trace.
@@ -160,13 +160,13 @@ def profiled(
             "A torch profiler is running already, and there can be one only: call this outside of "
             "its block."
         )
-    put_back()
+    prepare()
     call()
     synchronize()
     activities = [ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if on_gpu else [])]
     with profile(activities=activities) as seen:
         for _ in range(times):
-            put_back()
+            prepare()
             synchronize()
             with record_function(CALL):
                 with record_function(RETURNS):

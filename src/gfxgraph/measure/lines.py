@@ -97,7 +97,7 @@ class _Marking(ThreadDispatchMode):
 
 def recorded(
     call: Callable[[], Any],
-    put_back: Callable[[], None],
+    prepare: Callable[[], object],
     synchronize: Callable[[], object],
     device_type: str,
     on_gpu: bool,
@@ -106,7 +106,7 @@ def recorded(
     """Run an eager call with its operations marked.
 
     Args:
-        call, put_back, synchronize, on_gpu: see :func:`profiled`.
+        call, prepare, synchronize, on_gpu: see :func:`profiled`.
         device_type: what ``tensor.device.type`` is on the device.
         in_capture: ``torch.cuda.is_current_stream_capturing()`` says yes, as in a capture.
     """
@@ -122,7 +122,7 @@ def recorded(
         with Uncompiled(), listening(observe, answer_capturing=in_capture), modes[-1]:
             call()
 
-    (seen,) = calls_in(profiled(marked, put_back, synchronize, 1, on_gpu))
+    (seen,) = calls_in(profiled(marked, prepare, synchronize, 1, on_gpu))
     return Recorded(modes[-1].operations, seen, bool(asked))
 
 

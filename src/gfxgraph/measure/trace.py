@@ -20,7 +20,7 @@ from ..interpose.source import Source
 from ..stats import tally
 from . import chrome as chrome_file
 from .activity import Activity
-from .bench import Progress, Run, measuring
+from .bench import Progress, Run, checked, measuring
 from .kineto import EXACT, Call, Event, Work, calls_in, profiled
 from .lines import Operation, Recorded, lines_of, recorded
 from .report import WayReport
@@ -82,8 +82,9 @@ def trace(
     if mark and current_device().kind == "emulated":
         raise ArgumentError("trace(mark=True): there is no GPU that another profiler could see.")
     path = None if chrome is None else chrome_file.require_writable(chrome, "trace(chrome=)")
+    given = checked("trace", fn, args, seconds, kwargs)
     ways = [WAYS["eager"], WAYS["graph"]]
-    with measuring("trace", fn, args, kwargs, ways, seconds, progress) as run:
+    with measuring(fn, given, ways, seconds, progress) as run:
         seen = _Seen(run.is_emulated)
         report = run.report(_marked if mark else seen)
         known = None if mark else _known(run, progress)
@@ -128,11 +129,11 @@ class _Seen:
         self,
         name: str,
         call: Callable[[], Any],
-        put_back: Callable[[], None],
+        prepare: Callable[[], object],
         synchronize: Callable[[], object],
     ) -> Activity | None:
         before = tally.snapshot()["replay_count"]
-        events = profiled(call, put_back, synchronize, _CALLS, not self._is_emulated)
+        events = profiled(call, prepare, synchronize, _CALLS, not self._is_emulated)
         calls = calls_in(events)
         self.events[name], self.calls[name] = events, calls
         if self._is_emulated:
@@ -145,12 +146,12 @@ class _Seen:
 def _marked(
     name: str,
     call: Callable[[], Any],
-    put_back: Callable[[], None],
+    prepare: Callable[[], object],
     synchronize: Callable[[], object],
 ) -> None:
     """Make calls in ranges that other profilers see."""
     for n in range(_CALLS):
-        put_back()
+        prepare()
         synchronize()
         torch.cuda.nvtx.range_push(f"gfxgraph {name} call {n + 1}")
         try:
@@ -192,12 +193,12 @@ class _Known:
 
 def _known(run: Run, progress: Progress) -> _Known:
     progress("lines", 1.0)
-    call, put_back = run.ready(run.state.eager)
+    call = run.calls_of(run.state.eager)
     kind = current_device().type
 
     def once(in_capture: bool) -> Recorded:
         on_gpu = not run.is_emulated
-        return recorded(call, put_back, run.synchronize, kind, on_gpu, in_capture)
+        return recorded(call, call.prepare, run.synchronize, kind, on_gpu, in_capture)
 
     captured = once(True)
     return _Known(once(False) if captured.asks_capturing else captured, captured)

@@ -11,7 +11,7 @@ from typing import Any
 from ..errors import ArgumentError
 from ..interpose.source import Source
 from ..tables import as_json, filled, in_bytes, table
-from .report import Status, made_of
+from .report import Status, called, made_of
 from .timing import Percentiles
 
 __all__ = [
@@ -288,7 +288,7 @@ class TraceReport:
         """
         try:
             data = json.loads(Path(path).read_text(encoding="utf-8"))
-        except (OSError, ValueError) as error:
+        except (OSError, ValueError, RecursionError) as error:
             raise ArgumentError(f"{path}: cannot be read as a report of trace: {error}") from error
         schema = data.get("schema") if isinstance(data, dict) else None
         if schema != SCHEMA:
@@ -308,7 +308,7 @@ class TraceReport:
         return report
 
     def __str__(self) -> str:
-        lines = [filled(f"{self.name}({', '.join(self.arguments)})"), filled(self.verdict)]
+        lines = [filled(called(self.name, self.arguments)), filled(self.verdict)]
         is_traced = any(way.calls for way in self.ways)
         lines += [f"{self.device}, torch {self.torch}", ""]
         heads = ("way", "end to end us", "host us", "traced us", "busy us", "kernels us", "idle")
