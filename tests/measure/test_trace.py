@@ -628,6 +628,8 @@ def test_json_is_all_that_is_on_standard_output(folder):
         (["traced_here:pure", "float32[2,8]", "--out", "no/folder.json"], "--out"),
         (["traced_here:pure", "float32[2,8]", "--chrome", "no/folder.json"], "cannot be written"),
         (["traced_here:pure", "float32[2,8]", "--make", "traced_here:x"], "not both"),
+        (["traced_here:pure", "x", "--out", "a.json", "--chrome", "./a.json"], "the same file"),
+        (["traced_here:pure", "float32[2]", "--mark", "--chrome", "a.json"], "nothing is traced"),
     ],
 )
 def test_the_command_ends_with_status_2_and_says_what_was_wrong(folder, arguments, words):

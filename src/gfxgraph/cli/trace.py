@@ -66,16 +66,24 @@ def trace(
             progress=progress,
         )
 
+    unwritten = ""
     try:
         if out is not None:
             out = require_writable(out, "--out")  # before the work
+            if chrome is not None and chrome.absolute() == out:
+                fail("--out and --chrome name the same file; expected two.", status=2)
         report = on_target(target, specs or [], make, work)
-        report = replace(report, commands=_commands(target, specs or [], make))
-        if out is not None:
-            report.to_json(out)
     except GfxGraphError as error:
         fail(str(error), status=2)
+    report = replace(report, commands=_commands(target, specs or [], make))
+    if out is not None:
+        try:
+            report.to_json(out)
+        except GfxGraphError as error:  # said after what was measured
+            unwritten = str(error)
     typer.echo(report.to_json() if as_json else str(report))
+    if unwritten:
+        fail(unwritten, status=2)
 
 
 def _commands(target: str, specs: list[str], make: str | None) -> dict[str, str]:

@@ -10,7 +10,7 @@ from typing import Any
 
 from ..errors import ArgumentError
 from ..interpose.source import Source
-from ..tables import as_json, filled, in_bytes, table
+from ..tables import as_json, counted, filled, in_bytes, table
 from .report import Status, called, made_of
 from .timing import Percentiles
 
@@ -251,7 +251,7 @@ class TraceReport:
             return (
                 "No GPU here: this trace shows operators, their lines and the time of the host, "
                 "and nothing of a device. On a GPU eager would launch the kernels of "
-                f"{self.operations} operators one by one. {gain}"
+                f"{counted(self.operations, 'operator')} one by one. {gain}"
             )
         if eager.busy_us is None:
             return (
