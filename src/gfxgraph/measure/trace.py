@@ -24,7 +24,8 @@ from .bench import Progress, Run, checked, measuring
 from .kineto import EXACT, Call, Event, Work, calls_in, profiled
 from .lines import Operation, Recorded, lines_of, recorded
 from .report import WayReport
-from .trace_report import Copies, Gaps, HotKernel, HotOperator, Span, TraceReport, WayTrace
+from .trace_report import TraceReport
+from .trace_rows import Copies, Gaps, HotKernel, HotOperator, Span, WayTrace
 from .ways import WAYS, Function
 
 __all__ = ["trace"]
