@@ -18,7 +18,18 @@ from torch.profiler import ProfilerActivity, profile, record_function
 from ..errors import ArgumentError, DeviceError
 from .activity import is_launch, stretches
 
-__all__ = ["CALL", "EXACT", "MARK", "RETURNS", "Call", "Event", "Work", "calls_in", "profiled"]
+__all__ = [
+    "CALL",
+    "EXACT",
+    "MARK",
+    "RETURNS",
+    "Call",
+    "Event",
+    "Work",
+    "calls_in",
+    "profiled",
+    "require_no_profiler",
+]
 
 CALL = "gfxgraph: call"
 """The range of a call until the device is done, in the trace."""
@@ -133,6 +144,19 @@ class Call:
         return list(stretches((work.start_us, work.end_us) for work in self.work))
 
 
+def require_no_profiler() -> None:
+    """Check that this thread can start a profiler.
+
+    Raises:
+        ArgumentError: one is running.
+    """
+    if _profiler_enabled():
+        raise ArgumentError(
+            "A torch profiler is running already, and there can be one only: call this outside of "
+            "its block."
+        )
+
+
 def profiled(
     call: Callable[[], Any],
     prepare: Callable[[], object],
@@ -155,25 +179,29 @@ def profiled(
         DeviceError: the trace of torch.profiler cannot be read.
         Exception: any error of ``call``; the profiler is stopped.
     """
-    if _profiler_enabled():
-        raise ArgumentError(
-            "A torch profiler is running already, and there can be one only: call this outside of "
-            "its block."
-        )
+    require_no_profiler()
     prepare()
     call()
     synchronize()
     activities = [ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if on_gpu else [])]
-    with profile(activities=activities) as seen:
-        for _ in range(times):
-            prepare()
-            synchronize()
-            with record_function(CALL):
-                with record_function(RETURNS):
-                    call()
-                synchronize()
-        is_ours = _profiler_enabled()
-    if not is_ours:  # torch has no events, and crashes if it is asked for them
+    was_ended = False
+    try:
+        with profile(activities=activities) as seen:
+            try:
+                for _ in range(times):
+                    prepare()
+                    synchronize()
+                    with record_function(CALL):
+                        with record_function(RETURNS):
+                            call()
+                        synchronize()
+            finally:
+                was_ended = not _profiler_enabled()
+    except RuntimeError as error:
+        if was_ended:  # then torch 2.8 raises at the end
+            raise ArgumentError(_OTHER) from error
+        raise
+    if was_ended:  # torch has no events, and crashes if it is asked for them
         raise ArgumentError(_OTHER)
     with TemporaryDirectory(prefix="gfxgraph-") as folder:
         path = Path(folder) / "trace.json"

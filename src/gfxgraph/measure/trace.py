@@ -21,7 +21,7 @@ from ..stats import tally
 from . import chrome as chrome_file
 from .activity import Activity
 from .bench import Progress, Run, checked, measuring
-from .kineto import EXACT, Call, Event, Work, calls_in, profiled
+from .kineto import EXACT, Call, Event, Work, calls_in, profiled, require_no_profiler
 from .lines import Operation, Recorded, lines_of, recorded
 from .report import WayReport
 from .trace_report import TraceReport
@@ -82,6 +82,8 @@ def trace(
         )
     if mark and current_device().kind == "emulated":
         raise ArgumentError("trace(mark=True): there is no GPU that another profiler could see.")
+    if not mark:
+        require_no_profiler()
     path = None if chrome is None else chrome_file.require_writable(chrome, "trace(chrome=)")
     given = checked("trace", fn, args, seconds, kwargs)
     ways = [WAYS["eager"], WAYS["graph"]]
