@@ -19,6 +19,7 @@ from .env import env
 from .lint import lint
 from .metrics import metrics
 from .run import run
+from .trace import trace
 from .verify import verify
 
 __all__ = ["app"]
@@ -54,7 +55,7 @@ def main(
         fail(str(_setting_error), status=2)
 
 
-for _command in (demo, check, verify, bench, lint, doctor, env):
+for _command in (demo, check, verify, bench, trace, lint, doctor, env):
     app.command()(_command)
 app.add_typer(metrics, name="metrics")
 app.command(

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import math
 import re
-import sys
-from contextlib import redirect_stdout
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from random import Random
@@ -13,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from .common import Make, Target, fail
+from .common import Make, Target, fail, on_target
 
 if TYPE_CHECKING:
     from ..measure.report import BenchReport
@@ -182,45 +180,22 @@ def _measured(
     older: BenchReport | None,
     **options: Any,
 ) -> BenchReport:
-    """Load what the command line names, and measure; an error of the function ends it."""
-    import torch
-    from rich.console import Console
-    from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
-
-    from ..analyze.view import arguments, fit, load, made
+    """Load what the command line names, and measure."""
+    from ..analyze.view import arguments
     from ..device import current_device
-    from ..errors import GfxGraphError, one_line
-    from ..interpose.source import is_raised_by_code, name_of, users_line_of
+    from ..interpose.source import name_of
     from ..measure.bench import bench
     from ..measure.ways import unwrapped
     from ..verifying.inputs import on_device
 
-    torch.manual_seed(0)
-    device = current_device().type
-    columns = (TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn())
-    try:
-        with (
-            redirect_stdout(sys.stderr),  # what modules print when they are loaded
-            Progress(*columns, console=Console(stderr=True), transient=True) as shown,
-        ):
-            task = shown.add_task("loading", total=1.0)
-            fn = on_device(load(target), device)
-            if older is not None:
-                older.require_function(name_of(unwrapped(fn)))
-            given = sizes.put_into(specs, sizes.first) if sizes else specs
-            args, kwargs = on_device(made(make) if make else arguments(given), device)
-            fit(fn, args, kwargs)
-            if sizes:
-                kinds = {n: arguments(sizes.put_into(specs, n))[0] for n in set(sizes.drawn)}
-                options["traffic"] = [on_device(kinds[n], device) for n in sizes.drawn]
+    def work(fn: Any, args: tuple[Any, ...], kwargs: dict[str, Any], progress: Any) -> BenchReport:
+        if older is not None:
+            older.require_function(name_of(unwrapped(fn)))
+        if sizes:
+            device = current_device().type
+            kinds = {n: arguments(sizes.put_into(specs, n))[0] for n in set(sizes.drawn)}
+            options["traffic"] = [on_device(kinds[n], device) for n in sizes.drawn]
+        return bench(fn, *args, kwargs=kwargs, progress=progress, **options)
 
-            def progress(what: str, share: float) -> None:
-                shown.update(task, description=what, completed=share)
-
-            return bench(fn, *args, kwargs=kwargs, progress=progress, **options)
-    except GfxGraphError:
-        raise
-    except BaseException as error:  # eager's own
-        if not is_raised_by_code(error):
-            raise
-        fail(f"{target} raises {one_line(error)} ({users_line_of(error)}).", status=2)
+    given = sizes.put_into(specs, sizes.first) if sizes else specs
+    return on_target(target, given, make, work)

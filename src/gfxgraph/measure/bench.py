@@ -5,7 +5,8 @@ from __future__ import annotations
 import gc
 import operator
 import sys
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import replace
 from time import perf_counter
 from typing import Any
@@ -24,7 +25,7 @@ from ..interpose.source import name_of
 from ..record.collectives import refused
 from ..verifying.bench import Bench, Round, Values
 from ..verifying.inputs import Inputs
-from .activity import PROFILED, activity
+from .activity import PROFILED, Activity, activity
 from .agreement import difference
 from .report import BenchReport, WayReport
 from .settled import settled
@@ -32,7 +33,7 @@ from .timing import Percentiles, Samples, in_turn, median_interval
 from .traffic import measure, sizes_of
 from .ways import Function, Way, default_ways, is_graphed, stats_of, unwrapped, way_of
 
-__all__ = ["Progress", "bench"]
+__all__ = ["Calls", "Progress", "Run", "bench", "checked", "measuring"]
 
 Progress = Callable[[str, float], object]
 """Told what is done, and which share of it is over, from 0 to 1."""
@@ -94,72 +95,121 @@ def bench(
             it does what nobody can put back, such as a backward pass that makes a new ``.grad``.
         Exception: any error of ``fn`` itself. Errors of other ways are rows of the report.
     """
-    check_function(fn, "bench(fn)")
+    given = checked("bench", fn, args, seconds, kwargs)
+    chosen = _chosen(ways)
+    calls = None if traffic is None else _calls(unwrapped(fn), traffic, kwargs or {})
+    with measuring(fn, given, chosen, seconds, progress) as run:
+        report = run.report(None if run.is_emulated else _activity)
+        if calls is None:
+            return report
+        compiles = any(way.name.startswith("compile") for way in chosen)
+        rows = measure(unwrapped(fn), calls, run.synchronize, seconds, compiles, progress)
+        return replace(report, traffic=rows)
+
+
+def checked(
+    what: str,
+    fn: Function,
+    args: tuple[Any, ...],
+    seconds: float,
+    kwargs: Mapping[str, Any] | None,
+) -> Inputs:
+    """Copies of the arguments of :func:`bench`, or of another function that takes the same.
+
+    Args:
+        what: its name.
+        fn, args, seconds, kwargs: see :func:`bench`.
+
+    Raises:
+        ArgumentError: an argument is not of the kind that is taken.
+    """
+    check_function(fn, f"{what}(fn)")
     if isinstance(fn, ShapeBucketPool):
         raise ArgumentError(
-            "bench(fn) takes a function, a module or a method, not a pool. Give its model_fn, and "
-            "traffic= to measure buckets."
+            f"{what}(fn) takes a function, a module or a method, not a pool. Give its model_fn; "
+            "bench(traffic=) measures buckets."
         )
-    chosen = _chosen(ways)
-    _check(seconds, kwargs)
+    _check(what, seconds, kwargs)
     eager = unwrapped(fn)
-    name = name_of(eager)
-    require_fit(eager, args, kwargs or {}, f"bench({name})")
-    given = _copied(args, kwargs or {}, f"bench({name})")
+    where = f"{what}({name_of(eager)})"
+    require_fit(eager, args, kwargs or {}, where)
+    given = _copied(args, kwargs or {}, where)
     if not given.leaves:
         raise ArgumentError(
-            f"bench({name}): there is no tensor among the arguments; give those of a usual call."
+            f"{where}: there is no tensor among the arguments; give those of a usual call."
         )
-    calls = None if traffic is None else _calls(eager, traffic, kwargs or {})
-    with torch.no_grad():
-        progress("eager", 0.0)
-        with (
-            refused(),
-            settled(eager, [given]) as state,
-        ):  # an error of the function is its caller's
-            run = _Run(fn, name, given, state, chosen, seconds, progress)
-            report = run.report()
-            if calls is None:
-                return report
-            compiles = any(way.name.startswith("compile") for way in chosen)
-            rows = measure(eager, calls, run.synchronize, seconds, compiles, progress)
-            return replace(report, traffic=rows)
+    return given
 
 
-class _Run:
-    """The measurements of one call of :func:`bench`."""
+@contextmanager
+def measuring(
+    fn: Function, given: Inputs, ways: list[Way], seconds: float, progress: Progress
+) -> Iterator[Run]:
+    """What measures calls of ``fn``; at the end all that they have changed is put back.
+
+    Raises:
+        Exception: any error of ``fn``.
+    """
+    progress("eager", 0.0)
+    with torch.no_grad(), refused(), settled(unwrapped(fn), [given]) as state:
+        yield Run(fn, given, state, ways, seconds, progress)
+
+
+See = Callable[
+    [str, Callable[[], Any], Callable[[], object], Callable[[], object]], "Activity | None"
+]
+"""Looks at the device during calls. It gets the name of the way; what makes a call; what puts back
+before one what calls change; and what waits for the device."""
+
+
+def _activity(
+    name: str,
+    call: Callable[[], Any],
+    prepare: Callable[[], object],
+    synchronize: Callable[[], object],
+) -> Activity | None:
+    return activity(call, synchronize)
+
+
+class Run:
+    """The measurements of one call of :func:`bench`.
+
+    Attributes:
+        state: calls the function from the same state each time.
+        is_emulated: whether there is no GPU.
+    """
 
     def __init__(
         self,
         fn: Function,
-        name: str,
         given: Inputs,
         state: Bench,
         ways: list[Way],
         seconds: float,
         progress: Progress,
     ) -> None:
-        self._fn, self._name, self._given, self._state = fn, name, given, state
+        self._fn, self._given, self.state = fn, given, state
         self._ways, self._seconds, self._progress = ways, seconds, progress
         self._device = current_device()
+        self.is_emulated = self._device.kind == "emulated"
         places = {leaf.device for leaf in given.leaves if leaf.device.type == self._device.type}
         self._index = max((place.index or 0 for place in places), default=0)
 
-    def report(self) -> BenchReport:
-        """Measure each way."""
-        state = self._state
+    def report(self, see: See | None) -> BenchReport:
+        """Measure each way, and let ``see`` look at the device at the end."""
+        state = self.state
         self._writes_containers = self._finds_containers_written()
         self._changes_state = self._writes_containers or _is_changed(state.expected)
         if self._changes_state:
             state.inputs = [self._given] * _IN_A_ROW
             state.prepare()
         rows: dict[str, WayReport] = {}
-        calls: dict[str, _Calls] = {}
+        calls: dict[str, Calls] = {}
         for n, way in enumerate(self._ways):
             self._progress(way.name, n / len(self._ways))
             rows[way.name], made = self._made_ready(way)
             if made is not None:
-                calls[way.name] = _Calls(made, self._given, state, self._changes_state)
+                calls[way.name] = self.calls_of(made)
         gc.collect()
         for call in calls.values():
             call.prepare()
@@ -176,23 +226,29 @@ class _Run:
             self._progress(f"{name} in the profiler", 1.0)
             row = _judged(rows[name], calls[name].function, before[name], samples)
             if row.status == "ok":
-                row = self._with_times(row, samples, timed["eager"], calls[name])
+                row = self._with_times(row, samples, timed["eager"])
+                row = self._with_memory(row, calls[name])
+                row = row if see is None else self._seen(row, calls[name], see)
             rows[name] = row
         for call in calls.values():
             if is_graphed(call.function) and call.function is not self._fn:
                 call.function.reset()  # type: ignore[attr-defined]
         facts = self._device.facts(self._index)
         return BenchReport(
-            self._name,
+            self.state.name,
             tuple(_in_words(path, value) for path, value in self._arguments()),
             facts.name,
-            self._device.kind == "emulated",
+            self.is_emulated,
             torch.__version__,
             sys.modules["gfxgraph"].__version__,
             self._seconds,
             self._changes_state,
             tuple(rows.values()),
         )
+
+    def calls_of(self, function: Function) -> Calls:
+        """Calls of a function with the arguments."""
+        return Calls(function, self._given, self.state, self._changes_state)
 
     def _finds_containers_written(self) -> bool:
         """Whether it changes what a list, a dict or the like among its arguments holds."""
@@ -201,7 +257,7 @@ class _Run:
         def call(*args: Any, **kwargs: Any) -> Any:
             nonlocal changed
             leaves, _ = flatten((args, kwargs))
-            result = self._state.eager(*args, **kwargs)
+            result = self.state.eager(*args, **kwargs)
             try:
                 after, spec = flatten((args, kwargs))
             except ArgumentError:  # it put something there that cannot be copied
@@ -211,12 +267,12 @@ class _Run:
             changed = not same or spec != self._given.spec
             return result
 
-        self._state.once(call)
+        self.state.once(call)
         return changed
 
     def _arguments(self) -> Iterable[tuple[str, Any]]:
         leaves = iter(self._given.leaves)
-        for path, const in self._given.names(self._state.fn).items():
+        for path, const in self._given.names(self.state.fn).items():
             yield path, next(leaves) if const is None else const
 
     def synchronize(self) -> None:
@@ -225,7 +281,7 @@ class _Run:
 
     def _made_ready(self, way: Way) -> tuple[WayReport, Function | None]:
         """Make the calls of a way warm, and compare them with eager's."""
-        if way.needs_gpu and self._device.kind == "emulated":
+        if way.needs_gpu and self.is_emulated:
             return WayReport(way.name, "raises", "it needs a GPU"), None
         before = self._memory()
         took: list[float] = []
@@ -244,15 +300,15 @@ class _Run:
 
         try:
             if self._changes_state:
-                found = _values(self._state.round(call))
+                found = _values(self.state.round(call))
             else:
-                found = [self._state.once(call)[0] for _ in range(_FIRST_CALLS)]
+                found = [self.state.once(call)[0] for _ in range(_FIRST_CALLS)]
         except Exception as error:
-            self._state.restart()
+            self.state.restart()
             if interrupt_in(error) or way.name == "eager":
                 raise
             return WayReport(way.name, "raises", first_paragraph(error)), None
-        right = _values(self._state.expected)
+        right = _values(self.state.expected)
         right = right if self._changes_state else right * _FIRST_CALLS
         wrong, largest = difference(found, right, way.slack)
         found.clear()  # or its memory would count as that of the way
@@ -277,25 +333,24 @@ class _Run:
                 row = replace(row, note=f"the graph is of the function as it is: {why}")
         return row, function
 
-    def _with_times(
-        self, row: WayReport, samples: Samples, eager: Samples, call: _Calls
-    ) -> WayReport:
+    def _with_times(self, row: WayReport, samples: Samples, eager: Samples) -> WayReport:
         host = [value for calls in samples.host for value in calls]
         total = [value for calls in samples.total for value in calls]
-        middle = Percentiles.of(total)
         # Of each round, whose calls the machine has treated alike.
         ratios = [
             Percentiles.of(theirs).p50 / Percentiles.of(ours).p50
             for theirs, ours in zip(eager.total, samples.total, strict=True)
         ]
-        row = replace(
+        return replace(
             row,
             calls=len(total),
             host_us=Percentiles.of(host),
-            end_to_end_us=middle,
+            end_to_end_us=Percentiles.of(total),
             speedup=median_interval(ratios),
         )
-        if self._device.kind == "emulated":
+
+    def _with_memory(self, row: WayReport, call: Calls) -> WayReport:
+        if self.is_emulated:
             return row
         call.prepare()
         torch.cuda.reset_peak_memory_stats(self._index)
@@ -303,29 +358,34 @@ class _Run:
         call()
         self.synchronize()
         peak = torch.cuda.max_memory_allocated(self._index) - start
+        return replace(row, peak_bytes=peak)
+
+    def _seen(self, row: WayReport, call: Calls, see: See) -> WayReport:
         call.prepare(times=PROFILED + 1 if self._writes_containers else 1)
-        seen = activity(call, self.synchronize)
-        idle = None if seen is None else round(max(0.0, 1 - seen.busy_us / middle.p50), 4)
-        return replace(row, activity=seen, idle=idle, peak_bytes=peak)
+        seen = see(row.name, call, call.prepare, self.synchronize)
+        if seen is None or row.end_to_end_us is None:
+            return row
+        idle = round(max(0.0, 1 - seen.busy_us / row.end_to_end_us.p50), 4)
+        return replace(row, activity=seen, idle=idle)
 
     def _unsteady(self, wrong: str) -> str:
         """What keeps eager calls from being equal, in words."""
         notes = [f"its own calls differ: {wrong}"] if wrong else []
-        advanced = self._state.advanced()
+        advanced = self.state.advanced()
         if advanced:
             notes.append(f"each call advances {', '.join(advanced)}, which nobody can put back")
         return "; ".join(notes)
 
     def _memory(self) -> int:
         """Bytes of the device that cannot be given back to the driver."""
-        if self._device.kind == "emulated":
+        if self.is_emulated:
             return 0
         gc.collect()
         torch.cuda.empty_cache()
         return torch.cuda.memory_reserved(self._index)
 
 
-class _Calls:
+class Calls:
     """Calls of one way. What they change is put back before every eighth."""
 
     def __init__(self, function: Function, given: Inputs, state: Bench, changes: bool) -> None:
@@ -343,6 +403,7 @@ class _Calls:
         self._ready += [self._given.make()[:2] for _ in range(times)]
 
     def __call__(self) -> Any:
+        """Make one call."""
         args, kwargs = self._ready.pop() if len(self._ready) > 1 else self._ready[0]
         return self.function(*args, **kwargs)
 
@@ -429,14 +490,15 @@ def _calls(
     return calls
 
 
-def _check(seconds: Any, kwargs: Any) -> None:
+def _check(what: str, seconds: Any, kwargs: Any) -> None:
     number = isinstance(seconds, (int, float)) and not isinstance(seconds, bool)
     if not number or not 0 < seconds <= _SLOWEST:
         raise ArgumentError(
-            f"bench(seconds={Const(seconds)!r}): expected a number above 0, at most {_SLOWEST:g}."
+            f"{what}(seconds={Const(seconds)!r}): expected a number above 0, at most {_SLOWEST:g}."
         )
     known = kwargs is None or isinstance(kwargs, Mapping)
     if not known or not all(isinstance(name, str) for name in kwargs or ()):
         raise ArgumentError(
-            f"bench(kwargs={Const(kwargs)!r}): expected keyword arguments, a dict from their names."
+            f"{what}(kwargs={Const(kwargs)!r}): expected keyword arguments, a dict from their "
+            "names."
         )

@@ -15,7 +15,7 @@ from .activity import Activity
 from .timing import Interval, Percentiles
 from .traffic import TrafficReport
 
-__all__ = ["SCHEMA", "BenchReport", "Change", "Status", "WayReport"]
+__all__ = ["SCHEMA", "BenchReport", "Change", "Status", "WayReport", "called", "made_of"]
 
 SCHEMA = "gfxgraph.bench/1"
 
@@ -161,13 +161,7 @@ class BenchReport:
     @property
     def setting(self) -> str:
         """What was measured where; times of another setting cannot be compared."""
-        return f"{self._called} on {self.device}, torch {self.torch}"
-
-    @property
-    def _called(self) -> str:
-        shown = ", ".join(self.arguments[:_SHOWN])
-        more = len(self.arguments) - _SHOWN
-        return f"{self.name}({shown}{f', and {more} more' if more > 0 else ''})"
+        return f"{called(self.name, self.arguments)} on {self.device}, torch {self.torch}"
 
     def _of_graph(self, graph: WayReport) -> str:
         if graph.status == "eager":
@@ -259,7 +253,7 @@ class BenchReport:
             ways = tuple(_with_parts(WayReport, row) for row in data["ways"])
             traffic = tuple(_with_parts(TrafficReport, row) for row in data["traffic"])
             given = {"ways": ways, "traffic": traffic, "arguments": tuple(data["arguments"])}
-            report = _made(cls, {**data, **given})
+            report = made_of(cls, {**data, **given})
             report["eager"]
         except (AttributeError, KeyError, TypeError, ValueError) as error:
             raise ArgumentError(f"{path}: a report of bench, but damaged: {error!r}") from error
@@ -267,7 +261,7 @@ class BenchReport:
 
     def __str__(self) -> str:
         lines = [
-            filled(self._called),
+            filled(called(self.name, self.arguments)),
             filled(self.verdict),
             f"{self.device}, torch {self.torch}",
             "",
@@ -286,6 +280,13 @@ class BenchReport:
             lines += ["", *rows]
             lines += [filled(f"{w.name}: {w.status}: {w.note}") for w in self.traffic if w.note]
         return "\n".join(lines)
+
+
+def called(name: str, arguments: tuple[str, ...]) -> str:
+    """The call that was measured, in words."""
+    shown = ", ".join(arguments[:_SHOWN])
+    more = len(arguments) - _SHOWN
+    return f"{name}({shown}{f', and {more} more' if more > 0 else ''})"
 
 
 def _times(way: WayReport) -> tuple[str, ...]:
@@ -337,7 +338,7 @@ _PARTS: dict[str, type] = {
 
 def _with_parts(kind: type[T], row: Mapping[str, Any]) -> T:
     parts = {n: _PARTS[n] for n in _PARTS if row.get(n) is not None}
-    made: dict[str, Any] = {n: _made(part, row[n]) for n, part in parts.items()}
+    made: dict[str, Any] = {n: made_of(part, row[n]) for n, part in parts.items()}
     for n, part in made.items():
         numbers = vars(part).values() if isinstance(part, (Percentiles, Interval)) else ()
         for number in numbers:
@@ -345,9 +346,10 @@ def _with_parts(kind: type[T], row: Mapping[str, Any]) -> T:
                 raise ValueError(f"{n} has {number!r}")
     if row.get("end_to_end_us") is not None and not row["end_to_end_us"]["p50"] > 0:
         raise ValueError("a call took no time")
-    return _made(kind, {**row, **made})
+    return made_of(kind, {**row, **made})
 
 
-def _made(kind: type[T], data: Mapping[str, Any]) -> T:
+def made_of(kind: type[T], data: Mapping[str, Any]) -> T:
+    """The dataclass ``kind`` with those values of ``data`` that are fields of it."""
     names: Iterable[str] = (one.name for one in fields(kind))  # type: ignore[arg-type]
     return kind(**{name: data[name] for name in names})
