@@ -207,7 +207,7 @@ class Cuda:
         return "", {}
 
     def _describe_kernel(self, params: Any) -> tuple[str, dict[str, Any]]:
-        cu, sizes = self._cu, []
+        cu, sizes = self._cu, list[int]()
         # A kernel of a library that is loaded late has no function yet.
         by_function = bool(int(params.func))
         kernel = params.func if by_function else params.kern

@@ -14,8 +14,8 @@ class Node:
     """A node of a graph.
 
     Attributes:
-        type: such as ``"kernel"``, ``"memcpy"``, ``"memset"``, ``"host"``, ``"child graph"``; on the
-            emulated device ``"operator"``.
+        type: such as ``"kernel"``, ``"memcpy"``, ``"memset"``, ``"host"``, ``"child graph"``; on
+            the emulated device ``"operator"``.
         name: of the kernel as it was compiled, or of the operator; else ``""``.
         after: positions of the nodes that it waits for, in the graph that it belongs to.
         details: what is known beside that, in values that JSON has.
