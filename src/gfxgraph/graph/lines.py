@@ -14,6 +14,9 @@ from ..interpose.source import Source, is_the_users
 
 __all__ = ["LinesOfNodes"]
 
+# A recording refuses calls of it by the program, and ours are none of those.
+_set_trace: Any = sys.settrace
+
 
 class _Made(NamedTuple):
     """Nodes from ``first`` up to ``end`` were made at ``where``; ``newest`` is among the last."""
@@ -56,7 +59,7 @@ class LinesOfNodes:
                 frame.f_trace = self._step
             frame = frame.f_back
         self._last = _line_of(sys._getframe(1))
-        sys.settrace(self._hook)
+        _set_trace(self._hook)
 
     def end(self) -> list[Node]:
         """End to trace; gives all nodes of the capture.
@@ -68,7 +71,7 @@ class LinesOfNodes:
             self._look()
         self._is_open = False
         if sys.gettrace() is self._hook:
-            sys.settrace(self._before)
+            _set_trace(self._before)
         else:  # the program's own, or this is another thread
             self._made.clear()
         for frame, trace in self._frames:
@@ -104,7 +107,7 @@ class LinesOfNodes:
     def _call(self, frame: FrameType, event: str, value: object) -> Any:
         if not self._is_open:  # the capture was ended on another thread
             if sys.gettrace() is self._hook:
-                sys.settrace(self._before)
+                _set_trace(self._before)
             return None
         if not is_the_users(frame.f_code):
             return None

@@ -277,8 +277,9 @@ class NativeGraph(_Base):  # type: ignore[misc]
     def _trace_lines(self, device: Device, index: int) -> None:
         """Begin to find the lines of nodes."""
         try:
-            self._tracing = LinesOfNodes(device.nodes_of_capture(self, index))
-            self._tracing.begin()
+            tracing = LinesOfNodes(device.nodes_of_capture(self, index))
+            tracing.begin()
+            self._tracing = tracing
         except (DeviceError, MissingPackageError) as error:
             self._without_nodes(error)
 

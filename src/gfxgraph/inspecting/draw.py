@@ -30,7 +30,7 @@ _OTHER = "#767676"
 _MOST_FOR_DOT = 500
 _PATIENCE_S = 20.0
 
-_ROW, _LANE, _TOP, _LEFT = 22, 18, 34, 16
+_ROW, _LANE, _TOP, _LEFT = 22, 18, 44, 16
 _WIDEST = 90
 
 
@@ -100,7 +100,7 @@ def _svg(graphs: Sequence[InspectedGraph]) -> Iterator[str]:
     )
     top = _TOP
     for graph in graphs:
-        yield f'<text x="{_LEFT}" y="{top - 12}" font-weight="bold">{_text(graph.name)}</text>'
+        yield f'<text x="{_LEFT}" y="{top - 18}" font-weight="bold">{_text(graph.name)}</text>'
         place = {
             node.id: (_LEFT + node.branch * _LANE, top + row * _ROW)
             for row, node in enumerate(graph)
@@ -110,7 +110,7 @@ def _svg(graphs: Sequence[InspectedGraph]) -> Iterator[str]:
                 yield _edge(*place[other], *place[node.id])
         for node in graph:
             x, y = place[node.id]
-            said = f"{node.id}: {node.title}" + (f" ({node.where})" if node.where else "")
+            said = f"{node.id}" + (f" ({node.where})" if node.where else "") + f": {node.title}"
             yield (
                 f'<g><title>{escape(node.name or node.type)}</title><circle cx="{x}" cy="{y}" '
                 f'r="5" fill="{colour_of(node)}"/><text x="{text_at}" y="{y + 4}">{_text(said)}'
