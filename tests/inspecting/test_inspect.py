@@ -417,7 +417,7 @@ def test_a_block_whose_capture_failed_says_why(device):
     "item", [3, None, "graph", torch.ones(2), nn.Linear(2, 2), len, functools.partial(len, [])]
 )
 def test_any_other_object_is_refused(item):
-    with pytest.raises(ArgumentError, match="expected what gfxgraph.graphed"):
+    with pytest.raises(ArgumentError, match=r"expected what gfxgraph\.graphed"):
         gfxgraph.inspect(item)
 
 
