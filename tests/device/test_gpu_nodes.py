@@ -92,7 +92,7 @@ def test_a_runtime_that_is_not_loaded_is_not_loaded_again(monkeypatch):
         pytest.skip("it is")
     monkeypatch.setattr(torch.version, "hip", "7.2")
     gpu_nodes.driver_of_graphs.cache_clear()
-    with pytest.raises(DeviceError, match="none of libamdhip64.so"):
+    with pytest.raises(DeviceError, match=r"none of libamdhip64\.so"):
         gpu_nodes.driver_of_graphs()
 
 
