@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext
+from types import MethodType
 from typing import Any
 
 import torch
@@ -65,8 +66,10 @@ def inspect(graph: Any, /, *args: Any, **kwargs: Any) -> InspectReport:
         MissingPackageError: cuda-bindings is not installed.
     """
     device = current_device()
+    if type(graph) is MethodType and answering(graph.__func__) is not None:  # a class method
+        graph, args = graph.__func__, (graph.__self__, *args) if args or kwargs else ()
     if _is_called(graph):
-        name, found = name_of(graph), list(_graphs_of_calls(graph, args, kwargs))
+        name, found = _name(graph), list(_graphs_of_calls(graph, args, kwargs))
     elif args or kwargs:
         raise ArgumentError(
             f"inspect({describe(graph)}, ...): arguments choose a graph of something that is "
@@ -88,15 +91,27 @@ def _is_called(graph: Any) -> bool:
     return answering(graph) is not None or isinstance(graph, (ShapeBucketPool, ConditionalGraph))
 
 
-def _functions_of(graph: Any) -> list[tuple[Callable[..., Any], Dispatcher]]:
-    """What it calls, and what answers such calls."""
+def _name(graph: Any) -> str:
+    found = answering(graph)
+    return name_of(graph) if found is None else found[1].name
+
+
+def _functions_of(
+    graph: Any, args: tuple[Any, ...]
+) -> tuple[list[tuple[Callable[..., Any], Dispatcher]], tuple[Any, ...]]:
+    """What it calls, what answers such calls, and the arguments of those."""
     found = answering(graph)
     if found is None:
-        return [_with_function(graph, d) for d, owner in owners() if owner is graph]
+        return [_with_function(graph, d) for d, owner in owners() if owner is graph], args
     fn, dispatcher = found
     # A graphed method has a dispatcher for each instance.
-    methods = [(fn.__get__(owner), other) for other, owner in owners() if other.method is graph]
-    return methods if methods and not dispatcher.has_calls else [found]
+    methods = [(other, owner) for other, owner in owners() if other.method is graph]
+    of_first = [one for one in methods if args and one[1] is args[0]]
+    if of_first:  # Policy.act(policy, x)
+        methods, args = of_first, args[1:]
+    if methods and not dispatcher.has_calls:
+        return [(fn.__get__(owner), other) for other, owner in methods], args
+    return [found], args
 
 
 def _with_function(graph: Any, dispatcher: Dispatcher) -> tuple[Callable[..., Any], Dispatcher]:
@@ -111,8 +126,9 @@ def _graphs_of_calls(
     graph: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> Iterator[InspectedGraph]:
     """The graphs of something that is called."""
-    functions = _functions_of(graph)
-    if args or kwargs:
+    chooses = bool(args or kwargs)
+    functions, args = _functions_of(graph, args)
+    if chooses and (args or kwargs or len(functions) > 1):
         if len(functions) > 1:
             raise ArgumentError(
                 f"inspect({describe(graph)}, ...): it has several functions; inspect it without "
@@ -134,7 +150,7 @@ def _entries(dispatcher: Dispatcher) -> list[Entry]:
 
 def _nothing(graph: Any, dispatchers: list[Dispatcher]) -> str:
     """Why there is no graph."""
-    name = name_of(graph)
+    name = _name(graph)
     for dispatcher in dispatchers:
         for entry in dispatcher.kept():
             if isinstance(entry, Refusal):
@@ -183,7 +199,11 @@ def _of_entry(name: str, entry: Entry) -> Iterator[InspectedGraph]:
             raise CaptureError(f"{name} has no graph: its calls give the device no work.")
         for number, segment in enumerate(segments, 1):
             which = f", graph {number} of {len(segments)}" if len(segments) > 1 else ""
-            yield _described(name + which, segment.graph, _note(segment))
+            assert segment.graph is not None  # by the condition above
+            try:
+                yield graph_of(name + which, *segment.graph.described(), _note(segment))
+            except CaptureError as error:
+                raise CaptureError(f"{name}: {error}") from error
 
 
 def _in_order(root: Segment) -> Iterator[Segment]:
@@ -207,7 +227,7 @@ def _graphs_of(graph: Any) -> list[InspectedGraph]:
                     f"this graph was not captured, and its replays run eagerly: {stand_in.because}"
                 )
             return list(_graphs_of_calls(stand_in.answer, (), {}))
-        return [_described("graph", graph)]
+        return [graph_of("graph", *graph.described())]
     if isinstance(graph, (torch.cuda.CUDAGraph, EmulatedGraph)):
         try:
             nodes = current_device().nodes(graph)
@@ -224,11 +244,3 @@ def _graphs_of(graph: Any) -> list[InspectedGraph]:
         f"inspect({describe(graph)}): expected what gfxgraph.graphed() gives, a ShapeBucketPool, a "
         f"ConditionalGraph, a BridgedCUDAGraph or a torch.cuda.CUDAGraph.{advice}"
     )
-
-
-def _described(name: str, graph: NativeGraph | None, note: str = "") -> InspectedGraph:
-    assert graph is not None  # the caller has looked
-    try:
-        return graph_of(name, *graph.described(), note)
-    except CaptureError as error:
-        raise CaptureError(f"{name}: {error}") from error
