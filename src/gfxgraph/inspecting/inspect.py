@@ -20,7 +20,7 @@ from ..call.suitable import describe
 from ..device import current_device, index_of
 from ..device.emulated import EmulatedGraph
 from ..errors import ArgumentError, CaptureError, one_line
-from ..graph.locks import LOCK
+from ..graph.locks import LOCK, is_inside_gfxgraph
 from ..graph.native import NativeGraph
 from ..graph.segments import Segment
 from ..interpose.source import Source, name_of
@@ -61,10 +61,16 @@ def inspect(graph: Any, /, *args: Any, **kwargs: Any) -> InspectReport:
     Raises:
         ArgumentError: ``graph`` is no such thing, or arguments were given where nothing is called.
         CaptureError: there is no graph: nothing was captured yet, such calls run eagerly (the
-            message says why), it was released, or its nodes were not kept.
+            message says why), it was released, or its nodes were not kept; or this was called
+            inside of a graphed function.
         DeviceError: the driver does not tell.
         MissingPackageError: cuda-bindings is not installed.
     """
+    if is_inside_gfxgraph():
+        raise CaptureError(
+            "inspect() was called inside of a graphed function, of whose graph it would be no "
+            "part: call it before or after."
+        )
     device = current_device()
     if type(graph) is MethodType and answering(graph.__func__) is not None:  # a class method
         graph, args = graph.__func__, (graph.__self__, *args) if args or kwargs else ()
