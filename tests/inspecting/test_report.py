@@ -228,13 +228,21 @@ def test_each_form_is_given_and_written_or_the_path_is_named(tmp_path, method):
             getattr(one, method)(bad)
 
 
-HOSTILE = 'a"b\\n\n<script>alert("1")</script>&amp;]]><!-- {{data}} {{name}} \N{SNOWMAN}'
+HOSTILE = 'a"b\\n\n<script>alert("1")</script>&amp;]]><!-- {{data}} {{name}} \x01 \N{SNOWMAN}'
 
 
 def hostile():
     return report(
         graph(kernel(name=HOSTILE), Node(HOSTILE, "", (0,), {HOSTILE: HOSTILE}), name=HOSTILE)
     )
+
+
+def test_names_that_utf_8_cannot_encode_are_written(tmp_path):
+    one = report(graph(kernel(name="\ud800"), name="\udfff"))
+    for method in ("to_json", "to_dot", "to_svg", "to_html"):
+        getattr(one, method)(tmp_path / method)
+        assert (tmp_path / method).read_text(encoding="utf-8")
+    assert InspectReport.from_json(tmp_path / "to_json") == one
 
 
 def test_dot_has_a_node_and_an_edge_for_each_whatever_names_hold():

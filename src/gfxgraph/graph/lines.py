@@ -126,7 +126,7 @@ class LinesOfNodes:
         return self._step
 
     def _line_of(self, frame: FrameType | None) -> Source:
-        """The innermost line of this stack that is the user's, and not of code that was compiled."""
+        """The innermost line of this stack that is the user's, and not of compiled code."""
         callers = [caller for caller, _ in self._frames] if self._of_calls else []
         while frame is not None:
             if is_the_users(frame.f_code) and not is_compiled(frame.f_code):
