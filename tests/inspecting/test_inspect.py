@@ -230,7 +230,7 @@ def test_streams_that_fork_and_join_are_branches():
         gfxgraph.enable(debug=True, emulate=True)
     x = torch.ones(4, device="cuda")
     side = torch.cuda.Stream()
-    x + 1
+    (x * 2).sin().cos().exp() + x  # loads the kernels
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
         y = x * 2  # fork

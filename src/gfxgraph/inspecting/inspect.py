@@ -196,20 +196,22 @@ def _entry_for(
 
 def _of_entry(name: str, entry: Entry) -> Iterator[InspectedGraph]:
     """The graphs of one kind of calls: one, or a tree where its data decides."""
-    with LOCK:
+    found = []
+    with LOCK:  # no longer than needed: replays wait
         captured = entry.captured
         if captured is None:
             raise CaptureError(f"{name}: its graph was released meanwhile. Call it again first.")
-        segments = [segment for segment in _in_order(captured.root) if segment.graph is not None]
-        if not segments:
-            raise CaptureError(f"{name} has no graph: its calls give the device no work.")
-        for number, segment in enumerate(segments, 1):
-            which = f", graph {number} of {len(segments)}" if len(segments) > 1 else ""
-            assert segment.graph is not None  # by the condition above
-            try:
-                yield graph_of(name + which, *segment.graph.described(), _note(segment))
-            except CaptureError as error:
-                raise CaptureError(f"{name}: {error}") from error
+        for segment in _in_order(captured.root):
+            if segment.graph is not None:
+                try:
+                    found.append((*segment.graph.described(), _note(segment)))
+                except CaptureError as error:
+                    raise CaptureError(f"{name}: {error}") from error
+    if not found:
+        raise CaptureError(f"{name} has no graph: its calls give the device no work.")
+    for number, described in enumerate(found, 1):
+        which = f", graph {number} of {len(found)}" if len(found) > 1 else ""
+        yield graph_of(name + which, *described)
 
 
 def _in_order(root: Segment) -> Iterator[Segment]:
