@@ -120,9 +120,10 @@ class LinesOfNodes:
         return self._step
 
     def _line(self, frame: FrameType, event: str, value: object) -> Any:
-        if self._is_open:
-            self._look()
-            self._last = self._line_of(frame.f_back if event == "return" else frame)
+        if not self._is_open:  # Python 3.10 still tells of the line after the end
+            return None
+        self._look()
+        self._last = self._line_of(frame.f_back if event == "return" else frame)
         return self._step
 
     def _line_of(self, frame: FrameType | None) -> Source:
