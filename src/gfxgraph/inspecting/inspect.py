@@ -19,7 +19,7 @@ from ..call.graphed import answering
 from ..call.suitable import describe
 from ..device import current_device, index_of
 from ..device.emulated import EmulatedGraph
-from ..errors import ArgumentError, CaptureError, one_line
+from ..errors import ArgumentError, CaptureError, GfxGraphError, one_line
 from ..graph.locks import LOCK, is_inside_gfxgraph
 from ..graph.native import NativeGraph
 from ..graph.segments import Segment
@@ -239,6 +239,8 @@ def _graphs_of(graph: Any) -> list[InspectedGraph]:
     if isinstance(graph, (torch.cuda.CUDAGraph, EmulatedGraph)):
         try:
             nodes = current_device().nodes(graph)
+        except GfxGraphError:
+            raise
         except RuntimeError as error:
             raise CaptureError(
                 f"the nodes of this graph cannot be read: {one_line(error)}. Capture it into "
