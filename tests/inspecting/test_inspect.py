@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import functools
+import gc
 import inspect
 import sys
+import weakref
 
 import pytest
 import torch
@@ -418,6 +420,18 @@ def test_our_log_during_a_capture_is_no_effect_of_the_function(device, caplog):
         pool(torch.ones(2, 3, device=device)), pool(torch.ones(4, 3, device=device))
     assert pool.stats().captures == 2 and not pool.stats().fallbacks
     assert not [record for record in caplog.records if "not_alike" in record.getMessage()]
+
+
+def test_what_was_looked_at_is_let_go_of_without_the_garbage_collector(device):
+    graph, x = gfxgraph.BridgedCUDAGraph(), torch.ones(2, device=device)
+    gc.disable()
+    try:
+        with region(graph):
+            x * 2
+            looked_at = weakref.ref(graph._tracing._nodes)
+        assert looked_at() is None
+    finally:
+        gc.enable()
 
 
 # Errors.

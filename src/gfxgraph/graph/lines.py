@@ -82,7 +82,10 @@ class LinesOfNodes:
             if frame.f_trace is self._step:
                 frame.f_trace = trace
         self._frames.clear()
-        return self._nodes.read()
+        try:
+            return self._nodes.read()
+        finally:
+            del self._nodes  # its memory is not to wait for the garbage collector, as we do
 
     def of(self, nodes: Sequence[Node]) -> list[Source]:
         """The line of each node, without a file where it is not known."""
