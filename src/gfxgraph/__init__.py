@@ -47,6 +47,8 @@ if TYPE_CHECKING:
     from .compiling.rng import guard_rng as guard_rng
     from .compiling.vendor import vendor_op as vendor_op
     from .device import DeviceFacts as DeviceFacts
+    from .inspecting.inspect import inspect as inspect
+    from .inspecting.report import InspectReport as InspectReport
     from .measure.bench import bench as bench
     from .measure.report import BenchReport as BenchReport
     from .measure.trace import trace as trace
@@ -75,6 +77,7 @@ _LAZY = {
     "GraphedStats": "call.graphed",
     "Hazard": "analyze.report",
     "InductorSettings": "compiling.inductor",
+    "InspectReport": "inspecting.report",
     "PoolStats": "call.buckets.pool",
     "RecipeReport": "recipes.report",
     "Report": "analyze.report",
@@ -93,6 +96,7 @@ _LAZY = {
     "guard_rng": "compiling.rng",
     "health_check": "bridge.enable",
     "inductor_settings": "compiling.inductor",
+    "inspect": "inspecting.inspect",
     "is_enabled": "bridge.enable",
     "load_recipes": "recipes.load",
     "metrics": "metrics",  # the module itself
@@ -119,6 +123,7 @@ __all__ = [
     "GraphedStats",
     "Hazard",
     "InductorSettings",
+    "InspectReport",
     "PoolStats",
     "RecipeReport",
     "Report",
@@ -141,6 +146,7 @@ __all__ = [
     "guard_rng",
     "health_check",
     "inductor_settings",
+    "inspect",
     "is_enabled",
     "load_recipes",
     "metrics",
