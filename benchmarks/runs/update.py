@@ -193,7 +193,10 @@ def _weight() -> Iterator[tuple[str, dict[str, Any]]]:
     found = _row(
         lambda turn: (bind(turn), _Captured(lambda: net(x)))[1], set_nodes, run_nodes, eager
     )
-    yield "of that, the parameters of all kernel nodes instead", {**found, "nodes": counts[-1:]}
+    yield (
+        "of that, the parameters of all kernel nodes, without the memsets",
+        {**found, "nodes": counts[-1:]},
+    )
     layer.weight = torch.nn.Parameter(fixed)
     copied = _Captured(lambda: net(x)).instantiate()
     place = layer.weight
