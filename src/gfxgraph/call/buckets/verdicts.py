@@ -193,6 +193,8 @@ class Verdicts:
                 return None
             if entry.captured.draws_random_numbers:  # only if somebody said that it may
                 return None
+            if entry.linked:
+                return "its results share memory, and those of pieces would not"
             with turn_if_free() as is_ours:
                 if not is_ours:
                     return "another thread is capturing, and pieces are to be compared with it"
