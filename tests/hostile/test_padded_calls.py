@@ -20,10 +20,12 @@ def rows(number: int, size: int) -> torch.Tensor:
     return torch.randn(size, 4, generator=generator).to(gfxgraph.device_type())
 
 
-def agree(fn: Any, arguments: Any, replays: int = 1, **options: Any) -> None:
+def agree(
+    fn: Any, arguments: Any, replays: int = 1, mode: Any = torch.inference_mode, **options: Any
+) -> None:
     """Call by call, a function with buckets gives what it gives without."""
     fast = gfxgraph.graphed(fn, buckets=[4, 8], **options)
-    with torch.inference_mode():
+    with mode():
         for number, size in enumerate(SIZES):
             expected, got = fn(*arguments(number, size)), fast(*arguments(number, size))
             torch.testing.assert_close(got, expected, rtol=0, atol=1e-5)
@@ -68,6 +70,13 @@ def test_a_parameter_stays_a_parameter_in_a_padded_call(device):
         return (torch.nn.Parameter(x, requires_grad=False) if number % 2 else x,)
 
     agree(lambda x: x * (2 if isinstance(x, torch.nn.Parameter) else 3), parameters)
+
+
+def test_what_requires_grad_does_so_in_a_padded_call(device):
+    def later(number, size):
+        return (rows(number, size).requires_grad_(number > 4),)
+
+    agree(lambda x: x * (2 if x.requires_grad else 3), later, mode=torch.no_grad)
 
 
 ATTRIBUTES = {
