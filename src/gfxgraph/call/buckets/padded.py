@@ -163,7 +163,8 @@ class Padded(Exact):
         # Padded tensors share no memory. Of those that do, a replay sees whether it writes to them.
         spec, tensors, _, conditions = key_of(call.fn, call.leaves, call.spec)
         same = first_of_each(call.leaves)  # of a tensor that comes twice, padding makes one
-        return spec, tuple((*t, first) for t, first in zip(tensors, same, strict=True)), conditions
+        shared = same if len(set(same)) < len(same) else None
+        return spec, tensors, shared, conditions
 
     def fast_paths(self, order: Sequence[Entry | Refusal]) -> tuple[FastPath, Sequence[Any]]:
         """Sizes that were met before; not while a call may be one to compare."""

@@ -214,8 +214,8 @@ class Verdicts:
 
 def alike(key: Any) -> Any:
     """The part of a key that is the same for all sizes."""
-    spec, tensors, conditions = key
-    return spec, tuple((len(shape), *rest) for shape, *rest in tensors), conditions
+    spec, tensors, shared, conditions = key
+    return spec, tuple((len(shape), *rest) for shape, *rest in tensors), shared, conditions
 
 
 def runner(captured: CapturedGraph | None) -> Runner:
