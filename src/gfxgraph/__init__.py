@@ -53,6 +53,8 @@ if TYPE_CHECKING:
     from .recipes.report import RecipeReport as RecipeReport
     from .recipes.save import save_recipes as save_recipes
     from .record.no_graph import no_graph as no_graph
+    from .reporting.report import ReportPage as ReportPage
+    from .reporting.report import report as report
     from .verifying.report import VerifyReport as VerifyReport
     from .verifying.verify import verify as verify
 
@@ -76,6 +78,7 @@ _LAZY = {
     "PoolStats": "call.buckets.pool",
     "RecipeReport": "recipes.report",
     "Report": "analyze.report",
+    "ReportPage": "reporting.report",
     "CheckReport": "analyze.report",
     "ShapeBucketPool": "call.buckets.pool",
     "VerifyReport": "verifying.report",
@@ -94,6 +97,7 @@ _LAZY = {
     "load_recipes": "recipes.load",
     "metrics": "metrics",  # the module itself
     "no_graph": "record.no_graph",
+    "report": "reporting.report",
     "save_recipes": "recipes.save",
     "suggest_buckets": "call.buckets.traffic",
     "vendor_op": "compiling.vendor",
@@ -118,6 +122,7 @@ __all__ = [
     "PoolStats",
     "RecipeReport",
     "Report",
+    "ReportPage",
     "ShapeBucketPool",
     "Stats",
     "VerifyReport",
@@ -140,6 +145,7 @@ __all__ = [
     "load_recipes",
     "metrics",
     "no_graph",
+    "report",
     "save_recipes",
     "settings",
     "stats",

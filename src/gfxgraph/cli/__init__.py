@@ -18,6 +18,7 @@ from .doctor import doctor
 from .env import env
 from .lint import lint
 from .metrics import metrics
+from .report import report
 from .run import run
 from .verify import verify
 
@@ -54,7 +55,7 @@ def main(
         fail(str(_setting_error), status=2)
 
 
-for _command in (demo, check, verify, bench, lint, doctor, env):
+for _command in (demo, check, verify, bench, report, lint, doctor, env):
     app.command()(_command)
 app.add_typer(metrics, name="metrics")
 app.command(

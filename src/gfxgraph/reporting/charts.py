@@ -1,0 +1,406 @@
+"""The charts: specifications for Vega-Lite, drawn as SVG without JavaScript.
+
+Each row of a chart has its name above its marks and its value at the right end, so that the marks
+have the full width of a phone. Colours are variables of the page's style, which light and dark
+pages set; marks also differ in their shape or stand in rows with names, so that no figure depends
+on a colour alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from ..errors import MissingPackageError
+from .parts import Chart, Table, number
+
+__all__ = ["NARROW", "Bar", "Range", "Row", "bars", "intervals", "lines", "ranges", "strips", "svg"]
+
+NARROW, WIDE = 340, 700
+_STEP = 38  # px for a row: its name, and its marks below
+_BELOW = 8  # px of the marks below the middle of the row, and of its name above it
+_FONT = "system-ui, sans-serif"
+_MARKS = {"yOffset": _BELOW}
+
+
+class Row(NamedTuple):
+    """A value with its interval."""
+
+    name: str
+    value: float
+    low: float | None = None
+    high: float | None = None
+    kind: str = "graph"
+
+
+class Range(NamedTuple):
+    """Percentiles of one way."""
+
+    name: str
+    p50: float
+    p95: float
+    p99: float
+
+
+class Bar(NamedTuple):
+    """A part of a bar."""
+
+    name: str
+    part: str
+    value: float
+
+
+def intervals(
+    title: str, rows: Sequence[Row], unit: str, *, wide: bool = False, table: Table | None = None
+) -> Chart:
+    """A dot with its interval for each row, on a logarithmic axis where the values ask for one.
+
+    The line at 1 is eager.
+    """
+    values = [
+        {
+            "name": row.name,
+            "kind": row.kind,
+            "value": row.value,
+            "low": row.value if row.low is None else row.low,
+            "high": row.value if row.high is None else row.high,
+            "text": number(row.value) + ("×" if unit.startswith("times") else f" {unit}"),
+        }
+        for row in rows
+    ]
+    ends = [one[end] for one in values for end in ("low", "high")] + [1.0]
+    x = _x("value", unit, ends)
+    layers = [
+        {
+            "data": {"values": [{"one": 1}]},
+            "mark": {"type": "rule", "stroke": "var(--ink2)", "strokeDash": [3, 3]},
+            "encoding": {"x": {"field": "one", "type": "quantitative"}},
+        },
+        {
+            "mark": {**_MARKS, "type": "rule", "strokeWidth": 4, "opacity": 0.35},
+            "encoding": {**_y(rows), "x": {**x, "field": "low"}, "x2": {"field": "high"}, **_kind},
+        },
+        {
+            "mark": {**_MARKS, "type": "point", "filled": True, "size": 60, "opacity": 1},
+            "encoding": {**_y(rows), "x": x, **_kind},
+        },
+        *_names(rows),
+    ]
+    words = "; ".join(
+        f"{row.name}: {number(row.value)}"
+        + (f" ({number(row.low)} to {number(row.high)})" if row.low is not None else "")
+        for row in rows
+    )
+    figures = table or Table(
+        ("", unit, "low", "high"),
+        tuple((r.name, number(r.value), number(r.low), number(r.high)) for r in rows),
+    )
+    return Chart(title, _specs(values, layers, rows, wide), f"{title}, {unit}. {words}", figures)
+
+
+def ranges(title: str, rows: Sequence[Range], unit: str) -> Chart:
+    """The 50th, 95th and 99th percentile of each row: a circle, a bar, a triangle."""
+    values = [
+        {"name": r.name, "p50": r.p50, "p99": r.p99, "text": f"{number(r.p50)} {unit}"}
+        for r in rows
+    ]
+    marks = [
+        {"name": r.name, "at": at, "value": value}
+        for r in rows
+        for at, value in zip(("p50", "p95", "p99"), r[1:], strict=True)
+    ]
+    x = _x("value", unit, [end for r in rows for end in r[1:]])
+    shape = {
+        "field": "at",
+        "type": "nominal",
+        "scale": {"domain": ["p50", "p95", "p99"], "range": ["circle", "square", "triangle-right"]},
+        "legend": {"orient": "top", "title": None, "symbolStrokeColor": "var(--c1)", "offset": 2},
+    }
+    layers = [
+        {
+            "mark": {**_MARKS, "type": "rule", "strokeWidth": 2, "stroke": "var(--c1)", "opacity": 0.4},
+            "encoding": {**_y(rows), "x": {**x, "field": "p50"}, "x2": {"field": "p99"}},
+        },
+        {
+            "data": {"values": marks},
+            "mark": {**_MARKS, "type": "point", "size": 55, "stroke": "var(--c1)", "fill": "var(--c1)"},
+            "encoding": {**_y(rows), "x": x, "shape": shape},
+        },
+        *_names(rows),
+    ]
+    words = "; ".join(
+        f"{r.name}: half of the calls take {number(r.p50)}, 95 % {number(r.p95)}, "
+        f"99 % {number(r.p99)} at most"
+        for r in rows
+    )
+    table = Table(
+        ("", *(f"{p} {unit}" for p in ("p50", "p95", "p99"))),
+        tuple((r.name, *map(number, r[1:])) for r in rows),
+    )
+    return Chart(title, _specs(values, layers, rows), f"{title}, {unit}. {words}", table)
+
+
+def bars(title: str, rows: Sequence[Bar], unit: str) -> Chart:
+    """A bar for each name, of parts one after the other."""
+    names = list(dict.fromkeys(row.name for row in rows))
+    parts = list(dict.fromkeys(row.part for row in rows))
+    total = {name: sum(row.value for row in rows if row.name == name) for name in names}
+    values = [
+        {"name": r.name, "part": r.part, "value": r.value, "order": parts.index(r.part)}
+        for r in rows
+    ]
+    texts = [{"name": name, "text": f"{number(total[name])} {unit}"} for name in names]
+    x = {
+        "field": "value",
+        "type": "quantitative",
+        "title": unit,
+        "stack": "zero",
+        "axis": _axis([*total.values(), 0.0]),
+    }
+    colour = {
+        "field": "part",
+        "type": "nominal",
+        "sort": parts,
+        "scale": {"domain": parts, "range": ["var(--c1)", "var(--c5)", "var(--c2)", "var(--c3)"]},
+        "legend": {"orient": "top", "title": None, "offset": 2} if len(parts) > 1 else None,
+    }
+    layers = [
+        {
+            "mark": {**_MARKS, "type": "bar", "height": 9},
+            "encoding": {
+                **_y(names),
+                "x": x,
+                "color": colour,
+                "order": {"field": "order", "type": "quantitative"},
+            },
+        },
+        *_names(names, texts),
+    ]
+    words = "; ".join(
+        f"{name}: "
+        + ", ".join(f"{r.part} {number(r.value)}".strip() for r in rows if r.name == name)
+        for name in names
+    )
+    cells = {(r.name, r.part): number(r.value) for r in rows}
+    table = Table(
+        ("", *(f"{part} {unit}".strip() for part in parts)),
+        tuple((name, *(cells.get((name, part), "–") for part in parts)) for name in names),
+    )
+    return Chart(title, _specs(values, layers, names), f"{title}, {unit}. {words}", table)
+
+
+def strips(
+    title: str, groups: Mapping[str, Iterable[tuple[str, float]]], unit: str, *, wide: bool = False
+) -> Chart:
+    """A tick for each value, a row for each group, and a dot at its median."""
+    found = {group: sorted(rows, key=lambda row: row[1]) for group, rows in groups.items()}
+    middle = {group: _median([value for _, value in rows]) for group, rows in found.items()}
+    values = [
+        {"name": group, "value": value} for group, rows in found.items() for _, value in rows
+    ]
+    texts = [
+        {
+            "name": group,
+            "value": middle[group],
+            "text": number(middle[group]) + ("×" if unit.startswith("times") else f" {unit}"),
+        }
+        for group in found
+    ]
+    x = _x("value", unit, [one["value"] for one in values if one["value"]] + [1.0])
+    layers = [
+        {
+            "data": {"values": [{"one": 1}]},
+            "mark": {"type": "rule", "stroke": "var(--ink2)", "strokeDash": [3, 3]},
+            "encoding": {"x": {"field": "one", "type": "quantitative"}},
+        },
+        {
+            "mark": {**_MARKS, "type": "tick", "color": "var(--c1)", "opacity": 0.45, "height": 11},
+            "encoding": {**_y(list(found)), "x": x},
+        },
+        {
+            "data": {"values": texts},
+            "mark": {**_MARKS, "type": "point", "filled": True, "size": 70, "color": "var(--c1)"},
+            "encoding": {**_y(list(found)), "x": x},
+        },
+        *_names(list(found), texts),
+    ]
+    words = "; ".join(
+        f"{group}: {len(rows)} values from {number(rows[0][1])} to {number(rows[-1][1])}, "
+        f"median {number(middle[group])}"
+        for group, rows in found.items()
+    )
+    table = Table(
+        ("", "", unit),
+        tuple((group, name, number(v)) for group, rows in found.items() for name, v in rows),
+    )
+    specs = _specs(values, layers, list(found), wide)
+    return Chart(title, specs, f"{title}, {unit}. {words}", table)
+
+
+def lines(title: str, points: Sequence[tuple[str, float]], unit: str) -> Chart:
+    """Values in the order in which they come, such as those of commits."""
+    values = [{"n": n, "at": at, "value": value} for n, (at, value) in enumerate(points)]
+    names = [at for at, _ in points]
+    axis = {
+        "labelExpr": f"{names}[datum.value]",  # the index, since a commit may come twice
+        "values": list(range(len(names))),
+        "labelAngle": -40 if len(names) > 3 else 0,
+        "labelLimit": 90,
+        "grid": False,
+        "labelOverlap": "greedy",
+    }
+    x: dict[str, Any] = {"field": "n", "type": "ordinal", "title": None, "axis": axis}
+    ends = [value for _, value in points]
+    zero = min(ends) >= 0 and min(ends) < 0.5 * max(ends) or max(ends) == min(ends)
+    y = {
+        "field": "value",
+        "type": "quantitative",
+        "title": unit,
+        "scale": {"zero": zero, "nice": True},
+        "axis": {**_axis(ends), "tickCount": 4},
+    }
+    layer = [
+        {
+            "mark": {"type": "line", "stroke": "var(--c1)", "strokeWidth": 1.5},
+            "encoding": {"x": x, "y": y},
+        },
+        {
+            "mark": {"type": "point", "filled": True, "opacity": 1, "fill": "var(--c1)", "size": 45},
+            "encoding": {"x": x, "y": y},
+        },
+    ]
+    spec = {**_base(NARROW - 8), "height": 130, "data": {"values": values}, "layer": layer}
+    words = ", ".join(f"{at}: {number(value)}" for at, value in points)
+    table = Table(("", unit), tuple((at, number(value)) for at, value in points))
+    return Chart(title, {NARROW: spec}, f"{title}, {unit}. {words}", table)
+
+
+def svg(chart: Chart) -> dict[int, str]:
+    """Draw a chart; width -> an ``<svg>`` element for a page.
+
+    Raises:
+        MissingPackageError: Vega-Lite is not installed.
+    """
+    try:
+        import vl_convert
+    except ImportError as error:
+        raise MissingPackageError(
+            'The report needs vl-convert-python: pip install "gfxgraph[report]".'
+        ) from error
+    drawn = {}
+    for width, spec in chart.spec.items():
+        text = str(vl_convert.vegalite_to_svg(dict(spec)))
+        for name in (
+            ' xmlns="http://www.w3.org/2000/svg"',
+            ' xmlns:xlink="http://www.w3.org/1999/xlink"',
+        ):
+            text = text.replace(name, "", 1)  # HTML needs none
+        drawn[width] = text
+    return drawn
+
+
+def _specs(
+    values: list[dict[str, Any]], layers: list[dict[str, Any]], rows: Sequence[Any], wide: bool = False
+) -> dict[int, dict[str, Any]]:
+    return {
+        width: {
+            **_base(width),
+            "height": _STEP * len(rows),
+            "data": {"values": values},
+            "layer": layers,
+        }
+        for width in ((NARROW, WIDE) if wide else (NARROW,))
+    }
+
+
+def _base(width: int) -> dict[str, Any]:
+    text = {"labelFont": _FONT, "titleFont": _FONT, "labelFontSize": 11, "titleFontSize": 11}
+    ink = {"labelColor": "var(--ink2)", "titleColor": "var(--ink2)", "titleFontWeight": "normal"}
+    return {
+        "width": width,
+        "autosize": {"type": "fit-x", "contains": "padding"},
+        "padding": 4,
+        "background": None,
+        "config": {
+            "aria": False,  # the figure has a text alternative of its own
+            "font": _FONT,
+            "view": {"stroke": None},
+            "axis": {
+                **text,
+                **ink,
+                "gridColor": "var(--line)",
+                "domainColor": "var(--line)",
+                "ticks": False,
+                "labelPadding": 4,
+            },
+            "legend": {**text, **ink, "symbolSize": 50},
+        },
+    }
+
+
+_kind: dict[str, Any] = {
+    "color": {
+        "field": "kind",
+        "type": "nominal",
+        "scale": {"domain": ["graph", "other"], "range": ["var(--c1)", "var(--c2)"]},
+        "legend": None,
+    }
+}
+
+
+def _x(name: str, unit: str, ends: Sequence[float]) -> dict[str, Any]:
+    """The horizontal axis for values of which these are the ends."""
+    wide = min(ends) > 0 and max(ends) / min(ends) > 8
+    scale = {"type": "log", "padding": 8, "nice": False} if wide else {"zero": True, "padding": 8}
+    return {
+        "field": name,
+        "type": "quantitative",
+        "scale": scale,
+        "title": unit + (", logarithmic" if wide else ""),
+        "axis": {**_axis(ends), **({"values": _steps(min(ends), max(ends))} if wide else {})},
+    }
+
+
+def _steps(low: float, high: float) -> list[float]:
+    """1, 2, 5, 10 ... between two values; 1, 10, 100 where that is enough."""
+    decades = range(-12, 13)
+    fine = [m * 10.0**e for e in decades for m in (1, 2, 5) if low <= m * 10.0**e <= high]
+    return fine if len(fine) <= 7 else [x for x in fine if f"{x:e}".startswith("1.0")]
+
+
+def _axis(ends: Sequence[float]) -> dict[str, Any]:
+    large = max(map(abs, ends), default=0) >= 1e5
+    return {"format": "~s" if large else ",.6~r", "tickCount": 5, "labelOverlap": True}
+
+
+def _y(rows: Sequence[Any]) -> dict[str, Any]:
+    """The vertical position: rows in their order; their names are written above the marks."""
+    names = [row if isinstance(row, str) else row.name for row in rows]
+    return {
+        "y": {"field": "name", "type": "nominal", "sort": names, "axis": None},
+    }
+
+
+def _names(rows: Sequence[Any], texts: list[dict[str, Any]] | None = None) -> list[dict[str, Any]]:
+    """The name of each row at the left end, and its value at the right one."""
+    data = {"data": {"values": texts}} if texts else {}
+    y = _y(rows)
+    text = {"type": "text", "fontSize": 12, "baseline": "middle", "yOffset": -_BELOW}
+    return [
+        {
+            **data,
+            "mark": {**text, "align": "left", "fill": "var(--ink)", "limit": 250},
+            "encoding": {**y, "x": {"value": 0}, "text": {"field": "name"}},
+        },
+        {
+            **data,
+            "mark": {**text, "align": "right", "fill": "var(--ink)", "fontWeight": 600},
+            "encoding": {**y, "x": {"value": {"expr": "width"}}, "text": {"field": "text"}},
+        },
+    ]
+
+
+def _median(values: Sequence[float]) -> float:
+    ordered = sorted(values)
+    half = len(ordered) // 2
+    return ordered[half] if len(ordered) % 2 else (ordered[half - 1] + ordered[half]) / 2

@@ -1,0 +1,50 @@
+"""Where figures come from, as files say it: command, commit, device and versions."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+__all__ = ["facts_of"]
+
+_PACKAGES = (
+    "torch",
+    "gfxgraph",
+    "python",
+    "runtime",
+    "driver",
+    "transformers",
+    "diffusers",
+    "lerobot",
+    "timm",
+    "torchvision",
+    "prometheus-client",
+    "starlette",
+    "uvicorn",
+)
+
+
+def facts_of(data: Mapping[str, Any], known: Mapping[str, str]) -> dict[str, str]:
+    """What ``data`` says of its origin, and what is ``known`` of it otherwise.
+
+    Args:
+        data: the file, or a report in it.
+        known: what stands around it: the file, the command of a wrapper.
+    """
+    found = {**known}
+    about = data.get("about")
+    for source in (data, about if isinstance(about, dict) else {}):
+        for name in ("command", "commit", "date"):
+            if isinstance(source.get(name), str):
+                found[name] = source[name]
+        if isinstance(source.get("commits"), list):
+            found["commit"] = ", ".join(map(str, source["commits"]))
+        device = source.get("device", source.get("gpu"))
+        if isinstance(device, dict):  # of demo: what platform says
+            device, source = device.get("name"), {**device, **source}
+        if isinstance(device, str):
+            found["device"] = device
+        for name in _PACKAGES:
+            if isinstance(source.get(name), str) and source[name]:
+                found[name] = source[name]
+    return found

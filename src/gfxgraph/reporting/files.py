@@ -1,0 +1,125 @@
+"""Finds and reads the files of a report; what cannot be read is named with the reason."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from .kinds import Unknown, parts_of
+from .parts import Part
+
+__all__ = ["LeftOut", "Shown", "read"]
+
+_LARGEST = 64 * 2**20  # bytes; a trace of seconds has some
+
+
+class LeftOut(NamedTuple):
+    """A file that a report does not show.
+
+    Attributes:
+        file: its path, as it was reached.
+        reason: why it is left out.
+    """
+
+    file: str
+    reason: str
+
+
+class Shown(NamedTuple):
+    """A file that a report shows.
+
+    Attributes:
+        file: its path, as it was reached.
+        parts: what it adds to the page.
+    """
+
+    file: str
+    parts: tuple[Part, ...]
+
+
+def read(paths: Iterable[Path]) -> tuple[list[Shown], list[LeftOut]]:
+    """Read files, and the files ``*.json`` in directories and those below, but hidden ones."""
+    shown: list[Shown] = []
+    left_out: list[LeftOut] = []
+    seen: set[Path] = set()
+    for path in paths:
+        try:
+            files = _files(path)
+        except OSError as error:
+            left_out.append(LeftOut(str(path), _words(error)))
+            continue
+        if not files:
+            left_out.append(LeftOut(str(path), "a directory without files *.json"))
+        for file in files:
+            real = file.resolve()
+            if real in seen:
+                continue
+            seen.add(real)
+            try:
+                shown.append(Shown(str(file), _parts(file)))
+            except Unknown as error:
+                left_out.append(LeftOut(str(file), str(error)))
+    return shown, left_out
+
+
+def _files(path: Path) -> list[Path]:
+    if not path.is_dir():
+        return [path]
+    found = []
+    for folder, folders, names in os.walk(path, onerror=_raise):
+        folders[:] = sorted(name for name in folders if not name.startswith("."))
+        found += [
+            Path(folder, name)
+            for name in sorted(names)
+            if name.endswith(".json") and not name.startswith(".")
+        ]
+    return found
+
+
+def _raise(error: OSError) -> None:
+    raise error
+
+
+def _parts(file: Path) -> tuple[Part, ...]:
+    """The parts of one file.
+
+    Raises:
+        Unknown: it cannot be read, or is of no kind that this version reads.
+    """
+    data = _json(file)
+    try:
+        return tuple(parts_of(data, {"file": file.name}))
+    except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
+        what = f"{error} is missing" if type(error) is KeyError else str(error)
+        raise Unknown(f"of a known kind, but damaged: {what}") from error
+
+
+def _json(file: Path) -> Any:
+    try:
+        if not file.is_file() and file.exists():
+            raise Unknown("neither a file nor a directory")
+        if file.stat().st_size > _LARGEST:
+            raise Unknown(f"larger than {_LARGEST // 2**20} MiB")
+        text = file.read_text(encoding="utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise Unknown("no text in UTF-8") from error
+    except OSError as error:
+        raise Unknown(_words(error)) from error
+    if not text.strip():
+        raise Unknown("an empty file")
+    try:
+        return json.loads(text)
+    except RecursionError as error:
+        raise Unknown("JSON that is nested too deeply") from error
+    except json.JSONDecodeError as error:
+        end = len(text.rstrip())
+        cut = " where the file ends: it is truncated" if error.pos >= end - 1 else ""
+        raise Unknown(f"no JSON: {error.msg} in line {error.lineno}{cut}") from error
+
+
+def _words(error: OSError) -> str:
+    words = {FileNotFoundError: "there is no such file", PermissionError: "it may not be read"}
+    return words.get(type(error)) or error.strerror or str(error)

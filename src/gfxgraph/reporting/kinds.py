@@ -1,0 +1,139 @@
+"""The kinds of files, and who reads them. A kind more is a line in :data:`KINDS`.
+
+A file is recognised by what it says of itself: by its schema (``"gfxgraph.bench/1"``), or by its
+keys where the command that wrote it gives none.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, NamedTuple, TypeAlias
+
+from .bench import read_bench
+from .facts import facts_of
+from .findings import read_check, read_lint, read_verify
+from .machines import read_doctor, read_env
+from .memory import read_demo, read_graphed, read_process
+from .parts import Part
+from .results import read_results, read_versions
+
+__all__ = ["KINDS", "Kind", "Unknown", "parts_of"]
+
+Reader: TypeAlias = Callable[[Any, Mapping[str, str]], list[Part]]
+"""Makes parts of a file and of what is known of its origin: ``{"file": ...}``."""
+
+
+class Unknown(Exception):
+    """A file is of no kind that this version reads; the message says why."""
+
+
+class Kind(NamedTuple):
+    """A kind of file.
+
+    Attributes:
+        name: of its schema without the version, or of the command.
+        version: the newest version of the schema that ``read`` knows.
+        keys: what a file has that gives no such name; for a list what its first entry has.
+        read: makes parts of it.
+        in_list: whether it is a list.
+    """
+
+    name: str
+    version: int
+    keys: frozenset[str]
+    read: Reader
+    in_list: bool = False
+
+
+def _keys(words: str) -> frozenset[str]:
+    return frozenset(words.split())
+
+
+KINDS: tuple[Kind, ...] = (
+    Kind("gfxgraph.bench", 1, _keys("verdict ways traffic"), read_bench),
+    Kind("gfxgraph.check", 1, _keys("verdict in_words hazards operations"), read_check),
+    Kind("gfxgraph.verify", 1, _keys("verdict graph compiled runs seed"), read_verify),
+    Kind("gfxgraph.doctor", 1, _keys("status platform findings health"), read_doctor),
+    Kind("gfxgraph.env", 1, _keys("recommended no_effect"), read_env),
+    Kind("gfxgraph.stats", 1, _keys("captures replays eager_calls graphs pool_bytes refused"),
+         read_graphed),
+    Kind("gfxgraph.process", 1, _keys("capture_count replay_count fallback_count"), read_process),
+    Kind("gfxgraph.demo", 1, _keys("passages padding timing graphs"), read_demo),
+    Kind("gfxgraph.lint", 1, _keys("rule severity file line why remedy"), read_lint, in_list=True),
+    Kind("versions", 1, _keys("torch python passed failed"), read_versions, in_list=True),
+    *(
+        Kind("results", 1, _keys(words), read_results)
+        for words in ("command torch", "command commit", "command commits", "command runs",
+                      "about cases")
+    ),
+)  # fmt: skip
+"""The first that fits reads a file."""
+
+
+def parts_of(data: Any, known: Mapping[str, str]) -> Iterator[Part]:
+    """The parts of a file.
+
+    Args:
+        data: what the file holds.
+        known: what is known of it: ``{"file": its name}``.
+
+    Raises:
+        Unknown: it is of no kind that this version reads.
+    """
+    if isinstance(data, dict) and "schema" not in data:
+        inner = [data, *(data.get("runs") or () if isinstance(data.get("runs"), list) else ())]
+        wrapped = [one for one in inner if isinstance(one, dict) and _is_report(one.get("report"))]
+        for one in wrapped:  # a report with the command and the commit around it
+            facts = facts_of(one, facts_of(data, known))
+            if isinstance(one.get("model"), str):
+                facts["model"] = one["model"]
+            yield from parts_of(one["report"], facts)
+        if wrapped:
+            return
+    yield from _kind(data).read(data, known)
+
+
+def _is_report(data: Any) -> bool:
+    return isinstance(data, dict) and ("schema" in data or any(kind.keys <= data.keys() for kind in KINDS))
+
+
+def _kind(data: Any) -> Kind:
+    if data == []:
+        raise Unknown("an empty list, which does not say what it is; lint writes one if it finds "
+                      "nothing")  # fmt: skip
+    in_list = isinstance(data, list)
+    head = data[0] if in_list else data
+    if not isinstance(head, dict):
+        raise Unknown(f"JSON of another program: {'a list of ' * in_list}{_word(head)}")
+    schema = head.get("schema")
+    if isinstance(schema, str):
+        name, _, version = schema.rpartition("/")
+        for kind in KINDS:
+            if kind.name == name:
+                _require_known(version, kind.version, schema)
+                return kind
+        if name.startswith("gfxgraph."):
+            raise Unknown(f"its schema is {schema!r}, which this version of gfxgraph does not read")
+        raise Unknown(f"JSON of another program: its schema is {schema!r}")
+    for kind in KINDS:
+        if kind.in_list == in_list and kind.keys <= head.keys():
+            if schema is not None:
+                _require_known(str(schema), kind.version, f"{kind.name}, schema {schema}")
+            return kind
+    names = ", ".join(sorted(map(str, head))[:6])
+    raise Unknown(f"JSON of another program: {'a list of ' * in_list}objects with {names or 'nothing'}")
+
+
+def _require_known(version: str, newest: int, schema: str) -> None:
+    if version.isdecimal() and int(version) > newest:
+        raise Unknown(
+            f"it was written by a newer gfxgraph ({schema}; this one reads up to {newest}): "
+            "update gfxgraph"
+        )
+    if not version.isdecimal() or int(version) < 1:
+        raise Unknown(f"its schema {schema!r} has no version that this gfxgraph reads")
+
+
+def _word(value: Any) -> str:
+    words = {str: "text", list: "lists", bool: "true or false", type(None): "null"}
+    return words.get(type(value), "numbers")

@@ -1,0 +1,251 @@
+"""Reads results of benchmarks, such as those of this repository, which have no schema.
+
+Each is shown whole, as tables. What is a time as eager and as a graph also becomes a gain: either
+``{"eager_ms": ..., "graph_ms": ...}``, or ``{"eager": {"end_to_end_us": ...}, "graph": {...}}``.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from .charts import Row, intervals, strips
+from .facts import facts_of
+from .parts import Chart, Flag, Gain, Level, Part, Point, Table, number
+
+__all__ = ["read_results", "read_versions"]
+
+_UNIT = "times as fast as eager"
+_TIMES = ("end_to_end_us", "ms an image", "ms a step", "ms")
+_MANY = 12
+_ORIGIN = {
+    "command", "commit", "commits", "device", "gpu", "torch", "python", "runtime", "driver",
+    "about", "report",
+}  # fmt: skip
+
+
+def read_results(data: Mapping[str, Any], known: Mapping[str, str]) -> list[Part]:
+    """A part for the results of one benchmark."""
+    facts = facts_of(data, known)
+    title = _title(facts)
+    emulated = facts.get("device") == "emulated"
+    gains = [] if emulated else list(gains_of(data))
+    charts = list(_charts(title, gains))
+    flags = list(_flags(title, data, gains, facts))
+    level: Level = "ok"
+    for one in flags:
+        level = one.level if level != "error" else level
+    sentence = ""
+    if len(gains) > 1:
+        ordered = sorted(gain.times for gain in gains if gain.way.startswith(("graph", "one")))
+        if ordered:
+            sentence = (
+                f"{len(ordered)} times with graphs: from {number(ordered[0])} to "
+                f"{number(ordered[-1])} times as fast as eager."
+            )
+    elif gains:
+        sentence = f"{gains[0].way}: {number(gains[0].times)} times as fast as eager."
+    if emulated:
+        sentence = "On the emulated device: the times say nothing of a GPU."
+    note = data.get("notes")
+    return [
+        Part(
+            "gains" if gains else "verification" if "wrong" in data else "experiments",
+            title,
+            " ".join(filter(None, (sentence, note if isinstance(note, str) else ""))),
+            level,
+            facts,
+            tuple(charts),
+            tuple(tables_of(data)),
+            tuple(flags),
+            tuple(gains),
+            tuple(_points(title, data, facts)),
+            facts.get("device", ""),
+            emulated,
+        )
+    ]
+
+
+def read_versions(data: list[Mapping[str, Any]], known: Mapping[str, str]) -> list[Part]:
+    """A part for the tests with several versions of torch."""
+    failed = [one for one in data if one["failed"]]
+    flags = [
+        Flag("error", f"torch {one['torch']}, Python {one['python']}: {one['failed']} tests fail.")
+        for one in failed
+    ]
+    sentence = f"All tests pass with {len(data)} pairs of torch and Python."
+    if failed:
+        sentence = f"Tests fail with {len(failed)} of {len(data)} pairs of torch and Python."
+    heads = tuple(data[0])
+    rows = tuple(tuple(_text(one.get(head)) for head in heads) for one in data)
+    level: Level = "error" if failed else "ok"
+    table = Table(heads, rows, folded=True)
+    commits = ", ".join(sorted({str(one.get("commit", "")) for one in data} - {""}))
+    facts = {**known, "commit": commits}
+    return [Part("verification", "Versions of torch", sentence, level, facts, (), (table,),
+                 tuple(flags))]  # fmt: skip
+
+
+def gains_of(data: Any, name: str = "") -> Iterator[Gain]:
+    """The gains among ``data``; ``name`` is the path to it."""
+    if isinstance(data, list):
+        for row in data:
+            if isinstance(row, dict):
+                yield from gains_of(row, str(row.get("name", name)))
+        return
+    if not isinstance(data, dict):
+        return
+    plain = {key.replace("_", " "): value for key, value in data.items()}
+    if _is_time(plain.get("eager ms")) and _is_time(plain.get("graph ms")):
+        yield Gain(name, "graph", plain["eager ms"] / plain["graph ms"])
+    unit = next((u for u in _TIMES if _is_time(_time(data, "eager", u))), None)
+    eager = None if unit is None else _time(data, "eager", unit)
+    if unit is None:
+        for unit in _TIMES:  # of decode: eager with two kinds of caches
+            found = [key for key in data if key.startswith("eager,") and _time(data, key, unit)]
+            if found:
+                eager = min(_time(data, key, unit) for key in found)
+                break
+    for key, value in data.items():
+        if eager and not key.startswith("eager") and _is_time(_time(data, key, unit or "")):
+            yield Gain(name, key, eager / _time(data, key, unit or ""))
+        elif isinstance(value, (dict, list)):
+            inner = key if key not in ("models", "cases", "ways", "times", "rows") else ""
+            yield from gains_of(value, ", ".join(filter(None, (name, inner))))
+
+
+def tables_of(data: Any, title: str = "") -> Iterator[Table]:
+    """All that ``data`` has, as tables: one for its values, one for each table in it."""
+    if isinstance(data, dict):
+        rows = {key: row for key, row in data.items() if isinstance(row, dict) and row}
+        plain = {k: v for k, v in data.items() if k not in rows and (title or k not in _ORIGIN)}
+        nested = {k: v for k, v in plain.items() if isinstance(v, list) and _is_rows(v)}
+        cells = tuple((key, _text(v)) for key, v in plain.items() if key not in nested)
+        if cells:
+            yield Table(("", "value"), cells, title, folded=True)
+        flat = [key for key, row in rows.items() if not any(map(_is_deep, row.values()))]
+        if len(flat) > 1:
+            heads = list(dict.fromkeys(head for key in flat for head in rows[key]))
+            found = tuple((key, *(_text(rows[key].get(h)) for h in heads)) for key in flat)
+            yield Table(("", *heads), found, title, folded=True)
+            rows = {key: row for key, row in rows.items() if key not in flat}
+        for key, value in (rows | nested).items():
+            if title or key not in _ORIGIN:
+                yield from tables_of(value, f"{title}: {key}" if title else key)
+    elif isinstance(data, list) and _is_rows(data):
+        heads = list(dict.fromkeys(head for row in data for head in row))
+        found = tuple(tuple(_text(row.get(head)) for head in heads) for row in data)
+        yield Table(tuple(heads), found, title, folded=True)
+    else:
+        yield Table(("", "value"), (("", _text(data)),), title, folded=True)
+
+
+def _title(facts: Mapping[str, str]) -> str:
+    """What the benchmark calls itself: ``whole_calls`` of ``-m benchmarks.runs.whole_calls``."""
+    command = facts.get("command", "")
+    match = re.search(r"benchmarks[./](?:runs[./])?(\w+)", command) or re.search(
+        r"(\w+)\.py\b", command
+    )
+    return match[1].replace("_", " ") if match else "results"
+
+
+def _charts(title: str, gains: list[Gain]) -> Iterator[Chart]:
+    if not gains:
+        return
+    if len({gain.way for gain in gains}) == 1 and len(gains) > _MANY:
+        rows = [(gain.function, gain.times) for gain in gains]
+        yield strips(title, {f"{len(gains)} functions": rows}, _UNIT)
+        ordered = sorted(gains, key=lambda gain: gain.times)
+        for words, some in (("Gain least", ordered[:8]), ("Gain most", ordered[:-9:-1])):
+            yield intervals(words, [Row(g.function, g.times) for g in some], _UNIT)
+        return
+    for function in dict.fromkeys(gain.function for gain in gains):
+        rows_of = [
+            Row(g.way, g.times, kind="graph" if "graph" in g.way else "other")
+            for g in gains
+            if g.function == function
+        ]
+        if len({g.way for g in gains}) > 1:
+            yield intervals(function or title, rows_of, _UNIT)
+    if len({gain.way for gain in gains}) == 1:
+        yield intervals(title, [Row(g.function or g.way, g.times) for g in gains], _UNIT)
+
+
+def _flags(
+    title: str, data: Mapping[str, Any], gains: list[Gain], facts: Mapping[str, str]
+) -> Iterator[Flag]:
+    last = data["runs"][-1] if isinstance(data.get("runs"), list) and data["runs"] else {}
+    wrong = data.get("wrong", last.get("wrong") if isinstance(last, dict) else None)
+    if wrong:
+        count = len(wrong) if isinstance(wrong, (list, dict)) else wrong
+        yield Flag("error", f"{title}: {count} wrong.", f"commit {facts.get('commit', '')}")
+    slow = [gain for gain in gains if gain.times < 1 and "graph" in gain.way]
+    for gain in slow[:3]:
+        name = f"{title}, {gain.function}" if gain.function else title
+        text = f"{name}: {gain.way} is slower than eager, {number(gain.times)} times as fast."
+        yield Flag("warning", text)
+    if len(slow) > 3:
+        yield Flag("warning", f"{title}: {len(slow) - 3} more are slower than eager.")
+    for row in data.get("rows") or () if isinstance(data.get("rows"), list) else ():
+        if isinstance(row, dict) and row.get("wrong"):
+            yield Flag("error", f"{title}, {row.get('name')}: {row['wrong']}")
+        if isinstance(row, dict) and row.get("why"):
+            yield Flag("warning", f"{title}, {row.get('name')} runs eagerly.", _text(row["why"]))
+    for key, value in data.items():  # of a server: {"graphs / eager, open loop": {"p99_ms": 16.4}}
+        if key.startswith("graphs / eager") and isinstance(value, dict):
+            for name, ratio in value.items():
+                worse = ratio < 0.95 if "per_s" in name else ratio > 1.05
+                if worse:
+                    text = f"{title}: with graphs {name} is {number(ratio)} times that of eager."
+                    yield Flag("warning", text, key)
+
+
+def _points(
+    title: str, data: Mapping[str, Any], facts: Mapping[str, str]
+) -> Iterator[Point]:
+    """Figures of several commits or trees in one file."""
+    device = facts.get("device", NOT_KNOWN)
+    runs = data.get("runs")
+    if isinstance(runs, list) and all(isinstance(run, dict) for run in runs):
+        for run in runs:
+            if "programs" in run and "wrong" in run:
+                value = 1e6 * run["wrong"] / run["programs"]
+                on = str(run.get("device", device))
+                yield Point(f"{title}: wrong", str(run["commit"]), value, "of a million", on)
+    cases = data.get("cases")
+    if isinstance(data.get("trees"), list) and isinstance(cases, dict):
+        for case, trees in cases.items():
+            for tree, found in trees.items():
+                yield Point(f"{title}: {case}", tree, found["median_us"], "µs", device)
+
+
+NOT_KNOWN = "device not stated"
+
+
+def _time(data: Mapping[str, Any], key: str, unit: str) -> Any:
+    value = data.get(key)
+    return value.get(unit) if isinstance(value, dict) else None
+
+
+def _is_time(value: Any) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and value > 0
+
+
+def _is_rows(data: list[Any]) -> bool:
+    return bool(data) and all(isinstance(row, dict) for row in data)
+
+
+def _is_deep(value: Any) -> bool:
+    return bool(value) and (isinstance(value, dict) or (isinstance(value, list) and _is_rows(value)))
+
+
+def _text(value: Any) -> str:
+    if value is None or value == [] or value == {}:
+        return "–"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, (int, float)):
+        return number(value)
+    return value if isinstance(value, str) else json.dumps(value)
