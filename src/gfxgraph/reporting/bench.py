@@ -8,7 +8,7 @@ from typing import Any
 from ..tables import in_bytes
 from .charts import Bar, Range, Row, bars, intervals, ranges
 from .facts import facts_of
-from .parts import Chart, Flag, Gain, Level, Part, Point, Table, number, percent
+from .parts import Chart, Flag, Gain, Level, Part, Point, Table, number, percent, ratio
 
 __all__ = ["read_bench"]
 
@@ -37,7 +37,7 @@ def read_bench(data: Mapping[str, Any], known: Mapping[str, str]) -> list[Part]:
         level = "warning"
     if graph and graph.high is not None and graph.high < 1:
         level = "warning" if level == "ok" else level
-        text = f"{name}: the graph is slower than eager, {number(graph.times)} times as fast."
+        text = f"{name}: the graph is slower than eager, {ratio(graph.times)} times as fast."
         flags.append(Flag("warning", text))
     points = [Point(f"{name}: {g.way}", _at(facts), g.times, _UNIT, data["device"]) for g in gains]
     return [
@@ -63,7 +63,7 @@ def _at(facts: Mapping[str, str]) -> str:
 
 
 def _interval(way: Mapping[str, Any]) -> tuple[float, float, float]:
-    return tuple(way["speedup"][end] for end in ("median", "low", "high"))  # type: ignore[return-value]
+    return tuple(way["speedup"][end] for end in ("median", "low", "high"))
 
 
 def _refused(name: str, ways: Iterable[Mapping[str, Any]]) -> Iterable[Flag]:
@@ -74,9 +74,7 @@ def _refused(name: str, ways: Iterable[Mapping[str, Any]]) -> Iterable[Flag]:
             yield Flag(_LEVELS.get(way["status"], "warning"), text, way["note"])
 
 
-def _charts(
-    ways: list[Mapping[str, Any]], traffic: list[Mapping[str, Any]]
-) -> Iterable[Chart]:
+def _charts(ways: list[Mapping[str, Any]], traffic: list[Mapping[str, Any]]) -> Iterable[Chart]:
     gained = [
         Row(way["name"], *_interval(way), "graph" if way["name"] == "graph" else "other")
         for way in ways
@@ -133,7 +131,7 @@ def _times(ways: list[Mapping[str, Any]]) -> Table:
             way["name"],
             way["status"],
             number(gain.get("median")),
-            f"{number(gain['low'])} to {number(gain['high'])}" if gain else "–",
+            f"{number(gain['low'])} to {number(gain['high'])}" if gain else "-",
             *(number(total.get(p)) for p in ("p50", "p95", "p99")),
             number(host.get("p50")),
             number(seen.get("busy_us")),
@@ -149,7 +147,15 @@ def _times(ways: list[Mapping[str, Any]]) -> Table:
 
 
 def _costs(ways: list[Mapping[str, Any]]) -> Table:
-    heads = ("way", "first call s", "first three s", "kept", "a call takes", "relative error", "note")
+    heads = (
+        "way",
+        "first call s",
+        "first three s",
+        "kept",
+        "a call takes",
+        "relative error",
+        "note",
+    )
     rows = tuple(
         (
             way["name"],
@@ -166,7 +172,7 @@ def _costs(ways: list[Mapping[str, Any]]) -> Table:
 
 
 def _bytes(count: int | None) -> str:
-    return "–" if count is None else in_bytes(count)
+    return "-" if count is None else in_bytes(count)
 
 
 def _kernels(ways: list[Mapping[str, Any]]) -> Iterable[Table]:
@@ -187,11 +193,11 @@ def _sizes(traffic: list[Mapping[str, Any]]) -> Iterable[Table]:
         (
             way["name"],
             way["status"],
-            number(way["speedup"]["median"]) if way["speedup"] else "–",
+            number(way["speedup"]["median"]) if way["speedup"] else "-",
             "{} to {}".format(*(number(way["speedup"][end]) for end in ("low", "high")))
             if way["speedup"]
-            else "–",
-            *(number(way["call_us"][p]) if way["call_us"] else "–" for p in ("p50", "p95", "p99")),
+            else "-",
+            *(number(way["call_us"][p]) if way["call_us"] else "-" for p in ("p50", "p95", "p99")),
             number(way["first_pass_s"]),
             number(way["captures"]),
             percent(way["eager_calls"]),

@@ -8,17 +8,18 @@ on a colour alone.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from ..errors import MissingPackageError
-from .parts import Chart, Table, number
+from .parts import TIMES, Chart, Table, number, ratio
 
 __all__ = ["NARROW", "Bar", "Range", "Row", "bars", "intervals", "lines", "ranges", "strips", "svg"]
 
 NARROW, WIDE = 340, 700
 _STEP = 38  # px for a row: its name, and its marks below
-_BELOW = 8  # px of the marks below the middle of the row, and of its name above it
+_BELOW = 7  # px of the marks below the middle of the row, and of its name above it
 _FONT = "system-ui, sans-serif"
 _MARKS = {"yOffset": _BELOW}
 
@@ -57,20 +58,20 @@ def intervals(
 
     The line at 1 is eager.
     """
-    values = [
+    values: list[dict[str, Any]] = [
         {
             "name": row.name,
             "kind": row.kind,
             "value": row.value,
             "low": row.value if row.low is None else row.low,
             "high": row.value if row.high is None else row.high,
-            "text": number(row.value) + ("×" if unit.startswith("times") else f" {unit}"),
+            "text": ratio(row.value) + TIMES,
         }
         for row in rows
     ]
     ends = [one[end] for one in values for end in ("low", "high")] + [1.0]
     x = _x("value", unit, ends)
-    layers = [
+    layers: list[dict[str, Any]] = [
         {
             "data": {"values": [{"one": 1}]},
             "mark": {"type": "rule", "stroke": "var(--ink2)", "strokeDash": [3, 3]},
@@ -100,7 +101,7 @@ def intervals(
 
 def ranges(title: str, rows: Sequence[Range], unit: str) -> Chart:
     """The 50th, 95th and 99th percentile of each row: a circle, a bar, a triangle."""
-    values = [
+    values: list[dict[str, Any]] = [
         {"name": r.name, "p50": r.p50, "p99": r.p99, "text": f"{number(r.p50)} {unit}"}
         for r in rows
     ]
@@ -116,14 +117,26 @@ def ranges(title: str, rows: Sequence[Range], unit: str) -> Chart:
         "scale": {"domain": ["p50", "p95", "p99"], "range": ["circle", "square", "triangle-right"]},
         "legend": {"orient": "top", "title": None, "symbolStrokeColor": "var(--c1)", "offset": 2},
     }
-    layers = [
+    layers: list[dict[str, Any]] = [
         {
-            "mark": {**_MARKS, "type": "rule", "strokeWidth": 2, "stroke": "var(--c1)", "opacity": 0.4},
+            "mark": {
+                **_MARKS,
+                "type": "rule",
+                "strokeWidth": 2,
+                "stroke": "var(--c1)",
+                "opacity": 0.4,
+            },
             "encoding": {**_y(rows), "x": {**x, "field": "p50"}, "x2": {"field": "p99"}},
         },
         {
             "data": {"values": marks},
-            "mark": {**_MARKS, "type": "point", "size": 55, "stroke": "var(--c1)", "fill": "var(--c1)"},
+            "mark": {
+                **_MARKS,
+                "type": "point",
+                "size": 55,
+                "stroke": "var(--c1)",
+                "fill": "var(--c1)",
+            },
             "encoding": {**_y(rows), "x": x, "shape": shape},
         },
         *_names(rows),
@@ -145,7 +158,7 @@ def bars(title: str, rows: Sequence[Bar], unit: str) -> Chart:
     names = list(dict.fromkeys(row.name for row in rows))
     parts = list(dict.fromkeys(row.part for row in rows))
     total = {name: sum(row.value for row in rows if row.name == name) for name in names}
-    values = [
+    values: list[dict[str, Any]] = [
         {"name": r.name, "part": r.part, "value": r.value, "order": parts.index(r.part)}
         for r in rows
     ]
@@ -164,7 +177,7 @@ def bars(title: str, rows: Sequence[Bar], unit: str) -> Chart:
         "scale": {"domain": parts, "range": ["var(--c1)", "var(--c5)", "var(--c2)", "var(--c3)"]},
         "legend": {"orient": "top", "title": None, "offset": 2} if len(parts) > 1 else None,
     }
-    layers = [
+    layers: list[dict[str, Any]] = [
         {
             "mark": {**_MARKS, "type": "bar", "height": 9},
             "encoding": {
@@ -184,7 +197,7 @@ def bars(title: str, rows: Sequence[Bar], unit: str) -> Chart:
     cells = {(r.name, r.part): number(r.value) for r in rows}
     table = Table(
         ("", *(f"{part} {unit}".strip() for part in parts)),
-        tuple((name, *(cells.get((name, part), "–") for part in parts)) for name in names),
+        tuple((name, *(cells.get((name, part), "-") for part in parts)) for name in names),
     )
     return Chart(title, _specs(values, layers, names), f"{title}, {unit}. {words}", table)
 
@@ -195,19 +208,19 @@ def strips(
     """A tick for each value, a row for each group, and a dot at its median."""
     found = {group: sorted(rows, key=lambda row: row[1]) for group, rows in groups.items()}
     middle = {group: _median([value for _, value in rows]) for group, rows in found.items()}
-    values = [
+    values: list[dict[str, Any]] = [
         {"name": group, "value": value} for group, rows in found.items() for _, value in rows
     ]
     texts = [
         {
             "name": group,
             "value": middle[group],
-            "text": number(middle[group]) + ("×" if unit.startswith("times") else f" {unit}"),
+            "text": ratio(middle[group]) + TIMES,
         }
         for group in found
     ]
     x = _x("value", unit, [one["value"] for one in values if one["value"]] + [1.0])
-    layers = [
+    layers: list[dict[str, Any]] = [
         {
             "data": {"values": [{"one": 1}]},
             "mark": {"type": "rule", "stroke": "var(--ink2)", "strokeDash": [3, 3]},
@@ -239,7 +252,9 @@ def strips(
 
 def lines(title: str, points: Sequence[tuple[str, float]], unit: str) -> Chart:
     """Values in the order in which they come, such as those of commits."""
-    values = [{"n": n, "at": at, "value": value} for n, (at, value) in enumerate(points)]
+    values: list[dict[str, Any]] = [
+        {"n": n, "at": at, "value": value} for n, (at, value) in enumerate(points)
+    ]
     names = [at for at, _ in points]
     axis = {
         "labelExpr": f"{names}[datum.value]",  # the index, since a commit may come twice
@@ -251,7 +266,7 @@ def lines(title: str, points: Sequence[tuple[str, float]], unit: str) -> Chart:
     }
     x: dict[str, Any] = {"field": "n", "type": "ordinal", "title": None, "axis": axis}
     ends = [value for _, value in points]
-    zero = min(ends) >= 0 and min(ends) < 0.5 * max(ends) or max(ends) == min(ends)
+    zero = (min(ends) >= 0 and min(ends) < 0.5 * max(ends)) or max(ends) == min(ends)
     y = {
         "field": "value",
         "type": "quantitative",
@@ -265,7 +280,13 @@ def lines(title: str, points: Sequence[tuple[str, float]], unit: str) -> Chart:
             "encoding": {"x": x, "y": y},
         },
         {
-            "mark": {"type": "point", "filled": True, "opacity": 1, "fill": "var(--c1)", "size": 45},
+            "mark": {
+                "type": "point",
+                "filled": True,
+                "opacity": 1,
+                "fill": "var(--c1)",
+                "size": 45,
+            },
             "encoding": {"x": x, "y": y},
         },
     ]
@@ -290,17 +311,35 @@ def svg(chart: Chart) -> dict[int, str]:
     drawn = {}
     for width, spec in chart.spec.items():
         text = str(vl_convert.vegalite_to_svg(dict(spec)))
-        for name in (
-            ' xmlns="http://www.w3.org/2000/svg"',
-            ' xmlns:xlink="http://www.w3.org/1999/xlink"',
-        ):
-            text = text.replace(name, "", 1)  # HTML needs none
-        drawn[width] = text
+        drawn[width] = _TAG.sub(_leaner, text)
     return drawn
 
 
+# What HTML does not need, and what the page's style says.
+_NEEDLESS = re.compile(
+    r' xmlns(:xlink)?="[^"]*"| (class|font-family|pointer-events|aria-[a-z]+|role)="[^"]*"'
+    r'| opacity="1"|<path [^>]*(display="none"|d="M0,0h0v0h0Z")[^>]*/>'
+)
+_GEOMETRY = re.compile(r' (transform|d|x|y|x1|x2|y1|y2|width|height)="[^"]*"')
+_LONG = re.compile(r"-?\d+\.\d{2,}(e-?\d+)?")
+
+
+_TAG = re.compile(r"<[^>]*>")
+
+
+def _leaner(tag: re.Match[str]) -> str:
+    return _GEOMETRY.sub(lambda found: _LONG.sub(_rounded, found[0]), _NEEDLESS.sub("", tag[0]))
+
+
+def _rounded(found: re.Match[str]) -> str:
+    return f"{float(found[0]):.2f}".rstrip("0").rstrip(".")
+
+
 def _specs(
-    values: list[dict[str, Any]], layers: list[dict[str, Any]], rows: Sequence[Any], wide: bool = False
+    values: list[dict[str, Any]],
+    layers: list[dict[str, Any]],
+    rows: Sequence[Any],
+    wide: bool = False,
 ) -> dict[int, dict[str, Any]]:
     return {
         width: {

@@ -41,7 +41,8 @@ def facts_of(data: Mapping[str, Any], known: Mapping[str, str]) -> dict[str, str
             found["commit"] = ", ".join(map(str, source["commits"]))
         device = source.get("device", source.get("gpu"))
         if isinstance(device, dict):  # of demo: what platform says
-            device, source = device.get("name"), {**device, **source}
+            source = {**device, **source}
+            device = device.get("name")
         if isinstance(device, str):
             found["device"] = device
         for name in _PACKAGES:

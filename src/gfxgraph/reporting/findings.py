@@ -134,7 +134,7 @@ def _places(hazards: Iterable[Mapping[str, Any]]) -> list[str]:
 
 
 def _place(file: str | None, line: int) -> str:
-    return f"{file}:{line}" if file else "–"
+    return f"{file}:{line}" if file else "-"
 
 
 def _of_finding(one: Mapping[str, Any]) -> str:

@@ -94,7 +94,9 @@ def parts_of(data: Any, known: Mapping[str, str]) -> Iterator[Part]:
 
 
 def _is_report(data: Any) -> bool:
-    return isinstance(data, dict) and ("schema" in data or any(kind.keys <= data.keys() for kind in KINDS))
+    return isinstance(data, dict) and (
+        "schema" in data or any(kind.keys <= data.keys() for kind in KINDS)
+    )
 
 
 def _kind(data: Any) -> Kind:
@@ -121,7 +123,9 @@ def _kind(data: Any) -> Kind:
                 _require_known(str(schema), kind.version, f"{kind.name}, schema {schema}")
             return kind
     names = ", ".join(sorted(map(str, head))[:6])
-    raise Unknown(f"JSON of another program: {'a list of ' * in_list}objects with {names or 'nothing'}")
+    raise Unknown(
+        f"JSON of another program: {'a list of ' * in_list}objects with {names or 'nothing'}"
+    )
 
 
 def _require_known(version: str, newest: int, schema: str) -> None:

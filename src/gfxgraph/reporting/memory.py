@@ -49,7 +49,9 @@ def read_graphed(data: Mapping[str, Any], known: Mapping[str, str]) -> list[Part
         for reason, count in data["fallbacks"].items()
     ]
     flags += [Flag("warning", f"{name}: {why}") for why in data["thrashing"]]
-    flags += [Flag("warning", f"{name}: {key} is refused.", w) for key, w in data["refused"].items()]
+    flags += [
+        Flag("warning", f"{name}: {key} is refused.", w) for key, w in data["refused"].items()
+    ]
     level: Level = "warning" if flags else "ok"
     return [
         Part("memory", name, sentence, level, facts, tuple(charts), tuple(tables), tuple(flags))

@@ -10,7 +10,7 @@ from typing import Any
 from ..errors import MissingPackageError
 from .charts import NARROW, Row, intervals, lines, strips, svg
 from .files import LeftOut, Shown
-from .parts import NOT_STATED, SECTIONS, Chart, Flag, Gain, Part, Point, Table, number
+from .parts import NOT_STATED, SECTIONS, TIMES, Chart, Flag, Gain, Part, Point, Table, ratio
 
 __all__ = ["page"]
 
@@ -85,7 +85,7 @@ def _flags(parts: Sequence[Part], anchors: dict[int, str]) -> list[tuple[Flag, s
 
 def _front(parts: Sequence[Part], gains: Sequence[Gain]) -> Chart | None:
     """The gains of graphs: a row for each function, or for each file if there are many."""
-    graphs = [(part, gain) for part in parts for gain in part.gains if gain.way in _GRAPHS]
+    graphs = [(part, gain) for part in parts for gain in part.gains if gain.is_graph]
     if not graphs:
         return None
     if len(graphs) <= _MANY:
@@ -100,9 +100,6 @@ def _front(parts: Sequence[Part], gains: Sequence[Gain]) -> Chart | None:
                   wide=True)  # fmt: skip
 
 
-_GRAPHS = ("graph", "graphs", "graphed", "graphed, own", "one graph")
-
-
 def _ends(gain: Gain) -> tuple[float, float | None, float | None]:
     return gain.times, gain.low, gain.high
 
@@ -111,7 +108,7 @@ def _summary(
     parts: Sequence[Part], gains: Sequence[Gain], left_out: Sequence[LeftOut]
 ) -> list[tuple[str, str, str]]:
     """The figures that the page begins with: value, what it is, level."""
-    graphs = sorted(gain.times for gain in gains if gain.way in _GRAPHS)
+    graphs = sorted(gain.times for gain in gains if gain.is_graph)
     flags = [flag for part in parts for flag in part.flags]
     count = {level: sum(flag.level == level for flag in flags) for level in _ORDER}
     found = [
@@ -125,10 +122,10 @@ def _summary(
     if graphs:
         half = len(graphs) // 2
         median = graphs[half] if len(graphs) % 2 else (graphs[half - 1] + graphs[half]) / 2
-        worst, best = number(graphs[0]), number(graphs[-1])
-        spread = f", {worst}× to {best}×" if len(graphs) > 1 else ""
+        worst, best = ratio(graphs[0]), ratio(graphs[-1])
+        spread = f", {worst}{TIMES} to {best}{TIMES}" if len(graphs) > 1 else ""
         found.append(
-            (f"{number(median)}×", f"median gain of {len(graphs)} graphs over eager{spread}", "")
+            (ratio(median) + TIMES, f"median gain of {len(graphs)} graphs over eager{spread}", "")
         )
     return found
 
@@ -175,15 +172,15 @@ def _drawn(chart: Chart) -> list[tuple[str, Any]]:
 
 
 def _columns(table: Table) -> list[str]:
-    """The class of each column: a number, prose, or a short text."""
+    """The class of each column: a number, prose, or ``""``: a short text."""
     found = []
     for n in range(len(table.heads)):
         texts = [row[n] for row in table.rows]
         if all(map(_NUMBER.fullmatch, texts)):
             found.append("number")
         else:
-            found.append("prose" if max(map(len, texts), default=0) > 40 else "word")
+            found.append("prose" if max(map(len, texts), default=0) > 40 else "")
     return found
 
 
-_NUMBER = re.compile(r"–?|[-+]?[\d,.]+(e[-+]\d+)?( ?[%×]| [KMG]?i?B)?|-?inf|nan")
+_NUMBER = re.compile(r"-?|[-+]?[\d,.]+(e[-+]\d+)?( ?%| [KMG]?i?B)?|-?inf|nan")

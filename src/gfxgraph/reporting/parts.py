@@ -13,6 +13,7 @@ from typing import Any, Literal
 __all__ = [
     "NOT_STATED",
     "SECTIONS",
+    "TIMES",
     "Chart",
     "Flag",
     "Gain",
@@ -23,6 +24,7 @@ __all__ = [
     "Table",
     "number",
     "percent",
+    "ratio",
 ]
 
 Section = Literal[
@@ -53,6 +55,7 @@ Level = Literal["error", "warning", "note", "ok"]
 a reader of the figures has to know."""
 
 NOT_STATED = "not stated"
+TIMES = "\N{MULTIPLICATION SIGN}"
 
 
 @dataclass(frozen=True)
@@ -89,6 +92,11 @@ class Gain:
     low: float | None = None
     high: float | None = None
     verdict: str = ""
+
+    @property
+    def is_graph(self) -> bool:
+        """Whether the way is a graph of ours, of the function as it is."""
+        return self.way in ("graph", "graphs", "graphed", "graphed, own", "one graph")
 
 
 @dataclass(frozen=True)
@@ -180,7 +188,7 @@ class Part:
 def number(value: float | None, unit: str = "") -> str:
     """``value`` with four digits that count, as people write it; ``None``: a dash."""
     if value is None:
-        return "–"
+        return "-"
     if not math.isfinite(value):
         text = str(value)
     elif isinstance(value, int) or (value == int(value) and abs(value) < 1e15):
@@ -192,6 +200,11 @@ def number(value: float | None, unit: str = "") -> str:
     return f"{text} {unit}" if unit else text
 
 
+def ratio(value: float) -> str:
+    """How many times something is: two decimals, and two digits that count below 0.1."""
+    return f"{value:,.2f}" if abs(value) >= 0.1 or not value else f"{value:.2g}"
+
+
 def percent(share: float | None) -> str:
     """A share as ``"12 %"``; ``None``: a dash."""
-    return "–" if share is None else f"{100 * share:.3g} %"
+    return "-" if share is None else f"{100 * share:.3g} %"

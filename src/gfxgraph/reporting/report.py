@@ -74,7 +74,8 @@ def report(
     if not shown:
         reasons = "\n".join(f"{one.file}: {one.reason}." for one in left_out)
         raise ArgumentError(f"There is nothing to show, so no page was written.\n{reasons}")
-    if any(_is_same(out, Path(one.file)) for one in (*shown, *left_out)):
+    names = [one.file for one in shown] + [one.file for one in left_out]
+    if any(_is_same(out, Path(name)) for name in names):
         raise ArgumentError(f"{out} is one of the files to show; name another page.")
     _write(out, page(title, shown, left_out))
     return ReportPage(out, tuple(one.file for one in shown), tuple(left_out))

@@ -11,15 +11,17 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from ..tables import counted
 from .charts import Row, intervals, strips
 from .facts import facts_of
-from .parts import Chart, Flag, Gain, Level, Part, Point, Table, number
+from .parts import Chart, Flag, Gain, Level, Part, Point, Table, number, ratio
 
 __all__ = ["read_results", "read_versions"]
 
 _UNIT = "times as fast as eager"
 _TIMES = ("end_to_end_us", "ms an image", "ms a step", "ms")
 _MANY = 12
+_REPLAYS = 3  # with fewer the times are those of captures
 _ORIGIN = {
     "command", "commit", "commits", "device", "gpu", "torch", "python", "runtime", "driver",
     "about", "report",
@@ -39,14 +41,17 @@ def read_results(data: Mapping[str, Any], known: Mapping[str, str]) -> list[Part
         level = one.level if level != "error" else level
     sentence = ""
     if len(gains) > 1:
-        ordered = sorted(gain.times for gain in gains if gain.way.startswith(("graph", "one")))
+        ordered = sorted(gain.times for gain in gains if gain.is_graph)
         if ordered:
             sentence = (
-                f"{len(ordered)} times with graphs: from {number(ordered[0])} to "
-                f"{number(ordered[-1])} times as fast as eager."
+                f"{counted(len(ordered), 'graph')}: from {ratio(ordered[0])} to "
+                f"{ratio(ordered[-1])} times as fast as eager."
             )
     elif gains:
-        sentence = f"{gains[0].way}: {number(gains[0].times)} times as fast as eager."
+        sentence = f"{gains[0].way}: {ratio(gains[0].times)} times as fast as eager."
+    few = sum(1 for row in _rows(data) if row.get("replays", _REPLAYS) < _REPLAYS)
+    if gains and few:
+        sentence += f" {few} have fewer than {_REPLAYS} replays; their times are in the table only."
     if emulated:
         sentence = "On the emulated device: the times say nothing of a GPU."
     note = data.get("notes")
@@ -98,7 +103,8 @@ def gains_of(data: Any, name: str = "") -> Iterator[Gain]:
     if not isinstance(data, dict):
         return
     plain = {key.replace("_", " "): value for key, value in data.items()}
-    if _is_time(plain.get("eager ms")) and _is_time(plain.get("graph ms")):
+    both = _is_time(plain.get("eager ms")) and _is_time(plain.get("graph ms"))
+    if both and data.get("replays", _REPLAYS) >= _REPLAYS:
         yield Gain(name, "graph", plain["eager ms"] / plain["graph ms"])
     unit = next((u for u in _TIMES if _is_time(_time(data, "eager", u))), None)
     eager = None if unit is None else _time(data, "eager", unit)
@@ -109,6 +115,8 @@ def gains_of(data: Any, name: str = "") -> Iterator[Gain]:
                 eager = min(_time(data, key, unit) for key in found)
                 break
     for key, value in data.items():
+        if " / " in key:  # a ratio
+            continue
         if eager and not key.startswith("eager") and _is_time(_time(data, key, unit or "")):
             yield Gain(name, key, eager / _time(data, key, unit or ""))
         elif isinstance(value, (dict, list)):
@@ -116,30 +124,63 @@ def gains_of(data: Any, name: str = "") -> Iterator[Gain]:
             yield from gains_of(value, ", ".join(filter(None, (name, inner))))
 
 
-def tables_of(data: Any, title: str = "") -> Iterator[Table]:
-    """All that ``data`` has, as tables: one for its values, one for each table in it."""
-    if isinstance(data, dict):
-        rows = {key: row for key, row in data.items() if isinstance(row, dict) and row}
-        plain = {k: v for k, v in data.items() if k not in rows and (title or k not in _ORIGIN)}
-        nested = {k: v for k, v in plain.items() if isinstance(v, list) and _is_rows(v)}
-        cells = tuple((key, _text(v)) for key, v in plain.items() if key not in nested)
-        if cells:
-            yield Table(("", "value"), cells, title, folded=True)
-        flat = [key for key, row in rows.items() if not any(map(_is_deep, row.values()))]
-        if len(flat) > 1:
-            heads = list(dict.fromkeys(head for key in flat for head in rows[key]))
-            found = tuple((key, *(_text(rows[key].get(h)) for h in heads)) for key in flat)
-            yield Table(("", *heads), found, title, folded=True)
-            rows = {key: row for key, row in rows.items() if key not in flat}
-        for key, value in (rows | nested).items():
-            if title or key not in _ORIGIN:
-                yield from tables_of(value, f"{title}: {key}" if title else key)
-    elif isinstance(data, list) and _is_rows(data):
-        heads = list(dict.fromkeys(head for row in data for head in row))
-        found = tuple(tuple(_text(row.get(head)) for head in heads) for row in data)
-        yield Table(tuple(heads), found, title, folded=True)
-    else:
-        yield Table(("", "value"), (("", _text(data)),), title, folded=True)
+def tables_of(data: Mapping[str, Any]) -> Iterator[Table]:
+    """All that ``data`` has: a table for objects with alike keys, one for each list of objects."""
+    plain: list[tuple[str, str]] = []
+    groups: list[tuple[list[str], list[tuple[str, Mapping[str, Any]]]]] = []
+    lists: list[tuple[str, list[Any]]] = []
+    for path, row, found in _objects({k: v for k, v in data.items() if k not in _ORIGIN}, ""):
+        lists += found
+        alike = (g for g in groups if 2 * sum(key in g[0] for key in row) >= len(row))
+        heads, rows = group = next(alike, ([], []))
+        if not rows and row:
+            groups.append(group)
+        heads += [key for key in row if key not in heads]
+        rows.append((path, row))
+    for heads, rows in groups:
+        if len(rows) == 1:
+            path, row = rows[0]
+            prefix = f"{path}: " if path else ""
+            plain += [(f"{prefix}{key}", _text(value)) for key, value in row.items()]
+            continue
+        cells = tuple((path, *(_text(row.get(head)) for head in heads)) for path, row in rows)
+        yield Table(("", *heads), cells, ", ".join(heads[:3]), folded=True)
+    for path, found_rows in lists:
+        flat = [_flat(row) for row in found_rows]
+        columns = list(dict.fromkeys(head for row in flat for head in row))
+        cells = tuple(tuple(_text(row.get(head)) for head in columns) for row in flat)
+        yield Table(tuple(columns), cells, path, folded=True)
+    if plain:
+        yield Table(("", "value"), tuple(plain), "Other values", folded=True)
+
+
+def _objects(
+    data: Mapping[str, Any], path: str
+) -> Iterator[tuple[str, Mapping[str, Any], list[tuple[str, list[Any]]]]]:
+    """The objects in ``data``: the path of each, its plain values and its lists of objects."""
+    plain, lists, inner = {}, [], []
+    for key, value in data.items():
+        below = f"{path}, {key}" if path else key
+        if isinstance(value, dict) and value:
+            inner.append((below, value))
+        elif isinstance(value, list) and _is_rows(value):
+            lists.append((below, value))
+        else:
+            plain[key] = value
+    if plain or lists:
+        yield path, plain, lists
+    for below, value in inner:
+        yield from _objects(value, below)
+
+
+def _flat(row: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for key, value in row.items():
+        if isinstance(value, dict) and value:
+            found |= _flat(value, f"{prefix}{key}, ")
+        else:
+            found[f"{prefix}{key}"] = value
+    return found
 
 
 def _title(facts: Mapping[str, str]) -> str:
@@ -163,7 +204,7 @@ def _charts(title: str, gains: list[Gain]) -> Iterator[Chart]:
         return
     for function in dict.fromkeys(gain.function for gain in gains):
         rows_of = [
-            Row(g.way, g.times, kind="graph" if "graph" in g.way else "other")
+            Row(g.way, g.times, kind="graph" if g.is_graph else "other")
             for g in gains
             if g.function == function
         ]
@@ -181,30 +222,28 @@ def _flags(
     if wrong:
         count = len(wrong) if isinstance(wrong, (list, dict)) else wrong
         yield Flag("error", f"{title}: {count} wrong.", f"commit {facts.get('commit', '')}")
-    slow = [gain for gain in gains if gain.times < 1 and "graph" in gain.way]
+    slow = [gain for gain in gains if gain.times < 1 and gain.is_graph]
     for gain in slow[:3]:
         name = f"{title}, {gain.function}" if gain.function else title
-        text = f"{name}: {gain.way} is slower than eager, {number(gain.times)} times as fast."
+        text = f"{name}: {gain.way} is slower than eager, {ratio(gain.times)} times as fast."
         yield Flag("warning", text)
     if len(slow) > 3:
         yield Flag("warning", f"{title}: {len(slow) - 3} more are slower than eager.")
-    for row in data.get("rows") or () if isinstance(data.get("rows"), list) else ():
-        if isinstance(row, dict) and row.get("wrong"):
+    for row in _rows(data):
+        if row.get("wrong"):
             yield Flag("error", f"{title}, {row.get('name')}: {row['wrong']}")
-        if isinstance(row, dict) and row.get("why"):
+        if row.get("why"):
             yield Flag("warning", f"{title}, {row.get('name')} runs eagerly.", _text(row["why"]))
     for key, value in data.items():  # of a server: {"graphs / eager, open loop": {"p99_ms": 16.4}}
         if key.startswith("graphs / eager") and isinstance(value, dict):
-            for name, ratio in value.items():
-                worse = ratio < 0.95 if "per_s" in name else ratio > 1.05
+            for name, share in value.items():
+                worse = share < 0.95 if "per_s" in name else share > 1.05
                 if worse:
-                    text = f"{title}: with graphs {name} is {number(ratio)} times that of eager."
+                    text = f"{title}: with graphs {name} is {ratio(share)} times that of eager."
                     yield Flag("warning", text, key)
 
 
-def _points(
-    title: str, data: Mapping[str, Any], facts: Mapping[str, str]
-) -> Iterator[Point]:
+def _points(title: str, data: Mapping[str, Any], facts: Mapping[str, str]) -> Iterator[Point]:
     """Figures of several commits or trees in one file."""
     device = facts.get("device", NOT_KNOWN)
     runs = data.get("runs")
@@ -229,6 +268,11 @@ def _time(data: Mapping[str, Any], key: str, unit: str) -> Any:
     return value.get(unit) if isinstance(value, dict) else None
 
 
+def _rows(data: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    rows = data.get("rows")
+    return [row for row in rows if isinstance(row, dict)] if isinstance(rows, list) else []
+
+
 def _is_time(value: Any) -> bool:
     return isinstance(value, (int, float)) and not isinstance(value, bool) and value > 0
 
@@ -237,13 +281,9 @@ def _is_rows(data: list[Any]) -> bool:
     return bool(data) and all(isinstance(row, dict) for row in data)
 
 
-def _is_deep(value: Any) -> bool:
-    return bool(value) and (isinstance(value, dict) or (isinstance(value, list) and _is_rows(value)))
-
-
 def _text(value: Any) -> str:
     if value is None or value == [] or value == {}:
-        return "–"
+        return "-"
     if isinstance(value, bool):
         return "yes" if value else "no"
     if isinstance(value, (int, float)):
