@@ -44,7 +44,7 @@ class Page(HTMLParser):
             self.loads.append(tag)
         for name, value in found.items():
             loaded = name in ("src", "srcset", "xlink:href") or (name == "href" and tag != "a")
-            if loaded and value != "data:":
+            if loaded and not value.startswith("data:"):
                 self.loads.append(value)
             if name.startswith("on"):
                 self.loads.append(name)
@@ -129,7 +129,7 @@ def left_out(path: Path) -> str:
 
 BAD = {
     "empty": ("", "an empty file"),
-    "truncated": ('{"schema": "gfxgraph.bench/1", "na', "the file ends: it is truncated"),
+    "truncated": ('{"schema": "gfxgraph.bench/1", "na', "the file ends within: it is truncated"),
     "no JSON": ("hello", "no JSON: Expecting value in line 1"),
     "of others": ('{"name": "x", "version": 1}', "of another program: objects with name, version"),
     "a number": ("3", "JSON of another program: numbers"),
@@ -143,7 +143,7 @@ BAD = {
     "a newer kind": ('{"schema": "gfxgraph.of/1"}', "which this version of gfxgraph does not read"),
     "a schema of others": ('{"schema": "x/1"}', "another program: its schema is 'x/1'"),
     "no version": ('{"schema": "gfxgraph.bench/x"}', "has no version"),
-    "damaged": ('{"schema": "gfxgraph.bench/1"}', "damaged: 'emulated' is missing"),
+    "damaged": ('{"schema": "gfxgraph.bench/1"}', "damaged: 'name' is missing"),
     "deep": ("[" * 100_000 + "]" * 100_000, "nested too deeply"),
 }
 

@@ -115,8 +115,9 @@ def _json(file: Path) -> Any:
     except RecursionError as error:
         raise Unknown("JSON that is nested too deeply") from error
     except json.JSONDecodeError as error:
-        end = len(text.rstrip())
-        cut = " where the file ends: it is truncated" if error.pos >= end - 1 else ""
+        begun, ends = text.strip()[0], text.strip()[-1]
+        cut = ", and the file ends within: it is truncated"
+        cut = cut if begun in "{[" and (ends not in "}]" or error.pos >= len(text.rstrip())) else ""
         raise Unknown(f"no JSON: {error.msg} in line {error.lineno}{cut}") from error
 
 
