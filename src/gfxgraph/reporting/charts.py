@@ -15,7 +15,20 @@ from typing import Any, NamedTuple
 from ..errors import MissingPackageError
 from .parts import TIMES, Chart, Table, number, ratio
 
-__all__ = ["NARROW", "Bar", "Range", "Row", "bars", "intervals", "lines", "ranges", "strips", "svg"]
+__all__ = [
+    "NARROW",
+    "Bar",
+    "Period",
+    "Range",
+    "Row",
+    "bars",
+    "intervals",
+    "lines",
+    "periods",
+    "ranges",
+    "strips",
+    "svg",
+]
 
 NARROW, WIDE = 340, 700
 _STEP = 38  # px for a row: its name, and its marks below
@@ -43,6 +56,15 @@ class Range(NamedTuple):
     p99: float
 
 
+class Period(NamedTuple):
+    """A time in which a row is busy."""
+
+    name: str
+    kind: str
+    start: float
+    end: float
+
+
 class Bar(NamedTuple):
     """A part of a bar."""
 
@@ -65,7 +87,7 @@ def intervals(
             "value": row.value,
             "low": row.value if row.low is None else row.low,
             "high": row.value if row.high is None else row.high,
-            "text": ratio(row.value) + TIMES,
+            "text": ratio(row.value) + TIMES + _interval(row),
         }
         for row in rows
     ]
@@ -97,6 +119,12 @@ def intervals(
         tuple((r.name, number(r.value), number(r.low), number(r.high)) for r in rows),
     )
     return Chart(title, _specs(values, layers, rows, wide), f"{title}, {unit}. {words}", figures)
+
+
+def _interval(row: Row) -> str:
+    if row.low is None or row.high is None:
+        return ""
+    return f" ({ratio(row.low)} to {ratio(row.high)})"
 
 
 def ranges(title: str, rows: Sequence[Range], unit: str) -> Chart:
@@ -168,7 +196,7 @@ def bars(title: str, rows: Sequence[Bar], unit: str) -> Chart:
         "type": "quantitative",
         "title": unit,
         "stack": "zero",
-        "axis": _axis([*total.values(), 0.0]),
+        "axis": _axis(),
     }
     colour = {
         "field": "part",
@@ -200,6 +228,41 @@ def bars(title: str, rows: Sequence[Bar], unit: str) -> Chart:
         tuple((name, *(cells.get((name, part), "-") for part in parts)) for name in names),
     )
     return Chart(title, _specs(values, layers, names), f"{title}, {unit}. {words}", table)
+
+
+def periods(title: str, rows: Sequence[Period], unit: str) -> Chart:
+    """A row for each name, with a bar from the start to the end of each period."""
+    names = list(dict.fromkeys(row.name for row in rows))
+    kinds = list(dict.fromkeys(row.kind for row in rows))
+    busy = {name: sum(r.end - r.start for r in rows if r.name == name) for name in names}
+    last = {name: max(r.end for r in rows if r.name == name) for name in names}
+    values: list[dict[str, Any]] = [
+        {"name": r.name, "kind": r.kind, "start": r.start, "end": r.end} for r in rows
+    ]
+    texts = [{"name": name, "text": f"done at {number(last[name])}"} for name in names]
+    x = {"field": "start", "type": "quantitative", "title": unit, "axis": _axis()}
+    colour = {
+        "field": "kind",
+        "type": "nominal",
+        "scale": {"domain": kinds, "range": ["var(--c1)", "var(--c2)", "var(--c3)", "var(--c5)"]},
+        "legend": {"orient": "top", "title": None, "offset": 2} if len(kinds) > 1 else None,
+    }
+    layers: list[dict[str, Any]] = [
+        {
+            "mark": {**_MARKS, "type": "bar", "height": 11, "minBandSize": 1},
+            "encoding": {**_y(names), "x": x, "x2": {"field": "end"}, "color": colour},
+        },
+        *_names(names, texts),
+    ]
+    words = "; ".join(
+        f"{name}: busy for {number(busy[name])} µs, done after {number(last[name])} µs"
+        for name in names
+    )
+    table = Table(
+        ("", "busy µs", "done after µs"),
+        tuple((name, number(busy[name]), number(last[name])) for name in names),
+    )
+    return Chart(title, _specs(values, layers, names, wide=True), f"{title}. {words}", table)
 
 
 def strips(
@@ -272,7 +335,7 @@ def lines(title: str, points: Sequence[tuple[str, float]], unit: str) -> Chart:
         "type": "quantitative",
         "title": unit,
         "scale": {"zero": zero, "nice": True},
-        "axis": {**_axis(ends), "tickCount": 4},
+        "axis": {**_axis(), "tickCount": 4},
     }
     layer = [
         {
@@ -372,7 +435,7 @@ def _base(width: int) -> dict[str, Any]:
                 "ticks": False,
                 "labelPadding": 4,
             },
-            "legend": {**text, **ink, "symbolSize": 50},
+            "legend": {**text, **ink, "symbolSize": 50, "columnPadding": 18},
         },
     }
 
@@ -396,7 +459,7 @@ def _x(name: str, unit: str, ends: Sequence[float]) -> dict[str, Any]:
         "type": "quantitative",
         "scale": scale,
         "title": unit + (", logarithmic" if wide else ""),
-        "axis": {**_axis(ends), **({"values": _steps(min(ends), max(ends))} if wide else {})},
+        "axis": {**_axis(), **({"values": _steps(min(ends), max(ends))} if wide else {})},
     }
 
 
@@ -407,9 +470,8 @@ def _steps(low: float, high: float) -> list[float]:
     return fine if len(fine) <= 7 else [x for x in fine if f"{x:e}".startswith("1.0")]
 
 
-def _axis(ends: Sequence[float]) -> dict[str, Any]:
-    large = max(map(abs, ends), default=0) >= 1e5
-    return {"format": "~s" if large else ",.6~r", "tickCount": 5, "labelOverlap": True}
+def _axis() -> dict[str, Any]:
+    return {"format": ",.6~r", "tickCount": 5, "labelOverlap": True}
 
 
 def _y(rows: Sequence[Any]) -> dict[str, Any]:
@@ -428,7 +490,7 @@ def _names(rows: Sequence[Any], texts: list[dict[str, Any]] | None = None) -> li
     return [
         {
             **data,
-            "mark": {**text, "align": "left", "fill": "var(--ink)", "limit": 250},
+            "mark": {**text, "align": "left", "fill": "var(--ink)", "limit": 190},
             "encoding": {**y, "x": {"value": 0}, "text": {"field": "name"}},
         },
         {

@@ -16,6 +16,7 @@ from .machines import read_doctor, read_env
 from .memory import read_demo, read_graphed, read_process
 from .parts import Part
 from .results import read_results, read_versions
+from .timelines import read_inspect, read_trace
 
 __all__ = ["KINDS", "Kind", "Unknown", "parts_of"]
 
@@ -53,6 +54,8 @@ KINDS: tuple[Kind, ...] = (
     Kind("gfxgraph.bench", 1, _keys("verdict ways traffic"), read_bench),
     Kind("gfxgraph.check", 1, _keys("verdict in_words hazards operations"), read_check),
     Kind("gfxgraph.verify", 1, _keys("verdict graph compiled runs seed"), read_verify),
+    Kind("gfxgraph.trace", 1, _keys("verdict ways operators operations"), read_trace),
+    Kind("gfxgraph.inspect", 1, _keys("name device emulated graphs"), read_inspect),
     Kind("gfxgraph.doctor", 1, _keys("status platform findings health"), read_doctor),
     Kind("gfxgraph.env", 1, _keys("recommended no_effect"), read_env),
     Kind("gfxgraph.stats", 1, _keys("captures replays eager_calls graphs pool_bytes refused"),
@@ -107,6 +110,8 @@ def _kind(data: Any) -> Kind:
     head = data[0] if in_list else data
     if not isinstance(head, dict):
         raise Unknown(f"JSON of another program: {'a list of ' * in_list}{_word(head)}")
+    if "traceEvents" in head:
+        raise Unknown("the events of a trace, for ui.perfetto.dev; give what trace --out writes")
     schema = head.get("schema")
     if isinstance(schema, str):
         name, _, version = schema.rpartition("/")

@@ -244,7 +244,8 @@ def _flags(
 
 
 def _points(title: str, data: Mapping[str, Any], facts: Mapping[str, str]) -> Iterator[Point]:
-    """Figures of several commits or trees in one file."""
+    """Figures of several commits or trees in one file; times of other files are no others of these,
+    since another host may have been slower."""
     device = facts.get("device", NOT_KNOWN)
     runs = data.get("runs")
     if isinstance(runs, list) and all(isinstance(run, dict) for run in runs):
@@ -257,7 +258,9 @@ def _points(title: str, data: Mapping[str, Any], facts: Mapping[str, str]) -> It
     if isinstance(data.get("trees"), list) and isinstance(cases, dict):
         for case, trees in cases.items():
             for tree, found in trees.items():
-                yield Point(f"{title}: {case}", tree, found["median_us"], "µs", device)
+                yield Point(
+                    f"{title}, {facts['file']}: {case}", tree, found["median_us"], "µs", device
+                )
 
 
 NOT_KNOWN = "device not stated"
