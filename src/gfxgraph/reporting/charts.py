@@ -233,7 +233,7 @@ def bars(title: str, rows: Sequence[Bar], unit: str) -> Chart:
 def periods(title: str, rows: Sequence[Period], unit: str) -> Chart:
     """A row for each name, with a bar from the start to the end of each period."""
     names = list(dict.fromkeys(row.name for row in rows))
-    kinds = list(dict.fromkeys(row.kind for row in rows))
+    kinds = sorted({row.kind for row in rows}, key=lambda kind: (kind != "kernel", kind))
     busy = {name: sum(r.end - r.start for r in rows if r.name == name) for name in names}
     last = {name: max(r.end for r in rows if r.name == name) for name in names}
     values: list[dict[str, Any]] = [

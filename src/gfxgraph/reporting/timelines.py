@@ -69,8 +69,8 @@ def read_inspect(data: Mapping[str, Any], known: Mapping[str, str]) -> list[Part
         title = f"{graph['name']}: {counted(len(graph['nodes']), 'node')}"
         tables.append(Table(("nodes", "what", "where"), rows, title, folded=True))
     types = Counter(node["type"] for graph in graphs for node in graph["nodes"])
-    words = ", ".join(f"{number(count)} {kind}" for kind, count in types.most_common())
-    sentence = f"{counted(len(graphs), 'graph')} with nodes: {words or 'none'}."
+    words = ", ".join(f"{kind} {number(count)}" for kind, count in types.most_common())
+    sentence = f"{counted(len(graphs), 'graph')}. Nodes: {words or 'none'}."
     return [
         Part("timelines", f"{data['name']}: nodes", sentence, "ok", facts, (), tuple(tables), (),
              (), (), data["device"], bool(data["emulated"]))
