@@ -156,6 +156,45 @@ def test_a_file_that_cannot_be_shown_is_named_with_the_reason(name, tmp_path):
     assert reason in left_out(path)
 
 
+WRONG = {
+    "a number for a name": (("name",), 3, "expected a text, not 3"),
+    "a text for a speedup": (("ways", 1, "speedup", "median"), "x", "expected a number, not 'x'"),
+    "no finite time": (("ways", 0, "end_to_end_us", "p99"), float("inf"), "a finite number"),
+    "NaN": (("ways", 1, "speedup", "low"), float("nan"), "expected a finite number, not nan"),
+    "a huge number": (("ways", 0, "end_to_end_us", "p50"), 10**400, "expected a finite number"),
+    "true for a time": (("ways", 0, "end_to_end_us", "p50"), True, "a number, not True"),
+    "a list for a note": (("ways", 2, "note"), ["x"], r"expected a text, not ['x']"),
+    "no ways": (("ways",), None, "not iterable"),
+    "a way that is no object": (("ways", 0), 3, "damaged"),
+    "a device that is none": (("device",), None, "expected a text, not None"),
+}
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_a_report_with_a_wrong_value_is_left_out(name, bench, tmp_path):
+    path, value, reason = WRONG[name]
+    data = found = json.loads(bench.to_json())
+    for key in path[:-1]:
+        found = found[key]
+    found[path[-1]] = value
+    (tmp_path / "a.json").write_text(json.dumps(data))
+    assert reason in left_out(tmp_path / "a.json")
+
+
+@needs_extra
+@pytest.mark.parametrize(
+    "text", ["</title></svg><script>x</script>", "{{ 7*7 }}", "\ud800", "'\"&"]
+)
+def test_text_of_a_file_is_shown_and_never_run(text, bench, tmp_path):
+    data = bench.to_dict() | {"name": text, "verdict": text, "device": text}
+    (tmp_path / "a.json").write_text(json.dumps(data))
+    gfxgraph.report(tmp_path, tmp_path / "report.html", title=text.replace("\ud800", "x"))
+    html = (tmp_path / "report.html").read_text(encoding="utf-8")
+    page = Page(html)
+    assert text.replace("\ud800", "?") in page.text and "49(" not in page.text
+    assert page.loads == []
+
+
 def test_files_that_cannot_be_read_are_named_too(tmp_path):
     assert left_out(tmp_path / "none.json") == "there is no such file"
     assert left_out(tmp_path) == "a directory without files *.json"

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from ..errors import MissingPackageError
-from .parts import TIMES, Chart, Table, number, ratio
+from .parts import TIMES, Chart, Table, number, ratio, require_numbers
 
 __all__ = [
     "NARROW",
@@ -80,6 +80,7 @@ def intervals(
 
     The line at 1 is eager.
     """
+    require_numbers(*(one for row in rows for one in row[1:4] if one is not None))
     values: list[dict[str, Any]] = [
         {
             "name": row.name,
@@ -128,7 +129,8 @@ def _interval(row: Row) -> str:
 
 
 def ranges(title: str, rows: Sequence[Range], unit: str) -> Chart:
-    """The 50th, 95th and 99th percentile of each row: a circle, a bar, a triangle."""
+    """The 50th, 95th and 99th percentile of each row: a circle, a square, a triangle."""
+    require_numbers(*(end for row in rows for end in row[1:]))
     values: list[dict[str, Any]] = [
         {"name": r.name, "p50": r.p50, "p99": r.p99, "text": f"{number(r.p50)} {unit}"}
         for r in rows
@@ -183,6 +185,7 @@ def ranges(title: str, rows: Sequence[Range], unit: str) -> Chart:
 
 def bars(title: str, rows: Sequence[Bar], unit: str) -> Chart:
     """A bar for each name, of parts one after the other."""
+    require_numbers(*(row.value for row in rows))
     names = list(dict.fromkeys(row.name for row in rows))
     parts = list(dict.fromkeys(row.part for row in rows))
     total = {name: sum(row.value for row in rows if row.name == name) for name in names}
@@ -232,6 +235,7 @@ def bars(title: str, rows: Sequence[Bar], unit: str) -> Chart:
 
 def periods(title: str, rows: Sequence[Period], unit: str) -> Chart:
     """A row for each name, with a bar from the start to the end of each period."""
+    require_numbers(*(end for row in rows for end in row[2:]))
     names = list(dict.fromkeys(row.name for row in rows))
     kinds = sorted({row.kind for row in rows}, key=lambda kind: (kind != "kernel", kind))
     busy = {name: sum(r.end - r.start for r in rows if r.name == name) for name in names}

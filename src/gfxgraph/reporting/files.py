@@ -49,19 +49,19 @@ def read(paths: Iterable[Path]) -> tuple[list[Shown], list[LeftOut]]:
         try:
             files = _files(path)
         except OSError as error:
-            left_out.append(LeftOut(str(path), _words(error)))
+            left_out.append(LeftOut(_printable(str(path)), _words(error)))
             continue
         if not files:
-            left_out.append(LeftOut(str(path), "a directory without files *.json"))
+            left_out.append(LeftOut(_printable(str(path)), "a directory without files *.json"))
         for file in files:
             real = file.resolve()
             if real in seen:
                 continue
             seen.add(real)
             try:
-                shown.append(Shown(str(file), _parts(file)))
+                shown.append(Shown(_printable(str(file)), _parts(file)))
             except Unknown as error:
-                left_out.append(LeftOut(str(file), str(error)))
+                left_out.append(LeftOut(_printable(str(file)), str(error)))
     return shown, left_out
 
 
@@ -91,7 +91,7 @@ def _parts(file: Path) -> tuple[Part, ...]:
     """
     data = _json(file)
     try:
-        return tuple(parts_of(data, {"file": file.name}))
+        return tuple(parts_of(data, {"file": _printable(file.name)}))
     except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
         what = f"{error} is missing" if type(error) is KeyError else str(error)
         raise Unknown(f"of a known kind, but damaged: {what}") from error
@@ -111,7 +111,10 @@ def _json(file: Path) -> Any:
     if not text.strip():
         raise Unknown("an empty file")
     try:
-        return json.loads(text)
+        data = json.loads(text)
+        if "\\ud" in text.lower():  # half a pair of surrogates is valid JSON, but no character
+            data = json.loads(json.dumps(data, ensure_ascii=False).encode("utf-8", "replace"))
+        return data
     except RecursionError as error:
         raise Unknown("JSON that is nested too deeply") from error
     except json.JSONDecodeError as error:
@@ -119,6 +122,10 @@ def _json(file: Path) -> Any:
         cut = ", and the file ends within: it is truncated"
         cut = cut if begun in "{[" and (ends not in "}]" or error.pos >= len(text.rstrip())) else ""
         raise Unknown(f"no JSON: {error.msg} in line {error.lineno}{cut}") from error
+
+
+def _printable(text: str) -> str:
+    return text.encode("utf-8", "backslashreplace").decode()
 
 
 def _words(error: OSError) -> str:

@@ -16,6 +16,7 @@ __all__ = ["page"]
 
 _UNIT = "times as fast as eager"
 _MANY = 14  # rows of the chart on the front; more are shown as one row a file
+_GROUPS = 40  # rows of the front, at most
 _ROWS = 400  # of a table; the rest is in the file
 _ORDER = ("error", "warning", "note")
 _MAIN = ("device", "torch", "gfxgraph", "commit", "command")
@@ -96,8 +97,11 @@ def _front(parts: Sequence[Part], gains: Sequence[Gain]) -> Chart | None:
     for part, gain in graphs:
         group = part.facts.get("file", part.title).removesuffix(".json").replace("_", " ")
         groups.setdefault(group, []).append((gain.function or part.title, gain.times))
-    return strips("Gain of a graph: a tick for each function, a dot at the median", groups, _UNIT,
-                  wide=True)  # fmt: skip
+    title = "Gain of a graph: a tick for each function, a dot at the median"
+    if len(groups) > _GROUPS:
+        title += f" (the first {_GROUPS} of {len(groups)} files)"
+        groups = dict(list(groups.items())[:_GROUPS])
+    return strips(title, groups, _UNIT, wide=True)
 
 
 def _ends(gain: Gain) -> tuple[float, float | None, float | None]:

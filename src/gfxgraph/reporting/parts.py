@@ -25,6 +25,7 @@ __all__ = [
     "number",
     "percent",
     "ratio",
+    "require_numbers",
 ]
 
 Section = Literal[
@@ -72,6 +73,9 @@ class Flag:
     text: str
     more: str = ""
 
+    def __post_init__(self) -> None:
+        _require_texts(self.text, self.more)
+
 
 @dataclass(frozen=True)
 class Gain:
@@ -92,6 +96,10 @@ class Gain:
     low: float | None = None
     high: float | None = None
     verdict: str = ""
+
+    def __post_init__(self) -> None:
+        _require_texts(self.function, self.way, self.verdict)
+        require_numbers(self.times, *(end for end in (self.low, self.high) if end is not None))
 
     @property
     def is_graph(self) -> bool:
@@ -117,6 +125,10 @@ class Point:
     unit: str
     device: str
 
+    def __post_init__(self) -> None:
+        _require_texts(self.figure, self.at, self.device)
+        require_numbers(self.value)
+
 
 @dataclass(frozen=True)
 class Table:
@@ -133,6 +145,9 @@ class Table:
     rows: tuple[tuple[str, ...], ...]
     title: str = ""
     folded: bool = False
+
+    def __post_init__(self) -> None:
+        _require_texts(self.title, *self.heads, *(cell for row in self.rows for cell in row))
 
 
 @dataclass(frozen=True)
@@ -183,6 +198,24 @@ class Part:
     points: tuple[Point, ...] = ()
     machine: str = ""
     emulated: bool = False
+
+    def __post_init__(self) -> None:
+        _require_texts(self.title, self.sentence, self.machine, *self.facts, *self.facts.values())
+
+
+def require_numbers(*values: object) -> None:
+    """Raise ``TypeError`` or ``ValueError`` for anything that no chart can show."""
+    for value in values:
+        if isinstance(value, bool) or not isinstance(value, (int, float)):
+            raise TypeError(f"expected a number, not {value!r:.50}")
+        if not abs(value) < 1e100:
+            raise ValueError(f"expected a finite number, not {value!r:.50}")
+
+
+def _require_texts(*values: object) -> None:
+    for value in values:
+        if not isinstance(value, str):
+            raise TypeError(f"expected a text, not {value!r:.50}")
 
 
 def number(value: float | None, unit: str = "") -> str:

@@ -21,6 +21,7 @@ __all__ = ["read_results", "read_versions"]
 _UNIT = "times as fast as eager"
 _TIMES = ("end_to_end_us", "ms an image", "ms a step", "ms")
 _MANY = 12
+_CHARTS = 24
 _REPLAYS = 3  # with fewer the times are those of captures
 _ORIGIN = {
     "command", "commit", "commits", "device", "gpu", "torch", "python", "runtime", "driver",
@@ -52,6 +53,9 @@ def read_results(data: Mapping[str, Any], known: Mapping[str, str]) -> list[Part
     few = sum(1 for row in _rows(data) if row.get("replays", _REPLAYS) < _REPLAYS)
     if gains and few:
         sentence += f" {few} have fewer than {_REPLAYS} replays; their times are in the table only."
+    functions = len({gain.function for gain in gains})
+    if len({gain.way for gain in gains}) > 1 and functions > _CHARTS:
+        sentence += f" The charts show {_CHARTS} of {functions} functions, the tables all."
     if emulated:
         sentence = "On the emulated device: the times say nothing of a GPU."
     note = data.get("notes")
@@ -202,7 +206,7 @@ def _charts(title: str, gains: list[Gain]) -> Iterator[Chart]:
         for words, some in (("Gain least", ordered[:8]), ("Gain most", ordered[:-9:-1])):
             yield intervals(words, [Row(g.function, g.times) for g in some], _UNIT)
         return
-    for function in dict.fromkeys(gain.function for gain in gains):
+    for function in list(dict.fromkeys(gain.function for gain in gains))[:_CHARTS]:
         rows_of = [
             Row(g.way, g.times, kind="graph" if g.is_graph else "other")
             for g in gains
