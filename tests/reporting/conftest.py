@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 
 import pytest
@@ -24,7 +25,7 @@ def times(us: float) -> Percentiles:
     return Percentiles(us, us * 1.5, us * 2)
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def bench() -> BenchReport:
     """That of a GPU."""
     eager = WayReport(
@@ -65,11 +66,16 @@ def bench() -> BenchReport:
 
 
 @pytest.fixture
-def folder(tmp_path: Path, bench: BenchReport) -> Path:
-    """A file of each kind, as it is written, under names that say nothing."""
+def folder(written: Path, tmp_path: Path) -> Path:
+    """A copy of ``written``."""
+    return Path(shutil.copytree(written, tmp_path / "in"))
+
+
+@pytest.fixture(scope="session")
+def written(tmp_path_factory: pytest.TempPathFactory, bench: BenchReport) -> Path:
+    """Files as they are written, under names that say nothing."""
     x = torch.ones(3, 2)
-    folder = tmp_path / "in"
-    folder.mkdir()
+    folder = tmp_path_factory.mktemp("in")
     bench.to_json(folder / "1.json")
     found = {
         "2": gfxgraph.check(prints, x).to_dict(),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import os
 import re
@@ -16,10 +17,9 @@ from gfxgraph.errors import ArgumentError, MissingPackageError
 from gfxgraph.reporting.files import read
 from tests.helpers.command import gfxgraph_command
 from tests.helpers.paths import RESULTS, ROOT
-from tests.helpers.processes import printed
 
 needs_extra = pytest.mark.skipif(
-    printed("import importlib.util as u; print(u.find_spec('vl_convert'))").strip() == "None",
+    importlib.util.find_spec("vl_convert") is None,
     reason='needs pip install "gfxgraph[report]"',
 )
 
@@ -63,9 +63,15 @@ def made(paths, tmp_path: Path) -> tuple[Page, str]:
     return Page(html), html
 
 
+@pytest.fixture(scope="module")
+def shown(written, tmp_path_factory) -> tuple[Page, str]:
+    """The page of all files, read and as it is."""
+    return made(written, tmp_path_factory.mktemp("page"))
+
+
 @needs_extra
-def test_a_page_has_what_each_file_says_and_loads_nothing(folder, tmp_path):
-    page, html = made(folder, tmp_path)
+def test_a_page_has_what_each_file_says_and_loads_nothing(shown):
+    page, html = shown
     for sentence in (
         "A graph is worth it: 4.49 times as fast as eager (4.45 to 4.53).",
         "prints runs eagerly because the function prints",
@@ -84,16 +90,16 @@ def test_a_page_has_what_each_file_says_and_loads_nothing(folder, tmp_path):
 
 
 @needs_extra
-def test_what_is_wrong_comes_before_what_is_refused(folder, tmp_path):
-    page, _ = made(folder, tmp_path)
+def test_what_is_wrong_comes_before_what_is_refused(shown):
+    page, _ = shown
     front = page.text[: page.text.index("What graphs gain")]
     wrong = [front.index(words) for words in ("compile differs from eager", "lint, sync")]
     assert max(wrong) < front.index("prints runs eagerly")
 
 
 @needs_extra
-def test_each_chart_says_its_figures_in_words_and_in_a_table(folder, tmp_path):
-    page, html = made(folder, tmp_path)
+def test_each_chart_says_its_figures_in_words_and_in_a_table(shown):
+    page, html = shown
     assert len(page.words) >= html.count("<svg") > 5
     assert any("graph: 4.49 (4.45 to 4.53)" in words for words in page.words)
     assert all("µs" in words for words in page.words if "Latency" in words)
@@ -157,7 +163,6 @@ def test_a_file_that_cannot_be_shown_is_named_with_the_reason(name, tmp_path):
 
 
 WRONG = {
-    "a number for a name": (("name",), 3, "expected a text, not 3"),
     "a text for a speedup": (("ways", 1, "speedup", "median"), "x", "expected a number, not 'x'"),
     "no finite time": (("ways", 0, "end_to_end_us", "p99"), float("inf"), "a finite number"),
     "NaN": (("ways", 1, "speedup", "low"), float("nan"), "expected a finite number, not nan"),

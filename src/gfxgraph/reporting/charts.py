@@ -73,9 +73,7 @@ class Bar(NamedTuple):
     value: float
 
 
-def intervals(
-    title: str, rows: Sequence[Row], unit: str, *, wide: bool = False, table: Table | None = None
-) -> Chart:
+def intervals(title: str, rows: Sequence[Row], unit: str, *, wide: bool = False) -> Chart:
     """A dot with its interval for each row, on a logarithmic axis where the values ask for one.
 
     The line at 1 is eager.
@@ -115,7 +113,7 @@ def intervals(
         + (f" ({number(row.low)} to {number(row.high)})" if row.low is not None else "")
         for row in rows
     )
-    figures = table or Table(
+    figures = Table(
         ("", unit, "low", "high"),
         tuple((r.name, number(r.value), number(r.low), number(r.high)) for r in rows),
     )

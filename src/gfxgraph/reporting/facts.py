@@ -32,6 +32,7 @@ def facts_of(data: Mapping[str, Any], known: Mapping[str, str]) -> dict[str, str
         known: what stands around it: the file, the command of a wrapper.
     """
     found = {**known}
+    several: dict[str, dict[str, None]] = {}
     about = data.get("about")
     for source in (data, about if isinstance(about, dict) else {}):
         for name in ("command", "commit", "date"):
@@ -48,4 +49,10 @@ def facts_of(data: Mapping[str, Any], known: Mapping[str, str]) -> dict[str, str
         for name in _PACKAGES:
             if isinstance(source.get(name), str) and source[name]:
                 found[name] = source[name]
-    return found
+    runs, said = data.get("runs"), set(found)
+    for run in runs if isinstance(runs, list) else ():
+        if isinstance(run, dict):
+            for name in ("device", "torch", "python", "commit"):
+                if isinstance(run.get(name), str) and name not in said:
+                    several.setdefault(name, {})[run[name]] = None
+    return found | {name: ", ".join(values) for name, values in several.items()}

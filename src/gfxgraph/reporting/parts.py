@@ -227,7 +227,7 @@ def number(value: float | None, unit: str = "") -> str:
     elif isinstance(value, int) or (value == int(value) and abs(value) < 1e15):
         text = f"{int(value):,}"
     elif 1e-3 <= abs(value) < 1e6:
-        text = f"{value:,.1f}" if abs(value) >= 1000 else f"{value:.4g}"
+        text = f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.4g}"
     else:
         text = f"{value:.2e}"
     return f"{text} {unit}" if unit else text

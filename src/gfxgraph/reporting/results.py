@@ -59,9 +59,10 @@ def read_results(data: Mapping[str, Any], known: Mapping[str, str]) -> list[Part
     if emulated:
         sentence = "On the emulated device: the times say nothing of a GPU."
     note = data.get("notes")
+    sentence = sentence or _counted(data)
     return [
         Part(
-            "gains" if gains else "verification" if "wrong" in data else "experiments",
+            "gains" if gains else "verification" if _counted(data) else "experiments",
             title,
             " ".join(filter(None, (sentence, note if isinstance(note, str) else ""))),
             level,
@@ -91,8 +92,7 @@ def read_versions(data: list[Mapping[str, Any]], known: Mapping[str, str]) -> li
     rows = tuple(tuple(_text(one.get(head)) for head in heads) for one in data)
     level: Level = "error" if failed else "ok"
     table = Table(heads, rows, folded=True)
-    commits = ", ".join(sorted({str(one.get("commit", "")) for one in data} - {""}))
-    facts = {**known, "commit": commits}
+    facts = facts_of({"runs": data}, known)
     return [Part("verification", "Versions of torch", sentence, level, facts, (), (table,),
                  tuple(flags))]  # fmt: skip
 
@@ -193,7 +193,33 @@ def _title(facts: Mapping[str, str]) -> str:
     match = re.search(r"benchmarks[./](?:runs[./])?(\w+)", command) or re.search(
         r"(\w+)\.py\b", command
     )
-    return match[1].replace("_", " ") if match else "results"
+    name = match[1] if match else facts["file"].removesuffix(".json")
+    return name.replace("_", " ").capitalize()
+
+
+def _counted(data: Mapping[str, Any]) -> str:
+    """The counts that say whether all is right, of the last run where there are several."""
+    runs, at = data.get("runs"), ""
+    if "wrong" not in data and isinstance(runs, list) and runs and isinstance(runs[-1], dict):
+        data, at = (
+            runs[-1],
+            f"The last of {len(runs)} runs, at {runs[-1].get('commit', 'no commit')}: ",
+        )
+    if "wrong" not in data:
+        return ""
+    found = {
+        name: len(data[name]) if isinstance(data[name], list) else data[name]
+        for name in _COUNTS
+        if isinstance(data.get(name), (int, list))
+    }
+    words = ", ".join(f"{name} {_text(value)}" for name, value in found.items())
+    return f"{at}{words}." if at else f"{words[:1].upper()}{words[1:]}."
+
+
+_COUNTS = (
+    "programs", "models", "requests", "calls", "captures", "replays", "replayed",
+    "false recaptures", "errors", "standstills", "wrong",
+)  # fmt: skip
 
 
 def _charts(title: str, gains: list[Gain]) -> Iterator[Chart]:
