@@ -52,7 +52,7 @@ class Range(NamedTuple):
 
     name: str
     p50: float
-    p95: float
+    p95: float | None
     p99: float
 
 
@@ -128,7 +128,7 @@ def _interval(row: Row) -> str:
 
 def ranges(title: str, rows: Sequence[Range], unit: str) -> Chart:
     """The 50th, 95th and 99th percentile of each row: a circle, a square, a triangle."""
-    require_numbers(*(end for row in rows for end in row[1:]))
+    require_numbers(*(end for row in rows for end in row[1:] if end is not None))
     values: list[dict[str, Any]] = [
         {"name": r.name, "p50": r.p50, "p99": r.p99, "text": f"{number(r.p50)} {unit}"}
         for r in rows
@@ -137,8 +137,9 @@ def ranges(title: str, rows: Sequence[Range], unit: str) -> Chart:
         {"name": r.name, "at": at, "value": value}
         for r in rows
         for at, value in zip(("p50", "p95", "p99"), r[1:], strict=True)
+        if value is not None
     ]
-    x = _x("value", unit, [end for r in rows for end in r[1:]])
+    x = _x("value", unit, [end for r in rows for end in r[1:] if end is not None])
     shape = {
         "field": "at",
         "type": "nominal",
@@ -170,8 +171,9 @@ def ranges(title: str, rows: Sequence[Range], unit: str) -> Chart:
         *_names(rows),
     ]
     words = "; ".join(
-        f"{r.name}: half of the calls take {number(r.p50)}, 95 % {number(r.p95)}, "
-        f"99 % {number(r.p99)} at most"
+        f"{r.name}: half of the calls take {number(r.p50)}, "
+        + (f"95 % {number(r.p95)}, " if r.p95 is not None else "")
+        + f"99 % {number(r.p99)} at most"
         for r in rows
     )
     table = Table(
@@ -330,13 +332,11 @@ def lines(title: str, points: Sequence[tuple[str, float]], unit: str) -> Chart:
         "labelOverlap": "greedy",
     }
     x: dict[str, Any] = {"field": "n", "type": "ordinal", "title": None, "axis": axis}
-    ends = [value for _, value in points]
-    zero = (min(ends) >= 0 and min(ends) < 0.5 * max(ends)) or max(ends) == min(ends)
     y = {
         "field": "value",
         "type": "quantitative",
         "title": unit,
-        "scale": {"zero": zero, "nice": True},
+        "scale": {"zero": True, "nice": True},
         "axis": {**_axis(), "tickCount": 4},
     }
     layer = [

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-__all__ = ["facts_of"]
+__all__ = ["PACKAGES", "facts_of"]
 
-_PACKAGES = (
+PACKAGES = (
     "torch",
     "gfxgraph",
     "python",
@@ -46,7 +46,7 @@ def facts_of(data: Mapping[str, Any], known: Mapping[str, str]) -> dict[str, str
             device = device.get("name")
         if isinstance(device, str):
             found["device"] = device
-        for name in _PACKAGES:
+        for name in PACKAGES:
             if isinstance(source.get(name), str) and source[name]:
                 found[name] = source[name]
     runs, said = data.get("runs"), set(found)

@@ -12,9 +12,9 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from ..tables import counted
-from .charts import Row, intervals, strips
-from .facts import facts_of
-from .parts import Chart, Flag, Gain, Level, Part, Point, Table, number, ratio
+from .charts import Bar, Range, Row, bars, intervals, ranges, strips
+from .facts import PACKAGES, facts_of
+from .parts import Chart, Flag, Gain, Level, Part, Point, Section, Table, number, ratio
 
 __all__ = ["read_results", "read_versions"]
 
@@ -23,10 +23,7 @@ _TIMES = ("end_to_end_us", "ms an image", "ms a step", "ms")
 _MANY = 12
 _CHARTS = 24
 _REPLAYS = 3  # with fewer the times are those of captures
-_ORIGIN = {
-    "command", "commit", "commits", "device", "gpu", "torch", "python", "runtime", "driver",
-    "about", "report",
-}  # fmt: skip
+_ORIGIN = {"command", "commit", "commits", "device", "gpu", "about", "report", "notes", *PACKAGES}
 
 
 def read_results(data: Mapping[str, Any], known: Mapping[str, str]) -> list[Part]:
@@ -35,7 +32,8 @@ def read_results(data: Mapping[str, Any], known: Mapping[str, str]) -> list[Part
     title = _title(facts)
     emulated = facts.get("device") == "emulated"
     gains = [] if emulated else list(gains_of(data))
-    charts = list(_charts(title, gains))
+    memory = list(_memory(data))
+    charts = [*_charts(title, gains), *memory, *_latencies(data)]
     flags = list(_flags(title, data, gains, facts))
     level: Level = "ok"
     for one in flags:
@@ -56,13 +54,16 @@ def read_results(data: Mapping[str, Any], known: Mapping[str, str]) -> list[Part
     functions = len({gain.function for gain in gains})
     if len({gain.way for gain in gains}) > 1 and functions > _CHARTS:
         sentence += f" The charts show {_CHARTS} of {functions} functions, the tables all."
+    section: Section = "gains" if gains else "memory" if memory else "experiments"
+    if section == "experiments" and _counted(data):
+        section = "verification"
     if emulated:
         sentence = "On the emulated device: the times say nothing of a GPU."
     note = data.get("notes")
     sentence = sentence or _counted(data)
     return [
         Part(
-            "gains" if gains else "verification" if _counted(data) else "experiments",
+            section,
             title,
             " ".join(filter(None, (sentence, note if isinstance(note, str) else ""))),
             level,
@@ -242,6 +243,31 @@ def _charts(title: str, gains: list[Gain]) -> Iterator[Chart]:
             yield intervals(function or title, rows_of, _UNIT)
     if len({gain.way for gain in gains}) == 1:
         yield intervals(title, [Row(g.function or g.way, g.times) for g in gains], _UNIT)
+
+
+def _memory(data: Mapping[str, Any]) -> Iterator[Chart]:
+    """A chart for each object that has several sizes in MiB, such as one graph and many."""
+    for path, row, _ in _objects(data, ""):
+        found = [
+            Bar(key.removesuffix(" MiB"), "", value)
+            for key, value in row.items()
+            if key.endswith(" MiB") and _is_time(value)
+        ]
+        if len(found) > 1:
+            yield bars(path or "Memory", found, "MiB")
+
+
+def _latencies(data: Mapping[str, Any]) -> Iterator[Chart]:
+    """A chart for each object whose values are lists of runs with percentiles."""
+    for key, ways in data.items():
+        rows = [
+            Range(f"{way}, run {n}", run["p50_ms"], None, run["p99_ms"])
+            for way, runs in (ways.items() if isinstance(ways, dict) else ())
+            for n, run in enumerate(runs if isinstance(runs, list) else (), 1)
+            if isinstance(run, dict) and {"p50_ms", "p99_ms"} <= run.keys()
+        ]
+        if rows:
+            yield ranges(f"{key}: latency of a request", rows, "ms")
 
 
 def _flags(
