@@ -8,15 +8,14 @@ on a colour alone.
 
 from __future__ import annotations
 
-import re
+import json
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from ..errors import MissingPackageError
+from .layout import MARKS, NARROW, axis, base, names_of, specs, x_axis, y_axis
 from .parts import TIMES, Chart, Table, number, ratio, require_numbers
 
 __all__ = [
-    "NARROW",
     "Bar",
     "Period",
     "Range",
@@ -27,14 +26,17 @@ __all__ = [
     "periods",
     "ranges",
     "strips",
-    "svg",
 ]
 
-NARROW, WIDE = 340, 700
-_STEP = 38  # px for a row: its name, and its marks below
-_BELOW = 7  # px of the marks below the middle of the row, and of its name above it
-_FONT = "system-ui, sans-serif"
-_MARKS = {"yOffset": _BELOW}
+
+_KIND: dict[str, Any] = {
+    "color": {
+        "field": "kind",
+        "type": "nominal",
+        "scale": {"domain": ["graph", "other"], "range": ["var(--c1)", "var(--c2)"]},
+        "legend": None,
+    }
+}
 
 
 class Row(NamedTuple):
@@ -91,7 +93,7 @@ def intervals(title: str, rows: Sequence[Row], unit: str, *, wide: bool = False)
         for row in rows
     ]
     ends = [one[end] for one in values for end in ("low", "high")] + [1.0]
-    x = _x("value", unit, ends)
+    x = x_axis("value", unit, ends)
     layers: list[dict[str, Any]] = [
         {
             "data": {"values": [{"one": 1}]},
@@ -99,14 +101,19 @@ def intervals(title: str, rows: Sequence[Row], unit: str, *, wide: bool = False)
             "encoding": {"x": {"field": "one", "type": "quantitative"}},
         },
         {
-            "mark": {**_MARKS, "type": "rule", "strokeWidth": 4, "opacity": 0.35},
-            "encoding": {**_y(rows), "x": {**x, "field": "low"}, "x2": {"field": "high"}, **_kind},
+            "mark": {**MARKS, "type": "rule", "strokeWidth": 4, "opacity": 0.35},
+            "encoding": {
+                **y_axis(rows),
+                "x": {**x, "field": "low"},
+                "x2": {"field": "high"},
+                **_KIND,
+            },
         },
         {
-            "mark": {**_MARKS, "type": "point", "filled": True, "size": 60, "opacity": 1},
-            "encoding": {**_y(rows), "x": x, **_kind},
+            "mark": {**MARKS, "type": "point", "filled": True, "size": 60, "opacity": 1},
+            "encoding": {**y_axis(rows), "x": x, **_KIND},
         },
-        *_names(rows),
+        *names_of(rows),
     ]
     words = "; ".join(
         f"{row.name}: {number(row.value)}"
@@ -117,7 +124,7 @@ def intervals(title: str, rows: Sequence[Row], unit: str, *, wide: bool = False)
         ("", unit, "low", "high"),
         tuple((r.name, number(r.value), number(r.low), number(r.high)) for r in rows),
     )
-    return Chart(title, _specs(values, layers, rows, wide), f"{title}, {unit}. {words}", figures)
+    return Chart(title, specs(values, layers, rows, wide), f"{title}, {unit}. {words}", figures)
 
 
 def _interval(row: Row) -> str:
@@ -139,7 +146,7 @@ def ranges(title: str, rows: Sequence[Range], unit: str) -> Chart:
         for at, value in zip(("p50", "p95", "p99"), r[1:], strict=True)
         if value is not None
     ]
-    x = _x("value", unit, [end for r in rows for end in r[1:] if end is not None])
+    x = x_axis("value", unit, [end for r in rows for end in r[1:] if end is not None])
     shape = {
         "field": "at",
         "type": "nominal",
@@ -149,26 +156,26 @@ def ranges(title: str, rows: Sequence[Range], unit: str) -> Chart:
     layers: list[dict[str, Any]] = [
         {
             "mark": {
-                **_MARKS,
+                **MARKS,
                 "type": "rule",
                 "strokeWidth": 2,
                 "stroke": "var(--c1)",
                 "opacity": 0.4,
             },
-            "encoding": {**_y(rows), "x": {**x, "field": "p50"}, "x2": {"field": "p99"}},
+            "encoding": {**y_axis(rows), "x": {**x, "field": "p50"}, "x2": {"field": "p99"}},
         },
         {
             "data": {"values": marks},
             "mark": {
-                **_MARKS,
+                **MARKS,
                 "type": "point",
                 "size": 55,
                 "stroke": "var(--c1)",
                 "fill": "var(--c1)",
             },
-            "encoding": {**_y(rows), "x": x, "shape": shape},
+            "encoding": {**y_axis(rows), "x": x, "shape": shape},
         },
-        *_names(rows),
+        *names_of(rows),
     ]
     words = "; ".join(
         f"{r.name}: half of the calls take {number(r.p50)}, "
@@ -180,7 +187,7 @@ def ranges(title: str, rows: Sequence[Range], unit: str) -> Chart:
         ("", *(f"{p} {unit}" for p in ("p50", "p95", "p99"))),
         tuple((r.name, *map(number, r[1:])) for r in rows),
     )
-    return Chart(title, _specs(values, layers, rows), f"{title}, {unit}. {words}", table)
+    return Chart(title, specs(values, layers, rows), f"{title}, {unit}. {words}", table)
 
 
 def bars(title: str, rows: Sequence[Bar], unit: str) -> Chart:
@@ -199,7 +206,7 @@ def bars(title: str, rows: Sequence[Bar], unit: str) -> Chart:
         "type": "quantitative",
         "title": unit,
         "stack": "zero",
-        "axis": _axis(),
+        "axis": axis(),
     }
     colour = {
         "field": "part",
@@ -210,15 +217,15 @@ def bars(title: str, rows: Sequence[Bar], unit: str) -> Chart:
     }
     layers: list[dict[str, Any]] = [
         {
-            "mark": {**_MARKS, "type": "bar", "height": 9},
+            "mark": {**MARKS, "type": "bar", "height": 9},
             "encoding": {
-                **_y(names),
+                **y_axis(names),
                 "x": x,
                 "color": colour,
                 "order": {"field": "order", "type": "quantitative"},
             },
         },
-        *_names(names, texts),
+        *names_of(names, texts),
     ]
     words = "; ".join(
         f"{name}: "
@@ -230,7 +237,7 @@ def bars(title: str, rows: Sequence[Bar], unit: str) -> Chart:
         ("", *(f"{part} {unit}".strip() for part in parts)),
         tuple((name, *(cells.get((name, part), "-") for part in parts)) for name in names),
     )
-    return Chart(title, _specs(values, layers, names), f"{title}, {unit}. {words}", table)
+    return Chart(title, specs(values, layers, names), f"{title}, {unit}. {words}", table)
 
 
 def periods(title: str, rows: Sequence[Period], unit: str) -> Chart:
@@ -244,7 +251,7 @@ def periods(title: str, rows: Sequence[Period], unit: str) -> Chart:
         {"name": r.name, "kind": r.kind, "start": r.start, "end": r.end} for r in rows
     ]
     texts = [{"name": name, "text": f"done at {number(last[name])}"} for name in names]
-    x = {"field": "start", "type": "quantitative", "title": unit, "axis": _axis()}
+    x = {"field": "start", "type": "quantitative", "title": unit, "axis": axis()}
     colour = {
         "field": "kind",
         "type": "nominal",
@@ -253,10 +260,10 @@ def periods(title: str, rows: Sequence[Period], unit: str) -> Chart:
     }
     layers: list[dict[str, Any]] = [
         {
-            "mark": {**_MARKS, "type": "bar", "height": 11, "minBandSize": 1},
-            "encoding": {**_y(names), "x": x, "x2": {"field": "end"}, "color": colour},
+            "mark": {**MARKS, "type": "bar", "height": 11, "minBandSize": 1},
+            "encoding": {**y_axis(names), "x": x, "x2": {"field": "end"}, "color": colour},
         },
-        *_names(names, texts),
+        *names_of(names, texts),
     ]
     words = "; ".join(
         f"{name}: busy for {number(busy[name])} µs, done after {number(last[name])} µs"
@@ -266,7 +273,7 @@ def periods(title: str, rows: Sequence[Period], unit: str) -> Chart:
         ("", "busy µs", "done after µs"),
         tuple((name, number(busy[name]), number(last[name])) for name in names),
     )
-    return Chart(title, _specs(values, layers, names, wide=True), f"{title}. {words}", table)
+    return Chart(title, specs(values, layers, names, wide=True), f"{title}. {words}", table)
 
 
 def strips(
@@ -286,7 +293,7 @@ def strips(
         }
         for group in found
     ]
-    x = _x("value", unit, [one["value"] for one in values if one["value"]] + [1.0])
+    x = x_axis("value", unit, [one["value"] for one in values if one["value"]] + [1.0])
     layers: list[dict[str, Any]] = [
         {
             "data": {"values": [{"one": 1}]},
@@ -294,15 +301,15 @@ def strips(
             "encoding": {"x": {"field": "one", "type": "quantitative"}},
         },
         {
-            "mark": {**_MARKS, "type": "tick", "color": "var(--c1)", "opacity": 0.45, "height": 11},
-            "encoding": {**_y(list(found)), "x": x},
+            "mark": {**MARKS, "type": "tick", "color": "var(--c1)", "opacity": 0.45, "height": 11},
+            "encoding": {**y_axis(list(found)), "x": x},
         },
         {
             "data": {"values": texts},
-            "mark": {**_MARKS, "type": "point", "filled": True, "size": 70, "color": "var(--c1)"},
-            "encoding": {**_y(list(found)), "x": x},
+            "mark": {**MARKS, "type": "point", "filled": True, "size": 70, "color": "var(--c1)"},
+            "encoding": {**y_axis(list(found)), "x": x},
         },
-        *_names(list(found), texts),
+        *names_of(list(found), texts),
     ]
     words = "; ".join(
         f"{group}: {len(rows)} values from {number(rows[0][1])} to {number(rows[-1][1])}, "
@@ -313,8 +320,8 @@ def strips(
         ("", "", unit),
         tuple((group, name, number(v)) for group, rows in found.items() for name, v in rows),
     )
-    specs = _specs(values, layers, list(found), wide)
-    return Chart(title, specs, f"{title}, {unit}. {words}", table)
+    drawn = specs(values, layers, list(found), wide)
+    return Chart(title, drawn, f"{title}, {unit}. {words}", table)
 
 
 def lines(title: str, points: Sequence[tuple[str, float]], unit: str) -> Chart:
@@ -323,21 +330,21 @@ def lines(title: str, points: Sequence[tuple[str, float]], unit: str) -> Chart:
         {"n": n, "at": at, "value": value} for n, (at, value) in enumerate(points)
     ]
     names = [at for at, _ in points]
-    axis = {
-        "labelExpr": f"{names}[datum.value]",  # the index, since a commit may come twice
+    at = {
+        "labelExpr": f"{json.dumps(names)}[datum.value]",  # the index, since a commit may come twice
         "values": list(range(len(names))),
         "labelAngle": -40 if len(names) > 3 else 0,
         "labelLimit": 90,
         "grid": False,
         "labelOverlap": "greedy",
     }
-    x: dict[str, Any] = {"field": "n", "type": "ordinal", "title": None, "axis": axis}
+    x: dict[str, Any] = {"field": "n", "type": "ordinal", "title": None, "axis": at}
     y = {
         "field": "value",
         "type": "quantitative",
         "title": unit,
         "scale": {"zero": True, "nice": True},
-        "axis": {**_axis(), "tickCount": 4},
+        "axis": {**axis(), "tickCount": 4},
     }
     layer = [
         {
@@ -355,152 +362,10 @@ def lines(title: str, points: Sequence[tuple[str, float]], unit: str) -> Chart:
             "encoding": {"x": x, "y": y},
         },
     ]
-    spec = {**_base(NARROW - 8), "height": 130, "data": {"values": values}, "layer": layer}
+    spec = {**base(NARROW - 8), "height": 130, "data": {"values": values}, "layer": layer}
     words = ", ".join(f"{at}: {number(value)}" for at, value in points)
     table = Table(("", unit), tuple((at, number(value)) for at, value in points))
     return Chart(title, {NARROW: spec}, f"{title}, {unit}. {words}", table)
-
-
-def svg(chart: Chart) -> dict[int, str]:
-    """Draw a chart; width -> an ``<svg>`` element for a page.
-
-    Raises:
-        MissingPackageError: Vega-Lite is not installed.
-    """
-    try:
-        import vl_convert
-    except ImportError as error:
-        raise MissingPackageError(
-            'The report needs vl-convert-python: pip install "gfxgraph[report]".'
-        ) from error
-    drawn = {}
-    for width, spec in chart.spec.items():
-        text = str(vl_convert.vegalite_to_svg(dict(spec)))
-        drawn[width] = _TAG.sub(_leaner, text)
-    return drawn
-
-
-# What HTML does not need, and what the page's style says.
-_NEEDLESS = re.compile(
-    r' xmlns(:xlink)?="[^"]*"| (class|font-family|pointer-events|aria-[a-z]+|role)="[^"]*"'
-    r'| opacity="1"|<path [^>]*(display="none"|d="M0,0h0v0h0Z")[^>]*/>'
-)
-_GEOMETRY = re.compile(r' (transform|d|x|y|x1|x2|y1|y2|width|height)="[^"]*"')
-_LONG = re.compile(r"-?\d+\.\d{2,}(e-?\d+)?")
-
-
-_TAG = re.compile(r"<[^>]*>")
-
-
-def _leaner(tag: re.Match[str]) -> str:
-    return _GEOMETRY.sub(lambda found: _LONG.sub(_rounded, found[0]), _NEEDLESS.sub("", tag[0]))
-
-
-def _rounded(found: re.Match[str]) -> str:
-    return f"{float(found[0]):.2f}".rstrip("0").rstrip(".")
-
-
-def _specs(
-    values: list[dict[str, Any]],
-    layers: list[dict[str, Any]],
-    rows: Sequence[Any],
-    wide: bool = False,
-) -> dict[int, dict[str, Any]]:
-    return {
-        width: {
-            **_base(width),
-            "height": _STEP * len(rows),
-            "data": {"values": values},
-            "layer": layers,
-        }
-        for width in ((NARROW, WIDE) if wide else (NARROW,))
-    }
-
-
-def _base(width: int) -> dict[str, Any]:
-    text = {"labelFont": _FONT, "titleFont": _FONT, "labelFontSize": 11, "titleFontSize": 11}
-    ink = {"labelColor": "var(--ink2)", "titleColor": "var(--ink2)", "titleFontWeight": "normal"}
-    return {
-        "width": width,
-        "autosize": {"type": "fit-x", "contains": "padding"},
-        "padding": 4,
-        "background": None,
-        "config": {
-            "aria": False,  # the figure has a text alternative of its own
-            "font": _FONT,
-            "view": {"stroke": None},
-            "axis": {
-                **text,
-                **ink,
-                "gridColor": "var(--line)",
-                "domainColor": "var(--line)",
-                "ticks": False,
-                "labelPadding": 4,
-            },
-            "legend": {**text, **ink, "symbolSize": 50, "columnPadding": 18},
-        },
-    }
-
-
-_kind: dict[str, Any] = {
-    "color": {
-        "field": "kind",
-        "type": "nominal",
-        "scale": {"domain": ["graph", "other"], "range": ["var(--c1)", "var(--c2)"]},
-        "legend": None,
-    }
-}
-
-
-def _x(name: str, unit: str, ends: Sequence[float]) -> dict[str, Any]:
-    """The horizontal axis for values of which these are the ends."""
-    wide = min(ends) > 0 and max(ends) / min(ends) > 8
-    scale = {"type": "log", "padding": 8, "nice": False} if wide else {"zero": True, "padding": 8}
-    return {
-        "field": name,
-        "type": "quantitative",
-        "scale": scale,
-        "title": unit + (", logarithmic" if wide else ""),
-        "axis": {**_axis(), **({"values": _steps(min(ends), max(ends))} if wide else {})},
-    }
-
-
-def _steps(low: float, high: float) -> list[float]:
-    """1, 2, 5, 10 ... between two values; 1, 10, 100 where that is enough."""
-    decades = range(-12, 13)
-    fine = [m * 10.0**e for e in decades for m in (1, 2, 5) if low <= m * 10.0**e <= high]
-    return fine if len(fine) <= 7 else [x for x in fine if f"{x:e}".startswith("1.0")]
-
-
-def _axis() -> dict[str, Any]:
-    return {"format": ",.6~r", "tickCount": 5, "labelOverlap": True}
-
-
-def _y(rows: Sequence[Any]) -> dict[str, Any]:
-    """The vertical position: rows in their order; their names are written above the marks."""
-    names = [row if isinstance(row, str) else row.name for row in rows]
-    return {
-        "y": {"field": "name", "type": "nominal", "sort": names, "axis": None},
-    }
-
-
-def _names(rows: Sequence[Any], texts: list[dict[str, Any]] | None = None) -> list[dict[str, Any]]:
-    """The name of each row at the left end, and its value at the right one."""
-    data = {"data": {"values": texts}} if texts else {}
-    y = _y(rows)
-    text = {"type": "text", "fontSize": 12, "baseline": "middle", "yOffset": -_BELOW}
-    return [
-        {
-            **data,
-            "mark": {**text, "align": "left", "fill": "var(--ink)", "limit": 190},
-            "encoding": {**y, "x": {"value": 0}, "text": {"field": "name"}},
-        },
-        {
-            **data,
-            "mark": {**text, "align": "right", "fill": "var(--ink)", "fontWeight": 600},
-            "encoding": {**y, "x": {"value": {"expr": "width"}}, "text": {"field": "text"}},
-        },
-    ]
 
 
 def _median(values: Sequence[float]) -> float:

@@ -8,8 +8,10 @@ from importlib.resources import files
 from typing import Any
 
 from ..errors import MissingPackageError
-from .charts import NARROW, Row, intervals, lines, strips, svg
+from .charts import Row, intervals, lines, strips
+from .drawing import svg
 from .files import LeftOut, Shown
+from .layout import NARROW
 from .parts import NOT_STATED, SECTIONS, TIMES, Chart, Flag, Gain, Part, Point, Table, ratio
 
 __all__ = ["page"]
