@@ -329,9 +329,11 @@ def lines(title: str, points: Sequence[tuple[str, float]], unit: str) -> Chart:
     values: list[dict[str, Any]] = [
         {"n": n, "at": at, "value": value} for n, (at, value) in enumerate(points)
     ]
-    names = [at for at, _ in points]
+    names = [
+        " ".join(at.split()) for at, _ in points
+    ]  # shown by their index, since a commit may come twice
     at = {
-        "labelExpr": f"{json.dumps(names)}[datum.value]",  # the index, since a commit may come twice
+        "labelExpr": f"{json.dumps(names)}[datum.value]",
         "values": list(range(len(names))),
         "labelAngle": -40 if len(names) > 3 else 0,
         "labelLimit": 90,

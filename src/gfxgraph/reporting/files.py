@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -11,7 +12,7 @@ from typing import Any, NamedTuple
 from .kinds import Unknown, parts_of
 from .parts import Part
 
-__all__ = ["LeftOut", "Shown", "read"]
+__all__ = ["LeftOut", "Shown", "printable", "read"]
 
 _LARGEST = 64 * 2**20  # bytes; a trace of seconds has some
 
@@ -49,19 +50,19 @@ def read(paths: Iterable[Path]) -> tuple[list[Shown], list[LeftOut]]:
         try:
             files = _files(path)
         except OSError as error:
-            left_out.append(LeftOut(_printable(str(path)), _words(error)))
+            left_out.append(LeftOut(printable(str(path)), _words(error)))
             continue
         if not files:
-            left_out.append(LeftOut(_printable(str(path)), "a directory without files *.json"))
+            left_out.append(LeftOut(printable(str(path)), "a directory without files *.json"))
         for file in files:
             real = file.resolve()
             if real in seen:
                 continue
             seen.add(real)
             try:
-                shown.append(Shown(_printable(str(file)), _parts(file)))
+                shown.append(Shown(printable(str(file)), _parts(file)))
             except Unknown as error:
-                left_out.append(LeftOut(_printable(str(file)), str(error)))
+                left_out.append(LeftOut(printable(str(file)), str(error)))
     return shown, left_out
 
 
@@ -91,7 +92,7 @@ def _parts(file: Path) -> tuple[Part, ...]:
     """
     data = _json(file)
     try:
-        return tuple(parts_of(data, {"file": _printable(file.name)}))
+        return tuple(parts_of(data, {"file": printable(file.name)}))
     except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
         what = f"{error} is missing" if type(error) is KeyError else str(error)
         raise Unknown(f"of a known kind, but damaged: {what}") from error
@@ -111,10 +112,7 @@ def _json(file: Path) -> Any:
     if not text.strip():
         raise Unknown("an empty file")
     try:
-        data = json.loads(text)
-        if "\\ud" in text.lower():  # half a pair of surrogates is valid JSON, but no character
-            data = json.loads(json.dumps(data, ensure_ascii=False).encode("utf-8", "replace"))
-        return data
+        return _clean(json.loads(text))
     except RecursionError as error:
         raise Unknown("JSON that is nested too deeply") from error
     except json.JSONDecodeError as error:
@@ -124,8 +122,23 @@ def _json(file: Path) -> Any:
         raise Unknown(f"no JSON: {error.msg} in line {error.lineno}{cut}") from error
 
 
-def _printable(text: str) -> str:
-    return text.encode("utf-8", "backslashreplace").decode()
+def printable(text: str) -> str:
+    """``text`` with a replacement for what no page and no drawing may hold."""
+    return _NO_CHARACTER.sub("\N{REPLACEMENT CHARACTER}", text)
+
+
+# Control characters, half a pair of surrogates: Vega's drawing ends the process for some of them.
+_NO_CHARACTER = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f\ud800-\udfff\ufffe\uffff]")
+
+
+def _clean(data: Any) -> Any:
+    if isinstance(data, str):
+        return printable(data)
+    if isinstance(data, list):
+        return [_clean(one) for one in data]
+    if isinstance(data, dict):
+        return {printable(name): _clean(one) for name, one in data.items()}
+    return data
 
 
 def _words(error: OSError) -> str:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from ..errors import ArgumentError
 from ..tables import counted
-from .files import LeftOut, read
+from .files import LeftOut, printable, read
 from .page import page
 
 __all__ = ["ReportPage", "report"]
@@ -77,7 +77,7 @@ def report(
     names = [one.file for one in shown] + [one.file for one in left_out]
     if any(_is_same(out, Path(name)) for name in names):
         raise ArgumentError(f"{out} is one of the files to show; name another page.")
-    _write(out, page(title, shown, left_out))
+    _write(out, page(printable(title), shown, left_out))
     return ReportPage(out, tuple(one.file for one in shown), tuple(left_out))
 
 
