@@ -188,7 +188,7 @@ def test_a_report_with_a_wrong_value_is_left_out(name, bench, tmp_path):
 
 @needs_extra
 @pytest.mark.parametrize(
-    "text", ["</title></svg><script>x</script>", "{{ 7*7 }}", "\ud800", "\0", "'\"&"]
+    "text", ["</title></svg><script>x</script>", "{{ 7*7 }}", "\ud800", "\0", "\u2028", "'\"&"]
 )
 def test_text_of_a_file_is_shown_and_never_run(text, bench, tmp_path):
     data = bench.to_dict() | {"name": text, "verdict": text, "device": text}
@@ -196,7 +196,7 @@ def test_text_of_a_file_is_shown_and_never_run(text, bench, tmp_path):
     gfxgraph.report(tmp_path, tmp_path / "report.html", title=text)
     html = (tmp_path / "report.html").read_text(encoding="utf-8")
     page = Page(html)
-    assert re.sub("[\ud800\0]", "\ufffd", text) in page.text and "49(" not in page.text
+    assert re.sub("[\ud800\0\u2028]", "\ufffd", text) in page.text and "49(" not in page.text
     assert page.loads == []
 
 
@@ -229,15 +229,27 @@ def test_without_a_file_to_show_no_page_is_written(tmp_path):
         gfxgraph.report([])
     with pytest.raises(ArgumentError, match="takes paths"):
         gfxgraph.report([3])
+    with pytest.raises(ArgumentError, match="embedded null byte"):
+        gfxgraph.report("x.json", "a\0b")
+    with pytest.raises(ArgumentError, match="expected text, not NoneType"):
+        gfxgraph.report("x.json", title=None)
 
 
 @needs_extra
 def test_a_page_that_cannot_be_written_leaves_what_was_there(folder, tmp_path):
-    for out in (folder, tmp_path / "none" / "page.html", folder / "1.json"):
+    for out in (folder, tmp_path / "none" / "page.html", folder / "1.json", Path(os.devnull)):
         before = sorted(path.name for path in tmp_path.rglob("*"))
         with pytest.raises(ArgumentError, match=r"cannot be written|one of the files"):
             gfxgraph.report(folder, out)
         assert sorted(path.name for path in tmp_path.rglob("*")) == before
+    assert Path(os.devnull).is_char_device()
+
+
+@needs_extra
+def test_a_link_to_a_page_stays_a_link(folder, tmp_path):
+    (tmp_path / "link.html").symlink_to(tmp_path / "page.html")
+    gfxgraph.report(folder, tmp_path / "link.html")
+    assert (tmp_path / "link.html").is_symlink() and (tmp_path / "page.html").is_file()
 
 
 @needs_extra

@@ -329,9 +329,7 @@ def lines(title: str, points: Sequence[tuple[str, float]], unit: str) -> Chart:
     values: list[dict[str, Any]] = [
         {"n": n, "at": at, "value": value} for n, (at, value) in enumerate(points)
     ]
-    names = [
-        " ".join(at.split()) for at, _ in points
-    ]  # shown by their index, since a commit may come twice
+    names = [at for at, _ in points]  # shown by their index, since a commit may come twice
     at = {
         "labelExpr": f"{json.dumps(names)}[datum.value]",
         "values": list(range(len(names))),

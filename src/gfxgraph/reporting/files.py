@@ -45,43 +45,49 @@ def read(paths: Iterable[Path]) -> tuple[list[Shown], list[LeftOut]]:
     """Read files, and the files ``*.json`` in directories and those below, but hidden ones."""
     shown: list[Shown] = []
     left_out: list[LeftOut] = []
-    seen: set[Path] = set()
+    seen: set[str] = set()
     for path in paths:
-        try:
-            files = _files(path)
-        except OSError as error:
-            left_out.append(LeftOut(printable(str(path)), _words(error)))
-            continue
-        if not files:
+        files, closed = _files(path)
+        left_out += closed
+        if not files and not closed:
             left_out.append(LeftOut(printable(str(path)), "a directory without files *.json"))
         for file in files:
-            real = file.resolve()
-            if real in seen:
-                continue
-            seen.add(real)
             try:
+                real = os.path.realpath(file)
+                if real in seen:
+                    continue
+                seen.add(real)
                 shown.append(Shown(printable(str(file)), _parts(file)))
-            except Unknown as error:
+            except (Unknown, ValueError) as error:
                 left_out.append(LeftOut(printable(str(file)), str(error)))
     return shown, left_out
 
 
-def _files(path: Path) -> list[Path]:
-    if not path.is_dir():
-        return [path]
-    found = []
-    for folder, folders, names in os.walk(path, onerror=_raise):
+def _files(path: Path) -> tuple[list[Path], list[LeftOut]]:
+    """The files at ``path``, and the directories there that cannot be read."""
+    closed: list[LeftOut] = []
+    if not _is_directory(path):
+        return [path], closed
+
+    def note(error: OSError) -> None:
+        closed.append(LeftOut(printable(str(error.filename)), _words(error)))
+
+    found: list[Path] = []
+    for folder, folders, names in os.walk(path, onerror=note):
         folders[:] = sorted(name for name in folders if not name.startswith("."))
         found += [
             Path(folder, name)
             for name in sorted(names)
             if name.endswith(".json") and not name.startswith(".")
         ]
-    return found
+    return found, closed
 
 
-def _raise(error: OSError) -> None:
-    raise error
+def _is_directory(path: Path) -> bool:
+    try:
+        return path.is_dir()
+    except (OSError, ValueError):  # reading it says what is wrong
+        return False
 
 
 def _parts(file: Path) -> tuple[Part, ...]:
@@ -109,6 +115,8 @@ def _json(file: Path) -> Any:
         raise Unknown("no text in UTF-8") from error
     except OSError as error:
         raise Unknown(_words(error)) from error
+    except ValueError as error:  # a null character in the path
+        raise Unknown(str(error)) from error
     if not text.strip():
         raise Unknown("an empty file")
     try:
@@ -127,8 +135,9 @@ def printable(text: str) -> str:
     return _NO_CHARACTER.sub("\N{REPLACEMENT CHARACTER}", text)
 
 
-# Control characters, half a pair of surrogates: Vega's drawing ends the process for some of them.
-_NO_CHARACTER = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f\ud800-\udfff\ufffe\uffff]")
+# Control characters, half a pair of surrogates, separators of lines. For some of them Vega
+# fails, or ends the process.
+_NO_CHARACTER = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f\u2028\u2029\ud800-\udfff\ufffe\uffff]")
 
 
 def _clean(data: Any) -> Any:

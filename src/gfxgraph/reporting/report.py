@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-import tempfile
+import threading
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -64,10 +64,13 @@ def report(
     try:
         files = [Path(one) for one in given]
         out = Path(out)
-    except TypeError as error:
+        page_file = os.path.realpath(out)
+    except (TypeError, ValueError) as error:
         raise ArgumentError(
             f"report() takes paths of files or directories, and one of the page: {error}."
         ) from error
+    if not isinstance(title, str):
+        raise ArgumentError(f"report(title=): expected text, not {type(title).__name__}.")
     if not files:
         raise ArgumentError("report() takes at least one file or directory.")
     shown, left_out = read(files)
@@ -75,32 +78,27 @@ def report(
         reasons = "\n".join(f"{one.file}: {one.reason}." for one in left_out)
         raise ArgumentError(f"There is nothing to show, so no page was written.\n{reasons}")
     names = [one.file for one in shown] + [one.file for one in left_out]
-    if any(_is_same(out, Path(name)) for name in names):
+    if any(page_file == os.path.realpath(name) for name in names):
         raise ArgumentError(f"{out} is one of the files to show; name another page.")
     _write(out, page(printable(title), shown, left_out))
     return ReportPage(out, tuple(one.file for one in shown), tuple(left_out))
-
-
-def _is_same(one: Path, other: Path) -> bool:
-    return one.resolve() == other.resolve()
 
 
 def _write(path: Path, text: str) -> None:
     """Replace ``path`` at once, so that an error leaves what was there."""
     temporary = None
     try:
-        if path.is_dir():
-            raise IsADirectoryError(f"{path} is a directory")
-        with tempfile.NamedTemporaryFile(
-            "w", encoding="utf-8", dir=path.parent, prefix=f".{path.name}.", delete=False
-        ) as file:
-            temporary = Path(file.name)
-            file.write(text)
-        mask = os.umask(0)
-        os.umask(mask)
-        temporary.chmod(0o666 & ~mask)
-        temporary.replace(path)
-    except OSError as error:
+        target = path.resolve()  # of a link its target
+        if target.exists() and not target.is_file():
+            raise FileExistsError(0, "it is no file")  # such as a directory, or a device
+        if not target.parent.is_dir():
+            raise FileNotFoundError(0, f"there is no folder {target.parent}")
+        temporary = target.with_name(f".{target.name}.{os.getpid()}.{threading.get_ident()}")
+        temporary.write_text(text, encoding="utf-8")
+        temporary.replace(target)
+    except (OSError, RuntimeError, ValueError) as error:  # a loop of links, a null character
+        why = getattr(error, "strerror", None) or error
+        raise ArgumentError(f"The page cannot be written to {path}: {why}.") from error
+    finally:
         if temporary is not None:
             temporary.unlink(missing_ok=True)
-        raise ArgumentError(f"The page cannot be written to {path}: {error}.") from error
