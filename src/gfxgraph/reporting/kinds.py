@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple, TypeAlias
 
 from .bench import read_bench
+from .compiled import read_breaks, read_compile_log, read_recipes
 from .facts import facts_of
 from .findings import read_check, read_lint, read_verify
 from .machines import read_doctor, read_env
@@ -61,6 +62,9 @@ KINDS: tuple[Kind, ...] = (
     Kind("gfxgraph.stats", 1, _keys("captures replays eager_calls graphs pool_bytes refused"),
          read_graphed),
     Kind("gfxgraph.process", 1, _keys("capture_count replay_count fallback_count"), read_process),
+    Kind("gfxgraph.compile_log", 1, _keys("torch seconds compilations"), read_compile_log),
+    Kind("gfxgraph.graph_breaks", 1, _keys("regions breaks skipped launches outside"), read_breaks),
+    Kind("gfxgraph.recipes", 1, _keys("format version environment functions"), read_recipes),
     Kind("gfxgraph.demo", 1, _keys("passages padding timing graphs"), read_demo),
     Kind("gfxgraph.lint", 1, _keys("rule severity file line why remedy"), read_lint, in_list=True),
     Kind("versions", 1, _keys("torch python passed failed"), read_versions, in_list=True),
