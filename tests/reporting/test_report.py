@@ -150,6 +150,10 @@ BAD = {
     "a schema of others": ('{"schema": "x/1"}', "another program: its schema is 'x/1'"),
     "no version": ('{"schema": "gfxgraph.bench/x"}', "has no version"),
     "damaged": ('{"schema": "gfxgraph.bench/1"}', "damaged: 'name' is missing"),
+    "deep results": (
+        '{"command": "x", "torch": "2", "a": ' + '{"a": ' * 3000 + "1" + "}" * 3001,
+        "nested too deeply",
+    ),
     "deep": ("[" * 100_000 + "]" * 100_000, "nested too deeply"),
 }
 
@@ -198,6 +202,20 @@ def test_text_of_a_file_is_shown_and_never_run(text, bench, tmp_path):
     page = Page(html)
     assert re.sub("[\ud800\0\u2028]", "\ufffd", text) in page.text and "49(" not in page.text
     assert page.loads == []
+
+
+def test_of_several_reports_in_a_file_the_whole_ones_are_shown(bench, tmp_path):
+    whole = {"model": "a model", "report": bench.to_dict()}
+    cut = {"report": {"schema": "gfxgraph.bench/1"}}
+    data = {
+        "commit": "aaa1111",
+        "runs": [whole, cut, 3, {"report": bench.to_dict() | {"schema": "x/1"}}],
+    }
+    (tmp_path / "a.json").write_text(json.dumps(data))
+    ((_, (part,)),), left = read([tmp_path])
+    assert part.title == "a model" and part.facts["commit"] == "aaa1111"
+    assert [one.file.rpartition(", ")[2] for one in left] == ["run 2", "run 3", "run 4"]
+    assert "damaged: 'name' is missing" in left[0].reason
 
 
 def test_files_that_cannot_be_read_are_named_too(tmp_path):

@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from .kinds import Unknown, parts_of
+from .kinds import Unknown, parts_of, unwrapped
 from .parts import Part
 
 __all__ = ["LeftOut", "Shown", "printable", "read"]
@@ -52,14 +52,24 @@ def read(paths: Iterable[Path]) -> tuple[list[Shown], list[LeftOut]]:
         if not files and not closed:
             left_out.append(LeftOut(printable(str(path)), "a directory without files *.json"))
         for file in files:
+            name = printable(str(file))
             try:
                 real = os.path.realpath(file)
                 if real in seen:
                     continue
                 seen.add(real)
-                shown.append(Shown(printable(str(file)), _parts(file)))
-            except (Unknown, ValueError) as error:
-                left_out.append(LeftOut(printable(str(file)), str(error)))
+                reports = list(unwrapped(_json(file), {"file": printable(file.name)}))
+            except (Unknown, ValueError) as error:  # the latter of a null character in the path
+                left_out.append(LeftOut(name, str(error)))
+                continue
+            parts: list[Part] = []
+            for where, report, known in reports:
+                try:
+                    parts += parts_of(report, known)
+                except Unknown as error:
+                    left_out.append(LeftOut(name + where, str(error)))
+            if parts:
+                shown.append(Shown(name, tuple(parts)))
     return shown, left_out
 
 
@@ -90,20 +100,6 @@ def _is_directory(path: Path) -> bool:
         return False
 
 
-def _parts(file: Path) -> tuple[Part, ...]:
-    """The parts of one file.
-
-    Raises:
-        Unknown: it cannot be read, or is of no kind that this version reads.
-    """
-    data = _json(file)
-    try:
-        return tuple(parts_of(data, {"file": printable(file.name)}))
-    except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
-        what = f"{error} is missing" if type(error) is KeyError else str(error)
-        raise Unknown(f"of a known kind, but damaged: {what}") from error
-
-
 def _json(file: Path) -> Any:
     try:
         if not file.is_file() and file.exists():
@@ -115,8 +111,6 @@ def _json(file: Path) -> Any:
         raise Unknown("no text in UTF-8") from error
     except OSError as error:
         raise Unknown(_words(error)) from error
-    except ValueError as error:  # a null character in the path
-        raise Unknown(str(error)) from error
     if not text.strip():
         raise Unknown("an empty file")
     try:

@@ -19,7 +19,7 @@ from .parts import Part
 from .results import read_results, read_versions
 from .timelines import read_inspect, read_trace
 
-__all__ = ["KINDS", "Kind", "Unknown", "parts_of"]
+__all__ = ["KINDS", "Kind", "Unknown", "parts_of", "unwrapped"]
 
 Reader: TypeAlias = Callable[[Any, Mapping[str, str]], list[Part]]
 """Makes parts of a file and of what is known of its origin: ``{"file": ...}``."""
@@ -77,27 +77,54 @@ KINDS: tuple[Kind, ...] = (
 """The first that fits reads a file."""
 
 
-def parts_of(data: Any, known: Mapping[str, str]) -> Iterator[Part]:
-    """The parts of a file.
+def unwrapped(data: Any, known: Mapping[str, str]) -> Iterator[tuple[str, Any, dict[str, str]]]:
+    """The reports in a file: where each is in it, what it says, and what is known of its origin.
+
+    A wrapper gives a report its command and its commit; the key ``runs`` may hold several.
 
     Args:
         data: what the file holds.
         known: what is known of it: ``{"file": its name}``.
-
-    Raises:
-        Unknown: it is of no kind that this version reads.
     """
     if isinstance(data, dict) and "schema" not in data:
-        inner = [data, *(data.get("runs") or () if isinstance(data.get("runs"), list) else ())]
-        wrapped = [one for one in inner if isinstance(one, dict) and _is_report(one.get("report"))]
-        for one in wrapped:  # a report with the command and the commit around it
-            facts = facts_of(one, facts_of(data, known))
-            if isinstance(one.get("model"), str):
-                facts["model"] = one["model"]
-            yield from parts_of(one["report"], facts)
-        if wrapped:
+        facts = facts_of({k: v for k, v in data.items() if k != "runs"}, known)
+        runs = data["runs"] if isinstance(data.get("runs"), list) else []
+        if _is_report(data.get("report")):
+            yield "", data["report"], facts
             return
-    yield from _kind(data).read(data, known)
+        if any(_is_wrapper(run) for run in runs):
+            for number, run in enumerate(runs, 1):
+                report = run["report"] if _is_wrapper(run) else run
+                of_run = facts_of(run, facts) if _is_wrapper(run) else facts
+                if _is_wrapper(run) and isinstance(run.get("model"), str):
+                    of_run["model"] = run["model"]
+                yield f", run {number}", report, of_run
+            return
+    yield "", data, dict(known)
+
+
+def parts_of(data: Any, known: Mapping[str, str]) -> list[Part]:
+    """The parts of a report.
+
+    Args:
+        data: the report.
+        known: what is known of its origin.
+
+    Raises:
+        Unknown: it is of no kind that this version reads, or damaged.
+    """
+    kind = _kind(data)
+    try:
+        return kind.read(data, known)
+    except RecursionError as error:
+        raise Unknown("JSON that is nested too deeply") from error
+    except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
+        what = f"{error} is missing" if type(error) is KeyError else str(error)
+        raise Unknown(f"of a known kind, but damaged: {what}") from error
+
+
+def _is_wrapper(data: Any) -> bool:
+    return isinstance(data, dict) and _is_report(data.get("report"))
 
 
 def _is_report(data: Any) -> bool:
