@@ -47,8 +47,12 @@ if TYPE_CHECKING:
     from .compiling.rng import guard_rng as guard_rng
     from .compiling.vendor import vendor_op as vendor_op
     from .device import DeviceFacts as DeviceFacts
+    from .inspecting.inspect import inspect as inspect
+    from .inspecting.report import InspectReport as InspectReport
     from .measure.bench import bench as bench
     from .measure.report import BenchReport as BenchReport
+    from .measure.trace import trace as trace
+    from .measure.trace_report import TraceReport as TraceReport
     from .recipes.load import load_recipes as load_recipes
     from .recipes.report import RecipeReport as RecipeReport
     from .recipes.save import save_recipes as save_recipes
@@ -75,12 +79,14 @@ _LAZY = {
     "GraphedStats": "call.graphed",
     "Hazard": "analyze.report",
     "InductorSettings": "compiling.inductor",
+    "InspectReport": "inspecting.report",
     "PoolStats": "call.buckets.pool",
     "RecipeReport": "recipes.report",
     "Report": "analyze.report",
     "ReportPage": "reporting.report",
     "CheckReport": "analyze.report",
     "ShapeBucketPool": "call.buckets.pool",
+    "TraceReport": "measure.trace_report",
     "VerifyReport": "verifying.report",
     "bench": "measure.bench",
     "check": "analyze.check",
@@ -93,6 +99,7 @@ _LAZY = {
     "guard_rng": "compiling.rng",
     "health_check": "bridge.enable",
     "inductor_settings": "compiling.inductor",
+    "inspect": "inspecting.inspect",
     "is_enabled": "bridge.enable",
     "load_recipes": "recipes.load",
     "metrics": "metrics",  # the module itself
@@ -100,6 +107,7 @@ _LAZY = {
     "report": "reporting.report",
     "save_recipes": "recipes.save",
     "suggest_buckets": "call.buckets.traffic",
+    "trace": "measure.trace",
     "vendor_op": "compiling.vendor",
     "verify": "verifying.verify",
 }
@@ -119,12 +127,14 @@ __all__ = [
     "GraphedStats",
     "Hazard",
     "InductorSettings",
+    "InspectReport",
     "PoolStats",
     "RecipeReport",
     "Report",
     "ReportPage",
     "ShapeBucketPool",
     "Stats",
+    "TraceReport",
     "VerifyReport",
     "__version__",
     "bench",
@@ -141,6 +151,7 @@ __all__ = [
     "guard_rng",
     "health_check",
     "inductor_settings",
+    "inspect",
     "is_enabled",
     "load_recipes",
     "metrics",
@@ -150,6 +161,7 @@ __all__ = [
     "settings",
     "stats",
     "suggest_buckets",
+    "trace",
     "vendor_op",
     "verify",
 ]

@@ -16,10 +16,12 @@ from .common import App, fail
 from .demo import demo
 from .doctor import doctor
 from .env import env
+from .inspect import inspect
 from .lint import lint
 from .metrics import metrics
 from .report import report
 from .run import run
+from .trace import trace
 from .verify import verify
 
 __all__ = ["app"]
@@ -55,7 +57,7 @@ def main(
         fail(str(_setting_error), status=2)
 
 
-for _command in (demo, check, verify, bench, report, lint, doctor, env):
+for _command in (demo, check, verify, bench, trace, inspect, report, lint, doctor, env):
     app.command()(_command)
 app.add_typer(metrics, name="metrics")
 app.command(

@@ -129,8 +129,17 @@ class Padded(Exact):
         return dispatcher.answer(call)
 
     def request(self, call: Call) -> Request:
-        """The call, padded to the smallest bucket that fits."""
+        """The call, padded to the smallest bucket that fits.
+
+        Raises:
+            ArgumentError: a size is 0, or see :meth:`SizedCall.of`.
+        """
         sized = call if isinstance(call, SizedCall) else SizedCall.of(call, self.buckets)
+        if 0 in sized.sizes.values():
+            raise ArgumentError(
+                f"{self._name}: a dynamic dimension has the size 0. Such calls compute nothing, "
+                "and have no graph."
+            )
         return self._request(sized, self.buckets.of(sized.sizes))
 
     def _request(self, call: SizedCall, bucket: dict[str, int]) -> Request:
