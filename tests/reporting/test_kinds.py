@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from dataclasses import asdict
 
@@ -13,6 +14,12 @@ from gfxgraph.compiling.log import Compilation
 from gfxgraph.device.platform import this_platform
 from gfxgraph.doctor.checks import Finding
 from gfxgraph.doctor.doctor import Diagnosis
+from gfxgraph.inspecting.model import GraphNode, InspectedGraph
+from gfxgraph.inspecting.report import InspectReport
+from gfxgraph.interpose.source import Source
+from gfxgraph.measure.timing import Percentiles
+from gfxgraph.measure.trace_report import TraceReport
+from gfxgraph.measure.trace_rows import Copies, Gaps, HotKernel, HotOperator, Span, WayTrace
 from gfxgraph.recipes.file import File
 from gfxgraph.reporting.files import read
 from gfxgraph.reporting.kinds import KINDS, parts_of
@@ -34,44 +41,50 @@ VERIFIED = VerifyReport(
     ),
 )
 FOUND = Finding("warning", "the driver is old", "update it", check="driver")
-WHERE = {"file": "m.py", "line": 3, "function": "act", "text": "x @ w"}
-TRACED = {
-    "name": "eager",
-    "status": "ok",
-    "note": "",
-    "lines": "",
-    "end_to_end_us": {"p50": 2432.0, "p95": 3000.0, "p99": 4000.0},
-    "host_us": {"p50": 2400.0, "p95": 3000.0, "p99": 4000.0},
-    "busy_us": 430.0,
-    "idle": 0.82,
-    "kernels": 2,
-    "launches": 2,
-    "gaps": {"count": 1, "total_us": 9.0, "longest_us": 9.0},
-    "hot": [
-        {"name": "gemm", "calls": 1, "total_us": 9.0, "share": 0.5, "in_graph": False}
-        | {"where": WHERE}
-    ],
-    "copies": [
-        {"direction": "HtoD", "memory": "pinned", "calls": 1, "bytes": 4, "total_us": 1.0}
-        | {"in_graph": False, "where": None}
-    ],
-    "timeline": [
-        {"start_us": start, "us": 5.0, "stream": "0/7", "kind": "kernel", "name": "k", "count": 1}
-        for start in (10.0, 16.0, 900.0)
-    ],
-}
+WHERE = Source("m.py", 3, "act")
+TIMES = Percentiles(2432.0, 3000.0, 4000.0)
+TRACED = WayTrace(
+    "eager",
+    "ok",
+    end_to_end_us=TIMES,
+    host_us=TIMES,
+    calls=5,
+    busy_us=430.0,
+    idle=0.82,
+    kernels=2,
+    launches=2,
+    gaps=Gaps(1, 9.0, 9.0, 9.0, 1.0),
+    copies=(Copies("HtoD", "pinned", 1, 4, 1.0, False, None),),
+    hot=(HotKernel("gemm", 1, 9.0, 0.5, False, WHERE),),
+    timeline=tuple(Span(start, 5.0, "0/7", "kernel", "k") for start in (10.0, 16.0, 900.0)),
+)
 OF = {"name": "act", "device": "NVIDIA H200", "emulated": False, "torch": "2.11", "gfxgraph": "0.1"}
-TRACE = OF | {
-    "schema": "gfxgraph.trace/1",
-    "verdict": "Eager: 2 launches.",
-    "arguments": ["x"],
-    "speedup": 4.5,
-    "ways": [TRACED, TRACED | {"name": "graph", "launches": 1}],
-    "operators": [{"name": "aten.mm", "calls": 1, "host_us": 5.0, "where": WHERE}],
-    "operations": 1,
+TRACE = TraceReport(
+    **OF,
+    arguments=("x",),
+    python="3.12",
+    seconds=2.0,
+    changes_state=False,
+    speedup=4.5,
+    ways=(TRACED, dataclasses.replace(TRACED, name="graph", launches=1, graph_launches=1)),
+    operators=(HotOperator("aten.mm", 1, 5.0, True, WHERE),),
+    operations=1,
+).to_dict()
+NODE = GraphNode("0", "kernel", "gemm", (), 0, {}, "m.py", 3, "act", "x @ w")
+INSPECTED = InspectReport(**OF, graphs=(InspectedGraph("act", (NODE, NODE)),)).to_dict()
+EXPERIMENT = {
+    "schema": "gfxgraph.experiment/1",
+    "name": "smoke",
+    "question": "Are replays alike?",
+    "function": "act",
+    "shows": "All of it.",
+    "conclusion": "2 of 20 replays differ.",
+    "holds": False,
+    "rows": [{"what": "replays", "is_so": True, "count": 20}],
+    "notes": ["a note"],
+    "machine": {"device": "NVIDIA H200", "emulated": False},
+    "versions": {"torch": "2.11"},
 }
-NODE = {"id": "0", "type": "kernel", "name": "gemm", "file": "m.py", "line": 3, "source": "x @ w"}
-INSPECTED = OF | {"schema": "gfxgraph.inspect/1", "graphs": [{"name": "act", "nodes": [NODE] * 2}]}
 LOGGED = Compilation("0", "act", "m.py", 3, "inductor", False, 1.5, 9, {}, 2, False, None)
 BREAK = Break("m.py", 3, "act", "p()", "x")
 BROKEN_UP = BreakReport("act", (Region("act", "m.py", 1, 3),), (BREAK,), 0, 2)
@@ -90,6 +103,7 @@ FILES = {
     ),
     "trace": (TRACE, "timelines", "eager: busy for"),
     "inspect": (INSPECTED, "timelines", "1 graph. Nodes: kernel 2."),
+    "experiment": (EXPERIMENT, "experiments", "smoke: act: 2 of 20 replays differ."),
     "process": (gfxgraph.stats() | {"validation_failures": 2}, "memory", "2 replays differed"),
     "breaks": (
         BROKEN_UP,
@@ -120,6 +134,13 @@ def test_a_file_stands_in_its_section_and_says_what_it_found(name, tmp_path):
     assert part.section == section and left_out == []
     said = [part.sentence, *(flag.text for flag in part.flags), *(one.title for one in part.tables)]
     assert words in " ".join([*said, *(chart.words for chart in part.charts)])
+
+
+def test_a_list_of_reports_is_a_part_for_each(tmp_path):
+    (tmp_path / "a.json").write_text(json.dumps([EXPERIMENT, EXPERIMENT | {"schema": "x/1"}]))
+    ((_, parts),), left_out = read([tmp_path])
+    assert [part.level for part in parts] == ["error"]
+    assert [one.file.rpartition(", ")[2] for one in left_out] == ["entry 2"]
 
 
 def test_what_a_timeline_draws_as_one_lies_closer_than_a_pixel():

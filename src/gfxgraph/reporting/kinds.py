@@ -11,6 +11,7 @@ from typing import Any, NamedTuple, TypeAlias
 
 from .bench import read_bench
 from .compiled import read_breaks, read_compile_log, read_recipes
+from .experiments import read_experiment
 from .facts import facts_of
 from .findings import read_check, read_lint, read_verify
 from .machines import read_doctor, read_env
@@ -57,6 +58,7 @@ KINDS: tuple[Kind, ...] = (
     Kind("gfxgraph.verify", 1, _keys("verdict graph compiled runs seed"), read_verify),
     Kind("gfxgraph.trace", 1, _keys("verdict ways operators operations"), read_trace),
     Kind("gfxgraph.inspect", 1, _keys("name device emulated graphs"), read_inspect),
+    Kind("gfxgraph.experiment", 1, _keys("question conclusion holds rows"), read_experiment),
     Kind("gfxgraph.doctor", 1, _keys("status platform findings health"), read_doctor),
     Kind("gfxgraph.env", 1, _keys("recommended no_effect"), read_env),
     Kind("gfxgraph.stats", 1, _keys("captures replays eager_calls graphs pool_bytes refused"),
@@ -100,6 +102,10 @@ def unwrapped(data: Any, known: Mapping[str, str]) -> Iterator[tuple[str, Any, d
                     of_run["model"] = run["model"]
                 yield f", run {number}", report, of_run
             return
+    if isinstance(data, list) and data and all(_has_schema(one) for one in data):
+        for number, report in enumerate(data, 1):  # of all experiments
+            yield f", entry {number}", report, dict(known)
+        return
     yield "", data, dict(known)
 
 
@@ -125,6 +131,10 @@ def parts_of(data: Any, known: Mapping[str, str]) -> list[Part]:
 
 def _is_wrapper(data: Any) -> bool:
     return isinstance(data, dict) and _is_report(data.get("report"))
+
+
+def _has_schema(data: Any) -> bool:
+    return isinstance(data, dict) and isinstance(data.get("schema"), str)
 
 
 def _is_report(data: Any) -> bool:
