@@ -34,7 +34,7 @@ def read_compile_log(data: Mapping[str, Any], known: Mapping[str, str]) -> list[
                   for one in failed)  # fmt: skip
     sentence = f"{counted(len(found), 'compilation')} in {number(data['seconds'])} s."
     return [
-        Part("experiments", "torch.compile", sentence, "warning" if failed else "ok",
+        Part("experiments", "torch.compile", sentence, "warning" if failed else None,
              facts_of(data, known), (), (Table(heads, rows, folded=True),), flags)
     ]  # fmt: skip
 
@@ -68,4 +68,4 @@ def read_recipes(data: Mapping[str, Any], known: Mapping[str, str]) -> list[Part
     sentence = f"{counted(count, 'graph')} to capture at the next start."
     facts = facts_of(data["environment"], known)
     table = Table(("function", "graphs"), rows, folded=True)
-    return [Part("memory", "Recipes", sentence, "ok", facts, (), (table,))]
+    return [Part("memory", "Recipes", sentence, None, facts, (), (table,))]

@@ -18,6 +18,7 @@ def read_experiment(data: Mapping[str, Any], known: Mapping[str, str]) -> list[P
     level = levels[data["holds"]]
     title = f"{data['name']}: {data['function']}"
     flags = (Flag("error", f"{title}: {data['conclusion']}", data["question"]),)
+    question = data["question"][:1].upper() + data["question"][1:]
     rows = list(data["rows"])
     heads = list(dict.fromkeys(head for row in rows for head in row))
     cells = tuple(tuple(_cell(row.get(head)) for head in heads) for row in rows)
@@ -28,7 +29,7 @@ def read_experiment(data: Mapping[str, Any], known: Mapping[str, str]) -> list[P
         Part(
             "experiments",
             title,
-            f"{data['question']} {data['conclusion']} {data['shows']}",
+            f"{question} {data['conclusion']} {data['shows']}",
             level,
             facts,
             (),

@@ -175,7 +175,7 @@ class Part:
         section: where it stands.
         title: of what it is.
         sentence: the verdict.
-        level: of the verdict.
+        level: of the verdict; ``None``: the file judges nothing.
         facts: where the figures come from: command, commit, device and versions.
         charts: shown side by side.
         tables: shown below them.
@@ -189,7 +189,7 @@ class Part:
     section: Section
     title: str
     sentence: str = ""
-    level: Level = "ok"
+    level: Level | None = None
     facts: Mapping[str, str] = field(default_factory=dict)
     charts: tuple[Chart, ...] = ()
     tables: tuple[Table, ...] = ()

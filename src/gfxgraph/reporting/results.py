@@ -35,9 +35,6 @@ def read_results(data: Mapping[str, Any], known: Mapping[str, str]) -> list[Part
     memory = list(_memory(data))
     charts = [*_charts(title, gains), *memory, *_latencies(data)]
     flags = list(_flags(title, data, gains, facts))
-    level: Level = "ok"
-    for one in flags:
-        level = one.level if level != "error" else level
     sentence = ""
     if len(gains) > 1:
         ordered = sorted(gain.times for gain in gains if gain.is_graph)
@@ -57,6 +54,9 @@ def read_results(data: Mapping[str, Any], known: Mapping[str, str]) -> list[Part
     section: Section = "gains" if gains else "memory" if memory else "experiments"
     if section == "experiments" and _counted(data):
         section = "verification"
+    level: Level | None = "ok" if section == "verification" else None
+    if flags:
+        level = "error" if any(flag.level == "error" for flag in flags) else "warning"
     if emulated:
         sentence = "On the emulated device: the times say nothing of a GPU."
     note = data.get("notes")

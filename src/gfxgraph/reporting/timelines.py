@@ -72,7 +72,7 @@ def read_inspect(data: Mapping[str, Any], known: Mapping[str, str]) -> list[Part
     words = ", ".join(f"{kind} {number(count)}" for kind, count in types.most_common())
     sentence = f"{counted(len(graphs), 'graph')}. Nodes: {words or 'none'}."
     return [
-        Part("timelines", f"{data['name']}: nodes", sentence, "ok", facts, (), tuple(tables), (),
+        Part("timelines", f"{data['name']}: nodes", sentence, None, facts, (), tuple(tables), (),
              (), (), data["device"], bool(data["emulated"]))
     ]  # fmt: skip
 
