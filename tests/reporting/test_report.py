@@ -286,6 +286,12 @@ def test_a_missing_package_is_named_with_the_command(package, folder, tmp_path, 
     assert not (tmp_path / "page.html").exists()
 
 
+def test_the_committed_page_names_each_result_and_loads_nothing():
+    page = Page((ROOT / "docs" / "results.html").read_text(encoding="utf-8"))
+    assert page.loads == [] and "4.49 times as fast as eager (4.45 to 4.53)" in page.text
+    assert all(f"benchmarks/results/{path.name}" in page.text for path in RESULTS.glob("*.json"))
+
+
 @needs_extra
 def test_the_page_of_our_results_is_up_to_date_and_small(tmp_path, monkeypatch):
     monkeypatch.chdir(ROOT)

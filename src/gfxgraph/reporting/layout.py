@@ -80,7 +80,7 @@ def _steps(low: float, high: float) -> list[float]:
 
 def axis() -> dict[str, Any]:
     """An axis of plain numbers."""
-    return {"format": ",.6~r", "tickCount": 5, "labelOverlap": True}
+    return {"format": ",.6~r", "tickCount": 5, "labelOverlap": "greedy", "labelSeparation": 8}
 
 
 def y_axis(rows: Sequence[Any]) -> dict[str, Any]:
