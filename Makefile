@@ -18,7 +18,7 @@ COMMIT ?= $(shell git rev-parse --short HEAD 2>/dev/null)
 PROCESSES ?= 2
 QUERY := a cat that slowly vanishes and leaves only its grin
 
-.PHONY: demo test test-torch test-torch-in test-long lint test-gpu bench clean
+.PHONY: demo test test-torch test-torch-in test-long lint test-gpu bench results clean
 
 demo: $(READY)
 	@$(BIN)/gfxgraph demo --query "$(QUERY)"
@@ -43,9 +43,13 @@ lint: $(READY)
 	@$(BIN)/ruff format --check .
 	@$(BIN)/mypy
 
-# These two use the PyTorch of the machine's own python3.
+# results makes docs/results.html of the results of benchmarks.
+# test-gpu and bench use the PyTorch of the machine's own python3.
 test-gpu:
 	@PYTHONPATH=src $(PYTHON) -m pytest -m gpu tests
+
+results: $(READY)
+	@$(BIN)/gfxgraph report benchmarks/results --out docs/results.html --title "gfxgraph: measured"
 
 bench:
 	@PYTHONPATH=src $(PYTHON) -m benchmarks.runs.host_time --commit "$(COMMIT)"

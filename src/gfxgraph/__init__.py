@@ -57,6 +57,8 @@ if TYPE_CHECKING:
     from .recipes.report import RecipeReport as RecipeReport
     from .recipes.save import save_recipes as save_recipes
     from .record.no_graph import no_graph as no_graph
+    from .reporting.report import ReportPage as ReportPage
+    from .reporting.report import report as report
     from .verifying.report import VerifyReport as VerifyReport
     from .verifying.verify import verify as verify
 
@@ -81,6 +83,7 @@ _LAZY = {
     "PoolStats": "call.buckets.pool",
     "RecipeReport": "recipes.report",
     "Report": "analyze.report",
+    "ReportPage": "reporting.report",
     "CheckReport": "analyze.report",
     "ShapeBucketPool": "call.buckets.pool",
     "TraceReport": "measure.trace_report",
@@ -101,6 +104,7 @@ _LAZY = {
     "load_recipes": "recipes.load",
     "metrics": "metrics",  # the module itself
     "no_graph": "record.no_graph",
+    "report": "reporting.report",
     "save_recipes": "recipes.save",
     "suggest_buckets": "call.buckets.traffic",
     "trace": "measure.trace",
@@ -127,6 +131,7 @@ __all__ = [
     "PoolStats",
     "RecipeReport",
     "Report",
+    "ReportPage",
     "ShapeBucketPool",
     "Stats",
     "TraceReport",
@@ -151,6 +156,7 @@ __all__ = [
     "load_recipes",
     "metrics",
     "no_graph",
+    "report",
     "save_recipes",
     "settings",
     "stats",

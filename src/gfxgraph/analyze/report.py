@@ -167,7 +167,7 @@ class CheckReport:
     def to_dict(self) -> dict[str, Any]:
         """The report for ``--json``."""
         head = {"verdict": self.verdict, "in_words": self.in_words, "is_graph": self.is_graph}
-        return {**head, **asdict(self)}
+        return {"schema": "gfxgraph.check/1", **head, **asdict(self)}
 
     def __str__(self) -> str:
         lines = [f"{self.name}: {self.in_words}", *self.basis]

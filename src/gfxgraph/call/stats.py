@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
 from typing import Any
 
-from ..tables import fields, in_bytes, table
+from ..errors import ArgumentError
+from ..tables import as_json, fields, in_bytes, table
 
-__all__ = ["Counts", "GraphRow", "GraphedStats"]
+__all__ = ["SCHEMA", "Counts", "GraphRow", "GraphedStats"]
+
+SCHEMA = "gfxgraph.stats/1"
 
 
 @dataclass(frozen=True)
@@ -77,6 +81,21 @@ class GraphedStats:
     not_compiled: dict[str, str]
     thrashing: tuple[str, ...]
     stored: list[str] = field(default_factory=list, kw_only=True)
+
+    def to_dict(self) -> dict[str, Any]:
+        """The statistics as plain data, for JSON."""
+        return {"schema": SCHEMA, **asdict(self)}
+
+    def to_json(self, path: str | Path | None = None) -> str:
+        """The statistics as JSON, also written to the file ``path`` if there is one.
+
+        Raises:
+            ArgumentError: the file cannot be written.
+        """
+        try:
+            return as_json(self.to_dict(), path)
+        except OSError as error:
+            raise ArgumentError(f"The statistics cannot be written: {error}.") from error
 
     def __str__(self) -> str:
         return "\n".join(self._lines())

@@ -19,6 +19,7 @@ from .env import env
 from .inspect import inspect
 from .lint import lint
 from .metrics import metrics
+from .report import report
 from .run import run
 from .trace import trace
 from .verify import verify
@@ -56,7 +57,7 @@ def main(
         fail(str(_setting_error), status=2)
 
 
-for _command in (demo, check, verify, bench, trace, inspect, lint, doctor, env):
+for _command in (demo, check, verify, bench, trace, inspect, report, lint, doctor, env):
     app.command()(_command)
 app.add_typer(metrics, name="metrics")
 app.command(

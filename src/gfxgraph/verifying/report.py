@@ -367,7 +367,7 @@ class VerifyReport:
     def to_dict(self) -> dict[str, Any]:
         """The report for ``--json``."""
         head = {"verdict": self.verdict, "reason": self.graph.reason, "is_graph": self.is_graph}
-        return {"ok": self.ok, **head, **asdict(self)}
+        return {"schema": "gfxgraph.verify/1", "ok": self.ok, **head, **asdict(self)}
 
     def __str__(self) -> str:
         lines = [

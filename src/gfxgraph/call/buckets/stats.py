@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 from ...tables import fields
 from ..stats import GraphedStats
@@ -25,6 +26,11 @@ class PoolStats(GraphedStats):
     asked: int
     computed: int
     dims: tuple[str, ...]
+
+    def to_dict(self) -> dict[str, Any]:
+        """The statistics as plain data, for JSON; ``traffic`` is a list of sizes and calls."""
+        traffic = [{"size": list(size), "calls": calls} for size, calls in self.traffic.items()]
+        return super().to_dict() | {"traffic": traffic}
 
     def _lines(self) -> list[str]:
         sizes = ", ".join(f"{'x'.join(map(str, s))}: {n}" for s, n in self.traffic.items())

@@ -1,0 +1,1 @@
+"""``gfxgraph report``: one HTML page from the JSON that the commands write."""
