@@ -15,7 +15,7 @@ SOURCE = ROOT / "src" / "gfxgraph"
 # From the top down. The picture and the reasons: docs/architecture.md.
 LAYERS = [
     {"__main__", "cli"},
-    {"demo", "doctor", "integrations", "measure", "metrics", "recipes", "serving"},
+    {"demo", "doctor", "inspecting", "integrations", "measure", "metrics", "recipes", "serving"},
     {"verifying"},
     {"analyze"},
     {"bridge"},

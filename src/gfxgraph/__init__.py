@@ -47,6 +47,8 @@ if TYPE_CHECKING:
     from .compiling.rng import guard_rng as guard_rng
     from .compiling.vendor import vendor_op as vendor_op
     from .device import DeviceFacts as DeviceFacts
+    from .inspecting.inspect import inspect as inspect
+    from .inspecting.report import InspectReport as InspectReport
     from .measure.bench import bench as bench
     from .measure.report import BenchReport as BenchReport
     from .recipes.load import load_recipes as load_recipes
@@ -73,6 +75,7 @@ _LAZY = {
     "GraphedStats": "call.graphed",
     "Hazard": "analyze.report",
     "InductorSettings": "compiling.inductor",
+    "InspectReport": "inspecting.report",
     "PoolStats": "call.buckets.pool",
     "RecipeReport": "recipes.report",
     "Report": "analyze.report",
@@ -90,6 +93,7 @@ _LAZY = {
     "guard_rng": "compiling.rng",
     "health_check": "bridge.enable",
     "inductor_settings": "compiling.inductor",
+    "inspect": "inspecting.inspect",
     "is_enabled": "bridge.enable",
     "load_recipes": "recipes.load",
     "metrics": "metrics",  # the module itself
@@ -115,6 +119,7 @@ __all__ = [
     "GraphedStats",
     "Hazard",
     "InductorSettings",
+    "InspectReport",
     "PoolStats",
     "RecipeReport",
     "Report",
@@ -136,6 +141,7 @@ __all__ = [
     "guard_rng",
     "health_check",
     "inductor_settings",
+    "inspect",
     "is_enabled",
     "load_recipes",
     "metrics",

@@ -32,7 +32,7 @@ from ..stats import tally
 from .observe import ObservedCalls
 from .validated import ValidatedBlock
 
-__all__ = ["as_graphs_of_sizes", "as_one_graph"]
+__all__ = ["CallAgain", "as_graphs_of_sizes", "as_one_graph"]
 
 _BATCH = "batch"
 # How many sizes keep their arguments, which are views of the static inputs.
@@ -97,7 +97,7 @@ def as_one_graph(
             except CaptureError as found:  # all other errors are the caller's own
                 if found.rule == "collective":
                     why = _why(found)
-            graph.stand_in = _CallAgain(calls, _eagerly(calls.fn, why), modes)
+            graph.stand_in = CallAgain(calls, _eagerly(calls.fn, why), modes, because=why)
         else:
             if calls is not None and calls.count == 1:
                 graph.static_output = calls.result
@@ -121,6 +121,7 @@ def as_graphs_of_sizes(
     names = list(argument_names(calls.fn, spec))
     plan, modes = Buckets(pool.buckets, dims).plan(leaves, names), _modes_of_now()
     answer: Callable[..., Any] = pool
+    why = ""
     with held_back():
         try:
             with modes():
@@ -130,13 +131,14 @@ def as_graphs_of_sizes(
                 raise
             # It ran in the block, so the sizes are at fault, or another capture is underway.
             pool.reset()
-            answer = _eagerly(calls.fn, _why(error))
-    graph.stand_in = _CallAgain(calls, answer, modes, plan)
+            why = _why(error)
+            answer = _eagerly(calls.fn, why)
+    graph.stand_in = CallAgain(calls, answer, modes, plan, why)
     # At once, not at the next garbage collection.
     weakref.finalize(graph.stand_in, pool.reset).atexit = False
 
 
-class _CallAgain:
+class CallAgain:
     """Repeats the call of a ``with`` block, in place of a graph.
 
     Args:
@@ -144,6 +146,11 @@ class _CallAgain:
         answer: the callable that answers.
         modes: enters the modes to call it in.
         plan: which dimensions of its arguments are dynamic; ``None``: no sizes can be asked for.
+        because: why there is no graph.
+
+    Attributes:
+        answer: the callable that answers.
+        because: why there is no graph; ``""``: there is.
     """
 
     def __init__(
@@ -152,9 +159,10 @@ class _CallAgain:
         answer: Callable[..., Any],
         modes: _Modes,
         plan: _Plan | None = None,
+        because: str = "",
     ) -> None:
-        self._args, self._kwargs = calls.args, calls.kwargs
-        self._answer, self._modes = answer, modes
+        self.answer, self.because = answer, because
+        self._args, self._kwargs, self._modes = calls.args, calls.kwargs, modes
         inputs = set(map(storage_key, tensors_in((calls.args, calls.kwargs))))
         self._outputs, _ = flatten(calls.result)
         self._are_inputs = [storage_key(output) in inputs for output in self._outputs]
@@ -180,9 +188,9 @@ class _CallAgain:
             if sizes:
                 asked = tuple(sizes.get(name, held) for name, held in self._sizes.items())
                 args, kwargs = self._cut(asked)
-                result = self._answer(*args, **kwargs)
+                result = self.answer(*args, **kwargs)
             else:
-                result = self._answer(*self._args, **self._kwargs)
+                result = self.answer(*self._args, **self._kwargs)
                 self._update(result)
             if any(self._are_inputs):  # else the caller's next input would change this result
                 result = pytree.tree_map_only(torch.Tensor, torch.clone, result)
@@ -240,9 +248,10 @@ def _why(error: RuntimeError) -> str:
     return f"capture failed: {place}{one_line(error)}"
 
 
-def _give_up(calls: ObservedCalls, modes: _Modes, reason: str) -> _CallAgain:
+def _give_up(calls: ObservedCalls, modes: _Modes, reason: str) -> CallAgain:
     """A replacement that runs the call of the block eagerly from now on."""
-    return _CallAgain(calls, _eagerly(calls.fn, reason, fails_now=False), modes)
+    again = _eagerly(calls.fn, reason, fails_now=False)
+    return CallAgain(calls, again, modes, because=reason)
 
 
 def _eagerly(fn: Callable[..., Any], reason: str, fails_now: bool = True) -> Callable[..., Any]:

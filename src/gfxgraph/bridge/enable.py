@@ -58,7 +58,8 @@ def enable(
 
     Args:
         debug: log every capture, and wait for the device after every replay, so that an error
-            names the replay that made it. Default ``False``.
+            names the replay that made it. Captures also keep their nodes and the line that made
+            each, for :func:`gfxgraph.inspect`; they take longer. Default ``False``.
         validate: compare replays with eager execution where the function is known:
             :func:`gfxgraph.graphed`, :class:`gfxgraph.ShapeBucketPool`,
             :class:`gfxgraph.ConditionalGraph`, ``BridgedCUDAGraph.capture(model_fn=)``. A replay
@@ -101,7 +102,7 @@ def enable(
             emulation = Emulation()
             emulation.begin()
             _emulations.append(emulation)
-        NativeGraph.synchronize_replays = debug
+        NativeGraph.synchronize_replays = NativeGraph.keeps_nodes = debug
         NativeGraph.check_liveness = validate
         tally.check_replays()
         if not _claims:
@@ -138,6 +139,7 @@ def disable() -> None:
         while _emulations:
             _emulations.pop().end()
         NativeGraph.synchronize_replays = NativeGraph.check_liveness = False
+        NativeGraph.keeps_nodes = False
         tally.check_replays()
         NativeGraph.global_is_thread_local = False
         validation.compare_every(0)

@@ -37,7 +37,7 @@ from .entry import Entry, Refusal
 from .first_call import FirstCalls
 from .key import Call, no_graph_now
 from .layout import LayoutKey
-from .lifted import fast_path_of, state_on_host
+from .lifted import fast_path_of, lifted_call, state_on_host
 from .narrow import ObjectArguments
 from .options import Options
 from .replay import NO_MATCH, FastPath, builder, miss
@@ -261,6 +261,29 @@ class Dispatcher:
         entries = self.entries.graphs().values()
         found = [entry.captured.guard for entry in entries if entry.captured is not None]
         return found + ([] if self._lifted is None else self._lifted.guards())
+
+    def kept(self) -> list[Entry | Refusal]:
+        """All entries, the least recently used first."""
+        return self.entries.all() if self._lifted is None else self._lifted.kept()
+
+    def kept_for(
+        self, fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Entry | Refusal | str:
+        """The entry of calls with these arguments, stale or not, or why they have none.
+
+        Raises:
+            ArgumentError: with buckets, the arguments have no dynamic dimension, or disagree on it.
+        """
+        if self._lifted is not None:
+            return self._lifted.kept_for(*lifted_call(self._lift, fn, args, kwargs), {})
+        leaves, spec, reason = self.strategy.objects.taken_apart(args, kwargs)
+        if reason is not None:
+            return reason
+        for request in self.strategy.requests(Call(fn, args, kwargs, leaves, spec)):
+            entry = self.entries.get(request.key)
+            if entry is not None:
+                return entry
+        return "no call with such arguments was captured"
 
     def prepare(
         self,

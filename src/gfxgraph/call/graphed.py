@@ -405,6 +405,11 @@ class _BoundGraphed(_Replaying[P, R]):
         return getattr, (self.__self__, self.__wrapped__.__name__)
 
 
+def answering(fn: object) -> tuple[Callable[..., Any], Dispatcher] | None:
+    """What a graphed callable or method calls, and what answers it; ``None``: it is none."""
+    return (fn.__wrapped__, fn._dispatcher) if isinstance(fn, _Replaying) else None
+
+
 def bound_to(graphed: Graphed[..., Any], instance: Any) -> tuple[Callable[..., Any], Dispatcher]:
     """A graphed method of an instance, and what answers its calls.
 

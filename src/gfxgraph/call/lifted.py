@@ -20,7 +20,7 @@ from .builder import Answers
 from .replay import NO_MATCH, FastPath
 from .signature import Spec, count_tensors
 
-__all__ = ["fast_path_of", "state_on_host"]
+__all__ = ["fast_path_of", "lifted_call", "state_on_host"]
 
 
 class Lifted(Lifting):
@@ -97,6 +97,14 @@ def fast_path_of(lift: Lift, inner: Answers) -> FastPath:
         return found[0]
 
     return fast_path
+
+
+def lifted_call(
+    lift: Lift, fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> tuple[Callable[..., Any], tuple[Any, ...]]:
+    """The lifted function of a call, and what that is called with."""
+    entry = lift.gather()
+    return Lifted(fn, lift, entry), (entry, args, kwargs)
 
 
 def state_on_host(leaves: Sequence[torch.Tensor], spec: Spec) -> str | None:

@@ -16,6 +16,7 @@ from .common import App, fail
 from .demo import demo
 from .doctor import doctor
 from .env import env
+from .inspect import inspect
 from .lint import lint
 from .metrics import metrics
 from .run import run
@@ -54,7 +55,7 @@ def main(
         fail(str(_setting_error), status=2)
 
 
-for _command in (demo, check, verify, bench, lint, doctor, env):
+for _command in (demo, check, verify, bench, inspect, lint, doctor, env):
     app.command()(_command)
 app.add_typer(metrics, name="metrics")
 app.command(

@@ -9,6 +9,8 @@ from typing import Any, Literal, Protocol
 
 import torch
 
+from .nodes import Node, NodesOfCapture
+
 __all__ = ["Device", "DeviceFacts", "PoolHandle", "empty_as", "generator_id", "generator_state"]
 
 PoolHandle = tuple[int, int]
@@ -164,6 +166,22 @@ class Device(Protocol):
 
         Returns:
             Whether it has begun. ``False``: there is nothing to clean up, or no way to begin it.
+        """
+
+    def nodes(self, graph: Any) -> list[Node]:
+        """The nodes of a ``torch.cuda.CUDAGraph`` that was made with ``keep_graph=True``.
+
+        Raises:
+            DeviceError: the driver does not tell.
+            MissingPackageError: what asks the driver is not installed.
+        """
+
+    def nodes_of_capture(self, graph: Any, index: int) -> NodesOfCapture:
+        """Those of the capture into ``graph``, which has begun on the current stream.
+
+        Raises:
+            DeviceError: the driver does not tell.
+            MissingPackageError: what asks the driver is not installed.
         """
 
     def end_allocation(self, pool: PoolHandle, index: int, release: bool) -> None:

@@ -26,6 +26,7 @@ from . import capture_rules as rules
 from .base import DeviceFacts, PoolHandle, generator_id
 from .emulated_capture import Capture, Operation, current_capture, forget_closed, run
 from .emulated_memory import MemoryPool, bytes_of_all_pools, new_handle, pool_of
+from .nodes import Node
 from .operators import written_tensors
 
 if TYPE_CHECKING:
@@ -187,9 +188,32 @@ class EmulatedGraph:
         with open(debug_path, "w", encoding="utf-8") as file:
             file.write(_dot(self._operations))
 
+    def nodes(self) -> list[Node]:
+        """What it holds, or what its capture has recorded so far: a node for each operation."""
+        capture = self._capture
+        return list(map(_node, self._operations if capture is None else capture.operations))
+
     def __del__(self) -> None:
         if self._capture is not None:
             self._capture.close()
+
+
+class _NodesOfCapture:
+    """See :class:`~gfxgraph.device.nodes.NodesOfCapture`."""
+
+    def __init__(self, graph: EmulatedGraph) -> None:
+        capture = graph._capture
+        assert capture is not None  # it has just begun
+        self._graph, self._capture = graph, capture
+
+    def count(self) -> int:
+        return len(self._capture.operations)
+
+    def newest(self) -> Sequence[int]:
+        return [position + 1 for position in self._capture.newest()]
+
+    def read(self) -> list[Node]:
+        return self._graph.nodes()
 
 
 _streams = itertools.count(1)
@@ -317,6 +341,15 @@ class EmulatedDevice:
         """A failed capture leaves nothing behind here."""
         return False
 
+    def nodes(self, graph: Any) -> list[Node]:
+        """The operations of an emulated graph."""
+        of_emulated: EmulatedGraph = graph
+        return of_emulated.nodes()
+
+    def nodes_of_capture(self, graph: Any, index: int = 0) -> _NodesOfCapture:
+        """Those of the capture into an emulated graph."""
+        return _NodesOfCapture(graph)
+
     def end_allocation(self, pool: PoolHandle, index: int, release: bool) -> None:
         """A failed capture leaves nothing behind here."""
 
@@ -351,6 +384,17 @@ def _dot(operations: list[Operation]) -> str:
         ):
             last_writer[_place(tensor)] = number
     return "\n".join([*lines, "}", ""])
+
+
+def _node(operation: Operation) -> Node:
+    given = (operation.op, operation.args, operation.kwargs)
+    targets = [target for target in operation.targets if target is not None]
+    shapes = [_described(tensor) for tensor in targets or written_tensors(*given)]
+    return Node("operator", operation.op.name(), operation.after, {"results": shapes})
+
+
+def _described(tensor: torch.Tensor) -> str:
+    return f"{str(tensor.dtype).removeprefix('torch.')}{list(tensor.shape)}"
 
 
 def _place(tensor: torch.Tensor) -> int:

@@ -64,13 +64,15 @@ class Operation(NamedTuple):
     """One recorded call, with internal tensors for arguments.
 
     ``targets`` holds, for each leaf of the result, the fixed tensor to copy it to, or ``None``
-    where the call itself writes it or where it is no tensor.
+    where the call itself writes it or where it is no tensor. ``after`` has the positions of the
+    operations that it waits for.
     """
 
     op: OpOverload
     args: tuple[Any, ...]
     kwargs: dict[str, Any]
     targets: list[torch.Tensor | None]
+    after: tuple[int, ...]
 
     def run(self) -> None:
         """Execute the call on the fixed memory."""
@@ -113,6 +115,14 @@ class Capture:
 
     def check_end(self) -> None:
         """Raise where the capture may not end now; here it always may."""
+
+    def newest(self) -> tuple[int, ...]:
+        """The operations that the next one waits for: here the last one."""
+        return (len(self.operations) - 1,) if self.operations else ()
+
+    def add(self, operation: Operation) -> None:
+        """Put an operation at the end."""
+        self.operations.append(operation)
 
     def _see(self) -> None:
         self._replaced = _host_calls_replaced()
@@ -204,7 +214,7 @@ class Capture:
             if not tensors:
                 kwargs = _with_dtype(op, kwargs, returned)
             args, kwargs = pytree.tree_map_only(torch.Tensor, self._internal, (args, kwargs))
-            self.operations.append(Operation(op, args, kwargs, targets))
+            self.add(Operation(op, args, kwargs, targets, self.newest()))
         return returned
 
     def _check_kind(self, op: OpOverload, tensor: torch.Tensor, is_result: bool = False) -> None:

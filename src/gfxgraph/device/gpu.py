@@ -15,6 +15,8 @@ import torch
 
 from ..errors import DeviceError
 from .base import DeviceFacts, PoolHandle
+from .gpu_nodes import CaptureNodes, driver_of_graphs, nodes_of
+from .nodes import Node
 
 __all__ = ["GpuDevice"]
 
@@ -206,6 +208,15 @@ class GpuDevice:
         """
         begin = _begin_of_driver()
         return begin is not None and begin(stream.cuda_stream, _RELAXED) == 0
+
+    def nodes(self, graph: Any) -> list[Node]:
+        """As the driver tells them."""
+        return nodes_of(driver_of_graphs(), graph.raw_cuda_graph())
+
+    def nodes_of_capture(self, graph: Any, index: int) -> CaptureNodes:
+        """As the driver tells them, which may be asked during a capture."""
+        stream_id = self.stream_id
+        return CaptureNodes(stream_id(index), lambda: stream_id(index))
 
     def end_allocation(self, pool: PoolHandle, index: int, release: bool) -> None:
         """End what ``capture_begin`` began in the allocator, when ``capture_end`` raised."""

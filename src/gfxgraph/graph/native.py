@@ -17,11 +17,13 @@ from .. import settings
 from ..compiling.rng import tell_if_compiled
 from ..device import Device, PoolHandle, current_device, index_of
 from ..device.emulated import EmulatedGraph
-from ..errors import ArgumentError, CaptureError, MemoryCapError
+from ..device.nodes import Node
+from ..errors import ArgumentError, CaptureError, DeviceError, MemoryCapError, MissingPackageError
 from ..interpose.dynamo import frames_compiled
-from ..interpose.source import users_line
+from ..interpose.source import Source, users_line
 from ..record import collectives
 from ..stats import BY_HAND, log, tally
+from .lines import LinesOfNodes
 from .liveness import InputLiveness
 from .locks import is_inside_gfxgraph
 
@@ -86,6 +88,8 @@ class NativeGraph(_Base):  # type: ignore[misc]
     # that made it; and check the liveness of inputs also where the caller did not ask for it.
     synchronize_replays = False
     check_liveness = False
+    # And keep of each capture its nodes, and the line that made each.
+    keeps_nodes = False
     # Set by the plugins for servers: what asks for "global" gets "thread_local". In a server other
     # threads query events (the watchdog of NCCL) and allocate while a graph is captured, which
     # would end a capture in mode "global".
@@ -113,6 +117,12 @@ class NativeGraph(_Base):  # type: ignore[misc]
         self._liveness: InputLiveness | None = None
         self._is_captured = False
         self._has_failed = False
+        #: What finds the lines of the nodes of the capture under way, and what it has found.
+        self._tracing: LinesOfNodes | None = None
+        self._nodes: list[Node] | None = None
+        self._lines: list[Source] = []
+        #: Why the nodes of a capture could not be kept.
+        self._no_nodes = ""
         #: Set by whoever ends a capture whose body has raised: what it holds is a part of the body.
         self.body_raised = False
         #: What the capture under way issued, and what ends looking at that.
@@ -202,6 +212,9 @@ class NativeGraph(_Base):  # type: ignore[misc]
             if check_input_liveness or (self.check_liveness and not is_inside_gfxgraph()):
                 self._liveness = InputLiveness()
                 self._liveness.start()
+            self._nodes, self._lines, self._no_nodes = None, [], ""
+            if self.keeps_nodes:
+                self._trace_lines(device, index)
         except BaseException:  # nobody else knows yet that a capture has begun
             self._abandon()
             raise
@@ -224,6 +237,8 @@ class NativeGraph(_Base):  # type: ignore[misc]
         if self._liveness is not None:
             self._liveness.stop(lambda a: device.in_pool(cast(PoolHandle, self._capture_pool), a))
         self._capture_stream = None
+        if self._tracing is not None:
+            self._keep_nodes(self._tracing)
         self._look_away()
         self._look_away = lambda: None
         if not is_inside_gfxgraph():  # our own captures know what they capture
@@ -258,6 +273,57 @@ class NativeGraph(_Base):  # type: ignore[misc]
         if not is_inside_gfxgraph():
             tally.captured(BY_HAND)
         log(logging.DEBUG, "capture_end", pool=self._capture_pool)
+
+    def _trace_lines(self, device: Device, index: int) -> None:
+        """Begin to find the lines of nodes."""
+        try:
+            tracing = LinesOfNodes(device.nodes_of_capture(self, index))
+            tracing.begin()
+            self._tracing = tracing
+        except (DeviceError, MissingPackageError) as error:
+            self._without_nodes(error)
+
+    def _keep_nodes(self, tracing: LinesOfNodes) -> None:
+        """Keep the nodes of the capture that ends, before torch destroys the graph of the driver.
+
+        That is instantiated, and only its nodes tell what it does.
+        """
+        self._tracing = None
+        try:
+            self._nodes = tracing.end()
+            self._lines = tracing.of(self._nodes)
+        except DeviceError as error:
+            self._without_nodes(error)
+
+    def _without_nodes(self, error: Exception) -> None:
+        self._no_nodes = str(error)
+        log(logging.DEBUG, "nodes_not_kept", because=self._no_nodes)
+
+    def described(self) -> tuple[list[Node], list[Source]]:
+        """The nodes of the graph, and of each the user's line, without a file where unknown.
+
+        Raises:
+            CaptureError: it holds no capture, or its nodes were not kept.
+            DeviceError: the driver does not tell.
+            MissingPackageError: what asks the driver is not installed.
+        """
+        if not self._is_captured:
+            raise CaptureError(
+                "this graph holds no capture: nothing was captured yet, the capture failed, or it "
+                "was released by reset()."
+            )
+        if self._keep_graph:  # somebody may have changed it meanwhile
+            nodes = current_device().nodes(self)
+            return nodes, self._lines if nodes == self._nodes else [Source()] * len(nodes)
+        if self._nodes is not None:
+            return self._nodes, self._lines
+        if self._no_nodes:
+            raise CaptureError(f"the nodes of this graph could not be read: {self._no_nodes}")
+        raise CaptureError(
+            "this graph was captured without keeping its nodes. Before the capture, call "
+            "gfxgraph.enable(debug=True) or set GFXGRAPH=debug; a graph that you make yourself "
+            "also keeps them with keep_graph=True."
+        )
 
     def _ended(self) -> None:
         """Destroy what was dropped meanwhile, if this was the only capture."""
@@ -399,6 +465,7 @@ class NativeGraph(_Base):  # type: ignore[misc]
         self._abandon()
         self._is_captured = False
         self.stand_in = self.static_output = self.block = self._liveness = None
+        self._nodes, self._lines = None, []
         super().reset()
 
     def _release_with_group(self) -> None:

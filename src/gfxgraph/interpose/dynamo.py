@@ -14,6 +14,7 @@ Both replace one attribute of torch while somebody is inside, read in torch 2.8 
 
 from __future__ import annotations
 
+import os
 import re
 import sys
 import threading
@@ -34,6 +35,7 @@ __all__ = [
     "compiled_code",
     "frames_compiled",
     "hides",
+    "is_compiled",
     "is_guard",
     "is_installed",
     "opaque",
@@ -203,6 +205,15 @@ def is_guard(code: types.CodeType, space: dict[str, Any]) -> bool:
     """
     is_made = code.co_name == "guard" and code.co_filename == "<string>"
     return is_made and space.keys() <= {"G", "__builtins__"} and type(space.get("G")) is dict
+
+
+def is_compiled(code: types.CodeType) -> bool:
+    """Whether Dynamo or Inductor made it: its lines are not those of the function."""
+    dynamo = loaded("torch._dynamo.convert_frame")
+    if dynamo is not None and code in dynamo.output_codes:
+        return True
+    folder = os.environ.get("TORCHINDUCTOR_CACHE_DIR")  # Inductor sets it if nobody has
+    return folder is not None and code.co_filename.startswith(folder)
 
 
 _NAMED = (type, types.FunctionType, types.BuiltinFunctionType)

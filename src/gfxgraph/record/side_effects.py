@@ -336,7 +336,8 @@ class _SideEffects:
         self._functions, self._methods, self.codes = _functions(), _methods(), _codes()
         self._names: dict[type, frozenset[str]] = {}
         self._made_inside: dict[int, Any] = {}
-        self._collecting = False
+        #: How deep in what is not the function's: finalizers, our own log.
+        self._aside = 0
         # Inside of `warnings.catch_warnings` there is another list: filters set there do not last.
         self._filters = vars(warnings)["filters"]
         #: What stands for the standard output.
@@ -349,11 +350,11 @@ class _SideEffects:
 
         def begin(phase: str, info: object) -> None:
             if phase == "start" and threading.get_ident() == thread:
-                self._collecting = True
+                self._aside += 1
 
         def end(phase: str, info: object) -> None:
             if phase == "stop" and threading.get_ident() == thread:
-                self._collecting = False
+                self._aside = max(0, self._aside - 1)
 
         gc.callbacks.insert(0, begin)  # others in the list are called in between
         gc.callbacks.append(end)
@@ -377,7 +378,7 @@ class _SideEffects:
 
     def matters(self, function: Any, owner: Any) -> bool:
         """Whether a function in C may have an effect."""
-        if self._collecting:
+        if self._aside:
             return False
         if isinstance(function, BuiltinFunctionType) and function in self._functions:
             return True
@@ -403,7 +404,7 @@ class _SideEffects:
 
     def begins(self, frame: FrameType) -> None:
         """A call of a function in Python that may have an effect."""
-        if self._collecting:
+        if self._aside:
             return
         rule, name, of_objects = self.codes[frame.f_code]
         caller = frame.f_back
@@ -452,7 +453,7 @@ class _SideEffects:
 
     def met(self, rule: str, what: str) -> None:
         """An effect that can be left out."""
-        if not (self._collecting or _is_harmless(_caller())):
+        if not (self._aside or _is_harmless(_caller())):
             self._on_effect(rule, what)
 
     def log(self, original: Any, logger: logging.Logger, record: logging.LogRecord) -> None:
@@ -460,7 +461,14 @@ class _SideEffects:
         ours = record.name.partition(".")[0] == __name__.partition(".")[0]
         if not ours and _somebody_takes(logger, record):
             self.met(_WRITE, f"a record of the logger {record.name!r}")
-        if ours or self.perform:
+        if ours:
+            # What handlers do with it, such as writing to a file, is not the function's.
+            self._aside += 1
+            try:
+                original(logger, record)
+            finally:
+                self._aside -= 1
+        elif self.perform:
             original(logger, record)
 
     def warn(self, original: Any, message: warnings.WarningMessage) -> None:

@@ -10,13 +10,14 @@ from __future__ import annotations
 import itertools
 import threading
 import time
+from bisect import bisect_right
 from collections.abc import Iterable
 from typing import Any
 
 import torch
 
 from ..device.capture_rules import SYNCHRONISATION
-from ..device.emulated_capture import Capture, current_capture
+from ..device.emulated_capture import Capture, Operation, current_capture
 from ..device.emulated_memory import MemoryPool
 from ..errors import ArgumentError, CaptureError, CaptureForbidden, DeviceError
 from ..forking import in_child
@@ -283,6 +284,10 @@ class DeviceCapture(Capture):
             raise CaptureError("The current stream is capturing already: end that capture first.")
         self.clocks: dict[int, Clock] = {self.origin.stream_id: {}}
         self._uses = Uses()
+        #: Of each stream its operations: which one of the stream, and which of the capture.
+        self._positions: dict[int, list[tuple[int, int]]] = {}
+        #: Of each operation, what comes before the next one of its stream.
+        self._before: list[Clock] = []
 
     def check_end(self) -> None:
         """Raise where a stream was not joined, or where another one is current.
@@ -341,6 +346,35 @@ class DeviceCapture(Capture):
                 )
             )
         clock[stream] = clock.get(stream, 0) + 1
+
+    def newest(self) -> tuple[int, ...]:
+        """The last operations that the current stream waits for, its own among them."""
+        clock = self.clocks.get(stream_now().stream_id, {})
+        found = []
+        for stream, count in clock.items():
+            positions = self._positions.get(stream, [])
+            last = bisect_right(positions, (count, len(self.operations)))
+            if last:
+                found.append((positions[last - 1], stream))
+
+        def is_before(count: int, stream: int, other: int) -> bool:
+            return self._before[other].get(stream, 0) >= count
+
+        return tuple(
+            sorted(
+                position
+                for (count, position), stream in found
+                if not any(o != position and is_before(count, stream, o) for (_, o), _ in found)
+            )
+        )
+
+    def add(self, operation: Operation) -> None:
+        """Put an operation at the end, and note what comes before it."""
+        stream = stream_now().stream_id
+        clock = dict(self.clocks[stream])
+        self._positions.setdefault(stream, []).append((clock.get(stream, 0), len(self.operations)))
+        self._before.append(clock)
+        super().add(operation)
 
     def wrote(self, keys: Iterable[int]) -> None:
         """Note what the operation of :meth:`issue` has made, by keys of storages."""

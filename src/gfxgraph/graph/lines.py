@@ -1,0 +1,131 @@
+"""Finds the line of the user's code that made each node of a capture."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from types import FrameType
+from typing import Any, NamedTuple
+
+from ..device.nodes import Node, NodesOfCapture
+from ..errors import DeviceError
+from ..interpose.dynamo import is_compiled
+from ..interpose.source import Source, is_the_users
+
+__all__ = ["LinesOfNodes"]
+
+# A recording refuses calls of it by the program, and ours are none of those.
+_set_trace: Any = sys.settrace
+
+
+class _Made(NamedTuple):
+    """Nodes from ``first`` up to ``end`` were made at ``where``; ``newest`` is among the last."""
+
+    first: int
+    end: int
+    where: Source
+    newest: Sequence[int]
+
+
+class LinesOfNodes:
+    """Traces this thread, and counts the nodes before and after each line.
+
+    A line that nobody can prove stays unknown: where the program itself changes the trace function,
+    where the driver does not list the nodes in the order in which they were made, and where a node
+    was not made on the stream that was current then.
+
+    Args:
+        nodes: looks at the capture.
+    """
+
+    def __init__(self, nodes: NodesOfCapture) -> None:
+        self._nodes = nodes
+        self._made: list[_Made] = []
+        self._count = nodes.count()
+        self._last = Source()
+        self._is_open = True
+        self._before: Any = sys.gettrace()
+        # Frames that run already are only traced if they have a trace function of their own.
+        self._frames: list[tuple[FrameType, Any]] = []
+        # Bound once: each look-up makes a new method, and end() compares.
+        self._hook, self._step = self._call, self._line
+
+    def begin(self) -> None:
+        """Begin to trace, at the user's line that called this."""
+        frame: FrameType | None = sys._getframe(1)
+        while frame is not None:
+            if is_the_users(frame.f_code):
+                self._frames.append((frame, frame.f_trace))
+                frame.f_trace = self._step
+            frame = frame.f_back
+        self._last = _line_of(sys._getframe(1))
+        _set_trace(self._hook)
+
+    def end(self) -> list[Node]:
+        """End to trace; gives all nodes of the capture.
+
+        Raises:
+            DeviceError: the driver does not tell.
+        """
+        if self._is_open:
+            self._look()
+        self._is_open = False
+        if sys.gettrace() is self._hook:
+            _set_trace(self._before)
+        else:  # the program's own, or this is another thread
+            self._made.clear()
+        for frame, trace in self._frames:
+            if frame.f_trace is self._step:
+                frame.f_trace = trace
+        self._frames.clear()
+        return self._nodes.read()
+
+    def of(self, nodes: Sequence[Node]) -> list[Source]:
+        """The line of each node, without a file where it is not known."""
+        found = [Source()] * len(nodes)
+        position = {node.handle or n + 1: n for n, node in enumerate(nodes)}
+        for made in self._made:
+            newest = [position.get(handle, len(nodes)) for handle in made.newest]
+            if any(at >= made.end for at in newest):
+                return [Source()] * len(nodes)  # they are in another order
+            if any(at >= made.first for at in newest):
+                found[made.first : made.end] = [made.where] * (made.end - made.first)
+        return found
+
+    def _look(self) -> None:
+        """Note what was made since the last time."""
+        try:
+            count = self._nodes.count()
+            newest = self._nodes.newest() if count != self._count else ()
+        except DeviceError:  # end() meets it again; here the program would get it
+            self._is_open = False
+            return
+        if count != self._count:
+            self._made.append(_Made(self._count, count, self._last, newest))
+            self._count = count
+
+    def _call(self, frame: FrameType, event: str, value: object) -> Any:
+        if not self._is_open:  # the capture was ended on another thread
+            if sys.gettrace() is self._hook:
+                _set_trace(self._before)
+            return None
+        if not is_the_users(frame.f_code):
+            return None
+        self._look()
+        self._last = _line_of(frame)  # a generator goes on in the middle of a line
+        return self._step
+
+    def _line(self, frame: FrameType, event: str, value: object) -> Any:
+        if self._is_open:
+            self._look()
+            self._last = _line_of(frame.f_back if event == "return" else frame)
+        return self._step
+
+
+def _line_of(frame: FrameType | None) -> Source:
+    """The innermost line of this stack that is the user's, and not of code that was compiled."""
+    while frame is not None:
+        if is_the_users(frame.f_code) and not is_compiled(frame.f_code):
+            return Source(frame.f_code.co_filename, frame.f_lineno, frame.f_code.co_name)
+        frame = frame.f_back
+    return Source()
