@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 from torch._C._autograd import DeviceType
 from torch.profiler import ProfilerActivity, profile
 
-__all__ = ["Activity", "activity"]
+__all__ = ["Activity", "activity", "is_launch", "stretches"]
+
+T = TypeVar("T", int, float)
 
 # How the runtimes call what hands work to the device. From the names that CUPTI and roctracer give.
 _LAUNCHES = (
@@ -62,12 +64,13 @@ def activity(
         if on_device and not event.is_user_annotation():
             spans.append((event.start_ns(), event.start_ns() + event.duration_ns()))
             by_name[event.name()] += event.duration_ns()
-        elif not on_device and _is_launch(event.name()):
+        elif not on_device and is_launch(event.name()):
             launches += 1
     if not spans:
         return None
+    busy = sum(end - start for start, end in stretches(spans))
     return Activity(
-        busy_us=round(_covered(spans) / 1000 / times, 3),
+        busy_us=round(busy / 1000 / times, 3),
         kernels_us=round(sum(by_name.values()) / 1000 / times, 3),
         kernels=round(len(spans) / times, 1),
         launches=round(launches / times, 1),
@@ -75,14 +78,21 @@ def activity(
     )
 
 
-def _is_launch(name: str) -> bool:
+def is_launch(name: str) -> bool:
+    """Whether a call of the runtime with this name gives the device work."""
     return name.startswith(("cuda", "cu", "hip")) and any(part in name for part in _LAUNCHES)
 
 
-def _covered(spans: Iterable[tuple[int, int]]) -> int:
-    """The length of the union of intervals."""
-    total, until = 0, 0
+def stretches(spans: Iterable[tuple[T, T]]) -> Iterator[tuple[T, T]]:
+    """The union of intervals, as intervals that do not touch, in order."""
+    first: T | None = None
     for start, end in sorted(spans):
-        total += max(0, end - max(start, until))
-        until = max(until, end)
-    return total
+        if first is None:
+            first, until = start, end
+        elif start > until:
+            yield first, until
+            first, until = start, end
+        elif end > until:
+            until = end
+    if first is not None:
+        yield first, until

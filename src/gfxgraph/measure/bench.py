@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import gc
 import sys
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import replace
 from time import perf_counter
 from typing import Any
@@ -22,14 +23,14 @@ from ..interpose.source import name_of
 from ..record.collectives import refused
 from ..verifying.bench import Bench
 from ..verifying.inputs import Inputs
-from .activity import activity
+from .activity import Activity, activity
 from .agreement import difference
 from .report import BenchReport, WayReport
 from .timing import Percentiles, Samples, in_turn, median_interval
 from .traffic import measure, sizes_of
 from .ways import Function, Way, default_ways, way_of
 
-__all__ = ["Progress", "bench"]
+__all__ = ["Progress", "Run", "bench", "measuring"]
 
 Progress = Callable[[str, float], object]
 """Told what is done, and which share of it is over, from 0 to 1."""
@@ -80,39 +81,84 @@ def bench(
         CaptureError: ``fn`` issues a collective in a group of several ranks; nothing was sent.
         Exception: any error of ``fn`` itself. Errors of other ways are rows of the report.
     """
-    check_function(fn, "bench(fn)")
-    chosen = _chosen(ways)
-    _check(seconds, kwargs)
+    with measuring("bench", fn, args, kwargs, _chosen(ways), seconds, progress) as run:
+        calls = None if traffic is None else _calls(run.eager, traffic, kwargs or {})
+        report = run.report(None if run.is_emulated else _activity)
+        if calls is None:
+            return report
+        compiles = any(way.name.startswith("compile") for way in run.ways)
+        rows = measure(run.eager, calls, run.synchronize, seconds, compiles, progress)
+        return replace(report, traffic=rows)
+
+
+@contextmanager
+def measuring(
+    what: str,
+    fn: Function,
+    args: tuple[Any, ...],
+    kwargs: Mapping[str, Any] | None,
+    ways: list[Way],
+    seconds: float,
+    progress: Progress,
+) -> Iterator[Run]:
+    """Check what :func:`bench` takes, and put back what its calls change.
+
+    Args:
+        what: the name of the function that is called with this, for messages.
+        ways: what to measure, eager first.
+        fn, args, kwargs, seconds, progress: see :func:`bench`.
+
+    Raises:
+        ArgumentError: an argument is not of the kind that is taken.
+    """
+    check_function(fn, f"{what}(fn)")
+    _check(what, seconds, kwargs)
     eager = fn
     while isinstance(eager, Graphed):
         eager = eager.__wrapped__
     name = name_of(eager)
-    require_fit(eager, args, kwargs or {}, f"bench({name})")
+    require_fit(eager, args, kwargs or {}, f"{what}({name})")
     try:
         given = Inputs.of(args, kwargs or {})
     except ArgumentError as error:
-        raise ArgumentError(f"bench({name}): an argument cannot be copied: {error}") from error
+        raise ArgumentError(f"{what}({name}): an argument cannot be copied: {error}") from error
     if not given.leaves:
         raise ArgumentError(
-            f"bench({name}): there is no tensor among the arguments; give those of a usual call."
+            f"{what}({name}): there is no tensor among the arguments; give those of a usual call."
         )
     if any(leaf.is_meta for leaf in given.leaves):
-        raise ArgumentError(f"bench({name}): tensors on the meta device have no values.")
-    calls = None if traffic is None else _calls(eager, traffic, kwargs or {})
+        raise ArgumentError(f"{what}({name}): tensors on the meta device have no values.")
     with torch.no_grad():
         state = Bench(eager, name, [given], 0, None)
         with state.all_put_back(), refused():
-            run = _Run(fn, name, given, state, chosen, seconds, progress)
-            report = run.report()
-            if calls is None:
-                return report
-            compiles = any(way.name.startswith("compile") for way in chosen)
-            rows = measure(eager, calls, run.synchronize, seconds, compiles, progress)
-            return replace(report, traffic=rows)
+            yield Run(fn, name, given, state, ways, seconds, progress)
 
 
-class _Run:
-    """The measurements of one call of :func:`bench`."""
+See = Callable[
+    [str, Callable[[], Any], Callable[[], None], Callable[[], object]], "Activity | None"
+]
+"""Looks at the device during calls. It gets the name of the way; what makes a call; what puts back
+before one what calls change; and what waits for the device."""
+
+
+def _activity(
+    name: str,
+    call: Callable[[], Any],
+    put_back: Callable[[], None],
+    synchronize: Callable[[], object],
+) -> Activity | None:
+    return activity(call, synchronize)
+
+
+class Run:
+    """The measurements of one call of :func:`bench`.
+
+    Attributes:
+        ways: what is measured.
+        eager: the function itself.
+        state: calls it from the same state each time.
+        is_emulated: whether there is no GPU.
+    """
 
     def __init__(
         self,
@@ -124,28 +170,31 @@ class _Run:
         seconds: float,
         progress: Progress,
     ) -> None:
-        self._fn, self._name, self._given, self._state = fn, name, given, state
-        self._ways, self._seconds, self._progress = ways, seconds, progress
+        self._fn, self._name, self._given, self.state = fn, name, given, state
+        self.ways, self._seconds, self._progress = ways, seconds, progress
         self._device = current_device()
+        self.eager, self.is_emulated = state.fn, self._device.kind == "emulated"
         places = {leaf.device for leaf in given.leaves if leaf.device.type == self._device.type}
         self._index = max((place.index or 0 for place in places), default=0)
 
-    def report(self) -> BenchReport:
-        """Measure each way."""
-        state = self._state
+    def report(self, see: See | None) -> BenchReport:
+        """Measure each way, and let ``see`` look at the device at the end."""
+        state = self.state
         self._progress("eager", 0.0)
         state.prepare()  # an error of the function is its caller's
         rows: dict[str, WayReport] = {}
         calls: dict[str, Function] = {}
-        for n, way in enumerate(self._ways):
-            self._progress(way.name, n / len(self._ways))
+        for n, way in enumerate(self.ways):
+            self._progress(way.name, n / len(self.ways))
             rows[way.name], made = self._made_ready(way)
             if made is not None:
                 calls[way.name] = made
         timed = self._timed(calls)
         for name, samples in timed.items():
             self._progress(f"{name} in the profiler", 1.0)
-            rows[name] = self._with_times(rows[name], samples, timed["eager"], calls[name])
+            rows[name] = self._with_times(rows[name], samples, timed["eager"])
+            if see is not None:
+                rows[name] = self._seen(rows[name], calls[name], see)
         for call in calls.values():
             if isinstance(call, Graphed) and call is not self._fn:
                 call.reset()
@@ -154,7 +203,7 @@ class _Run:
             self._name,
             tuple(_in_words(path, value) for path, value in self._arguments()),
             facts.name,
-            self._device.kind == "emulated",
+            self.is_emulated,
             torch.__version__,
             sys.modules["gfxgraph"].__version__,
             self._seconds,
@@ -164,12 +213,12 @@ class _Run:
 
     @property
     def _changes_state(self) -> bool:
-        call = self._state.expected.calls[0]
-        return bool(self._state.expected.state) or any(key[0] == "argument" for key in call.values)
+        call = self.state.expected.calls[0]
+        return bool(self.state.expected.state) or any(key[0] == "argument" for key in call.values)
 
     def _arguments(self) -> Iterable[tuple[str, Any]]:
         leaves = iter(self._given.leaves)
-        for path, const in self._given.names(self._state.fn).items():
+        for path, const in self._given.names(self.state.fn).items():
             yield path, next(leaves) if const is None else const
 
     def synchronize(self) -> None:
@@ -178,7 +227,7 @@ class _Run:
 
     def _made_ready(self, way: Way) -> tuple[WayReport, Function | None]:
         """Make the calls of a way warm, and compare them with eager's."""
-        if way.needs_gpu and self._device.kind == "emulated":
+        if way.needs_gpu and self.is_emulated:
             return WayReport(way.name, "raises", "it needs a GPU"), None
         before = self._memory()
         took: list[float] = []
@@ -196,9 +245,9 @@ class _Run:
             return result
 
         try:
-            found = [self._state.once(call, times=1)[0] for _ in range(_FIRST_CALLS)]
+            found = [self.state.once(call, times=1)[0] for _ in range(_FIRST_CALLS)]
         except Exception as error:
-            self._state.restart()
+            self.state.restart()
             if interrupt_in(error) or way.name == "eager":
                 raise
             return WayReport(way.name, "raises", first_paragraph(error)), None
@@ -209,7 +258,7 @@ class _Run:
             ready_s=round(sum(took), 6),
             held_bytes=self._memory() - before,
         )
-        expected = self._state.expected
+        expected = self.state.expected
         right = {**expected.calls[0].values, **expected.state}
         wrong, largest = difference(found, right, way.slack)
         row = replace(row, relative_error=largest)
@@ -225,20 +274,21 @@ class _Run:
                 row = replace(row, note=f"the graph is of the function as it is: {why}")
         return row, function
 
-    def _timed(self, functions: dict[str, Function]) -> dict[str, Samples]:
-        changes = self._changes_state
-        calls, made = {}, {}
-        for name, function in functions.items():
-            args, kwargs, leaves = self._given.make()
-            calls[name] = _call(function, args, kwargs)
-            made[name] = leaves
+    def ready(self, function: Function) -> tuple[Callable[[], Any], Callable[[], None]]:
+        """What makes a call, and what puts back before one what calls change."""
+        args, kwargs, leaves = self._given.make()
 
-        def before(name: str) -> None:
-            if changes:
-                self._state.restart()
-                for leaf, value in zip(made[name], self._given.leaves, strict=True):
+        def put_back() -> None:
+            if self._changes_state:
+                self.state.restart()
+                for leaf, value in zip(leaves, self._given.leaves, strict=True):
                     leaf.copy_(value)
 
+        return lambda: function(*args, **kwargs), put_back
+
+    def _timed(self, functions: dict[str, Function]) -> dict[str, Samples]:
+        ready = {name: self.ready(function) for name, function in functions.items()}
+        calls = {name: call for name, (call, _) in ready.items()}
         gc.collect()
         for call in calls.values():
             call()
@@ -246,54 +296,48 @@ class _Run:
             calls,
             self.synchronize,
             self._seconds,
-            before,
+            lambda name: ready[name][1](),
             lambda share: self._progress("timing", share),
         )
 
-    def _with_times(
-        self, row: WayReport, samples: Samples, eager: Samples, function: Function
-    ) -> WayReport:
+    def _with_times(self, row: WayReport, samples: Samples, eager: Samples) -> WayReport:
         host = [value for calls in samples.host for value in calls]
         total = [value for calls in samples.total for value in calls]
-        middle = Percentiles.of(total)
         # Of each round, whose calls the machine has treated alike.
         ratios = [
             Percentiles.of(theirs).p50 / Percentiles.of(ours).p50
             for theirs, ours in zip(eager.total, samples.total, strict=True)
         ]
-        row = replace(
+        return replace(
             row,
             calls=len(total),
             host_us=Percentiles.of(host),
-            end_to_end_us=middle,
+            end_to_end_us=Percentiles.of(total),
             speedup=median_interval(ratios),
         )
-        if self._device.kind == "emulated":
+
+    def _seen(self, row: WayReport, function: Function, see: See) -> WayReport:
+        call, put_back = self.ready(function)
+        put_back()
+        if not self.is_emulated:
+            torch.cuda.reset_peak_memory_stats(self._index)
+            start = torch.cuda.memory_allocated(self._index)
+            call()
+            self.synchronize()
+            row = replace(row, peak_bytes=torch.cuda.max_memory_allocated(self._index) - start)
+        seen = see(row.name, call, put_back, self.synchronize)
+        if seen is None or row.end_to_end_us is None:
             return row
-        if self._changes_state:
-            self._state.restart()
-        args, kwargs, _ = self._given.make()
-        call = _call(function, args, kwargs)
-        torch.cuda.reset_peak_memory_stats(self._index)
-        start = torch.cuda.memory_allocated(self._index)
-        call()
-        self.synchronize()
-        peak = torch.cuda.max_memory_allocated(self._index) - start
-        seen = activity(call, self.synchronize)
-        idle = None if seen is None else round(max(0.0, 1 - seen.busy_us / middle.p50), 4)
-        return replace(row, activity=seen, idle=idle, peak_bytes=peak)
+        idle = round(max(0.0, 1 - seen.busy_us / row.end_to_end_us.p50), 4)
+        return replace(row, activity=seen, idle=idle)
 
     def _memory(self) -> int:
         """Bytes of the device that cannot be given back to the driver."""
-        if self._device.kind == "emulated":
+        if self.is_emulated:
             return 0
         gc.collect()
         torch.cuda.empty_cache()
         return torch.cuda.memory_reserved(self._index)
-
-
-def _call(function: Function, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Callable[[], Any]:
-    return lambda: function(*args, **kwargs)
 
 
 def _in_words(path: str, value: Any) -> str:
@@ -330,14 +374,15 @@ def _calls(
     return calls
 
 
-def _check(seconds: Any, kwargs: Any) -> None:
+def _check(what: str, seconds: Any, kwargs: Any) -> None:
     number = isinstance(seconds, (int, float)) and not isinstance(seconds, bool)
     if not number or not 0 < seconds <= _SLOWEST:
         raise ArgumentError(
-            f"bench(seconds={Const(seconds)!r}): expected a number above 0, at most {_SLOWEST:g}."
+            f"{what}(seconds={Const(seconds)!r}): expected a number above 0, at most {_SLOWEST:g}."
         )
     known = kwargs is None or isinstance(kwargs, Mapping)
     if not known or not all(isinstance(name, str) for name in kwargs or ()):
         raise ArgumentError(
-            f"bench(kwargs={Const(kwargs)!r}): expected keyword arguments, a dict from their names."
+            f"{what}(kwargs={Const(kwargs)!r}): expected keyword arguments, a dict from their "
+            "names."
         )
