@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import re
-import sys
-from contextlib import redirect_stdout
 from dataclasses import dataclass
 from pathlib import Path
 from random import Random
@@ -12,12 +10,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from .common import Make, Target, fail
+from .common import Make, Target, fail, on_target
 
 if TYPE_CHECKING:
     from ..measure.report import BenchReport
 
-__all__ = ["bench"]
+__all__ = ["Sizes", "bench", "read_sizes"]
 
 
 def bench(
@@ -71,7 +69,7 @@ def bench(
         older = BenchReport.from_json(compare) if compare else None  # before minutes of work
         if out is not None and not out.absolute().parent.is_dir():
             fail(f"--out: there is no folder {out.absolute().parent}.", status=2)
-        sizes = _sizes(shapes, specs or [], make, calls) if shapes is not None else None
+        sizes = read_sizes(shapes, specs or [], make, calls) if shapes is not None else None
         report = _measured(target, specs or [], make, sizes, ways=way or None, seconds=seconds)
         if out is not None:
             report.to_json(out)
@@ -102,12 +100,22 @@ def bench(
 
 
 @dataclass(frozen=True)
-class _Sizes:
+class Sizes:
     """What ``--shapes`` asks for: a name in the arguments, and the sizes that it stands for."""
 
     name: str
     first: int
     drawn: list[int]
+
+    def traffic(self, specs: list[str]) -> list[tuple[Any, ...]]:
+        """The positional arguments of the calls that were drawn, on the device."""
+        from ..analyze.view import arguments
+        from ..device import current_device
+        from ..verifying.inputs import on_device
+
+        device = current_device().type
+        kinds = {n: arguments(self.put_into(specs, n))[0] for n in set(self.drawn)}
+        return [on_device(kinds[n], device) for n in self.drawn]
 
     def put_into(self, specs: list[str], size: int) -> list[str]:
         """The specs with this size in place of the name."""
@@ -122,7 +130,7 @@ def _within(spec: str, name: str, size: str) -> str:
     return f"{head}{bracket}{','.join(sizes)}{end}{tail}"
 
 
-def _sizes(text: str, specs: list[str], make: str | None, calls: int) -> _Sizes:
+def read_sizes(text: str, specs: list[str], make: str | None, calls: int) -> Sizes:
     """Read ``--shapes``; a wrong one ends the command."""
     name, _, rest = text.partition("=")
     weights: dict[int, float] = {}
@@ -139,7 +147,7 @@ def _sizes(text: str, specs: list[str], make: str | None, calls: int) -> _Sizes:
             status=2,
         )
     drawn = Random(0).choices(list(weights), list(weights.values()), k=calls)
-    found = _Sizes(name.strip(), next(iter(weights)), drawn)
+    found = Sizes(name.strip(), next(iter(weights)), drawn)
     changed = [a for a, b in zip(specs, found.put_into(specs, 1), strict=True) if a != b]
     if make or not changed:
         fail(f"--shapes: {name} is no size of an argument, such as float32[{name},8].", status=2)
@@ -149,44 +157,14 @@ def _sizes(text: str, specs: list[str], make: str | None, calls: int) -> _Sizes:
 
 
 def _measured(
-    target: str, specs: list[str], make: str | None, sizes: _Sizes | None, **options: Any
+    target: str, specs: list[str], make: str | None, sizes: Sizes | None, **options: Any
 ) -> BenchReport:
-    """Load what the command line names, and measure; an error of the function ends it."""
-    import torch
-    from rich.console import Console
-    from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
-
-    from ..analyze.view import arguments, fit, load, made
-    from ..device import current_device
-    from ..errors import GfxGraphError, one_line
-    from ..interpose.source import is_raised_by_code, users_line_of
+    """Load what the command line names, and measure."""
     from ..measure.bench import bench
-    from ..verifying.inputs import on_device
 
-    torch.manual_seed(0)
-    device = current_device().type
-    columns = (TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn())
-    try:
-        with (
-            redirect_stdout(sys.stderr),  # what modules print when they are loaded
-            Progress(*columns, console=Console(stderr=True), transient=True) as shown,
-        ):
-            task = shown.add_task("loading", total=1.0)
-            fn = on_device(load(target), device)
-            given = sizes.put_into(specs, sizes.first) if sizes else specs
-            args, kwargs = on_device(made(make) if make else arguments(given), device)
-            fit(fn, args, kwargs)
-            if sizes:
-                kinds = {n: arguments(sizes.put_into(specs, n))[0] for n in set(sizes.drawn)}
-                options["traffic"] = [on_device(kinds[n], device) for n in sizes.drawn]
+    def work(fn: Any, args: tuple[Any, ...], kwargs: dict[str, Any], progress: Any) -> BenchReport:
+        if sizes:
+            options["traffic"] = sizes.traffic(specs)
+        return bench(fn, *args, kwargs=kwargs, progress=progress, **options)
 
-            def progress(what: str, share: float) -> None:
-                shown.update(task, description=what, completed=share)
-
-            return bench(fn, *args, kwargs=kwargs, progress=progress, **options)
-    except GfxGraphError:
-        raise
-    except BaseException as error:  # eager's own
-        if not is_raised_by_code(error):
-            raise
-        fail(f"{target} raises {one_line(error)} ({users_line_of(error)}).", status=2)
+    return on_target(target, sizes.put_into(specs, sizes.first) if sizes else specs, make, work)

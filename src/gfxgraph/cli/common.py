@@ -5,9 +5,10 @@ from __future__ import annotations
 import io
 import json
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import redirect_stdout
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, NoReturn, TextIO, TypeAlias
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn, TextIO, TypeAlias, TypeVar
 
 import typer
 
@@ -27,9 +28,13 @@ __all__ = [
     "Sarif",
     "Target",
     "fail",
+    "on_target",
     "one_document",
     "write_sarif",
 ]
+
+
+Result = TypeVar("Result")
 
 
 class _Pipe(io.FileIO):
@@ -128,6 +133,55 @@ def write_sarif(file: str, items: Iterable[Item], rules: Mapping[str, Rule | Lin
         Path(file).write_text(text + "\n", encoding="utf-8")
     except OSError as error:
         fail(f"--sarif: {error}", status=2)
+
+
+def on_target(
+    target: str, specs: list[str], make: str | None, work: Callable[..., Result]
+) -> Result:
+    """Load what the command line names, show progress, and work on it.
+
+    An error of the target, and a wrong argument, end the command with status 2.
+
+    Args:
+        target: see ``Target``.
+        specs: the arguments of a call.
+        make: see ``Make``; in place of ``specs``.
+        work: gets the function, the arguments in a tuple and a dict, on the device, and what shows
+            progress.
+    """
+    import torch
+    from rich.console import Console
+    from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+
+    from ..analyze.view import arguments, fit, load, made
+    from ..device import current_device
+    from ..errors import GfxGraphError, one_line
+    from ..interpose.source import is_raised_by_code, users_line_of
+    from ..verifying.inputs import on_device
+
+    torch.manual_seed(0)
+    device = current_device().type
+    columns = (TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn())
+    try:
+        with (
+            redirect_stdout(sys.stderr),  # what modules print when they are loaded
+            Progress(*columns, console=Console(stderr=True), transient=True) as shown,
+        ):
+            task = shown.add_task("loading", total=1.0)
+            fn = on_device(load(target), device)
+            args, kwargs = on_device(made(make) if make else arguments(specs), device)
+            fit(fn, args, kwargs)
+
+            def progress(what: str, share: float) -> None:
+                shown.update(task, description=what, completed=share)
+
+            return work(fn, args, kwargs, progress)
+    except GfxGraphError as error:
+        fail(str(error), status=2)
+    except BaseException as error:  # eager's own
+        if not is_raised_by_code(error):
+            raise
+        fail(f"{target} raises {one_line(error)} ({users_line_of(error)}).", status=2)
 
 
 def fail(message: str, status: int = 1) -> NoReturn:

@@ -30,7 +30,7 @@ from .timing import Percentiles, Samples, in_turn, median_interval
 from .traffic import measure, sizes_of
 from .ways import Function, Way, default_ways, way_of
 
-__all__ = ["Progress", "Run", "bench", "measuring"]
+__all__ = ["Progress", "Run", "bench", "calls_of", "check_options", "chosen_ways", "measuring"]
 
 Progress = Callable[[str, float], object]
 """Told what is done, and which share of it is over, from 0 to 1."""
@@ -81,8 +81,8 @@ def bench(
         CaptureError: ``fn`` issues a collective in a group of several ranks; nothing was sent.
         Exception: any error of ``fn`` itself. Errors of other ways are rows of the report.
     """
-    with measuring("bench", fn, args, kwargs, _chosen(ways), seconds, progress) as run:
-        calls = None if traffic is None else _calls(run.eager, traffic, kwargs or {})
+    with measuring("bench", fn, args, kwargs, chosen_ways(ways), seconds, progress) as run:
+        calls = None if traffic is None else calls_of("bench", run.eager, traffic, kwargs or {})
         report = run.report(None if run.is_emulated else _activity)
         if calls is None:
             return report
@@ -112,7 +112,7 @@ def measuring(
         ArgumentError: an argument is not of the kind that is taken.
     """
     check_function(fn, f"{what}(fn)")
-    _check(what, seconds, kwargs)
+    check_options(what, seconds, kwargs)
     eager = fn
     while isinstance(eager, Graphed):
         eager = eager.__wrapped__
@@ -186,10 +186,10 @@ class Run:
         calls: dict[str, Function] = {}
         for n, way in enumerate(self.ways):
             self._progress(way.name, n / len(self.ways))
-            rows[way.name], made = self._made_ready(way)
+            rows[way.name], made = self.made_ready(way)
             if made is not None:
                 calls[way.name] = made
-        timed = self._timed(calls)
+        timed = self.timed(calls)
         for name, samples in timed.items():
             self._progress(f"{name} in the profiler", 1.0)
             rows[name] = self._with_times(rows[name], samples, timed["eager"])
@@ -225,7 +225,7 @@ class Run:
         """Wait for the device."""
         self._device.synchronize(self._index)
 
-    def _made_ready(self, way: Way) -> tuple[WayReport, Function | None]:
+    def made_ready(self, way: Way) -> tuple[WayReport, Function | None]:
         """Make the calls of a way warm, and compare them with eager's."""
         if way.needs_gpu and self.is_emulated:
             return WayReport(way.name, "raises", "it needs a GPU"), None
@@ -286,7 +286,8 @@ class Run:
 
         return lambda: function(*args, **kwargs), put_back
 
-    def _timed(self, functions: dict[str, Function]) -> dict[str, Samples]:
+    def timed(self, functions: dict[str, Function]) -> dict[str, Samples]:
+        """Call all of them in turn, each from the same state."""
         ready = {name: self.ready(function) for name, function in functions.items()}
         calls = {name: call for name, (call, _) in ready.items()}
         gc.collect()
@@ -346,35 +347,50 @@ def _in_words(path: str, value: Any) -> str:
     return f"{path}={value!r}"
 
 
-def _chosen(ways: Iterable[str] | None) -> list[Way]:
+def chosen_ways(ways: Iterable[str] | None, what: str = "bench") -> list[Way]:
+    """Eager, and the ways with these names; ``None``: the usual ones.
+
+    Raises:
+        ArgumentError: there is no such way; the message names the function ``what``.
+    """
     if ways is None:
         return default_ways()
     if isinstance(ways, str) or not isinstance(ways, Iterable):
-        raise ArgumentError(f"bench(ways=): expected names of ways, not {describe(ways)}.")
-    return list(dict.fromkeys([way_of("eager"), *map(way_of, ways)]))
+        raise ArgumentError(f"{what}(ways=): expected names of ways, not {describe(ways)}.")
+    return list(dict.fromkeys([way_of("eager", what), *(way_of(name, what) for name in ways)]))
 
 
-def _calls(
-    fn: Function, traffic: Iterable[tuple[Any, ...]], kwargs: Mapping[str, Any]
+def calls_of(
+    what: str, fn: Function, traffic: Iterable[tuple[Any, ...]], kwargs: Mapping[str, Any]
 ) -> list[Inputs]:
+    """Calls that differ in one size, for :func:`~gfxgraph.measure.traffic.measure`.
+
+    Raises:
+        ArgumentError: they are no such calls; the message names the function ``what``.
+    """
     if isinstance(traffic, (str, torch.Tensor)) or not isinstance(traffic, Iterable):
-        raise ArgumentError(f"bench(traffic=): expected tuples, not {describe(traffic)}.")
+        raise ArgumentError(f"{what}(traffic=): expected tuples, not {describe(traffic)}.")
     calls = []
     for args in traffic:
         if not isinstance(args, tuple):
             raise ArgumentError(
-                f"bench(traffic=): expected a tuple of arguments for each call, not "
+                f"{what}(traffic=): expected a tuple of arguments for each call, not "
                 f"{describe(args)}."
             )
-        require_fit(fn, args, kwargs, "bench(traffic=)")
+        require_fit(fn, args, kwargs, f"{what}(traffic=)")
         calls.append(Inputs.of(args, kwargs))
     if not calls:
-        raise ArgumentError("bench(traffic=): there are no calls.")
-    sizes_of(fn, calls)  # before minutes of work
+        raise ArgumentError(f"{what}(traffic=): there are no calls.")
+    sizes_of(fn, calls, what)  # before minutes of work
     return calls
 
 
-def _check(what: str, seconds: Any, kwargs: Any) -> None:
+def check_options(what: str, seconds: Any, kwargs: Any) -> None:
+    """Raise unless both are what :func:`bench` takes.
+
+    Raises:
+        ArgumentError: one is not; the message names the function ``what``.
+    """
     number = isinstance(seconds, (int, float)) and not isinstance(seconds, bool)
     if not number or not 0 < seconds <= _SLOWEST:
         raise ArgumentError(

@@ -84,15 +84,15 @@ def default_ways() -> list[Way]:
     return [way for way in _ALL if way.usual]
 
 
-def way_of(name: object) -> Way:
+def way_of(name: object, what: str = "bench") -> Way:
     """The way with this name.
 
     Raises:
-        ArgumentError: there is none.
+        ArgumentError: there is none; the message names the function ``what``.
     """
     if not isinstance(name, str) or name not in WAYS:
         raise ArgumentError(
-            f"bench(ways=): {name!r} is no way; expected some of {', '.join(WAYS)}."
+            f"{what}(ways=): {name!r} is no way; expected some of {', '.join(WAYS)}."
         )
     return WAYS[name]
 
