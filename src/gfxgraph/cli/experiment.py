@@ -86,6 +86,8 @@ def experiment(
         fail("Give the arguments or --make, not both.", status=2)
     if target is None and (make or shapes):
         fail("--make and --shapes need a function, module:callable.", status=2)
+    if name == "lengths" and target is not None and shapes is None:
+        fail("lengths needs --shapes N=SIZE,... and arguments that have N, float32[N,8].", status=2)
     if shapes is not None and name not in ("lengths", _ALL):
         fail("Only lengths takes --shapes.", status=2)
     if way and name not in ("modes", "lengths", _ALL):
@@ -100,7 +102,7 @@ def experiment(
     except GfxGraphError as error:
         fail(str(error), status=2)
     typer.echo(text if as_json else "\n\n".join(map(str, reports)))
-    raise typer.Exit(any(report.holds is False for report in reports))
+    raise typer.Exit(int(any(report.holds is False for report in reports)))
 
 
 def _reports(

@@ -24,7 +24,7 @@ def run(subject: Subject) -> Outcome:
     ways = chosen_ways(subject.ways)
     with measuring(
         "experiment",
-        subject.eager,
+        subject.fn or subject.eager,
         subject.args,
         subject.kwargs,
         ways,
@@ -43,7 +43,7 @@ def run(subject: Subject) -> Outcome:
             samples = run.timed(calls)
         finally:
             for call in calls.values():
-                if isinstance(call, Graphed):
+                if isinstance(call, Graphed) and call is not subject.fn:
                     call.reset()
         emulated = run.is_emulated
     found = tuple(_row(row, samples.get(name), samples["eager"]) for name, row in rows.items())

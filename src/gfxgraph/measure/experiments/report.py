@@ -20,7 +20,7 @@ __all__ = ["SCHEMA", "ExperimentReport", "Outcome", "reports_as_json"]
 
 SCHEMA = "gfxgraph.experiment/1"
 
-_WORDS = {True: "holds", False: "DOES NOT HOLD", None: "cannot be shown here"}
+_WORDS = {True: "holds", False: "DOES NOT HOLD", None: "not shown"}
 
 
 @dataclass(frozen=True)
