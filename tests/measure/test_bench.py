@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import math
 import random
@@ -14,8 +15,8 @@ from typer.testing import CliRunner
 import gfxgraph
 from gfxgraph.cli import app
 from gfxgraph.errors import ArgumentError
-from gfxgraph.measure.report import BenchReport
-from gfxgraph.measure.timing import Percentiles, median_interval
+from gfxgraph.measure.report import BenchReport, WayReport
+from gfxgraph.measure.timing import Interval, Percentiles, median_interval
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -107,6 +108,123 @@ def test_arguments_that_it_writes_are_copies(device):
     assert report["graph"].status == "ok"
 
 
+def step_into_cache(device):
+    """A decoder's step: its cache has room for few calls, and the position is on the device."""
+    cache, position = torch.zeros(12, 4, device=device), torch.zeros(1, dtype=int, device=device)
+
+    def step(x):
+        cache.index_copy_(0, position, x)
+        position.add_(1)
+        return cache.sum(0)
+
+    return step, cache
+
+
+def test_a_cache_with_room_for_few_calls_is_not_overrun(device):
+    step, cache = step_into_cache(device)
+    report = gfxgraph.bench(step, torch.ones(1, 4, device=device), ways=["graph"], seconds=0.01)
+    assert report["graph"].status == "ok" and report["graph"].calls > 12
+    assert not cache.any()
+    traffic = [(torch.ones(1, n, device=device),) for n in (2, 3) * 7]
+    seen = torch.zeros(1, device=device)
+
+    def index(x):
+        cache.index_copy_(0, seen.long(), x.sum().expand(1, 4))
+        seen.add_(1)
+        return x * 2
+
+    report = gfxgraph.bench(index, *traffic[0], ways=[], seconds=0.01, traffic=traffic)
+    assert report.traffic[0].status == "ok" and not seen.any()
+
+
+class Grows(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.seen = torch.zeros(0, 4)
+
+    def forward(self, x):
+        self.seen = torch.cat([self.seen, x])
+        return self.seen.sum(0)
+
+
+def test_calls_of_a_kind_of_their_own_each_are_no_times_of_a_graph():
+    report = gfxgraph.bench(Grows(), torch.ones(1, 4), ways=["graph"], seconds=0.01)
+    row = report["graph"]
+    assert row.status == "eager" and row.speedup is None and not row.calls
+    assert "dimension 0 of Grows.seen differs in every call" in row.note
+
+
+def test_a_list_that_the_function_appends_to_is_as_given_in_each_call(device):
+    def act(x, outputs):
+        outputs.append(x * 2)
+        return x + len(outputs)
+
+    outputs, mine = [], gfxgraph.graphed(act)
+    report = gfxgraph.bench(
+        mine, torch.ones(2, device=device), outputs, ways=["graph"], seconds=0.01
+    )
+    assert report.changes_state and outputs == []
+    assert report["graph"].status == "ok" and mine.stats().captures == 1
+
+
+def test_a_state_object_whose_graph_needs_more_than_three_calls_has_one(device):
+    def act(state, x):
+        state.y = state.x * 2 + x
+        state.x.add_(1)
+        return state.y
+
+    x = torch.ones(2, device=device)
+    report = gfxgraph.bench(act, State(x), x, ways=["graph"], seconds=0.01)
+    assert report["graph"].status == "ok"
+    assert x.tolist() == [1, 1]
+
+
+class State:
+    def __init__(self, x):
+        self.x = x
+
+
+@pytest.mark.parametrize(
+    "make", [torch.Tensor.to_sparse, lambda x: torch.nested.nested_tensor([x], layout=torch.jagged)]
+)
+def test_a_tensor_that_cannot_be_compared_is_refused(make):
+    with pytest.raises(ArgumentError, match=r"layout|nested"):
+        gfxgraph.bench(lambda x: x * 2, make(torch.ones(2, 2)), seconds=0.01)
+
+
+def test_a_function_whose_own_calls_differ_is_measured_and_says_so(device):
+    given = iter(range(1, 10**6))
+
+    def act(x):
+        return x * next(given)
+
+    row = gfxgraph.bench(act, torch.ones(2, device=device), ways=[], seconds=0.01)["eager"]
+    assert row.status == "ok" and row.speedup
+    assert "its own calls differ" in row.note and "advances given" in row.note
+
+
+class Tables(nn.Module):
+    """Makes a table for each size when it first comes, as models do for positions."""
+
+    def __init__(self):
+        super().__init__()
+        self.tables = {}
+
+    def forward(self, x):
+        if len(x) not in self.tables:
+            self.tables[len(x)] = torch.arange(4.0, device=x.device)
+        return x * self.tables[len(x)]
+
+
+def test_what_a_first_call_makes_for_all_others_is_made_once(device):
+    model = Tables()
+    traffic = [(torch.ones(n, 4, device=device),) for n in (1, 2, 1, 2)]
+    report = gfxgraph.bench(model, *traffic[0], ways=["graph"], seconds=0.01, traffic=traffic)
+    assert report["graph"].status == "ok" and not report["graph"].note
+    assert report.traffic[1].captures == 2 and report.traffic[1].eager_calls == 0
+    assert model.tables == {}
+
+
 def test_an_error_of_the_function_is_its_callers(device):
     def fails(x):
         raise KeyError("no such weight")
@@ -121,6 +239,51 @@ def test_a_graphed_function_is_the_way_graph_with_its_own_options(device):
     report = gfxgraph.bench(mine, x, ways=["graph"], seconds=0.1)
     assert report["graph"].status == "ok" and report["eager"].status == "ok"
     assert mine.stats().captures == 1  # and it still has its graph
+
+
+class Policy(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(4, 4)
+
+    @gfxgraph.graphed
+    def act(self, x):
+        return self.layer(x)
+
+
+def test_a_decorated_method_is_the_way_graph_and_eager_is_without_it(device):
+    policy = Policy().to(device)
+    x = torch.ones(2, 4, device=device)
+    report = gfxgraph.bench(policy.act, x, ways=["graph"], seconds=0.01)
+    assert report["graph"].status == "ok"
+    replays = policy.act.stats().replays
+    assert replays >= report["graph"].calls
+    gfxgraph.bench(policy.act, x, ways=[], seconds=0.01)
+    assert policy.act.stats().replays == replays  # eager has made none
+
+
+def test_a_pool_is_refused_since_it_has_no_eager_function(device):
+    pool = gfxgraph.ShapeBucketPool(model_fn=lambda x: x * 2, buckets=[4])
+    with pytest.raises(ArgumentError, match="not a pool"):
+        gfxgraph.bench(pool, torch.ones(2, 4, device=device))
+
+
+@dataclasses.dataclass
+class Sums:
+    x: torch.Tensor
+    count: int = 0
+
+
+def test_a_dataclass_that_the_function_writes_is_as_given_in_each_call(device):
+    def act(sums):
+        sums.x = sums.x + 1
+        sums.count += 1
+        return sums.x * sums.count
+
+    sums = Sums(torch.ones(2, device=device))
+    report = gfxgraph.bench(act, sums, ways=["graph"], seconds=0.01)
+    assert report.changes_state and report["graph"].status == "ok"
+    assert sums.count == 0 and sums.x.tolist() == [1, 1]
 
 
 def test_calls_of_many_sizes_compare_graphs_buckets_and_eager(device):
@@ -146,6 +309,9 @@ def test_calls_of_many_sizes_compare_graphs_buckets_and_eager(device):
         ([(torch.ones(2, 16),), (torch.ones(2, 16),)], "all have one"),
         ([(torch.ones(2, 16),), (torch.ones(3, 4, 16),)], "numbers of dimensions"),
         ([(torch.ones(2, 16),), (torch.ones(3, 8),)], "two dimensions that change"),
+        ([(torch.ones(2, 16),), (torch.ones(0, 16),)], "size 0"),
+        ([(torch.ones(2, 16),), (torch.ones(3, 16).half(),)], "various dtypes"),
+        ([(torch.ones(2, 16),), (torch.ones(3, 16, device="meta"),)], "meta device"),
     ],
 )
 def test_traffic_that_cannot_be_compared_is_refused_before_any_work(traffic, words):
@@ -203,6 +369,7 @@ def test_a_report_is_the_same_after_json(device, tmp_path):
         ('{"schema": "other/1"}', "not 'other/1'"),
         ('{"schema": "gfxgraph.bench/1", "ways": [3]}', "damaged"),
         ('{"schema": "gfxgraph.bench/1", "ways": []}', "damaged"),
+        ("[" * 100_000, "cannot be read"),
     ],
 )
 def test_a_foreign_file_is_no_report(tmp_path, text, words):
@@ -212,6 +379,30 @@ def test_a_foreign_file_is_no_report(tmp_path, text, words):
         BenchReport.from_json(path)
     with pytest.raises(ArgumentError, match="cannot be read"):
         BenchReport.from_json(tmp_path / "missing.json")
+
+
+@pytest.mark.parametrize("number", [0, "12", None, math.nan, -1.0])
+def test_a_report_with_a_time_that_is_none_is_damaged(tmp_path, number):
+    way = WayReport("eager", "ok", end_to_end_us=Percentiles(1, 1, 1), speedup=Interval(1, 1, 1))
+    report = BenchReport("act", (), "a device", True, "2.13", "0.1", 1.0, False, (way,))
+    data = report.to_dict()
+    data["ways"][0]["end_to_end_us"]["p50"] = number
+    (tmp_path / "old.json").write_text(json.dumps(data))
+    with pytest.raises(ArgumentError, match="damaged"):
+        BenchReport.from_json(tmp_path / "old.json")
+
+
+def test_a_way_that_is_faster_by_a_little_is_not_called_slower_than_eager():
+    ways = [
+        WayReport(name, "ok", end_to_end_us=Percentiles(us, us, us), speedup=gain)
+        for name, us, gain in (
+            ("eager", 100.0, Interval(1, 1, 1)),
+            ("compile", 96.0, Interval(1.04, 1.02, 1.06)),
+        )
+    ]
+    report = BenchReport("act", (), "a GPU", False, "2.13", "0.1", 1.0, False, tuple(ways))
+    assert report.fastest.name == "compile"
+    assert "compile is 1.04 times as fast" in report.verdict
 
 
 def test_the_interval_of_a_median_holds_it_in_95_of_100_cases():
@@ -262,8 +453,20 @@ def test_the_command_prints_a_table_writes_json_and_compares(folder):
     usual = ("benched:model", "float32[2,8]", "--way", "graph", "--seconds", "0.1")
     found = run(*usual, "--compare", "new.json")
     assert found.exit_code == 0 and "after / before" in found.stdout
-    found = run(*usual, "--json")
-    assert json.loads(found.stdout)["schema"] == "gfxgraph.bench/1"
+    assert "The older report is of Sequential(input=float32[2, 8])" not in found.stdout
+    found = run("benched:model", "float32[3,8]", *usual[2:], "--json", "--compare", "new.json")
+    data = json.loads(found.stdout)
+    assert data["schema"] == "gfxgraph.bench/1"
+    assert [change["name"] for change in data["changes"]] == ["eager", "graph"]
+
+
+def test_what_was_measured_is_printed_even_if_it_cannot_be_kept_or_compared(folder):
+    usual = ("benched:model", "--way", "eager", "--seconds", "0.01")
+    assert run(*usual, "float32[2,8]", "--out", "old.json").exit_code == 0
+    found = run(*usual, "float32[3,8]", "--compare", "old.json", "--out", "/dev/full")
+    assert found.exit_code == 2 and "cannot be written" in found.stderr
+    assert "after / before" in found.stdout
+    assert "The older report is of Sequential(input=float32[2, 8])" in found.stdout
 
 
 @pytest.mark.parametrize(
@@ -280,6 +483,11 @@ def test_the_command_prints_a_table_writes_json_and_compares(folder):
         (["benched:model", "float32[N,8]", "--shapes", "N=1:0,2:0"], "at least two sizes"),
         (["benched:model", "float32[N,8]", "--shapes", "N=-1,2"], "at least two sizes"),
         (["benched:model", "input=float32[N,8]", "--shapes", "N=1,2"], "positional"),
+        (["benched:model", "float32[N,8]", "--shapes", "N=1,2:0"], "at least two sizes"),
+        (["benched:model", "float32[N,8]", "--shapes", f"N=1:{'9' * 400},2"], "at least two"),
+        (["benched:model", "float32[N,8]", "--shapes", "N=1:99999,2", "--calls", "2"], "more --"),
+        (["benched:model", "float32[2,8]", "--calls", "5"], "--shapes too"),
+        (["benched:model", "float32[2,8]", "--out", "."], "is a folder"),
     ],
 )
 def test_the_command_ends_with_status_2_and_says_what_was_wrong(folder, arguments, words):

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import re
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from random import Random
 from typing import TYPE_CHECKING, Annotated, Any
@@ -45,8 +46,11 @@ def bench(
         ),
     ] = None,
     calls: Annotated[
-        int, typer.Option(min=2, max=10_000, help="With --shapes: how many calls to draw.")
-    ] = 100,
+        int | None,
+        typer.Option(
+            min=2, max=10_000, help="With --shapes: how many calls to draw. [default: 100]"
+        ),
+    ] = None,
     compare: Annotated[
         Path | None,
         typer.Option(metavar="OLD.JSON", help="Show what has changed since this report."),
@@ -62,27 +66,40 @@ def bench(
     """
     from ..errors import GfxGraphError
     from ..measure.report import BenchReport
+    from ..tables import as_json as json_of
+    from ..tables import filled, table
 
     if make and specs:
         fail("Give the arguments or --make, not both.", status=2)
     try:
         older = BenchReport.from_json(compare) if compare else None  # before minutes of work
-        if out is not None and not out.absolute().parent.is_dir():
-            fail(f"--out: there is no folder {out.absolute().parent}.", status=2)
-        sizes = read_sizes(shapes, specs or [], make, calls) if shapes is not None else None
-        report = _measured(target, specs or [], make, sizes, ways=way or None, seconds=seconds)
-        if out is not None:
-            report.to_json(out)
-        changes = report.compare(older) if older is not None else []
+        out = out and out.absolute()  # the function may change the current folder
+        if out is not None and not out.parent.is_dir():
+            fail(f"--out: there is no folder {out.parent}.", status=2)
+        if out is not None and out.is_dir():
+            fail(f"--out: {out} is a folder; expected a file.", status=2)
+        if calls is not None and shapes is None:
+            fail("--calls: expected --shapes too, which says from what to draw.", status=2)
+        sizes = read_sizes(shapes, specs or [], make, calls or 100) if shapes is not None else None
+        options = {"ways": way or None, "seconds": seconds}
+        report = _measured(target, specs or [], make, sizes, older, **options)
     except GfxGraphError as error:
         fail(str(error), status=2)
+    unwritten = ""
+    if out is not None:
+        try:
+            report.to_json(out)
+        except GfxGraphError as error:  # said after what was measured
+            unwritten = str(error)
+    changes = report.compare(older) if older is not None else None
     if as_json:
-        typer.echo(report.to_json())
-        return
-    typer.echo(str(report))
-    if older is not None:
-        from ..tables import table
-
+        more = {} if changes is None else {"changes": [asdict(change) for change in changes]}
+        typer.echo(json_of({**report.to_dict(), **more}))
+    else:
+        typer.echo(str(report))
+    if older is not None and changes is not None and not as_json:
+        if older.setting != report.setting:
+            typer.echo("\n" + filled(f"The older report is of {older.setting}."))
         heads = ("way", "before us", "after us", "after / before", "speedup before", "after", "")
         rows = (
             (
@@ -97,6 +114,8 @@ def bench(
             for c in changes
         )
         typer.echo("\n".join(["", *table(heads, rows)]))
+    if unwritten:
+        fail(unwritten, status=2)
 
 
 @dataclass(frozen=True)
@@ -140,13 +159,20 @@ def read_sizes(text: str, specs: list[str], make: str | None, calls: int) -> Siz
             name = ""
             break
         weights[int(match[1])] = float(match[2] or 1)
-    if not name.strip().isidentifier() or len(weights) < 2 or not any(weights.values()):
+    used = sum(weight > 0 for weight in weights.values())
+    if not name.strip().isidentifier() or used < 2 or not math.isfinite(sum(weights.values())):
         fail(
             f"--shapes {text!r}: expected a name and at least two sizes, with weights where they "
             "differ: N=1:50,7:30,64:20.",
             status=2,
         )
     drawn = Random(0).choices(list(weights), list(weights.values()), k=calls)
+    if len(set(drawn)) < 2:
+        fail(
+            f"--shapes: all {calls} calls that were drawn have the size {drawn[0]}. Ask for more "
+            "--calls, or give weights that differ less.",
+            status=2,
+        )
     found = Sizes(name.strip(), next(iter(weights)), drawn)
     changed = [a for a, b in zip(specs, found.put_into(specs, 1), strict=True) if a != b]
     if make or not changed:
@@ -157,14 +183,24 @@ def read_sizes(text: str, specs: list[str], make: str | None, calls: int) -> Siz
 
 
 def _measured(
-    target: str, specs: list[str], make: str | None, sizes: Sizes | None, **options: Any
+    target: str,
+    specs: list[str],
+    make: str | None,
+    sizes: Sizes | None,
+    older: BenchReport | None,
+    **options: Any,
 ) -> BenchReport:
     """Load what the command line names, and measure."""
+    from ..interpose.source import name_of
     from ..measure.bench import bench
+    from ..measure.ways import unwrapped
 
     def work(fn: Any, args: tuple[Any, ...], kwargs: dict[str, Any], progress: Any) -> BenchReport:
+        if older is not None:
+            older.require_function(name_of(unwrapped(fn)))
         if sizes:
             options["traffic"] = sizes.traffic(specs)
         return bench(fn, *args, kwargs=kwargs, progress=progress, **options)
 
-    return on_target(target, sizes.put_into(specs, sizes.first) if sizes else specs, make, work)
+    given = sizes.put_into(specs, sizes.first) if sizes else specs
+    return on_target(target, given, make, work)

@@ -49,8 +49,11 @@ def experiment(
         ),
     ] = None,
     calls: Annotated[
-        int, typer.Option(min=2, max=10_000, help="With --shapes: how many calls to draw.")
-    ] = 20,
+        int | None,
+        typer.Option(
+            min=2, max=10_000, help="With --shapes: how many calls to draw. [default: 20]"
+        ),
+    ] = None,
     way: Annotated[
         list[str] | None,
         typer.Option(
@@ -92,16 +95,26 @@ def experiment(
         fail("Only lengths takes --shapes.", status=2)
     if way and name not in ("modes", "lengths", _ALL):
         fail("Only modes and lengths take --way.", status=2)
-    if out is not None and not out.absolute().parent.is_dir():
-        fail(f"--out: there is no folder {out.absolute().parent}.", status=2)
-    sizes = read_sizes(shapes, specs or [], make, calls) if shapes is not None else None
+    out = out and out.absolute()  # the function may change the current folder
+    if out is not None and not out.parent.is_dir():
+        fail(f"--out: there is no folder {out.parent}.", status=2)
+    if out is not None and out.is_dir():
+        fail(f"--out: {out} is a folder; expected a file.", status=2)
+    if calls is not None and shapes is None:
+        fail("--calls: expected --shapes too, which says from what to draw.", status=2)
+    sizes = read_sizes(shapes, specs or [], make, calls or 20) if shapes is not None else None
     options: dict[str, Any] = {"seconds": seconds, "ranks": ranks}
     try:
         reports = _reports(name, target, specs or [], make, sizes, way or None, options)
-        text = reports_as_json(reports, out) if name == _ALL else reports[0].to_json(out)
+        text = reports_as_json(reports) if name == _ALL else reports[0].to_json()
     except GfxGraphError as error:
         fail(str(error), status=2)
     typer.echo(text if as_json else "\n\n".join(map(str, reports)))
+    if out is not None:
+        try:
+            out.write_text(f"{text}\n", encoding="utf-8")
+        except OSError as error:  # said after what was found
+            fail(f"--out: {error}", status=2)
     raise typer.Exit(int(any(report.holds is False for report in reports)))
 
 

@@ -394,6 +394,8 @@ class TypeOf(Place):
     def put_back(self) -> None:
         """See :meth:`Place.put_back`."""
         item: Any = self.item()
+        if item is None:  # it is gone
+            return
         if type(item) is not self._class:
             object.__setattr__(item, "__class__", self._class)
         if self._own is not None and raw.attributes(item) is not self._own:

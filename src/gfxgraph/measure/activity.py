@@ -10,7 +10,10 @@ from typing import Any, TypeVar
 from torch._C._autograd import DeviceType
 from torch.profiler import ProfilerActivity, profile
 
-__all__ = ["Activity", "activity", "is_launch", "stretches"]
+__all__ = ["PROFILED", "Activity", "activity", "is_launch", "stretches"]
+
+PROFILED = 5
+"""How many calls the profiler sees."""
 
 T = TypeVar("T", int, float)
 
@@ -46,9 +49,9 @@ class Activity:
 
 
 def activity(
-    call: Callable[[], Any], synchronize: Callable[[], object], times: int = 5
+    call: Callable[[], Any], synchronize: Callable[[], object], times: int = PROFILED
 ) -> Activity | None:
-    """Profile ``times`` calls; ``None``: the profiler saw no work of a device."""
+    """Profile ``times`` calls, after one more; ``None``: the profiler saw no work of a device."""
     call()
     synchronize()
     with profile(activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA], acc_events=True) as seen:

@@ -13,23 +13,24 @@ from ..verifying.compare import DEFAULT, Errors
 __all__ = ["difference"]
 
 
-def difference(found: Sequence[Values], right: Values, slack: float) -> tuple[str, float]:
+def difference(found: Sequence[Values], right: Sequence[Values], slack: float) -> tuple[str, float]:
     """What differs from eager in words, ``""`` for nothing, and the largest relative error.
 
     Args:
-        found: the values of calls, all with the arguments and from the state of ``right``.
-        right: the values of eager's call.
+        found: the values of calls.
+        right: those of eager's calls with the same arguments, from the same states.
         slack: how many times the usual tolerance is allowed.
     """
     largest, words = 0.0, ""
-    for key in dict.fromkeys(key for values in (right, *found) for key in values):
-        value = right.get(key)
-        if key[0] == "state" and not all(key in values for values in found):
+    for key in dict.fromkeys(key for values in (*right, *found) for key in values):
+        value = next((values[key] for values in right if key in values), None)
+        if key[0] == "state" and not any(key in values for values in found):
             continue  # rebound in Python, and put back since
         usual = BY_DTYPE.get(value.dtype, DEFAULT) if isinstance(value, torch.Tensor) else 0.0
         errors = Errors(*key, slack * min(DEFAULT, usual))
-        for n, values in enumerate(found):
-            errors.add(n + 1, values.get(key), value)
+        for n, (values, eagers) in enumerate(zip(found, right, strict=True)):
+            if key in values or key in eagers:
+                errors.add(n + 1, values.get(key), eagers.get(key))
         row = errors.row()
         largest = max(largest, row.relative_error)
         if row.first is not None and not words:

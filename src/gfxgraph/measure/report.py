@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
@@ -14,7 +15,7 @@ from .activity import Activity
 from .timing import Interval, Percentiles
 from .traffic import TrafficReport
 
-__all__ = ["SCHEMA", "BenchReport", "Change", "Status", "WayReport"]
+__all__ = ["SCHEMA", "BenchReport", "Change", "Status", "WayReport", "called", "made_of"]
 
 SCHEMA = "gfxgraph.bench/1"
 
@@ -25,6 +26,8 @@ Status = Literal["ok", "eager", "differs", "raises"]
 _WORTH = 1.05
 # The share of a call in which the device waits, above which launches are what limits it.
 _IDLE = 0.25
+# Arguments that the printed report names.
+_SHOWN = 16
 
 T = TypeVar("T")
 
@@ -103,9 +106,9 @@ class BenchReport:
         emulated: whether graphs were emulated, so that times say nothing of a GPU.
         torch: version of torch.
         gfxgraph: version of gfxgraph.
-        seconds: that the calls were timed for.
+        seconds: that calls might be timed for; ``calls`` of a way says how many were.
         changes_state: whether the function writes to its arguments or outside: what it changes was
-            put back before each round of calls.
+            put back before every eighth timed call.
         ways: a row for each way, in the order in which they were measured.
         traffic: a row for each way of answering calls of many sizes; empty if none were given.
     """
@@ -148,7 +151,17 @@ class BenchReport:
             taken = graph.speedup.median if graph and graph.speedup else 1.0
             if best.speedup.median > _WORTH * taken:
                 words += f" Fastest is {best.name}: {best.speedup.median:.2f} times as fast."
-        return words.strip() or "Eager is the fastest of the ways that were measured."
+        if words or best.name == "eager" or not best.speedup:
+            return words.strip() or "Eager is the fastest of the ways that were measured."
+        gain = f"{best.speedup.median:.2f} times as fast ({best.speedup.low:.2f} to "
+        return (
+            f"No way is clearly faster than eager: {best.name} is {gain}{best.speedup.high:.2f})."
+        )
+
+    @property
+    def setting(self) -> str:
+        """What was measured where; times of another setting cannot be compared."""
+        return f"{called(self.name, self.arguments)} on {self.device}, torch {self.torch}"
 
     def _of_graph(self, graph: WayReport) -> str:
         if graph.status == "eager":
@@ -174,8 +187,7 @@ class BenchReport:
         Raises:
             ArgumentError: ``older`` is of another function.
         """
-        if older.name != self.name:
-            raise ArgumentError(f"The older report is of {older.name}, this one of {self.name}.")
+        older.require_function(self.name)
         found = []
         for way in self.ways:
             before = next((one for one in older.ways if one.name == way.name), None)
@@ -196,6 +208,15 @@ class BenchReport:
                 )
             )
         return found
+
+    def require_function(self, name: str) -> None:
+        """Refuse to compare with a report of another function.
+
+        Raises:
+            ArgumentError: this report is not of a function with this name.
+        """
+        if name != self.name:
+            raise ArgumentError(f"The older report is of {self.name}, this one of {name}.")
 
     def to_dict(self) -> dict[str, Any]:
         """The report as plain data; docs/bench.md has its fields."""
@@ -221,7 +242,7 @@ class BenchReport:
         """
         try:
             data = json.loads(Path(path).read_text(encoding="utf-8"))
-        except (OSError, ValueError) as error:
+        except (OSError, ValueError, RecursionError) as error:
             raise ArgumentError(f"{path}: cannot be read as a report of bench: {error}") from error
         schema = data.get("schema") if isinstance(data, dict) else None
         if schema != SCHEMA:
@@ -232,15 +253,19 @@ class BenchReport:
             ways = tuple(_with_parts(WayReport, row) for row in data["ways"])
             traffic = tuple(_with_parts(TrafficReport, row) for row in data["traffic"])
             given = {"ways": ways, "traffic": traffic, "arguments": tuple(data["arguments"])}
-            report = _made(cls, {**data, **given})
+            report = made_of(cls, {**data, **given})
             report["eager"]
         except (AttributeError, KeyError, TypeError, ValueError) as error:
             raise ArgumentError(f"{path}: a report of bench, but damaged: {error!r}") from error
         return report
 
     def __str__(self) -> str:
-        words = f"{self.name}({', '.join(self.arguments)})"
-        lines = [filled(words), filled(self.verdict), f"{self.device}, torch {self.torch}", ""]
+        lines = [
+            filled(called(self.name, self.arguments)),
+            filled(self.verdict),
+            f"{self.device}, torch {self.torch}",
+            "",
+        ]
         heads = ("way", "speedup", "95 %", "end to end us", "p95", "p99", "host us", "busy us")
         lines += table((*heads, "idle", "launches"), map(_times, self.ways))
         lines += [""]
@@ -255,6 +280,13 @@ class BenchReport:
             lines += ["", *rows]
             lines += [filled(f"{w.name}: {w.status}: {w.note}") for w in self.traffic if w.note]
         return "\n".join(lines)
+
+
+def called(name: str, arguments: tuple[str, ...]) -> str:
+    """The call that was measured, in words."""
+    shown = ", ".join(arguments[:_SHOWN])
+    more = len(arguments) - _SHOWN
+    return f"{name}({shown}{f', and {more} more' if more > 0 else ''})"
 
 
 def _times(way: WayReport) -> tuple[str, ...]:
@@ -306,9 +338,18 @@ _PARTS: dict[str, type] = {
 
 def _with_parts(kind: type[T], row: Mapping[str, Any]) -> T:
     parts = {n: _PARTS[n] for n in _PARTS if row.get(n) is not None}
-    return _made(kind, {**row, **{n: _made(part, row[n]) for n, part in parts.items()}})
+    made: dict[str, Any] = {n: made_of(part, row[n]) for n, part in parts.items()}
+    for n, part in made.items():
+        numbers = vars(part).values() if isinstance(part, (Percentiles, Interval)) else ()
+        for number in numbers:
+            if isinstance(number, bool) or not (math.isfinite(number) and number >= 0):
+                raise ValueError(f"{n} has {number!r}")
+    if row.get("end_to_end_us") is not None and not row["end_to_end_us"]["p50"] > 0:
+        raise ValueError("a call took no time")
+    return made_of(kind, {**row, **made})
 
 
-def _made(kind: type[T], data: Mapping[str, Any]) -> T:
+def made_of(kind: type[T], data: Mapping[str, Any]) -> T:
+    """The dataclass ``kind`` with those values of ``data`` that are fields of it."""
     names: Iterable[str] = (one.name for one in fields(kind))  # type: ignore[arg-type]
     return kind(**{name: data[name] for name in names})

@@ -79,7 +79,7 @@ def in_turn(
     calls: Mapping[str, Callable[[], Any]],
     synchronize: Callable[[], object],
     seconds: float,
-    before_round: Callable[[str], object] = lambda name: None,
+    before_call: Callable[[str, int], object] = lambda name, n: None,
     progress: Callable[[float], object] = lambda share: None,
 ) -> dict[str, Samples]:
     """Call each in turn, many rounds, so that a drift of the machine hits all alike.
@@ -87,24 +87,27 @@ def in_turn(
     Args:
         calls: name -> a call that is warm.
         synchronize: waits for the device.
-        seconds: how long, in all; at least 6 rounds.
-        before_round: called with the name before the calls of a round, outside of what is timed.
+        seconds: how long, in all; at least 6 rounds, and at most 400.
+        before_call: called before each call with the name and the number of the call in its round,
+            outside of what is timed.
         progress: told the share of the time that is over.
     """
     samples = {name: Samples() for name in calls}
     often: dict[str, int] = {}
     start = time.perf_counter()
-    for n in range(_MAX_ROUNDS):
+    for n in range(_MAX_ROUNDS + 1):
         over = (time.perf_counter() - start) / seconds
         progress(min(over, 1.0))
         if over >= 1 and n > MIN_ROUNDS:
             break
         for name, call in calls.items():
-            before_round(name)
             host: list[float] = []
             total: list[float] = []
-            synchronize()
-            for _ in range(often.get(name, 2)):
+            spent: list[float] = []
+            for number in range(often.get(name, 2)):
+                prepared = time.perf_counter_ns()
+                before_call(name, number)
+                synchronize()
                 begin = time.perf_counter_ns()
                 call()
                 middle = time.perf_counter_ns()
@@ -112,8 +115,9 @@ def in_turn(
                 end = time.perf_counter_ns()
                 host.append((middle - begin) / 1000)
                 total.append((end - begin) / 1000)
+                spent.append((end - prepared) / 1000)
             if n == 0:  # the first round only shows how long a call takes
-                enough = _SECONDS_OF_A_ROUND / (min(total) / 1e6 + 1e-9)
+                enough = _SECONDS_OF_A_ROUND / (min(spent) / 1e6 + 1e-9)
                 often[name] = min(_MOST_CALLS, max(1, round(enough)))
                 continue
             samples[name].host.append(host)

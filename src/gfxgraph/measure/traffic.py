@@ -7,17 +7,16 @@ from dataclasses import dataclass, replace
 from time import perf_counter, perf_counter_ns
 from typing import Any
 
-import torch
-
 from ..call.buckets.traffic import suggest_buckets
 from ..call.graphed import Graphed, graphed
 from ..errors import ArgumentError, first_paragraph
 from ..interpose.interrupts import interrupt_in
-from ..interpose.source import name_of
 from ..verifying.bench import Bench
 from ..verifying.inputs import Inputs
 from .agreement import difference
+from .settled import settled
 from .timing import Interval, Percentiles, median_interval
+from .ways import compiled_for, stats_of
 
 __all__ = ["Sizes", "TrafficReport", "measure", "sizes_of"]
 
@@ -36,7 +35,7 @@ class TrafficReport:
             next of a few sizes; ``"fixed"``: to the largest; ``"compile"``:
             ``torch.compile(fn, dynamic=True)``.
         status: ``"ok"``, ``"differs"`` or ``"raises"``.
-        note: the reason, where the status is another; for buckets their sizes.
+        note: the reason, where the status is another or calls ran eagerly; for buckets their sizes.
         first_pass_s: seconds of the first pass over all calls, with captures and compilations.
         call_us: of a call end to end, once all sizes have come.
         speedup: how many times as fast as eager the later passes are.
@@ -87,6 +86,8 @@ def sizes_of(fn: Function, calls: Sequence[Inputs], what: str = "bench") -> Size
             )
     for position, name in enumerate(names):
         leaves = [call.leaves[position] for call in calls]
+        if len({(leaf.dtype, leaf.device) for leaf in leaves}) > 1:
+            raise ArgumentError(f"{what}(traffic=): {name} has various dtypes or devices.")
         if len({leaf.dim() for leaf in leaves}) > 1:
             raise ArgumentError(f"{what}(traffic=): {name} has various numbers of dimensions.")
         vary = [d for d in range(leaves[0].dim()) if len({leaf.shape[d] for leaf in leaves}) > 1]
@@ -101,6 +102,8 @@ def sizes_of(fn: Function, calls: Sequence[Inputs], what: str = "bench") -> Size
                         f"others have {sizes[n]}."
                     )
                 sizes[n] = leaf.shape[d]
+    if 0 in sizes:
+        raise ArgumentError(f"{what}(traffic=): a call has the size 0; expected sizes from 1.")
     if not dims:
         raise ArgumentError(f"{what}(traffic=): expected calls of several sizes; all have one.")
     return Sizes(tuple(size for size in sizes if size is not None), dims)
@@ -140,11 +143,9 @@ def measure(
     for name, few in padded.items():
         functions[name] = graphed(fn, buckets={"size": few}, dims=dims)
     if compiled:
-        functions["compile"] = torch.compile(fn, dynamic=True, options={"fallback_random": True})
+        functions["compile"] = compiled_for(fn, dynamic=True)
     kinds = list(dict(zip(sizes.of, calls, strict=True)).values())
-    state = Bench(fn, name_of(fn), kinds, 0, None)
-    with state.all_put_back():
-        state.prepare()
+    with settled(fn, kinds) as state:
         passes = _Passes(calls, kinds, state, synchronize)
         for n, (name, function) in enumerate(functions.items()):
             progress(f"traffic: {name}", n / len(functions))
@@ -154,10 +155,11 @@ def measure(
         computed = sum(min(b for b in few if b >= size) for size in sizes.of)
         row = passes.rows[name]
         if row.status == "ok":
+            note = f"sizes {', '.join(map(str, few))}"
             passes.rows[name] = replace(
                 row,
-                note=f"sizes {', '.join(map(str, few))}",
-                padding=round(1 - sum(sizes.of) / computed, 4),
+                note=f"{note}; {row.note}" if row.note else note,
+                padding=round(1 - sum(sizes.of) / computed, 4) if row.eager_calls < 1 else 0.0,
             )
     for function in functions.values():
         if isinstance(function, Graphed):
@@ -195,7 +197,7 @@ class _Passes:
             return
         for n, values in enumerate(found):
             right = {**self._state.once(self._state.eager, self._kinds[n], n)[0]}
-            words, _ = difference([values], right, slack)
+            words, _ = difference([values], [right], slack)
             if words:
                 self.rows[name] = TrafficReport(name, "differs", words)
                 return
@@ -222,17 +224,21 @@ class _Passes:
             ]
             (replays, eager), before = _counts(self._ways[name]), self._counted[name]
             answered = replays + eager - sum(before)
+            why = _why_eager(self._ways[name]) if eager > before[1] else ""
             self.rows[name] = replace(
                 self.rows[name],
+                note=f"runs eagerly: {why}" if why else "",
                 call_us=Percentiles.of([us for one in passes for us in one]),
                 speedup=median_interval(ratios),
                 eager_calls=round((eager - before[1]) / answered, 4) if answered else 0.0,
             )
 
     def _once(self, function: Function) -> list[float]:
-        """One pass: the microseconds of each call, until the device is done."""
+        """One pass: the microseconds of each call from the initial state, on the device."""
         took = []
         for call in self._calls:
+            if self._state.expected.state:
+                self._state.restart()
             args, kwargs, _ = call.make()
             self._synchronize()
             start = perf_counter_ns()
@@ -240,6 +246,13 @@ class _Passes:
             self._synchronize()
             took.append((perf_counter_ns() - start) / 1000)
         return took
+
+
+def _why_eager(function: Function) -> str:
+    """The most frequent reason."""
+    stats = stats_of(function)
+    fallbacks = stats.fallbacks if stats is not None else {}
+    return max(fallbacks, key=fallbacks.__getitem__, default="")
 
 
 def _counts(function: Function) -> tuple[int, int]:

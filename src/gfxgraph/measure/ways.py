@@ -9,12 +9,25 @@ from typing import Any
 import torch
 
 from ..call.graphed import Graphed, graphed
+from ..call.stats import GraphedStats
 from ..device import current_device
 from ..errors import ArgumentError
 
-__all__ = ["WAYS", "Way", "default_ways", "way_of"]
+__all__ = [
+    "WAYS",
+    "Way",
+    "compiled_for",
+    "default_ways",
+    "is_graphed",
+    "stats_of",
+    "unwrapped",
+    "way_of",
+]
 
 Function = Callable[..., Any]
+
+# What torch.compile sets on what it returns, which hands it on to the module of the caller.
+_MARK = "_is_torch_compile"
 
 
 @dataclass(frozen=True)
@@ -46,14 +59,12 @@ class Way:
             ArgumentError: this way does not take such a function.
             Exception: any error of torch, such as that of a capture.
         """
-        eager = fn
-        while isinstance(eager, Graphed):
-            eager = eager.__wrapped__
+        eager = unwrapped(fn)
         match self.name:
             case "eager":
                 return eager
             case "graph":
-                return fn if isinstance(fn, Graphed) else graphed(eager)
+                return fn if is_graphed(fn) else graphed(eager)
             case "compile+graph":
                 return graphed(eager, compile=True)
             case "make_graphed_callables":
@@ -84,6 +95,23 @@ def default_ways() -> list[Way]:
     return [way for way in _ALL if way.usual]
 
 
+def unwrapped(fn: Function) -> Function:
+    """``fn``, or the function that was graphed to make it."""
+    while is_graphed(fn):
+        fn = fn.__wrapped__  # type: ignore[attr-defined]
+    return fn
+
+
+def is_graphed(fn: Function) -> bool:
+    """Whether it is a graphed function, or a graphed method of an object."""
+    return type(fn).__module__ == Graphed.__module__
+
+
+def stats_of(fn: Function) -> GraphedStats | None:
+    """The counts of a graphed function; ``None`` of another."""
+    return fn.stats() if is_graphed(fn) else None  # type: ignore[attr-defined]
+
+
 def way_of(name: object, what: str = "bench") -> Way:
     """The way with this name.
 
@@ -97,10 +125,19 @@ def way_of(name: object, what: str = "bench") -> Way:
     return WAYS[name]
 
 
+def compiled_for(fn: Function, *, dynamic: bool, **options: Any) -> Function:
+    """``torch.compile(fn)``, which draws eager's random numbers and leaves no mark on a module."""
+    known = set(vars(fn)) if isinstance(fn, torch.nn.Module) else {_MARK}
+    # With numbers of its own nobody could compare the two.
+    compiled = torch.compile(fn, options={**options, "fallback_random": True}, dynamic=dynamic)
+    if _MARK not in known:
+        vars(fn).pop(_MARK, None)
+    return compiled
+
+
 def _compiled(fn: Function, mode: str) -> Function:
-    # Eager's random numbers, or nobody could compare the two.
     options = dict(torch._inductor.list_mode_options(mode)) if mode != "default" else {}
-    compiled = torch.compile(fn, options={**options, "fallback_random": True}, dynamic=False)
+    compiled = compiled_for(fn, dynamic=False, **options)
     if mode == "default":
         return compiled
 

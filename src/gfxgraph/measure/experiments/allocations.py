@@ -19,6 +19,7 @@ from ...record.effects import storage_key
 from ...tables import counted
 from ...verifying.bench import Bench
 from ...verifying.inputs import Inputs
+from ..settled import settled
 from .report import Outcome
 from .subject import Subject
 
@@ -28,10 +29,8 @@ __all__ = ["run"]
 def run(subject: Subject) -> Outcome:
     """Count in one eager call, for each line, and in one replay."""
     given = Inputs.of(subject.args, subject.kwargs)
-    state = Bench(subject.eager, subject.name, [given], 0, None)
-    with state.all_put_back(), torch.no_grad(), refused():
-        subject.progress("eager", 0.2)
-        state.prepare()  # an error of the function is its caller's
+    subject.progress("eager", 0.2)
+    with torch.no_grad(), refused(), settled(subject.eager, [given]) as state:
         state.restart()
         rows = _eager_rows(subject, given)
         state.restart()

@@ -7,12 +7,9 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from ...call.signature import Const
-from ...call.suitable import check_function
 from ...device import current_device
 from ...errors import ArgumentError
-from ...interpose.signatures import require_fit
-from ...verifying.inputs import Inputs
-from ..bench import Progress, check_options, chosen_ways
+from ..bench import Progress, check_options, checked, chosen_ways
 from . import allocations, functions, lengths, modes, ranks, smoke, streams
 from .report import ExperimentReport, Outcome
 from .subject import Function, Subject
@@ -158,13 +155,13 @@ def experiment(
         )
     chosen = EXPERIMENTS[name]
     what = f"experiment({name!r})"
-    check_options(what, seconds, kwargs)
+    check_options("experiment", seconds, kwargs)
     whole = isinstance(ranks, int) and not isinstance(ranks, bool)
     if not whole or not 2 <= ranks <= _MOST_RANKS:
         raise ArgumentError(
             f"{what}: ranks={Const(ranks)!r}: expected a whole number from 2 to {_MOST_RANKS}."
         )
-    chosen_ways(ways, what)  # before any work
+    chosen_ways("experiment", ways)  # before any work
     if traffic is not None and name != "lengths":
         raise ArgumentError(f"{what}: only 'lengths' takes traffic=.")
     if ways is not None and name not in ("modes", "lengths"):
@@ -179,7 +176,7 @@ def experiment(
             traffic = functions.calls_of_lengths(device.type) if name == "lengths" else None
     else:
         traffic = None if traffic is None else _tuples(what, traffic)
-        _check_call(what, fn, args or (traffic[0] if traffic else ()), kwargs or {})
+        checked("experiment", fn, args or (traffic[0] if traffic else ()), seconds, kwargs)
     subject = Subject(
         fn, args, kwargs or {}, traffic, None if ways is None else [*ways], seconds, ranks, progress
     )
@@ -198,23 +195,3 @@ def _tuples(what: str, traffic: Any) -> list[tuple[Any, ...]]:
     if not calls or not all(isinstance(call, tuple) for call in calls):
         raise ArgumentError(f"{what}: traffic=: expected a tuple of arguments for each call.")
     return calls
-
-
-def _check_call(what: str, fn: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
-    """Raise unless ``fn`` can be called so.
-
-    Raises:
-        ArgumentError: it cannot.
-    """
-    check_function(fn, what)
-    require_fit(fn, args, kwargs, what)
-    try:
-        given = Inputs.of(args, kwargs)
-    except ArgumentError as error:
-        raise ArgumentError(f"{what}: an argument cannot be copied: {error}") from error
-    if not given.leaves:
-        raise ArgumentError(
-            f"{what}: there is no tensor among the arguments; give those of a usual call."
-        )
-    if any(leaf.is_meta for leaf in given.leaves):
-        raise ArgumentError(f"{what}: tensors on the meta device have no values.")

@@ -9,7 +9,7 @@ import torch
 from ...device import current_device, index_of
 from ...errors import ArgumentError
 from ...record.collectives import refused
-from ..bench import calls_of
+from ..bench import traffic_of
 from ..traffic import TrafficReport, measure
 from .report import Outcome
 from .subject import Subject
@@ -36,7 +36,7 @@ def run(subject: Subject) -> Outcome:
             f"experiment('lengths', {subject.name}): expected calls of several lengths. Give "
             "traffic=, or on the command line --shapes N=5,9,16 for arguments that have N."
         )
-    calls = calls_of("experiment", subject.eager, subject.traffic, subject.kwargs)
+    calls = traffic_of("experiment", subject.eager, subject.traffic, subject.kwargs)
     device = current_device()
     with torch.no_grad(), refused():
         found = measure(

@@ -6,7 +6,7 @@ import statistics
 from collections.abc import Sequence
 from typing import Any
 
-from ...call.graphed import Graphed
+from ...verifying.inputs import Inputs
 from ..bench import chosen_ways, measuring
 from ..report import WayReport
 from ..timing import Interval, Percentiles, Samples, median_interval
@@ -21,30 +21,13 @@ _NOT_SLOWER = 0.95
 
 def run(subject: Subject) -> Outcome:
     """Call each way in turn, in rounds."""
-    ways = chosen_ways(subject.ways)
+    ways = chosen_ways("experiment", subject.ways)
+    given = Inputs.of(subject.args, subject.kwargs)
     with measuring(
-        "experiment",
-        subject.fn or subject.eager,
-        subject.args,
-        subject.kwargs,
-        ways,
-        subject.seconds,
-        subject.progress,
+        subject.fn or subject.eager, given, ways, subject.seconds, subject.progress
     ) as run:
-        run.state.prepare()  # an error of the function is its caller's
-        rows: dict[str, WayReport] = {}
-        calls: dict[str, Any] = {}
-        try:
-            for n, way in enumerate(ways):
-                subject.progress(way.name, n / len(ways))
-                rows[way.name], made = run.made_ready(way)
-                if made is not None:
-                    calls[way.name] = made
-            samples = run.timed(calls)
-        finally:
-            for call in calls.values():
-                if isinstance(call, Graphed) and call is not subject.fn:
-                    call.reset()
+        rows = {way.name: way for way in run.report(None).ways}
+        samples = {name: one for name, one in run.samples.items() if rows[name].status == "ok"}
         emulated = run.is_emulated
     found = tuple(_row(row, samples.get(name), samples["eager"]) for name, row in rows.items())
     notes = tuple(f"{row.name}: {row.status}: {row.note}" for row in rows.values() if row.note)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import platform
 import sys
 from collections.abc import Iterable
@@ -129,7 +128,10 @@ class ExperimentReport:
         Raises:
             ArgumentError: the file cannot be written.
         """
-        return _json(self.to_dict(), path)
+        try:
+            return as_json(self.to_dict(), path)
+        except (OSError, TypeError, ValueError) as error:
+            raise ArgumentError(f"experiment: the report cannot be written: {error}") from error
 
     def __str__(self) -> str:
         lines = [
@@ -145,21 +147,9 @@ class ExperimentReport:
         return "\n".join([*lines, filled(f"{_WORDS[self.holds]}: {self.conclusion}")])
 
 
-def reports_as_json(reports: Iterable[ExperimentReport], path: str | Path | None = None) -> str:
-    """Several reports as a list in JSON, also written to the file ``path`` if there is one.
-
-    Raises:
-        ArgumentError: the file cannot be written.
-    """
-    return _json([report.to_dict() for report in reports], path)
-
-
-def _json(data: Any, path: str | Path | None) -> str:
-    try:
-        json.dumps(data, allow_nan=False)
-        return as_json(data, path)
-    except (OSError, TypeError) as error:
-        raise ArgumentError(f"experiment: the report cannot be written: {error}") from error
+def reports_as_json(reports: Iterable[ExperimentReport]) -> str:
+    """Several reports as a list in JSON."""
+    return as_json([report.to_dict() for report in reports])
 
 
 def _cell(value: Any) -> str:

@@ -7,7 +7,6 @@ from typing import Any
 
 import torch
 
-from ...call.graphed import Graphed
 from ...device import current_device
 from ...graph.raw import is_a
 from ...record.collectives import refused
@@ -15,6 +14,8 @@ from ...verifying.bench import Bench, Values
 from ...verifying.compare import same
 from ...verifying.inputs import Inputs
 from ..agreement import difference
+from ..settled import settled
+from ..ways import is_graphed
 from .report import Outcome
 from .subject import Subject
 
@@ -28,10 +29,10 @@ def run(subject: Subject) -> Outcome:
     """Capture, replay 20 times, and compare everything."""
     given = Inputs.of(subject.args, subject.kwargs)
     inputs = [given, *(given.fresh(seed) for seed in range(1, _INPUTS))]
-    state = Bench(subject.eager, subject.name, inputs, 0, None)
-    step = subject.fn if isinstance(subject.fn, Graphed) else subject.graphed()
+    step: Any = subject.fn if subject.fn and is_graphed(subject.fn) else subject.graphed()
     try:
-        with state.all_put_back(), torch.no_grad(), refused():
+        subject.progress("eager", 0.1)
+        with torch.no_grad(), refused(), settled(subject.eager, inputs) as state:
             return _Smoke(state, step, subject).outcome()
     finally:
         if step is not subject.fn:
@@ -50,8 +51,6 @@ class _Smoke:
 
     def outcome(self) -> Outcome:
         state, step, told = self._state, self._step, self._subject.progress
-        told("eager", 0.1)
-        state.prepare()  # an error of the function is its caller's
         eager = state.once(state.eager, times=2)
         told("capture", 0.3)
         for _ in range(3):  # a call that writes in Python is captured at the second
@@ -86,7 +85,7 @@ class _Smoke:
         )
         right = {**self._state.expected.calls[0].values}
         right |= {k: v for k, v in eager[0].items() if k[0] == "state"}
-        words, error = difference(replays, right, 1.0)
+        words, error = difference(replays, [right] * len(replays), 1.0)
         exact = not _unlike([right, *replays])
         agrees = "bit-identical" if exact else f"within the tolerance, error {error:.1e}"
         self._add("they give what eager gives", words or agrees, not words)
@@ -97,7 +96,7 @@ class _Smoke:
         for n, (call, right) in enumerate(
             zip(found.calls, self._state.expected.calls, strict=True)
         ):
-            words, _ = difference([call.values], right.values, 1.0)
+            words, _ = difference([call.values], [right.values], 1.0)
             if words:
                 wrong.append(f"input {n + 1}, {words.partition(', ')[2]}")
         self._add(

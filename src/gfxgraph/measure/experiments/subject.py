@@ -9,6 +9,7 @@ from typing import Any
 from ...call.graphed import Graphed, graphed
 from ...interpose.source import name_of
 from ..bench import Progress
+from ..ways import unwrapped
 
 __all__ = ["Function", "Subject"]
 
@@ -42,11 +43,8 @@ class Subject:
     @property
     def eager(self) -> Function:
         """The function without our graphs."""
-        eager = self.fn
-        while isinstance(eager, Graphed):
-            eager = eager.__wrapped__
-        assert eager is not None  # who asks runs one
-        return eager
+        assert self.fn is not None  # who asks runs one
+        return unwrapped(self.fn)
 
     @property
     def name(self) -> str:
