@@ -303,7 +303,9 @@ def test_streams_inspects_the_users_module_and_leaves_it_where_it_is(device, gpu
     report = gfxgraph.experiment("streams", model, torch.ones(4, device=device))
     assert report.holds is True and report.rows[0]["branches"] == 2
     assert model.scale.device.type == device and torch.cuda.is_available() == HAS_GPU
-    wrong = gfxgraph.experiment("streams", Forks(joins=False).to(device), torch.ones(4))
+    wrong = gfxgraph.experiment(
+        "streams", Forks(joins=False).to(device), torch.ones(4, device=device)
+    )
     assert wrong.holds is False
     assert f"{HERE}:{line_of('forked here')}" in wrong.conclusion
 
@@ -551,8 +553,11 @@ def test_all_runs_each_once_and_the_ranks_agree(folder):
         *("all", "tried_here:act", "float32[N,8]", "--shapes", "N=2,5", "--calls", "6"),
         *("--seconds", "0.1", "--json", *(["--way", "graph"] if HAS_GPU else [])),
     )
-    assert found.exit_code == 0, found.output
     reports = json.loads(found.stdout)
+    assert [
+        one["name"] for one in reports if one["holds"] is False and one["name"] != "modes"
+    ] == []
+    assert found.exit_code == any(one["holds"] is False for one in reports)  # so small a function
     assert [one["name"] for one in reports] == [*EXPERIMENTS]
     assert {one["schema"] for one in reports} == {"gfxgraph.experiment/1"}
     functions = [one["function"] for one in reports]

@@ -57,7 +57,9 @@ def run(subject: Subject) -> Outcome:
         words = f"{_NAMES[wrong[0].name]}: it differs from eager, {wrong[0].note.rstrip('.')}."
         return Outcome(rows, words, False, notes)
     if few.status != "ok" or few.eager_calls:
-        why = few.note if few.status != "ok" else f"{few.eager_calls:.0%} of the calls run eagerly"
+        why = few.note.rstrip(".")
+        if few.status == "ok":
+            why = f"{few.eager_calls:.0%} of the calls run eagerly; {why}"
         return Outcome(rows, f"Padding does not suit the function: {why}.", False, notes)
     waste = f"{few.padding:.0%} of what is computed is padding where one length takes "
     words = (
