@@ -26,6 +26,7 @@ from ...interpose.source import users_line_of
 from ...record.collectives import noticed
 from ...verifying.compare import within
 from ...verifying.inputs import on_device
+from ..agreement import alike
 from . import functions
 
 __all__ = ["DIED", "Job", "Row", "main"]
@@ -187,7 +188,7 @@ class _Ranks:
         why = next(iter(step.stats().fallbacks), "")
         agreed = self.agree(step.stats().replays > 0)
         told = "graphs" if agreed else "all run eagerly"
-        correct = all(_alike(result, right) for result in results)
+        correct = all(alike(result, right) for result in results)
         return [self._row("your function", [step], step.stats().replays, told, correct, why)]
 
     def _row(
@@ -214,14 +215,6 @@ class _Ranks:
 
 def _replays(stages: list[Graphed[..., Any]]) -> int:
     return sum(stage.stats().replays for stage in stages)
-
-
-def _alike(got: Any, right: Any) -> bool:
-    ours, theirs = pytree.tree_leaves(got), pytree.tree_leaves(right)
-    return len(ours) == len(theirs) and all(
-        within(a, b, None) if isinstance(a, torch.Tensor) else a == b
-        for a, b in zip(ours, theirs, strict=True)
-    )
 
 
 if __name__ == "__main__":

@@ -18,9 +18,9 @@ from ...inspecting.inspect import inspect
 from ...interpose.interrupts import interrupt_in
 from ...interpose.source import is_raised_by_code, name_of, users_line_of
 from ...simulate.emulation import Emulation
-from ...verifying.compare import within
 from ...verifying.inputs import on_device
 from ..activity import activity
+from ..agreement import alike
 from ..timing import Percentiles, in_turn, median_interval
 from . import functions
 from .order import disorder_in
@@ -91,6 +91,8 @@ def _of_ours(subject: Subject) -> Outcome:
         return Outcome(shown, f"Nothing was found where there is {unseen[0]}.", False, notes)
     if right.found or right.graph is None or not right.equal:
         return Outcome(shown, "A fork that is joined gives no right graph.", False, notes)
+    if right.no_nodes:
+        return Outcome(shown, f"The branches are not known: {right.no_nodes}.", None, notes)
     if not right.branches > serial.branches:
         return Outcome(shown, "A fork that is joined has no branches in the graph.", False, notes)
     words = (
@@ -150,6 +152,8 @@ def _of_users(subject: Subject) -> Outcome:
         return Outcome(rows, words, None, case.notes)
     if not case.equal:
         return Outcome(rows, "The graph gives something else than eager.", False, case.notes)
+    if case.no_nodes:
+        return Outcome(rows, f"The branches are not known: {case.no_nodes}.", None, case.notes)
     if case.branches < 2:
         words = f"{subject.name} forks nothing: its graph has one branch."
         return Outcome(rows, words, None, case.notes)
@@ -166,6 +170,7 @@ class _Case:
         why: why it did.
         equal: whether a replay gives what eager gives; ``None``: two eager calls differ already.
         nodes, branches, depth: of the graph.
+        no_nodes: why they are not known.
         busy_us, kernels_us: of the graph on a GPU, see
             :class:`~gfxgraph.measure.activity.Activity`.
     """
@@ -174,7 +179,7 @@ class _Case:
         self.name = name
         self.found: list[str] = []
         self.graph: Any = None
-        self.why = ""
+        self.why = self.no_nodes = ""
         self.equal: bool | None = None
         self.nodes = self.branches = self.depth = 0
         self.busy_us: float | None = None
@@ -184,7 +189,8 @@ class _Case:
     def notes(self) -> tuple[str, ...]:
         """Sentences for the report."""
         refused = [f"{self.name}: the capture is refused: {self.why}."] if self.why else []
-        return (*(f"{self.name}: {one}." for one in self.found), *refused)
+        unknown = [f"{self.name}: its nodes are not known: {self.no_nodes}."] * bool(self.no_nodes)
+        return (*(f"{self.name}: {one}." for one in self.found), *refused, *unknown)
 
     def row(self) -> dict[str, Any]:
         """The row of the report."""
@@ -237,9 +243,11 @@ def _case(
         text = first_paragraph(error)  # of a refused capture the first refusal
         case.why = (text.partition("The first error was: ")[2] or text).rstrip(".")
         return case
-    graphs = inspect(case.graph).graphs
-    case.nodes, case.depth = sum(map(len, graphs)), max(graph.depth for graph in graphs)
-    case.branches = max(graph.branches for graph in graphs)
+    try:
+        (graph,) = inspect(case.graph)
+        case.nodes, case.branches, case.depth = len(graph), graph.branches, graph.depth
+    except GfxGraphError as error:  # such as where cuda-bindings is not installed
+        case.no_nodes = str(error).rstrip(".")
     _put_back(given, at_first)
     torch.manual_seed(0)
     case.graph.replay()
@@ -250,7 +258,7 @@ def _case(
         _put_back(given, at_first)
         torch.manual_seed(0)
         right.append(pytree.tree_map_only(torch.Tensor, torch.clone, call()))
-    case.equal = _alike(got, right[0]) if _alike(*right) else None
+    case.equal = alike(got, right[0]) if alike(*right) else None
     if current_device().type == "cuda":
         seen = activity(case.graph.replay, torch.cuda.synchronize)
         if seen is not None:
@@ -282,11 +290,3 @@ def _put_back(given: Any, values: Any) -> None:
     for leaf, value in zip(pytree.tree_leaves(given), pytree.tree_leaves(values), strict=True):
         if isinstance(leaf, torch.Tensor):
             leaf.copy_(value)
-
-
-def _alike(got: Any, right: Any) -> bool:
-    ours, theirs = pytree.tree_leaves(got), pytree.tree_leaves(right)
-    return len(ours) == len(theirs) and all(
-        within(a.cpu(), b.cpu(), None) if isinstance(a, torch.Tensor) else a == b
-        for a, b in zip(ours, theirs, strict=True)
-    )
