@@ -21,8 +21,6 @@ import gfxgraph
 from gfxgraph.cli import app
 from gfxgraph.errors import ArgumentError
 from gfxgraph.measure.experiments.experiment import EXPERIMENTS
-from gfxgraph.measure.experiments.order import disorder_in
-from gfxgraph.measure.experiments.streams import a_gpu
 from tests.helpers.paths import SOURCE
 from tests.helpers.unseen import Unseen
 
@@ -172,149 +170,6 @@ def test_allocations_says_why_there_is_no_graph(device):
     assert report.holds is False and "Python's random module" in report.conclusion
 
 
-# streams
-
-
-@pytest.fixture
-def gpu():
-    """Streams; on a machine without a GPU emulated ones."""
-    if not HAS_GPU and (torch.version.cuda or torch.version.hip):
-        pytest.skip("this build of torch cannot emulate a GPU")
-
-
-@pytest.fixture
-def streams(gpu):
-    with a_gpu(), torch.no_grad():
-        yield torch.ones(4, device="cuda"), torch.cuda.Stream()
-
-
-def found_in(call):
-    return [(one.what, one.where.line) for one in disorder_in(call)]
-
-
-def line_of(words):
-    """The line of this file that ends with a comment of these words."""
-    lines = Path(__file__).read_text(encoding="utf-8").splitlines()
-    (number,) = (n for n, line in enumerate(lines, 1) if line.endswith(f"# {words}"))
-    return number
-
-
-def test_streams_finds_each_wrong_fork_and_no_right_one(device, gpu):
-    report = gfxgraph.experiment("streams", seconds=0.5)
-    assert report.holds is True, str(report)
-    assert {row["case"]: row["found"] for row in report.rows} == {
-        "in turn": 0,
-        "fork and join": 0,
-        "no wait before": 1,
-        "no join after": 1,
-        "used too early": 1,
-    }
-    serial, right, *wrong = report.rows
-    assert serial["branches"] == 1 and right["branches"] == 2
-    assert right["chain"] < serial["chain"] and right["equal"] and serial["equal"]
-    assert not any(row["captured"] for row in wrong[:2])  # CUDA refuses these
-    assert any("used_too_early" in note for note in report.notes)
-    if HAS_GPU:
-        assert right["overlap"] > 0.1 > serial["overlap"]
-
-
-def test_a_fork_that_is_joined_is_in_order(streams):
-    x, side = streams
-
-    def act():
-        side.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(side):
-            a = x.sin()
-        b = x.cos()
-        torch.cuda.current_stream().wait_stream(side)
-        return a + b
-
-    assert found_in(act) == []
-
-
-def test_waiting_for_an_event_does_not_cover_what_came_after_it(streams):
-    x, side = streams
-
-    def act():
-        event = torch.cuda.Event()
-        side.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(side):
-            a = x.sin()
-            event.record()
-            b = x.cos()
-        torch.cuda.current_stream().wait_event(event)
-        c = a + 1
-        c = b + 1  # not covered
-        torch.cuda.current_stream().wait_stream(side)
-        return c
-
-    ((what, line),) = found_in(act)
-    assert "does not wait" in what and line == line_of("not covered")
-
-
-def test_a_write_beside_a_read_is_found(streams):
-    x, side = streams
-
-    def act():
-        side.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(side):
-            x.sin()
-        x.add_(1)  # written beside
-        torch.cuda.current_stream().wait_stream(side)
-
-    ((_, line),) = found_in(act)
-    assert line == line_of("written beside")
-
-
-def test_two_halves_of_one_tensor_are_no_conflict(streams):
-    x, side = streams
-
-    def act():
-        side.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(side):
-            x[:2].add_(1)
-        x[2:].add_(1)
-        torch.cuda.current_stream().wait_stream(side)
-
-    assert found_in(act) == []
-
-
-class Forks(nn.Module):
-    """A module that forks, right or wrong."""
-
-    def __init__(self, joins=True):
-        super().__init__()
-        self.scale, self.joins = nn.Parameter(torch.ones(4)), joins
-
-    def forward(self, x):
-        side, here = torch.cuda.Stream(), torch.cuda.current_stream()
-        side.wait_stream(here)  # forked here
-        with torch.cuda.stream(side):
-            a = (x * self.scale).sin()
-        b = x.cos()
-        if self.joins:
-            here.wait_stream(side)
-            return a + b
-        return b
-
-
-def test_streams_inspects_the_users_module_and_leaves_it_where_it_is(device, gpu):
-    model = Forks().to(device)
-    report = gfxgraph.experiment("streams", model, torch.ones(4, device=device))
-    assert report.holds is True and report.rows[0]["branches"] == 2
-    assert model.scale.device.type == device and torch.cuda.is_available() == HAS_GPU
-    wrong = gfxgraph.experiment(
-        "streams", Forks(joins=False).to(device), torch.ones(4, device=device)
-    )
-    assert wrong.holds is False
-    assert f"{HERE}:{line_of('forked here')}" in wrong.conclusion
-
-
-def test_streams_of_a_function_without_any_says_so(device, gpu):
-    report = gfxgraph.experiment("streams", act, torch.ones(4, device=device))
-    assert report.holds is None and "forks nothing" in report.conclusion
-
-
 # ranks
 
 
@@ -460,13 +315,19 @@ def test_wrong_use_is_an_error_of_ours_before_any_work(arguments, options, words
         gfxgraph.experiment(*arguments, **options)
 
 
-@pytest.mark.parametrize("name", ["smoke", "modes", "allocations", "streams"])
-def test_an_error_of_the_function_is_its_callers(device, name, gpu):
+@pytest.mark.parametrize("name", ["smoke", "modes", "allocations"])
+def test_an_error_of_the_function_is_its_callers(device, name):
     def fails(x):
         raise ValueError("a weight is missing")
 
-    with pytest.raises((ValueError, ArgumentError), match="a weight is missing"):
+    with pytest.raises(ValueError, match="a weight is missing"):
         gfxgraph.experiment(name, fails, torch.ones(2, device=device))
+
+
+def test_ways_are_read_once(device):
+    names = (name for name in ["graph"])
+    report = gfxgraph.experiment("modes", *layers(device), ways=names, seconds=0.05)
+    assert [row["mode"] for row in report.rows] == ["eager", "graph"]
 
 
 # The command.

@@ -161,6 +161,8 @@ def experiment(
         raise ArgumentError(
             f"{what}: ranks={Const(ranks)!r}: expected a whole number from 2 to {_MOST_RANKS}."
         )
+    if isinstance(ways, Iterable) and not isinstance(ways, str):
+        ways = [*ways]
     chosen_ways("experiment", ways)  # before any work
     if traffic is not None and name != "lengths":
         raise ArgumentError(f"{what}: only 'lengths' takes traffic=.")
@@ -177,9 +179,7 @@ def experiment(
     else:
         traffic = None if traffic is None else _tuples(what, traffic)
         checked("experiment", fn, args or (traffic[0] if traffic else ()), seconds, kwargs)
-    subject = Subject(
-        fn, args, kwargs or {}, traffic, None if ways is None else [*ways], seconds, ranks, progress
-    )
+    subject = Subject(fn, args, kwargs or {}, traffic, ways, seconds, ranks, progress)
     outcome = chosen.run(subject)
     shows = chosen.emulated if device.kind == "emulated" else chosen.on_gpu
     function = "functions of its own" if fn is None else subject.name

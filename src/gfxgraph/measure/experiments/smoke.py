@@ -8,7 +8,6 @@ from typing import Any
 import torch
 
 from ...device import current_device
-from ...graph.raw import is_a
 from ...record.collectives import refused
 from ...verifying.bench import Bench, Values
 from ...verifying.compare import same
@@ -23,6 +22,7 @@ __all__ = ["run"]
 
 _REPLAYS = 20
 _INPUTS = 4
+_KINDS = (torch.Tensor, torch.nn.Parameter)
 
 
 def run(subject: Subject) -> Outcome:
@@ -66,14 +66,14 @@ class _Smoke:
             f"{count} of {_REPLAYS}",
             count == _REPLAYS,
         )
-        self._add_replays(eager, replays, count)
+        self._add_replays(eager, replays)
         told("other inputs", 0.8)
         self._add_inputs()
         told("memory", 0.9)
         self._add_memory()
         return self._concluded(count, reason)
 
-    def _add_replays(self, eager: list[Values], replays: list[Values], count: int) -> None:
+    def _add_replays(self, eager: list[Values], replays: list[Values]) -> None:
         repeats = not _unlike(eager)
         unlike = _unlike(replays)
         found = "bit-identical" if not unlike else f"{unlike} differs"
@@ -153,7 +153,7 @@ def _live_bytes() -> int:
         return torch.cuda.memory_allocated()
     storages = {}
     for item in gc.get_objects():
-        if is_a(item, torch.Tensor) and item.layout is torch.strided and not item.is_meta:
-            storage = torch.Tensor.untyped_storage(item)
+        if type(item) in _KINDS and item.layout is torch.strided:
+            storage = item.untyped_storage()
             storages[storage._cdata] = storage.nbytes()
     return sum(storages.values())
