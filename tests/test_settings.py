@@ -63,6 +63,30 @@ def test_a_malformed_value_is_an_error_that_names_the_variable(name, value, take
     assert repr(value) in str(error.value) and takes in str(error.value)
 
 
+NUMBERS = ("VRAM_CAP", "VALIDATE_EVERY", "LAZY", "RELEASE_BELOW")
+
+
+@pytest.mark.parametrize("name", NUMBERS)
+@pytest.mark.parametrize(
+    "value", ["1_000", "+1", "-1", "nan", "inf", "1e999", "\u0661", "0x1", "true"]
+)
+def test_all_numbers_are_read_alike(name, value):
+    with pytest.raises(SettingError, match=f"GFXGRAPH_{name}="):
+        from_environment({f"GFXGRAPH_{name}": value})
+
+
+@pytest.mark.parametrize("name", NUMBERS)
+@pytest.mark.parametrize("value", ["", "  "])
+def test_an_empty_number_is_one_that_is_not_set(name, value):
+    assert from_environment({f"GFXGRAPH_{name}": value}) == Settings()
+
+
+@pytest.mark.parametrize("name", NUMBERS)
+def test_a_number_may_have_blanks_around_it(name):
+    read = from_environment({f"GFXGRAPH_{name}": " 1 "})
+    assert getattr(read, name.lower()) == 1
+
+
 @pytest.mark.parametrize(
     ("environment", "imported"),
     [({"GFXGRAPH_VRAM_CAP": "80%"}, True), ({"GFXGRAPH": "yes"}, False)],

@@ -53,6 +53,8 @@ if TYPE_CHECKING:
     from .measure.experiments.experiment import experiment as experiment
     from .measure.experiments.report import ExperimentReport as ExperimentReport
     from .measure.report import BenchReport as BenchReport
+    from .measure.trace import trace as trace
+    from .measure.trace_report import TraceReport as TraceReport
     from .recipes.load import load_recipes as load_recipes
     from .recipes.report import RecipeReport as RecipeReport
     from .recipes.save import save_recipes as save_recipes
@@ -84,6 +86,7 @@ _LAZY = {
     "Report": "analyze.report",
     "CheckReport": "analyze.report",
     "ShapeBucketPool": "call.buckets.pool",
+    "TraceReport": "measure.trace_report",
     "VerifyReport": "verifying.report",
     "bench": "measure.bench",
     "check": "analyze.check",
@@ -104,6 +107,7 @@ _LAZY = {
     "no_graph": "record.no_graph",
     "save_recipes": "recipes.save",
     "suggest_buckets": "call.buckets.traffic",
+    "trace": "measure.trace",
     "vendor_op": "compiling.vendor",
     "verify": "verifying.verify",
 }
@@ -130,6 +134,7 @@ __all__ = [
     "Report",
     "ShapeBucketPool",
     "Stats",
+    "TraceReport",
     "VerifyReport",
     "__version__",
     "bench",
@@ -156,6 +161,7 @@ __all__ = [
     "settings",
     "stats",
     "suggest_buckets",
+    "trace",
     "vendor_op",
     "verify",
 ]

@@ -33,6 +33,7 @@ import logging
 import math
 import os
 import re
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal, TypeVar
@@ -72,6 +73,14 @@ _LEVELS = {
     "warn": logging.WARNING,
     "error": logging.ERROR,
 }
+_LEAST, _MOST = math.ulp(0.0), sys.float_info.max
+# Not all that float() takes, such as "1_000", "+3", "nan" and digits of other scripts.
+_NUMBER, _WHOLE = r"([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?", r"[0-9]{1,18}"
+# Variables that hold a number: name, what it takes, how that is written, the smallest and largest.
+_VRAM_CAP = "GFXGRAPH_VRAM_CAP", "a number from 0.0 to 1.0", _NUMBER, 0.0, 1.0
+_VALIDATE_EVERY = "GFXGRAPH_VALIDATE_EVERY", "a whole number from 1", _WHOLE, 1.0, _MOST
+_LAZY = "GFXGRAPH_LAZY", "seconds, a number above 0", _NUMBER, _LEAST, _MOST
+_RELEASE_BELOW = "GFXGRAPH_RELEASE_BELOW", "MiB, a number above 0", _NUMBER, _LEAST, _MOST
 _FORMATS: dict[str, LogFormat] = {"": "text", "text": "text", "json": "json"}
 
 
@@ -143,8 +152,7 @@ def explicit_vram_cap(environ: Mapping[str, str] = os.environ) -> float | None:
     Raises:
         SettingError: its value is malformed.
     """
-    text = environ.get("GFXGRAPH_VRAM_CAP", "").strip()
-    return _share("GFXGRAPH_VRAM_CAP", text) if text else None
+    return _number(environ, *_VRAM_CAP)
 
 
 def explicit_validate_every(environ: Mapping[str, str] = os.environ) -> int | None:
@@ -153,8 +161,8 @@ def explicit_validate_every(environ: Mapping[str, str] = os.environ) -> int | No
     Raises:
         SettingError: its value is malformed.
     """
-    name = "GFXGRAPH_VALIDATE_EVERY"
-    return _count(environ, name, "") if environ.get(name, "").strip() else None
+    every = _number(environ, *_VALIDATE_EVERY)
+    return None if every is None else int(every)
 
 
 def from_environment(environ: Mapping[str, str] = os.environ) -> Settings:
@@ -171,18 +179,19 @@ def from_environment(environ: Mapping[str, str] = os.environ) -> Settings:
     if override and not re.fullmatch(r"\d+\.\d+\.[0-9a-f]+", override):
         takes = "three numbers such as '10.3.0'"
         raise _malformed("HSA_OVERRIDE_GFX_VERSION", override, takes)
+    every, cap = explicit_validate_every(environ), explicit_vram_cap(environ)
     return Settings(
         mode=mode(environ),
-        validate_every=_count(environ, "GFXGRAPH_VALIDATE_EVERY", "100"),
-        vram_cap=_share("GFXGRAPH_VRAM_CAP", environ.get("GFXGRAPH_VRAM_CAP", "0.80")),
+        validate_every=Settings.validate_every if every is None else every,
+        vram_cap=Settings.vram_cap if cap is None else cap,
         log_level=log_level(environ),
         log_format=log_format(environ),
         rdna2_kernels=rdna2_kernels(environ),
         disabled=_choice(environ, "SGLANG_DISABLE_GFXGRAPH", _SWITCH),
         gfx_override=override or None,
         emulate=emulate(environ),
-        lazy=_amount(environ, "GFXGRAPH_LAZY", "seconds"),
-        release_below=_amount(environ, "GFXGRAPH_RELEASE_BELOW", "MiB"),
+        lazy=_number(environ, *_LAZY),
+        release_below=_number(environ, *_RELEASE_BELOW),
     )
 
 
@@ -193,34 +202,16 @@ def _choice(environ: Mapping[str, str], name: str, takes: Mapping[str, T]) -> T:
     return takes[text]
 
 
-def _count(environ: Mapping[str, str], name: str, default: str) -> int:
-    text = environ.get(name, default)
-    if not re.fullmatch(r"[0-9]{1,18}", text.strip()) or int(text) < 1:
-        raise _malformed(name, text, "a whole number from 1")
-    return int(text)
-
-
-def _amount(environ: Mapping[str, str], name: str, unit: str) -> float | None:
+def _number(
+    environ: Mapping[str, str], name: str, takes: str, written: str, least: float, most: float
+) -> float | None:
+    """The number that a variable holds; ``None`` where it is not set, or empty."""
     text = environ.get(name, "").strip()
     if not text:
         return None
-    try:
-        value = float(text)
-    except ValueError:
-        value = -1.0
-    if not 0.0 < value < math.inf:  # also catches nan
-        raise _malformed(name, environ[name], f"{unit}, a number above 0")
-    return value
-
-
-def _share(name: str, text: str) -> float:
-    try:
-        value = float(text)
-    except ValueError:
-        value = -1.0
-    if not 0.0 <= value <= 1.0:  # also catches nan
-        raise _malformed(name, text, "a number from 0.0 to 1.0")
-    return value
+    if not re.fullmatch(written, text) or not least <= float(text) <= most:
+        raise _malformed(name, environ[name], takes)
+    return float(text)
 
 
 def _malformed(name: str, value: str, takes: str) -> SettingError:

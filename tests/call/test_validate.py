@@ -620,7 +620,7 @@ def test_the_variable_says_how_often(monkeypatch):
     assert from_environment({"GFXGRAPH_VALIDATE_EVERY": " 7 "}).validate_every == 7
 
 
-@pytest.mark.parametrize("value", ["0", "-1", "1.5", "", "often", "1e3", "٣", "0x10"])
+@pytest.mark.parametrize("value", ["0", "-1", "1.5", "often", "1e3", "٣", "0x10"])
 def test_a_malformed_variable_is_named(value):
     with pytest.raises(SettingError, match=r"GFXGRAPH_VALIDATE_EVERY=.*a whole number from 1"):
         from_environment({"GFXGRAPH_VALIDATE_EVERY": value})

@@ -8,7 +8,6 @@ import os
 import shutil
 import subprocess
 import sys
-from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -120,8 +119,8 @@ print(json.dumps([nodes, cuda.capture(5), cuda.capture(6), cuda.capture(7), said
 """
 
 
-@pytest.mark.skipif(find_spec("cuda") is None, reason="cuda-bindings is not installed")
 def test_cuda_tells_through_cuda_bindings(library):
+    pytest.importorskip("cuda.bindings")
     paths = os.pathsep.join([str(ROOT / "src"), os.environ.get("PYTHONPATH", "")])
     known = {"LIBRARY": str(library), "LD_LIBRARY_PATH": str(library.parent), "PYTHONPATH": paths}
     done = subprocess.run(

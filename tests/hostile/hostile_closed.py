@@ -1001,10 +1001,10 @@ def a_module_by_get():
 @case
 def a_version():
     old = importlib.metadata.version
-    version = importlib.metadata.distribution("numpy").version
+    version = importlib.metadata.distribution("filelock").version
     assert version
     return gives(
-        lambda: len(importlib.metadata.version("numpy")),
+        lambda: len(importlib.metadata.version("filelock")),
         lambda: setattr(importlib.metadata, "version", lambda name: "1"),
         lambda: setattr(importlib.metadata, "version", old),
     )

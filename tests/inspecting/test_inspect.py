@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import functools
+import gc
 import inspect
 import sys
+import weakref
 
 import pytest
 import torch
@@ -230,7 +232,7 @@ def test_streams_that_fork_and_join_are_branches():
         gfxgraph.enable(debug=True, emulate=True)
     x = torch.ones(4, device="cuda")
     side = torch.cuda.Stream()
-    x + 1
+    (x * 2).sin().cos().exp() + x  # loads the kernels
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
         y = x * 2  # fork
@@ -359,7 +361,113 @@ def test_a_graph_of_many_sizes_gives_a_graph_for_each(device):
     assert len(gfxgraph.inspect(graph)) == 2
 
 
+def test_numbers_as_inputs_choose_the_same_graph(device):
+    step = gfxgraph.graphed(lambda x, scale: x * scale, inputs=["scale"])
+    x = torch.ones(2, device=device)
+    for scale in (1.0, 2.0):
+        step(x, scale)
+    assert len(gfxgraph.inspect(step, x, 7.0)) == 1
+
+
+def test_class_methods_and_methods_given_their_instance_are_found(device):
+    class Policy:
+        scale = 2
+
+        @classmethod
+        @gfxgraph.graphed
+        def of_class(cls, x):
+            return x * cls.scale
+
+        @gfxgraph.graphed
+        def act(self, x):
+            return x * self.scale
+
+    policies, x = [Policy(), Policy()], torch.ones(2, device=device)
+    Policy.of_class(x), policies[0].act(x), policies[1].act(x)
+    assert len(gfxgraph.inspect(Policy.of_class)) == 1
+    assert len(gfxgraph.inspect(Policy.of_class, x)) == 1
+    assert len(gfxgraph.inspect(Policy.act, policies[1], x)) == 1
+
+
+def test_a_module_without_a_line_of_the_user_has_none(device):
+    report = gfxgraph.inspect(called(nn.Linear(4, 4).to(device), torch.ones(2, 4, device=device)))
+    assert len(report[0]) >= 1 and lines(report) == [0]
+
+
+def test_code_that_is_compiled_counts_for_the_line_that_calls_it(fresh_compiler):
+    nodes = CountedNodes()
+    of_torch = "def run_of(graph):\n  def run(*args):\n    made.append(1 + len(made))\n"
+    names = {"made": nodes.made}
+    file = f"{torch.__path__[0]}/made_by_a_test.py"
+    exec(compile(f"{of_torch}    return graph(*args)\n  return run\n", file, "exec"), names)
+
+    @functools.partial(torch.compile, backend=lambda graph, inputs: names["run_of"](graph))
+    def compiled(x):
+        return x.sin() + 1
+
+    def act():
+        compiled(torch.ones(3))  # compiled here
+
+    act()
+    nodes.made.clear()
+    assert noted(nodes, act) == line_of("compiled here")
+
+
+def test_our_log_during_a_capture_is_no_effect_of_the_function(device, caplog):
+    # Handlers such as that of caplog write to a file, here one in memory.
+    pool = gfxgraph.ShapeBucketPool(lambda x: x * 2, [2, 4])
+    with caplog.at_level("DEBUG", logger="gfxgraph"):
+        pool(torch.ones(2, 3, device=device)), pool(torch.ones(4, 3, device=device))
+    assert pool.stats().captures == 2 and not pool.stats().fallbacks
+    assert not [record for record in caplog.records if "not_alike" in record.getMessage()]
+
+
+def test_what_was_looked_at_is_let_go_of_without_the_garbage_collector(device):
+    graph, x = gfxgraph.BridgedCUDAGraph(), torch.ones(2, device=device)
+    gc.disable()
+    try:
+        with region(graph):
+            x * 2
+            looked_at = weakref.ref(graph._tracing._nodes)
+        assert looked_at() is None
+    finally:
+        gc.enable()
+
+
 # Errors.
+
+
+def test_it_is_refused_inside_of_a_graphed_function(device):
+    step, x = called(lambda x: x * 2, torch.ones(2, device=device)), torch.ones(2, device=device)
+
+    @gfxgraph.graphed
+    def inspects(x):
+        gfxgraph.inspect(step)
+        return x
+
+    with pytest.raises(CaptureError, match="inside of a graphed function"):
+        inspects(x)
+
+
+def test_sizes_without_a_graph_are_refused(device):
+    pool = gfxgraph.ShapeBucketPool(lambda x: x * 2, [2, 4])
+    pool(torch.ones(2, 3, device=device))
+    with pytest.raises(ArgumentError, match="the size 0"):
+        gfxgraph.inspect(pool, torch.ones(0, 3, device=device))
+    with pytest.raises(ArgumentError, match="no argument has a dynamic dimension"):
+        gfxgraph.inspect(pool, torch.tensor(1.0, device=device))
+    with pytest.raises(CaptureError, match="no call with such arguments was captured"):
+        gfxgraph.inspect(pool, torch.ones(9, 3, device=device))
+
+
+def test_a_graph_that_is_dropped_in_its_capture_leaves_no_trace_function_behind(device):
+    graph, x = gfxgraph.BridgedCUDAGraph(), torch.ones(2, device=device)
+    kind, before = current_device(), sys.gettrace()
+    with kind.on_stream(kind.new_stream(0), 0):
+        graph.capture_begin()
+        x * 2
+        del graph
+    assert sys.gettrace() is before and sys._getframe().f_trace is None
 
 
 def test_a_function_that_runs_eagerly_says_why(device):

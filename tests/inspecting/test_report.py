@@ -34,8 +34,8 @@ def graph(*nodes, lines=None, name="act(float32[4])", note=""):
     return graph_of(name, nodes, lines or [HERE] * len(nodes), note)
 
 
-def report(*graphs):
-    return InspectReport("act", "a GPU", False, "2.11.0", "0.1.0", graphs)
+def report(*graphs, name="act"):
+    return InspectReport(name, "a GPU", False, "2.11.0", "0.1.0", graphs)
 
 
 DIAMOND = (
@@ -161,6 +161,21 @@ def test_lines_are_matched_by_their_text_when_numbers_have_moved(tmp_path):
     assert not found[0].diff(found[1]).differs
 
 
+def test_a_line_that_was_edited_keeps_the_nodes_that_it_still_makes(tmp_path):
+    found = []
+    for number, text in enumerate(("return y.relu() + 1\n", "return (y.relu() + 2).neg()\n")):
+        path = tmp_path / str(number) / "act.py"
+        path.parent.mkdir()
+        path.write_text(text)
+        nodes = [kernel(name="relu"), kernel(0, name="add"), kernel(1, name="neg")]
+        lines = [Source(str(path), 1, "act")] * 3
+        found.append(report(graph(*nodes[: 2 + number], lines=lines[: 2 + number])))
+    (found,) = found[0].diff(found[1]).graphs
+    assert [node.name for node in found.came] == ["neg"] and not found.went
+    line = ("act.py:1 return y.relu() + 1", "act.py:1 return (y.relu() + 2).neg()")
+    assert [one.changes for one in found.changed] == [{"line": line}] * 2
+
+
 def test_a_graph_that_only_one_report_has_came_or_went():
     one, two = report(graph(*DIAMOND)), report(graph(*DIAMOND), graph(kernel(), name="more"))
     came, went = one.diff(two), two.diff(one)
@@ -176,6 +191,11 @@ def test_long_graphs_of_like_nodes_are_compared_too():
     other = [*many[:1500], Node("memset", "", (1499,), {}), *many[1500:]]
     found = differences(many, other)
     assert [node.type for node in found.came] == ["memset"] and not found.went
+    names = [["a", "b", "b"][n % 3] for n in range(5000)]
+    one = [kernel(name=name) for name in names]
+    two = [kernel(name=name) for name in ["b", *names[1:2500], "c", *names[2501:-1], "a"]]
+    found = differences(one, two)
+    assert not found.came and not found.went and len(found.changed) == 3
 
 
 # JSON, drawings, the page.
@@ -228,13 +248,22 @@ def test_each_form_is_given_and_written_or_the_path_is_named(tmp_path, method):
             getattr(one, method)(bad)
 
 
-HOSTILE = 'a"b\\n\n<script>alert("1")</script>&amp;]]><!-- {{data}} {{name}} \N{SNOWMAN}'
+HOSTILE = 'a"b\\n\n<script>alert("1")</script>&amp;]]><!-- {{data}} {{name}} \x01 \N{SNOWMAN}'
 
 
 def hostile():
     return report(
-        graph(kernel(name=HOSTILE), Node(HOSTILE, "", (0,), {HOSTILE: HOSTILE}), name=HOSTILE)
+        graph(kernel(name=HOSTILE), Node(HOSTILE, "", (0,), {HOSTILE: HOSTILE}), name=HOSTILE),
+        name=HOSTILE,
     )
+
+
+def test_names_that_utf_8_cannot_encode_are_written(tmp_path):
+    one = report(graph(kernel(name="\ud800"), name="\udfff"))
+    for method in ("to_json", "to_dot", "to_svg", "to_html"):
+        getattr(one, method)(tmp_path / method)
+        assert (tmp_path / method).read_text(encoding="utf-8")
+    assert InspectReport.from_json(tmp_path / "to_json") == one
 
 
 def test_dot_has_a_node_and_an_edge_for_each_whatever_names_hold():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import importlib
 import os
 from types import SimpleNamespace
@@ -135,6 +136,7 @@ def vllm() -> None:
     )
 
 
+@functools.cache
 def _vllm_names() -> None:
     from vllm.platforms import current_platform
 
@@ -289,6 +291,7 @@ def capture_runner(runner: Any) -> None:
     from vllm.compilation.monitor import set_cudagraph_capturing_enabled
 
     cuda_graph.current_stream = torch.cuda.current_stream  # vLLM takes this platform for a CPU's
+    set_cudagraph_capturing_enabled(True)
     with torch.cuda.stream(torch.cuda.Stream()):
         for mode, descs in runner.cudagraph_dispatcher.get_capture_descs():
             runner._capture_cudagraphs(descs, mode)

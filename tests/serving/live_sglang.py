@@ -60,11 +60,11 @@ class Live:
         from sglang.srt.mem_cache import memory_pool
         from sglang.srt.model_executor import cuda_graph_buffer_registry, model_runner
         from sglang.srt.model_executor.forward_batch_info import CaptureHiddenMode, ForwardMode
-        from sglang.srt.model_executor.runner import decode_cuda_graph_runner as module
+        from sglang.srt.model_executor.runner import decode_cuda_graph_runner as decode
         from sglang.srt.model_executor.runner_utils.buffers import DecodeInputBuffers
         from sglang.srt.speculative.spec_info import SpeculativeAlgorithm
 
-        _answers(module, model_runner)
+        _answers(decode, model_runner)
         self.pool = memory_pool.MHATokenToKVPool(
             *(ROWS * LENGTH, 1, torch.float32, 1, 4, 1, "cuda", False)
         )
@@ -102,7 +102,7 @@ class Live:
         runner.capture_forward_mode = ForwardMode.DECODE
         if "ngram" not in more:
             runner.model_runner.spec_algorithm = SpeculativeAlgorithm.NONE
-        self.runner = runner
+        self.runner, self.holder = runner, runner.backend
         owner = model_runner.ModelRunner.__new__(model_runner.ModelRunner)
         owner.__dict__.update(
             _OWNER, spec_algorithm=runner.model_runner.spec_algorithm, model=self.model
@@ -110,8 +110,13 @@ class Live:
         owner.decode_cuda_graph_runner = runner
         owner._forward_raw = self._forward_raw
         self.owner = owner
+        self.capture_again()
+
+    def capture_again(self) -> None:
+        from sglang.srt.model_executor.runner import decode_cuda_graph_runner as module
+
         with module.model_capture_mode():
-            runner.capture()
+            self.runner.capture()
 
     def step(self, rows: int) -> tuple[bool, str]:
         """Whether the result and the cache are right, and how the step ran."""
@@ -208,7 +213,8 @@ def _answers(decode: Any, model_runner: Any) -> None:
     from sglang.srt.model_executor.runner import base_runner
     from sglang.srt.model_executor.runner_utils import buffers
 
-    graph = SimpleNamespace(debug_cuda_graph=False, enable_cudagraph_gc=False)
+    # With the other value SGLang unfreezes what this child has frozen, and each capture takes long.
+    graph = SimpleNamespace(debug_cuda_graph=False, enable_cudagraph_gc=True)
     moe = SimpleNamespace(elastic_ep_backend=None)
     group = SimpleNamespace(tp_rank=0, dp_size=1, tp_group=None)
     for module in (decode, model_runner, base_runner):

@@ -128,10 +128,11 @@ class LiveV2(_Live):
         from vllm.v1.worker.gpu.input_batch import InputBuffers
 
         profile = config.pop("profile", None)
-        self.manager = manager = children.vllm_manager(sizes, **config)
+        self.holder = self.manager = manager = children.vllm_manager(sizes, **config)
         vars(manager).update(
             **{"max_num_reqs": ROWS, "is_first_pp_rank": True, "aux_hidden_states": []},
             cudagraph_mode=CUDAGraphMode.FULL,
+            breakable_cg_runner=None,
         )
         self.buffers = InputBuffers(ROWS, ROWS, torch.device("cuda"))
         self.tables = BlockTables.__new__(BlockTables)
@@ -156,9 +157,18 @@ class LiveV2(_Live):
         )
         self.owner.block_tables.apply_staged_writes = lambda: None
         manager._max_full_descs_to_capture = profile
-        manager.capture(
-            *(self.model, state, self.buffers, None, self.tables, [], _GROUPS),
+        self.state = state
+        self.capture()
+
+    def capture(self) -> None:
+        self.manager.capture(
+            *(self.model, self.state, self.buffers, None, self.tables, [], _GROUPS),
         )
+
+    def capture_again(self) -> None:
+        """As vLLM does for elastic expert parallelism."""
+        self.manager.release_graphs()
+        self.capture()
 
     def graphs(self) -> list[Any]:
         return list(self.manager.graphs.values())
@@ -233,9 +243,17 @@ class LiveV1(_Live):
             _build_attention_metadata=self._metadata,
             _update_states=lambda output: None,
         )
-        self.owner = self.runner = runner
+        self.holder = self.owner = self.runner = runner
         children.capture_runner(runner)
         assert not monitor.cudagraph_capturing_enabled
+
+    def capture_again(self) -> None:
+        """As vLLM does for elastic expert parallelism; its sizes are those of a start."""
+        from vllm.config import CUDAGraphMode
+
+        self.runner.model.concrete_cudagraph_entries = {}
+        self.runner.cudagraph_dispatcher.initialize_cudagraph_keys(CUDAGraphMode.FULL)
+        children.capture_runner(self.runner)
 
     def _metadata(self, **more: Any) -> Any:
         table = self.runner.input_batch.block_table[0].get_device_tensor(ROWS)

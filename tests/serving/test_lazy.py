@@ -32,6 +32,7 @@ load_plugins()
 # Not in a function: one of the modules keeps the frames that import it.
 import sglang.srt.model_executor.model_runner
 from tests.serving.live_sglang import Live
+gc.freeze()  # each capture collects, and SGLang has imported much
 """
 )
 SERVE = """

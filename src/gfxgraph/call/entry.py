@@ -103,6 +103,7 @@ class Entry:
         stored: names of the places in the arguments that calls write.
         modes: of each output, whether it is an inference tensor in eager execution.
         carried: of a function for several sizes: of each output, which dimensions carry which size.
+        linked: of such a function: numbers of the outputs that share memory with others.
     """
 
     def __init__(
@@ -130,6 +131,7 @@ class Entry:
         self.keeps: object = None
         self.private_input_bytes = 0
         self.carried: list[dict[int, str]] = []
+        self.linked: frozenset[int] = frozenset()
         self.mask: Mask = None
         self.asks_attributes = False
         self.key, self._name = "", name

@@ -21,6 +21,7 @@ from ..interpose.signatures import signature_of
 from ..interpose.source import name_of
 from .device_number import LARGEST, DeviceNumber, on_device, taken_by_constructors
 from .dispatch import Dispatcher
+from .entry import Entry, Refusal
 
 __all__ = ["NumberDispatcher", "check_inputs", "is_number"]
 
@@ -122,6 +123,12 @@ class NumberDispatcher(Dispatcher):
     ) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """See :meth:`Dispatcher.static_inputs`."""
         return super().static_inputs(*self._with_tensors(fn, args, kwargs))
+
+    def kept_for(
+        self, fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Entry | Refusal | str:
+        """See :meth:`Dispatcher.kept_for`."""
+        return super().kept_for(*self._with_tensors(fn, args, kwargs))
 
     def prepare(
         self,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
@@ -21,6 +22,7 @@ __all__ = [
     "made_in",
     "make_static",
     "maker_of_copies",
+    "overlapping",
     "overlaps_itself",
     "parts_of",
     "shares_memory",
@@ -198,6 +200,42 @@ def parts_of(outputs: Sequence[torch.Tensor]) -> list[Part]:
 
 # Elements between tensors on one storage that are copied with them.
 _MAX_BETWEEN = 1 << 20
+
+
+def overlapping(tensors: Sequence[torch.Tensor]) -> frozenset[int]:
+    """The numbers of tensors that share elements with another one that is not the same object."""
+    different = {id(t): t for t in tensors if t.numel()}
+    linked = {
+        number
+        for one, other in itertools.combinations(different.values(), 2)
+        if _overlap(one, other)
+        for number in (id(one), id(other))
+    }
+    return frozenset(n for n, t in enumerate(tensors) if id(t) in linked)
+
+
+def _overlap(one: torch.Tensor, other: torch.Tensor) -> bool:
+    (low, high), (other_low, other_high) = _reach(one), _reach(other)
+    if high <= other_low or other_high <= low:
+        return False
+    start, size = min(low, other_low), one.element_size()
+    span = (max(high, other_high) - start) // size
+    if one.element_size() != other.element_size() or span > _MAX_MARKED:
+        return True
+    marks = torch.zeros(span, dtype=torch.bool, device="cpu")
+    marks.as_strided(one.shape, one.stride(), (low - start) // size).fill_(True)
+    return bool(marks.as_strided(other.shape, other.stride(), (other_low - start) // size).any())
+
+
+# Elements that are looked at one by one.
+_MAX_MARKED = 1 << 24
+
+
+def _reach(tensor: torch.Tensor) -> tuple[int, int]:
+    """The addresses at which a tensor begins and ends."""
+    steps = sum((n - 1) * step for n, step in zip(tensor.shape, tensor.stride(), strict=True))
+    begin = tensor.data_ptr()
+    return begin, begin + (1 + steps) * tensor.element_size()
 
 
 def overlaps_itself(tensor: torch.Tensor) -> bool:

@@ -21,6 +21,7 @@ from .inspect import inspect
 from .lint import lint
 from .metrics import metrics
 from .run import run
+from .trace import trace
 from .verify import verify
 
 __all__ = ["app"]
@@ -56,7 +57,7 @@ def main(
         fail(str(_setting_error), status=2)
 
 
-for _command in (demo, check, verify, bench, experiment, inspect, lint, doctor, env):
+for _command in (demo, check, verify, bench, trace, experiment, inspect, lint, doctor, env):
     app.command()(_command)
 app.add_typer(metrics, name="metrics")
 app.command(

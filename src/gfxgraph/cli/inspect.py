@@ -51,13 +51,13 @@ def inspect(
     if make and specs:
         fail("Give the arguments or --make, not both.", status=2)
     for path in out or ():
-        if path.suffix not in _WRITERS:
+        if path.suffix.lower() not in _WRITERS:
             fail(f"--out {path}: expected a name that ends in {', '.join(_WRITERS)}.", status=2)
     try:
         older = InspectReport.from_json(compare) if compare else None  # before any work
         report = _inspected(target, specs or [], make)
         for path in out or ():
-            getattr(report, _WRITERS[path.suffix])(path)
+            getattr(report, _WRITERS[path.suffix.lower()])(path)
     except CaptureError as error:
         fail(str(error), status=NO_GRAPH)
     except (ArgumentError, GfxGraphError) as error:

@@ -189,9 +189,8 @@ class EmulatedGraph:
             file.write(_dot(self._operations))
 
     def nodes(self) -> list[Node]:
-        """What it holds, or what its capture has recorded so far: a node for each operation."""
-        capture = self._capture
-        return list(map(_node, self._operations if capture is None else capture.operations))
+        """A node for each operation that it holds."""
+        return list(map(_node, self._operations))
 
     def __del__(self) -> None:
         if self._capture is not None:
@@ -201,10 +200,9 @@ class EmulatedGraph:
 class _NodesOfCapture:
     """See :class:`~gfxgraph.device.nodes.NodesOfCapture`."""
 
-    def __init__(self, graph: EmulatedGraph) -> None:
-        capture = graph._capture
-        assert capture is not None  # it has just begun
-        self._graph, self._capture = graph, capture
+    # It does not hold the graph, which ends its capture when nobody holds it.
+    def __init__(self, capture: Capture) -> None:
+        self._capture = capture
 
     def count(self) -> int:
         return len(self._capture.operations)
@@ -213,7 +211,7 @@ class _NodesOfCapture:
         return [position + 1 for position in self._capture.newest()]
 
     def read(self) -> list[Node]:
-        return self._graph.nodes()
+        return list(map(_node, self._capture.operations))
 
 
 _streams = itertools.count(1)
@@ -348,7 +346,9 @@ class EmulatedDevice:
 
     def nodes_of_capture(self, graph: Any, index: int = 0) -> _NodesOfCapture:
         """Those of the capture into an emulated graph."""
-        return _NodesOfCapture(graph)
+        capture = graph._capture
+        assert capture is not None  # it has just begun
+        return _NodesOfCapture(capture)
 
     def end_allocation(self, pool: PoolHandle, index: int, release: bool) -> None:
         """A failed capture leaves nothing behind here."""

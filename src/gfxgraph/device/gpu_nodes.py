@@ -8,6 +8,7 @@ from __future__ import annotations
 import ctypes
 import os
 from collections.abc import Callable
+from contextlib import suppress
 from ctypes import byref, c_char_p, c_int, c_size_t, c_uint, c_ulonglong, c_void_p
 from functools import cache
 from typing import Any, Protocol
@@ -149,6 +150,11 @@ class Cuda:
         self._cu = bindings
         # Since CUDA 12.3 edges may carry data, for which the older functions refuse to answer.
         # In cuda-bindings 13 they go without a number.
+        if not hasattr(bindings, "cuFuncGetParamInfo"):
+            raise DeviceError(
+                "this cuda-bindings is too old to tell of kernels: pip install -U cuda-bindings, "
+                "of the major version of the driver, from 12.4 on."
+            )
         self._edges = self._newest("cuGraphGetEdges", "_v2")
         self._capture = self._newest("cuStreamGetCaptureInfo", "_v3")
 
@@ -156,7 +162,10 @@ class Cuda:
         return getattr(self._cu, name + version, None) or getattr(self._cu, name)
 
     def _ask(self, function: Any, *args: Any) -> Any:
-        error, *found = function(*args)
+        try:
+            error, *found = function(*args)
+        except RuntimeError as missing:  # from the bindings: an older driver lacks it
+            raise DeviceError(f"{function.__name__}() of the CUDA driver: {missing}") from missing
         if int(error):
             raise DeviceError(f"{function.__name__}() of the CUDA driver: {error}.")
         return found
@@ -213,11 +222,9 @@ class Cuda:
         kernel = params.func if by_function else params.kern
         size_of = cu.cuFuncGetParamInfo if by_function else cu.cuKernelGetParamInfo
         (name,) = self._ask(cu.cuFuncGetName if by_function else cu.cuKernelGetName, kernel)
-        while True:  # it has no other way to say how many there are
-            error, _, size = size_of(kernel, len(sizes))
-            if int(error):
-                break
-            sizes.append(int(size))
+        with suppress(DeviceError):  # it has no other way to say how many there are
+            while True:
+                sizes.append(int(self._ask(size_of, kernel, len(sizes))[1]))
         return name.decode() if isinstance(name, bytes) else str(name), {
             "grid": [params.gridDimX, params.gridDimY, params.gridDimZ],
             "block": [params.blockDimX, params.blockDimY, params.blockDimZ],

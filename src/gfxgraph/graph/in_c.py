@@ -123,7 +123,8 @@ _FOUND_ELSEWHERE: tuple[type, ...] = (
     *(operator.attrgetter, operator.itemgetter, operator.methodcaller, datetime.date),
     *(datetime.time, datetime.timedelta, datetime.tzinfo, type(type.__dict__["__doc__"])),
     collections._tuplegetter,  # type: ignore[attr-defined]
-    *filter(None, (getattr(types, name, None) for name in ("UnionType", "CapsuleType"))),
+    # Functions of pybind11 2 hold a capsule; Python names the class since 3.13.
+    *(types.UnionType, type(datetime.datetime_CAPI)),
     *filter(None, (getattr(json.scanner, "c_make_scanner", None),)),
     *filter(None, (getattr(json.encoder, "c_make_encoder", None),)),
     *(weakref.ProxyType, weakref.CallableProxyType),  # a call of theirs is refused

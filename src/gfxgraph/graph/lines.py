@@ -36,9 +36,11 @@ class LinesOfNodes:
 
     Args:
         nodes: looks at the capture.
+        of_calls: whether it is a capture of ours, of a function that is called now: lines of those
+            who call it made nothing.
     """
 
-    def __init__(self, nodes: NodesOfCapture) -> None:
+    def __init__(self, nodes: NodesOfCapture, of_calls: bool = False) -> None:
         self._nodes = nodes
         self._made: list[_Made] = []
         self._count = nodes.count()
@@ -47,6 +49,7 @@ class LinesOfNodes:
         self._before: Any = sys.gettrace()
         # Frames that run already are only traced if they have a trace function of their own.
         self._frames: list[tuple[FrameType, Any]] = []
+        self._of_calls = of_calls
         # Bound once: each look-up makes a new method, and end() compares.
         self._hook, self._step = self._call, self._line
 
@@ -56,9 +59,10 @@ class LinesOfNodes:
         while frame is not None:
             if is_the_users(frame.f_code):
                 self._frames.append((frame, frame.f_trace))
-                frame.f_trace = self._step
+                if not self._of_calls:
+                    frame.f_trace = self._step
             frame = frame.f_back
-        self._last = _line_of(sys._getframe(1))
+        self._last = self._line_of(sys._getframe(1))
         _set_trace(self._hook)
 
     def end(self) -> list[Node]:
@@ -78,7 +82,10 @@ class LinesOfNodes:
             if frame.f_trace is self._step:
                 frame.f_trace = trace
         self._frames.clear()
-        return self._nodes.read()
+        try:
+            return self._nodes.read()
+        finally:
+            del self._nodes  # its memory is not to wait for the garbage collector, as we do
 
     def of(self, nodes: Sequence[Node]) -> list[Source]:
         """The line of each node, without a file where it is not known."""
@@ -112,20 +119,23 @@ class LinesOfNodes:
         if not is_the_users(frame.f_code):
             return None
         self._look()
-        self._last = _line_of(frame)  # a generator goes on in the middle of a line
+        self._last = self._line_of(frame)  # a generator goes on in the middle of a line
         return self._step
 
     def _line(self, frame: FrameType, event: str, value: object) -> Any:
-        if self._is_open:
-            self._look()
-            self._last = _line_of(frame.f_back if event == "return" else frame)
+        if not self._is_open:  # Python 3.10 still tells of the line after the end
+            return None
+        self._look()
+        self._last = self._line_of(frame.f_back if event == "return" else frame)
         return self._step
 
-
-def _line_of(frame: FrameType | None) -> Source:
-    """The innermost line of this stack that is the user's, and not of code that was compiled."""
-    while frame is not None:
-        if is_the_users(frame.f_code) and not is_compiled(frame.f_code):
-            return Source(frame.f_code.co_filename, frame.f_lineno, frame.f_code.co_name)
-        frame = frame.f_back
-    return Source()
+    def _line_of(self, frame: FrameType | None) -> Source:
+        """The innermost line of this stack that is the user's, and not of compiled code."""
+        callers = [caller for caller, _ in self._frames] if self._of_calls else []
+        while frame is not None:
+            if is_the_users(frame.f_code) and not is_compiled(frame.f_code):
+                if any(frame is caller for caller in callers):
+                    break
+                return Source(frame.f_code.co_filename, frame.f_lineno, frame.f_code.co_name)
+            frame = frame.f_back
+        return Source()

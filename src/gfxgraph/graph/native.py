@@ -277,7 +277,8 @@ class NativeGraph(_Base):  # type: ignore[misc]
     def _trace_lines(self, device: Device, index: int) -> None:
         """Begin to find the lines of nodes."""
         try:
-            tracing = LinesOfNodes(device.nodes_of_capture(self, index))
+            nodes = device.nodes_of_capture(self, index)
+            tracing = LinesOfNodes(nodes, of_calls=is_inside_gfxgraph())
             tracing.begin()
             self._tracing = tracing
         except (DeviceError, MissingPackageError) as error:

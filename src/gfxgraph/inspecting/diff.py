@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from difflib import SequenceMatcher
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 from ..tables import counted, filled
 from .model import GraphNode, InspectedGraph
 
 __all__ = ["ChangedNode", "GraphDiff", "diff_of"]
 
-# Where so many pairs of nodes look alike, the most frequent kinds do not begin a match.
+# Where so many pairs of nodes look alike, they are compared place by place.
 _MOST_COMPARED = 4_000_000
 
 
@@ -25,7 +25,7 @@ class ChangedNode:
     Attributes:
         before: the node of the first graph.
         after: the node of the second.
-        changes: what differs -> the two values: ``name``, ``type``, ``waits for`` or a detail such
+        changes: what differs -> the two values: ``name``, ``line``, ``waits for`` or a detail such
             as ``grid``.
     """
 
@@ -83,8 +83,8 @@ def diff_of(first: InspectedGraph, second: InspectedGraph) -> GraphDiff:
     """How ``second`` differs from ``first``.
 
     Nodes are matched by type, name and line, in their order: by the text of the line, since its
-    number changes with every edit above it. Of what has no match, nodes of one line and type are
-    taken for the same, changed.
+    number changes with every edit above it. What has no match is matched by type and line, and then
+    by type and name: such nodes have changed.
     """
     pairs = list(_matched(first.nodes, second.nodes))
     new_id = {a.id: b.id for a, b in pairs}
@@ -102,9 +102,10 @@ def diff_of(first: InspectedGraph, second: InspectedGraph) -> GraphDiff:
 def _changes(
     a: GraphNode, b: GraphNode, new_id: dict[str, str]
 ) -> Iterator[tuple[str, tuple[Any, Any]]]:
-    for what in ("type", "name"):
-        if getattr(a, what) != getattr(b, what):
-            yield what, (getattr(a, what), getattr(b, what))
+    if a.name != b.name:
+        yield "name", (a.name, b.name)
+    if _line(a) != _line(b):
+        yield "line", (f"{a.where} {a.source}".strip(), f"{b.where} {b.source}".strip())
     for what in dict.fromkeys((*a.details, *b.details)):
         old, new = a.details.get(what), b.details.get(what)
         if old != new:
@@ -119,23 +120,27 @@ def _changes(
 
 
 def _matched(
-    first: Sequence[GraphNode], second: Sequence[GraphNode]
+    first: Sequence[GraphNode], second: Sequence[GraphNode], keys: Sequence[_Key] = ()
 ) -> Iterator[tuple[GraphNode, GraphNode]]:
-    """Pairs of nodes that are the same one."""
-    exact, exact_now = ([(n.type, n.name, *_line(n)) for n in nodes] for nodes in (first, second))
-    for a, b, c, d, same in _runs(exact, exact_now):
+    """Pairs of nodes that are the same one: by the first key, what is left by the next one."""
+    key, *rest = keys or _KEYS
+    for a, b, c, d, same in _runs(list(map(key, first)), list(map(key, second))):
         if same:
             yield from zip(first[a:b], second[c:d], strict=True)
-            continue
-        # Of one line and type: a kernel that has another name now.
-        old, new = ([(n.type, *_line(n)) for n in nodes] for nodes in (first[a:b], second[c:d]))
-        for e, f, g, h, alike in _runs(old, new):
-            if alike:
-                yield from zip(first[a + e : a + f], second[c + g : c + h], strict=True)
+        elif rest:
+            yield from _matched(first[a:b], second[c:d], rest)
 
 
 def _line(node: GraphNode) -> tuple[str, ...]:
     return () if node.file is None else (Path(node.file).name, node.function, node.source)
+
+
+_Key: TypeAlias = Callable[[GraphNode], tuple[str, ...]]
+_KEYS: tuple[_Key, ...] = (
+    lambda node: (node.type, node.name, *_line(node)),
+    lambda node: (node.type, *(_line(node) or (node.name,))),  # a line that runs another kernel
+    lambda node: (node.type, node.name),  # a line that was edited
+)
 
 
 def _runs(first: Sequence[Any], second: Sequence[Any]) -> Iterator[tuple[int, int, int, int, bool]]:
@@ -150,7 +155,12 @@ def _runs(first: Sequence[Any], second: Sequence[Any]) -> Iterator[tuple[int, in
     a, b = first[start : len(first) - end], second[start : len(second) - end]
     numbers: dict[Any, int] = {}
     old, new = ([numbers.setdefault(key, len(numbers)) for key in keys] for keys in (a, b))
-    many = sum(map(Counter(new).__getitem__, old)) > _MOST_COMPARED
-    for tag, i, j, k, m in SequenceMatcher(None, old, new, autojunk=many).get_opcodes():
-        yield i + start, j + start, k + start, m + start, tag == "equal"
+    if sum(map(Counter(new).__getitem__, old)) > _MOST_COMPARED:
+        for n in range(min(len(old), len(new))):
+            yield start + n, start + n + 1, start + n, start + n + 1, old[n] == new[n]
+        longer = start + min(len(old), len(new))
+        yield longer, start + len(old), longer, start + len(new), False
+    else:
+        for tag, i, j, k, m in SequenceMatcher(None, old, new, autojunk=False).get_opcodes():
+            yield i + start, j + start, k + start, m + start, tag == "equal"
     yield len(first) - end, len(first), len(second) - end, len(second), True

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import re
 import shutil
 import subprocess
 from collections.abc import Iterator, Sequence
@@ -25,6 +26,9 @@ COLOURS = {
     "memory free": "#56B4E9",
 }
 _OTHER = "#767676"
+
+# Characters that no XML may hold, nor UTF-8 encode.
+_NOT_IN_XML = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\ud800-\udfff\ufffe\uffff]")
 
 # Graphviz takes minutes for graphs of thousands of nodes.
 _MOST_FOR_DOT = 500
@@ -63,7 +67,7 @@ def _said(node: GraphNode) -> str:
 
 def _quoted(text: str) -> str:
     escaped = text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
-    return f'"{escaped}"'
+    return f'"{_NOT_IN_XML.sub("?", escaped)}"'
 
 
 def svg_of(graphs: Sequence[InspectedGraph]) -> str:
@@ -93,7 +97,7 @@ def _svg(graphs: Sequence[InspectedGraph]) -> Iterator[str]:
         f'<svg xmlns="http://www.w3.org/2000/svg" width="{text_at + 8 * _WIDEST}" '
         f'height="{height}" role="img" font-family="sans-serif" font-size="13">'
     )
-    yield f"<title>{escape('; '.join(graph.name for graph in graphs))}</title>"
+    yield f"<title>{_escaped('; '.join(graph.name for graph in graphs))}</title>"
     yield (
         "<style>svg{background:#fff}text{fill:#1a1a1a}.e{stroke:#767676;fill:none}"
         "@media(prefers-color-scheme:dark){svg{background:#161616}text{fill:#eee}}</style>"
@@ -112,7 +116,7 @@ def _svg(graphs: Sequence[InspectedGraph]) -> Iterator[str]:
             x, y = place[node.id]
             said = f"{node.id}" + (f" ({node.where})" if node.where else "") + f": {node.title}"
             yield (
-                f'<g><title>{escape(node.name or node.type)}</title><circle cx="{x}" cy="{y}" '
+                f'<g><title>{_escaped(node.name or node.type)}</title><circle cx="{x}" cy="{y}" '
                 f'r="5" fill="{colour_of(node)}"/><text x="{text_at}" y="{y + 4}">{_text(said)}'
                 "</text></g>"
             )
@@ -130,4 +134,8 @@ def _edge(x: int, y: int, to_x: int, to_y: int) -> str:
 
 
 def _text(text: str) -> str:
-    return escape(cut(text, _WIDEST))
+    return _escaped(cut(text, _WIDEST))
+
+
+def _escaped(text: str) -> str:
+    return escape(_NOT_IN_XML.sub("?", text))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext
+from types import MethodType
 from typing import Any
 
 import torch
@@ -18,8 +19,8 @@ from ..call.graphed import answering
 from ..call.suitable import describe
 from ..device import current_device, index_of
 from ..device.emulated import EmulatedGraph
-from ..errors import ArgumentError, CaptureError, one_line
-from ..graph.locks import LOCK
+from ..errors import ArgumentError, CaptureError, GfxGraphError, one_line
+from ..graph.locks import LOCK, is_inside_gfxgraph
 from ..graph.native import NativeGraph
 from ..graph.segments import Segment
 from ..interpose.source import Source, name_of
@@ -60,13 +61,21 @@ def inspect(graph: Any, /, *args: Any, **kwargs: Any) -> InspectReport:
     Raises:
         ArgumentError: ``graph`` is no such thing, or arguments were given where nothing is called.
         CaptureError: there is no graph: nothing was captured yet, such calls run eagerly (the
-            message says why), it was released, or its nodes were not kept.
+            message says why), it was released, or its nodes were not kept; or this was called
+            inside of a graphed function.
         DeviceError: the driver does not tell.
         MissingPackageError: cuda-bindings is not installed.
     """
+    if is_inside_gfxgraph():
+        raise CaptureError(
+            "inspect() was called inside of a graphed function, of whose graph it would be no "
+            "part: call it before or after."
+        )
     device = current_device()
+    if type(graph) is MethodType and answering(graph.__func__) is not None:  # a class method
+        graph, args = graph.__func__, (graph.__self__, *args) if args or kwargs else ()
     if _is_called(graph):
-        name, found = name_of(graph), list(_graphs_of_calls(graph, args, kwargs))
+        name, found = _name(graph), list(_graphs_of_calls(graph, args, kwargs))
     elif args or kwargs:
         raise ArgumentError(
             f"inspect({describe(graph)}, ...): arguments choose a graph of something that is "
@@ -88,15 +97,27 @@ def _is_called(graph: Any) -> bool:
     return answering(graph) is not None or isinstance(graph, (ShapeBucketPool, ConditionalGraph))
 
 
-def _functions_of(graph: Any) -> list[tuple[Callable[..., Any], Dispatcher]]:
-    """What it calls, and what answers such calls."""
+def _name(graph: Any) -> str:
+    found = answering(graph)
+    return name_of(graph) if found is None else found[1].name
+
+
+def _functions_of(
+    graph: Any, args: tuple[Any, ...]
+) -> tuple[list[tuple[Callable[..., Any], Dispatcher]], tuple[Any, ...]]:
+    """What it calls, what answers such calls, and the arguments of those."""
     found = answering(graph)
     if found is None:
-        return [_with_function(graph, d) for d, owner in owners() if owner is graph]
+        return [_with_function(graph, d) for d, owner in owners() if owner is graph], args
     fn, dispatcher = found
     # A graphed method has a dispatcher for each instance.
-    methods = [(fn.__get__(owner), other) for other, owner in owners() if other.method is graph]
-    return methods if methods and not dispatcher.has_calls else [found]
+    methods = [(other, owner) for other, owner in owners() if other.method is graph]
+    of_first = [one for one in methods if args and one[1] is args[0]]
+    if of_first:  # Policy.act(policy, x)
+        methods, args = of_first, args[1:]
+    if methods and not dispatcher.has_calls:
+        return [(fn.__get__(owner), other) for other, owner in methods], args
+    return [found], args
 
 
 def _with_function(graph: Any, dispatcher: Dispatcher) -> tuple[Callable[..., Any], Dispatcher]:
@@ -111,8 +132,9 @@ def _graphs_of_calls(
     graph: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> Iterator[InspectedGraph]:
     """The graphs of something that is called."""
-    functions = _functions_of(graph)
-    if args or kwargs:
+    chooses = bool(args or kwargs)
+    functions, args = _functions_of(graph, args)
+    if chooses and (args or kwargs or len(functions) > 1):
         if len(functions) > 1:
             raise ArgumentError(
                 f"inspect({describe(graph)}, ...): it has several functions; inspect it without "
@@ -134,7 +156,7 @@ def _entries(dispatcher: Dispatcher) -> list[Entry]:
 
 def _nothing(graph: Any, dispatchers: list[Dispatcher]) -> str:
     """Why there is no graph."""
-    name = name_of(graph)
+    name = _name(graph)
     for dispatcher in dispatchers:
         for entry in dispatcher.kept():
             if isinstance(entry, Refusal):
@@ -174,16 +196,22 @@ def _entry_for(
 
 def _of_entry(name: str, entry: Entry) -> Iterator[InspectedGraph]:
     """The graphs of one kind of calls: one, or a tree where its data decides."""
-    with LOCK:
+    found = []
+    with LOCK:  # no longer than needed: replays wait
         captured = entry.captured
         if captured is None:
             raise CaptureError(f"{name}: its graph was released meanwhile. Call it again first.")
-        segments = [segment for segment in _in_order(captured.root) if segment.graph is not None]
-        if not segments:
-            raise CaptureError(f"{name} has no graph: its calls give the device no work.")
-        for number, segment in enumerate(segments, 1):
-            which = f", graph {number} of {len(segments)}" if len(segments) > 1 else ""
-            yield _described(name + which, segment.graph, _note(segment))
+        for segment in _in_order(captured.root):
+            if segment.graph is not None:
+                try:
+                    found.append((*segment.graph.described(), _note(segment)))
+                except CaptureError as error:
+                    raise CaptureError(f"{name}: {error}") from error
+    if not found:
+        raise CaptureError(f"{name} has no graph: its calls give the device no work.")
+    for number, described in enumerate(found, 1):
+        which = f", graph {number} of {len(found)}" if len(found) > 1 else ""
+        yield graph_of(name + which, *described)
 
 
 def _in_order(root: Segment) -> Iterator[Segment]:
@@ -207,10 +235,12 @@ def _graphs_of(graph: Any) -> list[InspectedGraph]:
                     f"this graph was not captured, and its replays run eagerly: {stand_in.because}"
                 )
             return list(_graphs_of_calls(stand_in.answer, (), {}))
-        return [_described("graph", graph)]
+        return [graph_of("graph", *graph.described())]
     if isinstance(graph, (torch.cuda.CUDAGraph, EmulatedGraph)):
         try:
             nodes = current_device().nodes(graph)
+        except GfxGraphError:
+            raise
         except RuntimeError as error:
             raise CaptureError(
                 f"the nodes of this graph cannot be read: {one_line(error)}. Capture it into "
@@ -224,11 +254,3 @@ def _graphs_of(graph: Any) -> list[InspectedGraph]:
         f"inspect({describe(graph)}): expected what gfxgraph.graphed() gives, a ShapeBucketPool, a "
         f"ConditionalGraph, a BridgedCUDAGraph or a torch.cuda.CUDAGraph.{advice}"
     )
-
-
-def _described(name: str, graph: NativeGraph | None, note: str = "") -> InspectedGraph:
-    assert graph is not None  # the caller has looked
-    try:
-        return graph_of(name, *graph.described(), note)
-    except CaptureError as error:
-        raise CaptureError(f"{name}: {error}") from error

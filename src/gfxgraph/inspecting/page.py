@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Sequence
 from html import escape
 from pathlib import Path
@@ -27,12 +28,10 @@ def page_of(name: str, about: str, graphs: Sequence[InspectedGraph]) -> str:
     data = {"graphs": list(map(_data_of, graphs)), "colours": COLOURS}
     # Inside of a script only "<" could end it, or begin a comment.
     text = json.dumps(data, separators=(",", ":")).replace("<", "\\u003c")
+    values = {"name": escape(name), "about": escape(about), "data": text}
     page = _TEMPLATE.read_text(encoding="utf-8")
-    # The data last: it may hold anything.
-    for mark, value in (("{{name}}", escape(name)), ("{{about}}", escape(about))):
-        page = page.replace(mark, value)
-    before, after = page.split("{{data}}")
-    return before + text + after
+    # In one go: a value may look like a mark.
+    return re.sub(r"\{\{(\w+)\}\}", lambda mark: values[mark[1]], page)
 
 
 def _data_of(graph: InspectedGraph) -> dict[str, Any]:

@@ -172,7 +172,9 @@ def _write(text: str, path: StrPath | None, what: str) -> str:
     """
     if path is not None:
         try:
-            Path(path).write_text(text if text.endswith("\n") else f"{text}\n", encoding="utf-8")
+            # A name may hold what UTF-8 cannot encode.
+            data = text.rstrip("\n").encode("utf-8", "backslashreplace")
+            Path(path).write_bytes(data + b"\n")
         except (OSError, TypeError, ValueError) as error:
             raise ArgumentError(
                 f"{what}({str(path)!r}): the file cannot be written: {error}."

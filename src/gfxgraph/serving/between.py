@@ -13,11 +13,12 @@ from typing import Any
 
 from ..device import current_device, index_of
 from ..stats import log
-from .graphs import EngineGraphs, release_unused
+from .graphs import EngineGraphs
 
 __all__ = ["BETWEEN", "Between", "between_steps"]
 
 _EVERY = 1.0  # seconds between two looks at the free memory
+_GRACE = 1000  # steps in which a batch may use what was captured for one
 
 
 @dataclass
@@ -62,8 +63,10 @@ def between_steps(owner: Any) -> None:
         owner: the object of the engine that holds the graphs; see :meth:`EngineGraphs.of`.
     """
     graphs = EngineGraphs.known(owner)
-    if graphs is not None and graphs.wanted:
-        _capture(graphs)
+    if graphs is not None:
+        graphs.steps += 1
+        if graphs.wanted:
+            _capture(graphs)
     if BETWEEN.release_below and monotonic() >= BETWEEN.look_at:
         BETWEEN.look_at = monotonic() + _EVERY
         _release()
@@ -75,10 +78,10 @@ def _capture(graphs: EngineGraphs) -> None:
         graphs.capture_wanted()
     finally:
         BETWEEN.spent += monotonic() - began
-    if not BETWEEN.captures:
-        why = f"the {BETWEEN.lazy:g} seconds of GFXGRAPH_LAZY are spent"
-        left = sum(each.stop_waiting(why) for each in EngineGraphs.all())
-        log(logging.WARNING, "lazy_budget_spent", because=why, without_graph=left)
+        if not BETWEEN.captures:
+            why = f"the {BETWEEN.lazy:g} seconds of GFXGRAPH_LAZY are spent"
+            left = sum(each.stop_waiting(why) for each in EngineGraphs.all())
+            log(logging.WARNING, "lazy_budget_spent", because=why, without_graph=left)
 
 
 def _release() -> None:
@@ -86,7 +89,7 @@ def _release() -> None:
     used, total = device.memory(index_of(device))
     free = total - used
     if free < BETWEEN.release_below:
-        gone = release_unused()
+        gone = [size for each in EngineGraphs.all() for size in each.release_unused(_GRACE)]
         if gone:
             names = {"sizes": len(gone), "free_mib": free >> 20}
             log(logging.WARNING, "released", **names, below_mib=int(BETWEEN.release_below) >> 20)

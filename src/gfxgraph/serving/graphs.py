@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import logging
+import math
 import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -65,6 +66,8 @@ class _Record:
     answers: int = 0
     compared: int = 0
     not_compared: str = ""
+    weights: _Weights | None = None
+    since: float = -math.inf  # at which step it was captured; those at start have no such step
 
 
 class EngineGraphs:
@@ -78,6 +81,7 @@ class EngineGraphs:
         compare_every: how often a replay of a size is compared with eager execution, beside its
             first; 0: never.
         wanted: the sizes that wait and that a batch has needed, in this order.
+        steps: how many steps between which something may be done there were.
     """
 
     compare_every: ClassVar[int] = 0
@@ -86,8 +90,9 @@ class EngineGraphs:
     def __init__(self, engine: str, runner: str) -> None:
         self.engine, self.runner = engine, runner
         self.wanted: list[str] = []
+        self.steps = 0
         self._records: dict[str, _Record] = {}
-        self._weights: _Weights | None = None
+        self._model: weakref.ref[torch.nn.Module] | None = None
 
     @classmethod
     def of(cls, owner: Any, engine: str, runner: str) -> EngineGraphs:
@@ -110,9 +115,9 @@ class EngineGraphs:
         return list(cls._all.values())
 
     def watch(self, model: object) -> None:
-        """Remember where the weights of ``model`` are; the first call counts."""
-        if self._weights is None and isinstance(model, torch.nn.Module):
-            self._weights = _Weights(model)
+        """From now on, remember with each capture where the weights of ``model`` are."""
+        if isinstance(model, torch.nn.Module):
+            self._model = weakref.ref(model)
 
     @contextmanager
     def capturing(
@@ -121,20 +126,24 @@ class EngineGraphs:
         pool: Callable[[], Any],
         keep: Callable[[], bool],
         counted: Callable[[], int | None],
-        release: Callable[[], None],
+        release: Callable[[], None] | None,
         give_up: Callable[[], None],
     ) -> Iterator[None]:
         """The block captures the size ``key``. If the capture fails, the error ends here.
 
         An error from before the first capture began is the engine's own: its eager path has failed.
+        Where no capture began, an engine that keeps a graph has replayed it: what is known of it
+        holds.
 
         Args:
             key: the size; see :func:`label`.
             pool: gives the pool, or ``None`` while there is none.
             keep: whether the engine's eager path can answer this size.
             counted: gives the replays of its graph.
-            release: drops its graph, and lets the engine run the size eagerly.
-            give_up: the same, after a failure: there may be no graph, or a part of one.
+            release: drops its graph, and lets the engine run the size eagerly; ``None``: that must
+                not be done.
+            give_up: the same as ``release``, after a failure: there may be no graph, or a part of
+                one.
         """
         begun, before = NativeGraph.begun, _pool_bytes(pool())
         try:
@@ -145,7 +154,8 @@ class EngineGraphs:
             give_up()
             self.fail(key, error)
         else:
-            self.add(key, _pool_bytes(pool()) - before, counted, release)
+            if NativeGraph.begun != begun or self.state(key) != "captured":
+                self.add(key, _pool_bytes(pool()) - before, counted, release)
 
     def add(
         self,
@@ -155,14 +165,39 @@ class EngineGraphs:
         release: Callable[[], None] | None,
     ) -> None:
         """The size ``key`` was captured."""
-        self._records[key] = _Record("captured", max(0, bytes), "", counted, release)
+        weights = self._weights_now()
+        self._put(key, _Record("captured", max(0, bytes), "", counted, release, weights=weights))
         log(logging.INFO, "size_captured", engine=self.engine, size=key, bytes=bytes)
 
     def fail(self, key: str, error: BaseException) -> None:
         """The capture of the size ``key`` failed; log it and count it, once a size."""
         reason = one_line(_first(error))
-        self._records[key] = _Record("failed", reason=reason)
+        self._put(key, _Record("failed", reason=reason))
         tally.fallback(f"{self.engine} {self.runner} {key}", f"its capture failed: {reason}")
+
+    def state(self, key: str) -> State | None:
+        """The state of the size ``key``; ``None``: nothing is known of it."""
+        record = self._records.get(key)
+        return None if record is None else record.state
+
+    def has_graph(self, key: str) -> bool:
+        """Whether the engine still has the graph of the size ``key``."""
+        record = self._records.get(key)
+        return record is not None and record.state == "captured" and record.counted() is not None
+
+    def _put(self, key: str, record: _Record) -> None:
+        self._records[key] = record
+        if key in self.wanted:  # what it waited for is done
+            self.wanted.remove(key)
+
+    def _weights_now(self) -> _Weights | None:
+        """Where the weights are now; those of another size if they were there then, too."""
+        model = None if self._model is None else self._model()
+        if model is None:
+            return None
+        now = _Weights(weakref.ref(model), _addresses(model))
+        known = (record.weights for record in reversed(self._records.values()))
+        return next((weights for weights in known if weights == now), now)
 
     def wait(self, key: str, capture: Callable[[], None]) -> None:
         """The size ``key`` runs eagerly until a batch has needed it.
@@ -172,7 +207,7 @@ class EngineGraphs:
             capture: captures it with the engine's own code, inside of :meth:`capturing`, and lets
                 the engine choose it. If it raises, the engine runs the size eagerly.
         """
-        self._records[key] = _Record("waiting", reason="no batch has needed it", capture=capture)
+        self._put(key, _Record("waiting", reason="no batch has needed it", capture=capture))
 
     def want(self, key: str) -> None:
         """A batch needs the size ``key``: it is captured before the next step, if it waits."""
@@ -181,14 +216,22 @@ class EngineGraphs:
             self.wanted.append(key)
 
     def capture_wanted(self) -> None:
-        """Capture the size that was wanted first. No error of it ends the server."""
+        """Capture the size that was wanted first.
+
+        No error of it ends the server, also none of the engine's eager runs, which at start end the
+        start. What is no error, such as an interrupt, goes on to the caller.
+        """
         key = self.wanted.pop(0)
         capture = self._records[key].capture
         assert capture is not None, key  # it waits, or it would not be wanted
         try:
             capture()
-        except Exception as error:  # also of the engine's eager runs, which at start end the start
+        except BaseException as error:
             self.fail(key, error)
+            if not isinstance(error, Exception):
+                raise
+        else:
+            self._records[key].since = self.steps
 
     def stop_waiting(self, why: str) -> int:
         """The sizes that wait are captured no more; how many those are."""
@@ -241,7 +284,7 @@ class EngineGraphs:
         if found.difference is not None and record.release is not None:
             record.release()
             reason = f"a replay differed from eager execution: {found.difference}"
-            self._records[key] = _Record("failed", reason=reason, compared=record.compared)
+            self._put(key, _Record("failed", reason=reason, compared=record.compared))
             tally.add("validation_failures")
             tally.fallback(f"{self.engine} {self.runner} {key}", reason)
         return found.result
@@ -256,42 +299,52 @@ class EngineGraphs:
             for key, r in self._records.items()
         ]
 
-    def release_unused(self) -> list[Size]:
-        """Release the sizes that were never replayed; those are returned."""
+    def release_unused(self, grace: int = 0) -> list[Size]:
+        """Release the sizes that were never replayed; those are returned.
+
+        Args:
+            grace: leave those that were captured between steps, fewer than so many steps ago.
+        """
         gone = []
         for key, record in list(self._records.items()):
+            if self.steps - record.since < grace:
+                continue
             if record.state == "captured" and record.release and record.counted() == 0:
                 record.release()
-                self._records[key] = _Record("eager", reason="it was released, never replayed")
+                self._put(key, _Record("eager", reason="it was released, never replayed"))
                 gone.append(key)
         return [size for size in self.sizes() if size.size in gone]
 
     def stale(self) -> list[str]:
-        """A sentence if weights are elsewhere by now."""
-        moved = [] if self._weights is None else self._weights.moved()
-        if not moved:
+        """A sentence if weights are elsewhere than when a graph was captured."""
+        captured = [r.weights for r in self._records.values() if r.state == "captured"]
+        # Most sizes share theirs.
+        moved = {id(weights): weights.moved() for weights in captured if weights is not None}
+        names = list(dict.fromkeys(name for several in moved.values() for name in several))
+        if not names:
             return []
-        some = ", ".join(moved[:3]) + ", ..." * (len(moved) > 3)
+        old = sum(bool(moved.get(id(weights))) for weights in captured)
+        some = ", ".join(names[:3]) + ", ..." * (len(names) > 3)
         return [
-            f"{len(moved)} weight(s) of {self.engine} ({self.runner}) are elsewhere than when its "
-            f"graphs were captured ({some}), which read the old memory: load weights in place, or "
-            "capture again"
+            f"{len(names)} weight(s) of {self.engine} ({self.runner}) are elsewhere than when "
+            f"graphs of {old} of {len(captured)} size(s) were captured ({some}), which read the "
+            "old memory: load weights in place, or capture again"
         ]
 
 
+@dataclass(frozen=True)
 class _Weights:
-    """Where the parameters and buffers of a module are."""
+    """Where the parameters and buffers of a module were."""
 
-    def __init__(self, model: torch.nn.Module) -> None:
-        self._model = weakref.ref(model)
-        self._seen = _addresses(model)
+    model: weakref.ref[torch.nn.Module]
+    seen: dict[str, int]
 
     def moved(self) -> list[str]:
-        model = self._model()
+        model = self.model()
         if model is None:
             return []
         now = _addresses(model)
-        return [name for name, address in self._seen.items() if now.get(name) != address]
+        return [name for name, address in self.seen.items() if now.get(name) != address]
 
 
 def _addresses(model: torch.nn.Module) -> dict[str, int]:

@@ -5,6 +5,7 @@ Read in SGLang 0.5.23. The hooks are registered with SGLang's own registry, whic
 
 from __future__ import annotations
 
+import functools
 import weakref
 from bisect import bisect_left
 from collections.abc import Callable, Iterator
@@ -85,7 +86,7 @@ def _capture_one(
     def drop() -> None:
         alive = weakly()
         if alive is not None:
-            run_eagerly(alive, shape_key.size)  # first: nobody asks for the graph afterwards
+            run_eagerly(alive, shape_key)  # first: nobody asks for the graph afterwards
         held.pop(shape_key, None)
         outputs.pop(shape_key, None)
 
@@ -100,6 +101,8 @@ def _capture_one(
         give_up=drop,
     ):
         original(backend, shape_key, *args, **kwargs)
+    if shape_key in held:
+        _run_as_graph(runner, shape_key)
     if graphs.compare_every and shape_key in held:
         forward = kwargs["forward_fn"] if "forward_fn" in kwargs else args[0]
         vars(backend).setdefault(_FORWARDS, {})[shape_key] = forward
@@ -118,20 +121,29 @@ def _capture_stream(original: Callable[..., None], runner: Any, *args: Any, **kw
     # The largest comes first, and makes the pool.
     with _only(runner, sizes[len(late) :]):
         original(runner, *args, **kwargs)
-    weakly, keys = weakref.ref(runner), {size: label(runner._make_graph_key(size)) for size in late}
+    weakly = weakref.ref(runner)
 
-    def capture(size: int) -> None:
+    def drop(runner: Any, key: Any) -> None:
+        runner.backend._graphs.pop(key, None)
+        runner.backend._outputs.pop(key, None)
+
+    def capture(key: Any) -> None:
         alive = weakly()
         assert alive is not None  # its own step asks for this
         mode = import_module("sglang.srt.model_executor.runner_utils.capture_mode")
-        with mode.model_capture_mode(), _only(alive, [size]):
-            alive.capture()  # it also resets what its dummy run reads
-        if alive.backend.can_run(None, alive._make_graph_key(size)):
-            del vars(alive)[_EAGER_SIZES][size]
+        try:
+            with mode.model_capture_mode(), _only(alive, [key.size]):
+                alive.capture()  # it also resets what its dummy run reads
+        except BaseException:
+            run_eagerly(alive, key)
+            drop(alive, key)
+            raise
 
     for size in reversed(late):
-        run_eagerly(runner, size, wanted=lambda size=size: graphs.want(keys[size]))  # type: ignore[misc]
-        graphs.wait(keys[size], lambda size=size: capture(size))  # type: ignore[misc]
+        key = runner._make_graph_key(size)
+        run_eagerly(runner, key, wanted=functools.partial(graphs.want, label(key)))
+        drop(runner, key)  # one of before, where SGLang captures again
+        graphs.wait(label(key), functools.partial(capture, key))
 
 
 @contextmanager
@@ -240,15 +252,15 @@ def _unsafe(runner: Any, pools: set[str]) -> dict[str, Any]:
     }
 
 
-def run_eagerly(runner: Any, size: int, wanted: Callable[[], None] | None = None) -> None:
-    """Let ``runner.can_run_graph`` say no to batches that are padded to ``size``.
+def run_eagerly(runner: Any, shape_key: Any, wanted: Callable[[], None] | None = None) -> None:
+    """Let ``runner.can_run_graph`` say no to batches that are padded to the size of ``shape_key``.
 
     With padding SGLang asks only whether a batch is at most the largest size.
 
     Args:
         runner: a runner of SGLang.
-        size: one of its sizes.
-        wanted: is called at each batch that a graph of this size could have answered.
+        shape_key: what has no graph; a size may have several variants.
+        wanted: is called at each batch that its graph could have answered.
     """
     sizes = vars(runner).get(_EAGER_SIZES)
     if sizes is None:
@@ -257,14 +269,23 @@ def run_eagerly(runner: Any, size: int, wanted: Callable[[], None] | None = None
         # Of this runner alone: several classes have a method of their own, and a runner whose
         # sizes were all captured pays nothing.
         runner.can_run_graph = _Guard(runner, sizes, runner.can_run_graph)
-    sizes[size] = wanted
+    sizes.setdefault(shape_key.size, {})[shape_key] = wanted
+
+
+def _run_as_graph(runner: Any, shape_key: Any) -> None:
+    """Undo :func:`run_eagerly`: there is a graph of it now."""
+    sizes = vars(runner).get(_EAGER_SIZES, {})
+    variants = sizes.get(shape_key.size, {})
+    variants.pop(shape_key, None)
+    if not variants:
+        sizes.pop(shape_key.size, None)
 
 
 class _Guard:
     def __init__(
         self,
         runner: Any,
-        sizes: dict[int, Callable[[], None] | None],
+        sizes: dict[int, dict[Any, Callable[[], None] | None]],
         asked: Callable[[Any], Any],
     ) -> None:
         self._runner, self._sizes, self._asked = runner, sizes, asked
@@ -273,8 +294,8 @@ class _Guard:
         buckets = self._runner.capture_bs
         at = bisect_left(buckets, forward_batch.batch_size)
         if at < len(buckets) and buckets[at] in self._sizes:
-            wanted = self._sizes[buckets[at]]
-            if wanted is not None and self._asked(forward_batch):
-                wanted()
+            wanted = [each for each in self._sizes[buckets[at]].values() if each is not None]
+            if wanted and self._asked(forward_batch):
+                wanted[0]()  # sizes that wait have no variants
             return False
         return self._asked(forward_batch)

@@ -54,13 +54,19 @@ def _replace(module: ModuleType) -> None:
             )
 
 
+# A wrapper, and its key of a graph.
+_Entry = tuple["weakref.ref[Any]", Any]
 _PIECES = "graphs of pieces of a step"
 # On a manager itself: they refer to it.
 _FORWARDS = "_gfxgraph_forwards"
-_WAITING = "_gfxgraph_waiting"  # on what dispatches
-# How many tokens of the size that was chosen last are not padding.
-_rows: dict[Any, int] = {}
-_compared: weakref.WeakKeyDictionary[Any, EngineGraphs] = weakref.WeakKeyDictionary()
+_CANDIDATES = "_gfxgraph_candidates"  # as vLLM has made them: all its sizes
+# On what dispatches: the same holds.
+_WAITING = "_gfxgraph_waiting"
+_ROWS = "_gfxgraph_rows"  # by size: how many tokens were not padding when it was chosen last
+# Of a wrapper: whose graphs it holds, and the _ROWS of what dispatches to it.
+_compared: weakref.WeakKeyDictionary[Any, tuple[EngineGraphs, dict[Any, int]]] = (
+    weakref.WeakKeyDictionary()
+)
 
 
 class _WhenImported(importlib.abc.MetaPathFinder):
@@ -107,6 +113,7 @@ def _capture_all(
     graphs.watch(next((one for one in outside if isinstance(one, torch.nn.Module)), None))
     every: dict[Any, list[Any]] = manager._capture_descs
     candidates: dict[Any, list[Any]] = manager._candidates
+    vars(manager).setdefault(_CANDIDATES, {key: tuple(c) for key, c in candidates.items()})
 
     def capture(descs: dict[Any, list[Any]]) -> None:
         _capture_sizes(original, manager, graphs, descs, create_forward_fn, *args, **kwargs)
@@ -120,17 +127,17 @@ def _capture_all(
         finally:
             waiting.descs.discard(desc)
 
-    waiting = _Waiting(lambda desc: graphs.want(label(desc)))
+    waiting = _Waiting(lambda desc: graphs.want(label(desc)), late)
     # A profile of memory captures some sizes and throws them away.
     if BETWEEN.captures and manager._max_full_descs_to_capture is None:
         for mode, descs in every.items():
             waiting.descs.update(_smaller(graphs, mode, descs, manager.vllm_config))
+    setattr(manager, _WAITING, waiting)
     capture({m: [d for d in descs if d not in waiting.descs] for m, descs in every.items()})
     for descs in every.values():
         for desc in descs:
             if desc in waiting.descs:
-                graphs.wait(label(desc), lambda desc=desc: late(desc))  # type: ignore[misc]
-    setattr(manager, _WAITING, waiting)
+                graphs.wait(label(desc), waiting.captures(desc))
 
 
 def _capture_sizes(
@@ -150,6 +157,7 @@ def _capture_sizes(
     held: dict[Any, Any] = manager.graphs
     candidates: dict[Any, list[Any]] = manager._candidates
     done: list[Any] = []
+    pieces: dict[Any, list[_Entry]] = {}
     stack = ExitStack()
 
     def begin(desc: Any, **options: Any) -> Any:
@@ -161,11 +169,14 @@ def _capture_sizes(
                     label(desc),
                     pool=lambda: manager.pool,
                     keep=lambda: True,
-                    counted=lambda: _replays(held, desc),
+                    counted=lambda: (
+                        replays_of(held[desc]) if desc in held else _most(pieces.get(desc, ()))
+                    ),
                     release=lambda: _drop(held, candidates, desc),
                     give_up=lambda: _drop(held, candidates, desc),
                 )
             )
+            pieces[desc] = stack.enter_context(_added())
         forward = create_forward_fn(desc, **options)
         if not options["warmup"] and graphs.compare_every:
             vars(manager).setdefault(_FORWARDS, {})[desc] = forward
@@ -179,6 +190,9 @@ def _capture_sizes(
             with stack:
                 original(manager, begin, *args, **kwargs)
                 stack.close()  # the last size is done
+                for desc in done:
+                    if graphs.state(label(desc)) == "captured":
+                        _offer(manager, desc)
                 if graphs.compare_every:
                     why = _cannot_compare(type(manager).__name__, manager.vllm_config)
                     for desc in done:
@@ -189,15 +203,27 @@ def _capture_sizes(
 
 
 class _Waiting:
-    """Sizes that a dispatcher may choose and that have no graph yet.
+    """Sizes that a dispatcher may choose and that have no graph yet. It is on that dispatcher.
 
     Args:
         want: is called with one that a batch needs.
+        capture: captures one.
     """
 
-    def __init__(self, want: Callable[[Any], None]) -> None:
+    def __init__(self, want: Callable[[Any], None], capture: Callable[[Any], None]) -> None:
         self.descs: set[Any] = set()
-        self.want = want
+        self.want, self.capture = want, capture
+
+    def captures(self, desc: Any) -> Callable[[], None]:
+        """Captures ``desc``; it does not keep the runner, to which ``capture`` refers."""
+        weakly = weakref.ref(self)
+
+        def capture() -> None:
+            alive = weakly()
+            assert alive is not None  # it has asked for this
+            alive.capture(desc)
+
+        return capture
 
     @contextmanager
     def hidden(self, dispatcher: Any, desc: Any, tokens: int) -> Iterator[None]:
@@ -245,6 +271,14 @@ def _drop(held: dict[Any, Any], candidates: dict[Any, list[Any]], desc: Any) -> 
     held.pop(desc, None)
 
 
+def _offer(manager: Any, desc: Any) -> None:
+    """Let ``desc``, which has a graph, be dispatched again, at its place among the others."""
+    for key, every in vars(manager)[_CANDIDATES].items():
+        several: list[Any] = manager._candidates[key]
+        if desc in every and desc not in several:
+            several[:] = [other for other in every if other == desc or other in several]
+
+
 def _capture_of_runner(
     original: Callable[..., None], runner: Any, desc: Any, *args: Any, **kwargs: Any
 ) -> None:
@@ -254,24 +288,30 @@ def _capture_of_runner(
     model: Any = getattr(runner, "model", None)
     graphs.watch(model.unwrap() if hasattr(model, "unwrap") else model)
 
+    dispatcher = runner.cudagraph_dispatcher
+    has_drafter = hasattr(getattr(runner, "drafter", None), "cudagraph_dispatcher")
+    # What is remembered must not keep the runner.
+    keys: set[Any] = dispatcher.cudagraph_keys[mode]
+
     def drop() -> None:
-        _drop_of_runner(runner, mode, desc)
+        keys.discard(desc)  # first: it is dispatched no more
+        _remove(added)
 
-    def counted() -> int | None:
-        found = [wrapper.concrete_cudagraph_entries.get(desc) for wrapper in _wrappers(mode)]
-        return _most(entry for entry in found if entry is not None)
-
-    with graphs.capturing(
-        f"{mode.name} {label(desc)}",
-        pool=lambda: next((wrapper.graph_pool for wrapper in _wrappers(mode)), None),
-        # A drafter has sizes of its own, and microbatches graphs of their own.
-        keep=lambda: (
-            getattr(getattr(runner, "drafter", None), "cudagraph_dispatcher", None) is None
-            and not runner.parallel_config.use_ubatching
+    waiting: _Waiting | None = vars(dispatcher).get(_WAITING)
+    if waiting is not None and mode.name == "FULL":
+        waiting.descs.discard(desc)  # the dummy run of the capture asks the dispatcher
+    with (
+        graphs.capturing(
+            f"{mode.name} {label(desc)}",
+            pool=lambda: next((wrapper.graph_pool for wrapper in _wrappers()), None),
+            # A drafter has sizes of its own, and microbatches graphs of their own.
+            keep=lambda: not has_drafter and not runner.parallel_config.use_ubatching,
+            counted=lambda: _most(added),
+            # The dummy run of a size also captures the pieces of the drafter.
+            release=None if has_drafter and mode.name != "FULL" else drop,
+            give_up=drop,
         ),
-        counted=counted,
-        release=drop,
-        give_up=drop,
+        _added() as added,
     ):
         original(runner, desc, *args, **kwargs)
     if graphs.compare_every:
@@ -280,13 +320,9 @@ def _capture_of_runner(
             f"{mode.name} {label(desc)}", why or ("" if mode.name == "FULL" else _PIECES)
         )
         if mode.name == "FULL":
-            _compared.update(dict.fromkeys(_wrappers(mode), graphs))
-
-
-def _drop_of_runner(runner: Any, mode: Any, desc: Any) -> None:
-    runner.cudagraph_dispatcher.cudagraph_keys[mode].discard(desc)  # first: dispatched no more
-    for wrapper in _wrappers(mode):
-        wrapper.concrete_cudagraph_entries.pop(desc, None)
+            rows = vars(dispatcher).setdefault(_ROWS, {})
+            wrappers = [weakly() for weakly, _ in added]
+            _compared.update({w: (graphs, rows) for w in wrappers if w is not None})
 
 
 def _capture_of_mode(
@@ -302,25 +338,32 @@ def _capture_of_mode(
     late: list[Any] = []
     if BETWEEN.captures:
         late = _smaller(graphs, mode, batch_descriptors, runner.vllm_config)
-    first = batch_descriptors[: len(batch_descriptors) - len(late)]
-    original(runner, first, mode, profiler)
+        # Where vLLM captures again, it keeps the graphs that it has.
+        late = [desc for desc in late if not graphs.has_graph(f"{mode.name} {label(desc)}")]
+    original(runner, [desc for desc in batch_descriptors if desc not in late], mode, profiler)
     if not late:
         return
-    waiting = _Waiting(lambda desc: graphs.want(f"{mode.name} {label(desc)}"))
-    waiting.descs.update(late)
-    setattr(dispatcher, _WAITING, waiting)
 
     def capture(desc: Any) -> None:
-        waiting.descs.discard(desc)  # the dummy run of the capture asks the dispatcher
+        waiting.descs.discard(desc)
+        added: list[_Entry] = []
         try:
-            with _captures_enabled(), import_module(_RUNNER).graph_capture(runner.device):
+            with (
+                _added() as added,
+                _captures_enabled(),
+                import_module(_RUNNER).graph_capture(runner.device),
+            ):
                 original(runner, [desc], mode)
         except BaseException:
-            _drop_of_runner(runner, mode, desc)
+            dispatcher.cudagraph_keys[mode].discard(desc)
+            _remove(added)
             raise
 
+    waiting = _Waiting(lambda desc: graphs.want(f"{mode.name} {label(desc)}"), capture)
+    waiting.descs.update(late)
+    setattr(dispatcher, _WAITING, waiting)
     for desc in late:
-        graphs.wait(f"{mode.name} {label(desc)}", lambda desc=desc: capture(desc))  # type: ignore[misc]
+        graphs.wait(f"{mode.name} {label(desc)}", waiting.captures(desc))
 
 
 @contextmanager
@@ -355,7 +398,7 @@ def _dispatched(original: Callable[..., Any], dispatcher: Any, *args: Any, **kwa
             found = original(dispatcher, *args, **kwargs)
         desc = found[1] if isinstance(found, tuple) else found
     if EngineGraphs.compare_every:
-        _rows[desc] = tokens
+        vars(dispatcher).setdefault(_ROWS, {})[desc] = tokens
     return found
 
 
@@ -376,25 +419,26 @@ def _run_full(original: Callable[..., Any], manager: Any, desc: Any) -> Any:
         return result
 
     graphs = EngineGraphs.of(manager, "vLLM", type(manager).__name__)
-    return graphs.answer(label(desc), replay, run, _rows.get(desc))
+    return graphs.answer(label(desc), replay, run, vars(manager).get(_ROWS, {}).get(desc))
 
 
 def _call_of_wrapper(original: Callable[..., Any], wrapper: Any, *args: Any, **kwargs: Any) -> Any:
     """``CUDAGraphWrapper.__call__`` of the older runner."""
-    graphs = _compared.get(wrapper)
+    found = _compared.get(wrapper)
     module = loaded("vllm.forward_context")
-    if graphs is None or module is None or not module.is_forward_context_available():
+    if found is None or module is None or not module.is_forward_context_available():
         return original(wrapper, *args, **kwargs)
     context = module.get_forward_context()
     mode, desc = context.cudagraph_runtime_mode, context.batch_descriptor
     entry = wrapper.concrete_cudagraph_entries.get(desc)
     if mode != wrapper.runtime_mode or entry is None or entry.cudagraph is None:
         return original(wrapper, *args, **kwargs)
+    graphs, rows = found
     return graphs.answer(
         f"{mode.name} {label(desc)}",
         replay=lambda: original(wrapper, *args, **kwargs),
         run=lambda: wrapper.runnable(*args, **kwargs),
-        rows=_rows.get(desc),
+        rows=rows.get(desc),
     )
 
 
@@ -450,27 +494,51 @@ def _unsafe(owner: str, config: Any) -> dict[str, Any]:
     }
 
 
-def _replays(held: dict[Any, Any], desc: Any) -> int | None:
-    """Of a size of ``CudaGraphManager``: its graph, or the pieces that wrappers hold."""
-    if desc in held:
-        return replays_of(held[desc])
-    return _most(
-        entry
-        for wrapper in _wrappers(desc.cg_mode)
-        for key, entry in wrapper.concrete_cudagraph_entries.items()
-        if (key.num_tokens, key.num_active_loras) == (desc.num_tokens, desc.num_active_loras)
+@contextmanager
+def _added() -> Iterator[list[_Entry]]:
+    """The graphs that the block adds to wrappers, once it has ended.
+
+    A wrapper does not say to which runner it belongs. Those that get a graph while a runner
+    captures were called by it.
+    """
+    before = {(id(wrapper), key): graph for wrapper, key, graph in _graphs_of_wrappers()}
+    added: list[_Entry] = []
+    try:
+        yield added
+    finally:
+        for wrapper, key, graph in _graphs_of_wrappers():
+            if before.get((id(wrapper), key), added) is not graph:
+                added.append((weakref.ref(wrapper), key))
+
+
+def _graphs_of_wrappers() -> Iterator[tuple[Any, Any, Any]]:
+    for wrapper in _wrappers():
+        for key, entry in wrapper.concrete_cudagraph_entries.items():
+            yield wrapper, key, entry.cudagraph
+
+
+def _most(added: Sequence[_Entry]) -> int | None:
+    """The replays of the one that was replayed most."""
+    entries = (
+        wrapper.concrete_cudagraph_entries.get(key)
+        for wrapper, key in ((weakly(), key) for weakly, key in added)
+        if wrapper is not None
     )
-
-
-def _most(entries: Iterator[Any]) -> int | None:
-    found = [replays_of(entry.cudagraph) for entry in entries]
+    found = [replays_of(entry.cudagraph) for entry in entries if entry is not None]
     return max((count for count in found if count is not None), default=None)
 
 
-def _wrappers(mode: Any) -> list[Any]:
+def _remove(added: Sequence[_Entry]) -> None:
+    for weakly, key in added:
+        wrapper = weakly()
+        if wrapper is not None:
+            wrapper.concrete_cudagraph_entries.pop(key, None)
+
+
+def _wrappers() -> list[Any]:
+    """Those of the process; they share a pool."""
     module = loaded("vllm.compilation.cuda_graph")
-    every = () if module is None else list(module.CUDAGraphWrapper._all_instances)
-    return [wrapper for wrapper in every if wrapper.runtime_mode == mode]
+    return [] if module is None else list(module.CUDAGraphWrapper._all_instances)
 
 
 _UTILS, _WRAPPER = "vllm.v1.worker.gpu.cudagraph_utils", "vllm.compilation.cuda_graph"

@@ -17,6 +17,7 @@ from ...forking import new_lock
 from ...graph.compare import Tolerance
 from ...graph.locks import inside_gfxgraph, is_only_thread, turn_if_free, turn_to_capture
 from ...interpose.interrupts import interrupt_in, own_handlers
+from ...record.effects import storage_key
 from ...record.explain import some
 from ...stats import Elements, tally
 from .. import timing, validation
@@ -31,7 +32,7 @@ from ..options import Options
 from ..replay import NO_MATCH, FastPath, builder, miss
 from ..request import Request, Wanted
 from ..signature import flatten
-from ..static_inputs import made_in
+from ..static_inputs import first_of_each, made_in, overlapping
 from ..stats import GraphedStats
 from .made import made_like
 from .padding import cut, dim_of
@@ -46,6 +47,16 @@ __all__ = ["Padded", "new_dispatcher"]
 
 # Tries to judge a graph of a recipe beside other threads.
 _MAX_JUDGED = 8
+
+_LINKED = (
+    "result: it has tensors that share memory, and those of a padded call would lie in it in "
+    "another way. Return copies."
+)
+
+_TWO_WAYS = (
+    "argument: one tensor comes as two arguments that are padded in two ways, so they would be two "
+    "tensors. Pass a copy of it, or pad both alike."
+)
 
 
 class Padded(Exact):
@@ -123,14 +134,33 @@ class Padded(Exact):
         if 0 in call.sizes.values():  # there is nothing to compute, so no fallback either
             dispatcher.entries.count_eager_call()
             return call.run()
+        if self._is_padded_in_two_ways(call):
+            return dispatcher.run_eagerly(*call.given, _TWO_WAYS)
         too_large = [n for n, size in call.sizes.items() if size > self.buckets.sizes[n][-1]]
         if too_large:
             return self._answer_larger(dispatcher, call, too_large)
         return dispatcher.answer(call)
 
+    def _is_padded_in_two_ways(self, call: SizedCall) -> bool:
+        """Whether one tensor comes as two arguments of which only one is padded, or otherwise."""
+        ways = [
+            (dims, self.buckets.pad_of(n)) for dims, n in zip(call.plan, call.names, strict=True)
+        ]
+        same = first_of_each(call.leaves)
+        return any(ways[n] != ways[first] for n, first in enumerate(same))
+
     def request(self, call: Call) -> Request:
-        """The call, padded to the smallest bucket that fits."""
+        """The call, padded to the smallest bucket that fits.
+
+        Raises:
+            ArgumentError: a size is 0, or see :meth:`SizedCall.of`.
+        """
         sized = call if isinstance(call, SizedCall) else SizedCall.of(call, self.buckets)
+        if 0 in sized.sizes.values():
+            raise ArgumentError(
+                f"{self._name}: a dynamic dimension has the size 0. Such calls compute nothing, "
+                "and have no graph."
+            )
         return self._request(sized, self.buckets.of(sized.sizes))
 
     def _request(self, call: SizedCall, bucket: dict[str, int]) -> Request:
@@ -141,7 +171,9 @@ class Padded(Exact):
         """Structure, shapes, constants and modes."""
         # Padded tensors share no memory. Of those that do, a replay sees whether it writes to them.
         spec, tensors, _, conditions = key_of(call.fn, call.leaves, call.spec)
-        return spec, tensors, conditions
+        same = first_of_each(call.leaves)  # of a tensor that comes twice, padding makes one
+        shared = same if len(set(same)) < len(same) else None
+        return spec, tensors, shared, conditions
 
     def fast_paths(self, order: Sequence[Entry | Refusal]) -> tuple[FastPath, Sequence[Any]]:
         """Sizes that were met before; not while a call may be one to compare."""
@@ -252,19 +284,17 @@ class Padded(Exact):
         if call.sizes == padded.sizes:
             return result
         results, spec = flatten(result)
-        pairs = zip(results, entry.carried, strict=True)
-        rows = [cut(result, dims, call.sizes) for result, dims in pairs]
-        # A copy keeps the order of the dimensions in memory, and leaves the gaps out, as eager
-        # execution gives it. What lives outside is no copy there either.
-        rows = [
-            made_in(whole.is_inference(), part.clone)()
-            if part is not whole
-            and _is_dense(whole)
-            and not _is_dense(part)
-            and not entry.is_outside(whole)
-            else part
-            for part, whole in zip(rows, results, strict=True)
-        ]
+        rows: list[torch.Tensor] = []
+        for n, first in enumerate(first_of_each(results)):
+            whole = results[n]
+            part = cut(whole, entry.carried[n], call.sizes)
+            if first != n:  # one tensor that comes twice
+                part = rows[first]
+            # A copy keeps the order of the dimensions in memory, and leaves the gaps out, as eager
+            # execution gives it. What lives outside is no copy there either.
+            elif _has_gaps(part, whole) and n not in entry.linked and not entry.is_outside(whole):
+                part = made_in(whole.is_inference(), part.clone)()
+            rows.append(part)
         return builder(spec, rows)()
 
     # How a bucket is captured.
@@ -305,7 +335,26 @@ class Padded(Exact):
         return None if found.unproven and not unproven else found
 
     def _judge(self, entries: Entries, case: Case, unproven: bool, entry: Entry) -> None:
-        self._verdicts.judge(case, entry, self.template(entries, case.padded, unproven))
+        template = self.template(entries, case.padded, unproven)
+        if (
+            template is not None
+        ):  # nobody has recorded what it asks for, where it was made after one
+            entry.asks_attributes |= template.asks_attributes
+        self._verdicts.judge(case, entry, template)
+        inputs, outputs = entry.static_tensors
+        # Views of arguments are copies, and what lives outside is given as it is.
+        elsewhere = set(map(storage_key, inputs))
+        own = [
+            n
+            for n, output in enumerate(outputs)
+            if storage_key(output) not in elsewhere and not entry.is_outside(output)
+        ]
+        entry.linked = frozenset(own[n] for n in overlapping([outputs[n] for n in own]))
+        fewer = {name: max(1, size - 1) for name, size in case.padded.sizes.items()}
+        if any(
+            _has_gaps(cut(outputs[n], entry.carried[n], fewer), outputs[n]) for n in entry.linked
+        ):
+            raise CaptureError(_LINKED)
         if entry.captured is not None and entry.captured.plain:
             self._templates[alike(case.key)] = case.key
 
@@ -360,10 +409,11 @@ class Padded(Exact):
         results, specs = zip(
             *(flatten(self._answer(dispatcher, part)) for part in parts), strict=True
         )
-        merged = []
-        for tensors, dims in zip(zip(*results, strict=True), entry.carried, strict=True):
-            dim = dim_of(dims, name)
-            merged.append(tensors[0] if dim is None else torch.cat(tensors, dim))
+        merged: list[torch.Tensor] = []
+        for n, first in enumerate(first_of_each(results[0])):
+            dim = dim_of(entry.carried[n], name)
+            whole = results[0][n] if dim is None else torch.cat([part[n] for part in results], dim)
+            merged.append(whole if first == n else merged[first])
         return builder(specs[0], merged)()
 
     def _entry_now(
@@ -453,6 +503,11 @@ def new_dispatcher(name: str, options: Options, method: Any = None) -> Dispatche
     if options.inputs:
         return NumberDispatcher(options.inputs, name, options, strategy, method)
     return Dispatcher(name, options, strategy, method)
+
+
+def _has_gaps(part: torch.Tensor, whole: torch.Tensor) -> bool:
+    """Whether rows of a tensor without gaps have gaps."""
+    return part is not whole and _is_dense(whole) and not _is_dense(part)
 
 
 def _is_dense(tensor: torch.Tensor) -> bool:

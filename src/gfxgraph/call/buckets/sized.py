@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -12,7 +12,7 @@ from ..entry import Entry
 from ..layout import LayoutKey
 from ..replay import NO_MATCH, FastPath, builder, copier
 from ..signature import Spec
-from ..static_inputs import made_in
+from ..static_inputs import first_of_each, made_in, maker_of_copies
 from .padding import cut, fills
 from .sizes import Buckets, SizedCall
 
@@ -70,7 +70,7 @@ class SizedReplays:
         if any(map(callable, pads)):
             return
         static_inputs, outputs = entry.static_tensors
-        if any(map(entry.is_outside, outputs)):
+        if any(map(entry.is_outside, outputs)) or entry.linked:
             return
         corners = [
             cut(s, dims, call.sizes) for s, dims in zip(static_inputs, call.plan, strict=True)
@@ -81,11 +81,13 @@ class SizedReplays:
             for static, dims, pad in zip(static_inputs, call.plan, pads, strict=True)
             for fill in fills(static, dims, call.sizes, pad)
         ]
-        clones: list[Any] = [
-            made_in(mode, cut(output, dims, call.sizes).clone)
+        copies: list[Any] = [
+            made_in(mode, _maker_of_rows(output, dims, call.sizes))
             for output, dims, mode in zip(outputs, entry.carried, entry.modes, strict=True)
         ]
-        make, answered = builder(result_spec, clones), self.answered
+        # One tensor that comes twice in the result is one tensor again.
+        copies = [copies[n] for n in first_of_each(outputs)]
+        make, answered = builder(result_spec, copies), self.answered
         sizes = buckets.in_order(call.sizes)
 
         def filled(given: Sequence[torch.Tensor]) -> None:
@@ -102,6 +104,16 @@ class SizedReplays:
             self._by_shapes[call.shapes] = layout.recogniser(
                 call, entry.reached, entry.asks_attributes
             )(replay)
+
+
+def _maker_of_rows(
+    output: torch.Tensor, dims: Mapping[int, str], sizes: Mapping[str, int]
+) -> Callable[[], torch.Tensor]:
+    """A function that copies the rows of a static output, as eager execution lays them out."""
+    if torch.ops.aten.is_non_overlapping_and_dense(output):
+        return cut(output, dims, sizes).clone
+    make = maker_of_copies(output)
+    return lambda: cut(make(), dims, sizes)
 
 
 def shapes_of(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:

@@ -17,6 +17,7 @@ from ...interpose.signatures import signature_of
 from ..key import Call
 from ..replay import builder
 from ..signature import Spec
+from ..static_inputs import first_of_each
 from .padding import Padding, as_indices, check_padding, cut, is_mask, layout_of, pad_to, piece
 
 __all__ = [
@@ -182,7 +183,18 @@ class SizedCall(Call):
         )
 
     def with_tensors(self, leaves: list[torch.Tensor], sizes: dict[str, int]) -> SizedCall:
-        """The same call with other tensors."""
+        """The same call with other tensors, of which the function finds out no more than of these.
+
+        One argument that comes twice is one tensor again, a parameter is a parameter, and what
+        requires grad does so.
+        """
+        leaves = [leaves[n] for n in first_of_each(self.leaves)]
+        for n, (given, made) in enumerate(zip(self.leaves, leaves, strict=True)):
+            if type(given) is torch.nn.Parameter is not type(made):
+                leaves[n] = torch.nn.Parameter(made, given.requires_grad)
+            elif given.requires_grad and not made.requires_grad and _may_require_grad(made):
+                leaves[n] = made.detach().requires_grad_()
+        leaves = [leaves[n] for n in first_of_each(self.leaves)]
         args, kwargs = builder(self.spec, leaves)()
         return replace(self, args=args, kwargs=kwargs, leaves=leaves, sizes=sizes)
 
@@ -209,6 +221,10 @@ class SizedCall(Call):
             # All sizes get the same layout, or they would be calls of different kinds.
             leaves.append(fitted.contiguous(memory_format=layout_of(leaf)))
         return self.with_tensors(leaves, sizes)
+
+
+def _may_require_grad(tensor: torch.Tensor) -> bool:
+    return torch.is_inference_mode_enabled() or not tensor.is_inference()
 
 
 def _checked_buckets(
@@ -344,7 +360,7 @@ def _labels(spec: Spec, name: str) -> Iterator[str]:
     """For each tensor its key in the innermost dict, or the name of its argument."""
     if spec[0] == "tensor":
         yield name
-    elif spec[0] != "const":
+    elif spec[0] not in ("const", "again"):
         children = spec[3]
         keys = spec[2] if isinstance(spec[2], tuple) and len(spec[2]) == len(children) else ()
         for n, child in enumerate(children):

@@ -193,6 +193,8 @@ class Verdicts:
                 return None
             if entry.captured.draws_random_numbers:  # only if somebody said that it may
                 return None
+            if entry.linked:
+                return "its results share memory, and those of pieces would not"
             with turn_if_free() as is_ours:
                 if not is_ours:
                     return "another thread is capturing, and pieces are to be compared with it"
@@ -212,8 +214,8 @@ class Verdicts:
 
 def alike(key: Any) -> Any:
     """The part of a key that is the same for all sizes."""
-    spec, tensors, conditions = key
-    return spec, tuple((len(shape), *rest) for shape, *rest in tensors), conditions
+    spec, tensors, shared, conditions = key
+    return spec, tuple((len(shape), *rest) for shape, *rest in tensors), shared, conditions
 
 
 def runner(captured: CapturedGraph | None) -> Runner:

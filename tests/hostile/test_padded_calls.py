@@ -1,0 +1,147 @@
+"""Padded calls: what the function can ask of its arguments, and what the caller of the result."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+
+import gfxgraph
+
+pytestmark = pytest.mark.filterwarnings("ignore")
+
+SIZES = (3, 1, 2, 4, 7, 3, 1, 7, 3, 7)
+
+
+def rows(number: int, size: int) -> torch.Tensor:
+    generator = torch.Generator().manual_seed(number)
+    return torch.randn(size, 4, generator=generator).to(gfxgraph.device_type())
+
+
+def agree(
+    fn: Any, arguments: Any, replays: int = 1, mode: Any = torch.inference_mode, **options: Any
+) -> None:
+    """Call by call, a function with buckets gives what it gives without."""
+    fast = gfxgraph.graphed(fn, buckets=[4, 8], **options)
+    with mode():
+        for number, size in enumerate(SIZES):
+            expected, got = fn(*arguments(number, size)), fast(*arguments(number, size))
+            torch.testing.assert_close(got, expected, rtol=0, atol=1e-5)
+    assert fast.stats().replays >= replays
+
+
+IS_ONE = {
+    "is": lambda x, y: x * y + (x is y),
+    "set": lambda x, y: x * y + len({x, y}),
+}
+
+
+@pytest.mark.parametrize("name", IS_ONE)
+def test_a_tensor_that_comes_twice_is_one_tensor_in_a_padded_call(device, name):
+    def later(number, size):
+        x = rows(number, size)
+        return (x, x) if number > 4 else (x, rows(number + 50, size))
+
+    agree(IS_ONE[name], later)
+
+
+def test_a_tensor_that_is_padded_in_two_ways_is_one_all_the_same(device):
+    def twice(number, size):
+        x = rows(number, size)
+        return x, x
+
+    agree(lambda x, y: x * 2 + (x is y), twice, 0, dims={"x": {0: "batch"}})
+    agree(lambda x, y: x * 2 + (x is y), twice, 0, pad={"x": 1.0})
+
+
+def test_a_container_that_comes_twice_is_taken_in_a_padded_call(device):
+    def twice(number, size):
+        held = [rows(number, size)]
+        return held, held if number % 2 else [rows(number + 50, size)]
+
+    agree(lambda one, other: one[0] * (2 if one is other else 3), twice)
+
+
+def test_a_parameter_stays_a_parameter_in_a_padded_call(device):
+    def parameters(number, size):
+        x = rows(number, size)
+        return (torch.nn.Parameter(x, requires_grad=False) if number % 2 else x,)
+
+    agree(lambda x: x * (2 if isinstance(x, torch.nn.Parameter) else 3), parameters)
+
+
+def test_what_requires_grad_does_so_in_a_padded_call(device):
+    def later(number, size):
+        return (rows(number, size).requires_grad_(number > 4),)
+
+    agree(lambda x: x * (2 if x.requires_grad else 3), later, mode=torch.no_grad)
+
+
+ATTRIBUTES = {
+    "getattr": lambda x: x * getattr(x, "scale", 1.0),
+    "vars": lambda x: x * (2 + len(vars(x))),
+}
+
+
+@pytest.mark.parametrize("name", ATTRIBUTES)
+def test_attributes_of_a_tensor_count_in_buckets_of_all_sizes(device, name):
+    def later(number, size):
+        x = rows(number, size)
+        if number > 7:
+            x.scale = 5.0
+        return (x,)
+
+    agree(ATTRIBUTES[name], later)
+
+
+def test_an_object_that_the_function_knows_is_no_copy_in_a_padded_call(device):
+    known = SimpleNamespace(a=1)
+    fast = gfxgraph.graphed(lambda x: (x * 2, known), buckets=[4, 8])
+    with torch.inference_mode():
+        assert all(fast(rows(0, size))[1] is known for size in SIZES)
+
+
+def test_results_of_a_padded_call_share_what_they_share_in_eager(device):
+    def shared(x):
+        y = x * 2
+        return y, (x + 1, y), y.view(-1, 2, 2), y[:, 0]
+
+    one = gfxgraph.graphed(lambda x: shared(x)[:2], buckets=[4, 8])
+    views = gfxgraph.graphed(shared, buckets=[4, 8])
+    pieces = gfxgraph.graphed(lambda x: shared(x)[:2], buckets=[2], larger="split")
+    with torch.inference_mode():
+        for size in SIZES:
+            for fast in (one, pieces):
+                y, (_, same) = fast(rows(0, size))
+                assert y is same
+            y, (_, same), view, column = views(rows(0, size))
+            y.zero_()
+            assert y is same and not view.any() and not column.any()
+    assert one.stats().replays and views.stats().replays and pieces.stats().replays
+
+
+def test_views_of_a_result_that_would_lie_otherwise_are_not_padded(device):
+    def transposed(x):
+        y = (x * 2).t().contiguous()
+        return y, y[:2]
+
+    fast = gfxgraph.graphed(transposed, buckets=[4, 8])
+    with torch.inference_mode():
+        for size in SIZES:
+            y, view = fast(rows(0, size))
+            y.zero_()
+            assert y.is_contiguous() and not view.any()
+
+
+def test_a_result_with_gaps_lies_in_memory_as_in_eager(device):
+    def gaps(x):
+        return (x * 3)[:, ::2], (x * 2)[:, :1].expand(-1, 3)
+
+    fast = gfxgraph.graphed(gaps, buckets=[4, 8])
+    with torch.inference_mode():
+        for size in (3, 2, 4, 7, 3, 2, 7, 3, 7):
+            expected = [t.stride() for t in gaps(rows(0, size))]
+            assert [t.stride() for t in fast(rows(0, size))] == expected
+    assert fast.stats().replays
