@@ -50,6 +50,8 @@ if TYPE_CHECKING:
     from .inspecting.inspect import inspect as inspect
     from .inspecting.report import InspectReport as InspectReport
     from .measure.bench import bench as bench
+    from .measure.experiments.experiment import experiment as experiment
+    from .measure.experiments.report import ExperimentReport as ExperimentReport
     from .measure.report import BenchReport as BenchReport
     from .measure.trace import trace as trace
     from .measure.trace_report import TraceReport as TraceReport
@@ -75,6 +77,7 @@ _LAZY = {
     "CompileLog": "compiling.log",
     "ConditionalGraph": "call.branches",
     "DeviceFacts": "device",
+    "ExperimentReport": "measure.experiments.report",
     "Graphed": "call.graphed",
     "GraphedStats": "call.graphed",
     "Hazard": "analyze.report",
@@ -94,6 +97,7 @@ _LAZY = {
     "compile_log": "compiling.log",
     "disable": "bridge.enable",
     "enable": "bridge.enable",
+    "experiment": "measure.experiments.experiment",
     "graph_breaks": "compiling.breaks",
     "graphed": "call.graphed",
     "guard_rng": "compiling.rng",
@@ -123,6 +127,7 @@ __all__ = [
     "CompileLog",
     "ConditionalGraph",
     "DeviceFacts",
+    "ExperimentReport",
     "Graphed",
     "GraphedStats",
     "Hazard",
@@ -146,6 +151,7 @@ __all__ = [
     "disable",
     "enable",
     "errors",
+    "experiment",
     "graph_breaks",
     "graphed",
     "guard_rng",

@@ -16,6 +16,7 @@ from .common import App, fail
 from .demo import demo
 from .doctor import doctor
 from .env import env
+from .experiment import experiment
 from .inspect import inspect
 from .lint import lint
 from .metrics import metrics
@@ -57,7 +58,7 @@ def main(
         fail(str(_setting_error), status=2)
 
 
-for _command in (demo, check, verify, bench, trace, inspect, report, lint, doctor, env):
+for _command in (demo, check, verify, bench, trace, experiment, inspect, report, lint, doctor, env):
     app.command()(_command)
 app.add_typer(metrics, name="metrics")
 app.command(

@@ -16,7 +16,7 @@ from .common import Make, Target, fail, on_target
 if TYPE_CHECKING:
     from ..measure.report import BenchReport
 
-__all__ = ["bench"]
+__all__ = ["Sizes", "bench", "read_sizes"]
 
 
 def bench(
@@ -80,7 +80,7 @@ def bench(
             fail(f"--out: {out} is a folder; expected a file.", status=2)
         if calls is not None and shapes is None:
             fail("--calls: expected --shapes too, which says from what to draw.", status=2)
-        sizes = _sizes(shapes, specs or [], make, calls or 100) if shapes is not None else None
+        sizes = read_sizes(shapes, specs or [], make, calls or 100) if shapes is not None else None
         options = {"ways": way or None, "seconds": seconds}
         report = _measured(target, specs or [], make, sizes, older, **options)
     except GfxGraphError as error:
@@ -119,12 +119,22 @@ def bench(
 
 
 @dataclass(frozen=True)
-class _Sizes:
+class Sizes:
     """What ``--shapes`` asks for: a name in the arguments, and the sizes that it stands for."""
 
     name: str
     first: int
     drawn: list[int]
+
+    def traffic(self, specs: list[str]) -> list[tuple[Any, ...]]:
+        """The positional arguments of the calls that were drawn, on the device."""
+        from ..analyze.view import arguments
+        from ..device import current_device
+        from ..verifying.inputs import on_device
+
+        device = current_device().type
+        kinds = {n: arguments(self.put_into(specs, n))[0] for n in set(self.drawn)}
+        return [on_device(kinds[n], device) for n in self.drawn]
 
     def put_into(self, specs: list[str], size: int) -> list[str]:
         """The specs with this size in place of the name."""
@@ -139,7 +149,7 @@ def _within(spec: str, name: str, size: str) -> str:
     return f"{head}{bracket}{','.join(sizes)}{end}{tail}"
 
 
-def _sizes(text: str, specs: list[str], make: str | None, calls: int) -> _Sizes:
+def read_sizes(text: str, specs: list[str], make: str | None, calls: int) -> Sizes:
     """Read ``--shapes``; a wrong one ends the command."""
     name, _, rest = text.partition("=")
     weights: dict[int, float] = {}
@@ -163,7 +173,7 @@ def _sizes(text: str, specs: list[str], make: str | None, calls: int) -> _Sizes:
             "--calls, or give weights that differ less.",
             status=2,
         )
-    found = _Sizes(name.strip(), next(iter(weights)), drawn)
+    found = Sizes(name.strip(), next(iter(weights)), drawn)
     changed = [a for a, b in zip(specs, found.put_into(specs, 1), strict=True) if a != b]
     if make or not changed:
         fail(f"--shapes: {name} is no size of an argument, such as float32[{name},8].", status=2)
@@ -176,25 +186,20 @@ def _measured(
     target: str,
     specs: list[str],
     make: str | None,
-    sizes: _Sizes | None,
+    sizes: Sizes | None,
     older: BenchReport | None,
     **options: Any,
 ) -> BenchReport:
     """Load what the command line names, and measure."""
-    from ..analyze.view import arguments
-    from ..device import current_device
     from ..interpose.source import name_of
     from ..measure.bench import bench
     from ..measure.ways import unwrapped
-    from ..verifying.inputs import on_device
 
     def work(fn: Any, args: tuple[Any, ...], kwargs: dict[str, Any], progress: Any) -> BenchReport:
         if older is not None:
             older.require_function(name_of(unwrapped(fn)))
         if sizes:
-            device = current_device().type
-            kinds = {n: arguments(sizes.put_into(specs, n))[0] for n in set(sizes.drawn)}
-            options["traffic"] = [on_device(kinds[n], device) for n in sizes.drawn]
+            options["traffic"] = sizes.traffic(specs)
         return bench(fn, *args, kwargs=kwargs, progress=progress, **options)
 
     given = sizes.put_into(specs, sizes.first) if sizes else specs

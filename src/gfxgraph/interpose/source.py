@@ -53,8 +53,10 @@ _NOT_THE_USERS = (
 )
 _STDLIB = sysconfig.get_path("stdlib") + "/"
 _SITE = (sysconfig.get_path("purelib") + "/", sysconfig.get_path("platlib") + "/")
-# The demo is part of gfxgraph, and yet plays the user.
-_THE_USERS = (str(Path(__file__).parents[1] / "demo"),)
+# These are part of gfxgraph, and yet play the user.
+_THE_USERS = tuple(
+    str(Path(__file__).parents[1] / part) for part in ("demo", "measure/experiments/functions.py")
+)
 
 
 @dataclass(frozen=True)

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import torch
+import torch.utils._pytree as pytree
 
+from ..call.signature import Const
 from ..graph.compare import BY_DTYPE
 from ..verifying.bench import Values
-from ..verifying.compare import DEFAULT, Errors
+from ..verifying.compare import DEFAULT, Errors, within
 
-__all__ = ["difference"]
+__all__ = ["alike", "difference"]
 
 
 def difference(found: Sequence[Values], right: Sequence[Values], slack: float) -> tuple[str, float]:
@@ -36,3 +39,14 @@ def difference(found: Sequence[Values], right: Sequence[Values], slack: float) -
         if row.first is not None and not words:
             words = f"call {row.first.call}, {key[1]}: {row.first.problem}"
     return words, largest
+
+
+def alike(got: Any, right: Any) -> bool:
+    """Whether two results have the same structure, and tensors within the usual tolerance."""
+    (ours, structure), (theirs, expected) = map(pytree.tree_flatten, (got, right))
+    return structure == expected and all(
+        within(a.cpu(), b.cpu(), None)
+        if isinstance(a, torch.Tensor) and isinstance(b, torch.Tensor)
+        else within(Const(a), Const(b), None)
+        for a, b in zip(ours, theirs, strict=True)
+    )

@@ -33,7 +33,17 @@ from .timing import Percentiles, Samples, in_turn, median_interval
 from .traffic import measure, sizes_of
 from .ways import Function, Way, default_ways, is_graphed, stats_of, unwrapped, way_of
 
-__all__ = ["Calls", "Progress", "Run", "bench", "checked", "measuring"]
+__all__ = [
+    "Calls",
+    "Progress",
+    "Run",
+    "bench",
+    "check_options",
+    "checked",
+    "chosen_ways",
+    "measuring",
+    "traffic_of",
+]
 
 Progress = Callable[[str, float], object]
 """Told what is done, and which share of it is over, from 0 to 1."""
@@ -96,8 +106,8 @@ def bench(
         Exception: any error of ``fn`` itself. Errors of other ways are rows of the report.
     """
     given = checked("bench", fn, args, seconds, kwargs)
-    chosen = _chosen(ways)
-    calls = None if traffic is None else _calls(unwrapped(fn), traffic, kwargs or {})
+    chosen = chosen_ways("bench", ways)
+    calls = None if traffic is None else traffic_of("bench", unwrapped(fn), traffic, kwargs or {})
     with measuring(fn, given, chosen, seconds, progress) as run:
         report = run.report(None if run.is_emulated else _activity)
         if calls is None:
@@ -129,7 +139,7 @@ def checked(
             f"{what}(fn) takes a function, a module or a method, not a pool. Give its model_fn; "
             "bench(traffic=) measures buckets."
         )
-    _check(what, seconds, kwargs)
+    check_options(what, seconds, kwargs)
     eager = unwrapped(fn)
     where = f"{what}({name_of(eager)})"
     require_fit(eager, args, kwargs or {}, where)
@@ -177,6 +187,7 @@ class Run:
     Attributes:
         state: calls the function from the same state each time.
         is_emulated: whether there is no GPU.
+        samples: way -> the times of its calls, once there is a report.
     """
 
     def __init__(
@@ -192,6 +203,7 @@ class Run:
         self._ways, self._seconds, self._progress = ways, seconds, progress
         self._device = current_device()
         self.is_emulated = self._device.kind == "emulated"
+        self.samples: dict[str, Samples] = {}
         places = {leaf.device for leaf in given.leaves if leaf.device.type == self._device.type}
         self._index = max((place.index or 0 for place in places), default=0)
 
@@ -215,7 +227,7 @@ class Run:
             call.prepare()
             call()
         before = {name: _eager_calls(call.function) for name, call in calls.items()}
-        timed = in_turn(
+        timed = self.samples = in_turn(
             calls,
             self.synchronize,
             self._seconds,
@@ -462,35 +474,50 @@ def _in_words(path: str, value: Any) -> str:
     return f"{path}={text if len(text) <= _LONGEST else f'{text[:_LONGEST]}...'}"
 
 
-def _chosen(ways: Iterable[str] | None) -> list[Way]:
+def chosen_ways(what: str, ways: Iterable[str] | None) -> list[Way]:
+    """Eager, and the ways with these names; ``None``: the usual ones.
+
+    Raises:
+        ArgumentError: there is no such way; the message names the function ``what``.
+    """
     if ways is None:
         return default_ways()
     if isinstance(ways, str) or not isinstance(ways, Iterable):
-        raise ArgumentError(f"bench(ways=): expected names of ways, not {describe(ways)}.")
-    return list(dict.fromkeys([way_of("eager"), *map(way_of, ways)]))
+        raise ArgumentError(f"{what}(ways=): expected names of ways, not {describe(ways)}.")
+    return list(dict.fromkeys([way_of("eager"), *(way_of(name, what) for name in ways)]))
 
 
-def _calls(
-    fn: Function, traffic: Iterable[tuple[Any, ...]], kwargs: Mapping[str, Any]
+def traffic_of(
+    what: str, fn: Function, traffic: Iterable[tuple[Any, ...]], kwargs: Mapping[str, Any]
 ) -> list[Inputs]:
+    """Copies of the arguments of calls that differ in one size.
+
+    Raises:
+        ArgumentError: they are no such calls; the message names the function ``what``.
+    """
     if isinstance(traffic, (str, torch.Tensor)) or not isinstance(traffic, Iterable):
-        raise ArgumentError(f"bench(traffic=): expected tuples, not {describe(traffic)}.")
+        raise ArgumentError(f"{what}(traffic=): expected tuples, not {describe(traffic)}.")
     calls = []
     for args in traffic:
         if not isinstance(args, tuple):
             raise ArgumentError(
-                f"bench(traffic=): expected a tuple of arguments for each call, not "
+                f"{what}(traffic=): expected a tuple of arguments for each call, not "
                 f"{describe(args)}."
             )
-        require_fit(fn, args, kwargs, "bench(traffic=)")
-        calls.append(_copied(args, kwargs, "bench(traffic=)"))
+        require_fit(fn, args, kwargs, f"{what}(traffic=)")
+        calls.append(_copied(args, kwargs, f"{what}(traffic=)"))
     if not calls:
-        raise ArgumentError("bench(traffic=): there are no calls.")
-    sizes_of(fn, calls)  # before minutes of work
+        raise ArgumentError(f"{what}(traffic=): there are no calls.")
+    sizes_of(fn, calls, what)  # before minutes of work
     return calls
 
 
-def _check(what: str, seconds: Any, kwargs: Any) -> None:
+def check_options(what: str, seconds: Any, kwargs: Any) -> None:
+    """Raise unless both are what :func:`bench` takes.
+
+    Raises:
+        ArgumentError: one is not; the message names the function ``what``.
+    """
     number = isinstance(seconds, (int, float)) and not isinstance(seconds, bool)
     if not number or not 0 < seconds <= _SLOWEST:
         raise ArgumentError(

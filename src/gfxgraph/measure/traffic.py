@@ -32,7 +32,8 @@ class TrafficReport:
 
     Attributes:
         name: ``"eager"``; ``"graph"``: one for each size; ``"buckets"``: each call is padded to the
-            next of a few sizes; ``"compile"``: ``torch.compile(fn, dynamic=True)``.
+            next of a few sizes; ``"fixed"``: to the largest; ``"compile"``:
+            ``torch.compile(fn, dynamic=True)``.
         status: ``"ok"``, ``"differs"`` or ``"raises"``.
         note: the reason, where the status is another or calls ran eagerly; for buckets their sizes.
         first_pass_s: seconds of the first pass over all calls, with captures and compilations.
@@ -67,11 +68,12 @@ class Sizes:
     dims: dict[str, int]
 
 
-def sizes_of(fn: Function, calls: Sequence[Inputs]) -> Sizes:
+def sizes_of(fn: Function, calls: Sequence[Inputs], what: str = "bench") -> Sizes:
     """The one size in which calls differ.
 
     Raises:
-        ArgumentError: they differ in anything but one size, or in nothing.
+        ArgumentError: they differ in anything but one size, or in nothing; the message names the
+            function ``what``.
     """
     dims: dict[str, int] = {}
     sizes: list[int | None] = [None] * len(calls)
@@ -80,30 +82,30 @@ def sizes_of(fn: Function, calls: Sequence[Inputs]) -> Sizes:
     for call in calls:
         if call.spec != first.spec:
             raise ArgumentError(
-                "bench(traffic=): the calls differ in more than the sizes of tensors."
+                f"{what}(traffic=): the calls differ in more than the sizes of tensors."
             )
     for position, name in enumerate(names):
         leaves = [call.leaves[position] for call in calls]
         if len({(leaf.dtype, leaf.device) for leaf in leaves}) > 1:
-            raise ArgumentError(f"bench(traffic=): {name} has various dtypes or devices.")
+            raise ArgumentError(f"{what}(traffic=): {name} has various dtypes or devices.")
         if len({leaf.dim() for leaf in leaves}) > 1:
-            raise ArgumentError(f"bench(traffic=): {name} has various numbers of dimensions.")
+            raise ArgumentError(f"{what}(traffic=): {name} has various numbers of dimensions.")
         vary = [d for d in range(leaves[0].dim()) if len({leaf.shape[d] for leaf in leaves}) > 1]
         if len(vary) > 1:
-            raise ArgumentError(f"bench(traffic=): {name} has two dimensions that change.")
+            raise ArgumentError(f"{what}(traffic=): {name} has two dimensions that change.")
         for d in vary:
             dims[name] = d
             for n, leaf in enumerate(leaves):
                 if sizes[n] not in (None, leaf.shape[d]):
                     raise ArgumentError(
-                        f"bench(traffic=): {name} has a size of its own, {leaf.shape[d]} where "
+                        f"{what}(traffic=): {name} has a size of its own, {leaf.shape[d]} where "
                         f"others have {sizes[n]}."
                     )
                 sizes[n] = leaf.shape[d]
     if 0 in sizes:
-        raise ArgumentError("bench(traffic=): a call has the size 0; expected sizes from 1.")
+        raise ArgumentError(f"{what}(traffic=): a call has the size 0; expected sizes from 1.")
     if not dims:
-        raise ArgumentError("bench(traffic=): expected calls of several sizes; all have one.")
+        raise ArgumentError(f"{what}(traffic=): expected calls of several sizes; all have one.")
     return Sizes(tuple(size for size in sizes if size is not None), dims)
 
 
@@ -114,6 +116,7 @@ def measure(
     seconds: float,
     compiled: bool,
     progress: Callable[[str, float], object],
+    fixed: bool = False,
 ) -> tuple[TrafficReport, ...]:
     """Send the calls through each way, pass after pass.
 
@@ -124,6 +127,7 @@ def measure(
         seconds: how long to time passes; at least 6 are made.
         compiled: whether to measure ``torch.compile`` too.
         progress: told what is being done, and the share of it that is over.
+        fixed: whether to measure too what padding all calls to the largest size takes.
 
     Raises:
         ArgumentError: the calls differ in anything but one size, or in nothing.
@@ -134,8 +138,10 @@ def measure(
     functions: dict[str, Function] = {
         "eager": fn,
         "graph": graphed(fn, max_graphs=max(32, len(set(sizes.of)))),
-        "buckets": graphed(fn, buckets={"size": buckets}, dims=dims),
     }
+    padded = {"buckets": buckets, **({"fixed": [max(sizes.of)]} if fixed else {})}
+    for name, few in padded.items():
+        functions[name] = graphed(fn, buckets={"size": few}, dims=dims)
     if compiled:
         functions["compile"] = compiled_for(fn, dynamic=True)
     kinds = list(dict(zip(sizes.of, calls, strict=True)).values())
@@ -145,15 +151,16 @@ def measure(
             progress(f"traffic: {name}", n / len(functions))
             passes.first(name, function, 4.0 if name == "compile" else 1.0)
         passes.later(seconds, progress)
-    padded = sum(min(b for b in buckets if b >= size) for size in sizes.of)
-    row = passes.rows["buckets"]
-    if row.status == "ok":
-        note = f"sizes {', '.join(map(str, buckets))}"
-        passes.rows["buckets"] = replace(
-            row,
-            note=f"{note}; {row.note}" if row.note else note,
-            padding=round(1 - sum(sizes.of) / padded, 4) if row.eager_calls < 1 else 0.0,
-        )
+    for name, few in padded.items():
+        computed = sum(min(b for b in few if b >= size) for size in sizes.of)
+        row = passes.rows[name]
+        if row.status == "ok":
+            note = f"sizes {', '.join(map(str, few))}"
+            passes.rows[name] = replace(
+                row,
+                note=f"{note}; {row.note}" if row.note else note,
+                padding=round(1 - sum(sizes.of) / computed, 4) if row.eager_calls < 1 else 0.0,
+            )
     for function in functions.values():
         if isinstance(function, Graphed):
             function.reset()

@@ -112,15 +112,15 @@ def stats_of(fn: Function) -> GraphedStats | None:
     return fn.stats() if is_graphed(fn) else None  # type: ignore[attr-defined]
 
 
-def way_of(name: object) -> Way:
+def way_of(name: object, what: str = "bench") -> Way:
     """The way with this name.
 
     Raises:
-        ArgumentError: there is none.
+        ArgumentError: there is none; the message names the function ``what``.
     """
     if not isinstance(name, str) or name not in WAYS:
         raise ArgumentError(
-            f"bench(ways=): {name!r} is no way; expected some of {', '.join(WAYS)}."
+            f"{what}(ways=): {name!r} is no way; expected some of {', '.join(WAYS)}."
         )
     return WAYS[name]
 

@@ -1,0 +1,163 @@
+"""The report of an experiment: rows, a conclusion of one sentence, and JSON."""
+
+from __future__ import annotations
+
+import platform
+import sys
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from ...device import current_device
+from ...errors import ArgumentError
+from ...tables import as_json, filled, table
+
+__all__ = ["SCHEMA", "ExperimentReport", "Outcome", "reports_as_json"]
+
+SCHEMA = "gfxgraph.experiment/1"
+
+_WORDS = {True: "holds", False: "DOES NOT HOLD", None: "not shown"}
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What an experiment has found.
+
+    Attributes:
+        rows: column -> value, the same columns in each; a value is a string, a number, a boolean or
+            ``None``.
+        conclusion: one sentence.
+        holds: whether what the question expects is so; ``None``: it cannot be shown here.
+        notes: sentences about single rows.
+    """
+
+    rows: tuple[dict[str, Any], ...]
+    conclusion: str
+    holds: bool | None
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class ExperimentReport:
+    """The result of :func:`gfxgraph.experiment`.
+
+    Attributes:
+        name: the experiment.
+        question: what it asks.
+        function: the function that it ran.
+        shows: what this machine can show of the answer, and what it cannot.
+        rows: column -> value, the same columns in each.
+        conclusion: one sentence.
+        holds: whether what the question expects is so; ``None``: it cannot be shown here.
+        notes: sentences about single rows.
+        machine: the facts about the device, and whether it is emulated.
+        versions: those of gfxgraph, torch and Python.
+    """
+
+    name: str
+    question: str
+    function: str
+    shows: str
+    rows: tuple[dict[str, Any], ...]
+    conclusion: str
+    holds: bool | None
+    notes: tuple[str, ...] = ()
+    machine: dict[str, Any] = field(default_factory=dict, repr=False)
+    versions: dict[str, str] = field(default_factory=dict, repr=False)
+
+    @classmethod
+    def of(
+        cls, name: str, question: str, function: str, shows: str, outcome: Outcome
+    ) -> ExperimentReport:
+        """The report of an outcome on this machine."""
+        device = current_device()
+        facts = device.facts(0)
+        return cls(
+            name=name,
+            question=question,
+            function=function,
+            shows=shows,
+            rows=outcome.rows,
+            conclusion=outcome.conclusion,
+            holds=outcome.holds,
+            notes=outcome.notes,
+            machine={
+                "device": facts.name,
+                "vendor": facts.vendor,
+                "arch": facts.arch,
+                "driver": facts.driver,
+                "runtime": facts.runtime,
+                "emulated": device.kind == "emulated",
+            },
+            versions={
+                "gfxgraph": sys.modules["gfxgraph"].__version__,
+                "torch": torch.__version__,
+                "python": platform.python_version(),
+            },
+        )
+
+    def __getitem__(self, name: str) -> dict[str, Any]:
+        """The row whose first column is ``name``.
+
+        Raises:
+            KeyError: there is none.
+        """
+        for row in self.rows:
+            if next(iter(row.values())) == name:
+                return row
+        raise KeyError(name)
+
+    def to_dict(self) -> dict[str, Any]:
+        """The report as plain data; docs/experiments.md has its fields."""
+        names = ("name", "question", "function", "shows", "conclusion", "holds")
+        return {
+            "schema": SCHEMA,
+            **{name: getattr(self, name) for name in names},
+            "rows": [dict(row) for row in self.rows],
+            "notes": list(self.notes),
+            "machine": dict(self.machine),
+            "versions": dict(self.versions),
+        }
+
+    def to_json(self, path: str | Path | None = None) -> str:
+        """The report as JSON, also written to the file ``path`` if there is one.
+
+        Raises:
+            ArgumentError: the file cannot be written.
+        """
+        try:
+            return as_json(self.to_dict(), path)
+        except (OSError, TypeError, ValueError) as error:
+            raise ArgumentError(f"experiment: the report cannot be written: {error}") from error
+
+    def __str__(self) -> str:
+        lines = [
+            filled(f"{self.name}: {self.question}"),
+            filled(f"{self.function} on {self.machine['device']}, torch {self.versions['torch']}"),
+            filled(self.shows),
+            "",
+        ]
+        if self.rows:
+            cells = [[_cell(value) for value in row.values()] for row in self.rows]
+            lines += [*table([name.replace("_", " ") for name in self.rows[0]], cells), ""]
+        lines += map(filled, self.notes)
+        return "\n".join([*lines, filled(f"{_WORDS[self.holds]}: {self.conclusion}")])
+
+
+def reports_as_json(reports: Iterable[ExperimentReport]) -> str:
+    """Several reports as a list in JSON."""
+    return as_json([report.to_dict() for report in reports])
+
+
+def _cell(value: Any) -> str:
+    match value:
+        case None:
+            return "-"
+        case bool():
+            return "yes" if value else "no"
+        case float():
+            return f"{value:.0f}" if abs(value) >= 1000 else f"{value:.4g}"
+    return str(value)
