@@ -44,7 +44,8 @@ lint: $(READY)
 	@$(BIN)/mypy
 
 # results makes docs/results.html of the results of benchmarks.
-# test-gpu and bench use the PyTorch of the machine's own python3.
+# test-gpu and bench use the PyTorch of the machine's own python3. bench takes hours; name what you
+# want: make bench ONLY="host_time commands". It also makes the tables of the pages; then make results.
 test-gpu:
 	@PYTHONPATH=src $(PYTHON) -m pytest -m gpu tests
 
@@ -52,7 +53,7 @@ results: $(READY)
 	@$(BIN)/gfxgraph report benchmarks/results --out docs/results.html --title "gfxgraph: measured"
 
 bench:
-	@PYTHONPATH=src $(PYTHON) -m benchmarks.runs.host_time --commit "$(COMMIT)"
+	@PYTHONPATH=src $(PYTHON) -m benchmarks.suite --commit "$(COMMIT)" $(ONLY)
 
 clean:
 	@rm -rf $(VENV) .venv-torch-* build dist .pytest_cache .hypothesis .mypy_cache .ruff_cache
