@@ -4,7 +4,7 @@
 # test-torch tests with another PyTorch, in an environment of its own (see docs/versions.md):
 #   make test-torch TORCH=2.9.1 [PYTHON=python3.12] [CORE=1] [RECORD=1]
 # test-long is what takes longer than test: most hostile functions that write, random programs, and
-# the oldest PyTorch.
+# the oldest PyTorch. test-full is what is left: more ways of running functions that test-long has.
 
 PYTHON ?= python3
 VENV ?= .venv
@@ -18,7 +18,7 @@ COMMIT ?= $(shell git rev-parse --short HEAD 2>/dev/null)
 PROCESSES ?= 2
 QUERY := a cat that slowly vanishes and leaves only its grin
 
-.PHONY: demo test test-torch test-torch-in test-long lint test-gpu bench results clean
+.PHONY: demo test test-torch test-torch-in test-long test-full lint test-gpu bench results clean
 
 demo: $(READY)
 	@$(BIN)/gfxgraph demo --query "$(QUERY)"
@@ -34,9 +34,12 @@ test-torch-in: $(READY)
 	@$(BIN)/python -m benchmarks.runs.versions $(if $(CORE),--core) $(if $(RECORD),--record) --commit "$(COMMIT)" -n $(PROCESSES)
 
 test-long: $(READY)
-	@$(BIN)/python -m pytest -m "long and not gpu" -n $(PROCESSES) --dist worksteal
+	@$(BIN)/python -m pytest -m "long and not full and not gpu" -n $(PROCESSES) --dist worksteal
 	@PYTHONPATH=src $(BIN)/python tests/fuzz/programs.py --count 1500 --seconds 45 --processes 2
 	@$(MAKE) --no-print-directory test-torch TORCH=$(OLDEST_TORCH) CORE=1
+
+test-full: $(READY)
+	@$(BIN)/python -m pytest -m "full and not gpu" -n $(PROCESSES) --dist worksteal
 
 lint: $(READY)
 	@$(BIN)/ruff check .

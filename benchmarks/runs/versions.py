@@ -28,7 +28,6 @@ from benchmarks.tables import versions as table
 CORE = (
     "analyze/test_check.py",
     "bridge/test_bridged.py",
-    "call/buckets/test_buckets.py",
     "call/test_branches.py",
     "call/test_compiled.py",
     "call/test_graphed.py",

@@ -18,6 +18,7 @@ import gfxgraph
 from gfxgraph.graph.reads import Reads
 from gfxgraph.interpose.patch import intercept
 from tests.helpers.devices import HAS_GPU
+from tests.helpers.sampled import sampled
 from tests.hostile import hostile_writes
 
 _MARKS = itertools.count()
@@ -202,7 +203,9 @@ _KNOWN = {name: why for why, names in _DISAGREE.items() for name in names.split(
 @pytest.mark.long
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.skipif(HAS_GPU, reason="the functions make tensors on the host")
-@pytest.mark.parametrize("name", sorted(hostile_writes.CASES.keys() - _KNOWN.keys()))
+@pytest.mark.parametrize(
+    "name", sampled(sorted(hostile_writes.CASES.keys() - _KNOWN.keys()), 40, of_long=2)
+)
 def test_so_it_is_for_hostile_functions(name):
     function, *_ = hostile_writes.CASES[name]()
     report = gfxgraph.check(function, torch.ones(2, 4))

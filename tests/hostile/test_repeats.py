@@ -105,7 +105,7 @@ def recorded(fn: Any, x: torch.Tensor, repeats: bool) -> dict[Any, str] | None:
     return places | {("hooks", key): held.path for key, held in reads.no_hooks.items()}
 
 
-@pytest.mark.parametrize("name", sampled(PURE, 40, marks))
+@pytest.mark.parametrize("name", sampled(PURE, 40, marks, of_long=3))
 @torch.no_grad()
 def test_no_place_is_missing_where_frames_are_left_out(device, name, modules_as_before):
     with torch.device(device):
