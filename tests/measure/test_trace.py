@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 import sys
@@ -17,7 +18,7 @@ from gfxgraph.errors import ArgumentError
 from gfxgraph.interpose.source import Source
 from gfxgraph.measure.chrome import write
 from gfxgraph.measure.kineto import CALL, MARK, RETURNS, calls_in
-from gfxgraph.measure.lines import Operation, Recorded, lines_of
+from gfxgraph.measure.lines import Operation, Recorded, lines_of, recorded
 from gfxgraph.measure.report import WayReport
 from gfxgraph.measure.timing import Percentiles
 from gfxgraph.measure.trace import _activity, _gaps, _Known, _timeline, _Way
@@ -396,6 +397,14 @@ def test_both_ways_are_rows_and_each_operator_has_its_line(traced):
     assert report.operations == 3
     assert report["graph"].graph_launches == 1
     assert {Path(one.where.file).name for one in report.operators} == {HERE}
+
+
+def test_the_line_that_calls_trace_is_none_of_a_function_that_is_all_torchs(device):
+    layer = nn.Linear(4, 4).to(device)
+    call = functools.partial(layer, torch.ones(2, 4, device=device))
+    found = recorded(call, lambda: None, lambda: None, device, device == "cuda", True)
+    assert "aten.addmm.default" in {one.name for one in found.operations}
+    assert {one.where for one in found.operations} == {Source()}
 
 
 def test_the_file_for_perfetto_has_a_process_for_each_way_on_one_axis(traced):

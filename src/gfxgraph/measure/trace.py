@@ -311,7 +311,7 @@ class _Way:
         return (
             f"Of {missing} of {len(ours)} kernels and copies no line is known: a marked eager run "
             "did not launch the same ones in the same order, or launched them outside of any "
-            "operator of torch."
+            "operator of torch; or torch alone called the operator."
         )
 
 
