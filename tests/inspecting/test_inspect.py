@@ -135,6 +135,25 @@ def test_where_the_function_sets_a_trace_function_no_line_is_told(device):
     assert len(report[0]) >= 2 and lines(report) == [0] and report[0].lines == {}
 
 
+@pytest.mark.parametrize("other", [None, lambda *event: None])
+def test_where_a_trace_function_was_set_for_a_while_no_line_is_told(device, other):
+    def inner(x):
+        return x.cos() + 3
+
+    graph, x = gfxgraph.BridgedCUDAGraph(), torch.ones(4, device=device)
+    original = sys.settrace
+    with region(graph):
+        y = x * 2
+        before = sys.gettrace()
+        sys.settrace(other)
+        y = inner(y)
+        sys.settrace(before)
+        y.sin()
+    assert sys.settrace is original
+    report = gfxgraph.inspect(graph)
+    assert len(report[0]) >= 4 and report[0].lines == {}
+
+
 def test_what_traced_before_traces_again_after_the_capture(device):
     seen = []
 
