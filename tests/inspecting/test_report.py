@@ -222,6 +222,7 @@ def damaged(change):
         "[" * 100_000,
         damaged(lambda data: data.pop("graphs")),
         damaged(lambda data: data.update(graphs=3)),
+        damaged(lambda data: data.update(name=None)),
         damaged(lambda data: data["graphs"][0]["nodes"][1].update(after=["7"])),
         damaged(lambda data: data["graphs"][0]["nodes"][1].update(after=["1"])),
         damaged(lambda data: data["graphs"][0]["nodes"][1].update(branch=-1)),

@@ -443,6 +443,47 @@ def test_a_report_is_the_same_after_json(traced, tmp_path):
     assert "y" in line["text"] and line["line"] in range(FIRST, FIRST + 3)
 
 
+def test_a_line_keeps_the_text_that_it_had_in_the_run(traced, tmp_path):
+    report, _ = traced
+    data = json.loads(report.to_json())
+    data["operators"][0]["where"]["text"] = "as it was on another machine"
+    (tmp_path / "trace.json").write_text(json.dumps(data))
+    again = TraceReport.from_json(tmp_path / "trace.json")
+    assert again.operators[0].where.text == "as it was on another machine"
+    assert json.loads(again.to_json()) == data
+
+
+@pytest.mark.parametrize(
+    ("place", "wrong"),
+    [
+        (["operators", 0, "host_us"], "x"),
+        (["operators", 0, "where", "line"], None),
+        (["ways", 0, "end_to_end_us", "p50"], [1]),
+        (["ways", 1, "status"], "good"),
+        (["arguments", 0], 3),
+        (["commands"], ["nsys"]),
+        (["emulated"], 1),
+    ],
+)
+def test_a_report_with_a_value_of_another_type_is_damaged(traced, tmp_path, place, wrong):
+    report, _ = traced
+    data = json.loads(report.to_json())
+    *path, last = place
+    functools.reduce(lambda part, key: part[key], path, data)[last] = wrong
+    (tmp_path / "trace.json").write_text(json.dumps(data))
+    with pytest.raises(ArgumentError, match="damaged"):
+        TraceReport.from_json(tmp_path / "trace.json")
+
+
+@pytest.mark.parametrize("path", [3, "a\0b", ["a"]])
+def test_what_is_no_path_is_refused(traced, path):
+    report, _ = traced
+    with pytest.raises(ArgumentError, match="cannot be written"):
+        report.to_json(path)
+    with pytest.raises(ArgumentError, match="cannot be read"):
+        TraceReport.from_json(path)
+
+
 @pytest.mark.parametrize(
     ("text", "words"),
     [

@@ -25,7 +25,7 @@ from .kineto import EXACT, Call, Event, Work, calls_in, profiled, require_no_pro
 from .lines import Operation, Recorded, lines_of, recorded
 from .report import WayReport
 from .trace_report import TraceReport
-from .trace_rows import Copies, Gaps, HotKernel, HotOperator, Span, WayTrace
+from .trace_rows import Copies, Gaps, HotKernel, HotOperator, Line, Span, WayTrace
 from .ways import WAYS, Function
 
 __all__ = ["trace"]
@@ -276,7 +276,7 @@ class _Way:
                 round(sum(took) / times, 3),
                 round(sum(took) / times / total, 4) if total else 0.0,
                 in_graph,
-                line,
+                Line.of(line),
             )
             for (name, in_graph, line), took in groups.items()
         ]
@@ -296,7 +296,7 @@ class _Way:
                 round(sum(one.bytes for one in copies) / times, 1),
                 round(sum(one.us for one in copies) / times, 3),
                 in_graph,
-                line,
+                Line.of(line),
             )
             for (direction, memory, in_graph, line), copies in groups.items()
         ]
@@ -380,7 +380,7 @@ def _operators(known: Recorded) -> tuple[HotOperator, ...]:
             len(us),
             round(sum(us), 3),
             operation.launches,
-            operation.where if operation.where.file else None,
+            Line.of(operation.where),
         )
         for operation, us in groups.items()
     ]
