@@ -401,7 +401,7 @@ def test_json_is_all_that_is_on_standard_output(folder):
         (["smoke", "tried_here:act", "float32[N]", "--shapes", "N=1,2"], "Only lengths"),
         (["smoke", "--way", "graph"], "Only modes and lengths"),
         (["smoke", "--seconds", "-1"], "above 0"),
-        (["smoke", "--out", "no/folder.json"], "no folder"),
+        (["smoke", "--out", "no/folder.json"], "--out: no/folder.json cannot be written"),
         (["lengths", "tried_here:act", "float32[2]"], "--shapes"),
         (["lengths", "--way", "graph"], "expected"),
         (["modes", "--way", "fast"], "is no way"),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import json
 import os
+import select
 import sys
 from pathlib import Path
 
@@ -16,7 +17,7 @@ from torch.autograd import _profiler_enabled
 import gfxgraph
 from gfxgraph.errors import ArgumentError
 from gfxgraph.interpose.source import Source
-from gfxgraph.measure.chrome import write
+from gfxgraph.measure.chrome import require_writable, write
 from gfxgraph.measure.kineto import CALL, MARK, RETURNS, calls_in
 from gfxgraph.measure.lines import Operation, Recorded, lines_of, recorded
 from gfxgraph.measure.report import WayReport
@@ -606,6 +607,22 @@ def test_a_relative_path_is_that_of_the_folder_at_the_call(device, tmp_path, mon
 
     gfxgraph.trace(moves, torch.ones(2, device=device), seconds=0.01, chrome="trace.json")
     assert (tmp_path / "trace.json").exists()
+
+
+def test_looking_whether_a_file_can_be_written_keeps_links_and_ends_no_pipe(tmp_path):
+    link, pipe = tmp_path / "link", tmp_path / "pipe"
+    link.symlink_to(tmp_path / "later.json")
+    require_writable(link, "--out")
+    assert link.is_symlink() and not link.exists()
+    os.mkfifo(pipe)
+    reader = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
+    try:
+        require_writable(pipe, "--out")
+        events = select.poll()
+        events.register(reader)
+        assert events.poll(0) == []  # nobody has written and gone
+    finally:
+        os.close(reader)
 
 
 def test_an_error_leaves_the_file_as_it_was(device, tmp_path):
