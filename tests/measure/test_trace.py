@@ -526,6 +526,17 @@ def test_a_function_without_a_graph_is_traced_eagerly_and_told_why(device, tmp_p
     assert names == ["eager"]
 
 
+@pytest.mark.parametrize(
+    ("act", "launches"),
+    [(lambda x: x + 1 if x.sum().item() > 0 else x - 1, 2), (lambda x: None, 0)],
+)
+def test_each_graph_of_a_call_is_a_launch(act, launches, device):
+    report = gfxgraph.trace(act, torch.ones(3, device=device), seconds=0.01)
+    assert report["graph"].graph_launches == launches
+    if report.emulated:
+        assert f"A replay is {launches} launches." in report.verdict
+
+
 def test_what_the_function_changes_is_put_back(device):
     class Recurrent(nn.Module):
         def __init__(self):

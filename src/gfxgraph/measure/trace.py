@@ -15,9 +15,9 @@ from typing import Any
 import torch
 
 from ..device import current_device
+from ..device.emulated import EmulatedGraph
 from ..errors import ArgumentError
 from ..interpose.source import Source
-from ..stats import tally
 from . import chrome as chrome_file
 from .activity import Activity
 from .bench import Progress, Run, checked, measuring
@@ -135,12 +135,12 @@ class _Seen:
         prepare: Callable[[], object],
         synchronize: Callable[[], object],
     ) -> Activity | None:
-        before = tally.snapshot()["replay_count"]
+        before = EmulatedGraph.replays
         events = profiled(call, prepare, synchronize, _CALLS, not self._is_emulated)
         calls = calls_in(events)
         self.events[name], self.calls[name] = events, calls
         if self._is_emulated:
-            replays = tally.snapshot()["replay_count"] - before
+            replays = EmulatedGraph.replays - before
             self.replays[name] = replays / (_CALLS + 1)
             return None
         return _activity(calls) if any(call.work for call in calls) else None

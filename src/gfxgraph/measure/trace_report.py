@@ -85,7 +85,8 @@ class TraceReport:
         elif graph.status != "ok":
             gain = f"The graph {graph.status}: {graph.note.rstrip('.')}."
         elif self.emulated or graph.launches is None:
-            gain = f"A replay of the graph is {_launches(graph.graph_launches or 1)}."
+            launches = 1 if graph.graph_launches is None else graph.graph_launches
+            gain = f"A replay is {_launches(launches)}."
         else:
             gain = (
                 f"With the graph: {_launches(graph.launches)}, idle for {share(graph.idle)} of a "
