@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import json
 import os
+import random
 import select
 import sys
 from pathlib import Path
@@ -535,6 +536,20 @@ def test_each_graph_of_a_call_is_a_launch(act, launches, device):
     assert report["graph"].graph_launches == launches
     if report.emulated:
         assert f"A replay is {launches} launches." in report.verdict
+
+
+def test_traced_calls_draw_the_same_numbers_so_that_all_take_one_course(device, capsys):
+    def act(x):
+        drawn = random.random(), torch.rand(1).item()
+        if _profiler_enabled():
+            print(drawn, file=sys.stderr)
+        return x * 2 if drawn[0] < 0.5 else x * 3
+
+    before = random.getstate(), torch.get_rng_state()
+    gfxgraph.trace(act, torch.ones(3, device=device), seconds=0.01)
+    printed = [line for line in capsys.readouterr().err.splitlines() if line.startswith("(0.")]
+    assert len(printed) >= 4 and len(set(printed)) == 1
+    assert random.getstate() == before[0] and torch.equal(torch.get_rng_state(), before[1])
 
 
 def test_what_the_function_changes_is_put_back(device):

@@ -52,7 +52,7 @@ def trace(
     user's lines. A line that does not follow from it is left out.
 
     Everything runs under ``torch.no_grad()``, on copies of the arguments. What ``fn`` changes
-    outside is put back before each call and at the end.
+    outside is put back before each call and at the end. Traced calls draw the same random numbers.
 
     Args:
         fn: the function, module or method. If it is graphed, that is the way ``"graph"``.
@@ -201,7 +201,7 @@ def _known(run: Run, progress: Progress) -> _Known:
 
     def once(in_capture: bool) -> Recorded:
         on_gpu = not run.is_emulated
-        return recorded(call, call.prepare, run.synchronize, kind, on_gpu, in_capture)
+        return recorded(call, call.prepare_alike, run.synchronize, kind, on_gpu, in_capture)
 
     captured = once(True)
     return _Known(once(False) if captured.asks_capturing else captured, captured)
