@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import linecache
 import sys
 import weakref
 from collections.abc import Sequence
+from dataclasses import dataclass
 from types import FrameType
 from typing import Any, NamedTuple
 
@@ -39,6 +41,13 @@ def _watch_settrace() -> None:
         _settrace_before, sys.settrace = sys.settrace, _settrace
     elif not _by_hand and sys.settrace is _settrace:
         sys.settrace = _settrace_before
+
+
+@dataclass(frozen=True)
+class _Quoted(Source):
+    """A line with the text that it had at the end of the capture: files are edited."""
+
+    text: str = ""
 
 
 class _Made(NamedTuple):
@@ -124,12 +133,16 @@ class LinesOfNodes:
         """The line of each node, without a file where it is not known."""
         found = [Source()] * len(nodes)
         position = {node.handle or n + 1: n for n, node in enumerate(nodes)}
+        for file in {made.where.file for made in self._made}:
+            linecache.checkcache(file)  # it may hold what was there before a reload
         for made in self._made:
             newest = [position.get(handle, len(nodes)) for handle in made.newest]
             if any(at >= made.end for at in newest):
                 return [Source()] * len(nodes)  # they are in another order
             if any(at >= made.first for at in newest):
-                found[made.first : made.end] = [made.where] * (made.end - made.first)
+                line = made.where
+                quoted = _Quoted(line.file, line.line, line.function, line.text)
+                found[made.first : made.end] = [quoted] * (made.end - made.first)
         return found
 
     def _look(self) -> None:

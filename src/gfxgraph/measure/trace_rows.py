@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import linecache
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -58,6 +59,7 @@ class Line:
         """The line as it is now; ``None`` where it is not known."""
         if source is None or source.file is None:
             return None
+        linecache.checkcache(source.file)  # it may hold what was there before a reload
         return cls(source.file, source.line, source.function, source.text)
 
     def __str__(self) -> str:
