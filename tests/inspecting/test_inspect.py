@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import functools
 import gc
+import importlib
 import inspect
+import linecache
 import sys
 import weakref
 
@@ -16,6 +18,7 @@ import gfxgraph
 from gfxgraph.device import current_device
 from gfxgraph.errors import ArgumentError, CaptureError
 from gfxgraph.graph.lines import LinesOfNodes
+from tests.helpers.command import importable
 from tests.helpers.devices import region
 
 pytestmark = pytest.mark.usefixtures("no_grad")
@@ -133,6 +136,25 @@ def test_where_the_function_sets_a_trace_function_no_line_is_told(device):
     sys.settrace(before)
     report = gfxgraph.inspect(graph)
     assert len(report[0]) >= 2 and lines(report) == [0] and report[0].lines == {}
+
+
+@pytest.mark.parametrize("other", [None, lambda *event: None])
+def test_where_a_trace_function_was_set_for_a_while_no_line_is_told(device, other):
+    def inner(x):
+        return x.cos() + 3
+
+    graph, x = gfxgraph.BridgedCUDAGraph(), torch.ones(4, device=device)
+    original = sys.settrace
+    with region(graph):
+        y = x * 2
+        before = sys.gettrace()
+        sys.settrace(other)
+        y = inner(y)
+        sys.settrace(before)
+        y.sin()
+    assert sys.settrace is original
+    report = gfxgraph.inspect(graph)
+    assert len(report[0]) >= 4 and report[0].lines == {}
 
 
 def test_what_traced_before_traces_again_after_the_capture(device):
@@ -387,6 +409,20 @@ def test_class_methods_and_methods_given_their_instance_are_found(device):
     assert len(gfxgraph.inspect(Policy.of_class)) == 1
     assert len(gfxgraph.inspect(Policy.of_class, x)) == 1
     assert len(gfxgraph.inspect(Policy.act, policies[1], x)) == 1
+
+
+def test_a_line_has_the_text_that_it_had_when_it_was_captured(device, tmp_path, monkeypatch):
+    text = "def act(x):\n    y = x.sin()\n    return y + 1\n"
+    importable(tmp_path, monkeypatch, "edited_later", text)
+    monkeypatch.syspath_prepend(tmp_path)
+    path, x = tmp_path / "edited_later.py", torch.ones(4, device=device)
+    linecache.getline(str(path), 1)
+    path.write_text(f"# a line more\n{text}")
+    step = called(importlib.import_module("edited_later").act, x)
+    path.write_text(text)
+    linecache.checkcache()  # as each traceback does that is printed
+    sources = {node.line: node.source for node in gfxgraph.inspect(step)[0]}
+    assert sources == {3: "y = x.sin()", 4: "return y + 1"}
 
 
 def test_a_module_without_a_line_of_the_user_has_none(device):

@@ -222,6 +222,7 @@ def damaged(change):
         "[" * 100_000,
         damaged(lambda data: data.pop("graphs")),
         damaged(lambda data: data.update(graphs=3)),
+        damaged(lambda data: data.update(name=None)),
         damaged(lambda data: data["graphs"][0]["nodes"][1].update(after=["7"])),
         damaged(lambda data: data["graphs"][0]["nodes"][1].update(after=["1"])),
         damaged(lambda data: data["graphs"][0]["nodes"][1].update(branch=-1)),
@@ -393,6 +394,22 @@ def test_the_command_writes_files_and_compares_with_an_older_one(policy):
     assert result.exit_code == 0 and "Since act.json" in result.stdout and "\n+ " in result.stdout
     result = run("inspected_policy:act", "float32[3]", "--json")
     assert json.loads(result.stdout)["schema"] == "gfxgraph.inspect/1"
+
+
+def test_the_command_writes_to_the_folder_that_it_was_called_in(policy, monkeypatch):
+    text = f"import os\nos.chdir('/')\n{POLICY}"
+    importable(policy, monkeypatch, "policy_that_moves", text)
+    assert run("policy_that_moves:act", "float32[3]", "--out", "moved.json").exit_code == 0
+    assert (policy / "moved.json").is_file()
+
+
+def test_the_command_shows_what_it_could_not_write(policy, monkeypatch):
+    text = f"import os, pathlib\npathlib.Path('gone/a.json').parent.rmdir()\n{POLICY}"
+    importable(policy, monkeypatch, "policy_without_folder", text)
+    (policy / "gone").mkdir()
+    result = run("policy_without_folder:act", "float32[3]", "--out", "gone/a.json")
+    assert result.exit_code == 2 and "act(float32[3])" in result.stdout
+    assert "cannot be written" in result.stderr
 
 
 @pytest.mark.parametrize(

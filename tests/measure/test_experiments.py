@@ -163,6 +163,12 @@ def test_allocations_tells_the_lines_and_that_a_replay_makes_its_results_only(de
     assert report.holds is True
 
 
+def test_allocations_of_torchs_own_code_have_no_line_of_the_caller(device):
+    layer = torch.nn.Linear(4, 4).to(device)
+    report = gfxgraph.experiment("allocations", layer, torch.ones(2, 4, device=device))
+    assert report.rows[0] == report["-"] and report["-"]["operation"] == "addmm"
+
+
 def test_allocations_says_why_there_is_no_graph(device):
     report = gfxgraph.experiment(
         "allocations", lambda x: x + random.random(), torch.ones(3, device=device)
@@ -395,7 +401,7 @@ def test_json_is_all_that_is_on_standard_output(folder):
         (["smoke", "tried_here:act", "float32[N]", "--shapes", "N=1,2"], "Only lengths"),
         (["smoke", "--way", "graph"], "Only modes and lengths"),
         (["smoke", "--seconds", "-1"], "above 0"),
-        (["smoke", "--out", "no/folder.json"], "no folder"),
+        (["smoke", "--out", "no/folder.json"], "--out: no/folder.json cannot be written"),
         (["lengths", "tried_here:act", "float32[2]"], "--shapes"),
         (["lengths", "--way", "graph"], "expected"),
         (["modes", "--way", "fast"], "is no way"),

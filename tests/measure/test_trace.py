@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import os
+import random
+import select
 import sys
 from pathlib import Path
 
@@ -15,9 +18,9 @@ from torch.autograd import _profiler_enabled
 import gfxgraph
 from gfxgraph.errors import ArgumentError
 from gfxgraph.interpose.source import Source
-from gfxgraph.measure.chrome import write
+from gfxgraph.measure.chrome import require_writable, write
 from gfxgraph.measure.kineto import CALL, MARK, RETURNS, calls_in
-from gfxgraph.measure.lines import Operation, Recorded, lines_of
+from gfxgraph.measure.lines import Operation, Recorded, lines_of, recorded
 from gfxgraph.measure.report import WayReport
 from gfxgraph.measure.timing import Percentiles
 from gfxgraph.measure.trace import _activity, _gaps, _Known, _timeline, _Way
@@ -398,6 +401,14 @@ def test_both_ways_are_rows_and_each_operator_has_its_line(traced):
     assert {Path(one.where.file).name for one in report.operators} == {HERE}
 
 
+def test_the_line_that_calls_trace_is_none_of_a_function_that_is_all_torchs(device):
+    layer = nn.Linear(4, 4).to(device)
+    call = functools.partial(layer, torch.ones(2, 4, device=device))
+    found = recorded(call, lambda: None, lambda: None, device, device == "cuda", True)
+    assert "aten.addmm.default" in {one.name for one in found.operations}
+    assert {one.where for one in found.operations} == {Source()}
+
+
 def test_the_file_for_perfetto_has_a_process_for_each_way_on_one_axis(traced):
     _, path = traced
     data = json.loads(path.read_text())
@@ -432,6 +443,47 @@ def test_a_report_is_the_same_after_json(traced, tmp_path):
     assert data["schema"] == "gfxgraph.trace/1" and data["verdict"] == report.verdict
     line = data["operators"][0]["where"]
     assert "y" in line["text"] and line["line"] in range(FIRST, FIRST + 3)
+
+
+def test_a_line_keeps_the_text_that_it_had_in_the_run(traced, tmp_path):
+    report, _ = traced
+    data = json.loads(report.to_json())
+    data["operators"][0]["where"]["text"] = "as it was on another machine"
+    (tmp_path / "trace.json").write_text(json.dumps(data))
+    again = TraceReport.from_json(tmp_path / "trace.json")
+    assert again.operators[0].where.text == "as it was on another machine"
+    assert json.loads(again.to_json()) == data
+
+
+@pytest.mark.parametrize(
+    ("place", "wrong"),
+    [
+        (["operators", 0, "host_us"], "x"),
+        (["operators", 0, "where", "line"], None),
+        (["ways", 0, "end_to_end_us", "p50"], [1]),
+        (["ways", 1, "status"], "good"),
+        (["arguments", 0], 3),
+        (["commands"], ["nsys"]),
+        (["emulated"], 1),
+    ],
+)
+def test_a_report_with_a_value_of_another_type_is_damaged(traced, tmp_path, place, wrong):
+    report, _ = traced
+    data = json.loads(report.to_json())
+    *path, last = place
+    functools.reduce(lambda part, key: part[key], path, data)[last] = wrong
+    (tmp_path / "trace.json").write_text(json.dumps(data))
+    with pytest.raises(ArgumentError, match="damaged"):
+        TraceReport.from_json(tmp_path / "trace.json")
+
+
+@pytest.mark.parametrize("path", [3, "a\0b", ["a"]])
+def test_what_is_no_path_is_refused(traced, path):
+    report, _ = traced
+    with pytest.raises(ArgumentError, match="cannot be written"):
+        report.to_json(path)
+    with pytest.raises(ArgumentError, match="cannot be read"):
+        TraceReport.from_json(path)
 
 
 @pytest.mark.parametrize(
@@ -473,6 +525,31 @@ def test_a_function_without_a_graph_is_traced_eagerly_and_told_why(device, tmp_p
     assert report["eager"].calls == 3 and report["graph"].calls == 0
     names = [e["args"]["name"] for e in json.loads(path.read_text())["traceEvents"][:1]]
     assert names == ["eager"]
+
+
+@pytest.mark.parametrize(
+    ("act", "launches"),
+    [(lambda x: x + 1 if x.sum().item() > 0 else x - 1, 2), (lambda x: None, 0)],
+)
+def test_each_graph_of_a_call_is_a_launch(act, launches, device):
+    report = gfxgraph.trace(act, torch.ones(3, device=device), seconds=0.01)
+    assert report["graph"].graph_launches == launches
+    if report.emulated:
+        assert f"A replay is {launches} launches." in report.verdict
+
+
+def test_traced_calls_draw_the_same_numbers_so_that_all_take_one_course(device, capsys):
+    def act(x):
+        drawn = random.random(), torch.rand(1).item()
+        if _profiler_enabled():
+            print(drawn, file=sys.stderr)
+        return x * 2 if drawn[0] < 0.5 else x * 3
+
+    before = random.getstate(), torch.get_rng_state()
+    gfxgraph.trace(act, torch.ones(3, device=device), seconds=0.01)
+    printed = [line for line in capsys.readouterr().err.splitlines() if line.startswith("(0.")]
+    assert len(printed) >= 4 and len(set(printed)) == 1
+    assert random.getstate() == before[0] and torch.equal(torch.get_rng_state(), before[1])
 
 
 def test_what_the_function_changes_is_put_back(device):
@@ -556,6 +633,22 @@ def test_a_relative_path_is_that_of_the_folder_at_the_call(device, tmp_path, mon
 
     gfxgraph.trace(moves, torch.ones(2, device=device), seconds=0.01, chrome="trace.json")
     assert (tmp_path / "trace.json").exists()
+
+
+def test_looking_whether_a_file_can_be_written_keeps_links_and_ends_no_pipe(tmp_path):
+    link, pipe = tmp_path / "link", tmp_path / "pipe"
+    link.symlink_to(tmp_path / "later.json")
+    require_writable(link, "--out")
+    assert link.is_symlink() and not link.exists()
+    os.mkfifo(pipe)
+    reader = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
+    try:
+        require_writable(pipe, "--out")
+        events = select.poll()
+        events.register(reader)
+        assert events.poll(0) == []  # nobody has written and gone
+    finally:
+        os.close(reader)
 
 
 def test_an_error_leaves_the_file_as_it_was(device, tmp_path):

@@ -74,6 +74,7 @@ def experiment(
     argument, or the function raises.
     """
     from ..errors import GfxGraphError
+    from ..measure.chrome import require_writable
     from ..measure.experiments.experiment import EXPERIMENTS
     from ..measure.experiments.report import reports_as_json
 
@@ -95,16 +96,13 @@ def experiment(
         fail("Only lengths takes --shapes.", status=2)
     if way and name not in ("modes", "lengths", _ALL):
         fail("Only modes and lengths take --way.", status=2)
-    out = out and out.absolute()  # the function may change the current folder
-    if out is not None and not out.parent.is_dir():
-        fail(f"--out: there is no folder {out.parent}.", status=2)
-    if out is not None and out.is_dir():
-        fail(f"--out: {out} is a folder; expected a file.", status=2)
     if calls is not None and shapes is None:
         fail("--calls: expected --shapes too, which says from what to draw.", status=2)
     sizes = read_sizes(shapes, specs or [], make, calls or 20) if shapes is not None else None
     options: dict[str, Any] = {"seconds": seconds, "ranks": ranks}
     try:
+        if out is not None:  # before any work; the function may change the current folder
+            out = require_writable(out, "--out")
         reports = _reports(name, target, specs or [], make, sizes, way or None, options)
         text = reports_as_json(reports) if name == _ALL else reports[0].to_json()
     except GfxGraphError as error:

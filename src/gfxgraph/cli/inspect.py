@@ -47,27 +47,32 @@ def inspect(
     """
     from ..errors import ArgumentError, CaptureError, GfxGraphError
     from ..inspecting.report import InspectReport
+    from ..measure.chrome import require_writable
 
     if make and specs:
         fail("Give the arguments or --make, not both.", status=2)
     for path in out or ():
         if path.suffix.lower() not in _WRITERS:
             fail(f"--out {path}: expected a name that ends in {', '.join(_WRITERS)}.", status=2)
-    try:
-        older = InspectReport.from_json(compare) if compare else None  # before any work
+    unwritten = []
+    try:  # before any work; the function may change the current folder
+        older = InspectReport.from_json(compare) if compare else None
+        files = [require_writable(path, "--out") for path in out or ()]
         report = _inspected(target, specs or [], make)
-        for path in out or ():
-            getattr(report, _WRITERS[path.suffix.lower()])(path)
     except CaptureError as error:
         fail(str(error), status=NO_GRAPH)
-    except (ArgumentError, GfxGraphError) as error:
+    except GfxGraphError as error:
         fail(str(error), status=2)
-    if as_json:
-        typer.echo(report.to_json())
-        return
-    typer.echo(str(report))
-    if older is not None:
+    for path in files:
+        try:
+            getattr(report, _WRITERS[path.suffix.lower()])(path)
+        except ArgumentError as error:  # said after what was found
+            unwritten.append(str(error))
+    typer.echo(report.to_json() if as_json else str(report))
+    if older is not None and not as_json:
         typer.echo(f"\nSince {compare}:\n{older.diff(report)}")
+    if unwritten:
+        fail("\n".join(unwritten), status=2)
 
 
 def _inspected(target: str, specs: list[str], make: str | None) -> InspectReport:

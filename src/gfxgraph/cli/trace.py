@@ -70,7 +70,7 @@ def trace(
     try:
         if out is not None:
             out = require_writable(out, "--out")  # before the work
-            if chrome is not None and chrome.absolute() == out:
+            if chrome is not None and chrome.resolve() == out.resolve():
                 fail("--out and --chrome name the same file; expected two.", status=2)
         report = on_target(target, specs or [], make, work)
     except GfxGraphError as error:

@@ -48,8 +48,12 @@ class EmulatedGraph:
         keep_graph: accepted as by ``torch.cuda.CUDAGraph``. There is nothing to instantiate here.
             It only decides whether :meth:`instantiate` may be called and whether the graph can be
             dumped.
+
+    Attributes:
+        replays: how many replays of all such graphs there were.
     """
 
+    replays = 0
     _capture: Capture | None = None
 
     def __new__(cls, *args: Any, **kwargs: Any) -> Self:
@@ -135,6 +139,7 @@ class EmulatedGraph:
             raise CaptureError("replay() was called without a preceding successful capture.")
         if current_capture() is not None:
             raise CaptureError("replay() was called while a capture is underway on this thread.")
+        EmulatedGraph.replays += 1
         run(self._operations)
 
     def reset(self) -> None:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import linecache
 import sys
+import weakref
 from collections.abc import Sequence
+from dataclasses import dataclass
 from types import FrameType
 from typing import Any, NamedTuple
 
@@ -16,6 +19,35 @@ __all__ = ["LinesOfNodes"]
 
 # A recording refuses calls of it by the program, and ours are none of those.
 _set_trace: Any = sys.settrace
+
+# Those that trace captures by hand, in any thread, and what `sys.settrace` was before the first.
+_by_hand: weakref.WeakSet[LinesOfNodes] = weakref.WeakSet()
+_settrace_before: Any = sys.settrace
+
+
+def _settrace(function: Any) -> Any:
+    """Stands for ``sys.settrace`` while one of them traces: what is set for a while would hide."""
+    hook = sys.gettrace()
+    for lines in tuple(_by_hand):
+        if hook is lines.hook:
+            lines.forget()
+    return _settrace_before(function)
+
+
+def _watch_settrace() -> None:
+    """Put :func:`_settrace` in place while it is needed."""
+    global _settrace_before
+    if _by_hand and sys.settrace is not _settrace:
+        _settrace_before, sys.settrace = sys.settrace, _settrace
+    elif not _by_hand and sys.settrace is _settrace:
+        sys.settrace = _settrace_before
+
+
+@dataclass(frozen=True)
+class _Quoted(Source):
+    """A line with the text that it had at the end of the capture: files are edited."""
+
+    text: str = ""
 
 
 class _Made(NamedTuple):
@@ -51,7 +83,7 @@ class LinesOfNodes:
         self._frames: list[tuple[FrameType, Any]] = []
         self._of_calls = of_calls
         # Bound once: each look-up makes a new method, and end() compares.
-        self._hook, self._step = self._call, self._line
+        self.hook, self._step = self._call, self._line
 
     def begin(self) -> None:
         """Begin to trace, at the user's line that called this."""
@@ -63,7 +95,15 @@ class LinesOfNodes:
                     frame.f_trace = self._step
             frame = frame.f_back
         self._last = self._line_of(sys._getframe(1))
-        _set_trace(self._hook)
+        if not self._of_calls:  # a recording refuses it in what is called
+            _by_hand.add(self)
+            _watch_settrace()
+        _set_trace(self.hook)
+
+    def forget(self) -> None:
+        """Tell no line: some nodes were made while another trace function was set, or none."""
+        self._is_open = False
+        self._made.clear()
 
     def end(self) -> list[Node]:
         """End to trace; gives all nodes of the capture.
@@ -74,10 +114,12 @@ class LinesOfNodes:
         if self._is_open:
             self._look()
         self._is_open = False
-        if sys.gettrace() is self._hook:
+        if sys.gettrace() is self.hook:
             _set_trace(self._before)
         else:  # the program's own, or this is another thread
             self._made.clear()
+        _by_hand.discard(self)
+        _watch_settrace()
         for frame, trace in self._frames:
             if frame.f_trace is self._step:
                 frame.f_trace = trace
@@ -91,12 +133,16 @@ class LinesOfNodes:
         """The line of each node, without a file where it is not known."""
         found = [Source()] * len(nodes)
         position = {node.handle or n + 1: n for n, node in enumerate(nodes)}
+        for file in {made.where.file for made in self._made}:
+            linecache.checkcache(file)  # it may hold what was there before a reload
         for made in self._made:
             newest = [position.get(handle, len(nodes)) for handle in made.newest]
             if any(at >= made.end for at in newest):
                 return [Source()] * len(nodes)  # they are in another order
             if any(at >= made.first for at in newest):
-                found[made.first : made.end] = [made.where] * (made.end - made.first)
+                line = made.where
+                quoted = _Quoted(line.file, line.line, line.function, line.text)
+                found[made.first : made.end] = [quoted] * (made.end - made.first)
         return found
 
     def _look(self) -> None:
@@ -113,7 +159,7 @@ class LinesOfNodes:
 
     def _call(self, frame: FrameType, event: str, value: object) -> Any:
         if not self._is_open:  # the capture was ended on another thread
-            if sys.gettrace() is self._hook:
+            if sys.gettrace() is self.hook:
                 _set_trace(self._before)
             return None
         if not is_the_users(frame.f_code):
@@ -124,6 +170,9 @@ class LinesOfNodes:
 
     def _line(self, frame: FrameType, event: str, value: object) -> Any:
         if not self._is_open:  # Python 3.10 still tells of the line after the end
+            return None
+        if sys.gettrace() is not self.hook:  # set past `sys.settrace`; of this frame we are told
+            self.forget()
             return None
         self._look()
         self._last = self._line_of(frame.f_back if event == "return" else frame)

@@ -28,6 +28,8 @@ _KINDS: dict[str, type | tuple[type, ...]] = {
     "file": (str, type(None)),
 }
 
+_HEAD = {"name": str, "device": str, "emulated": bool, "torch": str, "gfxgraph": str}
+
 StrPath: TypeAlias = "str | os.PathLike[str]"
 
 
@@ -91,8 +93,11 @@ class InspectReport:
             raise ArgumentError(f"{path}: expected a report of inspect, with schema {SCHEMA!r}.")
         try:
             graphs = tuple(_graph_of(one) for one in data["graphs"])
-            names = ("name", "device", "emulated", "torch", "gfxgraph")
-            return cls(**{name: data[name] for name in names}, graphs=graphs)
+            given = {name: data[name] for name in _HEAD}
+            for name, kind in _HEAD.items():
+                if not isinstance(given[name], kind):
+                    raise TypeError(f"{name} is {given[name]!r}")
+            return cls(**given, graphs=graphs)
         except (AttributeError, KeyError, TypeError, ValueError) as error:
             raise ArgumentError(f"{path}: a report of inspect, but damaged: {error!r}") from error
 

@@ -125,9 +125,13 @@ def instruction_of(error: BaseException) -> str:
     return "" if code.co_flags & _CAN_BE_THROWN_INTO else "RESUME"
 
 
-def users_line() -> Source:
-    """The innermost line of the calling stack that is the user's; see :func:`is_users_file`."""
-    return _line_of(sys._getframe(1))
+def users_line(within: CodeType | None = None) -> Source:
+    """The innermost line of the calling stack that is the user's; see :func:`is_users_file`.
+
+    Args:
+        within: only lines that a call of this code has called. Default: all.
+    """
+    return _line_of(sys._getframe(1), within)
 
 
 def asked_by_the_user(packages: bool = False) -> bool:
@@ -144,9 +148,9 @@ def asked_by_the_user(packages: bool = False) -> bool:
     return packages or not frame.f_code.co_filename.startswith(_SITE)
 
 
-def _line_of(frame: FrameType | None) -> Source:
-    """The innermost line of this stack that is the user's."""
-    while frame is not None:
+def _line_of(frame: FrameType | None, within: CodeType | None = None) -> Source:
+    """The innermost line of this stack that is the user's, up to a call of ``within``."""
+    while frame is not None and frame.f_code is not within:
         if is_the_users(frame.f_code):
             return Source(frame.f_code.co_filename, frame.f_lineno, frame.f_code.co_name)
         frame = frame.f_back

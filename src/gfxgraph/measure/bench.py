@@ -374,7 +374,7 @@ class Run:
 
     def _seen(self, row: WayReport, call: Calls, see: See) -> WayReport:
         call.prepare(times=PROFILED + 1 if self._writes_containers else 1)
-        seen = see(row.name, call, call.prepare, self.synchronize)
+        seen = see(row.name, call, call.prepare_alike, self.synchronize)
         if seen is None or row.end_to_end_us is None:
             return row
         idle = round(max(0.0, 1 - seen.busy_us / row.end_to_end_us.p50), 4)
@@ -413,6 +413,11 @@ class Calls:
             self._state.restart()
         self._ready.clear()
         self._ready += [self._given.make()[:2] for _ in range(times)]
+
+    def prepare_alike(self) -> None:
+        """Prepare a call that takes the course of the others, also by random numbers."""
+        self.prepare()
+        self._state.draw_again()
 
     def __call__(self) -> Any:
         """Make one call."""

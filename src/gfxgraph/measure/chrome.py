@@ -28,10 +28,12 @@ def require_writable(path: str | Path, what: str) -> Path:
     try:
         path = Path(path)
         there = path.exists()
-        with path.open("ab"):
-            pass
+        # Who reads a pipe would take the check for the end.
+        if not there or path.is_file() or path.is_dir():
+            with path.open("ab"):
+                pass
         if not there:
-            path.unlink()
+            path.resolve().unlink()  # what a link names, and not the link
     except (OSError, TypeError, ValueError) as error:
         raise ArgumentError(f"{what}: {path} cannot be written: {error}") from error
     return path.absolute()

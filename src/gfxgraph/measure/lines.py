@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from types import CodeType
 from typing import Any
 
 import torch
@@ -72,13 +73,14 @@ class _Marking(ThreadDispatchMode):
 
     supports_higher_order_operators = True
 
-    def __init__(self, device_type: str) -> None:
+    def __init__(self, device_type: str, within: CodeType) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
+        self._within = within  # lines of those who call us launch nothing
         self._device_types = {device_type, "cuda"}  # what runs emulated may say "cuda" too
         self.operations: list[Operation] = []
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        number, where = len(self.operations), users_line()
+        number, where = len(self.operations), users_line(self._within)
         self.operations.append(Operation(str(func), where, False))
         with record_function(f"{MARK}{number}"):
             result = func(*args, **(kwargs or {}))
@@ -118,7 +120,7 @@ def recorded(
             asked.append(True)
 
     def marked() -> None:
-        modes.append(_Marking(device_type))
+        modes.append(_Marking(device_type, marked.__code__))
         with Uncompiled(), listening(observe, answer_capturing=in_capture), modes[-1]:
             call()
 

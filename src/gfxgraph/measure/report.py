@@ -7,7 +7,8 @@ import math
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
-from typing import Any, Literal, TypeVar
+from types import UnionType
+from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from ..errors import ArgumentError
 from ..tables import as_json, filled, in_bytes, table
@@ -230,7 +231,7 @@ class BenchReport:
         """
         try:
             return as_json(self.to_dict(), path)
-        except OSError as error:
+        except (OSError, TypeError, ValueError) as error:
             raise ArgumentError(f"bench: the report cannot be written: {error}") from error
 
     @classmethod
@@ -242,7 +243,7 @@ class BenchReport:
         """
         try:
             data = json.loads(Path(path).read_text(encoding="utf-8"))
-        except (OSError, ValueError, RecursionError) as error:
+        except (OSError, TypeError, ValueError, RecursionError) as error:
             raise ArgumentError(f"{path}: cannot be read as a report of bench: {error}") from error
         schema = data.get("schema") if isinstance(data, dict) else None
         if schema != SCHEMA:
@@ -350,6 +351,32 @@ def _with_parts(kind: type[T], row: Mapping[str, Any]) -> T:
 
 
 def made_of(kind: type[T], data: Mapping[str, Any]) -> T:
-    """The dataclass ``kind`` with those values of ``data`` that are fields of it."""
+    """The dataclass ``kind`` with those values of ``data`` that are fields of it.
+
+    Raises:
+        KeyError: one is missing.
+        TypeError: one is of another type.
+    """
+    hints = get_type_hints(kind)
     names: Iterable[str] = (one.name for one in fields(kind))  # type: ignore[arg-type]
-    return kind(**{name: data[name] for name in names})
+    given = {name: data[name] for name in names}
+    for name, value in given.items():
+        if not _fits(value, hints[name]):
+            raise TypeError(f"{name} is {value!r}")
+    return kind(**given)
+
+
+def _fits(value: Any, hint: Any) -> bool:
+    """Whether ``value`` is of the type that a field of a report has."""
+    parts = get_args(hint)
+    match get_origin(hint):
+        case origin if origin is Literal:
+            return value in parts
+        case origin if origin in (Union, UnionType):
+            return any(_fits(value, part) for part in parts)
+        case origin if origin is tuple:
+            return isinstance(value, tuple) and all(_fits(one, parts[0]) for one in value)
+        case origin if origin is dict:
+            return isinstance(value, dict) and all(_fits(one, parts[1]) for one in value.values())
+    kinds = (int, float) if hint is float else hint
+    return isinstance(value, kinds) and (hint is bool or not isinstance(value, bool))

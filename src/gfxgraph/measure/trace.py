@@ -15,9 +15,9 @@ from typing import Any
 import torch
 
 from ..device import current_device
+from ..device.emulated import EmulatedGraph
 from ..errors import ArgumentError
 from ..interpose.source import Source
-from ..stats import tally
 from . import chrome as chrome_file
 from .activity import Activity
 from .bench import Progress, Run, checked, measuring
@@ -25,7 +25,7 @@ from .kineto import EXACT, Call, Event, Work, calls_in, profiled, require_no_pro
 from .lines import Operation, Recorded, lines_of, recorded
 from .report import WayReport
 from .trace_report import TraceReport
-from .trace_rows import Copies, Gaps, HotKernel, HotOperator, Span, WayTrace
+from .trace_rows import Copies, Gaps, HotKernel, HotOperator, Line, Span, WayTrace
 from .ways import WAYS, Function
 
 __all__ = ["trace"]
@@ -52,7 +52,7 @@ def trace(
     user's lines. A line that does not follow from it is left out.
 
     Everything runs under ``torch.no_grad()``, on copies of the arguments. What ``fn`` changes
-    outside is put back before each call and at the end.
+    outside is put back before each call and at the end. Traced calls draw the same random numbers.
 
     Args:
         fn: the function, module or method. If it is graphed, that is the way ``"graph"``.
@@ -135,12 +135,12 @@ class _Seen:
         prepare: Callable[[], object],
         synchronize: Callable[[], object],
     ) -> Activity | None:
-        before = tally.snapshot()["replay_count"]
+        before = EmulatedGraph.replays
         events = profiled(call, prepare, synchronize, _CALLS, not self._is_emulated)
         calls = calls_in(events)
         self.events[name], self.calls[name] = events, calls
         if self._is_emulated:
-            replays = tally.snapshot()["replay_count"] - before
+            replays = EmulatedGraph.replays - before
             self.replays[name] = replays / (_CALLS + 1)
             return None
         return _activity(calls) if any(call.work for call in calls) else None
@@ -201,7 +201,7 @@ def _known(run: Run, progress: Progress) -> _Known:
 
     def once(in_capture: bool) -> Recorded:
         on_gpu = not run.is_emulated
-        return recorded(call, call.prepare, run.synchronize, kind, on_gpu, in_capture)
+        return recorded(call, call.prepare_alike, run.synchronize, kind, on_gpu, in_capture)
 
     captured = once(True)
     return _Known(once(False) if captured.asks_capturing else captured, captured)
@@ -276,7 +276,7 @@ class _Way:
                 round(sum(took) / times, 3),
                 round(sum(took) / times / total, 4) if total else 0.0,
                 in_graph,
-                line,
+                Line.of(line),
             )
             for (name, in_graph, line), took in groups.items()
         ]
@@ -296,7 +296,7 @@ class _Way:
                 round(sum(one.bytes for one in copies) / times, 1),
                 round(sum(one.us for one in copies) / times, 3),
                 in_graph,
-                line,
+                Line.of(line),
             )
             for (direction, memory, in_graph, line), copies in groups.items()
         ]
@@ -311,7 +311,7 @@ class _Way:
         return (
             f"Of {missing} of {len(ours)} kernels and copies no line is known: a marked eager run "
             "did not launch the same ones in the same order, or launched them outside of any "
-            "operator of torch."
+            "operator of torch; or torch alone called the operator."
         )
 
 
@@ -380,7 +380,7 @@ def _operators(known: Recorded) -> tuple[HotOperator, ...]:
             len(us),
             round(sum(us), 3),
             operation.launches,
-            operation.where if operation.where.file else None,
+            Line.of(operation.where),
         )
         for operation, us in groups.items()
     ]

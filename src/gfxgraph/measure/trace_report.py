@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
 from ..errors import ArgumentError
-from ..interpose.source import Source
 from ..tables import as_json, counted, filled, table
 from .report import called, made_of
 from .trace_rows import (
@@ -87,7 +85,8 @@ class TraceReport:
         elif graph.status != "ok":
             gain = f"The graph {graph.status}: {graph.note.rstrip('.')}."
         elif self.emulated or graph.launches is None:
-            gain = f"A replay of the graph is {_launches(graph.graph_launches or 1)}."
+            launches = 1 if graph.graph_launches is None else graph.graph_launches
+            gain = f"A replay is {_launches(launches)}."
         else:
             gain = (
                 f"With the graph: {_launches(graph.launches)}, idle for {share(graph.idle)} of a "
@@ -116,8 +115,7 @@ class TraceReport:
 
     def to_dict(self) -> dict[str, Any]:
         """The report as plain data; docs/trace.md has its fields."""
-        data: dict[str, Any] = _with_text(asdict(self))
-        return {"schema": SCHEMA, "verdict": self.verdict, **data}
+        return {"schema": SCHEMA, "verdict": self.verdict, **asdict(self)}
 
     def to_json(self, path: str | Path | None = None) -> str:
         """The report as JSON, also written to the file ``path`` if there is one.
@@ -127,7 +125,7 @@ class TraceReport:
         """
         try:
             return as_json(self.to_dict(), path)
-        except OSError as error:
+        except (OSError, TypeError, ValueError) as error:
             raise ArgumentError(f"trace: the report cannot be written: {error}") from error
 
     @classmethod
@@ -139,7 +137,7 @@ class TraceReport:
         """
         try:
             data = json.loads(Path(path).read_text(encoding="utf-8"))
-        except (OSError, ValueError, RecursionError) as error:
+        except (OSError, TypeError, ValueError, RecursionError) as error:
             raise ArgumentError(f"{path}: cannot be read as a report of trace: {error}") from error
         schema = data.get("schema") if isinstance(data, dict) else None
         if schema != SCHEMA:
@@ -196,12 +194,3 @@ class TraceReport:
 
 def _launches(count: float | None) -> str:
     return f"{count:g} launch{'' if count == 1 else 'es'}"
-
-
-def _with_text(data: Any) -> Any:
-    """Plain data whose lines of code have their text."""
-    if isinstance(data, Mapping):
-        if data.keys() == {"file", "line", "function"}:
-            return {**data, "text": Source(**data).text}
-        return {key: _with_text(value) for key, value in data.items()}
-    return [_with_text(item) for item in data] if isinstance(data, (list, tuple)) else data

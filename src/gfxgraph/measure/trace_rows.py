@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import linecache
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,6 +19,7 @@ __all__ = [
     "Gaps",
     "HotKernel",
     "HotOperator",
+    "Line",
     "Span",
     "WayTrace",
     "at",
@@ -34,6 +36,34 @@ __all__ = [
 SHOWN = 12
 """Rows of a printed table."""
 _NAME = 52
+
+
+@dataclass(frozen=True)
+class Line:
+    """A line of the user's code, with the text that it had in the run.
+
+    Attributes:
+        file: its path.
+        line: its number, from 1.
+        function: the function that it is in.
+        text: the line itself, without indentation; ``""`` where its file cannot be read.
+    """
+
+    file: str
+    line: int
+    function: str
+    text: str
+
+    @classmethod
+    def of(cls, source: Source | None) -> Line | None:
+        """The line as it is now; ``None`` where it is not known."""
+        if source is None or source.file is None:
+            return None
+        linecache.checkcache(source.file)  # it may hold what was there before a reload
+        return cls(source.file, source.line, source.function, source.text)
+
+    def __str__(self) -> str:
+        return f"{self.file}:{self.line}, in {self.function}" + (self.text and f": {self.text}")
 
 
 @dataclass(frozen=True)
@@ -75,7 +105,7 @@ class Copies:
     bytes: float
     total_us: float
     in_graph: bool
-    where: Source | None
+    where: Line | None
 
 
 @dataclass(frozen=True)
@@ -96,7 +126,7 @@ class HotKernel:
     total_us: float
     share: float
     in_graph: bool
-    where: Source | None
+    where: Line | None
 
 
 @dataclass(frozen=True)
@@ -115,7 +145,7 @@ class HotOperator:
     calls: int
     host_us: float
     launches: bool
-    where: Source | None
+    where: Line | None
 
 
 @dataclass(frozen=True)
@@ -262,9 +292,9 @@ def short(name: str) -> str:
     return name if len(name) <= _NAME else f"{name[: _NAME - 3]}..."
 
 
-def at(where: Source | None) -> str:
+def at(where: Line | None) -> str:
     """File and line."""
-    return f"{Path(where.file).name}:{where.line}" if where and where.file else "-"
+    return f"{Path(where.file).name}:{where.line}" if where else "-"
 
 
 def way_from(row: Mapping[str, Any]) -> WayTrace:
@@ -287,6 +317,6 @@ def rows_from(kind: type[Any], rows: Iterable[Mapping[str, Any]]) -> tuple[Any, 
 
     def row(data: Mapping[str, Any]) -> Any:
         where = data.get("where")
-        return made_of(kind, {**data, "where": made_of(Source, where) if where else None})
+        return made_of(kind, {**data, "where": made_of(Line, where) if where else None})
 
     return tuple(map(row, rows))

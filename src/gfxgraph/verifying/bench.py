@@ -221,6 +221,10 @@ class Bench:
                 place.put_back()
         self._host.rewind()
 
+    def draw_again(self) -> None:
+        """Let the next call draw the random numbers that the first one drew."""
+        self._set_seed(0)
+
     def advanced(self) -> list[str]:
         """Names of what calls have advanced and nobody can put back."""
         self._host.rewind()

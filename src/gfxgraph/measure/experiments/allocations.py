@@ -96,7 +96,7 @@ class _Allocations(TorchDispatchMode):
         result = func(*args, **kwargs)
         counts = _new_storages(result, (args, kwargs)) if before is None else _since(before)
         if counts[0]:
-            where = users_line()
+            where = users_line(_eager_rows.__code__)
             place = "-" if where.file is None else f"{Path(where.file).name}:{where.line}"
             name = str(func).removeprefix("aten.").removesuffix(".default")
             row = self.found.setdefault((place, name), [0, 0, 0])
