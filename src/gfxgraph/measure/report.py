@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, Literal, TypeVar
 
 from ..errors import ArgumentError
-from ..tables import as_json, filled, in_bytes, table
+from ..tables import Shown, as_json, filled, in_bytes, table
 from .activity import Activity
 from .timing import Interval, Percentiles
 from .traffic import TrafficReport
@@ -96,7 +96,7 @@ class Change:
 
 
 @dataclass(frozen=True)
-class BenchReport:
+class BenchReport(Shown):
     """The result of :func:`gfxgraph.bench`.
 
     Attributes:
@@ -259,7 +259,7 @@ class BenchReport:
             raise ArgumentError(f"{path}: a report of bench, but damaged: {error!r}") from error
         return report
 
-    def __str__(self) -> str:
+    def _printed(self) -> list[str]:
         lines = [
             filled(called(self.name, self.arguments)),
             filled(self.verdict),
@@ -279,7 +279,7 @@ class BenchReport:
             rows = table(("many sizes", *columns, "eager", "padding"), map(_many, self.traffic))
             lines += ["", *rows]
             lines += [filled(f"{w.name}: {w.status}: {w.note}") for w in self.traffic if w.note]
-        return "\n".join(lines)
+        return lines
 
 
 def called(name: str, arguments: tuple[str, ...]) -> str:
