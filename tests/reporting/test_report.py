@@ -148,6 +148,11 @@ BAD = {
     ),
     "a newer kind": ('{"schema": "gfxgraph.of/1"}', "which this version of gfxgraph does not read"),
     "a schema of others": ('{"schema": "x/1"}', "another program: its schema is 'x/1'"),
+    "a version of many digits": (
+        '{"schema": "gfxgraph.bench/' + "9" * 5000 + '"}',
+        "has no version",
+    ),
+    "a number of many digits": ('{"a": ' + "9" * 5000 + "}", "more digits than Python reads"),
     "no version": ('{"schema": "gfxgraph.bench/x"}', "has no version"),
     "damaged": ('{"schema": "gfxgraph.bench/1"}', "damaged: 'name' is missing"),
     "deep results": (
@@ -216,6 +221,24 @@ def test_of_several_reports_in_a_file_the_whole_ones_are_shown(bench, tmp_path):
     assert part.title == "a model" and part.facts["commit"] == "aaa1111"
     assert [one.file.rpartition(", ")[2] for one in left] == ["run 2", "run 3", "run 4"]
     assert "damaged: 'name' is missing" in left[0].reason
+
+
+def test_reports_in_a_list_need_no_wrapper_and_do_not_hide_each_other(bench, tmp_path):
+    some = [bench.to_dict(), 3]
+    for number, data in enumerate((some, {"commit": "aaa1111", "runs": some})):
+        (tmp_path / f"{number}.json").write_text(json.dumps(data))
+    (_, (listed,)), (_, (run,)) = (shown := read([tmp_path]))[0]
+    assert listed.title == run.title and run.facts["commit"] == "aaa1111"
+    assert [one.reason for one in shown[1]] == ["JSON of another program: numbers"] * 2
+
+
+@needs_extra
+def test_numbers_beyond_64_bits_are_drawn(bench, tmp_path):
+    data = bench.to_dict()
+    data["ways"][0]["end_to_end_us"]["p99"] = 10**30
+    (tmp_path / "a.json").write_text(json.dumps(data))
+    page = gfxgraph.report(tmp_path, tmp_path / ("a" * 250))
+    assert "1,000,000,000,000,000," in page.path.read_text(encoding="utf-8"), "also under the longest of names"
 
 
 def test_files_that_cannot_be_read_are_named_too(tmp_path):

@@ -122,6 +122,8 @@ def _json(file: Path) -> Any:
         cut = ", and the file ends within: it is truncated"
         cut = cut if begun in "{[" and (ends not in "}]" or error.pos >= len(text.rstrip())) else ""
         raise Unknown(f"no JSON: {error.msg} in line {error.lineno}{cut}") from error
+    except ValueError as error:
+        raise Unknown("a number in it has more digits than Python reads") from error
 
 
 def printable(text: str) -> str:

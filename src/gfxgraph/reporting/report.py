@@ -93,7 +93,7 @@ def _write(path: Path, text: str) -> None:
             raise FileExistsError(0, "it is no file")  # such as a directory, or a device
         if not target.parent.is_dir():
             raise FileNotFoundError(0, f"there is no folder {target.parent}")
-        temporary = target.with_name(f".{target.name}.{os.getpid()}.{threading.get_ident()}")
+        temporary = target.with_name(f".gfxgraph.{os.getpid()}.{threading.get_ident()}")
         temporary.write_text(text, encoding="utf-8")
         temporary.replace(target)
     except (OSError, RuntimeError, ValueError) as error:  # a loop of links, a null character
