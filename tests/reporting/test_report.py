@@ -238,7 +238,9 @@ def test_numbers_beyond_64_bits_are_drawn(bench, tmp_path):
     data["ways"][0]["end_to_end_us"]["p99"] = 10**30
     (tmp_path / "a.json").write_text(json.dumps(data))
     page = gfxgraph.report(tmp_path, tmp_path / ("a" * 250))
-    assert "1,000,000,000,000,000," in page.path.read_text(encoding="utf-8"), "also under the longest of names"
+    assert "1,000,000,000,000,000," in page.path.read_text(encoding="utf-8"), (
+        "also under the longest of names"
+    )
 
 
 def test_files_that_cannot_be_read_are_named_too(tmp_path):
@@ -260,6 +262,15 @@ def test_the_other_files_are_shown_and_the_command_says_what_is_left_out(folder,
     page = Page(out.read_text(encoding="utf-8"))
     assert "cut.json is left out" in page.text and "none.json is left out" in page.text
     assert "4.49 times as fast" in page.text
+
+
+@needs_extra
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may read all files")
+def test_a_file_that_may_not_be_read_does_not_hide_the_others(folder, tmp_path):
+    (folder / "1.json").chmod(0)
+    files = sorted(folder.glob("*.json"))
+    result = gfxgraph_command("report", *files, "--out", tmp_path / "page.html")
+    assert result.exit_code == 1 and "1.json: it may not be read" in result.output
 
 
 def test_without_a_file_to_show_no_page_is_written(tmp_path):
