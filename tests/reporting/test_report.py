@@ -197,7 +197,8 @@ def test_a_report_with_a_wrong_value_is_left_out(name, bench, tmp_path):
 
 @needs_extra
 @pytest.mark.parametrize(
-    "text", ["</title></svg><script>x</script>", "{{ 7*7 }}", "\ud800", "\0", "\u2028", "'\"&"]
+    "text",
+    ["</title></svg><script>x</script>", "{{ 7*7 }}", "\ud800", "\0", "\u2028", "\u202e", "'\"&"],
 )
 def test_text_of_a_file_is_shown_and_never_run(text, bench, tmp_path):
     data = bench.to_dict() | {"name": text, "verdict": text, "device": text}
@@ -205,7 +206,7 @@ def test_text_of_a_file_is_shown_and_never_run(text, bench, tmp_path):
     gfxgraph.report(tmp_path, tmp_path / "report.html", title=text)
     html = (tmp_path / "report.html").read_text(encoding="utf-8")
     page = Page(html)
-    assert re.sub("[\ud800\0\u2028]", "\ufffd", text) in page.text and "49(" not in page.text
+    assert re.sub("[\ud800\0\u2028\u202e]", "\ufffd", text) in page.text and "49(" not in page.text
     assert page.loads == []
 
 

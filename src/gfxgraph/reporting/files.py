@@ -131,9 +131,11 @@ def printable(text: str) -> str:
     return _NO_CHARACTER.sub("\N{REPLACEMENT CHARACTER}", text)
 
 
-# Control characters, half a pair of surrogates, separators of lines. For some of them Vega
-# fails, or ends the process.
-_NO_CHARACTER = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f\u2028\u2029\ud800-\udfff\ufffe\uffff]")
+# Control characters, half a pair of surrogates, separators of lines: for some of them Vega fails,
+# or ends the process. Characters that set the direction would turn our own figures around.
+_NO_CHARACTER = re.compile(
+    "[\x00-\x08\x0b\x0c\x0e-\x1f\x7f\u2028-\u202e\u2066-\u2069\ud800-\udfff\ufffe\uffff]"
+)
 
 
 def _clean(data: Any) -> Any:
