@@ -180,6 +180,7 @@ WRONG = {
     "a list for a note": (("ways", 2, "note"), ["x"], r"expected a text, not ['x']"),
     "no ways": (("ways",), None, "not iterable"),
     "a way that is no object": (("ways", 0), 3, "damaged"),
+    "a text for emulated": (("emulated",), "no", "expected true or false, not 'no'"),
     "a device that is none": (("device",), None, "expected a text, not None"),
 }
 
