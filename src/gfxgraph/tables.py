@@ -1,10 +1,12 @@
-"""Formats printed text: lines, fields and tables of at most 100 columns."""
+"""Formats reports: as text of at most 100 columns, and as HTML for notebooks."""
 
 from __future__ import annotations
 
 import json
 import textwrap
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from html import escape
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +14,7 @@ __all__ = [
     "WIDTH",
     "Printed",
     "Sections",
+    "Shown",
     "as_json",
     "counted",
     "fields",
@@ -21,6 +24,8 @@ __all__ = [
 ]
 
 WIDTH = 100
+
+_CELL = "text-align:left;vertical-align:top;white-space:pre-wrap;padding:2px 8px"
 
 
 def as_json(data: Any, path: str | Path | None = None) -> str:
@@ -49,11 +54,29 @@ def filled(text: str, width: int = WIDTH) -> str:
     )
 
 
+class _Table(str):
+    """The printed lines of a table, which knows its cells."""
+
+    cells: list[tuple[str, ...]]
+    headings: tuple[str, ...]
+
+    def __new__(
+        cls,
+        lines: Iterable[str],
+        cells: list[tuple[str, ...]],
+        headings: Sequence[str] = (),
+    ) -> _Table:
+        made = super().__new__(cls, "\n".join(lines))
+        made.cells, made.headings = cells, tuple(headings)
+        return made
+
+
 def fields(rows: Iterable[tuple[str, Any]]) -> list[str]:
-    """A line for each name and its value; a mapping gets a line for each of its items."""
+    """A table with a row for each name and its value, in which a mapping has a line an item."""
     rows = list(rows)
     width = 2 + max((len(name) for name, _ in rows), default=0)
-    lines = []
+    lines: list[str] = []
+    cells: list[tuple[str, ...]] = []
     for name, value in rows:
         if isinstance(value, Mapping):
             items = [f"{key}: {item}" for key, item in value.items()]
@@ -61,7 +84,9 @@ def fields(rows: Iterable[tuple[str, Any]]) -> list[str]:
             items = [str(item) for item in value]
         else:
             items = [f"{value:.2f}" if isinstance(value, float) else str(value)]
-        for n, item in enumerate(items or ["none"]):
+        items = items or ["none"]
+        cells.append((name, "\n".join(items)))
+        for n, item in enumerate(items):
             lines += textwrap.wrap(
                 item,
                 WIDTH,
@@ -69,11 +94,11 @@ def fields(rows: Iterable[tuple[str, Any]]) -> list[str]:
                 subsequent_indent=" " * (width + 2),
                 break_on_hyphens=False,
             )
-    return lines
+    return [_Table(lines, cells)] if rows else []
 
 
 def table(headings: Sequence[str], rows: Iterable[Sequence[object]]) -> list[str]:
-    """Lines of cells; a first cell that would make a line too long is on a line of its own."""
+    """A table; a first cell that would make a line too long is on a line of its own."""
     cells = [tuple(map(str, row)) for row in rows]
     widths = [max(map(len, column)) for column in zip(headings, *cells, strict=True)]
     room = max(len(headings[0]), WIDTH - sum(width + 2 for width in widths[1:]))
@@ -85,7 +110,7 @@ def table(headings: Sequence[str], rows: Iterable[Sequence[object]]) -> list[str
             row = ("", *row[1:])
         parts = [f"{cell:<{width}}" for cell, width in zip(row, widths, strict=True)]
         lines.append("  ".join(parts).rstrip())
-    return lines
+    return [_Table(lines, cells, headings)]
 
 
 def in_bytes(number: int) -> str:
@@ -98,6 +123,40 @@ def in_bytes(number: int) -> str:
     return f"{number} B" if unit == "B" else f"{size:.1f} {unit}"
 
 
+class Shown:
+    """A report that prints as text, and that notebooks show with tables of HTML."""
+
+    def _printed(self) -> list[str]:
+        """The text in pieces: lines, :func:`fields` and :func:`table`."""
+        raise NotImplementedError
+
+    def __str__(self) -> str:
+        return "\n".join(self._printed())
+
+    def _repr_html_(self) -> str:
+        """The report for notebooks. It has no colours of its own, so it suits any theme."""
+        return f"<div>{''.join(_as_html(self._printed()))}</div>"
+
+
+def _as_html(pieces: Iterable[str]) -> Iterator[str]:
+    for is_table, some in groupby(pieces, key=lambda piece: isinstance(piece, _Table)):
+        if not is_table:
+            text = "\n".join(some).strip("\n")
+            if text:
+                yield f'<pre style="overflow-x:auto">{escape(text)}</pre>'
+            continue
+        for table in some:
+            assert isinstance(table, _Table)
+            rows = [_row("th", table.headings)] if table.headings else []
+            rows += [_row("td", cells) for cells in table.cells]
+            yield f'<div style="overflow-x:auto"><table>{"".join(rows)}</table></div>'
+
+
+def _row(tag: str, cells: Iterable[str]) -> str:
+    inside = "".join(f'<{tag} style="{_CELL}">{escape(cell)}</{tag}>' for cell in cells)
+    return f"<tr>{inside}</tr>"
+
+
 class Printed(dict[str, Any]):
     """A dict that prints as a line for each item."""
 
@@ -105,8 +164,11 @@ class Printed(dict[str, Any]):
         return "\n".join(fields(self.items()))
 
 
-class Sections(dict[str, Any]):
-    """A dict that prints as a heading and a text for each item."""
+class Sections(Shown, dict[str, Any]):
+    """A dict of reports that prints as a heading and a text for each."""
 
-    def __str__(self) -> str:
-        return "\n\n".join(f"{name}:\n{text}" for name, text in self.items())
+    def _printed(self) -> list[str]:
+        pieces = [
+            piece for name, one in self.items() for piece in ("", f"{name}:", *one._printed())
+        ]
+        return pieces[1:]

@@ -95,11 +95,12 @@ def test_the_health_is_a_line_for_each_key():
 
 
 def test_nothing_is_said_to_be_nothing():
-    assert fields([("a", []), ("bcd", 1.0)]) == ["a    none", "bcd  1.00"]
+    assert fields([("a", []), ("bcd", 1.0)]) == ["a    none\nbcd  1.00"]
 
 
 def test_a_cell_that_is_too_long_has_a_line_of_its_own():
-    shown = table(("key", "replays"), [("k" * 150, 3), ("short", 4)])
+    (text,) = table(("key", "replays"), [("k" * 150, 3), ("short", 4)])
+    shown = text.splitlines()
     assert all(len(line) <= 100 for line in shown)
     assert shown[-2:] == ["       3", "short  4"]
 

@@ -52,23 +52,37 @@ frame.onload = () => {{
 </script>"""
 
 
-@pytest.mark.parametrize("width", [390, 820, 1440])
-def test_it_fits_each_width_in_light_and_dark(page, width):
+def seen(page, width, scheme) -> dict:
+    """What the script says; scheme 0 is dark, 1 light."""
     around = page.with_name(f"around{width}.html")
     around.write_text(AROUND.format(width=width))
+    done = browse(
+        around,
+        "--allow-file-access-from-files",
+        f"--blink-settings=preferredColorScheme={scheme}",
+        "--virtual-time-budget=4000",
+        "--dump-dom",
+    )
+    assert "CONSOLE" not in done.stderr
+    return json.loads(re.search(r"<pre>(.*?)</pre>", done.stdout, re.DOTALL)[1])
+
+
+@pytest.mark.parametrize("width", [390, 820, 1440])
+def test_it_fits_each_width_in_light_and_dark(page, width):
     backs = set()
     for scheme in (0, 1):
-        done = browse(
-            around,
-            "--allow-file-access-from-files",
-            f"--blink-settings=preferredColorScheme={scheme}",
-            "--virtual-time-budget=4000",
-            "--dump-dom",
-        )
-        assert "CONSOLE" not in done.stderr
-        found = json.loads(re.search(r"<pre>(.*?)</pre>", done.stdout, re.DOTALL)[1])
+        found = seen(page, width, scheme)
         assert found["scroll"] <= width
         assert 150 < found["svg"] <= width and found["svgs"] > 30
         assert "What is wrong or refused" in found["text"] and "NVIDIA H200" in found["text"]
         backs.add(found["back"])
     assert len(backs) == 2
+
+
+def test_long_words_do_not_make_it_wider(bench, tmp_path):
+    word = "W" * 500
+    ways = [{**way, "note": word} for way in bench.to_dict()["ways"]]
+    named = {"name": word, "device": word, "verdict": word, "ways": ways}
+    (tmp_path / "a.json").write_text(json.dumps(bench.to_dict() | named))
+    gfxgraph.report(tmp_path, tmp_path / "page.html", title=word)
+    assert seen(tmp_path / "page.html", 390, 1)["scroll"] <= 390

@@ -136,6 +136,12 @@ def test_a_file_stands_in_its_section_and_says_what_it_found(name, tmp_path):
     assert words in " ".join([*said, *(chart.words for chart in part.charts)])
 
 
+@pytest.mark.parametrize("ok", [True, "false", 1])
+def test_what_differs_is_an_error_whatever_else_the_file_says(ok):
+    (part,) = parts_of(VERIFIED.to_dict() | {"ok": ok}, {"file": "a.json"})
+    assert part.level == "error"
+
+
 def test_a_list_of_reports_is_a_part_for_each(tmp_path):
     (tmp_path / "a.json").write_text(json.dumps([EXPERIMENT, EXPERIMENT | {"schema": "x/1"}]))
     ((_, parts),), left_out = read([tmp_path])

@@ -148,6 +148,11 @@ BAD = {
     ),
     "a newer kind": ('{"schema": "gfxgraph.of/1"}', "which this version of gfxgraph does not read"),
     "a schema of others": ('{"schema": "x/1"}', "another program: its schema is 'x/1'"),
+    "a version of many digits": (
+        '{"schema": "gfxgraph.bench/' + "9" * 5000 + '"}',
+        "has no version",
+    ),
+    "a number of many digits": ('{"a": ' + "9" * 5000 + "}", "more digits than Python reads"),
     "no version": ('{"schema": "gfxgraph.bench/x"}', "has no version"),
     "damaged": ('{"schema": "gfxgraph.bench/1"}', "damaged: 'name' is missing"),
     "deep results": (
@@ -175,6 +180,7 @@ WRONG = {
     "a list for a note": (("ways", 2, "note"), ["x"], r"expected a text, not ['x']"),
     "no ways": (("ways",), None, "not iterable"),
     "a way that is no object": (("ways", 0), 3, "damaged"),
+    "a text for emulated": (("emulated",), "no", "expected true or false, not 'no'"),
     "a device that is none": (("device",), None, "expected a text, not None"),
 }
 
@@ -192,7 +198,8 @@ def test_a_report_with_a_wrong_value_is_left_out(name, bench, tmp_path):
 
 @needs_extra
 @pytest.mark.parametrize(
-    "text", ["</title></svg><script>x</script>", "{{ 7*7 }}", "\ud800", "\0", "\u2028", "'\"&"]
+    "text",
+    ["</title></svg><script>x</script>", "{{ 7*7 }}", "\ud800", "\0", "\u2028", "\u202e", "'\"&"],
 )
 def test_text_of_a_file_is_shown_and_never_run(text, bench, tmp_path):
     data = bench.to_dict() | {"name": text, "verdict": text, "device": text}
@@ -200,7 +207,7 @@ def test_text_of_a_file_is_shown_and_never_run(text, bench, tmp_path):
     gfxgraph.report(tmp_path, tmp_path / "report.html", title=text)
     html = (tmp_path / "report.html").read_text(encoding="utf-8")
     page = Page(html)
-    assert re.sub("[\ud800\0\u2028]", "\ufffd", text) in page.text and "49(" not in page.text
+    assert re.sub("[\ud800\0\u2028\u202e]", "\ufffd", text) in page.text and "49(" not in page.text
     assert page.loads == []
 
 
@@ -216,6 +223,26 @@ def test_of_several_reports_in_a_file_the_whole_ones_are_shown(bench, tmp_path):
     assert part.title == "a model" and part.facts["commit"] == "aaa1111"
     assert [one.file.rpartition(", ")[2] for one in left] == ["run 2", "run 3", "run 4"]
     assert "damaged: 'name' is missing" in left[0].reason
+
+
+def test_reports_in_a_list_need_no_wrapper_and_do_not_hide_each_other(bench, tmp_path):
+    some = [bench.to_dict(), 3]
+    for number, data in enumerate((some, {"commit": "aaa1111", "runs": some})):
+        (tmp_path / f"{number}.json").write_text(json.dumps(data))
+    (_, (listed,)), (_, (run,)) = (shown := read([tmp_path]))[0]
+    assert listed.title == run.title and run.facts["commit"] == "aaa1111"
+    assert [one.reason for one in shown[1]] == ["JSON of another program: numbers"] * 2
+
+
+@needs_extra
+def test_numbers_beyond_64_bits_are_drawn(bench, tmp_path):
+    data = bench.to_dict()
+    data["ways"][0]["end_to_end_us"]["p99"] = 10**30
+    (tmp_path / "a.json").write_text(json.dumps(data))
+    page = gfxgraph.report(tmp_path, tmp_path / ("a" * 250))
+    assert "1,000,000,000,000,000," in page.path.read_text(encoding="utf-8"), (
+        "also under the longest of names"
+    )
 
 
 def test_files_that_cannot_be_read_are_named_too(tmp_path):
@@ -237,6 +264,15 @@ def test_the_other_files_are_shown_and_the_command_says_what_is_left_out(folder,
     page = Page(out.read_text(encoding="utf-8"))
     assert "cut.json is left out" in page.text and "none.json is left out" in page.text
     assert "4.49 times as fast" in page.text
+
+
+@needs_extra
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may read all files")
+def test_a_file_that_may_not_be_read_does_not_hide_the_others(folder, tmp_path):
+    (folder / "1.json").chmod(0)
+    files = sorted(folder.glob("*.json"))
+    result = gfxgraph_command("report", *files, "--out", tmp_path / "page.html")
+    assert result.exit_code == 1 and "1.json: it may not be read" in result.output
 
 
 def test_without_a_file_to_show_no_page_is_written(tmp_path):

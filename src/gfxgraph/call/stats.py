@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import ArgumentError
-from ..tables import as_json, fields, in_bytes, table
+from ..tables import Shown, as_json, fields, in_bytes, table
 
 __all__ = ["SCHEMA", "Counts", "GraphRow", "GraphedStats"]
 
@@ -42,7 +42,7 @@ class GraphRow:
 
 
 @dataclass(frozen=True)
-class GraphedStats:
+class GraphedStats(Shown):
     """The counts, graphs and reasons of a graphed callable. Printed, they are a table.
 
     Attributes:
@@ -97,10 +97,7 @@ class GraphedStats:
         except OSError as error:
             raise ArgumentError(f"The statistics cannot be written: {error}.") from error
 
-    def __str__(self) -> str:
-        return "\n".join(self._lines())
-
-    def _lines(self) -> list[str]:
+    def _printed(self) -> list[str]:
         memory = f"{in_bytes(self.pool_bytes)} in pools, {in_bytes(self.input_bytes)} of inputs"
         counts = ("captures", "replays", "eager_calls", "evictions", "recaptures")
         rows: list[tuple[str, Any]] = [(name, getattr(self, name)) for name in counts]

@@ -19,10 +19,13 @@ def report(
         list[Path],
         typer.Argument(
             metavar="FILES...",
+            readable=False,  # report() names what cannot be read, and shows the rest
             help="JSON that commands of gfxgraph wrote, or directories with such files.",
         ),
     ],
-    out: Annotated[Path, typer.Option(metavar="FILE", help="The page.")] = Path("report.html"),
+    out: Annotated[Path, typer.Option(metavar="FILE", readable=False, help="The page.")] = Path(
+        "report.html"
+    ),
     title: Annotated[str, typer.Option(help="Its heading.")] = "gfxgraph report",
 ) -> None:
     """Make one HTML page of JSON from bench, check, lint, verify, doctor and others.

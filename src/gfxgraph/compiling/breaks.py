@@ -16,7 +16,7 @@ from ..device.overrides import ThreadDispatchMode
 from ..errors import ArgumentError
 from ..interpose.signatures import require_fit
 from ..interpose.source import is_users_file, name_of
-from ..tables import as_json, counted
+from ..tables import Shown, as_json, counted
 from .log import AFTER_BREAK, Compilation, listening
 
 __all__ = ["Break", "BreakReport", "Region", "graph_breaks"]
@@ -71,7 +71,7 @@ class Break:
 
 
 @dataclass(frozen=True)
-class BreakReport:
+class BreakReport(Shown):
     """The result of :func:`graph_breaks`; ``print`` shows it as text.
 
     Attributes:
@@ -102,7 +102,7 @@ class BreakReport:
         """
         return as_json({**asdict(self), "outside": self.outside}, path)
 
-    def __str__(self) -> str:
+    def _printed(self) -> list[str]:
         lines = [
             f"{self.name}: {counted(len(self.breaks), 'graph break')}, "
             f"{counted(len(self.regions), 'region')}; of {counted(self.launches, 'launch')} "
@@ -122,7 +122,7 @@ class BreakReport:
             lines.append(f"  break: {place if one.file else 'place not known'}")
             lines.append(f"    {one.reason}")
             lines += [f"    {text}" for text in (one.explanation, *one.hints) if text]
-        return "\n".join(lines)
+        return lines
 
 
 def graph_breaks(model: Callable[..., Any], *args: Any, **kwargs: Any) -> BreakReport:

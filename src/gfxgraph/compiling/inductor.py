@@ -18,6 +18,7 @@ from ..errors import ArgumentError
 from ..interpose.modules import import_whole
 from ..interpose.patch import override
 from ..stats import log
+from ..tables import Shown
 from .log import as_text
 
 __all__ = ["InductorSettings", "Setting", "inductor_settings"]
@@ -138,7 +139,7 @@ _ADVICE = (
 _ASKED = ("You asked for it.", "inductor_settings()")
 
 
-class InductorSettings:
+class InductorSettings(Shown):
     """Settings that hold inside a ``with`` block; made by :func:`inductor_settings`.
 
     It may be entered again inside itself, and by several threads at once.
@@ -165,8 +166,8 @@ class InductorSettings:
         self._entered.set(tuple(outer))
         stack.close()
 
-    def __str__(self) -> str:
-        return as_text(self.__rich__())
+    def _printed(self) -> list[str]:
+        return [as_text(self.__rich__())]
 
     def __rich__(self) -> Table:
         table = Table(title=f"Inductor and Dynamo, torch {torch.__version__} (CUDA and ROCm alike)")

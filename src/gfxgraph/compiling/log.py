@@ -32,7 +32,7 @@ from ..forking import new_lock
 from ..interpose.modules import import_whole
 from ..interpose.patch import Claim, find, intercept
 from ..interpose.source import Source, is_the_users, is_users_file, users_line
-from ..tables import as_json
+from ..tables import Shown, as_json
 
 __all__ = ["Compilation", "CompileLog", "as_text", "compile_log", "listening"]
 
@@ -80,7 +80,7 @@ class Compilation:
     error: str | None
 
 
-class CompileLog:
+class CompileLog(Shown):
     """The compilations in their order; grows while the block is open.
 
     ``print`` shows it as a table, ``rich.print`` in colours.
@@ -112,8 +112,8 @@ class CompileLog:
         }
         return as_json(data, path)
 
-    def __str__(self) -> str:
-        return as_text(self.__rich__())
+    def _printed(self) -> list[str]:
+        return [as_text(self.__rich__())]
 
     def __rich__(self) -> Table:
         compilations = self.compilations

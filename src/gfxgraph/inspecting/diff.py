@@ -9,7 +9,7 @@ from difflib import SequenceMatcher
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from ..tables import counted, filled
+from ..tables import Shown, counted, filled
 from .model import GraphNode, InspectedGraph
 
 __all__ = ["ChangedNode", "GraphDiff", "diff_of"]
@@ -35,7 +35,7 @@ class ChangedNode:
 
 
 @dataclass(frozen=True)
-class GraphDiff:
+class GraphDiff(Shown):
     """How a second graph differs from a first.
 
     Attributes:
@@ -61,7 +61,7 @@ class GraphDiff:
         """The differences as plain data."""
         return asdict(self)
 
-    def __str__(self) -> str:
+    def _printed(self) -> list[str]:
         head = f"{counted(self.same, 'node')} the same, {len(self.changed)} changed, "
         lines = [head + f"{len(self.came)} came, {len(self.went)} went"]
         lines += [filled(f"- {_said(node)}") for node in self.went]
@@ -71,7 +71,7 @@ class GraphDiff:
             lines.append(filled(f"! {_said(one.after)}{ids}"))
             for what, (old, new) in one.changes.items():
                 lines.append(filled(f"    {what}: {old} -> {new}"))
-        return "\n".join(lines)
+        return lines
 
 
 def _said(node: GraphNode) -> str:

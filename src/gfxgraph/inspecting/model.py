@@ -13,7 +13,7 @@ from typing import Any
 
 from ..device.nodes import Node
 from ..interpose.source import Source
-from ..tables import counted, filled, table
+from ..tables import Shown, counted, filled, table
 
 __all__ = ["GraphNode", "InspectedGraph", "cut", "graph_of"]
 
@@ -68,7 +68,7 @@ class GraphNode:
 
 
 @dataclass(frozen=True)
-class InspectedGraph:
+class InspectedGraph(Shown):
     """One graph.
 
     Attributes:
@@ -141,7 +141,7 @@ class InspectedGraph:
         """The nodes of these types, such as ``of_type("memcpy", "memset", "host")``."""
         return [node for node in self.nodes if node.type in types]
 
-    def __str__(self) -> str:
+    def _printed(self) -> list[str]:
         types = ", ".join(f"{count} {type}" for type, count in self.types.items())
         known = sum(self.lines.values())
         lines = [
@@ -166,7 +166,7 @@ class InspectedGraph:
         if len(self.nodes) > _MOST_PRINTED:
             rest = len(self.nodes) - _MOST_PRINTED
             lines.append(f"... and {counted(rest, 'node')} more: to_html() and to_json() have all.")
-        return "\n".join(lines)
+        return lines
 
 
 def graph_of(

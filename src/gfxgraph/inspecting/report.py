@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, TypeAlias, get_type_hints
 
 from ..errors import ArgumentError
-from ..tables import counted
+from ..tables import Shown, counted
 from .diff import GraphDiff, diff_of
 from .draw import dot_of, svg_of
 from .model import GraphNode, InspectedGraph
@@ -34,7 +34,7 @@ StrPath: TypeAlias = "str | os.PathLike[str]"
 
 
 @dataclass(frozen=True)
-class InspectReport:
+class InspectReport(Shown):
     """The result of :func:`gfxgraph.inspect`: one graph or several.
 
     Attributes:
@@ -62,9 +62,12 @@ class InspectReport:
     def __getitem__(self, number: int) -> InspectedGraph:
         return self.graphs[number]
 
-    def __str__(self) -> str:
+    def _printed(self) -> list[str]:
         heads = f"{counted(len(self.graphs), 'graph')} on {self.device}, torch {self.torch}"
-        return "\n\n".join([heads, *map(str, self.graphs)])
+        pieces = [heads]
+        for graph in self.graphs:
+            pieces += ["", *graph._printed()]
+        return pieces
 
     def to_dict(self) -> dict[str, Any]:
         """The report as plain data, with all nodes."""
@@ -146,7 +149,7 @@ class InspectReport:
 
 
 @dataclass(frozen=True)
-class InspectDiff:
+class InspectDiff(Shown):
     """How the graphs of two reports differ, in pairs.
 
     Attributes:
@@ -165,8 +168,9 @@ class InspectDiff:
         """The differences as plain data."""
         return asdict(self)
 
-    def __str__(self) -> str:
-        return "\n\n".join(f"{graph.name}\n{graph}" for graph in self.graphs)
+    def _printed(self) -> list[str]:
+        pieces = [one for graph in self.graphs for one in ("", graph.name, *graph._printed())]
+        return pieces[1:]
 
 
 def _write(text: str, path: StrPath | None, what: str) -> str:

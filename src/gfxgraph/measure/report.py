@@ -11,7 +11,7 @@ from types import UnionType
 from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from ..errors import ArgumentError
-from ..tables import as_json, filled, in_bytes, table
+from ..tables import Shown, as_json, filled, in_bytes, table
 from .activity import Activity
 from .timing import Interval, Percentiles
 from .traffic import TrafficReport
@@ -97,7 +97,7 @@ class Change:
 
 
 @dataclass(frozen=True)
-class BenchReport:
+class BenchReport(Shown):
     """The result of :func:`gfxgraph.bench`.
 
     Attributes:
@@ -260,7 +260,7 @@ class BenchReport:
             raise ArgumentError(f"{path}: a report of bench, but damaged: {error!r}") from error
         return report
 
-    def __str__(self) -> str:
+    def _printed(self) -> list[str]:
         lines = [
             filled(called(self.name, self.arguments)),
             filled(self.verdict),
@@ -280,7 +280,7 @@ class BenchReport:
             rows = table(("many sizes", *columns, "eager", "padding"), map(_many, self.traffic))
             lines += ["", *rows]
             lines += [filled(f"{w.name}: {w.status}: {w.note}") for w in self.traffic if w.note]
-        return "\n".join(lines)
+        return lines
 
 
 def called(name: str, arguments: tuple[str, ...]) -> str:

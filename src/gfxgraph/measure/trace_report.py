@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import ArgumentError
-from ..tables import as_json, counted, filled, table
+from ..tables import Shown, as_json, counted, filled, table
 from .report import called, made_of
 from .trace_rows import (
     SHOWN,
@@ -31,7 +31,7 @@ SCHEMA = "gfxgraph.trace/1"
 
 
 @dataclass(frozen=True)
-class TraceReport:
+class TraceReport(Shown):
     """The result of :func:`gfxgraph.trace`.
 
     Attributes:
@@ -156,7 +156,7 @@ class TraceReport:
             raise ArgumentError(f"{path}: a report of trace, but damaged: {error!r}") from error
         return report
 
-    def __str__(self) -> str:
+    def _printed(self) -> list[str]:
         lines = [filled(called(self.name, self.arguments)), filled(self.verdict)]
         is_traced = any(way.calls for way in self.ways)
         lines += [f"{self.device}, torch {self.torch}", ""]
@@ -175,7 +175,7 @@ class TraceReport:
         if self.commands and is_traced:
             where = "On a machine with a GPU these" if self.emulated else "These"
             lines += ["", f"{where} show more:", *(f"  {line}" for line in self.commands.values())]
-        return "\n".join(lines)
+        return lines
 
     def _operators(self) -> list[str]:
         heads = ("operators of eager", "calls", "host us", "launches", "line")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Literal
 
-from ..tables import fields, in_bytes, table
+from ..tables import Shown, fields, in_bytes, table
 
 __all__ = ["RecipeReport", "RecipeRow"]
 
@@ -34,7 +34,7 @@ class RecipeRow:
 
 
 @dataclass(frozen=True)
-class RecipeReport:
+class RecipeReport(Shown):
     """What became of each recipe. Printed, it is a table.
 
     Attributes:
@@ -69,7 +69,7 @@ class RecipeReport:
         """Bytes that the graphs of all recipes take on the device."""
         return sum(row.bytes for row in self.rows)
 
-    def __str__(self) -> str:
+    def _printed(self) -> list[str]:
         counts = [
             (outcome, len(rows))
             for outcome, rows in (
@@ -92,4 +92,4 @@ class RecipeReport:
             lines += table(("recipe", "outcome", "replays", "seconds"), rows)
         reasons = dict.fromkeys(row.reason for row in self.skipped)
         lines += fields([("skipped since", list(reasons))]) if reasons else []
-        return "\n".join(lines)
+        return lines

@@ -20,7 +20,7 @@ def read_bench(data: Mapping[str, Any], known: Mapping[str, str]) -> list[Part]:
     """A part for a report of ``bench``."""
     facts = facts_of(data, known)
     name = known.get("model") or f"{data['name']}({', '.join(data['arguments'])})"
-    emulated = bool(data["emulated"])
+    emulated = data["emulated"]
     ways = list(data["ways"])
     others = [way for way in ways if way["speedup"] and way["name"] != "eager"]
     gains = [

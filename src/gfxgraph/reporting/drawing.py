@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 
 from ..errors import MissingPackageError
@@ -24,7 +25,8 @@ def svg(chart: Chart) -> dict[int, str]:
         ) from error
     drawn = {}
     for width, spec in chart.spec.items():
-        text = str(vl_convert.vegalite_to_svg(dict(spec)))
+        # As text, since its numbers may be larger than an integer of 64 bits.
+        text = str(vl_convert.vegalite_to_svg(json.dumps(spec)))
         drawn[width] = _TAG.sub(_leaner, text)
     return drawn
 

@@ -38,7 +38,7 @@ def read_experiment(data: Mapping[str, Any], known: Mapping[str, str]) -> list[P
             (),
             (),
             facts.get("device", ""),
-            bool(data["machine"].get("emulated")),
+            data["machine"]["emulated"],
         )
     ]
 

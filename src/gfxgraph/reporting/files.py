@@ -122,6 +122,8 @@ def _json(file: Path) -> Any:
         cut = ", and the file ends within: it is truncated"
         cut = cut if begun in "{[" and (ends not in "}]" or error.pos >= len(text.rstrip())) else ""
         raise Unknown(f"no JSON: {error.msg} in line {error.lineno}{cut}") from error
+    except ValueError as error:
+        raise Unknown("a number in it has more digits than Python reads") from error
 
 
 def printable(text: str) -> str:
@@ -129,9 +131,11 @@ def printable(text: str) -> str:
     return _NO_CHARACTER.sub("\N{REPLACEMENT CHARACTER}", text)
 
 
-# Control characters, half a pair of surrogates, separators of lines. For some of them Vega
-# fails, or ends the process.
-_NO_CHARACTER = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f\u2028\u2029\ud800-\udfff\ufffe\uffff]")
+# Control characters, half a pair of surrogates, separators of lines: for some of them Vega fails,
+# or ends the process. Characters that set the direction would turn our own figures around.
+_NO_CHARACTER = re.compile(
+    "[\x00-\x08\x0b\x0c\x0e-\x1f\x7f\u2028-\u202e\u2066-\u2069\ud800-\udfff\ufffe\uffff]"
+)
 
 
 def _clean(data: Any) -> Any:

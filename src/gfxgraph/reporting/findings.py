@@ -81,7 +81,7 @@ def read_verify(data: Mapping[str, Any], known: Mapping[str, str]) -> list[Part]
     facts = facts_of(data, known)
     results = [data["graph"], *([data["compiled"]] if data["compiled"] else [])]
     level: Level = "ok"
-    if not data["ok"]:
+    if data["ok"] is not True or data["verdict"] in ("differs", "raises"):
         level = "error"
     elif data["verdict"] != "equal" or data["reason"]:
         level = "warning"

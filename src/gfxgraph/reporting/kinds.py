@@ -94,7 +94,7 @@ def unwrapped(data: Any, known: Mapping[str, str]) -> Iterator[tuple[str, Any, d
         if _is_report(data.get("report")):
             yield "", data["report"], facts
             return
-        if any(_is_wrapper(run) for run in runs):
+        if any(_is_wrapper(run) or _has_schema(run) for run in runs):
             for number, run in enumerate(runs, 1):
                 report = run["report"] if _is_wrapper(run) else run
                 of_run = facts_of(run, facts) if _is_wrapper(run) else facts
@@ -102,7 +102,7 @@ def unwrapped(data: Any, known: Mapping[str, str]) -> Iterator[tuple[str, Any, d
                     of_run["model"] = run["model"]
                 yield f", run {number}", report, of_run
             return
-    if isinstance(data, list) and data and all(_has_schema(one) for one in data):
+    if isinstance(data, list) and any(_has_schema(one) for one in data):
         for number, report in enumerate(data, 1):  # of all experiments
             yield f", entry {number}", report, dict(known)
         return
@@ -161,8 +161,10 @@ def _kind(data: Any) -> Kind:
                 _require_known(version, kind.version, schema)
                 return kind
         if name.startswith("gfxgraph."):
-            raise Unknown(f"its schema is {schema!r}, which this version of gfxgraph does not read")
-        raise Unknown(f"JSON of another program: its schema is {schema!r}")
+            raise Unknown(
+                f"its schema is {schema!r:.60}, which this version of gfxgraph does not read"
+            )
+        raise Unknown(f"JSON of another program: its schema is {schema!r:.60}")
     for kind in KINDS:
         if kind.in_list == in_list and kind.keys <= head.keys():
             if schema is not None:
@@ -170,18 +172,19 @@ def _kind(data: Any) -> Kind:
             return kind
     names = ", ".join(sorted(map(str, head))[:6])
     raise Unknown(
-        f"JSON of another program: {'a list of ' * in_list}objects with {names or 'nothing'}"
+        f"JSON of another program: {'a list of ' * in_list}objects with {names or 'nothing':.200}"
     )
 
 
 def _require_known(version: str, newest: int, schema: str) -> None:
-    if version.isdecimal() and int(version) > newest:
+    number = int(version) if version.isdecimal() and len(version) < 10 else 0
+    if number > newest:
         raise Unknown(
             f"it was written by a newer gfxgraph ({schema}; this one reads up to {newest}): "
             "update gfxgraph"
         )
-    if not version.isdecimal() or int(version) < 1:
-        raise Unknown(f"its schema {schema!r} has no version that this gfxgraph reads")
+    if number < 1:
+        raise Unknown(f"its schema {schema!r:.60} has no version that this gfxgraph reads")
 
 
 def _word(value: Any) -> str:

@@ -201,6 +201,8 @@ class Part:
 
     def __post_init__(self) -> None:
         _require_texts(self.title, self.sentence, self.machine, *self.facts, *self.facts.values())
+        if not isinstance(self.emulated, bool):
+            raise TypeError(f"emulated: expected true or false, not {self.emulated!r:.50}")
 
 
 def require_numbers(*values: object) -> None:

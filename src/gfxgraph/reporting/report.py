@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ..errors import ArgumentError
-from ..tables import counted
+from ..tables import Shown, counted
 from .files import LeftOut, printable, read
 from .page import page
 
@@ -17,7 +17,7 @@ __all__ = ["ReportPage", "report"]
 
 
 @dataclass(frozen=True)
-class ReportPage:
+class ReportPage(Shown):
     """A page that :func:`gfxgraph.report` has written.
 
     Attributes:
@@ -30,10 +30,10 @@ class ReportPage:
     shown: tuple[str, ...]
     left_out: tuple[LeftOut, ...]
 
-    def __str__(self) -> str:
+    def _printed(self) -> list[str]:
         lines = [f"{self.path}: {counted(len(self.shown), 'file')} shown."]
         lines += [f"Left out: {one.file}: {one.reason}." for one in self.left_out]
-        return "\n".join(lines)
+        return lines
 
 
 def report(
@@ -93,7 +93,7 @@ def _write(path: Path, text: str) -> None:
             raise FileExistsError(0, "it is no file")  # such as a directory, or a device
         if not target.parent.is_dir():
             raise FileNotFoundError(0, f"there is no folder {target.parent}")
-        temporary = target.with_name(f".{target.name}.{os.getpid()}.{threading.get_ident()}")
+        temporary = target.with_name(f".gfxgraph.{os.getpid()}.{threading.get_ident()}")
         temporary.write_text(text, encoding="utf-8")
         temporary.replace(target)
     except (OSError, RuntimeError, ValueError) as error:  # a loop of links, a null character

@@ -21,7 +21,7 @@ def read_trace(data: Mapping[str, Any], known: Mapping[str, str]) -> list[Part]:
     """A part for a report of ``trace``."""
     facts = facts_of(data, known)
     name = f"{data['name']}({', '.join(data['arguments'])})"
-    ways, emulated = list(data["ways"]), bool(data["emulated"])
+    ways, emulated = list(data["ways"]), data["emulated"]
     levels: dict[str, Level] = {"differs": "error", "raises": "error", "eager": "warning"}
     flags = tuple(
         Flag(levels.get(way["status"], "warning"), f"{name}: {way['name']} {way['status']}.",
@@ -73,7 +73,7 @@ def read_inspect(data: Mapping[str, Any], known: Mapping[str, str]) -> list[Part
     sentence = f"{counted(len(graphs), 'graph')}. Nodes: {words or 'none'}."
     return [
         Part("timelines", f"{data['name']}: nodes", sentence, None, facts, (), tuple(tables), (),
-             (), (), data["device"], bool(data["emulated"]))
+             (), (), data["device"], data["emulated"])
     ]  # fmt: skip
 
 

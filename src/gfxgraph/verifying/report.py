@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
-from ..tables import counted, filled, table
+from ..tables import Shown, counted, filled, table
 
 __all__ = [
     "NO_PLACES",
@@ -326,7 +326,7 @@ class VerifyResult:
 
 
 @dataclass(frozen=True)
-class VerifyReport:
+class VerifyReport(Shown):
     """The result of :func:`gfxgraph.verify`.
 
     Attributes:
@@ -369,14 +369,14 @@ class VerifyReport:
         head = {"verdict": self.verdict, "reason": self.graph.reason, "is_graph": self.is_graph}
         return {"schema": "gfxgraph.verify/1", "ok": self.ok, **head, **asdict(self)}
 
-    def __str__(self) -> str:
+    def _printed(self) -> list[str]:
         lines = [
             filled(f"{self.name}: {self._in_words()}"),
             f"Compared on {self.device}, torch {self.torch}; seeds from {self.seed}.",
         ]
         for result in (self.graph, *([self.compiled] if self.compiled else [])):
             lines += ["", *self._shown(result)]
-        return "\n".join(lines)
+        return lines
 
     def _in_words(self) -> str:
         graph = self.graph

@@ -32,10 +32,10 @@ class PoolStats(GraphedStats):
         traffic = [{"size": list(size), "calls": calls} for size, calls in self.traffic.items()]
         return super().to_dict() | {"traffic": traffic}
 
-    def _lines(self) -> list[str]:
+    def _printed(self) -> list[str]:
         sizes = ", ".join(f"{'x'.join(map(str, s))}: {n}" for s, n in self.traffic.items())
         of_sizes = (f"calls of {'x'.join(self.dims)}", sizes), ("padding", f"{self.padding:.1%}")
-        return super()._lines() + fields(of_sizes)
+        return super()._printed() + fields(of_sizes)
 
     @property
     def padding(self) -> float:

@@ -13,7 +13,7 @@ import torch
 
 from ...device import current_device
 from ...errors import ArgumentError
-from ...tables import as_json, filled, table
+from ...tables import Shown, as_json, filled, table
 
 __all__ = ["SCHEMA", "ExperimentReport", "Outcome", "reports_as_json"]
 
@@ -41,7 +41,7 @@ class Outcome:
 
 
 @dataclass(frozen=True)
-class ExperimentReport:
+class ExperimentReport(Shown):
     """The result of :func:`gfxgraph.experiment`.
 
     Attributes:
@@ -133,7 +133,7 @@ class ExperimentReport:
         except (OSError, TypeError, ValueError) as error:
             raise ArgumentError(f"experiment: the report cannot be written: {error}") from error
 
-    def __str__(self) -> str:
+    def _printed(self) -> list[str]:
         lines = [
             filled(f"{self.name}: {self.question}"),
             filled(f"{self.function} on {self.machine['device']}, torch {self.versions['torch']}"),
@@ -144,7 +144,7 @@ class ExperimentReport:
             cells = [[_cell(value) for value in row.values()] for row in self.rows]
             lines += [*table([name.replace("_", " ") for name in self.rows[0]], cells), ""]
         lines += map(filled, self.notes)
-        return "\n".join([*lines, filled(f"{_WORDS[self.holds]}: {self.conclusion}")])
+        return [*lines, filled(f"{_WORDS[self.holds]}: {self.conclusion}")]
 
 
 def reports_as_json(reports: Iterable[ExperimentReport]) -> str:
