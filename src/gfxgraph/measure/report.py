@@ -16,7 +16,17 @@ from .activity import Activity
 from .timing import Interval, Percentiles
 from .traffic import TrafficReport
 
-__all__ = ["SCHEMA", "BenchReport", "Change", "Status", "WayReport", "called", "made_of"]
+__all__ = [
+    "SCHEMA",
+    "BenchReport",
+    "Change",
+    "Status",
+    "WayReport",
+    "called",
+    "made_of",
+    "read_report",
+    "written",
+]
 
 SCHEMA = "gfxgraph.bench/1"
 
@@ -229,10 +239,7 @@ class BenchReport(Shown):
         Raises:
             ArgumentError: the file cannot be written.
         """
-        try:
-            return as_json(self.to_dict(), path)
-        except (OSError, TypeError, ValueError) as error:
-            raise ArgumentError(f"bench: the report cannot be written: {error}") from error
+        return written("bench", self.to_dict(), path)
 
     @classmethod
     def from_json(cls, path: str | Path) -> BenchReport:
@@ -241,15 +248,7 @@ class BenchReport(Shown):
         Raises:
             ArgumentError: the file cannot be read, or is no report of ``bench``.
         """
-        try:
-            data = json.loads(Path(path).read_text(encoding="utf-8"))
-        except (OSError, TypeError, ValueError, RecursionError) as error:
-            raise ArgumentError(f"{path}: cannot be read as a report of bench: {error}") from error
-        schema = data.get("schema") if isinstance(data, dict) else None
-        if schema != SCHEMA:
-            raise ArgumentError(
-                f"{path}: expected a report of bench, whose schema is {SCHEMA!r}, not {schema!r}."
-            )
+        data = read_report(path, "bench", SCHEMA)
         try:
             ways = tuple(_with_parts(WayReport, row) for row in data["ways"])
             traffic = tuple(_with_parts(TrafficReport, row) for row in data["traffic"])
@@ -281,6 +280,37 @@ class BenchReport(Shown):
             lines += ["", *rows]
             lines += [filled(f"{w.name}: {w.status}: {w.note}") for w in self.traffic if w.note]
         return lines
+
+
+def written(what: str, report: dict[str, Any], path: str | Path | None) -> str:
+    """The report of ``what`` as JSON, also written to the file ``path`` if there is one.
+
+    Raises:
+        ArgumentError: the file cannot be written.
+    """
+    try:
+        return as_json(report, path)
+    except (OSError, TypeError, ValueError) as error:
+        raise ArgumentError(f"{what}: the report cannot be written: {error}") from error
+
+
+def read_report(path: str | Path, what: str, schema: str) -> dict[str, Any]:
+    """What :func:`written` has written.
+
+    Raises:
+        ArgumentError: the file cannot be read, or says that it is something else.
+    """
+    try:
+        data = json.loads(Path(path).read_text(encoding="utf-8"))
+    except (OSError, TypeError, ValueError, RecursionError) as error:
+        raise ArgumentError(f"{path}: cannot be read as a report of {what}: {error}") from error
+    found = data.get("schema") if isinstance(data, dict) else None
+    if found != schema:
+        raise ArgumentError(
+            f"{path}: expected a report of {what}, whose schema is {schema!r}, not {found!r}."
+        )
+    checked: dict[str, Any] = data
+    return checked
 
 
 def called(name: str, arguments: tuple[str, ...]) -> str:

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
 from ..errors import ArgumentError
-from ..tables import Shown, as_json, counted, filled, table
-from .report import called, made_of
+from ..tables import Shown, counted, filled, table
+from .report import called, made_of, read_report, written
 from .trace_rows import (
     SHOWN,
     HotOperator,
@@ -123,10 +122,7 @@ class TraceReport(Shown):
         Raises:
             ArgumentError: the file cannot be written.
         """
-        try:
-            return as_json(self.to_dict(), path)
-        except (OSError, TypeError, ValueError) as error:
-            raise ArgumentError(f"trace: the report cannot be written: {error}") from error
+        return written("trace", self.to_dict(), path)
 
     @classmethod
     def from_json(cls, path: str | Path) -> TraceReport:
@@ -135,15 +131,7 @@ class TraceReport(Shown):
         Raises:
             ArgumentError: the file cannot be read, or is no report of ``trace``.
         """
-        try:
-            data = json.loads(Path(path).read_text(encoding="utf-8"))
-        except (OSError, TypeError, ValueError, RecursionError) as error:
-            raise ArgumentError(f"{path}: cannot be read as a report of trace: {error}") from error
-        schema = data.get("schema") if isinstance(data, dict) else None
-        if schema != SCHEMA:
-            raise ArgumentError(
-                f"{path}: expected a report of trace, whose schema is {SCHEMA!r}, not {schema!r}."
-            )
+        data = read_report(path, "trace", SCHEMA)
         try:
             parts = {
                 "arguments": tuple(data["arguments"]),

@@ -12,8 +12,8 @@ from typing import Any
 import torch
 
 from ...device import current_device
-from ...errors import ArgumentError
 from ...tables import Shown, as_json, filled, table
+from ..report import written
 
 __all__ = ["SCHEMA", "ExperimentReport", "Outcome", "reports_as_json"]
 
@@ -128,10 +128,7 @@ class ExperimentReport(Shown):
         Raises:
             ArgumentError: the file cannot be written.
         """
-        try:
-            return as_json(self.to_dict(), path)
-        except (OSError, TypeError, ValueError) as error:
-            raise ArgumentError(f"experiment: the report cannot be written: {error}") from error
+        return written("experiment", self.to_dict(), path)
 
     def _printed(self) -> list[str]:
         lines = [
