@@ -322,8 +322,9 @@ class NativeGraph(_Base):  # type: ignore[misc]
             raise CaptureError(f"the nodes of this graph could not be read: {self._no_nodes}")
         raise CaptureError(
             "this graph was captured without keeping its nodes. Before the capture, call "
-            "gfxgraph.enable(debug=True) or set GFXGRAPH=debug; a graph that you make yourself "
-            "also keeps them with keep_graph=True."
+            "gfxgraph.enable(debug=True) or set GFXGRAPH=debug; a graphed function captures again "
+            "after its reset(). A graph that you make yourself also keeps them with "
+            "keep_graph=True."
         )
 
     def _ended(self) -> None:
