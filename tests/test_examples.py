@@ -47,6 +47,7 @@ def decoded():
     return decoder.main()
 
 
+@pytest.mark.long
 def test_a_decoder_gives_the_tokens_of_eager(device, decoded):
     for found in decoded:
         assert found.check.verdict == "branches"
@@ -54,6 +55,7 @@ def test_a_decoder_gives_the_tokens_of_eager(device, decoded):
         assert found.stats.replays and len(set(found.shapes)) > 1
 
 
+@pytest.mark.long
 def test_a_decoder_has_as_many_paths_as_its_texts_have_lengths(device, decoded):
     found = decoded[0]
     lengths = len(set(found.shapes))
@@ -62,6 +64,7 @@ def test_a_decoder_has_as_many_paths_as_its_texts_have_lengths(device, decoded):
     assert found.stats.replays == 2 * len(found.shapes) - lengths and not found.stats.fallbacks
 
 
+@pytest.mark.long
 def test_a_decoder_reads_the_device_once_for_each_token(device, decoded):
     found = decoded[0]
     (read,) = (hazard for hazard in found.check.hazards if hazard.rule == "host-read")

@@ -142,6 +142,7 @@ def test_nobody_waits_in_a_child_for_the_call_in_which_it_was_forked():
     assert run(program) == "True"
 
 
+@pytest.mark.long
 @on_the_emulated_device
 def test_children_are_right_while_threads_of_their_parent_capture_and_replay():
     program = """

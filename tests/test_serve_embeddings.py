@@ -131,6 +131,7 @@ def eager():
     return vector
 
 
+@pytest.mark.long
 def test_vectors_are_those_of_eager_execution(service, eager):
     texts = ["a cat", "a dog that sees a red box near the window", "robot", "a cat"]
     for count in (1, 2, 3, 4):
@@ -152,6 +153,7 @@ def test_a_client_of_openai_gets_what_it_expects(service, eager):
         assert (vector - eager("a cat")).abs().max() <= TOLERANCE
 
 
+@pytest.mark.long
 def test_a_long_text_is_cut_and_the_answer_says_so(service):
     body = json.dumps({"texts": ["cat " * 600, "cat"]})
     answer = json.loads(service.ask("POST", "/embed", body)[1])
@@ -330,6 +332,7 @@ def test_a_service_may_meet_all_sizes_before_its_first_request():
         service.stop()
 
 
+@pytest.mark.long
 def test_what_waits_is_answered_before_the_end(eager, tmp_path):
     recipes = tmp_path / "recipes.json"
     recipes.write_text("{}")  # a file that is none does not keep a service from starting

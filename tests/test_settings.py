@@ -133,6 +133,7 @@ def test_the_installed_command_does_so_too(tmp_path):
     assert done.returncode == 2 and done.stderr.startswith("Error: GFXGRAPH='bogus'")
 
 
+@pytest.mark.long
 def test_run_refuses_a_setting_that_the_program_could_not_be_enabled_with(tmp_path):
     script = tmp_path / "x.py"
     script.write_text("print('it ran')")
@@ -162,6 +163,7 @@ def stderr_of(code, **environment):
     return done.stderr
 
 
+@pytest.mark.long
 def test_the_log_level_of_the_environment_holds_without_enable():
     assert "fallback function=" in stderr_of(FALLS_BACK)
     assert "gfxgraph WARNING fallback" in stderr_of(FALLS_BACK, HGB_LOG_LEVEL="warn")

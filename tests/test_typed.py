@@ -51,6 +51,7 @@ SNIPPET = """
 """
 
 
+@pytest.mark.long
 @pytest.mark.timeout(300)
 def test_an_editor_knows_the_arguments_and_the_result(tmp_path, monkeypatch):
     mypy = pytest.importorskip("mypy.api")

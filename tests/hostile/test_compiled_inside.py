@@ -95,6 +95,7 @@ def test_what_our_runs_compile_stays_among_global_variables():
             assert torch.equal(compiled.call(torch.ones(3)), in_two_regions(torch.ones(3)))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("shapes", [False, True], ids=["attribute", "batch"])
 @torch.no_grad()
 def test_a_variant_is_compiled_once_with_and_without_us(shapes):

@@ -358,6 +358,7 @@ def test_a_graph_that_is_made_again_for_nothing_is_said(device, x, monkeypatch):
     assert report.ok and "captured-again" in found(report.graph)
 
 
+@pytest.mark.long
 def test_a_class_is_known_by_its_dict_after_gc_freeze_too(device, x):
     """Servers freeze what they have loaded; nobody may write to the dict behind a class."""
 
