@@ -4,7 +4,7 @@
 # test-torch tests with another PyTorch, in an environment of its own (see docs/versions.md):
 #   make test-torch TORCH=2.9.1 [PYTHON=python3.12] [CORE=1] [RECORD=1]
 # test-long is what takes longer than test: most hostile functions that write, random programs, and
-# the oldest PyTorch. test-full is what is left: more ways of running functions that test-long has.
+# the oldest PyTorch. test-full is what is left: most of the other hostile functions, and more ways of running them.
 
 PYTHON ?= python3
 VENV ?= .venv

@@ -237,7 +237,10 @@ def test_ranks_refuse_what_other_processes_cannot_import(device):
 
 @pytest.mark.long
 def test_an_interrupt_ends_all_ranks_and_leaves_no_files(tmp_path):
-    code = "import gfxgraph; gfxgraph.experiment('ranks')"
+    code = (  # a job in the background of a shell begins with an interrupt that is ignored
+        "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)\n"
+        "import gfxgraph; gfxgraph.experiment('ranks')"
+    )
     path = os.pathsep.join(filter(None, (SOURCE, os.environ.get("PYTHONPATH"))))
     process = subprocess.Popen(
         [sys.executable, "-c", code],

@@ -59,7 +59,7 @@ LAZY = {"GFXGRAPH": "1", "GFXGRAPH_LAZY": "60"}
 ALL = {8: "captured", 4: "captured", 2: "captured", 1: "captured"}
 
 
-@pytest.fixture(params=["v2", "v1", "sglang"])
+@pytest.fixture(params=["v2", pytest.param("v1", marks=pytest.mark.full), "sglang"])
 def engine(request):
     """Starts a server of sizes 1, 2, 4 and 8, and runs code in its process."""
     begin, live = {
