@@ -26,6 +26,13 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker("gpu")
         elif not HAS_GPU and item.get_closest_marker("gpu"):
             item.add_marker(pytest.mark.skip(reason="needs a CUDA or HIP device"))
+    # The one that takes minutes begins first: at the end one process would wait for it.
+    items.sort(key=lambda item: not _takes_minutes(item))
+
+
+def _takes_minutes(item: pytest.Item) -> bool:
+    timeout = item.get_closest_marker("timeout")
+    return timeout is not None and timeout.args[0] > 1000
 
 
 @pytest.fixture
