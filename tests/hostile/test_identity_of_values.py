@@ -50,6 +50,20 @@ VALUES = {
 }
 
 
+@pytest.mark.parametrize("options", [{}, {"buckets": [4, 8]}], ids=["exact", "padded"])
+def test_a_tensor_without_elements_that_is_passed_twice_is_one_tensor(device, options):
+    def fn(x, a, b):
+        return x * (2 if a is b else 3)
+
+    graph = gfxgraph.graphed(fn, **options)
+    for n in range(10):
+        x, a = torch.randn(3, 2, device=device), torch.empty(3, 0, device=device)
+        b = a if n % 2 else torch.empty(3, 0, device=device)
+        with torch.no_grad():
+            torch.testing.assert_close(graph(x, a, b), fn(x, a, b))
+    assert graph.stats().captures == 2 and graph.stats().replays >= 6
+
+
 @pytest.mark.parametrize("fn", VALUES, ids=lambda fn: fn.__name__)
 @pytest.mark.parametrize("first", [0, 1])
 def test_equal_values_may_be_other_objects_in_a_later_call(fn, first):

@@ -133,9 +133,9 @@ def key_of(
     one key with contiguous tensors. With ``draws`` it includes how tensors are aligned.
     """
     storages = [storage_key(leaf) if leaf.numel() else None for leaf in leaves]
-    shared = None
-    if shares_memory(leaves):
-        shared = tuple(storages.index(s) for s in storages), first_of_each(leaves)
+    shared = tuple(map(storages.index, storages)) if shares_memory(leaves) else None
+    # The function may ask whether two arguments are one, also of tensors without elements.
+    twice = first_of_each(leaves) if len(set(map(id, leaves))) < len(leaves) else None
     return (
         spec,
         tuple(
@@ -153,7 +153,7 @@ def key_of(
             )
             for leaf in leaves
         ),
-        shared,
+        (shared, twice) if shared or twice else None,
         tuple(Const(value) for _, _, value in conditions(fn)),
     )
 

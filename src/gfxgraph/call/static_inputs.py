@@ -71,7 +71,7 @@ def make_static(
         raise CaptureError(f"argument: {FREED}")
     if strides is None:
         strides = _contiguous_strides(leaf.shape)
-    span = 1 + sum((n - 1) * step for n, step in zip(leaf.shape, strides, strict=True))
+    span = _span(leaf.shape, strides)
     if (span - leaf.numel()) * leaf.element_size() > _MAX_GAPS:
         raise CaptureError(
             f"argument: a slice of shape {tuple(leaf.shape)} with strides {strides} lies in "
@@ -123,7 +123,7 @@ def maker_of_copies(output: torch.Tensor) -> Callable[[], torch.Tensor]:
             ).copy_(output)
 
         return copy
-    span = 1 + sum((n - 1) * step for n, step in zip(output.shape, strides, strict=True))
+    span = _span(output.shape, strides)
     memory = output.as_strided((span,), (1,))
     return lambda: memory.clone().as_strided(output.shape, strides)
 
@@ -178,10 +178,7 @@ def parts_of(outputs: Sequence[torch.Tensor]) -> list[Part]:
         t.dtype != first.dtype or not t.numel() for t in outputs
     ):
         return []
-    spans = [
-        1 + sum((n - 1) * step for n, step in zip(t.shape, t.stride(), strict=True))
-        for t in outputs
-    ]
+    spans = [_span(t.shape, t.stride()) for t in outputs]
     start = min(t.storage_offset() for t in outputs)
     end = max(t.storage_offset() + span for t, span in zip(outputs, spans, strict=True))
     if end - start > 2 * sum(spans) + _MAX_BETWEEN:
@@ -203,11 +200,10 @@ _MAX_BETWEEN = 1 << 20
 
 
 def overlapping(tensors: Sequence[torch.Tensor]) -> frozenset[int]:
-    """The numbers of tensors that share elements with another one that is not the same object."""
-    different = {id(t): t for t in tensors if t.numel()}
+    """Positions of the tensors that share elements with another tensor object among these."""
     linked = {
         number
-        for one, other in itertools.combinations(different.values(), 2)
+        for one, other in itertools.combinations({id(t): t for t in tensors}.values(), 2)
         if _overlap(one, other)
         for number in (id(one), id(other))
     }
@@ -215,27 +211,32 @@ def overlapping(tensors: Sequence[torch.Tensor]) -> frozenset[int]:
 
 
 def _overlap(one: torch.Tensor, other: torch.Tensor) -> bool:
-    (low, high), (other_low, other_high) = _reach(one), _reach(other)
-    if high <= other_low or other_high <= low:
+    if not one.numel() or not other.numel():
         return False
-    start, size = min(low, other_low), one.element_size()
-    span = (max(high, other_high) - start) // size
-    if one.element_size() != other.element_size() or span > _MAX_MARKED:
-        return True
-    marks = torch.zeros(span, dtype=torch.bool, device="cpu")
-    marks.as_strided(one.shape, one.stride(), (low - start) // size).fill_(True)
-    return bool(marks.as_strided(other.shape, other.stride(), (other_low - start) // size).any())
+    size, begin, other_begin = one.element_size(), one.data_ptr(), other.data_ptr()
+    end = begin + _span(one.shape, one.stride()) * size
+    other_end = other_begin + _span(other.shape, other.stride()) * other.element_size()
+    if end <= other_begin or other_end <= begin:
+        return False
+    start, elements = (
+        min(begin, other_begin),
+        (max(end, other_end) - min(begin, other_begin)) // size,
+    )
+    is_alike = size == other.element_size() and (begin - other_begin) % size == 0
+    if not is_alike or elements > _MAX_MARKED:
+        return True  # nobody looks
+    marks = torch.zeros(elements, dtype=torch.bool, device="cpu")
+    marks.as_strided(one.shape, one.stride(), (begin - start) // size).fill_(True)
+    return bool(marks.as_strided(other.shape, other.stride(), (other_begin - start) // size).any())
 
 
 # Elements that are looked at one by one.
 _MAX_MARKED = 1 << 24
 
 
-def _reach(tensor: torch.Tensor) -> tuple[int, int]:
-    """The addresses at which a tensor begins and ends."""
-    steps = sum((n - 1) * step for n, step in zip(tensor.shape, tensor.stride(), strict=True))
-    begin = tensor.data_ptr()
-    return begin, begin + (1 + steps) * tensor.element_size()
+def _span(shape: Sequence[int], strides: Sequence[int]) -> int:
+    """How many elements lie between the first and the last one of a tensor, both included."""
+    return 1 + sum((n - 1) * step for n, step in zip(shape, strides, strict=True))
 
 
 def overlaps_itself(tensor: torch.Tensor) -> bool:

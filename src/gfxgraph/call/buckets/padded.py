@@ -49,13 +49,13 @@ __all__ = ["Padded", "new_dispatcher"]
 _MAX_JUDGED = 8
 
 _LINKED = (
-    "result: it has tensors that share memory, and those of a padded call would lie in it in "
-    "another way. Return copies."
+    "result: some of its tensors share memory. A padded call cannot cut them so that they still "
+    "do. Return copies."
 )
 
 _TWO_WAYS = (
-    "argument: one tensor comes as two arguments that are padded in two ways, so they would be two "
-    "tensors. Pass a copy of it, or pad both alike."
+    "argument: one tensor is passed as two arguments that are padded differently, which would make "
+    "two tensors of it. Pass a copy of it, or pad both alike."
 )
 
 
@@ -143,11 +143,12 @@ class Padded(Exact):
 
     def _is_padded_in_two_ways(self, call: SizedCall) -> bool:
         """Whether one tensor comes as two arguments of which only one is padded, or otherwise."""
-        ways = [
-            (dims, self.buckets.pad_of(n)) for dims, n in zip(call.plan, call.names, strict=True)
-        ]
-        same = first_of_each(call.leaves)
-        return any(ways[n] != ways[first] for n, first in enumerate(same))
+
+        def way(n: int) -> Any:
+            return call.plan[n], self.buckets.pad_of(call.names[n])
+
+        same = enumerate(first_of_each(call.leaves))
+        return any(n != first and way(n) != way(first) for n, first in same)
 
     def request(self, call: Call) -> Request:
         """The call, padded to the smallest bucket that fits.
@@ -170,10 +171,8 @@ class Padded(Exact):
     def key_of(self, call: Call) -> Any:
         """Structure, shapes, constants and modes."""
         # Padded tensors share no memory. Of those that do, a replay sees whether it writes to them.
-        spec, tensors, _, conditions = key_of(call.fn, call.leaves, call.spec)
-        same = first_of_each(call.leaves)  # of a tensor that comes twice, padding makes one
-        shared = same if len(set(same)) < len(same) else None
-        return spec, tensors, shared, conditions
+        spec, tensors, shared, conditions = key_of(call.fn, call.leaves, call.spec)
+        return spec, tensors, shared and shared[1], conditions  # one that comes twice stays one
 
     def fast_paths(self, order: Sequence[Entry | Refusal]) -> tuple[FastPath, Sequence[Any]]:
         """Sizes that were met before; not while a call may be one to compare."""
@@ -336,9 +335,7 @@ class Padded(Exact):
 
     def _judge(self, entries: Entries, case: Case, unproven: bool, entry: Entry) -> None:
         template = self.template(entries, case.padded, unproven)
-        if (
-            template is not None
-        ):  # nobody has recorded what it asks for, where it was made after one
+        if template is not None:  # a graph that was made after another one has no recording
             entry.asks_attributes |= template.asks_attributes
         self._verdicts.judge(case, entry, template)
         inputs, outputs = entry.static_tensors

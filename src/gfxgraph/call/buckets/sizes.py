@@ -183,18 +183,13 @@ class SizedCall(Call):
         )
 
     def with_tensors(self, leaves: list[torch.Tensor], sizes: dict[str, int]) -> SizedCall:
-        """The same call with other tensors, of which the function finds out no more than of these.
+        """The same call with other tensors, which the function cannot tell from these.
 
         One argument that comes twice is one tensor again, a parameter is a parameter, and what
         requires grad does so.
         """
-        leaves = [leaves[n] for n in first_of_each(self.leaves)]
-        for n, (given, made) in enumerate(zip(self.leaves, leaves, strict=True)):
-            if type(given) is torch.nn.Parameter is not type(made):
-                leaves[n] = torch.nn.Parameter(made, given.requires_grad)
-            elif given.requires_grad and not made.requires_grad and _may_require_grad(made):
-                leaves[n] = made.detach().requires_grad_()
-        leaves = [leaves[n] for n in first_of_each(self.leaves)]
+        alike = list(map(_alike, self.leaves, leaves))
+        leaves = [alike[n] for n in first_of_each(self.leaves)]
         args, kwargs = builder(self.spec, leaves)()
         return replace(self, args=args, kwargs=kwargs, leaves=leaves, sizes=sizes)
 
@@ -223,8 +218,14 @@ class SizedCall(Call):
         return self.with_tensors(leaves, sizes)
 
 
-def _may_require_grad(tensor: torch.Tensor) -> bool:
-    return torch.is_inference_mode_enabled() or not tensor.is_inference()
+def _alike(given: torch.Tensor, made: torch.Tensor) -> torch.Tensor:
+    """``made``, as a parameter and with gradient where ``given`` is so."""
+    if type(given) is torch.nn.Parameter is not type(made):
+        return torch.nn.Parameter(made, given.requires_grad)
+    may_require_grad = torch.is_inference_mode_enabled() or not made.is_inference()
+    if given.requires_grad and not made.requires_grad and may_require_grad:
+        return made.detach().requires_grad_()
+    return made
 
 
 def _checked_buckets(
