@@ -664,10 +664,10 @@ def test_each_bucket_has_the_graph_that_was_faster(device, monkeypatch, times):
     from gfxgraph.call.compiled import Compile
 
     def slow_or_fast(*entries):
-        assert all(entry.captured.time_replay() > 0 for entry in entries)
+        assert all(entry.captured.time_call("replay") > 0 for entry in entries)
         return times
 
-    monkeypatch.setattr(faster, "_replay_us", slow_or_fast)
+    monkeypatch.setattr(faster, "_call_us", slow_or_fast)
     model, how = net(device), Compile.of({"backend": "aot_eager"}, measure=True)
     graph = gfxgraph.graphed(model, compile=how, buckets=[2, 4, 8])
     for size in (3, 1, 7):
@@ -675,6 +675,48 @@ def test_each_bucket_has_the_graph_that_was_faster(device, monkeypatch, times):
     stats = graph.stats()
     assert len(stats.graphs) == 3 and not stats.refused
     assert all(row.compiled == (times[0] < times[1]) for row in stats.graphs)
+
+
+@pytest.mark.parametrize("fallback", ["eager", "raise"])
+@torch.no_grad()
+def test_a_kind_of_call_that_is_faster_eagerly_has_no_graph(device, monkeypatch, fallback):
+    from gfxgraph.call import faster
+    from gfxgraph.call.compiled import Compile
+
+    def times(compiled, plain):
+        assert plain.captured.time_call("eager") > 0
+        return [3.0, 2.0, 1.0]
+
+    monkeypatch.setattr(faster, "_call_us", times)
+    model, how = net(device), Compile.of({"backend": "aot_eager"}, measure=True)
+    graph = gfxgraph.graphed(model, compile=how, fallback=fallback)
+    for _ in range(3):
+        same(graph, model, torch.randn(4, 8, device=device))
+    stats = graph.stats()
+    if fallback == "raise":  # a graph was asked for
+        assert stats.replays == 2 and not stats.refused
+    else:
+        assert not stats.graphs and not stats.pool_bytes
+        assert list(stats.refused.values()) == [
+            "a graph would be slower: 1.0 us a call eagerly; as a graph, 3.0 us a call compiled, "
+            "2.0 us as it is"
+        ]
+
+
+@pytest.mark.gpu
+@needs_inductor
+@torch.no_grad()
+def test_compile_leaves_a_function_eager_that_only_moves_memory():
+    def fn(x):
+        return x + 1
+
+    graph = gfxgraph.compile(fn)
+    x = torch.randn(64 << 20, device="cuda")  # a graph copies it in and out
+    for _ in range(3):
+        same(graph, fn, x)
+    stats = graph.stats()
+    (reason,) = stats.refused.values()
+    assert "a graph would be slower" in reason and not stats.graphs
 
 
 @needs_inductor

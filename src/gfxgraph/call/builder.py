@@ -28,7 +28,7 @@ from .budget import admit
 from .compiled import Compiled
 from .entries import Entries
 from .entry import SHARED, Entry, Refusal
-from .faster import graph_of_compiled, note_not_compiled
+from .faster import NotWorthIt, graph_of_compiled, note_not_compiled
 from .held import Held
 from .key import Call, describe_key, what_moved
 from .layout import LayoutKey
@@ -96,10 +96,6 @@ NO_WORK = (
     "this kind of call gives the device no work (it takes the next action from a queue, say), so "
     "a graph would be slower"
 )
-
-
-class _Idle(CaptureError):
-    """A call of a function that writes Python state, without work for the device."""
 
 
 class Builder:
@@ -258,7 +254,7 @@ class Builder:
             return None  # released by another thread meanwhile: nothing is wrong with this path
         reason, cls = str(error), type(error)
         entries.count_fallback(reason, calls=int(wanted.is_answered))
-        if cls is not _Idle:
+        if cls is not NotWorthIt:
             tally.not_captured(entries.name)
         # Numbers and texts only: no object of the caller's may live on because of it.
         is_counted = objects_in(call.spec) and tree is None
@@ -269,7 +265,7 @@ class Builder:
                     tree.closed = reason
                 return error
             if not getattr(error, "transient", False) or tries > _MAX_TRIES:
-                if wanted.is_on_trial and cls is not _Idle:
+                if wanted.is_on_trial and cls is not NotWorthIt:
                     entries.thrash.tried(wanted.key, found, None, reason)
                 # Not of the refusal: that holds its fast path, and would hold itself.
                 refuse = functools.partial(answers.refused, reason, cls)
@@ -351,7 +347,7 @@ class Builder:
         idles = lift is not None and captured.root.launch is None and captured.root.step is None
         if refusal is not None or (idles and self._options.fallback == "eager"):
             (captured.root if captured.graft is None else captured.graft.child).reset()
-            raise _Idle(NO_WORK) if refusal is None else CaptureError(refusal)
+            raise NotWorthIt(NO_WORK) if refusal is None else CaptureError(refusal)
         if tree is not None:
             entry = tree.with_path(captured, static_inputs, leaves, body.out_spec)
             entry.asks_attributes = tree.asks_attributes or body.objects.asks_attributes

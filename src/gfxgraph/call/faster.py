@@ -1,13 +1,14 @@
-"""Which graph a callable with ``compile=`` keeps: of compiled code, or of the function as it is."""
+"""What a callable with ``compile=`` keeps: a graph of compiled code, of the function, or none."""
 
 from __future__ import annotations
 
 import logging
 import statistics
+from functools import partial
 from typing import Protocol
 
 from ..device import current_device
-from ..errors import CompileError
+from ..errors import CaptureError, CompileError
 from ..interpose.interrupts import interrupt_in
 from ..stats import log, tally
 from .compiled import Compiled
@@ -15,18 +16,22 @@ from .entries import Entries
 from .entry import Entry
 from .options import Options
 
-__all__ = ["Capture", "graph_of_compiled", "note_not_compiled"]
+__all__ = ["Capture", "NotWorthIt", "graph_of_compiled", "note_not_compiled"]
 
-# Replays that are timed to choose between two graphs, and those before.
+# Calls that are timed to choose between two graphs and none, and those before.
 _ROUNDS = 20
 _ROUNDS_OF_WARMTH = 5
+
+
+class NotWorthIt(CaptureError):
+    """There could be a graph, and it would be no faster than eager execution."""
 
 
 class Capture(Protocol):
     """Captures a function, or the compiled code of it."""
 
     def __call__(self, code: Compiled | None = None, timed: bool = False) -> Entry:
-        """``timed``: replays are to be timed, see ``CapturedGraph.time_replay``."""
+        """``timed``: calls are to be timed, see ``CapturedGraph.time_call``."""
 
 
 def graph_of_compiled(
@@ -35,6 +40,7 @@ def graph_of_compiled(
     """A graph of compiled code where that can be had, else of the function as it is.
 
     Raises:
+        NotWorthIt: both were timed, and eager execution is faster.
         Exception: see :func:`~gfxgraph.graph.capture.capture`; or the code cannot be had, and
             ``fallback="raise"``.
     """
@@ -51,7 +57,9 @@ def graph_of_compiled(
             raise
         reason = str(error)
     else:
-        return _the_faster(compiled, capture, entries.name) if code.measure else compiled
+        if not code.measure:
+            return compiled
+        return _the_faster(compiled, capture, entries.name, options.fallback == "eager")
     return note_not_compiled(entries, capture(), reason)
 
 
@@ -64,8 +72,12 @@ def note_not_compiled(entries: Entries, entry: Entry, reason: str) -> Entry:
     return entry
 
 
-def _the_faster(compiled: Entry, capture: Capture, name: str) -> Entry:
-    """``compiled``, or a graph of the function as it is where that is as fast."""
+def _the_faster(compiled: Entry, capture: Capture, name: str, may_be_eager: bool) -> Entry:
+    """``compiled``, or a graph of the function as it is where that is as fast.
+
+    Raises:
+        NotWorthIt: a call takes less without a graph.
+    """
     try:
         plain = capture(timed=True)
     except Exception as error:
@@ -74,20 +86,33 @@ def _the_faster(compiled: Entry, capture: Capture, name: str) -> Entry:
             raise
         log(logging.INFO, "not_measured", function=name, because=str(error))
         if compiled.captured is not None:
-            compiled.captured.time_replay = None
+            compiled.captured.time_call = None
             compiled.captured.report.append(f"compiled: not timed: {error}")
         return compiled
     try:
-        times = _replay_us(compiled, plain)
+        times = _call_us(compiled, plain)
     except BaseException:
         compiled.release()
         plain.release()
         raise
     kept, verdict = compiled, "not timed: on the emulated device both do the same"
     if times:
-        of_compiled, of_plain = times
+        of_compiled, of_plain, *eager = times
         kept = compiled if of_compiled < of_plain else plain
-        verdict = f"{of_compiled:.1f} us a replay compiled, {of_plain:.1f} us as it is"
+        verdict = f"{of_compiled:.1f} us a call compiled, {of_plain:.1f} us as it is"
+        if may_be_eager and eager and eager[0] < min(of_compiled, of_plain):
+            compiled.release()
+            plain.release()
+            verdict = f"{eager[0]:.1f} us a call eagerly; as a graph, {verdict}"
+            log(
+                logging.INFO,
+                "measured",
+                function=name,
+                key=plain.key,
+                kept="eager",
+                because=verdict,
+            )
+            raise NotWorthIt(f"a graph would be slower: {verdict}")
     if kept is plain:
         plain.not_compiled = f"it would be no faster: {verdict}"
     elif compiled.captured is not None:
@@ -98,19 +123,25 @@ def _the_faster(compiled: Entry, capture: Capture, name: str) -> Entry:
     return kept
 
 
-def _replay_us(*entries: Entry) -> list[float]:
-    """Median microseconds of a replay of each, taken in turn: the device's clock may change.
+def _call_us(compiled: Entry, plain: Entry) -> list[float]:
+    """Median microseconds of a call: as a graph of compiled code, as one of the function, eagerly.
 
-    None on the emulated device.
+    They take turns, since the device's clock may change. The time of a graph is that of the copies,
+    the launch and the device's work. It leaves out what the host checks before, so that eager is
+    found faster only where it is. Only a function that does nothing but compute is run eagerly.
+    Empty on the emulated device.
     """
-    calls = [e.captured.time_replay for e in entries if e.captured and e.captured.time_replay]
+    one, other = compiled.captured, plain.captured
+    if one is None or other is None or one.time_call is None or other.time_call is None:
+        return []
+    ways = [partial(one.time_call, "replay"), partial(other.time_call, "replay")]
+    if other.state is not None:
+        ways.append(partial(other.time_call, "eager"))
     if current_device().kind == "emulated":
-        calls = []
-    for _ in range(_ROUNDS_OF_WARMTH):
-        for call in calls:
-            call()
-    rounds = [[call() for call in calls] for _ in range(_ROUNDS)]
-    for entry in entries:  # it holds what it takes to get back to the state of then
-        if entry.captured is not None:
-            entry.captured.time_replay = None
-    return [1e6 * statistics.median(seconds) for seconds in zip(*rounds, strict=True)]
+        ways = []
+    rounds = [[way() for way in ways] for _ in range(_ROUNDS_OF_WARMTH + _ROUNDS)]
+    one.time_call = other.time_call = (
+        None  # they hold what it takes to get back to the state of then
+    )
+    timed = zip(*rounds[_ROUNDS_OF_WARMTH:], strict=True)
+    return [1e6 * statistics.median(seconds) for seconds in timed]

@@ -212,10 +212,11 @@ def compile(
     """Compile a function, a module or a method, and capture each whole call as one graph.
 
     That is :func:`graphed` with ``compile=``, and a choice: the first call with arguments of a new
-    kind captures the compiled code and the function as it is, times 20 replays of both, and keeps
-    the compiled code only if it was faster (by the median). It is compiled with
-    :func:`gfxgraph.inductor_settings`. What was measured is in the log
-    (``measured``) and in ``stats()``: the ``report`` of the graph, or ``not_compiled``.
+    kind captures the compiled code and the function as it is, times 20 calls of both and, if the
+    function only computes, 20 eager ones. It keeps what was fastest by the median; calls that are
+    faster eagerly have no graph, unless ``fallback="raise"``. It is compiled with
+    :func:`gfxgraph.inductor_settings`. What was measured is in the log (``measured``) and in
+    ``stats()``: the ``report`` of the graph, ``not_compiled`` or ``refused``.
 
     Args:
         fn: see :func:`graphed`; ``None``: give a decorator.

@@ -56,7 +56,7 @@ class CaptureOptions:
         share_inputs: put the static inputs on memory that all graphs of the pool use for theirs,
             where that can be.
         admit: raises if there is no room for what takes so many bytes at its peak.
-        timed: whether its replays are to be timed.
+        timed: whether calls are to be timed, see ``CapturedGraph.time_call``.
     """
 
     warmup: int
@@ -144,7 +144,7 @@ def capture(
         captured,
         groups=captured.groups | issued.groups,
         sample=sample,
-        time_replay=session.timed_replay if options.timed else None,
+        time_call=session.time_call if options.timed else None,
     )
 
 

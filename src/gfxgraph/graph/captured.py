@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import torch
 
@@ -54,8 +54,9 @@ class CapturedGraph:
             to its arguments and reads them.
         slack: by how much replays may differ from eager execution, in any dtype: compiled code
             rounds at other places.
-        time_replay: replays from the state that the capture found, puts that back, and gives the
-            seconds until the device was done; ``None`` where that was not asked for.
+        time_call: calls eagerly or replays, from the state that the capture found. It puts that
+            state back, and gives the seconds until the device was done. ``None`` where that was
+            not asked for.
         forced: operators at which its graphs end, because a capture failed at them. Each further
             path ends its graphs there, too.
         graft: where a new path belongs in its tree; put there by whoever keeps it.
@@ -89,7 +90,7 @@ class CapturedGraph:
     groups: frozenset[str] = frozenset()
     stored: frozenset[int] = frozenset()
     slack: float = 0.0
-    time_replay: Callable[[], float] | None = None
+    time_call: Callable[[Literal["eager", "replay"]], float] | None = None
     asks_layout: bool = False
     forced: frozenset[str] = frozenset()
     graft: Graft | None = None

@@ -18,7 +18,7 @@ import torch
 from ..compiling.rng import tell_if_compiled
 from ..errors import CaptureError, GfxGraphError, VerificationError, one_line
 from ..interpose.cuda_calls import listening
-from ..interpose.dynamo import frames_compiled
+from ..interpose.dynamo import frames_compiled, without_graphs_of_inductor
 from ..interpose.interrupts import interrupt_in
 from ..interpose.source import Source, users_line_of
 from ..record.effects import overwrite, storage_key
@@ -29,7 +29,7 @@ from ..record.rules import RULES
 from ..record.side_effects import no_side_effects
 from .compare import Tensors
 from .lift import lift_among
-from .locks import LOCK, no_garbage_collection, release_waiting
+from .locks import LOCK, inside_gfxgraph, no_garbage_collection, release_waiting
 from .native import NativeGraph
 from .pool import GraphPool
 from .reads import Reads
@@ -476,15 +476,17 @@ class CaptureSession:
             # Copied at once: another graph of the same memory pool may overwrite them.
             return cloned(last.outputs or (), written)
 
-    def timed_replay(self) -> float:
-        """Seconds of a replay until the device is done; the state it finds is put back."""
+    def time_call(self, how: Literal["eager", "replay"]) -> float:
+        """Seconds of a call until the device is done; the state it finds is put back."""
         device, index = self.pool.device, self.pool.index
+        call = self.run if how == "eager" else self.first_replay
         self.rewind()
-        device.synchronize(index)
-        start = time.perf_counter()
-        self.first_replay()
-        device.synchronize(index)
-        seconds = time.perf_counter() - start
+        with inside_gfxgraph(), without_graphs_of_inductor():
+            device.synchronize(index)
+            start = time.perf_counter()
+            call()
+            device.synchronize(index)
+            seconds = time.perf_counter() - start
         self.rewind()
         return seconds
 
