@@ -694,7 +694,7 @@ def test_a_kind_of_call_that_is_faster_eagerly_has_no_graph(device, monkeypatch,
         same(graph, model, torch.randn(4, 8, device=device))
     stats = graph.stats()
     if fallback == "raise":  # a graph was asked for
-        assert stats.replays == 2 and not stats.refused
+        assert stats.replays and not stats.refused
     else:
         assert not stats.graphs and not stats.pool_bytes
         assert list(stats.refused.values()) == [
