@@ -47,6 +47,9 @@ if TYPE_CHECKING:
     from .compiling.rng import guard_rng as guard_rng
     from .compiling.vendor import vendor_op as vendor_op
     from .device import DeviceFacts as DeviceFacts
+    from .graph.control_flow import cond as cond
+    from .graph.control_flow import switch as switch
+    from .graph.control_flow import while_loop as while_loop
     from .inspecting.inspect import inspect as inspect
     from .inspecting.report import InspectReport as InspectReport
     from .measure.bench import bench as bench
@@ -95,6 +98,7 @@ _LAZY = {
     "check": "analyze.check",
     "compile": "call.graphed",
     "compile_log": "compiling.log",
+    "cond": "graph.control_flow",
     "disable": "bridge.enable",
     "enable": "bridge.enable",
     "experiment": "measure.experiments.experiment",
@@ -110,10 +114,12 @@ _LAZY = {
     "no_graph": "record.no_graph",
     "report": "reporting.report",
     "save_recipes": "recipes.save",
+    "switch": "graph.control_flow",
     "suggest_buckets": "call.buckets.traffic",
     "trace": "measure.trace",
     "vendor_op": "compiling.vendor",
     "verify": "verifying.verify",
+    "while_loop": "graph.control_flow",
 }
 
 # Threads that import modules of one package at once may get a _DeadlockError from Python.
@@ -146,6 +152,7 @@ __all__ = [
     "check",
     "compile",
     "compile_log",
+    "cond",
     "device_facts",
     "device_type",
     "disable",
@@ -167,9 +174,11 @@ __all__ = [
     "settings",
     "stats",
     "suggest_buckets",
+    "switch",
     "trace",
     "vendor_op",
     "verify",
+    "while_loop",
 ]
 
 

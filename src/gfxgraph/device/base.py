@@ -5,13 +5,21 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import Any, Literal, Protocol
+from typing import Any, Literal, NamedTuple, Protocol
 
 import torch
 
 from .nodes import Node, NodesOfCapture
 
-__all__ = ["Device", "DeviceFacts", "PoolHandle", "empty_as", "generator_id", "generator_state"]
+__all__ = [
+    "Decision",
+    "Device",
+    "DeviceFacts",
+    "PoolHandle",
+    "empty_as",
+    "generator_id",
+    "generator_state",
+]
 
 PoolHandle = tuple[int, int]
 """The name of a memory pool, as ``torch.cuda.graph_pool_handle()`` returns it."""
@@ -61,6 +69,21 @@ class DeviceFacts:
     torch: str
     memory_total: int
     memory_free: int
+
+
+class Decision(NamedTuple):
+    """What a conditional node decides by.
+
+    Attributes:
+        kind: ``"if"``: run the first body if ``value`` is true, else the second one, if there is
+            one; ``"while"``: repeat the body; ``"switch"``: run the body with this number.
+        value: one element on the device, of dtype bool; of a ``"switch"`` int32.
+        limit: how many turns a ``"while"`` makes at most. Default: any number.
+    """
+
+    kind: Literal["if", "switch", "while"]
+    value: torch.Tensor
+    limit: int | None = None
 
 
 class Device(Protocol):
@@ -183,6 +206,35 @@ class Device(Protocol):
             DeviceError: the driver does not tell.
             MissingPackageError: what asks the driver is not installed.
         """
+
+    def no_conditionals(self, index: int) -> str:
+        """Why captures on device ``index`` take no :meth:`add_conditional`; empty: they do."""
+
+    def add_conditional(
+        self,
+        index: int,
+        decision: Decision,
+        bodies: Sequence[Callable[[], None]],
+        pool: PoolHandle,
+    ) -> None:
+        """Put a decision into the capture of the current stream.
+
+        Args:
+            index: of the device.
+            decision: what it decides by; what runs in a body may write to its value.
+            bodies: each is called once, and what it does becomes a body of the node.
+            pool: of :meth:`held_pool`, where the memory comes from that they allocate.
+
+        Raises:
+            CaptureError: a body holds what no body of a conditional node can.
+            DeviceError: the driver refuses.
+        """
+
+    def held_pool(self, index: int) -> PoolHandle:
+        """A new memory pool, which keeps its memory until :meth:`release_pool`."""
+
+    def release_pool(self, pool: PoolHandle, index: int) -> None:
+        """Give back what :meth:`held_pool` gave."""
 
     def end_allocation(self, pool: PoolHandle, index: int, release: bool) -> None:
         """Stop a failed capture from allocating from ``pool``; with ``release`` free its memory."""

@@ -23,8 +23,8 @@ import torch.utils._pytree as pytree
 
 from ..errors import ArgumentError, CaptureError, DeviceError
 from . import capture_rules as rules
-from .base import DeviceFacts, PoolHandle, generator_id
-from .emulated_capture import Capture, Operation, current_capture, forget_closed, run
+from .base import Decision, DeviceFacts, PoolHandle, generator_id
+from .emulated_capture import Capture, Choice, Operation, current_capture, forget_closed, run
 from .emulated_memory import MemoryPool, bytes_of_all_pools, new_handle, pool_of
 from .nodes import Node
 from .operators import written_tensors
@@ -355,6 +355,30 @@ class EmulatedDevice:
         assert capture is not None  # it has just begun
         return _NodesOfCapture(capture)
 
+    def no_conditionals(self, index: int) -> str:
+        """Empty: emulated graphs have them."""
+        return ""
+
+    def add_conditional(
+        self,
+        index: int,
+        decision: Decision,
+        bodies: Sequence[Callable[[], None]],
+        pool: PoolHandle,
+    ) -> None:
+        """See :class:`~gfxgraph.device.base.Device`; memory comes from the pool of the capture."""
+        capture = current_capture()
+        if capture is None:
+            raise CaptureError("a conditional node needs a capture that is under way.")
+        capture.decide(decision, bodies)
+
+    def held_pool(self, index: int) -> PoolHandle:
+        """See :meth:`release_pool`."""
+        return new_handle()
+
+    def release_pool(self, pool: PoolHandle, index: int) -> None:
+        """Nothing is in it."""
+
     def end_allocation(self, pool: PoolHandle, index: int, release: bool) -> None:
         """A failed capture leaves nothing behind here."""
 
@@ -383,15 +407,21 @@ def _dot(operations: list[Operation]) -> str:
         places = {_place(t) for t in used if isinstance(t, torch.Tensor)}
         for writer in sorted({last_writer[p] for p in places if p in last_writer}):
             lines.append(f"  n{writer} -> n{number};")
-        for tensor in (
-            *(t for t in operation.targets if t is not None),
-            *written_tensors(operation.op, operation.args, operation.kwargs),
-        ):
+        op = operation.op
+        written = [] if isinstance(op, Choice) else written_tensors(op, *operation[1:3])
+        for tensor in (*(t for t in operation.targets if t is not None), *written):
             last_writer[_place(tensor)] = number
     return "\n".join([*lines, "}", ""])
 
 
 def _node(operation: Operation) -> Node:
+    if isinstance(operation.op, Choice):
+        bodies = [
+            Node(f"body {number}", "", (), {}, tuple(map(_node, body)))
+            for number, body in enumerate(operation.op.bodies)
+        ]
+        kind = operation.op.decision.kind
+        return Node("conditional", "", operation.after, {"kind": kind}, tuple(bodies))
     given = (operation.op, operation.args, operation.kwargs)
     targets = [target for target in operation.targets if target is not None]
     shapes = [_described(tensor) for tensor in targets or written_tensors(*given)]

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from functools import cache, partial
 from typing import Any, NamedTuple, NoReturn
@@ -20,7 +21,7 @@ from ..interpose.dynamo import step_aside, step_back
 from ..interpose.interrupts import held_back
 from ..interpose.patch import intercept
 from . import capture_rules as rules
-from .base import generator_id
+from .base import Decision, generator_id
 from .emulated_memory import MemoryPool
 from .emulated_shapes import ShapeInference
 from .operator_table import Call, copies_host_scalar, refusal
@@ -35,7 +36,7 @@ from .operators import (
 )
 from .overrides import MODE_STACKS, HiddenFunctionMode, hidden_modes, remove_modes
 
-__all__ = ["Capture", "Operation", "current_capture", "forget_closed", "run"]
+__all__ = ["Capture", "Choice", "Operation", "current_capture", "forget_closed", "run"]
 
 # The device has one stream: whatever thread replays, graphs run one after the other.
 _stream = new_lock()
@@ -60,6 +61,37 @@ def forget_closed() -> None:
     _remove_modes(lambda capture: not capture.is_open)
 
 
+class Choice(NamedTuple):
+    """Stands for an operator in an :class:`Operation` that is a conditional node.
+
+    Attributes:
+        decision: what it decides by; its value is the argument of the operation.
+        bodies: the operations of each body.
+    """
+
+    decision: Decision
+    bodies: list[list[Operation]]
+
+    def __call__(self, value: torch.Tensor) -> None:
+        """Run the bodies as the value says."""
+        kind, limit = self.decision.kind, self.decision.limit
+        if kind == "while":
+            turns = itertools.count() if limit is None else range(limit)
+            for _ in turns:
+                if not value:
+                    break
+                self._run(0)
+        else:
+            self._run(int(value) if kind == "switch" else int(not value))
+
+    def _run(self, body: int) -> None:
+        for operation in self.bodies[body] if 0 <= body < len(self.bodies) else ():
+            operation.run()
+
+    def __str__(self) -> str:
+        return f"conditional {self.decision.kind}"
+
+
 class Operation(NamedTuple):
     """One recorded call, with internal tensors for arguments.
 
@@ -68,7 +100,7 @@ class Operation(NamedTuple):
     operations that it waits for.
     """
 
-    op: OpOverload
+    op: OpOverload | Choice
     args: tuple[Any, ...]
     kwargs: dict[str, Any]
     targets: list[torch.Tensor | None]
@@ -123,6 +155,23 @@ class Capture:
     def add(self, operation: Operation) -> None:
         """Put an operation at the end."""
         self.operations.append(operation)
+
+    def decide(self, decision: Decision, bodies: Sequence[Callable[[], None]]) -> None:
+        """Record a conditional node."""
+        parts = list(map(self.of_body, bodies))
+        with outside_of_modes():
+            value = self._internal(decision.value)
+        choice = Choice(decision._replace(value=value), parts)
+        self.add(Operation(choice, (value,), {}, [None], self.newest()))
+
+    def of_body(self, body: Callable[[], None]) -> list[Operation]:
+        """The operations of ``body``, which are no operations of this list."""
+        before, self.operations = self.operations, []
+        try:
+            body()
+            return self.operations
+        finally:
+            self.operations = before
 
     def _see(self) -> None:
         self._replaced = _host_calls_replaced()

@@ -14,8 +14,10 @@ from typing import Any, Literal, cast
 import torch
 
 from ..errors import DeviceError
-from .base import DeviceFacts, PoolHandle
+from .base import Decision, DeviceFacts, PoolHandle
+from .gpu_conditional import add_conditional, no_conditionals
 from .gpu_nodes import CaptureNodes, driver_of_graphs, nodes_of
+from .gpu_streams import own_stream
 from .nodes import Node
 
 __all__ = ["GpuDevice"]
@@ -152,8 +154,8 @@ class GpuDevice:
         return torch.cuda.Stream(index)
 
     def capture_stream(self, index: int, purpose: str = "capture") -> torch.cuda.Stream:
-        """See :func:`_own_stream`."""
-        return _own_stream(index, purpose)
+        """See :func:`own_stream`."""
+        return own_stream(index, purpose)
 
     def current_stream(self, index: int) -> torch.cuda.Stream:
         """The current stream of GPU ``index``."""
@@ -218,6 +220,31 @@ class GpuDevice:
         stream_id = self.stream_id
         return CaptureNodes(stream_id(index), lambda: stream_id(index))
 
+    def no_conditionals(self, index: int) -> str:
+        """See :func:`~gfxgraph.device.gpu_conditional.no_conditionals`."""
+        return no_conditionals(index)
+
+    def add_conditional(
+        self,
+        index: int,
+        decision: Decision,
+        bodies: Sequence[Callable[[], None]],
+        pool: PoolHandle,
+    ) -> None:
+        """See :class:`Device`."""
+        add_conditional(index, decision, bodies, pool)
+
+    def held_pool(self, index: int) -> PoolHandle:
+        """A pool that nobody allocates from yet, and that counts one user."""
+        pool = self.pool_handle()
+        torch._C._cuda_beginAllocateCurrentThreadToPool(index, pool)
+        torch._C._cuda_endAllocateToPool(index, pool)
+        return pool
+
+    def release_pool(self, pool: PoolHandle, index: int) -> None:
+        """``torch._C._cuda_releasePool``."""
+        torch._C._cuda_releasePool(index, pool)
+
     def end_allocation(self, pool: PoolHandle, index: int, release: bool) -> None:
         """End what ``capture_begin`` began in the allocator, when ``capture_end`` raised."""
         torch._C._cuda_endAllocateToPool(index, pool)
@@ -231,7 +258,7 @@ class GpuDevice:
         later random operation raises "Offset increment outside graph capture" (seen on torch 2.11
         with CUDA 13). So do ``others``, which the failed graph had registered.
         """
-        with torch.cuda.stream(_own_stream(index, "recover")):
+        with torch.cuda.stream(own_stream(index, "recover")):
             scratch = torch.empty(1, device=torch.device("cuda", index))
             graph = _plain_graph()()
             for generator in others:
@@ -248,26 +275,6 @@ def _segments(pool: PoolHandle) -> list[dict[str, Any]]:
     # Not memory_snapshot(pool) of newer torch: torch 2.11 drops a reference to the pool's numbers
     # that it does not own, and the process crashes later.
     return [s for s in torch.cuda.memory_snapshot() if tuple(s["segment_pool_id"]) == tuple(pool)]
-
-
-@cache
-def _own_stream(index: int, purpose: str) -> torch.cuda.Stream:
-    """A stream for ``purpose`` that is in no pool.
-
-    torch hands out 32 streams in turn. A capture on one of them would also take in the work of
-    other code on the same stream, which would then read memory that nothing has written. Without
-    cuda-bindings, and on HIP, it is a stream of the pool of the highest priority, which little code
-    uses.
-    """
-    try:
-        from cuda.bindings import runtime
-    except ImportError:
-        return torch.cuda.Stream(index, priority=-3)
-    with torch.cuda.device(index):
-        error, handle = runtime.cudaStreamCreateWithFlags(runtime.cudaStreamNonBlocking)
-    if int(error):
-        raise DeviceError(f"cannot create a capture stream on GPU {index}: {error}.")
-    return torch.cuda.ExternalStream(int(handle), device=index)
 
 
 def _stream(handle: int, index: int) -> torch.cuda.Stream:

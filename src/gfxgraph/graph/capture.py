@@ -478,7 +478,8 @@ def _the_same(
 def _report(eager: WarmedUp, is_compiled: bool) -> list[str]:
     # Constants of the host are part of compiled code.
     shown = [e for e in eager.recording.events if e.point.kind == "read" or not is_compiled]
-    return list(dict.fromkeys(map(report_line, shown)))
+    by_host = filter(None, eager.recording.decisions)
+    return list(dict.fromkeys((*map(report_line, shown), *by_host)))
 
 
 def _only_computed(session: CaptureSession, eager: WarmedUp) -> bool:

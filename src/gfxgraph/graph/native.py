@@ -5,6 +5,7 @@ from __future__ import annotations
 import atexit
 import logging
 import sys
+import threading
 import time
 import warnings
 import weakref
@@ -109,6 +110,10 @@ class NativeGraph(_Base):  # type: ignore[misc]
         self._capture_stream: Any = None
         self._capture_index = 0
         self._capture_pool: PoolHandle | None = None
+        self._capture_thread = 0
+        #: The memory of the bodies of conditional nodes, and what gives it back.
+        self._pool_of_bodies: PoolHandle | None = None
+        self._release_bodies: Callable[[], object] = lambda: None
         self._registered: list[torch.Generator] = []
         self._compiled_before = 0
         #: Whether a failed capture releases the pool: a pool that nobody uses cannot be used
@@ -123,6 +128,8 @@ class NativeGraph(_Base):  # type: ignore[misc]
         self._lines: list[Source] = []
         #: Why the nodes of a capture could not be kept.
         self._no_nodes = ""
+        #: Whether nobody will replay it: it is only to be seen if it can be captured.
+        self.is_trial = False
         #: Set by whoever ends a capture whose body has raised: what it holds is a part of the body.
         self.body_raised = False
         #: What the capture under way issued, and what ends looking at that.
@@ -200,6 +207,7 @@ class NativeGraph(_Base):  # type: ignore[misc]
             device.recover_generator(index, self._registered)
             raise
         self._capture_stream, self._capture_index, self._capture_pool = stream, index, handle
+        self._capture_thread = threading.get_ident()
         _capturing.add(self)
         try:
             self._compiled_before = frames_compiled()
@@ -235,7 +243,8 @@ class NativeGraph(_Base):  # type: ignore[misc]
             super().capture_end()  # raises, and leaves a capture on the other stream as it is
             return
         if self._liveness is not None:
-            self._liveness.stop(lambda a: device.in_pool(cast(PoolHandle, self._capture_pool), a))
+            pools = [pool for pool in (self._capture_pool, self._pool_of_bodies) if pool]
+            self._liveness.stop(lambda a: any(device.in_pool(pool, a) for pool in pools))
         self._capture_stream = None
         if self._tracing is not None:
             self._keep_nodes(self._tracing)
@@ -246,7 +255,8 @@ class NativeGraph(_Base):  # type: ignore[misc]
         try:
             super().capture_end()
         except BaseException as error:
-            _count_failure(str(error).partition("\n")[0])
+            if not self.is_trial:
+                _count_failure(str(error).partition("\n")[0])
             self._clean_up(device, stream)
             self._ended()
             if self.body_raised and isinstance(error, Exception):
@@ -269,10 +279,28 @@ class NativeGraph(_Base):  # type: ignore[misc]
             NativeGraph.watched.add(self)
         if self._issued.groups and not is_inside_gfxgraph():
             collectives.release_with_groups(self._release_with_group, self._issued.groups)
+        if self.is_trial:
+            return
         tally.add("capture_count")
         if not is_inside_gfxgraph():
             tally.captured(BY_HAND)
         log(logging.DEBUG, "capture_end", pool=self._capture_pool)
+
+    @staticmethod
+    def capturing_here() -> NativeGraph | None:
+        """The graph into which this thread captures; ``None``: none of these."""
+        here = threading.get_ident()
+        return next((g for g in list(_capturing) if g._capture_thread == here), None)
+
+    def pool_of_bodies(self) -> PoolHandle:
+        """The memory pool for the bodies of its conditional nodes; it lives with the graph."""
+        if self._pool_of_bodies is None:
+            device, index = current_device(), self._capture_index
+            self._pool_of_bodies = pool = device.held_pool(index)
+            release = weakref.finalize(self, device.release_pool, pool, index)
+            release.atexit = False
+            self._release_bodies = release
+        return self._pool_of_bodies
 
     def _trace_lines(self, device: Device, index: int) -> None:
         """Begin to find the lines of nodes."""
@@ -469,6 +497,8 @@ class NativeGraph(_Base):  # type: ignore[misc]
         self.stand_in = self.static_output = self.block = self._liveness = None
         self._nodes, self._lines = None, []
         super().reset()
+        self._release_bodies()
+        self._pool_of_bodies = None
 
     def _release_with_group(self) -> None:
         """A group whose collectives it holds is destroyed."""

@@ -93,6 +93,8 @@ _WATCHING = tuple(
         "compiling.",
         "graph.",
         "call.signature",
+        "forking",
+        "stats",
     )
 )
 

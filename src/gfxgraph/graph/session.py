@@ -312,6 +312,7 @@ class CaptureSession:
             varying=self.varying,
             forced=self.forced,
             generators=self.before.host,
+            may_decide_on_device=True,
         )
 
     def _refuse_layout(self, recording: Recording) -> None:
@@ -392,6 +393,7 @@ class CaptureSession:
                 self._begin,
                 self.target.objects,
                 root,
+                decisions=() if recording is None else recording.decisions,
                 varying=() if recording is None else self.varying,
                 forced=self.forced,
                 only=only,

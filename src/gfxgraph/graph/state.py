@@ -553,7 +553,13 @@ class PythonState:
                 if raw.is_a(part, dict, list, deque, set) and raw.length(part) <= _MAX_ITEMS:
                     self.closed.append((f"{path}.{name}", part))
 
+    def _is_ours(self, package: str) -> bool:
+        """Whether what is in ``package`` is no state of the function's, but of gfxgraph."""
+        return package == _OURS and _OURS not in self._open_packages
+
     def _open_module(self, path: str, module: types.ModuleType, level: int) -> None:
+        if self._is_ours(module.__name__.partition(".")[0]):
+            return
         if module.__name__.partition(".")[0] in CLOSED:
             used = (self._names | self._executed_names) & module.__dict__.keys()
             self._note_one_shots((f"{path}.{name}", module.__dict__[name]) for name in used)
@@ -668,7 +674,7 @@ class PythonState:
     def _open_function(self, path: str, function: Any, level: int) -> Iterator[tuple[str, Any]]:
         package, code = str(function.__module__).partition(".")[0], function.__code__
         has_run = code in self._executed
-        if package in CLOSED and not has_run:
+        if (package in CLOSED and not has_run) or self._is_ours(package):
             return
         if level < _SEARCHED and function.__dict__:
             self._todo[level].append((path, function.__dict__))

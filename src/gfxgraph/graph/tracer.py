@@ -26,7 +26,7 @@ from .native import NativeGraph
 from .segments import Done, Graft, Segment, Step, outcome, places_of
 from .static_objects import StaticObjects
 
-__all__ = ["Tracer"]
+__all__ = ["Tracer", "ends_empty"]
 
 
 class Tracer(Interceptor):
@@ -38,6 +38,7 @@ class Tracer(Interceptor):
             use the pool.
         objects: the containers that the function is given.
         root: the tree so far, whose shared part is gone through without running anything.
+        decisions: see :class:`~gfxgraph.record.recorder.Recording`.
         options: see :class:`Interceptor`.
 
     Attributes:
@@ -54,9 +55,13 @@ class Tracer(Interceptor):
         begin: Callable[[bool], NativeGraph],
         objects: StaticObjects,
         root: Segment | None = None,
+        decisions: Iterable[str] = (),
         **options: Any,
     ) -> None:
         inputs = list(inputs)
+        self._decisions = iter(decisions)
+        #: Whether a body of a conditional node is being captured.
+        self.inside_body = False
         # Without a break there is one path: nobody goes through it again, and all is as it was.
         self._branches = any(not event.folds for event in events)
         super().__init__(device_type, inputs, follows=self._branches, **options)
@@ -80,6 +85,27 @@ class Tracer(Interceptor):
         self.root = self._segment
         self.graft: Graft | None = None
         self.failure: tuple[Any, Source] | None = None
+
+    @property
+    def goes_through_again(self) -> bool:
+        """Whether what the function does now was captured before, and nothing is captured."""
+        return self._shared is not None
+
+    def host_decides(self) -> bool:
+        """Whether the host decides the next ``cond``, ``switch`` or ``while_loop``."""
+        reason = next(self._decisions, None)
+        if reason is None:
+            self._diverged("it went on with a decision")
+        return bool(reason)
+
+    @contextmanager
+    def in_body(self) -> Iterator[None]:
+        """Capture a conditional node inside, and those in its bodies."""
+        before, self.inside_body = self.inside_body, True
+        try:
+            yield
+        finally:
+            self.inside_body = before
 
     @property
     def new(self) -> Segment:
@@ -326,7 +352,7 @@ class Tracer(Interceptor):
         graph, self._graph = self._graph, None
         assert graph is not None
         segment = self._segment
-        if _ends_empty(graph):
+        if ends_empty(graph):
             graph.reset()
         else:
             segment.graph, segment.launch = graph, graph.launch
@@ -388,7 +414,7 @@ def _ambient(point: Point) -> Callable[[], Any] | None:
     return lambda: nullcontext() if is_in_force() else enter()
 
 
-def _ends_empty(graph: NativeGraph) -> bool:
+def ends_empty(graph: NativeGraph) -> bool:
     """End the capture; whether there was nothing in it, which torch says in a warning."""
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")

@@ -16,6 +16,7 @@ from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
 from ..device.operators import written_tensors
 from ..device.overrides import WithoutModes
+from ..errors import CaptureError
 from ..interpose.codes import address
 from ..interpose.source import Source, users_line, users_line_of
 from .effects import Same, UndoLog, tensors_in
@@ -41,6 +42,10 @@ _NO_DTYPE: frozenset[torch.dtype | None] = frozenset({None})
 _NONE_KNOWN: frozenset[torch.dtype | None] = frozenset()
 
 __all__ = ["Event", "Note", "Recorder", "Recording", "Same"]
+
+
+class _NotOnDevice(CaptureError):
+    """No body of a conditional node can hold it."""
 
 
 @dataclass
@@ -135,6 +140,8 @@ class Recording:
         differentiates: whether a backward pass ran.
         may_settle: whether a gradient from outside that was set was none before, as in the first
             run of all.
+        decisions: of each ``cond``, ``switch`` and ``while_loop``, in order, why the host decides
+            it; empty: the device does.
     """
 
     events: list[Event] = field(default_factory=list)
@@ -159,6 +166,7 @@ class Recording:
     autograd: bool = False
     differentiates: bool = False
     may_settle: bool = False
+    decisions: list[str] = field(default_factory=list)
 
     def breaks(self) -> list[Event]:
         """The points at which a graph ends and the host takes over."""
@@ -196,6 +204,8 @@ class Recorder(Interceptor):
         off_stream: the rule by which work on the current stream is left out of a capture.
         names: names of tensors from outside, by storage key.
         generators: learns which generators the run draws from.
+        may_decide_on_device: whether a capture will follow, which may hold conditional nodes.
+            Default ``False``.
         options: see :class:`Interceptor`.
 
     Attributes:
@@ -211,9 +221,14 @@ class Recorder(Interceptor):
         off_stream: Callable[[], str | None] = lambda: None,
         names: Mapping[int, str] = MappingProxyType({}),
         generators: Generators | None = None,
+        may_decide_on_device: bool = False,
         **options: Any,
     ) -> None:
         super().__init__(device_type, inputs, **options)
+        self.may_decide_on_device = may_decide_on_device
+        #: Tensors that were written since a trial began; ``None``: there is none.
+        self._written_on_trial: list[torch.Tensor] | None = None
+        self._failed_on_trial = ""
         self._generators = generators
         self.recording = Recording(outside=self.outside, originals=self.provenance.originals)
         self._log = log
@@ -255,8 +270,51 @@ class Recorder(Interceptor):
             self.met(rule, str(func))
         return self.run(func, args, kwargs)
 
+    @property
+    def is_on_trial(self) -> bool:
+        """Whether a capture is tried, in which nothing runs on the device."""
+        return self._written_on_trial is not None
+
+    @contextmanager
+    def on_trial(self) -> Iterator[None]:
+        """Record what the bodies of a conditional node would hold, which are captured inside.
+
+        Raises:
+            CaptureError: they hold what no body can.
+        """
+        self._written_on_trial, self._failed_on_trial = [], ""
+        try:
+            yield
+        finally:
+            written, self._written_on_trial = self._written_on_trial, None
+        if self._failed_on_trial:  # the function may have caught the error
+            raise _NotOnDevice(self._failed_on_trial)
+        with self.unseen():
+            for tensor in written:
+                self._save(tensor)
+
+    def fail_on_trial(self, what: str) -> None:
+        """Raise, if a capture is tried.
+
+        Raises:
+            CaptureError: it is.
+        """
+        if self.is_on_trial:
+            self._failed_on_trial = self._failed_on_trial or f"{users_line()}: {what}"
+            raise _NotOnDevice(self._failed_on_trial)
+
+    def decided(self, name: str, reason: str) -> None:
+        """Note who decides a ``cond``, ``switch`` or ``while_loop``, and why the host."""
+        line = f"{users_line()}: the host decides {name}(): {reason}" if reason else ""
+        self.recording.decisions.append(line)
+
+    def varies(self, result: Any) -> None:
+        """What nobody has seen being made: it depends on what may change from call to call."""
+        self._made_by_host((), result)
+
     def differentiates(self, roots: Any, is_recorded: bool) -> None:
         """A backward pass is about to run; note the leaves that it reaches."""
+        self.fail_on_trial("a backward pass")
         with self.unseen():
             leaves, oldest = reached(roots)
             for leaf in leaves:
@@ -276,6 +334,7 @@ class Recorder(Interceptor):
         self, point: Point, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> Any:
         """Run the point, and record its result."""
+        self.fail_on_trial(point.what)
         given = list(tensors_in(args, kwargs))
         self.data_reads += point.kind != "constant"
         # A function of the user's may write to whatever it is given or reaches.
@@ -374,6 +433,7 @@ class Recorder(Interceptor):
         Raises:
             CaptureError: always.
         """
+        self.fail_on_trial(what)
         note = Note(rule, what, users_line())
         self._remember(note, more)  # the function may catch the error
         self.met(rule, what)
@@ -504,6 +564,8 @@ class Recorder(Interceptor):
 
     def met(self, rule: str, what: str, tensors: Iterable[torch.Tensor] = ()) -> None:
         """Note it."""
+        if rule == "random":
+            self.fail_on_trial(f"{what} draws random numbers")
         if rule == "random" and self.recording.draws is None:
             self.recording.draws = len(self.recording.events)
         if rule == "unknown-kernel":
@@ -515,6 +577,9 @@ class Recorder(Interceptor):
             self.recording.notes[note] = self.recording.notes.get(note, 0) + 1
 
     def _save(self, tensor: torch.Tensor) -> None:
+        if self._written_on_trial is not None:  # a copy would be a part of the capture
+            self._written_on_trial.append(tensor)
+            return
         if not is_whole(tensor):
             self.refuse("side-effect", "a tensor whose storage holds less than its elements")
         self._log.add(tensor, self._keep_values)

@@ -11,7 +11,7 @@ import itertools
 import threading
 import time
 from bisect import bisect_right
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
@@ -375,6 +375,15 @@ class DeviceCapture(Capture):
         self._positions.setdefault(stream, []).append((clock.get(stream, 0), len(self.operations)))
         self._before.append(clock)
         super().add(operation)
+
+    def of_body(self, body: Callable[[], None]) -> list[Operation]:
+        """The operations of ``body``, whose positions are their own."""
+        before = self._positions, self._before
+        self._positions, self._before = {}, []
+        try:
+            return super().of_body(body)
+        finally:
+            self._positions, self._before = before
 
     def wrote(self, keys: Iterable[int]) -> None:
         """Note what the operation of :meth:`issue` has made, by keys of storages."""

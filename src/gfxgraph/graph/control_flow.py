@@ -1,0 +1,466 @@
+"""``cond``, ``switch`` and ``while_loop``: control flow that depends on data.
+
+In a capture they become conditional nodes, so that the device decides. Elsewhere the host reads the
+value and decides, with the same results: what comes out lies in memory of its own, whichever
+branch gave it, and shares none with the arguments.
+
+Python runs each function once in a capture, however often the device runs it. So a recording looks
+at them first (:func:`_trial`): what reads on the host, draws random numbers or changes something in
+Python is decided by the host, in several graphs.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
+from functools import cache
+from typing import Any, TypeAlias
+
+import torch
+import torch.utils._pytree as pytree
+
+from ..device import PoolHandle, current_device, index_of
+from ..device.base import Decision
+from ..device.overrides import WithoutModes
+from ..errors import ArgumentError, CaptureError, GfxGraphError, one_line
+from ..interpose.interrupts import interrupt_in
+from ..interpose.opaque import opaque
+from ..record.effects import storage_key
+from ..record.explain import some
+from ..record.interceptor import current_interceptor
+from ..record.recorder import Recorder
+from .locks import LOCK, no_garbage_collection
+from .native import NativeGraph
+from .state import PythonState
+from .tracer import Tracer, ends_empty
+
+__all__ = ["cond", "switch", "while_loop"]
+
+
+@opaque
+def cond(
+    pred: torch.Tensor | bool,
+    true_fn: Callable[..., Any],
+    false_fn: Callable[..., Any],
+    *operands: Any,
+) -> Any:
+    """``true_fn(*operands)`` if ``pred`` is true, else ``false_fn(*operands)``.
+
+    In a capture, one conditional node that the device decides at. Both functions are captured then,
+    and have to give tensors of the same structure, shapes, dtypes and strides. The results lie in
+    memory of their own.
+
+    Args:
+        pred: a tensor of one element, or a bool.
+        true_fn: gives a tensor, or a tuple, list or dict of tensors. It may write to tensors.
+        false_fn: gives the same.
+        operands: the arguments of both. One tuple or list stands for the operands in it, as in
+            ``torch.cond``.
+
+    Raises:
+        ArgumentError: ``pred`` is neither, what comes out is no tensor, or the two differ.
+        CaptureError: in a capture by hand: this device has no conditional nodes, or no body of one
+            can hold what a function does. A graphed function lets the host decide there.
+    """
+    operands = _unpacked(operands)
+    if isinstance(pred, bool):
+        return _fresh("cond", (true_fn if pred else false_fn)(*operands))
+    value = _flag("cond: pred", pred)
+    return _decide(_Choice("cond", "if", value, (true_fn, false_fn), operands))
+
+
+@opaque
+def switch(
+    index: torch.Tensor | int, branches: Sequence[Callable[..., Any]], *operands: Any
+) -> Any:
+    """``branches[index](*operands)``; an index out of range picks the first or the last one.
+
+    In a capture, a conditional node; see :func:`cond`.
+
+    Args:
+        index: an integer tensor of one element, or an int.
+        branches: at least one function.
+        operands: as for :func:`cond`.
+
+    Raises:
+        ArgumentError: ``index`` is neither, there is no branch, or as for :func:`cond`.
+        CaptureError: as for :func:`cond`.
+    """
+    operands, branches = _unpacked(operands), tuple(branches)
+    if not branches:
+        raise ArgumentError("switch(branches=[]): expected at least one function.")
+    last = len(branches) - 1
+    if isinstance(index, int):
+        return _fresh("switch", branches[min(max(index, 0), last)](*operands))
+    if not isinstance(index, torch.Tensor) or index.numel() != 1 or index.dtype not in _INTEGERS:
+        raise ArgumentError(
+            f"switch: index is {_described(index)}: expected an int, or an integer tensor of one "
+            "element."
+        )
+    value = index.detach().reshape(()).clamp(0, last).to(torch.int32)
+    return _decide(_Choice("switch", "switch", value, branches, operands))
+
+
+@opaque
+def while_loop(
+    cond_fn: Callable[..., Any],
+    body_fn: Callable[..., Any],
+    *carry: Any,
+    max_turns: int | None = None,
+) -> tuple[Any, ...]:
+    """``carry = body_fn(*carry)`` as long as ``cond_fn(*carry)`` is true; gives the last carry.
+
+    In a capture, a conditional node: the device repeats the body without the host. Each turn gets
+    the carry in the memory of the turn before, and in its strides.
+
+    Args:
+        cond_fn: gives a tensor of one element.
+        body_fn: gives a new carry of the same structure, shapes, dtypes and devices. It may write
+            to tensors, those of the carry among them.
+        carry: tensors, or tuples, lists and dicts of tensors. They are copied first. One tuple or
+            list stands for the carry in it, as in ``torch.while_loop``.
+        max_turns: the loop ends after so many turns, whatever ``cond_fn`` says. At least 0.
+            Default: never.
+
+    Raises:
+        ArgumentError: the carry holds what is no tensor, or changes; ``cond_fn`` gives something
+            else; or ``max_turns`` is no such number.
+        CaptureError: as for :func:`cond`.
+    """
+    if max_turns is not None and (type(max_turns) is not int or not 0 <= max_turns < 2**31):
+        raise ArgumentError(
+            f"while_loop(max_turns={max_turns!r}): expected None, or an int from 0 to 2**31 - 1."
+        )
+    given = _unpacked(carry)
+    leaves, spec = pytree.tree_flatten(given)
+    _check_tensors("while_loop: carry", leaves)
+    result: tuple[Any, ...] = _decide(_Loop(cond_fn, body_fn, leaves, spec, max_turns))
+    return result
+
+
+class _Choice:
+    """One of several functions, by a value."""
+
+    def __init__(
+        self,
+        name: str,
+        kind: Any,
+        value: torch.Tensor,
+        functions: tuple[Callable[..., Any], ...],
+        operands: tuple[Any, ...],
+    ) -> None:
+        self.name, self.functions = name, functions
+        self._kind, self._value, self._operands = kind, value, operands
+
+    def reads(self) -> list[torch.Tensor]:
+        return [self._value]
+
+    def on_host(self, read: Callable[[torch.Tensor], int]) -> Any:
+        number = read(self._value)
+        number = number if self._kind == "switch" else int(not number)
+        return _fresh(self.name, self.functions[number](*self._operands))
+
+    def on_device(self, add: _Add) -> Any:
+        results: list[torch.Tensor] = []
+        specs: list[Any] = []
+        looks: list[_Look] = []
+
+        def body(function: Callable[..., Any]) -> None:
+            leaves, spec = pytree.tree_flatten(function(*self._operands))
+            _check_tensors(f"{self.name}: a result", leaves)
+            if not specs:
+                specs.append(spec)
+                looks.extend(map(_look, leaves))
+                # In the memory of the graph, not of the body: a caller may get it.
+                with add.outside():
+                    results.extend(map(torch.empty_like, leaves))
+            what = f"{self.name}: the results of its functions"
+            _check_same(what, looks, specs[0], leaves, spec)
+            _overwrite(results, leaves)
+
+        add(Decision(self._kind, self._value), [_bound(body, f) for f in self.functions])
+        return pytree.tree_unflatten(results, specs[0])
+
+
+class _Loop:
+    """One function, again and again."""
+
+    name = "while_loop"
+
+    def __init__(
+        self,
+        cond_fn: Callable[..., Any],
+        body_fn: Callable[..., Any],
+        leaves: list[torch.Tensor],
+        spec: Any,
+        limit: int | None,
+    ) -> None:
+        self.functions = cond_fn, body_fn
+        self._leaves, self._spec, self._limit = leaves, spec, limit
+
+    def reads(self) -> list[torch.Tensor]:
+        return self._leaves
+
+    def _goes_on(self, carry: list[torch.Tensor]) -> torch.Tensor:
+        value = self.functions[0](*pytree.tree_unflatten(carry, self._spec))
+        return _flag("while_loop: what cond_fn gives", value)
+
+    def _turn(self, carry: list[torch.Tensor]) -> list[torch.Tensor]:
+        result = self.functions[1](*pytree.tree_unflatten(carry, self._spec))
+        if not isinstance(result, (tuple, list)):
+            result = (result,)
+        leaves, spec = pytree.tree_flatten(tuple(result))
+        _check_tensors("while_loop: what body_fn gives", leaves)
+        looks = [_look(t)[:3] for t in carry]  # strides are put right
+        what = "while_loop: the carry and what body_fn gives"
+        _check_same(what, looks, self._spec, leaves, spec)
+        return leaves
+
+    def on_host(self, read: Callable[[torch.Tensor], int]) -> Any:
+        carry = [leaf.clone() for leaf in self._leaves]
+        for turn in itertools.count():
+            if turn == self._limit or not read(self._goes_on(carry)):
+                return pytree.tree_unflatten(carry, self._spec)
+            carry = [_as_was(old, new) for old, new in zip(carry, self._turn(carry), strict=True)]
+
+    def on_device(self, add: _Add) -> Any:
+        carry = [leaf.clone() for leaf in self._leaves]
+        value = self._goes_on(carry)
+
+        def body() -> None:
+            new = self._turn(carry)
+            shared = set(map(storage_key, carry))
+            # One of them may be where another is to go, as after a swap.
+            _overwrite(carry, [t.clone() if storage_key(t) in shared else t for t in new])
+            _overwrite([value], [self._goes_on(carry)])
+
+        add(Decision("while", value, self._limit), [body])
+        return pytree.tree_unflatten(carry, self._spec)
+
+
+class _Add:
+    """Adds conditional nodes to the capture of this thread."""
+
+    def __init__(self, index: int, tracer: Tracer | None = None) -> None:
+        self._index, self._tracer = index, tracer
+        self._stream = current_device().current_stream(index)
+
+    def __call__(self, decision: Decision, bodies: Sequence[Callable[[], None]]) -> None:
+        if self._tracer is not None and self._tracer.goes_through_again:
+            for body in bodies:
+                body()
+            return
+        graph = NativeGraph.capturing_here()
+        pool = _pool_of_others(self._index) if graph is None else graph.pool_of_bodies()
+        current_device().add_conditional(self._index, decision, bodies, pool)
+
+    def outside(self) -> Any:
+        """Allocate as the code around the body does."""
+        return current_device().set_stream(self._stream)
+
+
+@cache
+def _pool_of_others(index: int) -> PoolHandle:
+    """The memory of bodies in graphs of torch's own class: nobody knows when these go."""
+    return current_device().held_pool(index)
+
+
+def _decide(what: _Choice | _Loop) -> Any:
+    """Let the device decide where that can be, else the host."""
+    device, interceptor = current_device(), current_interceptor()
+    reads = what.reads()
+    if interceptor is None:
+        if not device.is_capturing() or not any(t.device.type == device.type for t in reads):
+            return what.on_host(_read)
+        index = index_of(device, reads)
+        reason = device.no_conditionals(index)
+        if reason:
+            raise CaptureError(
+                f"{what.name}() in a capture needs conditional nodes, and there are none: {reason}."
+                " Decide on the host, between two graphs; gfxgraph.graphed() does that by itself."
+            )
+        return what.on_device(_Add(index))
+    if not any(map(interceptor.on_device, reads)):
+        return what.on_host(_read)
+    index = index_of(device, reads)
+    if isinstance(interceptor, Tracer):
+        if not interceptor.inside_body and interceptor.host_decides():
+            return what.on_host(_read)
+        with interceptor.in_body():
+            return what.on_device(_Add(index, interceptor))
+    assert isinstance(interceptor, Recorder)
+    if interceptor.is_on_trial:
+        return what.on_device(_Add(index))
+    if not interceptor.may_decide_on_device:  # a report of hazards: the device would decide
+        return what.on_host(_quietly(interceptor))
+    reason = device.no_conditionals(index) or _trial(interceptor, what, index)
+    interceptor.decided(what.name, reason)
+    if reason:
+        return what.on_host(_read)
+    with interceptor.quietly():
+        result = what.on_host(_read)
+    interceptor.varies(result)
+    return result
+
+
+def _trial(recorder: Recorder, what: _Choice | _Loop, index: int) -> str:
+    """Why no body of a conditional node can hold what the functions do; empty: one can.
+
+    They are captured into a graph that is thrown away, so that nothing runs that this call would
+    not have run: a table may be shorter than the branch not taken believes.
+    """
+    roots: dict[str, object] = {
+        f"function {n} of {what.name}()": f for n, f in enumerate(what.functions)
+    }
+    with recorder.unseen():
+        before = PythonState(roots, search=False)
+    graph = NativeGraph()
+    graph.is_trial = True
+    try:
+        with LOCK, no_garbage_collection(), recorder.on_trial(), _captured(graph, recorder):
+            what.on_device(_Add(index))
+    except ArgumentError as error:
+        if isinstance(what, _Loop):
+            raise
+        return str(error)  # branches that differ: the host may choose between them
+    except Exception as error:  # of the function's own: the host will meet it
+        if interrupt_in(error):
+            raise
+        return str(error) if isinstance(error, GfxGraphError) else one_line(error)
+    finally:
+        with recorder.unseen():
+            graph.reset()
+            changes = before.changes()
+            before.restore()
+    return f"it changes {some(changes)} in Python" if changes else ""
+
+
+@contextmanager
+def _captured(graph: NativeGraph, recorder: Recorder) -> Iterator[None]:
+    """Capture into ``graph``, and go on recording."""
+    # On a GPU torch fills in the generator's state, which is no operation of the function's; the
+    # emulated device puts modes of its own.
+    modes = nullcontext() if recorder.emulated else WithoutModes()
+    with recorder.quietly(), modes:
+        graph.capture_begin(capture_error_mode="thread_local")
+    recorder.to_top()
+    yield
+    with recorder.quietly():
+        ends_empty(graph)
+
+
+def _quietly(recorder: Recorder) -> Callable[[torch.Tensor], int]:
+    def read(value: torch.Tensor) -> int:
+        with recorder.quietly():
+            return _read(value)
+
+    return read
+
+
+def _read(value: torch.Tensor) -> int:
+    return int(value.item())
+
+
+def _unpacked(operands: tuple[Any, ...]) -> tuple[Any, ...]:
+    if len(operands) == 1 and isinstance(operands[0], (tuple, list)):
+        return tuple(operands[0])
+    return operands
+
+
+def _bound(body: Callable[[Any], None], function: Callable[..., Any]) -> Callable[[], None]:
+    return lambda: body(function)
+
+
+def _flag(what: str, value: Any) -> torch.Tensor:
+    """Whether ``value`` is true, in memory of its own.
+
+    Raises:
+        ArgumentError: it is no tensor of one element.
+    """
+    if not isinstance(value, torch.Tensor) or value.numel() != 1:
+        raise ArgumentError(f"{what} is {_described(value)}: expected a tensor of one element.")
+    return value.detach().reshape(()).ne(0)
+
+
+def _check_tensors(what: str, leaves: Sequence[Any]) -> None:
+    for leaf in leaves:
+        if not isinstance(leaf, torch.Tensor):
+            raise ArgumentError(
+                f"{what} is {_described(leaf)}: expected tensors, also in tuples, lists and dicts. "
+                "Make a tensor of it: torch.full((), value, device=...)."
+            )
+
+
+def _check_same(
+    what: str, wanted: Sequence[_Look], wanted_spec: Any, leaves: list[torch.Tensor], spec: Any
+) -> None:
+    if spec != wanted_spec:
+        raise ArgumentError(f"{what} differ in structure: {wanted_spec} and {spec}.")
+    for n, (one, leaf) in enumerate(zip(wanted, leaves, strict=True)):
+        other = _look(leaf)[: len(one)]
+        if one != other:
+            raise ArgumentError(
+                f"{what} differ in tensor {n}: {_in_words(one)}, {_in_words(other)}."
+            )
+
+
+_Look: TypeAlias = "tuple[Any, ...]"
+
+
+def _look(tensor: torch.Tensor) -> _Look:
+    return tuple(tensor.shape), tensor.dtype, tensor.device, tensor.stride()
+
+
+def _in_words(look: _Look) -> str:
+    shape, dtype, device, *strides = look
+    text = f"{str(dtype).removeprefix('torch.')}{list(shape)} on {device}"
+    return f"{text} with strides {strides[0]}" if strides else text
+
+
+def _described(value: Any) -> str:
+    if isinstance(value, torch.Tensor):
+        return f"a tensor of dtype {value.dtype} and shape {tuple(value.shape)}"
+    return f"{value!r:.60} ({type(value).__name__})"
+
+
+def _fresh(name: str, result: Any) -> Any:
+    """The result in memory of its own."""
+    leaves, spec = pytree.tree_flatten(result)
+    _check_tensors(f"{name}: a result", leaves)
+    return pytree.tree_unflatten([leaf.clone() for leaf in leaves], spec)
+
+
+def _as_was(old: torch.Tensor, new: torch.Tensor) -> torch.Tensor:
+    """``new`` in memory of its own, with the strides of ``old``."""
+    copy = new.clone()
+    return copy if copy.stride() == old.stride() else torch.empty_like(old).copy_(new)
+
+
+def _overwrite(targets: Sequence[torch.Tensor], sources: Sequence[torch.Tensor]) -> None:
+    for target, source in zip(targets, sources, strict=True):
+        if torch.is_grad_enabled() and (source.requires_grad or target.requires_grad):
+            raise CaptureError("autograd records what a function of a conditional node does.")
+        if source is not target:
+            target.copy_(source)
+
+
+_INTEGERS = (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)
+
+
+def _load() -> None:
+    """Import what a capture on the emulated device imports at its first operation.
+
+    A trial is captured while a run is listened to, which would take that for something it changes.
+    """
+    graph = NativeGraph()
+    graph.is_trial = True
+    ones = torch.ones(1, device="cpu")
+    graph.capture_begin()
+    ones.add(ones.sum())
+    ends_empty(graph)
+    graph.reset()
+
+
+if current_device().kind == "emulated":
+    _load()

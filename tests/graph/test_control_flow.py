@@ -1,0 +1,297 @@
+"""``cond``, ``switch`` and ``while_loop`` give what the host would give, decided by the device."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+import gfxgraph
+from gfxgraph.errors import ArgumentError
+
+
+@pytest.fixture(autouse=True)
+def _without_gradients():
+    with torch.no_grad():
+        yield
+
+
+def values(device, n):
+    torch.manual_seed(n)
+    return torch.randn(8, device=device) * (n + 1)
+
+
+def same_in_each_call(fn, make, calls=10):
+    """Call ``fn`` and its graph with equal arguments; gives the statistics of the graph."""
+    graph = gfxgraph.graphed(fn)
+    for n in range(calls):
+        args = make(n)
+        torch.manual_seed(n)
+        expected = fn(*args)
+        torch.manual_seed(n)
+        torch.testing.assert_close(graph(*args), expected, rtol=0, atol=0)
+    return graph.stats()
+
+
+def is_one_graph(stats):
+    return stats.captures == 1 and stats.replays and not stats.fallbacks
+
+
+def test_cond_is_one_graph_and_takes_both_branches(device):
+    def fn(x):
+        return gfxgraph.cond(x.sum() > 0, lambda x: x * 2, lambda x: (x - 1).relu(), x)
+
+    assert is_one_graph(same_in_each_call(fn, lambda n: (values(device, n),)))
+
+
+def test_switch_is_one_graph_and_clamps_its_index(device):
+    def fn(x, index):
+        return gfxgraph.switch(index, [lambda x: x + 1, lambda x: x * 3, torch.sin], x)
+
+    make = lambda n: (values(device, n), torch.tensor(n % 6 - 2, device=device))  # noqa: E731
+    assert is_one_graph(same_in_each_call(fn, make))
+
+
+def test_a_loop_makes_as_many_turns_as_the_data_say(device):
+    def fn(x):
+        def go_on(x, turns):
+            return x.norm() > 1.0
+
+        def body(x, turns):
+            return x * 0.9, turns + 1
+
+        return gfxgraph.while_loop(go_on, body, x, torch.zeros((), device=x.device))
+
+    assert is_one_graph(same_in_each_call(fn, lambda n: (values(device, n),)))
+
+
+def test_a_loop_of_no_turn_gives_copies_of_its_carry(device):
+    def fn(x):
+        (y,) = gfxgraph.while_loop(lambda x: x.sum() > 1e9, lambda x: x.add_(1), x)
+        return y.add_(1)
+
+    x = values(device, 1)
+    graph = gfxgraph.graphed(fn)
+    for _ in range(4):
+        before = x.clone()
+        torch.testing.assert_close(graph(x), before + 1)
+        torch.testing.assert_close(x, before)
+
+
+def test_a_carry_may_change_places_and_has_a_limit_of_turns(device):
+    def fn(a, b):
+        def body(a, b):
+            return b, a + b
+
+        return gfxgraph.while_loop(lambda a, b: a.sum() < 100, body, a, b, max_turns=7)
+
+    make = lambda n: (values(device, n).abs() / 10, values(device, n + 1).abs() / 10)  # noqa: E731
+    assert is_one_graph(same_in_each_call(fn, make))
+
+
+@pytest.mark.parametrize("limit", [0, 1, 3])
+def test_no_more_turns_than_the_limit(device, limit):
+    def fn(x):
+        return gfxgraph.while_loop(lambda x: x.sum() < 1e9, lambda x: x + 1, x, max_turns=limit)
+
+    graph = gfxgraph.graphed(fn)
+    for n in range(4):
+        x = values(device, n)
+        torch.testing.assert_close(graph(x), (x + 1 if limit == 1 else fn(x)[0],))
+        torch.testing.assert_close(fn(x)[0], x + limit)
+
+
+def test_decisions_inside_of_decisions(device):
+    def fn(x):
+        def body(x):
+            def inner(y):
+                (z,) = gfxgraph.while_loop(lambda z: z.abs().sum() > 20, lambda z: z * 0.7, y)
+                return z * 0.9
+
+            return gfxgraph.cond(x.sum() > 0, inner, lambda y: y * 0.8 + 0.01, x)
+
+        (y,) = gfxgraph.while_loop(lambda x: x.abs().max() > 1, body, x, max_turns=50)
+        return y + 1
+
+    assert is_one_graph(same_in_each_call(fn, lambda n: (values(device, n),)))
+
+
+def test_bodies_that_call_a_model_and_allocate(device):
+    model = torch.nn.Sequential(torch.nn.Linear(8, 64), torch.nn.Tanh(), torch.nn.Linear(64, 8))
+    model.to(device)
+
+    def fn(x):
+        go_on = lambda x: x.norm() > 0.5  # noqa: E731
+        return gfxgraph.while_loop(go_on, lambda x: model(x) * 0.9, x, max_turns=20)[0]
+
+    assert is_one_graph(same_in_each_call(fn, lambda n: (values(device, n),)))
+
+
+def test_a_weight_of_the_branch_not_taken_is_watched(device):
+    class Gate(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.low, self.high = (torch.nn.Parameter(torch.ones(8)) for _ in range(2))
+
+        def forward(self, x):
+            return gfxgraph.cond(x.sum() > 0, lambda: x * self.high, lambda: x * self.low)
+
+    gate = Gate().to(device)
+    graph = gfxgraph.graphed(gate)
+    x = torch.ones(8, device=device)
+    for _ in range(3):
+        graph(x)
+    gate.low = torch.nn.Parameter(torch.full((8,), 5.0, device=device))
+    torch.testing.assert_close(graph(-x), gate(-x))
+    torch.testing.assert_close(graph(-x), torch.full((8,), -5.0, device=device))
+
+
+def test_a_body_may_write_to_a_tensor_from_outside(device):
+    cache = torch.zeros(4, 8, device=device)
+
+    def fn(x, row):
+        def write(x):
+            cache.index_copy_(0, row.reshape(1), x[None])
+            return cache.sum(0)
+
+        return gfxgraph.cond(x.sum() > 0, write, lambda x: x - cache[0], x)
+
+    graph = gfxgraph.graphed(fn)
+    for n in range(10):
+        args = values(device, n), torch.tensor(n % 4, device=device)
+        before = cache.clone()
+        expected, after = fn(*args), cache.clone()
+        cache.copy_(before)
+        torch.testing.assert_close((graph(*args), cache), (expected, after), rtol=0, atol=0)
+    assert is_one_graph(graph.stats())
+
+
+def test_the_branch_not_taken_does_not_run(device):
+    table = torch.arange(4.0, device=device)
+
+    def fn(n):
+        def row(n):
+            return table.index_select(0, n)
+
+        return gfxgraph.cond(n < 4, row, lambda n: row(n - n), n)
+
+    make = lambda n: (torch.tensor([n * 3 % 8], device=device),)  # noqa: E731
+    assert is_one_graph(same_in_each_call(fn, make))
+
+
+def random_branch(x):
+    return gfxgraph.cond(x.sum() > 0, lambda x: x + torch.rand_like(x), lambda x: x * 1, x)
+
+
+def branch_that_reads(x):
+    return gfxgraph.cond(x.sum() > 0, lambda x: x * (2 if x[0] > 0 else 3), lambda x: x * 1, x)
+
+
+def branches_of_two_shapes(x):
+    return gfxgraph.cond(x.sum() > 0, lambda x: x[:4], lambda x: x, x)
+
+
+def loop_that_appends(x):
+    seen = []
+
+    def body(x):
+        seen.append(x)
+        return x * 0.5
+
+    (y,) = gfxgraph.while_loop(lambda x: x.norm() > 1, body, x, max_turns=3)
+    return y * len(seen)
+
+
+def loop_that_counts(x):
+    turns = 0
+
+    def body(x):
+        nonlocal turns
+        turns += 1
+        return x * 0.5
+
+    (y,) = gfxgraph.while_loop(lambda x: x.norm() > 1, body, x, max_turns=3)
+    return y * turns
+
+
+@pytest.mark.parametrize(
+    ("fn", "why"),
+    [
+        (random_branch, "random numbers"),
+        (branch_that_reads, "Tensor"),
+        (branches_of_two_shapes, "differ in tensor 0"),
+        (loop_that_appends, "in Python"),
+        (loop_that_counts, "in Python"),
+    ],
+    ids=lambda value: getattr(value, "__name__", ""),
+)
+def test_what_no_body_can_hold_is_decided_by_the_host_and_said(device, fn, why):
+    stats = same_in_each_call(fn, lambda n: (values(device, n),), calls=16)
+    assert stats.replays and not stats.fallbacks
+    lines = [line for row in stats.graphs for line in row.report if "the host decides" in line]
+    assert lines and all(why in line for line in lines)
+
+
+def test_results_share_no_memory_with_arguments(device):
+    def fn(x, y):
+        return gfxgraph.cond(x.sum() > 0, lambda: x, lambda: y)
+
+    graph = gfxgraph.graphed(fn)
+    for call in (fn, graph, graph, graph):
+        x, y = values(device, 1), values(device, 2)
+        got = call(x, y)
+        expected, before = got.clone(), (x.clone(), y.clone())
+        got.add_(1)
+        torch.testing.assert_close((x, y), before)
+        x.zero_()
+        torch.testing.assert_close(got, expected + 1)
+
+
+def test_gradients_flow_where_the_host_decides(device):
+    x = torch.ones(3, device=device, requires_grad=True)
+    with torch.enable_grad():
+        (y,) = gfxgraph.while_loop(lambda y: y.sum() < 20, lambda y: y * 2, x)
+        gfxgraph.cond(y.sum() > 0, lambda y: y * 3, lambda y: y, y).sum().backward()
+    torch.testing.assert_close(x.grad, torch.full_like(x, 24.0))
+
+
+def test_a_capture_by_hand_holds_the_decisions(device):
+    def fn(x):
+        (y,) = gfxgraph.while_loop(lambda x: x.norm() > 1, lambda x: x * 0.9, x)
+        return gfxgraph.cond(y.sum() > 0, lambda y: y * 2, lambda y: y - 1, y)
+
+    x, graph = values(device, 3), gfxgraph.BridgedCUDAGraph()
+    fn(x)
+    if device == "cuda":
+        torch.cuda.synchronize()
+        with torch.cuda.graph(graph):
+            out = fn(x)
+    else:
+        graph.capture_begin()
+        out = fn(x)
+        graph.capture_end()
+    for n in range(6):
+        x.copy_(values(device, n))
+        graph.replay()
+        torch.testing.assert_close(out, fn(x), rtol=0, atol=0)
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda x: gfxgraph.cond(x, abs, abs, x), "pred is a tensor of dtype .* one element"),
+        (lambda x: gfxgraph.cond("yes", abs, abs, x), "pred is 'yes'"),
+        (lambda x: gfxgraph.cond(True, lambda x: 3, abs, x), "a result is 3 .*expected tensors"),
+        (lambda x: gfxgraph.switch(0, [], x), "at least one function"),
+        (lambda x: gfxgraph.switch(x.sum(), [abs], x), "integer tensor of one element"),
+        (lambda x: gfxgraph.while_loop(lambda x: True, abs, x), "cond_fn gives is True"),
+        (lambda x: gfxgraph.while_loop(lambda x, n: n < 3, abs, x, 0), "carry is 0"),
+        (lambda x: gfxgraph.while_loop(torch.any, lambda x: x[:2], x), r"float32\[8\].*\[2\]"),
+        (lambda x: gfxgraph.while_loop(torch.any, lambda x: x.double(), x), "float64"),
+        (lambda x: gfxgraph.while_loop(torch.any, lambda x: (x, x), x), "differ in structure"),
+        (lambda x: gfxgraph.while_loop(torch.any, abs, x, max_turns=-1), "max_turns=-1"),
+    ],
+)
+@pytest.mark.parametrize("inside", [False, True], ids=["eager", "graphed"])
+def test_bad_arguments_are_told(device, call, message, inside):
+    with pytest.raises(ArgumentError, match=message):
+        (gfxgraph.graphed(call) if inside else call)(torch.ones(8, device=device))
