@@ -231,6 +231,18 @@ def test_what_no_body_can_hold_is_decided_by_the_host_and_said(device, fn, why):
     assert lines and all(why in line for line in lines)
 
 
+def test_torchs_own_functions_are_taken_over(device):
+    from torch._higher_order_ops import while_loop
+
+    def fn(x):
+        y = torch.cond(x.sum() > 0, lambda x: x * 2, lambda x: x - 1, (x,))
+        go_on, body = (lambda y: y.norm() > 1), (lambda y: (y * 0.9,))
+        (y,) = while_loop(go_on, body, (y,))
+        return y
+
+    assert is_one_graph(same_in_each_call(fn, lambda n: (values(device, n),)))
+
+
 def test_results_share_no_memory_with_arguments(device):
     def fn(x, y):
         return gfxgraph.cond(x.sum() > 0, lambda: x, lambda: y)

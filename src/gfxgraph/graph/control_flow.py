@@ -12,8 +12,10 @@ Python is decided by the host, in several graphs.
 from __future__ import annotations
 
 import itertools
+import sys
+import threading
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import ExitStack, contextmanager, nullcontext
 from functools import cache
 from typing import Any, TypeAlias
 
@@ -26,6 +28,7 @@ from ..device.overrides import WithoutModes
 from ..errors import ArgumentError, CaptureError, GfxGraphError, one_line
 from ..interpose.interrupts import interrupt_in
 from ..interpose.opaque import opaque
+from ..interpose.patch import intercept
 from ..record.effects import storage_key
 from ..record.explain import some
 from ..record.interceptor import current_interceptor
@@ -35,7 +38,7 @@ from .native import NativeGraph
 from .state import PythonState
 from .tracer import Tracer, ends_empty
 
-__all__ = ["cond", "switch", "while_loop"]
+__all__ = ["cond", "in_place_of_torchs", "switch", "while_loop"]
 
 
 @opaque
@@ -290,6 +293,8 @@ def _decide(what: _Choice | _Loop) -> Any:
         with interceptor.in_body():
             return what.on_device(_Add(index, interceptor))
     assert isinstance(interceptor, Recorder)
+    with interceptor.unseen():
+        _loaded(index)
     if interceptor.is_on_trial:
         return what.on_device(_Add(index))
     if not interceptor.may_decide_on_device:  # a report of hazards: the device would decide
@@ -448,11 +453,57 @@ def _overwrite(targets: Sequence[torch.Tensor], sources: Sequence[torch.Tensor])
 _INTEGERS = (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)
 
 
-def _load() -> None:
-    """Import what a capture on the emulated device imports at its first operation.
+@contextmanager
+def in_place_of_torchs() -> Iterator[None]:
+    """Let ``torch.cond`` and ``torch.while_loop`` of this thread do what those here do.
 
-    A trial is captured while a run is listened to, which would take that for something it changes.
+    torch's own would compile the function, and read the value on the host. Inside, nothing may be
+    compiled: Dynamo knows them by their identity.
     """
+    with ExitStack() as stack:
+        for name, handler in (("cond", _torchs_cond), ("while_loop", _torchs_while_loop)):
+            owners = [torch, torch._higher_order_ops]
+            owners += filter(None, [sys.modules.get(f"torch._higher_order_ops.{name}")])
+            for owner in owners:
+                if callable(getattr(owner, name, None)):
+                    stack.enter_context(intercept(owner, name, handler))
+        yield
+
+
+def _torchs_cond(
+    original: Callable[..., Any], pred: Any, true_fn: Any, false_fn: Any, operands: Any = ()
+) -> Any:
+    if not isinstance(pred, (bool, torch.Tensor)):
+        return original(pred, true_fn, false_fn, operands)
+    return cond(pred, true_fn, false_fn, operands)
+
+
+def _torchs_while_loop(
+    original: Callable[..., Any], cond_fn: Any, body_fn: Any, carried_inputs: Any
+) -> Any:
+    leaves = pytree.tree_leaves(carried_inputs)
+    if not all(isinstance(leaf, torch.Tensor) for leaf in leaves):  # it takes numbers as well
+        return original(cond_fn, body_fn, carried_inputs)
+    return while_loop(cond_fn, body_fn, carried_inputs)
+
+
+@cache
+def _loaded(index: int) -> None:
+    """Import and compile what the first conditional node of the process needs.
+
+    In a thread of its own: a trial is captured while a run is listened to, which would take what
+    that reads and changes for what the run does.
+    """
+    thread = threading.Thread(target=_load, args=(index,))
+    thread.start()
+    thread.join()
+
+
+def _load(index: int) -> None:
+    device = current_device()
+    if device.kind != "emulated":
+        device.no_conditionals(index)
+        return
     graph = NativeGraph()
     graph.is_trial = True
     ones = torch.ones(1, device="cpu")
@@ -460,7 +511,3 @@ def _load() -> None:
     ones.add(ones.sum())
     ends_empty(graph)
     graph.reset()
-
-
-if current_device().kind == "emulated":
-    _load()

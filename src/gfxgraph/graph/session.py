@@ -28,6 +28,7 @@ from ..record.recorder import Recorder, Recording
 from ..record.rules import RULES
 from ..record.side_effects import no_side_effects
 from .compare import Tensors
+from .control_flow import in_place_of_torchs
 from .lift import lift_among
 from .locks import LOCK, inside_gfxgraph, no_garbage_collection, release_waiting
 from .native import NativeGraph
@@ -255,7 +256,10 @@ class CaptureSession:
             self.journal.playing(),
         ):
             try:
-                with self.reads.recording() if with_reads else nullcontext():
+                with (
+                    in_place_of_torchs(),
+                    self.reads.recording() if with_reads else nullcontext(),
+                ):
                     self.reads.require_seen()
                     outputs = self.target.function()
                 self.reads.require_seen()
@@ -422,7 +426,7 @@ class CaptureSession:
                 with (
                     self.journal.playing(),
                     tracer.watching() if sees else nullcontext(),
-                    around(),
+                    in_place_of_torchs() if around is nullcontext else around(),
                 ):
                     outputs = self.target.function()
             finally:  # it may be why the capture fails
