@@ -16,7 +16,7 @@ from typing import Any
 
 import torch
 
-from ..errors import CaptureError, DeviceError, first_paragraph
+from ..errors import CaptureError, DeviceError
 from .base import Decision, PoolHandle
 from .gpu_streams import own_stream
 
@@ -64,7 +64,7 @@ def no_conditionals(index: int) -> str:
             return f"conditional nodes need CUDA 12.4, and the driver has {have}"
         _kernels(index)
     except DeviceError as error:
-        return first_paragraph(error)
+        return str(error).rstrip(".")
     return ""
 
 
@@ -194,7 +194,7 @@ def _capture(stream: torch.cuda.Stream) -> tuple[Any, list[Any]]:
 @cache
 def _kernels(index: int) -> tuple[Any, Any]:
     """The kernels that set a handle, by a flag and by a number."""
-    from cuda.bindings import driver, nvrtc
+    from cuda.bindings import driver, nvrtc, runtime
 
     major, minor = torch.cuda.get_device_capability(index)
     (program,) = _ask(nvrtc.nvrtcCreateProgram, _SOURCE, b"gfxgraph.cu", 0, None, None)
@@ -210,8 +210,8 @@ def _kernels(index: int) -> tuple[Any, Any]:
     code = bytes(size)
     _ask(nvrtc.nvrtcGetCUBIN, program, code)
     with torch.cuda.device(index):
-        torch.cuda.current_stream()  # there is a context from now on
-        # To load a module is refused in a capture, which another thread may have under way.
+        _ask(runtime.cudaSetDevice, index)  # a new thread has no context, which torch sets late
+        # To load a module is refused in a capture, which this thread may have under way.
         relaxed = driver.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_RELAXED
         (before,) = _ask(driver.cuThreadExchangeStreamCaptureMode, relaxed)
         try:
