@@ -388,7 +388,8 @@ class NativeGraph(_Base):  # type: ignore[misc]
         Raises:
             CaptureError: the current stream is capturing already, or the graph holds a capture.
         """
-        if current_device().is_capturing():
+        # While a run is recorded, the function is told that it is in a capture; not what tries one.
+        if not self.is_trial and current_device().is_capturing():
             # torch finds out only after it has begun to redirect the allocator.
             raise CaptureError(
                 "a capture cannot begin while the current stream is already capturing: end that "
