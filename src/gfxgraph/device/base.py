@@ -71,6 +71,14 @@ class Device(Protocol):
         """Which of the three."""
 
     @property
+    def tier(self) -> Literal["driver", "torch", "emulated"]:
+        """What answers for graphs now.
+
+        ``"driver"``: beside torch also the driver itself, through a binding that is loaded;
+        ``"torch"``: torch's graphs alone; ``"emulated"``: the emulated device.
+        """
+
+    @property
     def type(self) -> str:
         """``tensor.device.type`` on this device: ``"cuda"`` or ``"cpu"``."""
 

@@ -226,6 +226,7 @@ class EmulatedDevice:
     """The processor, standing for a device; see :class:`gfxgraph.device.base.Device`."""
 
     kind: Literal["cuda", "hip", "emulated"] = "emulated"
+    tier: Literal["driver", "torch", "emulated"] = "emulated"
     type: str = "cpu"
 
     def index(self, device: torch.device) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import logging
 import os
 import re
 from collections.abc import Callable, Iterator, Sequence
@@ -13,7 +14,8 @@ from typing import Any, Literal, cast
 
 import torch
 
-from ..errors import DeviceError
+from ..errors import DeviceError, MissingPackageError
+from ..stats import log
 from .base import DeviceFacts, PoolHandle
 from .gpu_nodes import CaptureNodes, driver_of_graphs, nodes_of
 from .nodes import Node
@@ -30,6 +32,16 @@ class GpuDevice:
     def kind(self) -> Literal["cuda", "hip", "emulated"]:
         """``"hip"`` on a ROCm build of torch, else ``"cuda"``."""
         return "hip" if torch.version.hip else "cuda"
+
+    @property
+    def tier(self) -> Literal["driver", "torch", "emulated"]:
+        """``"driver"`` where cuda-bindings, or libamdhip64 itself, answers a call now."""
+        try:
+            driver_of_graphs().version()
+        except (DeviceError, MissingPackageError) as error:
+            log(logging.DEBUG, "driver_does_not_answer", because=str(error))
+            return "torch"
+        return "driver"
 
     def index(self, device: torch.device) -> int:
         """The index of ``device``, or of the current device where it names none."""

@@ -1,4 +1,4 @@
-"""Reads the nodes of CUDA graphs through cuda-bindings, and those of HIP graphs through HIP itself.
+"""What drivers tell of graphs: CUDA's through cuda-bindings, HIP's through HIP itself.
 
 No AMD GPU has run the second part: it follows HIP's headers.
 """
@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import ctypes
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from ctypes import byref, c_char_p, c_int, c_size_t, c_uint, c_ulonglong, c_void_p
 from functools import cache
@@ -47,6 +47,9 @@ _COPY_KINDS[3] = ("device", "device")
 class Driver(Protocol):
     """What a driver tells of graphs. Graphs, nodes and streams are handles."""
 
+    def version(self) -> int:
+        """Its version, as a number of its own kind."""
+
     def nodes(self, graph: int) -> list[int]:
         """The nodes of a graph."""
 
@@ -79,6 +82,8 @@ def nodes_of(driver: Driver, graph: int) -> list[Node]:
     position = {handle: n for n, handle in enumerate(handles)}
     after: list[list[int]] = [[] for _ in handles]
     for first, second in driver.edges(graph):
+        if first not in position or second not in position:
+            raise DeviceError("the driver tells of an edge between nodes that the graph has not.")
         after[position[second]].append(position[first])
     found = []
     for n, handle in enumerate(handles):
@@ -137,7 +142,7 @@ def driver_of_graphs() -> Driver:
         from cuda.bindings import driver
     except ImportError as error:
         raise MissingPackageError(
-            "The nodes of a CUDA graph are read with cuda-bindings, which is not installed: "
+            "The driver of CUDA is asked through cuda-bindings, which is not installed: "
             f"pip install cuda-bindings~={(torch.version.cuda or '12.9').split('.')[0]}.0"
         ) from error
     return Cuda(driver)
@@ -169,6 +174,10 @@ class Cuda:
         if int(error):
             raise DeviceError(f"{function.__name__}() of the CUDA driver: {error}.")
         return found
+
+    def version(self) -> int:
+        """See :class:`Driver`."""
+        return int(self._ask(self._cu.cuDriverGetVersion)[0])
 
     def nodes(self, graph: int) -> list[int]:
         """See :class:`Driver`."""
@@ -296,13 +305,19 @@ class Hip:
         if error:
             raise DeviceError(f"{name}() of HIP: error {error}.")
 
+    def version(self) -> int:
+        """See :class:`Driver`."""
+        found = c_int()
+        self._ask("hipRuntimeGetVersion", byref(found))
+        return found.value
+
     def nodes(self, graph: int) -> list[int]:
         """See :class:`Driver`."""
         count = c_size_t(self.count(graph))
         found = (c_void_p * count.value)()
         if count.value:
             self._ask("hipGraphGetNodes", c_void_p(graph), found, byref(count))
-        return [node or 0 for node in found[: count.value]]
+        return _handles("hipGraphGetNodes", found[:], count.value)
 
     def count(self, graph: int) -> int:
         """See :class:`Driver`."""
@@ -317,8 +332,8 @@ class Hip:
         first, second = (c_void_p * count.value)(), (c_void_p * count.value)()
         if count.value:
             self._ask("hipGraphGetEdges", c_void_p(graph), first, second, byref(count))
-        pairs = zip(first[: count.value], second[: count.value], strict=True)
-        return [(a or 0, b or 0) for a, b in pairs]
+        ends = (_handles("hipGraphGetEdges", found[:], count.value) for found in (first, second))
+        return list(zip(*ends, strict=True))
 
     def type(self, node: int) -> tuple[int, str]:
         """See :class:`Driver`."""
@@ -356,7 +371,7 @@ class Hip:
         """See :class:`Driver`."""
         graph = c_void_p()
         self._ask("hipGraphChildGraphNodeGetGraph", c_void_p(node), byref(graph))
-        return graph.value or 0
+        return _handles("hipGraphChildGraphNodeGetGraph", [graph.value], 1)[0]
 
     def capture(self, stream: int) -> tuple[int, list[int]]:
         """See :class:`Driver`."""
@@ -366,11 +381,15 @@ class Hip:
         self._ask("hipStreamGetCaptureInfo_v2", c_void_p(stream), *out)
         if status.value != _ACTIVE:
             return 0, []
-        found = nodes[: count.value] if count.value else []
-        return graph.value or 0, [node or 0 for node in found]
+        (found,) = _handles("hipStreamGetCaptureInfo_v2", [graph.value], 1)
+        if count.value > self.count(found) or (count.value and not nodes):
+            raise _nonsense("hipStreamGetCaptureInfo_v2", f"{count.value} nodes that are not there")
+        waits_for = nodes[: count.value] if count.value else []
+        return found, _handles("hipStreamGetCaptureInfo_v2", waits_for, count.value)
 
 
 _FUNCTIONS_OF_HIP = (
+    "hipRuntimeGetVersion",
     "hipGraphGetNodes",
     "hipGraphGetEdges",
     "hipGraphNodeGetType",
@@ -390,6 +409,18 @@ def _loaded(*names: str) -> ctypes.CDLL:
         except OSError:
             continue
     raise DeviceError(f"none of {', '.join(names)} is loaded, so HIP cannot tell of its graphs.")
+
+
+def _handles(name: str, found: Sequence[int | None], count: int) -> list[int]:
+    """The first ``count`` of the handles that ``name`` gave."""
+    handles = [handle or 0 for handle in found[:count]]
+    if len(handles) != count or not all(handles):
+        raise _nonsense(name, f"{count} handles, of which {sum(map(bool, handles))} are there")
+    return handles
+
+
+def _nonsense(name: str, what: str) -> DeviceError:
+    return DeviceError(f"{name}() of HIP says that there are {what}.")
 
 
 def _of_memset(fill: Any) -> dict[str, Any]:
