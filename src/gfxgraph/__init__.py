@@ -47,6 +47,9 @@ if TYPE_CHECKING:
     from .compiling.rng import guard_rng as guard_rng
     from .compiling.vendor import vendor_op as vendor_op
     from .device import DeviceFacts as DeviceFacts
+    from .graph.composition import Composition as Composition
+    from .graph.composition import compose as compose
+    from .graph.native import GraphUpdate as GraphUpdate
     from .inspecting.inspect import inspect as inspect
     from .inspecting.report import InspectReport as InspectReport
     from .measure.bench import bench as bench
@@ -75,9 +78,11 @@ _LAZY = {
     "BreakReport": "compiling.breaks",
     "BridgedCUDAGraph": "bridge.graph",
     "CompileLog": "compiling.log",
+    "Composition": "graph.composition",
     "ConditionalGraph": "call.branches",
     "DeviceFacts": "device",
     "ExperimentReport": "measure.experiments.report",
+    "GraphUpdate": "graph.native",
     "Graphed": "call.graphed",
     "GraphedStats": "call.graphed",
     "Hazard": "analyze.report",
@@ -95,6 +100,7 @@ _LAZY = {
     "check": "analyze.check",
     "compile": "call.graphed",
     "compile_log": "compiling.log",
+    "compose": "graph.composition",
     "disable": "bridge.enable",
     "enable": "bridge.enable",
     "experiment": "measure.experiments.experiment",
@@ -125,9 +131,11 @@ __all__ = [
     "BridgedCUDAGraph",
     "CheckReport",
     "CompileLog",
+    "Composition",
     "ConditionalGraph",
     "DeviceFacts",
     "ExperimentReport",
+    "GraphUpdate",
     "Graphed",
     "GraphedStats",
     "Hazard",
@@ -146,6 +154,7 @@ __all__ = [
     "check",
     "compile",
     "compile_log",
+    "compose",
     "device_facts",
     "device_type",
     "disable",

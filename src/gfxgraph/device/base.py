@@ -63,6 +63,35 @@ class DeviceFacts:
     memory_free: int
 
 
+class Executables(Protocol):
+    """Changes executables of graphs. Graphs, nodes, executables and streams are handles.
+
+    All raise DeviceError where the driver refuses.
+    """
+
+    def update(self, executable: int, graph: int) -> str:
+        """Let ``executable`` do what ``graph`` does; ``""``, or why the driver cannot."""
+
+    def compose(
+        self, graphs: Sequence[int], after: Sequence[Sequence[int]]
+    ) -> tuple[int, list[int], int]:
+        """A graph with ``graphs`` as its nodes, these nodes, and its executable.
+
+        Args:
+            graphs: each is copied; it may be changed or destroyed later.
+            after: of each, the positions of earlier ones that it waits for.
+        """
+
+    def replace(self, executable: int, node: int, graph: int) -> None:
+        """Let ``node`` of what :meth:`compose` gave do what ``graph`` does."""
+
+    def launch(self, executable: int, stream: int) -> None:
+        """Launch it on a stream of the current device."""
+
+    def destroy(self, graph: int, executable: int) -> None:
+        """Destroy both."""
+
+
 class Device(Protocol):
     """One kind of device. Stateless; an index picks the device where there are several."""
 
@@ -174,6 +203,14 @@ class Device(Protocol):
 
         Returns:
             Whether it has begun. ``False``: there is nothing to clean up, or no way to begin it.
+        """
+
+    def executables(self) -> Executables:
+        """What changes executables of graphs, and puts graphs into one.
+
+        Raises:
+            DeviceError: there is nothing that does here; the message says why.
+            MissingPackageError: what asks the driver is not installed.
         """
 
     def nodes(self, graph: Any) -> list[Node]:

@@ -17,6 +17,7 @@ import torch
 from ..errors import DeviceError, MissingPackageError
 from ..stats import log
 from .base import DeviceFacts, PoolHandle
+from .gpu_graphs import CudaExecutables, driver_of_executables
 from .gpu_nodes import CaptureNodes, driver_of_graphs, nodes_of
 from .nodes import Node
 
@@ -220,6 +221,10 @@ class GpuDevice:
         """
         begin = _begin_of_driver()
         return begin is not None and begin(stream.cuda_stream, _RELAXED) == 0
+
+    def executables(self) -> CudaExecutables:
+        """Those of CUDA; HIP's are left as they are."""
+        return driver_of_executables()
 
     def nodes(self, graph: Any) -> list[Node]:
         """As the driver tells them."""

@@ -152,7 +152,7 @@ class Cuda:
     """CUDA's driver, as ``cuda.bindings.driver`` has it."""
 
     def __init__(self, bindings: Any) -> None:
-        self._cu = bindings
+        self.bindings = self._cu = bindings
         # Since CUDA 12.3 edges may carry data, for which the older functions refuse to answer.
         # In cuda-bindings 13 they go without a number.
         if not hasattr(bindings, "cuFuncGetParamInfo"):
@@ -166,7 +166,8 @@ class Cuda:
     def _newest(self, name: str, version: str) -> Any:
         return getattr(self._cu, name + version, None) or getattr(self._cu, name)
 
-    def _ask(self, function: Any, *args: Any) -> Any:
+    def ask(self, function: Any, *args: Any) -> Any:
+        """What a function of the bindings gives; an error of it is a DeviceError."""
         try:
             error, *found = function(*args)
         except RuntimeError as missing:  # from the bindings: an older driver lacks it
@@ -177,50 +178,50 @@ class Cuda:
 
     def version(self) -> int:
         """See :class:`Driver`."""
-        return int(self._ask(self._cu.cuDriverGetVersion)[0])
+        return int(self.ask(self._cu.cuDriverGetVersion)[0])
 
     def nodes(self, graph: int) -> list[int]:
         """See :class:`Driver`."""
         count = self.count(graph)
         if not count:
             return []
-        nodes, _ = self._ask(self._cu.cuGraphGetNodes, self._cu.CUgraph(graph), count)
+        nodes, _ = self.ask(self._cu.cuGraphGetNodes, self._cu.CUgraph(graph), count)
         return [int(node) for node in nodes[:count]]
 
     def count(self, graph: int) -> int:
         """See :class:`Driver`."""
-        return int(self._ask(self._cu.cuGraphGetNodes, self._cu.CUgraph(graph))[-1])
+        return int(self.ask(self._cu.cuGraphGetNodes, self._cu.CUgraph(graph))[-1])
 
     def edges(self, graph: int) -> list[tuple[int, int]]:
         """See :class:`Driver`."""
-        count = int(self._ask(self._edges, self._cu.CUgraph(graph))[-1])
+        count = int(self.ask(self._edges, self._cu.CUgraph(graph))[-1])
         if not count:
             return []
-        first, second, *_ = self._ask(self._edges, self._cu.CUgraph(graph), count)
+        first, second, *_ = self.ask(self._edges, self._cu.CUgraph(graph), count)
         return [(int(a), int(b)) for a, b in zip(first, second, strict=True)][:count]
 
     def type(self, node: int) -> tuple[int, str]:
         """See :class:`Driver`."""
-        (found,) = self._ask(self._cu.cuGraphNodeGetType, self._cu.CUgraphNode(node))
+        (found,) = self.ask(self._cu.cuGraphNodeGetType, self._cu.CUgraphNode(node))
         return int(found), _word(int(found), _OF_CUDA)
 
     def describe(self, node: int, type: int) -> tuple[str, dict[str, Any]]:
         """See :class:`Driver`."""
         cu, at = self._cu, self._cu.CUgraphNode(node)
         if type == _KERNEL:
-            return self._describe_kernel(self._ask(cu.cuGraphKernelNodeGetParams, at)[0])
+            return self._describe_kernel(self.ask(cu.cuGraphKernelNodeGetParams, at)[0])
         if type == _MEMCPY:
-            (copy,) = self._ask(cu.cuGraphMemcpyNodeGetParams, at)
+            (copy,) = self.ask(cu.cuGraphMemcpyNodeGetParams, at)
             return "", {
                 "bytes": copy.WidthInBytes * max(1, copy.Height) * max(1, copy.Depth),
                 "from": _MEMORY_TYPES.get(int(copy.srcMemoryType), "unknown"),
                 "to": _MEMORY_TYPES.get(int(copy.dstMemoryType), "unknown"),
             }
         if type == _MEMSET:
-            (fill,) = self._ask(cu.cuGraphMemsetNodeGetParams, at)
+            (fill,) = self.ask(cu.cuGraphMemsetNodeGetParams, at)
             return "", _of_memset(fill)
         if type == _ALLOC:
-            (alloc,) = self._ask(cu.cuGraphMemAllocNodeGetParams, at)
+            (alloc,) = self.ask(cu.cuGraphMemAllocNodeGetParams, at)
             return "", {"bytes": int(alloc.bytesize)}
         return "", {}
 
@@ -230,10 +231,10 @@ class Cuda:
         by_function = bool(int(params.func))
         kernel = params.func if by_function else params.kern
         size_of = cu.cuFuncGetParamInfo if by_function else cu.cuKernelGetParamInfo
-        (name,) = self._ask(cu.cuFuncGetName if by_function else cu.cuKernelGetName, kernel)
+        (name,) = self.ask(cu.cuFuncGetName if by_function else cu.cuKernelGetName, kernel)
         with suppress(DeviceError):  # it has no other way to say how many there are
             while True:
-                sizes.append(int(self._ask(size_of, kernel, len(sizes))[1]))
+                sizes.append(int(self.ask(size_of, kernel, len(sizes))[1]))
         return name.decode() if isinstance(name, bytes) else str(name), {
             "grid": [params.gridDimX, params.gridDimY, params.gridDimZ],
             "block": [params.blockDimX, params.blockDimY, params.blockDimZ],
@@ -243,12 +244,12 @@ class Cuda:
 
     def child(self, node: int) -> int:
         """See :class:`Driver`."""
-        found = self._ask(self._cu.cuGraphChildGraphNodeGetGraph, self._cu.CUgraphNode(node))
+        found = self.ask(self._cu.cuGraphChildGraphNodeGetGraph, self._cu.CUgraphNode(node))
         return int(found[0])
 
     def capture(self, stream: int) -> tuple[int, list[int]]:
         """See :class:`Driver`."""
-        found = self._ask(self._capture, self._cu.CUstream(stream))
+        found = self.ask(self._capture, self._cu.CUstream(stream))
         status, _, graph, nodes, *_, count = found
         if int(status) != _ACTIVE:
             return 0, []
