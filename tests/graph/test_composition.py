@@ -106,6 +106,23 @@ def test_a_graph_that_was_updated_from_a_released_one_is_not_replayed(x):
         graph.replay()
 
 
+def test_a_graph_whose_replays_can_be_compared_stays_alone(x):
+    graph, _ = captured(lambda: x * 2)
+    graph.replay()
+    other = gfxgraph.BridgedCUDAGraph(keep_graph=True)
+
+    def step(x):
+        return x * 3
+
+    step(x)
+    with other.capture(model_fn=step):
+        output = step(x)
+    other.replay()
+    found = graph.update(other)
+    assert found.result == "rebuilt" and "compared with eager execution" in found.reason
+    assert replayed(graph, output) == [0, 3, 6, 9]
+
+
 def test_what_cannot_be_updated_says_so(x):
     graph, _ = captured(lambda: x * 2)
     with pytest.raises(ArgumentError, match="expected another"):

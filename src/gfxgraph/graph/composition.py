@@ -48,7 +48,8 @@ class Composition:
 
     Where that cannot be, its graphs are replayed one after the other, with equal results:
     ``in_turn`` says why. So it is on HIP and on the emulated device, if one of the graphs draws
-    random numbers, and for the first replay of a graph, which shows whether it does.
+    random numbers, holds a collective or was captured with ``capture(model_fn=)``, and for the
+    first replay of a graph, which shows whether it draws.
 
     Attributes:
         in_turn: why the last replay was one after the other; ``""``: it was one launch.
@@ -194,12 +195,8 @@ class Composition:
 
     def _why_in_turn(self) -> str:
         for name, graph in self._graphs.items():
-            if graph.origin.block is not None:
-                return f"replays of {name!r} can be compared with eager execution"
-            if graph.origin.draws is None:
-                return f"{name!r} was never replayed, so it may draw random numbers"
-            if graph.origin.draws:
-                return f"{name!r} draws random numbers"
+            if why := graph.origin.only_for_itself():
+                return f"{name!r} {why}"
         return ""
 
     def _build(self) -> str:

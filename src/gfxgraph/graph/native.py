@@ -520,7 +520,8 @@ class NativeGraph(_Base):  # type: ignore[misc]
         - on HIP and on the emulated device;
         - if one of the two draws random numbers, which torch prepares for one capture alone, or was
           never replayed, so that this is not known;
-        - if ``other`` was captured with ``capture(model_fn=)``, whose replays can be compared.
+        - if one holds a collective, or was captured with ``capture(model_fn=)``, whose replays can
+          be compared with eager execution.
 
         This graph holds ``other``, whose memory it uses; its own memory stays until :meth:`reset`.
         The static output is that of ``other``. Replays that are running are not disturbed.
@@ -565,14 +566,20 @@ class NativeGraph(_Base):  # type: ignore[misc]
 
     def _not_in_place(self, other: NativeGraph) -> str:
         """Why the executable may not be changed to do what ``other`` does; ``""``: it may."""
-        if other.block is not None:
-            return "replays of the other graph can be compared with eager execution"
         for which, graph in (("this", self), ("the other", other)):
-            if graph.draws is None:
-                return f"{which} graph was never replayed, so it may draw random numbers"
-            if graph.draws:
-                return f"{which} graph draws random numbers"
+            if why := graph.only_for_itself():
+                return f"{which} graph {why}"
         return ""
+
+    def only_for_itself(self) -> str:
+        """Why nothing but its own executable may do what it does; ``""``: another one may."""
+        if self.block is not None:
+            return "has replays that can be compared with eager execution"
+        if self._issued.groups:
+            return "holds a collective, and is released with the process group"
+        if self.draws is None:
+            return "was never replayed, so it may draw random numbers"
+        return "draws random numbers" if self.draws else ""
 
     @property
     def stand_in(self) -> Callable[[int | None, dict[str, int]], Any] | None:
