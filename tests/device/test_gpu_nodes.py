@@ -186,18 +186,23 @@ print(json.dumps([nodes, cuda.capture(5), cuda.capture(6), cuda.capture(7), said
 """
 
 
-def test_cuda_tells_through_cuda_bindings(library):
-    pytest.importorskip("cuda.bindings")
+def run_with(library, code):
+    """What ``code`` prints where the library is the driver of CUDA."""
     paths = os.pathsep.join([str(ROOT / "src"), os.environ.get("PYTHONPATH", "")])
     known = {"LIBRARY": str(library), "LD_LIBRARY_PATH": str(library.parent), "PYTHONPATH": paths}
     done = subprocess.run(
-        [sys.executable, "-c", TELLS],
+        [sys.executable, "-c", code],
         env={**os.environ, **known, "CUDA_VISIBLE_DEVICES": ""},
         capture_output=True,
         text=True,
     )
     assert done.returncode == 0, done.stderr
-    nodes, capturing, other, ended, said, tiers = json.loads(done.stdout)
+    return done.stdout
+
+
+def test_cuda_tells_through_cuda_bindings(library):
+    pytest.importorskip("cuda.bindings")
+    nodes, capturing, other, ended, said, tiers = json.loads(run_with(library, TELLS))
     kernel = {"grid": [3, 2, 1], "block": [128, 1, 1], "shared_bytes": 64}
     assert [(n["type"], n["name"], n["after"], n["details"]) for n in nodes] == [
         ("kernel", KERNEL, [], {**kernel, "parameter_bytes": [8, 9, 10]}),
@@ -212,3 +217,55 @@ def test_cuda_tells_through_cuda_bindings(library):
     assert (capturing, other, ended) == ([1, [16]], [0, []], [0, []])
     assert "cuGraphGetNodes() of the CUDA driver" in said
     assert tiers == ["driver", "torch"]
+
+
+CHANGES = """
+import ctypes, json, os
+library = ctypes.CDLL(os.environ["LIBRARY"], mode=ctypes.RTLD_GLOBAL)
+library.calls.restype = ctypes.c_char_p
+from gfxgraph.device.gpu import GpuDevice
+from gfxgraph.errors import DeviceError
+executables = GpuDevice().executables()
+graph, nodes, executable = executables.compose([1, 2, 1], [[], [0], [0, 1]])
+executables.replace(executable, nodes[1], 3)
+executables.launch(executable, 5)
+said = [executables.update(executable, 4)]
+library.misbehave(b"cuGraphExecUpdate_v2", 910)
+said.append(executables.update(executable, 4))
+executables.destroy(graph, executable)
+for function in ("cuGraphExecChildGraphNodeSetParams", "cuGraphInstantiateWithFlags"):
+    library.misbehave(function.encode(), 801)
+    try:
+        executables.replace(executable, nodes[1], 3)
+        executables.compose([1], [[]])
+    except DeviceError as error:
+        said.append(str(error))
+    library.misbehave(function.encode(), 0)
+print(json.dumps([library.calls().decode().splitlines(), said]))
+"""
+
+
+def test_cuda_puts_graphs_into_one_and_changes_its_executable(library):
+    pytest.importorskip("cuda.bindings")
+    calls, said = json.loads(run_with(library, CHANGES))
+    assert calls[:9] == [
+        "create 8",
+        "add 81: graph 1 after",
+        "add 82: graph 2 after 81",
+        "add 83: graph 1 after 81 82",
+        "instantiate 8 with 9",  # freed at a launch, and with the priorities of nodes
+        "set 82 of 9 to 3",
+        "launch 9 on 5",
+        "update 9 from 4",
+        "update 9 from 4",
+    ]
+    assert calls[9:11] == ["destroy executable 9", "destroy 8"]
+    assert calls[-1] == "destroy 8"  # what could not be instantiated is not left behind
+    assert said[0] == "" and "TOPOLOGY_CHANGED" in said[1]
+    assert "cuGraphExecChildGraphNodeSetParams() of the CUDA driver" in said[2]
+    assert "cuGraphInstantiate() of the CUDA driver" in said[3]
+
+
+def test_executables_of_hip_are_left_as_they_are(hip):
+    with pytest.raises(DeviceError, match="executables of HIP graphs are not changed"):
+        GpuDevice().executables()

@@ -4,6 +4,9 @@
    allocation, a host function. Graph 2: a kernel. Stream 5 captures into graph 1; its next node
    waits for the host function. Streams and graphs are numbers in place of pointers.
 
+   Graph 8 is one that was made here: its nodes are 81, 82 ..., its executable is 9. calls() tells what
+   was done to graphs and executables, a line each.
+
    misbehave(name, how) changes the functions of that name from now on, with how above 0 they return
    it as an error; for HIP also NULL_HANDLES, MORE (they tell of more than there is), 0: no more. */
 #define _GNU_SOURCE
@@ -185,11 +188,59 @@ int cuGraphMemAllocNodeGetParams(uintptr_t node, char *out) {
   memcpy(out + 104, &size, sizeof size);
   return 0;
 }
+static char done[4096];
+
+const char *calls(void) { return done; }
+
+#define DONE(...) \
+  do { \
+    size_t end = strlen(done); \
+    snprintf(done + end, sizeof done - end, __VA_ARGS__); \
+  } while (0)
+
+int cuGraphCreate(uintptr_t *graph, unsigned flags) { MAY_FAIL; DONE("create 8\n"); *graph = 8; return 0; }
+int cuGraphAddChildGraphNode(uintptr_t *node, uintptr_t graph, const uintptr_t *after, size_t count,
+                             uintptr_t child) {
+  MAY_FAIL;
+  static uintptr_t next = 81;
+  *node = next++;
+  DONE("add %ld: graph %ld after", (long)*node, (long)child);
+  for (size_t n = 0; n < count; n++) DONE(" %ld", (long)after[n]);
+  DONE("\n");
+  return graph == 8 ? 0 : 1;
+}
+int cuGraphInstantiateWithFlags(uintptr_t *executable, uintptr_t graph, unsigned long long flags) {
+  MAY_FAIL;
+  DONE("instantiate %ld with %llu\n", (long)graph, flags);
+  *executable = 9;
+  return 0;
+}
+struct cu_update { int result; uintptr_t node, from; };
+int cuGraphExecUpdate_v2(uintptr_t executable, uintptr_t graph, struct cu_update *info) {
+  *info = (struct cu_update){0, 0, 0};
+  DONE("update %ld from %ld\n", (long)executable, (long)graph);
+  if (fault(__func__) > 0) info->result = 2; /* the topology differs */
+  return fault(__func__);
+}
+int cuGraphExecChildGraphNodeSetParams(uintptr_t executable, uintptr_t node, uintptr_t child) {
+  MAY_FAIL;
+  DONE("set %ld of %ld to %ld\n", (long)node, (long)executable, (long)child);
+  return 0;
+}
+int cuGraphLaunch(uintptr_t executable, uintptr_t stream) {
+  MAY_FAIL;
+  DONE("launch %ld on %ld\n", (long)executable, (long)stream);
+  return 0;
+}
+int cuGraphExecDestroy(uintptr_t executable) { MAY_FAIL; DONE("destroy executable %ld\n", (long)executable); return 0; }
+int cuGraphDestroy(uintptr_t graph) { MAY_FAIL; DONE("destroy %ld\n", (long)graph); return 0; }
+
 int cuGetProcAddress_v2(const char *name, void **function, int version, uint64_t flags, int *status) {
-  static const char *endings[] = {"_v3", "_v2", ""};
+  static const char *endings[] = {"_v3", "_v2", "WithFlags", ""};
   char full[256];
   *function = 0;
   for (size_t n = 0; n < COUNT(endings) && !*function; n++) {
+    if (n == 2 && strcmp(name, "cuGraphInstantiate") != 0) continue;
     if (version < 12030 && n < 2 && strcmp(name, "cuGraphGetEdges") == 0) continue;
     if (version < 12030 && n < 1 && strcmp(name, "cuStreamGetCaptureInfo") == 0) continue;
     snprintf(full, sizeof full, "%s%s", name, endings[n]);

@@ -6,7 +6,9 @@ where memory is short (ROCm/rocm-systems#10021), and no AMD GPU was there to try
 
 from __future__ import annotations
 
+import ctypes
 from collections.abc import Callable, Sequence
+from ctypes import byref, c_int, c_void_p
 from functools import cache
 from typing import Any
 
@@ -23,7 +25,7 @@ def driver_of_executables() -> CudaExecutables:
     """What changes executables on this build of torch.
 
     Raises:
-        DeviceError: it is a build for HIP, or cuda-bindings is too old.
+        DeviceError: it is a build for HIP, or cuda-bindings or the driver is too old.
         MissingPackageError: there is no cuda-bindings.
     """
     if torch.version.hip:
@@ -33,20 +35,33 @@ def driver_of_executables() -> CudaExecutables:
     return CudaExecutables(found)
 
 
+class _UpdateInfo(ctypes.Structure):
+    _fields_ = (("result", c_int), ("node", c_void_p), ("from_node", c_void_p))
+
+
 class CudaExecutables:
     """See :class:`~gfxgraph.device.base.Executables`."""
 
     def __init__(self, driver: Cuda) -> None:
         self._ask: Callable[..., Any] = driver.ask
         self._cu = driver.bindings
+        try:
+            self._update = ctypes.CDLL("libcuda.so.1").cuGraphExecUpdate_v2
+        except (OSError, AttributeError) as error:
+            raise DeviceError(f"this CUDA driver cannot update executables: {error}.") from error
 
     def update(self, executable: int, graph: int) -> str:
         """See there."""
-        cu = self._cu
-        error, info = cu.cuGraphExecUpdate(cu.CUgraphExec(executable), cu.CUgraph(graph))
-        if not int(error):
+        info = _UpdateInfo()
+        # Not through cuda-bindings, which leaves out the reason where the driver refuses.
+        error = self._update(c_void_p(executable), c_void_p(graph), byref(info))
+        if not error:
             return ""
-        return f"the driver says {getattr(info, 'result', error)!s}".replace("\n", " ")
+        try:
+            why = self._cu.CUgraphExecUpdateResult(info.result).name
+        except ValueError:  # of a newer driver
+            why = f"result {info.result}"
+        return f"cuGraphExecUpdate() of the CUDA driver: error {error}, {why}"
 
     def compose(
         self, graphs: Sequence[int], after: Sequence[Sequence[int]]
