@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import re
 
 import pytest
 import torch
@@ -11,6 +12,7 @@ import gfxgraph
 from gfxgraph.device import current_device
 from gfxgraph.errors import ArgumentError, CaptureError
 from tests.helpers.devices import region
+from tests.helpers.paths import ROOT
 
 pytestmark = pytest.mark.usefixtures("no_grad")
 
@@ -270,3 +272,12 @@ def test_a_composition_that_is_dropped_during_a_capture_does_not_end_it(chain, x
         gc.collect()
         y = y + 1
     assert replayed(graph, y) == [1, 3, 5, 7]
+
+
+def test_the_code_of_the_page_runs(capsys):
+    page = (ROOT / "docs" / "composing.md").read_text(encoding="utf-8")
+    blocks = re.findall(r"```python\n(.*?)```", page, re.S)
+    exec("\n".join(blocks), {})
+    shown = capsys.readouterr().out.splitlines()
+    assert len(shown) == 2
+    assert all(("updated" if ONE_LAUNCH else "rebuilt") in line for line in shown)

@@ -141,7 +141,9 @@ class Composition:
         graphs = {**self._graphs, name: graph}
         self._check_pools(graphs)
         self._graphs, self._captures[name] = graphs, graph.captures
-        why = self._why_in_turn() or self.in_turn
+        why = self._why_in_turn() or self._refused
+        if not why and not self._executable:
+            why = "it was not one graph yet"
         if not why:
             try:
                 raw = graph.origin.raw_cuda_graph()
