@@ -87,6 +87,16 @@ def test_random_numbers_go_on_after_an_update(x):
     assert replayed(graph, second) != replayed(graph, second)
 
 
+def test_an_updated_graph_does_not_go_back_to_its_own_capture(x):
+    graph, _ = captured(lambda: x * 2)
+    other, output = captured(lambda: x * 3)
+    graph.instantiate(), graph.replay(), other.replay()
+    graph.update(other)
+    with pytest.raises(CaptureError, match=r"bring back what this graph did before"):
+        graph.instantiate()
+    assert replayed(graph, output) == [0, 3, 6, 9] and graph.holds(output)
+
+
 def test_an_updated_graph_keeps_the_other_one_and_can_be_updated_again(x):
     graph, _ = captured(lambda: x * 2)
     graph.replay()
@@ -99,14 +109,22 @@ def test_an_updated_graph_keeps_the_other_one_and_can_be_updated_again(x):
         assert replayed(graph, output) == [0, value, 2 * value, 3 * value]
 
 
-def test_a_graph_that_was_updated_from_a_released_one_is_not_replayed(x):
+@pytest.mark.parametrize("known", [False, True], ids=["another executable", "in place on a GPU"])
+def test_a_graph_that_was_updated_from_a_released_one_is_not_replayed(known, x):
     graph, _ = captured(lambda: x * 2)
     other, _ = captured(lambda: x * 3)
-    graph.replay(), other.replay()
+    graph.replay()
+    if known:
+        other.replay()
     graph.update(other)
     other.reset()
-    with pytest.raises((CaptureError, RuntimeError), match=r"released|successful capture"):
-        graph.replay()
+    for _ in range(2):
+        with pytest.raises(CaptureError, match="released, captured again or updated"):
+            graph.replay()
+        captured(lambda: x * 4, graph=other)  # another capture than the one that is meant
+        with pytest.raises(CaptureError, match="released, captured again or updated"):
+            graph.replay()
+        other.reset()
 
 
 def test_a_graph_whose_replays_can_be_compared_stays_alone(x):

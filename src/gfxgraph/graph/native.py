@@ -450,7 +450,7 @@ class NativeGraph(_Base):  # type: ignore[misc]
         if batch_size is not None or sizes:
             raise ArgumentError(NO_SIZES)
         self.check_inputs()
-        unknown = self._keep_graph and self.draws is None
+        unknown = self._keep_graph and self.draws is None and not current_device().is_capturing()
         drawn = self._drawn() if unknown else ()
         start, counter = time.perf_counter_ns(), self.counter
         _launch(self)
@@ -464,6 +464,20 @@ class NativeGraph(_Base):  # type: ignore[misc]
         elif self._liveness is self.static_output is self._source is None:
             counter.allow(_TIMED)
         return self.static_output
+
+    def instantiate(self) -> None:
+        """Make an executable of the graph; one that is there already is replaced.
+
+        Raises:
+            CaptureError: it replays another capture since :meth:`update`.
+            RuntimeError: as torch raises it: nothing was captured, or the graph is not kept.
+        """
+        if self._source is not None:
+            raise CaptureError(
+                "instantiate() would bring back what this graph did before update(): call "
+                "instantiate() of the other graph, and update() again."
+            )
+        super().instantiate()
 
     def _drawn(self) -> tuple[Any, ...]:
         """Where the generators are of which it may draw."""
@@ -493,12 +507,7 @@ class NativeGraph(_Base):  # type: ignore[misc]
             CaptureError: after an update, the other graph was released or captured again.
         """
         if self._source is not None:
-            other, captures = self._source
-            if not other._is_captured or other.captures != captures:
-                raise CaptureError(
-                    "the graph that this one was updated from was released, captured again or "
-                    "updated since, and its memory with it: update this graph again."
-                )
+            _require_capture(*self._source)
 
     def is_kept(self) -> bool:
         """Whether it holds a capture whose graph is kept (``keep_graph=True``)."""
@@ -525,6 +534,7 @@ class NativeGraph(_Base):  # type: ignore[misc]
 
         This graph holds ``other``, whose memory it uses; its own memory stays until :meth:`reset`.
         The static output is that of ``other``. Replays that are running are not disturbed.
+        ``raw_cuda_graph()`` and :meth:`pool` stay those of its own capture.
 
         Args:
             other: a graph on the same device that holds a capture.
@@ -560,7 +570,7 @@ class NativeGraph(_Base):  # type: ignore[misc]
         self.block, self._source = None, (other, other.captures)
         self._liveness, self.static_output = other._liveness, other.static_output
         self.captures += 1
-        self.stand_in = (lambda size, sizes: other.replay(size, **sizes)) if why else None
+        self.stand_in = _replay_of(other, other.captures) if why else None
         log(logging.DEBUG, "graph_updated", in_place=not why, because=why)
         return GraphUpdate("rebuilt" if why else "updated", why)
 
@@ -593,6 +603,8 @@ class NativeGraph(_Base):  # type: ignore[misc]
 
     def holds(self, tensor: torch.Tensor) -> bool:
         """Whether ``tensor`` lives in the graph's memory pool."""
+        if self._source is not None:
+            return self.origin.holds(tensor)
         if self._capture_pool is None:
             return False
         address, segments = tensor.data_ptr(), current_device().pool_segments(self._capture_pool)
@@ -656,6 +668,25 @@ def when_no_capture(act: Callable[[], None]) -> None:
         _later.append(act)
     else:
         act()
+
+
+def _require_capture(graph: NativeGraph, captures: int) -> None:
+    """Raise where ``graph`` no longer holds what it held when it had held ``captures``."""
+    if not graph.is_kept() or graph.captures != captures:
+        raise CaptureError(
+            "the graph that this one was updated from was released, captured again or updated "
+            "since, and its memory with it: update this graph again."
+        )
+
+
+def _replay_of(graph: NativeGraph, captures: int) -> Callable[[int | None, dict[str, int]], Any]:
+    """What replays ``graph`` in place of another one, which it does not hold."""
+
+    def answer(batch_size: int | None, sizes: dict[str, int]) -> Any:
+        _require_capture(graph, captures)
+        return graph.replay(batch_size, **sizes)
+
+    return answer
 
 
 def _count_failure(why: str) -> None:
