@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from gfxgraph.device import gpu_nodes
+from gfxgraph.device import gpu_graphs, gpu_nodes
 
 # As in the library: what a function can be told to do beside returning an error.
 NULL_HANDLES, MORE = -1, -2
@@ -36,8 +36,11 @@ def hip_is_loaded(path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[ctype
     library = ctypes.CDLL(str(path))
     monkeypatch.setattr(torch.version, "hip", "7.2")
     monkeypatch.setattr(gpu_nodes, "_loaded", lambda *names: library)
-    gpu_nodes.driver_of_graphs.cache_clear()
+    remembered = gpu_nodes.driver_of_graphs, gpu_graphs.driver_of_executables
+    for driver in remembered:
+        driver.cache_clear()
     try:
         yield library
     finally:
-        gpu_nodes.driver_of_graphs.cache_clear()
+        for driver in remembered:
+            driver.cache_clear()
