@@ -47,9 +47,12 @@ if TYPE_CHECKING:
     from .compiling.rng import guard_rng as guard_rng
     from .compiling.vendor import vendor_op as vendor_op
     from .device import DeviceFacts as DeviceFacts
+    from .graph.composition import Composition as Composition
+    from .graph.composition import compose as compose
     from .graph.control_flow import cond as cond
     from .graph.control_flow import switch as switch
     from .graph.control_flow import while_loop as while_loop
+    from .graph.native import GraphUpdate as GraphUpdate
     from .inspecting.inspect import inspect as inspect
     from .inspecting.report import InspectReport as InspectReport
     from .measure.bench import bench as bench
@@ -78,9 +81,11 @@ _LAZY = {
     "BreakReport": "compiling.breaks",
     "BridgedCUDAGraph": "bridge.graph",
     "CompileLog": "compiling.log",
+    "Composition": "graph.composition",
     "ConditionalGraph": "call.branches",
     "DeviceFacts": "device",
     "ExperimentReport": "measure.experiments.report",
+    "GraphUpdate": "graph.native",
     "Graphed": "call.graphed",
     "GraphedStats": "call.graphed",
     "Hazard": "analyze.report",
@@ -99,6 +104,7 @@ _LAZY = {
     "compile": "call.graphed",
     "compile_log": "compiling.log",
     "cond": "graph.control_flow",
+    "compose": "graph.composition",
     "disable": "bridge.enable",
     "enable": "bridge.enable",
     "experiment": "measure.experiments.experiment",
@@ -131,9 +137,11 @@ __all__ = [
     "BridgedCUDAGraph",
     "CheckReport",
     "CompileLog",
+    "Composition",
     "ConditionalGraph",
     "DeviceFacts",
     "ExperimentReport",
+    "GraphUpdate",
     "Graphed",
     "GraphedStats",
     "Hazard",
@@ -152,6 +160,7 @@ __all__ = [
     "check",
     "compile",
     "compile_log",
+    "compose",
     "cond",
     "device_facts",
     "device_type",

@@ -581,9 +581,12 @@ def test_a_gpu_that_does_not_answer_is_a_device_error(monkeypatch):
 def test_health_check_captures_and_replays(device):
     report = gfxgraph.health_check()
     assert set(report) == {
-        "ok", "gpu", "rocm", "native_bridge", "vram_total_mb", "vram_free_mb", "details",
+        "ok", "gpu", "arch", "rocm", "tier", "native_bridge",
+        "vram_total_mb", "vram_free_mb", "details",
     }  # fmt: skip
-    assert report["ok"] and report["gpu"] and report["native_bridge"] == GPU
+    assert report["ok"] and report["gpu"]
+    assert report["native_bridge"] == (report["tier"] == "driver")
+    assert (report["tier"] != "emulated") == (report["arch"] != "emulated") == GPU
     assert 0 < report["vram_free_mb"] <= report["vram_total_mb"]
 
 

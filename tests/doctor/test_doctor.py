@@ -555,7 +555,12 @@ def test_an_override_may_be_why_torch_cannot_use_the_gpu():
 
 # The health check, in a process of its own.
 
-HEALTH = {"ok": True, "native_bridge": True, "details": "captured and replayed on nvidia sm_90"}
+HEALTH = {
+    "ok": True,
+    "tier": "driver",
+    "native_bridge": True,
+    "details": "captured and replayed on nvidia sm_90",
+}
 
 
 def child(code, timeout=60):
@@ -571,9 +576,16 @@ def of_health(answer):
 def test_this_machine_is_asked_and_captures_a_graph(device):
     answer = probe()
     assert answer.problem is None and answer.health["ok"]
-    assert answer.health["native_bridge"] == (current_device().kind != "emulated")
+    assert answer.health["tier"] == current_device().tier
     assert of_health(answer).level == "ok"
     assert ("emulated device" in of_health(answer).text) == (current_device().kind == "emulated")
+
+
+def test_it_is_said_that_only_torch_answers():
+    alone = {**HEALTH, "tier": "torch", "native_bridge": False}
+    said = of_health(Probe(NVIDIA, alone, None))
+    assert said.level == "ok" and "The driver itself was not reached" in said.text
+    assert "not reached" not in of_health(Probe(NVIDIA, HEALTH, None)).text
 
 
 def test_other_output_does_not_disturb():

@@ -2,7 +2,13 @@
 
    Graph 1: a kernel, then a memcpy and a memset side by side, a child graph (graph 2), an
    allocation, a host function. Graph 2: a kernel. Stream 5 captures into graph 1; its next node
-   waits for the host function. Streams and graphs are numbers in place of pointers. */
+   waits for the host function. Streams and graphs are numbers in place of pointers.
+
+   Graph 8 is one that was made here: its nodes are 81, 82 ..., its executable is 9. calls() tells what
+   was done to graphs and executables, a line each.
+
+   misbehave(name, how) changes the functions of that name from now on, with how above 0 they return
+   it as an error; for HIP also NULL_HANDLES, MORE (they tell of more than there is), 0: no more. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <stddef.h>
@@ -11,6 +17,28 @@
 #include <string.h>
 
 #define COUNT(array) (sizeof(array) / sizeof((array)[0]))
+
+enum { NULL_HANDLES = -1, MORE = -2 };
+
+static struct { char name[64]; int how; } faults[16];
+
+void misbehave(const char *name, int how) {
+  size_t n = 0;
+  while (n + 1 < COUNT(faults) && faults[n].name[0] && strcmp(faults[n].name, name)) n++;
+  snprintf(faults[n].name, sizeof faults[n].name, "%s", name);
+  faults[n].how = how;
+}
+
+static int fault(const char *name) {
+  for (size_t n = 0; n < COUNT(faults); n++)
+    if (strcmp(faults[n].name, name) == 0) return faults[n].how;
+  return 0;
+}
+
+/* The first line of a function that may return an error on demand. */
+#define MAY_FAIL \
+  const int how = fault(__func__); \
+  if (how > 0) return how
 
 static const uintptr_t nodes[] = {11, 12, 13, 14, 15, 16}, of_child[] = {21};
 static const uintptr_t from[] = {11, 11, 12, 13, 14, 15}, to[] = {12, 13, 14, 14, 15, 16};
@@ -52,15 +80,39 @@ struct hip_memset { void *dst; unsigned element; size_t height, pitch; unsigned 
 struct hip_end { void *array; size_t x, y, z; void *pointer; size_t pitch, width, height; };
 struct hip_memcpy { struct hip_end src, dst; size_t width, height, depth; int kind; };
 
-int hipGraphGetNodes(uintptr_t g, uintptr_t *out, size_t *n) { return get_nodes(g, out, n); }
-int hipGraphGetEdges(uintptr_t g, uintptr_t *a, uintptr_t *b, size_t *n) { return get_edges(g, a, b, n); }
-int hipGraphNodeGetType(uintptr_t node, int *type) { return get_type(node, type); }
-int hipGraphChildGraphNodeGetGraph(uintptr_t node, uintptr_t *graph) { *graph = 2; return 0; }
+int hipRuntimeGetVersion(int *version) { MAY_FAIL; *version = 70251831; return 0; }
+int hipGraphGetNodes(uintptr_t g, uintptr_t *out, size_t *n) {
+  MAY_FAIL;
+  size_t asked = *n;
+  int error = get_nodes(g, out, n);
+  for (size_t i = 0; how == NULL_HANDLES && out && i < asked; i++) out[i] = 0;
+  if (how == MORE && out) *n += 3;
+  return error;
+}
+int hipGraphGetEdges(uintptr_t g, uintptr_t *a, uintptr_t *b, size_t *n) {
+  MAY_FAIL;
+  size_t asked = *n;
+  int error = get_edges(g, a, b, n);
+  if (how == MORE && a && asked) b[0] = 99; /* no node of this graph */
+  for (size_t i = 0; how == NULL_HANDLES && a && i < asked; i++) b[i] = 0;
+  return error;
+}
+int hipGraphNodeGetType(uintptr_t node, int *type) { MAY_FAIL; return get_type(node, type); }
+int hipGraphChildGraphNodeGetGraph(uintptr_t node, uintptr_t *graph) {
+  MAY_FAIL;
+  *graph = how == NULL_HANDLES ? 0 : 2;
+  return 0;
+}
 int hipStreamGetCaptureInfo_v2(uintptr_t s, int *status, unsigned long long *id, uintptr_t *g,
                                const uintptr_t **nodes, size_t *n) {
-  return capture_info(s, status, (uint64_t *)id, g, nodes, n);
+  MAY_FAIL;
+  int error = capture_info(s, status, (uint64_t *)id, g, nodes, n);
+  if (how == NULL_HANDLES) *nodes = 0;
+  if (how == MORE) *n = 1000000;
+  return error;
 }
 int hipGraphKernelNodeGetParams(uintptr_t node, struct hip_kernel *out) {
+  MAY_FAIL;
   *out = (struct hip_kernel){{128, 1, 1}, 0, (void *)(node == 11 ? 0x77 : 0x78), {3, 2, 1}, 0, 64};
   return 0;
 }
@@ -89,7 +141,7 @@ struct cu_end { size_t x, y, z, lod; int type; void *host; uintptr_t device; voi
 struct cu_memcpy { struct cu_end src, dst; size_t width, height, depth; };
 
 int cuInit(unsigned flags) { return 0; }
-int cuDriverGetVersion(int *version) { *version = 13000; return 0; }
+int cuDriverGetVersion(int *version) { MAY_FAIL; *version = 13000; return 0; }
 int cuGraphGetNodes(uintptr_t g, uintptr_t *out, size_t *n) { return get_nodes(g, out, n); }
 int cuGraphGetEdges(uintptr_t g, uintptr_t *a, uintptr_t *b, size_t *n) { return get_edges(g, a, b, n); }
 int cuGraphGetEdges_v2(uintptr_t g, uintptr_t *a, uintptr_t *b, void *data, size_t *n) { return get_edges(g, a, b, n); }
@@ -136,11 +188,59 @@ int cuGraphMemAllocNodeGetParams(uintptr_t node, char *out) {
   memcpy(out + 104, &size, sizeof size);
   return 0;
 }
+static char done[4096];
+
+const char *calls(void) { return done; }
+
+#define DONE(...) \
+  do { \
+    size_t end = strlen(done); \
+    snprintf(done + end, sizeof done - end, __VA_ARGS__); \
+  } while (0)
+
+int cuGraphCreate(uintptr_t *graph, unsigned flags) { MAY_FAIL; DONE("create 8\n"); *graph = 8; return 0; }
+int cuGraphAddChildGraphNode(uintptr_t *node, uintptr_t graph, const uintptr_t *after, size_t count,
+                             uintptr_t child) {
+  MAY_FAIL;
+  static uintptr_t next = 81;
+  *node = next++;
+  DONE("add %ld: graph %ld after", (long)*node, (long)child);
+  for (size_t n = 0; n < count; n++) DONE(" %ld", (long)after[n]);
+  DONE("\n");
+  return graph == 8 ? 0 : 1;
+}
+int cuGraphInstantiateWithFlags(uintptr_t *executable, uintptr_t graph, unsigned long long flags) {
+  MAY_FAIL;
+  DONE("instantiate %ld with %llu\n", (long)graph, flags);
+  *executable = 9;
+  return 0;
+}
+struct cu_update { int result; uintptr_t node, from; };
+int cuGraphExecUpdate_v2(uintptr_t executable, uintptr_t graph, struct cu_update *info) {
+  *info = (struct cu_update){0, 0, 0};
+  DONE("update %ld from %ld\n", (long)executable, (long)graph);
+  if (fault(__func__) > 0) info->result = 2; /* the topology differs */
+  return fault(__func__);
+}
+int cuGraphExecChildGraphNodeSetParams(uintptr_t executable, uintptr_t node, uintptr_t child) {
+  MAY_FAIL;
+  DONE("set %ld of %ld to %ld\n", (long)node, (long)executable, (long)child);
+  return 0;
+}
+int cuGraphLaunch(uintptr_t executable, uintptr_t stream) {
+  MAY_FAIL;
+  DONE("launch %ld on %ld\n", (long)executable, (long)stream);
+  return 0;
+}
+int cuGraphExecDestroy(uintptr_t executable) { MAY_FAIL; DONE("destroy executable %ld\n", (long)executable); return 0; }
+int cuGraphDestroy(uintptr_t graph) { MAY_FAIL; DONE("destroy %ld\n", (long)graph); return 0; }
+
 int cuGetProcAddress_v2(const char *name, void **function, int version, uint64_t flags, int *status) {
-  static const char *endings[] = {"_v3", "_v2", ""};
+  static const char *endings[] = {"_v3", "_v2", "WithFlags", ""};
   char full[256];
   *function = 0;
   for (size_t n = 0; n < COUNT(endings) && !*function; n++) {
+    if (n == 2 && strcmp(name, "cuGraphInstantiate") != 0) continue;
     if (version < 12030 && n < 2 && strcmp(name, "cuGraphGetEdges") == 0) continue;
     if (version < 12030 && n < 1 && strcmp(name, "cuStreamGetCaptureInfo") == 0) continue;
     snprintf(full, sizeof full, "%s%s", name, endings[n]);

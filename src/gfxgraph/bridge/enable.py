@@ -6,7 +6,7 @@ import contextlib
 import logging
 import time
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, TypedDict, cast
+from typing import TYPE_CHECKING, Any, Literal, TypedDict, cast
 
 import torch
 
@@ -185,8 +185,13 @@ class HealthCheck(TypedDict):
         ok: a graph was captured and its replay gave the right result, and of the graphs that exist
             none is known to read what it should not.
         gpu: name of the device.
+        arch: its architecture, such as ``"sm_90"`` or ``"gfx1030"``; ``"emulated"`` without a GPU.
         rocm: version of ROCm that torch was built for, or ``None``.
-        native_bridge: graphs are the driver's own, not emulated.
+        tier: what answers for graphs: ``"driver"``, the driver itself beside torch; ``"torch"``,
+            torch alone; ``"emulated"``, the emulated device.
+        native_bridge: a binding of the driver is loaded and answers a call now: cuda-bindings, or
+            on ROCm libamdhip64 itself. Where it is ``False``, graphs run as well; what only the
+            driver can do is missing, such as telling the nodes of a graph.
         vram_total_mb: memory of the device in MiB (of the host when emulated).
         vram_free_mb: free memory of the device in MiB.
         details: the finding, or the error. Also what is known to be wrong with graphs of this
@@ -197,7 +202,9 @@ class HealthCheck(TypedDict):
 
     ok: bool
     gpu: str
+    arch: str
     rocm: str | None
+    tier: Literal["driver", "torch", "emulated"]
     native_bridge: bool
     vram_total_mb: int
     vram_free_mb: int
@@ -212,11 +219,14 @@ def health_check() -> HealthCheck:
     Printed, it shows a line for each key.
     """
     device = current_device()
+    tier = device.tier
     report = HealthCheck(
         ok=False,
         gpu="",
+        arch="emulated" if tier == "emulated" else "",
         rocm=torch.version.hip,
-        native_bridge=device.kind != "emulated",
+        tier=tier,
+        native_bridge=tier == "driver",
         vram_total_mb=0,
         vram_free_mb=0,
         details="",
@@ -224,6 +234,7 @@ def health_check() -> HealthCheck:
     try:
         facts = device.facts()
         report["gpu"] = facts.name
+        report["arch"] = report["arch"] or facts.arch
         report["vram_total_mb"] = facts.memory_total >> 20
         report["vram_free_mb"] = facts.memory_free >> 20
         # Under emulation its tensors on the CPU stand for device tensors only inside.

@@ -86,12 +86,49 @@ class Decision(NamedTuple):
     limit: int | None = None
 
 
+class Executables(Protocol):
+    """Changes executables of graphs. Graphs, nodes, executables and streams are handles.
+
+    All raise DeviceError where the driver refuses.
+    """
+
+    def update(self, executable: int, graph: int) -> str:
+        """Let ``executable`` do what ``graph`` does; ``""``, or why the driver cannot."""
+
+    def compose(
+        self, graphs: Sequence[int], after: Sequence[Sequence[int]]
+    ) -> tuple[int, list[int], int]:
+        """A graph with ``graphs`` as its nodes, these nodes, and its executable.
+
+        Args:
+            graphs: each is copied; it may be changed or destroyed later.
+            after: of each, the positions of earlier ones that it waits for.
+        """
+
+    def replace(self, executable: int, node: int, graph: int) -> None:
+        """Let ``node`` of what :meth:`compose` gave do what ``graph`` does."""
+
+    def launch(self, executable: int, stream: int) -> None:
+        """Launch it on a stream of the current device."""
+
+    def destroy(self, graph: int, executable: int) -> None:
+        """Destroy both."""
+
+
 class Device(Protocol):
     """One kind of device. Stateless; an index picks the device where there are several."""
 
     @property
     def kind(self) -> Literal["cuda", "hip", "emulated"]:
         """Which of the three."""
+
+    @property
+    def tier(self) -> Literal["driver", "torch", "emulated"]:
+        """What answers for graphs now.
+
+        ``"driver"``: beside torch also the driver itself, through a binding that is loaded;
+        ``"torch"``: torch's graphs alone; ``"emulated"``: the emulated device.
+        """
 
     @property
     def type(self) -> str:
@@ -189,6 +226,14 @@ class Device(Protocol):
 
         Returns:
             Whether it has begun. ``False``: there is nothing to clean up, or no way to begin it.
+        """
+
+    def executables(self) -> Executables:
+        """What changes executables of graphs, and puts graphs into one.
+
+        Raises:
+            DeviceError: there is nothing that does here; the message says why.
+            MissingPackageError: what asks the driver is not installed.
         """
 
     def nodes(self, graph: Any) -> list[Node]:

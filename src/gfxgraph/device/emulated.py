@@ -23,7 +23,7 @@ import torch.utils._pytree as pytree
 
 from ..errors import ArgumentError, CaptureError, DeviceError
 from . import capture_rules as rules
-from .base import Decision, DeviceFacts, PoolHandle, generator_id
+from .base import Decision, DeviceFacts, Executables, PoolHandle, generator_id
 from .emulated_capture import Capture, Choice, Operation, current_capture, forget_closed, run
 from .emulated_memory import MemoryPool, bytes_of_all_pools, new_handle, pool_of
 from .nodes import Node
@@ -226,6 +226,7 @@ class EmulatedDevice:
     """The processor, standing for a device; see :class:`gfxgraph.device.base.Device`."""
 
     kind: Literal["cuda", "hip", "emulated"] = "emulated"
+    tier: Literal["driver", "torch", "emulated"] = "emulated"
     type: str = "cpu"
 
     def index(self, device: torch.device) -> int:
@@ -343,6 +344,10 @@ class EmulatedDevice:
     def begin_empty_capture(self, stream: Any) -> bool:
         """A failed capture leaves nothing behind here."""
         return False
+
+    def executables(self) -> Executables:
+        """Always raises: there are none."""
+        raise DeviceError("the emulated device has no executables.")
 
     def nodes(self, graph: Any) -> list[Node]:
         """The operations of an emulated graph."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import logging
 import os
 import re
 from collections.abc import Callable, Iterator, Sequence
@@ -13,9 +14,11 @@ from typing import Any, Literal, cast
 
 import torch
 
-from ..errors import DeviceError
+from ..errors import DeviceError, MissingPackageError
+from ..stats import log
 from .base import Decision, DeviceFacts, PoolHandle
 from .gpu_conditional import add_conditional, no_conditionals
+from .gpu_graphs import CudaExecutables, driver_of_executables
 from .gpu_nodes import CaptureNodes, driver_of_graphs, nodes_of
 from .gpu_streams import own_stream
 from .nodes import Node
@@ -32,6 +35,16 @@ class GpuDevice:
     def kind(self) -> Literal["cuda", "hip", "emulated"]:
         """``"hip"`` on a ROCm build of torch, else ``"cuda"``."""
         return "hip" if torch.version.hip else "cuda"
+
+    @property
+    def tier(self) -> Literal["driver", "torch", "emulated"]:
+        """``"driver"`` where cuda-bindings, or libamdhip64 itself, answers a call now."""
+        try:
+            driver_of_graphs().version()
+        except (DeviceError, MissingPackageError) as error:
+            log(logging.DEBUG, "driver_does_not_answer", because=str(error))
+            return "torch"
+        return "driver"
 
     def index(self, device: torch.device) -> int:
         """The index of ``device``, or of the current device where it names none."""
@@ -210,6 +223,10 @@ class GpuDevice:
         """
         begin = _begin_of_driver()
         return begin is not None and begin(stream.cuda_stream, _RELAXED) == 0
+
+    def executables(self) -> CudaExecutables:
+        """Those of CUDA; HIP's are left as they are."""
+        return driver_of_executables()
 
     def nodes(self, graph: Any) -> list[Node]:
         """As the driver tells them."""

@@ -1,4 +1,4 @@
-"""Reads the nodes of CUDA graphs through cuda-bindings, and those of HIP graphs through HIP itself.
+"""What drivers tell of graphs: CUDA's through cuda-bindings, HIP's through HIP itself.
 
 No AMD GPU has run the second part: it follows HIP's headers.
 """
@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import ctypes
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from ctypes import byref, c_char_p, c_int, c_size_t, c_uint, c_ulonglong, c_void_p
 from functools import cache
@@ -47,6 +47,9 @@ _COPY_KINDS[3] = ("device", "device")
 class Driver(Protocol):
     """What a driver tells of graphs. Graphs, nodes and streams are handles."""
 
+    def version(self) -> int:
+        """Its version, as a number of its own kind."""
+
     def nodes(self, graph: int) -> list[int]:
         """The nodes of a graph."""
 
@@ -79,6 +82,8 @@ def nodes_of(driver: Driver, graph: int) -> list[Node]:
     position = {handle: n for n, handle in enumerate(handles)}
     after: list[list[int]] = [[] for _ in handles]
     for first, second in driver.edges(graph):
+        if first not in position or second not in position:
+            raise DeviceError("the driver tells of an edge between nodes that the graph has not.")
         after[position[second]].append(position[first])
     found = []
     for n, handle in enumerate(handles):
@@ -137,7 +142,7 @@ def driver_of_graphs() -> Driver:
         from cuda.bindings import driver
     except ImportError as error:
         raise MissingPackageError(
-            "The nodes of a CUDA graph are read with cuda-bindings, which is not installed: "
+            "The driver of CUDA is asked through cuda-bindings, which is not installed: "
             f"pip install cuda-bindings~={(torch.version.cuda or '12.9').split('.')[0]}.0"
         ) from error
     return Cuda(driver)
@@ -147,7 +152,7 @@ class Cuda:
     """CUDA's driver, as ``cuda.bindings.driver`` has it."""
 
     def __init__(self, bindings: Any) -> None:
-        self._cu = bindings
+        self.bindings = self._cu = bindings
         # Since CUDA 12.3 edges may carry data, for which the older functions refuse to answer.
         # In cuda-bindings 13 they go without a number.
         if not hasattr(bindings, "cuFuncGetParamInfo"):
@@ -161,7 +166,8 @@ class Cuda:
     def _newest(self, name: str, version: str) -> Any:
         return getattr(self._cu, name + version, None) or getattr(self._cu, name)
 
-    def _ask(self, function: Any, *args: Any) -> Any:
+    def ask(self, function: Any, *args: Any) -> Any:
+        """What a function of the bindings gives; an error of it is a DeviceError."""
         try:
             error, *found = function(*args)
         except RuntimeError as missing:  # from the bindings: an older driver lacks it
@@ -170,48 +176,52 @@ class Cuda:
             raise DeviceError(f"{function.__name__}() of the CUDA driver: {error}.")
         return found
 
+    def version(self) -> int:
+        """See :class:`Driver`."""
+        return int(self.ask(self._cu.cuDriverGetVersion)[0])
+
     def nodes(self, graph: int) -> list[int]:
         """See :class:`Driver`."""
         count = self.count(graph)
         if not count:
             return []
-        nodes, _ = self._ask(self._cu.cuGraphGetNodes, self._cu.CUgraph(graph), count)
+        nodes, _ = self.ask(self._cu.cuGraphGetNodes, self._cu.CUgraph(graph), count)
         return [int(node) for node in nodes[:count]]
 
     def count(self, graph: int) -> int:
         """See :class:`Driver`."""
-        return int(self._ask(self._cu.cuGraphGetNodes, self._cu.CUgraph(graph))[-1])
+        return int(self.ask(self._cu.cuGraphGetNodes, self._cu.CUgraph(graph))[-1])
 
     def edges(self, graph: int) -> list[tuple[int, int]]:
         """See :class:`Driver`."""
-        count = int(self._ask(self._edges, self._cu.CUgraph(graph))[-1])
+        count = int(self.ask(self._edges, self._cu.CUgraph(graph))[-1])
         if not count:
             return []
-        first, second, *_ = self._ask(self._edges, self._cu.CUgraph(graph), count)
+        first, second, *_ = self.ask(self._edges, self._cu.CUgraph(graph), count)
         return [(int(a), int(b)) for a, b in zip(first, second, strict=True)][:count]
 
     def type(self, node: int) -> tuple[int, str]:
         """See :class:`Driver`."""
-        (found,) = self._ask(self._cu.cuGraphNodeGetType, self._cu.CUgraphNode(node))
+        (found,) = self.ask(self._cu.cuGraphNodeGetType, self._cu.CUgraphNode(node))
         return int(found), _word(int(found), _OF_CUDA)
 
     def describe(self, node: int, type: int) -> tuple[str, dict[str, Any]]:
         """See :class:`Driver`."""
         cu, at = self._cu, self._cu.CUgraphNode(node)
         if type == _KERNEL:
-            return self._describe_kernel(self._ask(cu.cuGraphKernelNodeGetParams, at)[0])
+            return self._describe_kernel(self.ask(cu.cuGraphKernelNodeGetParams, at)[0])
         if type == _MEMCPY:
-            (copy,) = self._ask(cu.cuGraphMemcpyNodeGetParams, at)
+            (copy,) = self.ask(cu.cuGraphMemcpyNodeGetParams, at)
             return "", {
                 "bytes": copy.WidthInBytes * max(1, copy.Height) * max(1, copy.Depth),
                 "from": _MEMORY_TYPES.get(int(copy.srcMemoryType), "unknown"),
                 "to": _MEMORY_TYPES.get(int(copy.dstMemoryType), "unknown"),
             }
         if type == _MEMSET:
-            (fill,) = self._ask(cu.cuGraphMemsetNodeGetParams, at)
+            (fill,) = self.ask(cu.cuGraphMemsetNodeGetParams, at)
             return "", _of_memset(fill)
         if type == _ALLOC:
-            (alloc,) = self._ask(cu.cuGraphMemAllocNodeGetParams, at)
+            (alloc,) = self.ask(cu.cuGraphMemAllocNodeGetParams, at)
             return "", {"bytes": int(alloc.bytesize)}
         return "", {}
 
@@ -221,10 +231,10 @@ class Cuda:
         by_function = bool(int(params.func))
         kernel = params.func if by_function else params.kern
         size_of = cu.cuFuncGetParamInfo if by_function else cu.cuKernelGetParamInfo
-        (name,) = self._ask(cu.cuFuncGetName if by_function else cu.cuKernelGetName, kernel)
+        (name,) = self.ask(cu.cuFuncGetName if by_function else cu.cuKernelGetName, kernel)
         with suppress(DeviceError):  # it has no other way to say how many there are
             while True:
-                sizes.append(int(self._ask(size_of, kernel, len(sizes))[1]))
+                sizes.append(int(self.ask(size_of, kernel, len(sizes))[1]))
         return name.decode() if isinstance(name, bytes) else str(name), {
             "grid": [params.gridDimX, params.gridDimY, params.gridDimZ],
             "block": [params.blockDimX, params.blockDimY, params.blockDimZ],
@@ -234,12 +244,12 @@ class Cuda:
 
     def child(self, node: int) -> int:
         """See :class:`Driver`."""
-        found = self._ask(self._cu.cuGraphChildGraphNodeGetGraph, self._cu.CUgraphNode(node))
+        found = self.ask(self._cu.cuGraphChildGraphNodeGetGraph, self._cu.CUgraphNode(node))
         return int(found[0])
 
     def capture(self, stream: int) -> tuple[int, list[int]]:
         """See :class:`Driver`."""
-        found = self._ask(self._capture, self._cu.CUstream(stream))
+        found = self.ask(self._capture, self._cu.CUstream(stream))
         status, _, graph, nodes, *_, count = found
         if int(status) != _ACTIVE:
             return 0, []
@@ -296,13 +306,19 @@ class Hip:
         if error:
             raise DeviceError(f"{name}() of HIP: error {error}.")
 
+    def version(self) -> int:
+        """See :class:`Driver`."""
+        found = c_int()
+        self._ask("hipRuntimeGetVersion", byref(found))
+        return found.value
+
     def nodes(self, graph: int) -> list[int]:
         """See :class:`Driver`."""
         count = c_size_t(self.count(graph))
         found = (c_void_p * count.value)()
         if count.value:
             self._ask("hipGraphGetNodes", c_void_p(graph), found, byref(count))
-        return [node or 0 for node in found[: count.value]]
+        return _handles("hipGraphGetNodes", found[:], count.value)
 
     def count(self, graph: int) -> int:
         """See :class:`Driver`."""
@@ -317,8 +333,8 @@ class Hip:
         first, second = (c_void_p * count.value)(), (c_void_p * count.value)()
         if count.value:
             self._ask("hipGraphGetEdges", c_void_p(graph), first, second, byref(count))
-        pairs = zip(first[: count.value], second[: count.value], strict=True)
-        return [(a or 0, b or 0) for a, b in pairs]
+        ends = (_handles("hipGraphGetEdges", found[:], count.value) for found in (first, second))
+        return list(zip(*ends, strict=True))
 
     def type(self, node: int) -> tuple[int, str]:
         """See :class:`Driver`."""
@@ -356,7 +372,7 @@ class Hip:
         """See :class:`Driver`."""
         graph = c_void_p()
         self._ask("hipGraphChildGraphNodeGetGraph", c_void_p(node), byref(graph))
-        return graph.value or 0
+        return _handles("hipGraphChildGraphNodeGetGraph", [graph.value], 1)[0]
 
     def capture(self, stream: int) -> tuple[int, list[int]]:
         """See :class:`Driver`."""
@@ -366,11 +382,15 @@ class Hip:
         self._ask("hipStreamGetCaptureInfo_v2", c_void_p(stream), *out)
         if status.value != _ACTIVE:
             return 0, []
-        found = nodes[: count.value] if count.value else []
-        return graph.value or 0, [node or 0 for node in found]
+        (found,) = _handles("hipStreamGetCaptureInfo_v2", [graph.value], 1)
+        if count.value > self.count(found) or (count.value and not nodes):
+            raise _nonsense("hipStreamGetCaptureInfo_v2", f"{count.value} nodes that are not there")
+        waits_for = nodes[: count.value] if count.value else []
+        return found, _handles("hipStreamGetCaptureInfo_v2", waits_for, count.value)
 
 
 _FUNCTIONS_OF_HIP = (
+    "hipRuntimeGetVersion",
     "hipGraphGetNodes",
     "hipGraphGetEdges",
     "hipGraphNodeGetType",
@@ -390,6 +410,18 @@ def _loaded(*names: str) -> ctypes.CDLL:
         except OSError:
             continue
     raise DeviceError(f"none of {', '.join(names)} is loaded, so HIP cannot tell of its graphs.")
+
+
+def _handles(name: str, found: Sequence[int | None], count: int) -> list[int]:
+    """The first ``count`` of the handles that ``name`` gave."""
+    handles = [handle or 0 for handle in found[:count]]
+    if len(handles) != count or not all(handles):
+        raise _nonsense(name, f"{count} handles, of which {sum(map(bool, handles))} are there")
+    return handles
+
+
+def _nonsense(name: str, what: str) -> DeviceError:
+    return DeviceError(f"{name}() of HIP says that there are {what}.")
 
 
 def _of_memset(fill: Any) -> dict[str, Any]:

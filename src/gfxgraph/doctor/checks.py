@@ -306,8 +306,8 @@ def _packages(platform: Platform) -> Iterator[Finding]:
         yield Finding(
             "info",
             "cuda-bindings is not installed: captures run on streams of torch's pool, which other "
-            "code may use too.",
-            "pip install cuda-bindings",
+            "code may use too, and the nodes of graphs are not known.",
+            'pip install "gfxgraph[cuda]"',
         )
     if platform.vendor != "emulated" and platform.triton == "":
         text = "Triton is not installed: torch.compile cannot make kernels. Graphs need none."

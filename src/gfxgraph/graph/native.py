@@ -10,13 +10,13 @@ import time
 import warnings
 import weakref
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, ClassVar, cast
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple, cast
 
 import torch
 
 from .. import settings
 from ..compiling.rng import tell_if_compiled
-from ..device import Device, PoolHandle, current_device, index_of
+from ..device import Device, PoolHandle, current_device, generator_state, index_of
 from ..device.emulated import EmulatedGraph
 from ..device.nodes import Node
 from ..errors import ArgumentError, CaptureError, DeviceError, MemoryCapError, MissingPackageError
@@ -28,7 +28,7 @@ from .lines import LinesOfNodes
 from .liveness import InputLiveness
 from .locks import is_inside_gfxgraph
 
-__all__ = ["NO_SIZES", "NativeGraph"]
+__all__ = ["NO_SIZES", "GraphUpdate", "NativeGraph", "when_no_capture"]
 
 if TYPE_CHECKING:
     _Base: Any = object
@@ -67,9 +67,23 @@ _keepers: dict[tuple[int, PoolHandle], Any] = {}
 
 # Graphs that were dropped during a capture: to destroy one there would invalidate the capture.
 _dropped: list[NativeGraph] = []
+# And what else waits for the end of captures.
+_later: list[Callable[[], None]] = []
 
 # Graphs whose capture is under way.
 _capturing: weakref.WeakSet[NativeGraph] = weakref.WeakSet()
+
+
+class GraphUpdate(NamedTuple):
+    """What became of an executable that should do something else from now on.
+
+    Attributes:
+        result: ``"updated"``: it was changed in place; ``"rebuilt"``: another one does it.
+        reason: why it was not changed in place, as the driver says it; else ``""``.
+    """
+
+    result: Literal["updated", "rebuilt"]
+    reason: str
 
 
 class NativeGraph(_Base):  # type: ignore[misc]
@@ -121,6 +135,13 @@ class NativeGraph(_Base):  # type: ignore[misc]
         self.owns_pool = False
         self._liveness: InputLiveness | None = None
         self._is_captured = False
+        #: How many captures it has held, and updates.
+        self.captures = 0
+        #: Whether its replays draw random numbers; ``None``: there was none yet. Only known with
+        #: ``keep_graph=True``.
+        self.draws: bool | None = None
+        # What it replays since an update, and how many captures that one had held.
+        self._source: tuple[NativeGraph, int] | None = None
         self._has_failed = False
         #: What finds the lines of the nodes of the capture under way, and what it has found.
         self._tracing: LinesOfNodes | None = None
@@ -274,7 +295,8 @@ class NativeGraph(_Base):  # type: ignore[misc]
             _count_failure("the body raised")
             super().reset()
             return
-        self._is_captured = True
+        self._is_captured, self.draws = True, None
+        self.captures += 1
         if self._liveness is not None:
             NativeGraph.watched.add(self)
         if self._issued.groups and not is_inside_gfxgraph():
@@ -341,6 +363,8 @@ class NativeGraph(_Base):  # type: ignore[misc]
                 "this graph holds no capture: nothing was captured yet, the capture failed, or it "
                 "was released by reset()."
             )
+        if self._source is not None:
+            return self.origin.described()
         if self._keep_graph:  # somebody may have changed it meanwhile
             nodes = current_device().nodes(self)
             return nodes, self._lines if nodes == self._nodes else [Source()] * len(nodes)
@@ -360,6 +384,8 @@ class NativeGraph(_Base):  # type: ignore[misc]
         _capturing.discard(self)
         if not _capturing:
             _dropped.clear()
+            while _later:
+                _later.pop()()
 
     def _clean_up(self, device: Device, stream: Any) -> None:
         """Undo what ``capture_begin`` began, where torch has not ended it."""
@@ -452,18 +478,147 @@ class NativeGraph(_Base):  # type: ignore[misc]
             return self.stand_in(batch_size, sizes)
         if batch_size is not None or sizes:
             raise ArgumentError(NO_SIZES)
-        if self._liveness is not None:
-            self._liveness.check()
+        self.check_inputs()
+        unknown = self._keep_graph and self.draws is None and not current_device().is_capturing()
+        drawn = self._drawn() if unknown else ()
         start, counter = time.perf_counter_ns(), self.counter
         _launch(self)
         counter.ns += time.perf_counter_ns() - start
+        if unknown:
+            self.draws = self._drawn() != drawn
         counter.timed += 1
         counter.replays += 1
         if self.synchronize_replays:
             current_device().synchronize(self._capture_index)
-        elif self._liveness is None and self.static_output is None:
+        elif self._liveness is self.static_output is self._source is None:
             counter.allow(_TIMED)
         return self.static_output
+
+    def instantiate(self) -> None:
+        """Make an executable of the graph; one that is there already is replaced.
+
+        Raises:
+            CaptureError: it replays another capture since :meth:`update`.
+            RuntimeError: as torch raises it: nothing was captured, or the graph is not kept.
+        """
+        if self._source is not None:
+            raise CaptureError(
+                "instantiate() would bring back what this graph did before update(): call "
+                "instantiate() of the other graph, and update() again."
+            )
+        super().instantiate()
+
+    def _drawn(self) -> tuple[Any, ...]:
+        """Where the generators are of which it may draw."""
+        default = current_device().default_generator(self._capture_index)
+        return tuple(generator_state(g).tolist() for g in (default, *self._registered))
+
+    @property
+    def origin(self) -> NativeGraph:
+        """The graph whose capture it replays: itself, or what it was updated from."""
+        return self if self._source is None else self._source[0].origin
+
+    def check_inputs(self) -> None:
+        """Raise where memory that its replay needs is gone, as far as that is known.
+
+        Raises:
+            CaptureError: see :meth:`check_that_it_is_there`.
+            DeadTensorError: a tensor that it reads is gone.
+        """
+        if self._liveness is not None:
+            self._liveness.check()
+        self.check_that_it_is_there()
+
+    def check_that_it_is_there(self) -> None:
+        """Raise where what it replays is gone.
+
+        Raises:
+            CaptureError: after an update, the other graph was released or captured again.
+        """
+        if self._source is not None:
+            _require_capture(*self._source)
+
+    def is_kept(self) -> bool:
+        """Whether it holds a capture whose graph is kept (``keep_graph=True``)."""
+        return self._keep_graph and self._is_captured
+
+    @property
+    def index(self) -> int:
+        """The number of the device of its capture."""
+        return self._capture_index
+
+    def update(self, other: NativeGraph) -> GraphUpdate:
+        """From now on replay what ``other`` has captured.
+
+        Both keep their graphs (``keep_graph=True``). The executable of this graph is changed in
+        place where the driver can: the nodes are the same, and only what they work on differs, such
+        as a weight that was rebound. Otherwise replays go to the executable of ``other``. Replays
+        are equal either way. It is also not changed in place
+
+        - on HIP and on the emulated device;
+        - if one of the two draws random numbers, which torch prepares for one capture alone, or was
+          never replayed, so that this is not known;
+        - if one holds a collective, or was captured with ``capture(model_fn=)``, whose replays can
+          be compared with eager execution.
+
+        This graph holds ``other``, whose memory it uses; its own memory stays until :meth:`reset`.
+        The static output is that of ``other``. Replays that are running are not disturbed.
+        ``raw_cuda_graph()`` and :meth:`pool` stay those of its own capture.
+
+        Args:
+            other: a graph on the same device that holds a capture.
+
+        Returns:
+            ``"updated"`` or ``"rebuilt"``, and in that case the reason.
+
+        Raises:
+            ArgumentError: ``other`` is no such graph, or is this one.
+            CaptureError: one of the two holds no capture, or its graph is not kept.
+        """
+        if not isinstance(other, NativeGraph) or other.origin is self:
+            raise ArgumentError(f"update({other!r}): expected another BridgedCUDAGraph.")
+        for which, graph in (("this", self), ("the other", other)):
+            if not graph.is_kept():
+                raise CaptureError(
+                    f"update(): {which} graph holds no capture of which the graph is kept: capture "
+                    "into BridgedCUDAGraph(keep_graph=True)."
+                )
+        if self.index != other.index:
+            raise ArgumentError(
+                f"update(): this graph is on GPU {self.index}, the other one on {other.index}: "
+                "expected the same."
+            )
+        other = other.origin
+        why = self._not_in_place(other)
+        if not why:
+            try:
+                executables = current_device().executables()
+                why = executables.update(self.raw_cuda_graph_exec(), other.raw_cuda_graph())
+            except (DeviceError, MissingPackageError) as error:
+                why = str(error)
+        self.block, self._source = None, (other, other.captures)
+        self._liveness, self.static_output = other._liveness, other.static_output
+        self.captures += 1
+        self.stand_in = _replay_of(other, other.captures) if why else None
+        log(logging.DEBUG, "graph_updated", in_place=not why, because=why)
+        return GraphUpdate("rebuilt" if why else "updated", why)
+
+    def _not_in_place(self, other: NativeGraph) -> str:
+        """Why the executable may not be changed to do what ``other`` does; ``""``: it may."""
+        for which, graph in (("this", self), ("the other", other)):
+            if why := graph.only_for_itself():
+                return f"{which} graph {why}"
+        return ""
+
+    def only_for_itself(self) -> str:
+        """Why nothing but its own executable may do what it does; ``""``: another one may."""
+        if self.block is not None:
+            return "has replays that can be compared with eager execution"
+        if self._issued.groups:
+            return "holds a collective, and is released with the process group"
+        if self.draws is None:
+            return "was never replayed, so it may draw random numbers"
+        return "draws random numbers" if self.draws else ""
 
     @property
     def stand_in(self) -> Callable[[int | None, dict[str, int]], Any] | None:
@@ -477,6 +632,8 @@ class NativeGraph(_Base):  # type: ignore[misc]
 
     def holds(self, tensor: torch.Tensor) -> bool:
         """Whether ``tensor`` lives in the graph's memory pool."""
+        if self._source is not None:
+            return self.origin.holds(tensor)
         if self._capture_pool is None:
             return False
         address, segments = tensor.data_ptr(), current_device().pool_segments(self._capture_pool)
@@ -495,6 +652,7 @@ class NativeGraph(_Base):  # type: ignore[misc]
         """Drop the graph; a capture that is under way is ended first."""
         self._abandon()
         self._is_captured = False
+        self._source = self.draws = None
         self.stand_in = self.static_output = self.block = self._liveness = None
         self._nodes, self._lines = None, []
         super().reset()
@@ -533,6 +691,33 @@ class NativeGraph(_Base):  # type: ignore[misc]
         finalizer = getattr(super(), "__del__", None)
         if finalizer is not None:
             finalizer()
+
+
+def when_no_capture(act: Callable[[], None]) -> None:
+    """Call ``act`` now, or after the captures that are under way."""
+    if _capturing:
+        _later.append(act)
+    else:
+        act()
+
+
+def _require_capture(graph: NativeGraph, captures: int) -> None:
+    """Raise where ``graph`` no longer holds what it held when it had held ``captures``."""
+    if not graph.is_kept() or graph.captures != captures:
+        raise CaptureError(
+            "the graph that this one was updated from was released, captured again or updated "
+            "since, and its memory with it: update this graph again."
+        )
+
+
+def _replay_of(graph: NativeGraph, captures: int) -> Callable[[int | None, dict[str, int]], Any]:
+    """What replays ``graph`` in place of another one, which it does not hold."""
+
+    def answer(batch_size: int | None, sizes: dict[str, int]) -> Any:
+        _require_capture(graph, captures)
+        return graph.replay(batch_size, **sizes)
+
+    return answer
 
 
 def _count_failure(why: str) -> None:

@@ -20,6 +20,7 @@ from ..call.suitable import describe
 from ..device import current_device, index_of
 from ..device.emulated import EmulatedGraph
 from ..errors import ArgumentError, CaptureError, GfxGraphError, one_line
+from ..graph.composition import Composition
 from ..graph.locks import LOCK, is_inside_gfxgraph
 from ..graph.native import NativeGraph
 from ..graph.segments import Segment
@@ -48,8 +49,8 @@ def inspect(graph: Any, /, *args: Any, **kwargs: Any) -> InspectReport:
     Args:
         graph: what :func:`gfxgraph.graphed` gives, also a method of one instance; a
             :class:`gfxgraph.ShapeBucketPool`, a :class:`gfxgraph.ConditionalGraph`, a
-            :class:`gfxgraph.BridgedCUDAGraph`, or a ``torch.cuda.CUDAGraph`` that was captured with
-            ``keep_graph=True``.
+            :class:`gfxgraph.BridgedCUDAGraph`, a :class:`gfxgraph.Composition`, or a
+            ``torch.cuda.CUDAGraph`` that was captured with ``keep_graph=True``.
         *args: of something that is called: arguments, to inspect the graph that answers such a call
             under the present grad mode, or else under ``no_grad`` or ``inference_mode``. Nothing
             is run. Default: all graphs that it holds.
@@ -227,6 +228,8 @@ def _note(segment: Segment) -> str:
 
 def _graphs_of(graph: Any) -> list[InspectedGraph]:
     """The graphs behind one object that stands for a graph."""
+    if isinstance(graph, Composition):
+        return [graph_of(name, *one.described()) for name, one in graph.graphs.items()]
     if isinstance(graph, NativeGraph):
         stand_in = graph.stand_in
         if isinstance(stand_in, CallAgain):
