@@ -696,7 +696,7 @@ def test_a_kind_of_call_that_is_faster_eagerly_has_no_graph(device, monkeypatch,
     if fallback == "raise":  # a graph was asked for
         assert stats.replays and not stats.refused
     else:
-        assert not stats.graphs and not stats.pool_bytes
+        assert not stats.graphs
         assert list(stats.refused.values()) == [
             "a graph would be slower: 1.0 us a call eagerly; as a graph, 3.0 us a call compiled, "
             "2.0 us as it is"
@@ -715,8 +715,9 @@ def test_compile_leaves_a_function_eager_that_only_moves_memory():
     for _ in range(3):
         same(graph, fn, x)
     stats = graph.stats()
+    assert not stats.graphs, [row.report for row in stats.graphs]
     (reason,) = stats.refused.values()
-    assert "a graph would be slower" in reason and not stats.graphs
+    assert "a graph would be slower" in reason
 
 
 @needs_inductor

@@ -255,6 +255,9 @@ class Device(Protocol):
     def no_conditionals(self, index: int) -> str:
         """Why captures on device ``index`` take no :meth:`add_conditional`; empty: they do."""
 
+    def prepare_libraries(self, index: int) -> None:
+        """Make what math libraries make at their first use, which a capture would refuse."""
+
     def add_conditional(
         self,
         index: int,

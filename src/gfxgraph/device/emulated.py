@@ -364,6 +364,9 @@ class EmulatedDevice:
         """Empty: emulated graphs have them."""
         return ""
 
+    def prepare_libraries(self, index: int) -> None:
+        """There are none."""
+
     def add_conditional(
         self,
         index: int,

@@ -241,6 +241,11 @@ class GpuDevice:
         """See :func:`~gfxgraph.device.gpu_conditional.no_conditionals`."""
         return no_conditionals(index)
 
+    def prepare_libraries(self, index: int) -> None:
+        """The handle of cuBLAS of this thread; it stays."""
+        with torch.cuda.device(index):
+            torch.cuda.current_blas_handle()
+
     def add_conditional(
         self,
         index: int,

@@ -323,7 +323,7 @@ def _trial(recorder: Recorder, what: _Choice | _Loop, index: int) -> str:
     graph = NativeGraph()
     graph.is_trial = True
     try:
-        with LOCK, no_garbage_collection(), recorder.on_trial(), _captured(graph, recorder):
+        with LOCK, no_garbage_collection(), recorder.on_trial(), _captured(graph, recorder, index):
             what.on_device(_Add(index))
     except ArgumentError as error:
         if isinstance(what, _Loop):
@@ -342,12 +342,13 @@ def _trial(recorder: Recorder, what: _Choice | _Loop, index: int) -> str:
 
 
 @contextmanager
-def _captured(graph: NativeGraph, recorder: Recorder) -> Iterator[None]:
+def _captured(graph: NativeGraph, recorder: Recorder, index: int) -> Iterator[None]:
     """Capture into ``graph``, and go on recording."""
     # On a GPU torch fills in the generator's state, which is no operation of the function's; the
     # emulated device puts modes of its own.
     modes = nullcontext() if recorder.emulated else WithoutModes()
     with recorder.quietly(), modes:
+        current_device().prepare_libraries(index)
         graph.capture_begin(capture_error_mode="thread_local")
     recorder.to_top()
     yield

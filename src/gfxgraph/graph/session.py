@@ -485,7 +485,12 @@ class CaptureSession:
     def time_call(self, how: Literal["eager", "replay"]) -> float:
         """Seconds of a call until the device is done; the state it finds is put back."""
         device, index = self.pool.device, self.pool.index
-        call = self.run if how == "eager" else self.first_replay
+
+        def replay() -> None:
+            cloned(self.inputs, ())  # as long as copying the arguments of a call to them
+            self.first_replay()
+
+        call = self.run if how == "eager" else replay
         self.rewind()
         with inside_gfxgraph(), without_graphs_of_inductor():
             device.synchronize(index)

@@ -256,6 +256,8 @@ class Recorder(Interceptor):
         tensors: Sequence[torch.Tensor],
     ) -> Any:
         """Run an operation that a capture can hold."""
+        if self.is_on_trial and draws(func):
+            self.fail_on_trial(f"{func} draws random numbers")
         self.recording.operations += 1
         dtypes = {tensor.dtype for tensor in tensors} or _NO_DTYPE
         known = self._kernels.get(address(func), _NONE_KNOWN)
@@ -564,8 +566,6 @@ class Recorder(Interceptor):
 
     def met(self, rule: str, what: str, tensors: Iterable[torch.Tensor] = ()) -> None:
         """Note it."""
-        if rule == "random":
-            self.fail_on_trial(f"{what} draws random numbers")
         if rule == "random" and self.recording.draws is None:
             self.recording.draws = len(self.recording.events)
         if rule == "unknown-kernel":
