@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import os
 import tempfile
 from pathlib import Path
 from typing import Any
@@ -35,25 +36,20 @@ def unmodified(here: Here) -> None:
 
 
 @probe
-def verification(here: Here) -> None:
-    """A graph whose replay would differ from eager is not used."""
-    runs = [0]
+def never_stale(here: Here) -> None:
+    """No call is answered with values that have become old."""
+    def function(x: torch.Tensor) -> torch.Tensor:
+        # What a graph takes as a constant and eager does not: memory that NumPy shares.
+        return x + float(memory[0])
 
-    def different(x: torch.Tensor) -> torch.Tensor:
-        runs[0] += 1  # a fault that no guard sees: the first runs differ from later ones
-        return x * float(len(str(object())) * 0 + (runs[0] % 7))
-
-    fast = here.gfxgraph.graphed(different)
-    plain = [0]
-    seen, expected = [], []
+    memory = torch.zeros(1).numpy()
+    fast = here.gfxgraph.graphed(function)
+    found = []
     with torch.no_grad():
-        for _ in range(6):
-            x = torch.ones(2, device=here.device)
-            before = runs[0]
-            seen.append(fast(x)[0].item())
-            plain.append(before)
-            expected.append(float(runs[0] % 7))
-    here.equal("each call gives what eager gives:", seen, expected)
+        for value in (0.0, 0.0, 0.0, 5.0):
+            memory[0] = value
+            found.append(fast(torch.ones(2, device=here.device))[0].item())
+    here.equal("calls, of which the last meets another number, give", found, [1.0, 1.0, 1.0, 6.0])
 
 
 @probe
@@ -80,17 +76,13 @@ def splits(here: Here) -> None:
         y = x * 2
         return y + 1 if y.sum() > 0 else y - 1
 
-    _both_ways(here, branching, "+", "-")
-
-
-def _both_ways(here: Here, function: Any, *_: str) -> None:
-    fast = here.gfxgraph.graphed(function)
+    fast = here.gfxgraph.graphed(branching)
     with torch.no_grad():
         inputs = [torch.full((2,), value, device=here.device) for value in (1.0, -1.0, 2.0)]
         for x in inputs * 2:  # both ways are learnt
             fast(x)
         found = [fast(x)[0].item() for x in inputs]
-        expected = [function(x)[0].item() for x in inputs]
+        expected = [branching(x)[0].item() for x in inputs]
     here.equal("both ways give", found, expected)
     _replayed(here, fast, 3)
 
@@ -218,21 +210,22 @@ def recovery(here: Here) -> None:
 @probe
 def recipes(here: Here) -> None:
     """What a process captured is written down, for the next start."""
-    from ...call.graphed import graphed
-
-    fast = graphed(_named)
+    fast = here.gfxgraph.graphed(_named)
     with torch.no_grad():
         for _ in range(3):
             fast(torch.ones(2, device=here.device))
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "recipes.json"
-        here.gfxgraph.save_recipes(path)
-        again = graphed(_named)
-        report = here.gfxgraph.load_recipes(path, {f"{__name__}:_named": again})
-    here.equal("captured from the file:", len(report.captured), 1)
+        saved = here.gfxgraph.save_recipes(path)
+        fast.reset()
+        loaded = here.gfxgraph.load_recipes(path, progress=False)
+    here.equal("written and captured from the file:",
+               [len(saved.saved), len(loaded.captured)], [1, 1])  # fmt: skip
     with torch.no_grad():
-        y = again(torch.full((2,), 4.0, device=here.device))
-    here.equal("and its first call replays:", y, [12.0, 12.0])
+        for value in (3.0, 4.0):
+            y = fast(torch.full((2,), value, device=here.device))
+    here.equal("a call afterwards gives", y, [12.0, 12.0])
+    _replayed(here, fast)
 
 
 def _named(x: torch.Tensor) -> torch.Tensor:
@@ -286,9 +279,17 @@ def interposed(here: Here) -> None:
 @probe
 def memory_cap(here: Here) -> None:
     """A graph that would exceed a limit of memory is not captured; the call runs eagerly."""
-    fast = here.gfxgraph.graphed(lambda x: x * 2, memory_cap=0.0)
-    with torch.no_grad():
-        for value in (1.0, 2.0, 3.0):
-            y = fast(torch.full((2,), value, device=here.device))
+    fast = here.gfxgraph.graphed(lambda x: x * 2)
+    before = os.environ.get("GFXGRAPH_VRAM_CAP")
+    os.environ["GFXGRAPH_VRAM_CAP"] = "0.0"
+    try:
+        with torch.no_grad():
+            for value in (1.0, 2.0, 3.0):
+                y = fast(torch.full((2,), value, device=here.device))
+    finally:
+        if before is None:
+            del os.environ["GFXGRAPH_VRAM_CAP"]
+        else:
+            os.environ["GFXGRAPH_VRAM_CAP"] = before
     here.equal("the call gives", y, [6.0, 6.0])
     here.equal("graphs:", fast.stats().captures, 0)
