@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 
-from .here import Here, probe
+from gfxgraph.device import current_device
+from gfxgraph.parity.probes.here import Here, probe
 
 
 @probe
 def emulated_graph(here: Here) -> None:
     """gfxgraph's graph class captures, replays and resets on any device."""
-    from ...bridge.graph import BridgedCUDAGraph
-    from ...device import current_device
-
+    x, made = torch.zeros(4, device=here.device), here.gfxgraph.BridgedCUDAGraph()
     kind = current_device()
-    x, made = torch.zeros(4, device=here.device), BridgedCUDAGraph()
     with kind.on_stream(kind.new_stream(0), 0):
         made.capture_begin()
         copied = x.clone()
@@ -125,9 +125,21 @@ def kept_alive(here: Here) -> None:
 @probe
 def drawn(here: Here) -> None:
     """``gfxgraph.inspect`` draws the nodes, and what each waits for."""
-    report = here.gfxgraph.inspect(lambda x: (x + 1) * 2, torch.ones(4, device=here.device))
-    text = report.to_dot()
+    fast = here.gfxgraph.graphed(lambda x: (x + 1) * 2)
+    _captured(here, fast)
+    text = here.gfxgraph.inspect(fast).to_dot()
     here.equal("edges in the drawing:", text.count("->"), 1)
+
+
+def _captured(here: Here, fast: Any) -> None:
+    """Let ``fast`` capture a graph that keeps its nodes."""
+    here.gfxgraph.enable(debug=True)
+    try:
+        with torch.no_grad():
+            for _ in range(3):
+                fast(torch.ones(4, device=here.device))
+    finally:
+        here.gfxgraph.disable()
 
 
 @probe
