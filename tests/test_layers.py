@@ -22,6 +22,7 @@ LAYERS = [
         "integrations",
         "measure",
         "metrics",
+        "parity",
         "recipes",
         "reporting",
         "serving",

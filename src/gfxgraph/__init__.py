@@ -55,6 +55,8 @@ if TYPE_CHECKING:
     from .measure.report import BenchReport as BenchReport
     from .measure.trace import trace as trace
     from .measure.trace_report import TraceReport as TraceReport
+    from .parity.parity import parity as parity
+    from .parity.report import ParityReport as ParityReport
     from .recipes.load import load_recipes as load_recipes
     from .recipes.report import RecipeReport as RecipeReport
     from .recipes.save import save_recipes as save_recipes
@@ -83,6 +85,7 @@ _LAZY = {
     "Hazard": "analyze.report",
     "InductorSettings": "compiling.inductor",
     "InspectReport": "inspecting.report",
+    "ParityReport": "parity.report",
     "PoolStats": "call.buckets.pool",
     "RecipeReport": "recipes.report",
     "Report": "analyze.report",
@@ -108,6 +111,7 @@ _LAZY = {
     "load_recipes": "recipes.load",
     "metrics": "metrics",  # the module itself
     "no_graph": "record.no_graph",
+    "parity": "parity.parity",
     "report": "reporting.report",
     "save_recipes": "recipes.save",
     "suggest_buckets": "call.buckets.traffic",
@@ -133,6 +137,7 @@ __all__ = [
     "Hazard",
     "InductorSettings",
     "InspectReport",
+    "ParityReport",
     "PoolStats",
     "RecipeReport",
     "Report",
@@ -162,6 +167,7 @@ __all__ = [
     "load_recipes",
     "metrics",
     "no_graph",
+    "parity",
     "report",
     "save_recipes",
     "settings",

@@ -22,7 +22,8 @@ def _conditional(
     params = cuda.api.CUgraphNodeParams()
     params.type = cuda.api.CUgraphNodeType.CU_GRAPH_NODE_TYPE_CONDITIONAL
     params.conditional.handle, params.conditional.size = handle, size
-    params.conditional.type = cuda.api.CUgraphConditionalNodeType[f"CU_GRAPH_COND_TYPE_{kind}"]
+    kinds = cuda.api.CUgraphConditionalNodeType
+    params.conditional.type = getattr(kinds, f"CU_GRAPH_COND_TYPE_{kind}")
     params.conditional.ctx = cuda.context
     cuda("cuGraphAddNode", made, [decided], None, 1, params)
     return number, list(params.conditional.phGraph_out)[:size]

@@ -208,7 +208,7 @@ class Cuda:
 
     def mode(self, name: str) -> Any:
         """A mode of captures."""
-        return self.api.CUstreamCaptureMode[f"CU_STREAM_CAPTURE_MODE_{name}"]
+        return getattr(self.api.CUstreamCaptureMode, f"CU_STREAM_CAPTURE_MODE_{name}")
 
 
 def arguments(*args: Any) -> tuple[tuple[Any, ...], tuple[Any, ...]]:

@@ -13,7 +13,7 @@ import torch
 
 from ...device.gpu_nodes import driver_of_graphs, nodes_of
 from ...errors import DeviceError
-from .cuda import Cuda
+from .cuda import Cuda, arguments
 from .here import Absent, Here, Unprobed, probe
 
 _CALLBACK = ctypes.CFUNCTYPE(None, ctypes.c_void_p)
@@ -242,7 +242,7 @@ def kernel_attributes(here: Here) -> None:
     other = cuda.kernel(made, [node], "add", p, 1)
     priority = cuda.api.CUlaunchAttributeID.CU_LAUNCH_ATTRIBUTE_PRIORITY
     _, highest = cuda("cuCtxGetStreamPriorityRange")
-    value = cuda.api.CUlaunchAttributeValue()
+    value = cuda.api.CUkernelNodeAttrValue()
     value.priority = highest
     cuda("cuGraphKernelNodeSetAttribute", node, priority, value)
     cuda("cuGraphKernelNodeCopyAttributes", other, node)
@@ -419,8 +419,6 @@ def programmatic_launch(here: Here) -> None:
     config.hStream, config.attrs, config.numAttrs = stream, [attribute], 1
     cuda.begin(stream)
     cuda.launch_kernel(stream, "first", p, times)
-    from .cuda import arguments
-
     cuda("cuLaunchKernelEx", config, cuda.function("second"), arguments(p, out, times), 0)
     made = cuda.end(stream)
     here.equal("port and type of the captured edge:", _edges(cuda, made), [[1, 1]])
