@@ -60,7 +60,9 @@ def parity(
     native = run((_job(one, one.id) for one in rows), timeout=timeout, progress=tell)
     missing = [one for one in rows if native[one.id].kind not in ("works", "unprobed")]
     bridged = run(
-        (_job(one, one.bridge.probe) for one in missing if one.bridge), timeout=timeout, progress=tell
+        (_job(one, one.bridge.probe) for one in missing if one.bridge),
+        timeout=timeout,
+        progress=tell,
     )
     return _report([_row(one, native[one.id], bridged.get(one.id)) for one in rows])
 

@@ -45,8 +45,8 @@ class Row:
         one = self.capability
         if self.state == "works":
             return self.saw
-        if self.state == "bridged":
-            return f"{one.bridge.how if one.bridge else ''} ({self.saw})"
+        if self.state == "bridged" and one.bridge:
+            return one.bridge.how
         return f"{self.why}. {one.instead}" if self.state == "absent" else self.why
 
     def to_dict(self) -> dict[str, Any]:

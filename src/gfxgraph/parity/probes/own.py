@@ -38,6 +38,7 @@ def unmodified(here: Here) -> None:
 @probe
 def never_stale(here: Here) -> None:
     """No call is answered with values that have become old."""
+
     def function(x: torch.Tensor) -> torch.Tensor:
         # What a graph takes as a constant and eager does not: memory that NumPy shares.
         return x + float(memory[0])
