@@ -22,7 +22,7 @@ LAYERS = [
         "integrations",
         "measure",
         "metrics",
-        "parity",
+        "probing",
         "recipes",
         "reporting",
         "serving",

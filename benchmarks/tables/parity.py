@@ -8,7 +8,7 @@ from typing import Any
 
 from benchmarks.lib.report import RESULTS, ROOT
 from benchmarks.tables.markdown import table
-from gfxgraph.parity.capabilities import Capability, capabilities, groups, sources
+from gfxgraph.probing.capabilities import Capability, capabilities, groups, sources
 
 PAGE = ROOT / "docs" / "parity.md"
 GPU, EMULATED = RESULTS / "parity.json", RESULTS / "parity_emulated.json"
@@ -17,8 +17,8 @@ HEAD = """# Capabilities of CUDA graphs: `parity`
 
 <!-- Made by benchmarks/tables/parity.py. -->
 
-`gfxgraph parity` says which capabilities of CUDA graphs a machine has. It proves each by a small program that compares
-values, such as the result of a replay on new input.
+`gfxgraph parity` says which capabilities of CUDA graphs a machine has. It proves each by a small
+program that compares values, such as the result of a replay on new input.
 
     gfxgraph parity                       # this machine
     gfxgraph parity --only driver         # one group: driver, capture, torch or gfxgraph
@@ -37,20 +37,21 @@ print(report["conditional_while"].state)
 | absent | neither; the row says why, and what to do |
 | not probed | it cannot be told here: a package is missing, or no probe exists for this driver |
 
-Probes run in other processes. A process ends with the first probe that fails, crashes or hangs (`--timeout`, 120 s),
-and a new one goes on; a probe that failed after others runs again alone. So what one does costs its own row only. A
-probe that compares nothing counts as failed.
+Probes run in other processes. A process ends with the first probe that fails, crashes or hangs
+(`--timeout`, 120 s), and a new one goes on; a probe that failed after others runs again alone. So
+what one does costs its own row only. A probe that compares nothing counts as failed.
 
-The CUDA driver is asked with `cuda-bindings`; without it the rows of the driver are not probed. On AMD the rows of
-PyTorch and gfxgraph run. Of the driver's rows a function that HIP's runtime lacks makes a row absent or bridged, and the
-others are not probed.
+The CUDA driver is asked with `cuda-bindings`; without it the rows of the driver are not probed. On
+AMD the rows of PyTorch and gfxgraph run. Of the driver's rows a function that HIP's runtime lacks
+makes a row absent or bridged, and the others are not probed.
 
-**Exit status**: 0 if nothing is absent, 1 if something is, 2 for a wrong option, with nothing on standard output.
+**Exit status**: 0 if nothing is absent, 1 if something is, 2 for a wrong option, with nothing on
+standard output.
 
-**JSON**, schema `gfxgraph.parity/1`: `verdict`, `counts` (state -> rows), `machine`, `versions`, and `rows`, each with
-`id`, `group`, `name`, `does` (what a program can do), `state`, `saw` (what the probe saw), `how` (of a bridge), `why`,
-`instead`, `seconds`, `read` (what is known of CUDA and ROCm: `since`, `functions`, `note`, `sources`) and `issues` (ids of
-[known issues](doctor.md)).
+**JSON**, schema `gfxgraph.parity/1`: `verdict`, `counts` (state -> rows), `machine`, `versions`,
+and `rows`, each with `id`, `group`, `name`, `does` (what a program can do), `state`, `saw` (what
+the probe saw), `how` (of a bridge), `why`, `instead`, `seconds`, `read` (what is known of CUDA and
+ROCm: `since`, `functions`, `note`, `sources`) and `issues` (ids of [known issues](doctor.md)).
 """
 
 COLUMNS = ("capability", "what a program can do", "H200", "emulated device", "CUDA", "ROCm")

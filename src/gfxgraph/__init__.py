@@ -55,8 +55,8 @@ if TYPE_CHECKING:
     from .measure.report import BenchReport as BenchReport
     from .measure.trace import trace as trace
     from .measure.trace_report import TraceReport as TraceReport
-    from .parity.parity import parity as parity
-    from .parity.report import ParityReport as ParityReport
+    from .probing.parity import parity as parity
+    from .probing.report import ParityReport as ParityReport
     from .recipes.load import load_recipes as load_recipes
     from .recipes.report import RecipeReport as RecipeReport
     from .recipes.save import save_recipes as save_recipes
@@ -85,7 +85,7 @@ _LAZY = {
     "Hazard": "analyze.report",
     "InductorSettings": "compiling.inductor",
     "InspectReport": "inspecting.report",
-    "ParityReport": "parity.report",
+    "ParityReport": "probing.report",
     "PoolStats": "call.buckets.pool",
     "RecipeReport": "recipes.report",
     "Report": "analyze.report",
@@ -111,7 +111,7 @@ _LAZY = {
     "load_recipes": "recipes.load",
     "metrics": "metrics",  # the module itself
     "no_graph": "record.no_graph",
-    "parity": "parity.parity",
+    "parity": "probing.parity",
     "report": "reporting.report",
     "save_recipes": "recipes.save",
     "suggest_buckets": "call.buckets.traffic",

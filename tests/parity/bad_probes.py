@@ -7,7 +7,7 @@ import os
 import sys
 import time
 
-from gfxgraph.parity.probes.here import Absent, Unprobed
+from gfxgraph.probing.probes.here import Absent, Unprobed
 
 
 def good(here):

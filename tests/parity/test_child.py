@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from gfxgraph.parity.child import Job, run
+from gfxgraph.probing.child import Job, run
 from tests.helpers.paths import ROOT
 
 

@@ -14,11 +14,11 @@ import gfxgraph
 from benchmarks.tables import parity as page
 from gfxgraph.device.known_issues import known_issues
 from gfxgraph.errors import ArgumentError
-from gfxgraph.parity.capabilities import capabilities, groups, sources
-from gfxgraph.parity.child import Job, run
-from gfxgraph.parity.parity import _row
-from gfxgraph.parity.report import ParityReport, Row
-from gfxgraph.parity.view import show
+from gfxgraph.probing.capabilities import capabilities, groups, sources
+from gfxgraph.probing.child import Job, run
+from gfxgraph.probing.parity import _row
+from gfxgraph.probing.report import ParityReport, Row
+from gfxgraph.probing.view import show
 from tests.helpers.command import gfxgraph_command
 from tests.helpers.devices import HAS_GPU
 from tests.helpers.processes import printed
@@ -28,7 +28,7 @@ from tests.helpers.processes import printed
 
 def test_each_row_has_a_sentence_a_probe_and_what_to_do_instead():
     names = json.loads(
-        printed("import gfxgraph, json; from gfxgraph.parity.probes import PROBES; "
+        printed("import gfxgraph, json; from gfxgraph.probing.probes import PROBES; "
                 "print(json.dumps(sorted(PROBES)))")
     )  # fmt: skip
     ids = [one.id for one in capabilities()]

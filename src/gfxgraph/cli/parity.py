@@ -10,7 +10,7 @@ import typer
 from .common import fail
 
 if TYPE_CHECKING:
-    from ..parity.report import ParityReport
+    from ..probing.report import ParityReport
 
 __all__ = ["parity"]
 
@@ -42,7 +42,7 @@ def parity(
 
     from ..errors import ArgumentError, GfxGraphError
     from ..measure.chrome import require_writable
-    from ..parity.view import show
+    from ..probing.view import show
 
     try:
         path = require_writable(out, "--out") if out is not None else None
@@ -65,7 +65,7 @@ def _report(only: list[str] | None, timeout: float) -> ParityReport:
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-    from ..parity.parity import parity
+    from ..probing.parity import parity
 
     columns = (
         TextColumn("{task.description}"),

@@ -66,7 +66,7 @@ def graphed_callables(here: Here) -> None:
         model = nn.Linear(8, 8).cuda().requires_grad_(False)
         x = torch.randn(4, 8, device="cuda")
         expected = model(x).clone()
-        fast = torch.cuda.make_graphed_callables(model, (torch.zeros(4, 8, device="cuda"),))
+        fast: Any = torch.cuda.make_graphed_callables(model, (torch.zeros(4, 8, device="cuda"),))
         here.equal("the first number of a call and of eager agree:",
                    bool(torch.allclose(fast(x), expected, atol=1e-3)), True)  # fmt: skip
 
@@ -76,12 +76,12 @@ def graphed_backward(here: Here) -> None:
     """``make_graphed_callables`` for forward and backward."""
     with here.a_gpu():
         torch.manual_seed(0)
-        model = nn.Sequential(nn.Linear(8, 8), nn.Tanh()).cuda()
+        model: Any = nn.Sequential(nn.Linear(8, 8), nn.Tanh()).cuda()
         x = torch.randn(4, 8, device="cuda")
         model(x).sum().backward()
         expected = model[0].weight.grad.clone()
         model.zero_grad()
-        fast = torch.cuda.make_graphed_callables(model, (torch.zeros(4, 8, device="cuda"),))
+        fast: Any = torch.cuda.make_graphed_callables(model, (torch.zeros(4, 8, device="cuda"),))
         fast(x).sum().backward()
         same = torch.allclose(model[0].weight.grad, expected, atol=1e-3)
         here.equal("gradients are those of eager:", bool(same), True)
@@ -123,7 +123,8 @@ def warm_up(here: Here) -> None:
         model = nn.Conv2d(3, 4, 3).cuda()
 
         def run() -> torch.Tensor:
-            return model(x).flatten(1) @ torch.ones(144, 5, device="cuda")
+            y: torch.Tensor = model(x).flatten(1) @ torch.ones(144, 5, device="cuda")
+            return y
 
         side = torch.cuda.Stream()
         side.wait_stream(torch.cuda.current_stream())
@@ -264,8 +265,7 @@ def collectives(here: Here) -> None:
     """A collective of torch.distributed is in a graph."""
     if here.device == "cpu":
         raise Absent("the emulated device replays no collective")
-    import torch.distributed as dist
-
+    dist: Any = torch.distributed
     if not dist.is_nccl_available():
         raise Absent("this torch has no NCCL")
     dist.init_process_group("nccl", store=dist.HashStore(), rank=0, world_size=1)
@@ -309,7 +309,8 @@ def memory_pools(here: Here) -> None:
     if here.device == "cpu":
         raise Absent("the emulated device refuses torch.cuda.MemPool")
     pool, x, made = torch.cuda.MemPool(), torch.ones(1024, device="cuda"), torch.cuda.CUDAGraph()
-    with torch.cuda.graph(made, pool=pool.id):
+    handle: Any = pool.id
+    with torch.cuda.graph(made, pool=handle):
         y = x * 2
     x.fill_(3)
     made.replay()

@@ -168,9 +168,11 @@ class Cuda:
         params.WidthInBytes, params.Height, params.Depth = size, 1, 1
         return params
 
-    def copy(self, graph: Any, after: list[Any], *params: Any, host: bool = False) -> Any:
+    def copy(
+        self, graph: Any, after: list[Any], target: int, source: int, size: int, host: bool = False
+    ) -> Any:
         """Add a node that copies; see :meth:`copy_params`."""
-        made = self.copy_params(*params, host=host)
+        made = self.copy_params(target, source, size, host)
         return self("cuGraphAddMemcpyNode", graph, after, len(after), made, self.context)
 
     def fill_params(self, target: int, value: int, count: int) -> Any:
@@ -213,7 +215,7 @@ class Cuda:
 
 def arguments(*args: Any) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
     """Arguments of a kernel, as cuda-bindings takes them: values, and their types."""
-    pairs = []
+    pairs: list[tuple[Any, Any]] = []
     for one in args:
         if isinstance(one, torch.Tensor):
             pairs.append((one.data_ptr(), ctypes.c_void_p))
@@ -239,6 +241,6 @@ def _compiled(source: bytes) -> bytes:
     major, minor = torch.cuda.get_device_capability()
     program = ask("nvrtcCreateProgram", source, b"probe.cu", 0, [], [])
     ask("nvrtcCompileProgram", program, 1, [f"--gpu-architecture=sm_{major}{minor}".encode()])
-    code = b" " * ask("nvrtcGetCUBINSize", program)
+    code = b" " * int(ask("nvrtcGetCUBINSize", program))
     ask("nvrtcGetCUBIN", program, code)
     return code

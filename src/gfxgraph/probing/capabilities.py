@@ -1,4 +1,4 @@
-"""What programs can do with graphs: the rows of ``capabilities.json``, with the source of each fact.
+"""What programs can do with graphs: the rows of ``capabilities.json``, each fact with its source.
 
 A row says what a program can do, which probe proves it, how gfxgraph gives the same where the
 machine does not have it, and since which version CUDA and ROCm have it.
@@ -36,7 +36,7 @@ class Fact:
     """What is known of a capability on machines of one vendor.
 
     Attributes:
-        since: the version of CUDA or ROCm; ``"any"``: PyTorch gives it; ``None``: no version has it.
+        since: the version of CUDA or ROCm; ``"any"``: PyTorch gives it; ``None``: none has it.
         functions: those that it needs.
         note: what else is known; ``""``: nothing.
         sources: names of sources.

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from gfxgraph.parity.probes.here import Here, probe
+from gfxgraph.probing.probes.here import Here, probe
 
 
 def _replayed(here: Here, fast: Any, at_least: int = 1) -> None:
@@ -137,13 +137,14 @@ def host_functions(here: Here) -> None:
     """A function of the host runs between two graphs at each call."""
     seen: list[float] = []
 
-    @here.gfxgraph.no_graph
     def note(y: torch.Tensor) -> None:
         seen.append(y[0].item())
 
+    noted = here.gfxgraph.no_graph(note)
+
     def function(x: torch.Tensor) -> torch.Tensor:
         y = x * 2
-        note(y)
+        noted(y)
         return y + 1
 
     fast = here.gfxgraph.graphed(function)

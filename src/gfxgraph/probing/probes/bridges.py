@@ -7,7 +7,7 @@ from typing import Any
 import torch
 
 from gfxgraph.device import current_device
-from gfxgraph.parity.probes.here import Here, probe
+from gfxgraph.probing.probes.here import Here, probe
 
 
 @probe
@@ -156,18 +156,17 @@ def pool_of_a_graph(here: Here) -> None:
 @probe
 def collectives_between(here: Here) -> None:
     """A collective runs between two graphs."""
-    import torch.distributed as dist
-
+    dist: Any = torch.distributed
     dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
     try:
 
-        @here.gfxgraph.no_graph
         def gathered(y: torch.Tensor) -> torch.Tensor:
             out = torch.zeros_like(y)
             dist.all_gather_into_tensor(out, y)
             return out
 
-        fast = here.gfxgraph.graphed(lambda x: gathered(x * 2) + 1)
+        between = here.gfxgraph.no_graph(gathered)
+        fast = here.gfxgraph.graphed(lambda x: between(x * 2) + 1)
         with torch.no_grad():
             for value in (1.0, 2.0, 3.0, 4.0):
                 y = fast(torch.full((2,), value, device=here.device))

@@ -120,7 +120,9 @@ class Here:
             raise Wrong(f"{what} {_short(got)}, expected {_short(expected)}")
         self.saw.append(f"{what} {_short(got)}")
 
-    def refused(self, what: str, call: Callable[[], Any], *errors: type[BaseException]) -> None:
+    def refused(
+        self, what: str, call: Callable[[], Any], errors: type[BaseException] = RuntimeError
+    ) -> None:
         """Prove that a call raises.
 
         Args:
@@ -133,7 +135,7 @@ class Here:
         """
         try:
             call()
-        except errors or RuntimeError:
+        except errors:
             self.saw.append(f"{what} refused")
             return
         raise Wrong(f"{what} not refused")
@@ -160,7 +162,7 @@ def _alike(a: Any, b: Any) -> bool:
     if isinstance(a, list) and isinstance(b, list):
         return len(a) == len(b) and all(map(_alike, a, b))
     if isinstance(a, float) or isinstance(b, float):
-        return abs(a - b) <= 1e-4 * max(1.0, abs(a), abs(b))
+        return bool(abs(a - b) <= 1e-4 * max(1.0, abs(a), abs(b)))
     return type(a) is type(b) and bool(a == b)
 
 

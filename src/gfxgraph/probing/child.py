@@ -13,6 +13,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import IO, Any, Literal, NamedTuple
 
@@ -22,12 +23,12 @@ __all__ = ["Job", "Kind", "Outcome", "run"]
 
 Kind = Literal["works", "absent", "unprobed", "wrong", "error", "died", "hung"]
 
-_PROBES = "gfxgraph.parity.probes"
+_PROBES = "gfxgraph.probing.probes"
 _CODE = """\
 import sys
 sys.path[:], sys.argv[:] = {path!r}, ["gfxgraph"]
 import gfxgraph
-from gfxgraph.parity.child import main
+from gfxgraph.probing.child import main
 main()
 """
 
@@ -125,11 +126,9 @@ def _in_one_process(
         reader.start()
         try:
             work = json.dumps({"module": module, "jobs": jobs}).encode()
-            try:
+            with suppress(BrokenPipeError):  # it has ended; what it left tells why
                 process.stdin.write(work)
                 process.stdin.close()
-            except BrokenPipeError:
-                pass  # it has ended; what it left tells why
             for job in jobs:
                 start, answer = time.monotonic(), None
                 while answer is None:
@@ -177,10 +176,8 @@ def _answer(line: bytes, job: Job) -> Outcome:
 
 def _end(process: subprocess.Popen[bytes]) -> None:
     """End the process, and those that it has started."""
-    try:
+    with suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGKILL)
-    except ProcessLookupError:
-        pass
     process.wait()
 
 
