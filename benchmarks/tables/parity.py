@@ -33,7 +33,7 @@ print(report["conditional_while"].state)
 | state | meaning |
 | --- | --- |
 | works | a probe that ran now has proved it |
-| bridged | it does not work here, and a probe has proved that gfxgraph gives the same by another way |
+| bridged | it does not work here; a probe has proved that gfxgraph gives the same another way |
 | absent | neither; the row says why, and what to do |
 | not probed | it cannot be told here: a package is missing, or no probe exists for this driver |
 
@@ -71,7 +71,8 @@ def _page(gpu: dict[str, Any], emulated: dict[str, Any]) -> Iterator[str]:
         yield f"- {name}, torch {run['torch']}: {run['report']['verdict']}."
     yield ""
     yield (
-        "*CUDA* and *ROCm*: since which version, **read in sources or reported by users, not run**. "
+        "*CUDA* and *ROCm*: since which version, **read in sources or reported by users, "
+        "not run**. "
         "*any*: PyTorch gives it. *none*: no version has it. No AMD GPU was available."
     )
     here, there = ({row["id"]: row for row in run["report"]["rows"]} for run in (gpu, emulated))

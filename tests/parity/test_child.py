@@ -36,6 +36,7 @@ def test_a_process_that_ends_by_itself_without_an_answer_costs_the_row():
     assert after.kind == "works"
 
 
+@pytest.mark.long
 def test_a_probe_that_hangs_is_stopped_after_its_time():
     hung, after = outcomes("hangs", "good", timeout=8)
     assert hung.kind == "hung" and "did not end within 8 s" in hung.text

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import ctypes
+import os
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import cached_property
 from typing import Any
 
@@ -75,7 +76,12 @@ class Here:
 
     def _ask_hip(self) -> None:
         """Raise what is known of HIP: a function that its library lacks is certain, no more."""
-        library = ctypes.CDLL(None)
+        library = None
+        for name in ("libamdhip64.so", "libamdhip64.so.7", "libamdhip64.so.6"):
+            with suppress(OSError):  # only the one that torch has loaded; no second copy
+                library = library or ctypes.CDLL(name, mode=os.RTLD_NOW | os.RTLD_NOLOAD)
+        if library is None:
+            raise Unprobed("torch has loaded no libamdhip64 that could be asked")
         missing = [name for name in self.functions if not hasattr(library, name)]
         if not self.functions or missing:
             what = ", ".join(missing) or "such a function"
