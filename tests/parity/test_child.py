@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import shutil
+import subprocess
 import sys
 
 import pytest
 
 from gfxgraph.probing.child import Job, run
 from tests.helpers.paths import ROOT
+from tests.helpers.processes import printed
 
 
 @pytest.fixture(autouse=True)
@@ -74,3 +77,37 @@ def test_progress_tells_of_each_row_once():
     done = []
     outcomes("first", "second", progress=done.append)
     assert done == ["0: first", "1: second"]
+
+
+HIP = """
+import ctypes, sys
+from gfxgraph.probing.probes.here import Absent, Here, Unprobed
+
+def of(*functions):
+    try:
+        Here(functions)._ask_hip()
+    except (Absent, Unprobed) as error:
+        return f"{type(error).__name__}: {error}"
+
+print(of("hipGraphCreate"))
+ctypes.CDLL(sys.argv[1])
+print(of("hipGraphCreate"))
+print(of("hipGraphCreate", "hipGraphConditionalHandleCreate"))
+print(of())
+"""
+
+
+@pytest.mark.skipif(shutil.which("cc") is None, reason="needs a C compiler")
+def test_of_hip_only_a_function_that_is_missing_is_certain(tmp_path):
+    library = tmp_path / "libamdhip64.so"
+    (tmp_path / "hip.c").write_text("int hipGraphCreate(void) { return 0; }")
+    subprocess.run(
+        ["cc", "-shared", "-fPIC", "-Wl,-soname,libamdhip64.so", tmp_path / "hip.c", "-o", library],
+        check=True,
+    )
+    code = HIP.replace("sys.argv[1]", repr(str(library)))
+    no_runtime, there, missing, none = printed(code).splitlines()
+    assert no_runtime.startswith("Unprobed: torch has loaded no libamdhip64")
+    assert there == "Unprobed: HIP's runtime has hipGraphCreate; no probe of it exists for HIP"
+    assert missing.startswith("Absent:") and missing.endswith("hipGraphConditionalHandleCreate")
+    assert none.endswith("lacks such a function")

@@ -166,11 +166,12 @@ def test_a_wrong_option_is_status_2_with_nothing_on_standard_output(options, wor
 
 
 def test_wrong_arguments_say_what_is_expected():
-    for only in ("drivers", []):
+    for only in ("drivers", [], 5, [5]):
         with pytest.raises(ArgumentError, match="expected"):
             gfxgraph.parity(only)
-    with pytest.raises(ArgumentError, match="number above 0"):
-        gfxgraph.parity(timeout=True)
+    for timeout in (True, 0, float("nan"), float("inf"), "5"):
+        with pytest.raises(ArgumentError, match="number above 0"):
+            gfxgraph.parity(timeout=timeout)
 
 
 # The page.

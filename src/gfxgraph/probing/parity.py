@@ -16,6 +16,8 @@ from .report import ParityReport, Row
 
 __all__ = ["parity"]
 
+_LONGEST = 86_400  # a day
+
 
 def parity(
     only: str | Sequence[str] | None = None,
@@ -37,7 +39,7 @@ def parity(
     Args:
         only: a group, or several: ``"driver"``, ``"capture"``, ``"torch"``, ``"gfxgraph"``.
             Default all.
-        timeout: seconds after which a probe counts as hanging. Default 120.
+        timeout: seconds after which a probe counts as hanging, up to a day. Default 120.
         progress: is called with how many rows are done, and of how many.
 
     Returns:
@@ -47,8 +49,10 @@ def parity(
         ArgumentError: an argument is none of these.
     """
     wanted = _groups(only)
-    if isinstance(timeout, bool) or not isinstance(timeout, (int, float)) or not timeout > 0:
-        raise ArgumentError(f"parity(timeout={timeout!r}): expected seconds, a number above 0.")
+    if type(timeout) not in (int, float) or not 0 < timeout <= _LONGEST:
+        raise ArgumentError(
+            f"parity(timeout={timeout!r}): expected seconds, a number above 0, up to {_LONGEST}."
+        )
     rows = [one for one in capabilities() if one.group in wanted]
     done = set[str]()
 
@@ -71,6 +75,8 @@ def _groups(only: str | Sequence[str] | None) -> list[str]:
     known = list(groups())
     if only is None:
         return known
+    if not isinstance(only, (str, list, tuple)):
+        raise ArgumentError(f"parity(only={only!r}): expected a list of {', '.join(known)}.")
     wanted = [only] if isinstance(only, str) else list(only)
     for name in wanted:
         if name not in known:
