@@ -46,6 +46,7 @@ PROGRAMS: dict[str, Program] = {
     "no_graph": Program(("no_graph.json",)),
     "metrics": Program(("metrics.json",), 10.0),
     "recipes": Program(("recipes.json",)),
+    "parity": Program(("parity.json",)),
     "runners": Program(("runners.json",)),
     "capture_failures": Program(("capture_failures.json",), 15.0, ("--failures", "200")),
     "buckets": Program(("buckets.json",), 30.0),

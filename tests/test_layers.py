@@ -22,6 +22,7 @@ LAYERS = [
         "integrations",
         "measure",
         "metrics",
+        "probing",
         "recipes",
         "reporting",
         "serving",

@@ -9,7 +9,7 @@ from __future__ import annotations
 import argparse
 import importlib
 
-DEFAULT = ("readme", "models", "operators", "versions")
+DEFAULT = ("readme", "models", "operators", "parity", "versions")
 NAMES = (*DEFAULT, "cases")
 
 

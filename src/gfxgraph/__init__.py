@@ -61,6 +61,8 @@ if TYPE_CHECKING:
     from .measure.report import BenchReport as BenchReport
     from .measure.trace import trace as trace
     from .measure.trace_report import TraceReport as TraceReport
+    from .probing.parity import parity as parity
+    from .probing.report import ParityReport as ParityReport
     from .recipes.load import load_recipes as load_recipes
     from .recipes.report import RecipeReport as RecipeReport
     from .recipes.save import save_recipes as save_recipes
@@ -91,6 +93,7 @@ _LAZY = {
     "Hazard": "analyze.report",
     "InductorSettings": "compiling.inductor",
     "InspectReport": "inspecting.report",
+    "ParityReport": "probing.report",
     "PoolStats": "call.buckets.pool",
     "RecipeReport": "recipes.report",
     "Report": "analyze.report",
@@ -118,6 +121,7 @@ _LAZY = {
     "load_recipes": "recipes.load",
     "metrics": "metrics",  # the module itself
     "no_graph": "record.no_graph",
+    "parity": "probing.parity",
     "report": "reporting.report",
     "save_recipes": "recipes.save",
     "switch": "graph.control_flow",
@@ -147,6 +151,7 @@ __all__ = [
     "Hazard",
     "InductorSettings",
     "InspectReport",
+    "ParityReport",
     "PoolStats",
     "RecipeReport",
     "Report",
@@ -178,6 +183,7 @@ __all__ = [
     "load_recipes",
     "metrics",
     "no_graph",
+    "parity",
     "report",
     "save_recipes",
     "settings",

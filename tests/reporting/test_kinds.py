@@ -20,6 +20,8 @@ from gfxgraph.interpose.source import Source
 from gfxgraph.measure.timing import Percentiles
 from gfxgraph.measure.trace_report import TraceReport
 from gfxgraph.measure.trace_rows import Copies, Gaps, HotKernel, HotOperator, Span, WayTrace
+from gfxgraph.probing.capabilities import capabilities
+from gfxgraph.probing.report import ParityReport, Row
 from gfxgraph.recipes.file import File
 from gfxgraph.reporting.files import read
 from gfxgraph.reporting.kinds import KINDS, parts_of
@@ -100,6 +102,15 @@ FILES = {
         {"schema": 1, "recommended": [{"name": "A", "value": "1"}], "no_effect": []},
         "machines",
         "To set",
+    ),
+    "parity": (
+        ParityReport(
+            (Row(capabilities()[0], "works", "one node"), Row(capabilities()[1], "absent")),
+            {"device": "NVIDIA H200", "emulated": False},
+            {"torch": "2.11"},
+        ).to_dict(),
+        "machines",
+        "2 capabilities: 1 works, 0 are bridged, 1 absent.",
     ),
     "trace": (TRACE, "timelines", "eager: busy for"),
     "inspect": (INSPECTED, "timelines", "1 graph. Nodes: kernel 2."),

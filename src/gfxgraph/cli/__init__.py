@@ -20,6 +20,7 @@ from .experiment import experiment
 from .inspect import inspect
 from .lint import lint
 from .metrics import metrics
+from .parity import parity
 from .report import report
 from .run import run
 from .trace import trace
@@ -58,7 +59,20 @@ def main(
         fail(str(_setting_error), status=2)
 
 
-for _command in (demo, check, verify, bench, trace, experiment, inspect, report, lint, doctor, env):
+for _command in (
+    demo,
+    check,
+    verify,
+    bench,
+    trace,
+    experiment,
+    inspect,
+    report,
+    lint,
+    doctor,
+    parity,
+    env,
+):
     app.command()(_command)
 app.add_typer(metrics, name="metrics")
 app.command(

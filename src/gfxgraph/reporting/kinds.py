@@ -14,7 +14,7 @@ from .compiled import read_breaks, read_compile_log, read_recipes
 from .experiments import read_experiment
 from .facts import facts_of
 from .findings import read_check, read_lint, read_verify
-from .machines import read_doctor, read_env
+from .machines import read_doctor, read_env, read_parity
 from .memory import read_demo, read_graphed, read_process
 from .parts import Part
 from .results import read_results, read_versions
@@ -60,6 +60,7 @@ KINDS: tuple[Kind, ...] = (
     Kind("gfxgraph.inspect", 1, _keys("name device emulated graphs"), read_inspect),
     Kind("gfxgraph.experiment", 1, _keys("question conclusion holds rows"), read_experiment),
     Kind("gfxgraph.doctor", 1, _keys("status platform findings health"), read_doctor),
+    Kind("gfxgraph.parity", 1, _keys("verdict counts rows machine"), read_parity),
     Kind("gfxgraph.env", 1, _keys("recommended no_effect"), read_env),
     Kind("gfxgraph.stats", 1, _keys("captures replays eager_calls graphs pool_bytes refused"),
          read_graphed),

@@ -1,4 +1,4 @@
-"""Reads what ``gfxgraph doctor`` and ``gfxgraph env`` write."""
+"""Reads what ``gfxgraph doctor``, ``gfxgraph env`` and ``gfxgraph parity`` write."""
 
 from __future__ import annotations
 
@@ -6,9 +6,10 @@ from collections.abc import Mapping
 from typing import Any
 
 from ..tables import in_bytes
+from .facts import facts_of
 from .parts import Flag, Level, Part, Table
 
-__all__ = ["read_doctor", "read_env"]
+__all__ = ["read_doctor", "read_env", "read_parity"]
 
 _LEVELS: dict[str, Level] = {"ok": "ok", "info": "note", "warning": "warning", "error": "error"}
 _SHOWN = ("vendor", "arch", "driver", "rocm", "cuda", "torch", "triton", "vllm")
@@ -58,3 +59,26 @@ def read_env(data: Mapping[str, Any], known: Mapping[str, str]) -> list[Part]:
             tables.append(Table(heads, cells, title))
     sentence = "" if tables else "This machine needs no settings."
     return [Part("machines", "Settings", sentence, facts=dict(known), tables=tuple(tables))]
+
+
+def read_parity(data: Mapping[str, Any], known: Mapping[str, str]) -> list[Part]:
+    """A part for the capabilities of a machine."""
+    machine = data["machine"]
+    facts = facts_of({**data["versions"], **machine}, known)
+    rows = tuple(
+        (row["name"], row["state"], row["does"], row["how"] or row["saw"] or row["why"])
+        for row in data["rows"]
+    )
+    heads = ("capability", "here", "what a program can do", "how, or what was seen, or why not")
+    return [
+        Part(
+            "machines",
+            f"Capabilities of CUDA graphs: {machine['device']}",
+            f"{data['verdict']}.",
+            "note" if data["counts"]["absent"] else "ok",
+            facts,
+            tables=(Table(heads, rows, folded=True),),
+            machine=machine["device"],
+            emulated=machine["emulated"],
+        )
+    ]
