@@ -9,7 +9,7 @@ from typing import Any, Literal, Protocol
 
 import torch
 
-from .nodes import Node, NodesOfCapture
+from .nodes import Binder, Node, NodesOfCapture, Parameters, Place
 
 __all__ = ["Device", "DeviceFacts", "PoolHandle", "empty_as", "generator_id", "generator_state"]
 
@@ -182,6 +182,30 @@ class Device(Protocol):
         Raises:
             DeviceError: the driver does not tell.
             MissingPackageError: what asks the driver is not installed.
+        """
+
+    @property
+    def binds_inputs(self) -> bool:
+        """Whether graphs may be let read their inputs elsewhere, with the next two."""
+
+    def parameters(self, graph: Any) -> list[Parameters]:
+        """What the nodes of a ``torch.cuda.CUDAGraph`` with ``keep_graph=True`` were given.
+
+        Raises:
+            DeviceError: the driver does not tell.
+            MissingPackageError: what asks the driver is not installed.
+        """
+
+    def binder(self, graph: Any, nodes: Sequence[Parameters], places: Sequence[Place]) -> Binder:
+        """Changes the inputs of such a graph, which was launched before.
+
+        Args:
+            graph: the graph.
+            nodes: what :meth:`parameters` gives of it.
+            places: where addresses in inputs are in there.
+
+        Raises:
+            DeviceError: the driver does not tell.
         """
 
     def end_allocation(self, pool: PoolHandle, index: int, release: bool) -> None:

@@ -16,7 +16,8 @@ import torch
 from ..errors import DeviceError
 from .base import DeviceFacts, PoolHandle
 from .gpu_nodes import CaptureNodes, driver_of_graphs, nodes_of
-from .nodes import Node
+from .gpu_parameters import CudaBinder, parameters_of
+from .nodes import Node, Parameters, Place
 
 __all__ = ["GpuDevice"]
 
@@ -217,6 +218,19 @@ class GpuDevice:
         """As the driver tells them, which may be asked during a capture."""
         stream_id = self.stream_id
         return CaptureNodes(stream_id(index), lambda: stream_id(index))
+
+    @property
+    def binds_inputs(self) -> bool:
+        """On CUDA, where torch hands out executables; HIP does not tell what kernels were given."""
+        return not torch.version.hip and hasattr(torch.cuda.CUDAGraph, "raw_cuda_graph_exec")
+
+    def parameters(self, graph: Any) -> list[Parameters]:
+        """As the driver tells them."""
+        return parameters_of(graph)
+
+    def binder(self, graph: Any, nodes: Sequence[Parameters], places: Sequence[Place]) -> CudaBinder:
+        """Changes them through the driver."""
+        return CudaBinder(graph, nodes, places)
 
     def end_allocation(self, pool: PoolHandle, index: int, release: bool) -> None:
         """End what ``capture_begin`` began in the allocator, when ``capture_end`` raised."""
