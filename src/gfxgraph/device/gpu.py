@@ -228,7 +228,9 @@ class GpuDevice:
         """As the driver tells them."""
         return parameters_of(graph)
 
-    def binder(self, graph: Any, nodes: Sequence[Parameters], places: Sequence[Place]) -> CudaBinder:
+    def binder(
+        self, graph: Any, nodes: Sequence[Parameters], places: Sequence[Place]
+    ) -> CudaBinder:
         """Changes them through the driver."""
         return CudaBinder(graph, nodes, places)
 

@@ -189,7 +189,7 @@ class CudaBinder:
                 for place in places
                 if place.node == position
             ]
-            handle = c_void_p(found.node.handle)
+            handle, args = c_void_p(found.node.handle), tuple[c_void_p, ...]()
             if found.node.type == "memcpy":
                 change = driver.cuGraphExecMemcpyNodeSetParams
                 args = (exec_, handle, c_void_p(ctypes.addressof(data)), context)

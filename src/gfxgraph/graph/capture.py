@@ -58,7 +58,7 @@ class CaptureOptions:
             where that can be.
         admit: raises if there is no room for what takes so many bytes at its peak.
         timed: whether calls are to be timed, see ``CapturedGraph.time_call``.
-        rebind: numbers of inputs that the graph may read where the caller has them, if that is safe.
+        rebind: numbers of inputs to read where the caller has them, if that is proven safe.
     """
 
     warmup: int

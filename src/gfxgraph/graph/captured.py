@@ -10,7 +10,7 @@ from typing import Any, Literal
 import torch
 
 from .guard import Guard
-from .rebinding import Rebinding
+from .moved import Rebinding
 from .segments import Graft, Segment
 from .state import PythonState
 

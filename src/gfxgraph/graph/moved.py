@@ -12,9 +12,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from ..device.nodes import Parameters, Place
+import torch
 
-__all__ = ["ALIGNED", "Input", "NotProven", "places_of"]
+from ..device.nodes import Binder, Parameters, Place
+from ..errors import CaptureError
+
+__all__ = ["ALIGNED", "REBOUND", "Input", "NotProven", "Rebinding", "places_of"]
+
+REBOUND = "rebound, not copied"
+"""What the report of a graph says of an argument."""
 
 ALIGNED = 512
 """Bytes. Kernels are chosen by alignment, so an input may only move by a multiple of this; torch's
@@ -28,6 +34,31 @@ _KNOWN = frozenset(("kernel", "memcpy", "memset"))
 
 class NotProven(Exception):
     """Why the inputs of a graph may not lie elsewhere."""
+
+
+@dataclass(frozen=True)
+class Rebinding:
+    """The inputs that a graph can read elsewhere.
+
+    Attributes:
+        inputs: the static inputs that it reads otherwise.
+        bind: takes an address for each of them, by position in ``inputs``.
+    """
+
+    inputs: list[torch.Tensor]
+    bind: Binder
+
+    def to_static_inputs(self) -> None:
+        """Let the graph read its static inputs; the caller holds LOCK.
+
+        Raises:
+            CaptureError: the driver refuses.
+        """
+        if not self.bind({n: static.data_ptr() for n, static in enumerate(self.inputs)}):
+            raise CaptureError(
+                "the CUDA driver refuses to let a graph read its static inputs again",
+                transient=True,
+            )
 
 
 @dataclass(frozen=True)
@@ -70,8 +101,8 @@ def places_of(
             raise NotProven("two captures of it differ in their nodes")
     for position, one in enumerate(graph):
         others = [other[position] for other in again]
-        for other in (*others, moved[position]):
-            if _all_but_data(other) != _all_but_data(one):
+        for twin in (*others, moved[position]):
+            if _all_but_data(twin) != _all_but_data(one):
                 raise NotProven(f"two captures of it differ at {_name(one)}")
         _require_known(one)
         found += _places_of_node(position, one, others, moved[position], inputs)

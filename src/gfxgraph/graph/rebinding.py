@@ -5,18 +5,17 @@ What is proven, and how, is told in ``docs/internals/rebinding.md``.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection
 
 import torch
 
-from ..device.nodes import Binder, Parameters, Place
+from ..device.nodes import Parameters, Place
 from ..errors import CaptureError, GfxGraphError, one_line
 from ..record.effects import overwrite, storage_key
-from .moved import ALIGNED, Input, NotProven, places_of
+from .moved import ALIGNED, REBOUND, Input, NotProven, Rebinding, places_of
 from .session import CaptureSession, Failed, other_values
 
-__all__ = ["LEAST_BYTES", "Rebinding", "prove"]
+__all__ = ["LEAST_BYTES", "prove"]
 
 LEAST_BYTES = 8 << 20
 """Smaller inputs are copied. The host takes as long to change one node of a graph as the device
@@ -27,31 +26,6 @@ _BYTES_A_NODE = 4 << 20
 
 # Captures with the inputs where they are: what is never written differs between most of them.
 _MOST_CAPTURES = 3
-
-
-@dataclass(frozen=True)
-class Rebinding:
-    """The inputs that a graph can read elsewhere.
-
-    Attributes:
-        inputs: the static inputs that it reads otherwise.
-        bind: takes an address for each of them, by position in ``inputs``.
-    """
-
-    inputs: list[torch.Tensor]
-    bind: Binder
-
-    def to_static_inputs(self) -> None:
-        """Let the graph read its static inputs; the caller holds LOCK.
-
-        Raises:
-            CaptureError: the driver refuses.
-        """
-        if not self.bind({n: static.data_ptr() for n, static in enumerate(self.inputs)}):
-            raise CaptureError(
-                "the CUDA driver refuses to let a graph read its static inputs again",
-                transient=True,
-            )
 
 
 def prove(
@@ -91,7 +65,7 @@ class _Stuck(CaptureError):
 
 def _line(static: torch.Tensor, number: int, copied: str | None) -> str:
     size = static.numel() * static.element_size() >> 20
-    how = "rebound, not copied" if copied is None else f"copied: {copied}"
+    how = REBOUND if copied is None else f"copied: {copied}"
     return f"argument {number} ({size} MiB): {how}"
 
 
