@@ -22,7 +22,7 @@ LEAST_BYTES = 8 << 20
 takes to copy some MiB (H200, ``benchmarks/results/rebinding.json``)."""
 
 # And so many for each node that reads the input.
-_BYTES_A_NODE = 4 << 20
+BYTES_A_NODE = 4 << 20
 
 # Captures with the inputs where they are: what is never written differs between most of them.
 _MOST_CAPTURES = 3
@@ -107,7 +107,7 @@ def _proven(session: CaptureSession, numbers: list[int], draws: bool) -> Rebindi
         used = len({place.node for place in places if place.number == position})
         if not used:
             raise NotProven(f"no node reads argument {n}")
-        if inputs[position].size < used * _BYTES_A_NODE:
+        if inputs[position].size < used * BYTES_A_NODE:
             raise NotProven(f"{used} nodes read argument {n}, and to change them takes longer")
     made = Rebinding([static[n] for n in numbers], device.binder(graph, nodes, places))
     _try(session, made, numbers, elsewhere, draws)
