@@ -44,6 +44,7 @@ PROGRAMS: dict[str, Program] = {
     "release": Program(("release.json",)),
     "no_graph": Program(("no_graph.json",)),
     "metrics": Program(("metrics.json",), 10.0),
+    "rebinding": Program(("rebinding.json",)),
     "recipes": Program(("recipes.json",)),
     "runners": Program(("runners.json",)),
     "capture_failures": Program(("capture_failures.json",), 15.0, ("--failures", "200")),

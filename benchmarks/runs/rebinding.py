@@ -1,25 +1,22 @@
 """Calls that copy a large argument against calls that let the graph read it where it is.
 
-    python -m benchmarks.runs.rebinding [benchmarks/results/rebinding.json]
-
 Needs an NVIDIA GPU. Times are medians of 200 calls, one at a time, in microseconds.
 """
 
 from __future__ import annotations
 
-import json
 import random
 import statistics
 import sys
 import time
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 from unittest import mock
 
 import torch
 
 import gfxgraph
+from benchmarks.lib.report import about, arguments, write
 from gfxgraph.call import rebound
 from gfxgraph.graph import rebinding
 
@@ -88,20 +85,19 @@ def timed(size: int, rebinds: bool) -> dict[str, Any]:
 
 
 def main() -> None:
-    """Measure, print, and write the file."""
-    found: dict[str, Any] = {"device": torch.cuda.get_device_name(), "torch": torch.__version__}
+    """Measure, print and write the file."""
+    options = arguments(__doc__, "rebinding.json").parse_args()
+    found: dict[str, Any] = {**about("rebinding", options.commit), "random addresses": {}}
     with torch.no_grad():
-        found["random addresses"] = {
-            name: at_random_addresses(*function) for name, function in functions().items()
-        }
-        found["sizes"] = [
-            {"bytes": size, "copied": timed(size, False), "rebound": timed(size, True)}
-            for size in _SIZES
-        ]
-    text = json.dumps(found, indent=1)
-    print(text)
-    if len(sys.argv) > 1:
-        Path(sys.argv[1]).write_text(text + "\n")
+        for name, function in functions().items():
+            found["random addresses"][name] = at_random_addresses(*function)
+            write(options.out, found)
+        found["sizes"] = []
+        for size in _SIZES:
+            row = {"bytes": size, "copied": timed(size, False), "rebound": timed(size, True)}
+            found["sizes"].append(row)
+            write(options.out, found)
+            print(row, flush=True)
 
 
 if __name__ == "__main__":
