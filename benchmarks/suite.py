@@ -45,6 +45,7 @@ PROGRAMS: dict[str, Program] = {
     "release": Program(("release.json",)),
     "no_graph": Program(("no_graph.json",)),
     "metrics": Program(("metrics.json",), 10.0),
+    "rebinding": Program(("rebinding.json",)),
     "recipes": Program(("recipes.json",)),
     "parity": Program(("parity.json",)),
     "runners": Program(("runners.json",)),

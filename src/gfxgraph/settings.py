@@ -8,6 +8,8 @@
 ``GFXGRAPH_LAZY``                 seconds, a number above 0: the plugins for vLLM and SGLang
                                   capture the largest size at start, and the others between
                                   two steps, once a batch needs them, for so long in all
+``GFXGRAPH_REBIND``               ``1``: graphs may read large arguments where the caller has
+                                  them, instead of copies; not yet for production
 ``GFXGRAPH_RELEASE_BELOW``        MiB, a number above 0: these plugins drop graphs that were
                                   never replayed once less memory of the device is free
 ``GFXGRAPH_VALIDATE_EVERY``       with ``validate``: which replays are compared with eager
@@ -52,6 +54,7 @@ __all__ = [
     "log_level",
     "mode",
     "rdna2_kernels",
+    "rebind",
 ]
 
 T = TypeVar("T")
@@ -99,6 +102,7 @@ class Settings:
     emulate: bool = False  # GFXGRAPH_EMULATE
     lazy: float | None = None  # GFXGRAPH_LAZY, seconds
     release_below: float | None = None  # GFXGRAPH_RELEASE_BELOW, MiB
+    rebind: bool = False  # GFXGRAPH_REBIND
 
 
 def mode(environ: Mapping[str, str] = os.environ) -> Mode:
@@ -135,6 +139,15 @@ def log_format(environ: Mapping[str, str] = os.environ) -> LogFormat:
         SettingError: its value is malformed.
     """
     return _choice(environ, "HGB_LOG_FORMAT", _FORMATS)
+
+
+def rebind(environ: Mapping[str, str] = os.environ) -> bool:
+    """The value of ``GFXGRAPH_REBIND``, even if other variables are malformed.
+
+    Raises:
+        SettingError: its value is malformed.
+    """
+    return _choice(environ, "GFXGRAPH_REBIND", _SWITCH)
 
 
 def rdna2_kernels(environ: Mapping[str, str] = os.environ) -> bool:
@@ -192,6 +205,7 @@ def from_environment(environ: Mapping[str, str] = os.environ) -> Settings:
         emulate=emulate(environ),
         lazy=_number(environ, *_LAZY),
         release_below=_number(environ, *_RELEASE_BELOW),
+        rebind=rebind(environ),
     )
 
 

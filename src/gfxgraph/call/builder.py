@@ -34,6 +34,7 @@ from .key import Call, describe_key, what_moved
 from .layout import LayoutKey
 from .narrow import Mask, ObjectArguments
 from .options import Options
+from .rebound import rebindable
 from .replay import NO_MATCH, FastPath, builder, miss
 from .request import Wanted
 from .signature import Objects, Spec, count_tensors, objects_in, renumbered
@@ -320,7 +321,7 @@ class Builder:
         body, target = self._target(wanted, code, torch_device, met, first)
         static_inputs = target.inputs
         own_statics, input_bytes = list(static_inputs), graph_pool.input_bytes
-        site = _Site(graph_pool, allocated, target, extended)
+        site = _Site(graph_pool, allocated, target, extended, leaves)
         try:
             with nullcontext() if lift is None else lift.as_it_was():
                 captured = self._captured(wanted, site, code, timed)
@@ -447,10 +448,18 @@ class Builder:
             share_inputs=self._keys.shares_inputs,
             admit=functools.partial(self._make_room, site),
             timed=timed or (code is not None and code.measure),
+            rebind=self._rebindable(site),
         )
         return capture(
             site.target, options, site.graph_pool, extends=extends, static_inputs=static_inputs
         )
+
+    def _rebindable(self, site: _Site) -> frozenset[int]:
+        """Arguments that the graph might read where they are; none may lie in its own memory."""
+        is_exact = not (self._keys.layout.is_padded or self._keys.shares_inputs)
+        if not is_exact or self._options.outputs != "own" or site.extended is not None:
+            return frozenset()
+        return rebindable(site.graph_pool.device, site.target.inputs, site.leaves)
 
     @property
     def _may_store(self) -> bool:
@@ -551,12 +560,14 @@ class _Site:
         allocated: bytes that tensors held before.
         target: the function, and the static inputs; the capture may put others there.
         extended: the tree that gets another path, and its static inputs.
+        leaves: the arguments of the call.
     """
 
     graph_pool: GraphPool
     allocated: int
     target: Target
     extended: tuple[CapturedGraph, list[torch.Tensor]] | None
+    leaves: Sequence[torch.Tensor]
 
 
 def _place(

@@ -17,6 +17,7 @@ from ..errors import CaptureError, MemoryCapError
 from ..graph.captured import CapturedGraph
 from ..graph.guard import Guard
 from ..graph.locks import LOCK, when_captured_next
+from ..graph.moved import REBOUND
 from ..graph.pool import GraphPool
 from ..interpose.codes import address
 from ..record.effects import storage_key
@@ -24,6 +25,7 @@ from ..record.explain import some
 from ..stats import tally
 from .held import counts, hold_numbers, written_as
 from .narrow import Mask
+from .rebound import binding_copier
 from .replay import FastPath, Replay, builder, copier, copy_one, miss
 from .signature import Arguments, Spec, flatten
 from .static_inputs import Part, bytes_of, first_of_each, made_in, maker_of_copies, parts_of
@@ -168,7 +170,10 @@ class Entry:
         whole = enumerate(self._handed_out(captured))
         handed_out = [parts.get(n, made) for n, made in whole]
         self._given = given
-        copy = copier(graph_pool.device, static_inputs, leaves)
+        if captured.rebinding is None:
+            copy = copier(graph_pool.device, static_inputs, leaves)
+        else:
+            copy = binding_copier(captured.rebinding, graph_pool.device, static_inputs, leaves)
         build = builder(out_spec, [handed_out[n] for n in same], () if given is None else given)
         if given is not None:
             copy = _noting(given, copy, stores)
@@ -461,8 +466,19 @@ class Entry:
         return self._guard.changes()
 
     def static_inputs(self) -> list[torch.Tensor]:
-        """The static inputs; from now on a call may pass them, and they are not copied."""
+        """The static inputs; from now on a call may pass them, and they are not copied.
+
+        Raises:
+            CaptureError: the graph reads arguments where they are, and cannot be changed.
+        """
         static_inputs = self._static_inputs
+        with LOCK:
+            if self.captured is not None and self.captured.rebinding is not None:
+                self.captured.rebinding.to_static_inputs()
+                self.captured.report[:] = [
+                    line for line in self.captured.report if not line.endswith(REBOUND)
+                ]
+                self.captured.rebinding = None
 
         def copy_others(leaves: Sequence[torch.Tensor]) -> None:
             ours = set(map(storage_key, static_inputs))

@@ -9,7 +9,7 @@ from typing import Any, Literal, NamedTuple, Protocol
 
 import torch
 
-from .nodes import Node, NodesOfCapture
+from .nodes import Binder, Node, NodesOfCapture, Parameters, Place
 
 __all__ = [
     "Decision",
@@ -283,6 +283,30 @@ class Device(Protocol):
 
     def release_pool(self, pool: PoolHandle, index: int) -> None:
         """Give back what :meth:`held_pool` gave."""
+
+    @property
+    def binds_inputs(self) -> bool:
+        """Whether graphs may be let read their inputs elsewhere, with the next two."""
+
+    def parameters(self, graph: Any) -> list[Parameters]:
+        """What the nodes of a ``torch.cuda.CUDAGraph`` with ``keep_graph=True`` were given.
+
+        Raises:
+            DeviceError: the driver does not tell.
+            MissingPackageError: what asks the driver is not installed.
+        """
+
+    def binder(self, graph: Any, nodes: Sequence[Parameters], places: Sequence[Place]) -> Binder:
+        """Changes the inputs of such a graph, which was launched before.
+
+        Args:
+            graph: the graph.
+            nodes: what :meth:`parameters` gives of it.
+            places: where addresses in inputs are in there.
+
+        Raises:
+            DeviceError: the driver does not tell.
+        """
 
     def end_allocation(self, pool: PoolHandle, index: int, release: bool) -> None:
         """Stop a failed capture from allocating from ``pool``; with ``release`` free its memory."""

@@ -26,7 +26,7 @@ from . import capture_rules as rules
 from .base import Decision, DeviceFacts, Executables, PoolHandle, generator_id
 from .emulated_capture import Capture, Choice, Operation, current_capture, forget_closed, run
 from .emulated_memory import MemoryPool, bytes_of_all_pools, new_handle, pool_of
-from .nodes import Node
+from .nodes import Binder, Node, Parameters, Place
 from .operators import written_tensors
 
 if TYPE_CHECKING:
@@ -386,6 +386,19 @@ class EmulatedDevice:
 
     def release_pool(self, pool: PoolHandle, index: int) -> None:
         """Nothing is in it."""
+
+    @property
+    def binds_inputs(self) -> bool:
+        """Operations hold their tensors, not addresses."""
+        return False
+
+    def parameters(self, graph: Any) -> list[Parameters]:
+        """Never asked."""
+        raise DeviceError("the emulated device has no kernels.")
+
+    def binder(self, graph: Any, nodes: Sequence[Parameters], places: Sequence[Place]) -> Binder:
+        """Never asked."""
+        raise DeviceError("the emulated device has no kernels.")
 
     def end_allocation(self, pool: PoolHandle, index: int, release: bool) -> None:
         """A failed capture leaves nothing behind here."""

@@ -20,8 +20,9 @@ from .base import Decision, DeviceFacts, PoolHandle
 from .gpu_conditional import add_conditional, no_conditionals
 from .gpu_graphs import CudaExecutables, driver_of_executables
 from .gpu_nodes import CaptureNodes, driver_of_graphs, nodes_of
+from .gpu_parameters import CudaBinder, parameters_of
 from .gpu_streams import own_stream
-from .nodes import Node
+from .nodes import Node, Parameters, Place
 
 __all__ = ["GpuDevice"]
 
@@ -266,6 +267,21 @@ class GpuDevice:
     def release_pool(self, pool: PoolHandle, index: int) -> None:
         """``torch._C._cuda_releasePool``."""
         torch._C._cuda_releasePool(index, pool)
+
+    @property
+    def binds_inputs(self) -> bool:
+        """On CUDA, where torch hands out executables; HIP does not tell what kernels were given."""
+        return not torch.version.hip and hasattr(torch.cuda.CUDAGraph, "raw_cuda_graph_exec")
+
+    def parameters(self, graph: Any) -> list[Parameters]:
+        """As the driver tells them."""
+        return parameters_of(graph)
+
+    def binder(
+        self, graph: Any, nodes: Sequence[Parameters], places: Sequence[Place]
+    ) -> CudaBinder:
+        """Changes them through the driver."""
+        return CudaBinder(graph, nodes, places)
 
     def end_allocation(self, pool: PoolHandle, index: int, release: bool) -> None:
         """End what ``capture_begin`` began in the allocator, when ``capture_end`` raised."""

@@ -35,6 +35,7 @@ from .locks import inside_gfxgraph
 from .lookups import REGISTERED
 from .pool import GraphPool
 from .reads import Reads
+from .rebinding import prove
 from .rollback import Snapshot, only_computes
 from .session import CaptureSession, Failed, Target
 from .state import PythonState
@@ -57,6 +58,7 @@ class CaptureOptions:
             where that can be.
         admit: raises if there is no room for what takes so many bytes at its peak.
         timed: whether calls are to be timed, see ``CapturedGraph.time_call``.
+        rebind: numbers of inputs to read where the caller has them, if that is proven safe.
     """
 
     warmup: int
@@ -65,6 +67,7 @@ class CaptureOptions:
     share_inputs: bool = False
     admit: Callable[[int], None] = lambda peak_bytes: None
     timed: bool = False
+    rebind: frozenset[int] = frozenset()
 
 
 def capture(
@@ -132,9 +135,11 @@ def capture(
         elif options.share_inputs and _can_share_inputs(session, eager):
             session.static_inputs = graph_pool.shared_inputs(session.inputs)
         root = None if extends is None else extends.root
+        session.keeps_graph = bool(options.rebind)
         capture_with_fallbacks(session, eager, options.branching, root)
         session.rewind()
         sample = _verify_first_replay(session, eager)
+        rebinding, how = prove(session, options.rebind, eager.draws_random_numbers)
         before.host.check_still()
         _refuse_unsettled(session)
         _refuse_changed(session)
@@ -144,6 +149,8 @@ def capture(
         captured,
         groups=captured.groups | issued.groups,
         sample=sample,
+        rebinding=rebinding,
+        report=[*captured.report, *how],
         time_call=session.time_call if options.timed else None,
     )
 

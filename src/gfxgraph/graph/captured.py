@@ -10,6 +10,7 @@ from typing import Any, Literal
 import torch
 
 from .guard import Guard
+from .moved import Rebinding
 from .segments import Graft, Segment
 from .state import PythonState
 
@@ -65,6 +66,7 @@ class CapturedGraph:
         locks: locks of the program that a call takes and releases; so does a replay.
         autograd: whether autograd takes part inside.
         differentiates: whether backward passes run inside.
+        rebinding: the inputs that it can read where the caller has them; ``None``: there are none.
     """
 
     root: Segment
@@ -99,6 +101,7 @@ class CapturedGraph:
     locks: tuple[Any, ...] = ()
     autograd: bool = False
     differentiates: bool = False
+    rebinding: Rebinding | None = None
 
     def release(self) -> None:
         """Let go of all graphs; the caller holds LOCK."""
@@ -140,4 +143,5 @@ class CapturedGraph:
             autograd=self.autograd or path.autograd,
             differentiates=self.differentiates or path.differentiates,
             state=None,
+            rebinding=None,
         )

@@ -31,7 +31,7 @@ from ..interpose.opaque import opaque
 from ..interpose.patch import intercept
 from ..record.effects import storage_key
 from ..record.explain import some
-from ..record.interceptor import current_interceptor
+from ..record.interceptor import current_interceptor, is_looked_away_from
 from ..record.recorder import Recorder
 from .locks import LOCK, no_garbage_collection
 from .native import NativeGraph
@@ -273,6 +273,8 @@ def _decide(what: _Choice | _Loop) -> Any:
     """Let the device decide where that can be, else the host."""
     device, interceptor = current_device(), current_interceptor()
     reads = what.reads()
+    if is_looked_away_from():  # the host has decided about what this is a part of
+        return what.on_host(_read)
     if interceptor is None:
         if not device.is_capturing() or not any(t.device.type == device.type for t in reads):
             return what.on_host(_read)

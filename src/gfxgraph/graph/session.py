@@ -7,6 +7,7 @@ steps follow each other, ``capture.py`` puts the whole together.
 
 from __future__ import annotations
 
+import functools
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
@@ -16,6 +17,8 @@ from typing import Any, Literal, TypeAlias, TypeGuard
 import torch
 
 from ..compiling.rng import tell_if_compiled
+from ..device import PoolHandle
+from ..device.nodes import Parameters
 from ..errors import CaptureError, GfxGraphError, VerificationError, one_line
 from ..interpose.cuda_calls import listening
 from ..interpose.dynamo import frames_compiled, without_graphs_of_inductor
@@ -49,6 +52,7 @@ __all__ = [
     "Target",
     "Traced",
     "cloned",
+    "other_values",
 ]
 
 Layout: TypeAlias = Literal["own", "aligned", "rows", "padded"]
@@ -150,6 +154,7 @@ class CaptureSession:
         reads: what Python state the recorded run has read.
         repeats: whether frames are left out that run as they ran before (``repeats.py``).
         judge: says how a tensor differs from what it should be; ``None``: nothing is compared.
+        keeps_graph: whether the graph can be changed later on.
         traced: what was captured.
     """
 
@@ -165,7 +170,12 @@ class CaptureSession:
     reads: Reads = field(default_factory=lambda: Reads({}))
     repeats: bool = True
     judge: Judge | None = None
+    keeps_graph: bool = False
     traced: Traced | None = None
+    #: Captures in the way of the newest capture.
+    _trace_again: Callable[[], Traced] | None = field(default=None, init=False)
+    #: The memory pool of a capture that nobody will replay.
+    _pool_of_trial: PoolHandle | None = field(default=None, init=False)
 
     def __post_init__(self) -> None:
         self.given = self.static_inputs = list(self.target.inputs)
@@ -341,7 +351,7 @@ class CaptureSession:
             kept = [value.clone() for value in self.given]
         try:
             with torch.no_grad():
-                others = list(map(_other_values, kept))
+                others = list(map(other_values, kept))
             self._fill(others)
             yield
         finally:
@@ -378,6 +388,9 @@ class CaptureSession:
         Raises:
             Failed: it cannot be captured in this way.
         """
+        self._trace_again = functools.partial(
+            self.trace, recording, root=root, only=only, listen=listen, around=around
+        )
         pool, device, index = self.pool, self.pool.device, self.pool.index
         events = [] if recording is None else recording.events
         # Nothing on the device reads the static inputs now. What found a way from there to the
@@ -413,7 +426,48 @@ class CaptureSession:
             # Where the device holds no more than before, the pool did not grow.
             growth = pool.measure() if device.memory(index)[0] != in_use else 0
             self.traced = Traced(tracer.root, last, tracer.graft, growth)
+            if self.keeps_graph and self._pool_of_trial is None:
+                for segment in self.traced.root.everything():
+                    if segment.graph is not None:
+                        segment.graph.instantiate()
             return self.traced
+
+    @contextmanager
+    def with_inputs(self, inputs: list[torch.Tensor]) -> Iterator[None]:
+        """Let other tensors be the static inputs, and what was given."""
+        kept = self.given, self.static_inputs, list(self.inputs)
+        self.given = self.static_inputs = inputs
+        self.inputs[:] = inputs
+        try:
+            yield
+        finally:
+            self.given, self.static_inputs, self.inputs[:] = kept
+
+    def captured_again(self, inputs: list[torch.Tensor]) -> list[Parameters]:
+        """What the nodes are given in another capture in the same way, which is then let go of.
+
+        Args:
+            inputs: the static inputs of that capture.
+
+        Raises:
+            DeviceError: the driver does not tell.
+            Failed: it cannot be captured again.
+            MissingPackageError: what asks the driver is not installed.
+        """
+        device, traced, again = self.pool.device, self.traced, self._trace_again
+        assert again is not None
+        self.rewind()
+        self._pool_of_trial = device.pool_handle()
+        try:
+            with self.with_inputs(inputs):
+                trial = again()
+                try:
+                    graph = trial.root.graph
+                    return [] if graph is None else device.parameters(graph)
+                finally:
+                    trial.undo()
+        finally:
+            self.traced, self._trace_again, self._pool_of_trial = traced, again, None
 
     def _run_into(
         self, tracer: Tracer, around: Callable[[], AbstractContextManager[Any]], sees: bool
@@ -442,8 +496,8 @@ class CaptureSession:
     def _begin(self, in_use: bool) -> NativeGraph:
         """Begin the capture of a graph; ``in_use``: others of this session use the pool."""
         # A graph with nothing in it is gone again, and the pool with it if no other uses that.
-        pool = self.pool.pool(in_use)
-        graph = NativeGraph()
+        pool = self._pool_of_trial or self.pool.pool(in_use)
+        graph = NativeGraph(self.keeps_graph)
         for generator in self.before.host.generators:
             if generator.device.type == self.pool.device.type:
                 graph.register_generator_state(generator)
@@ -507,7 +561,7 @@ def cloned(outputs: Sequence[torch.Tensor], written: Sequence[torch.Tensor]) -> 
     return [t.clone() for t in outputs], [t.clone() for t in written]
 
 
-def _other_values(static: torch.Tensor) -> torch.Tensor:
+def other_values(static: torch.Tensor) -> torch.Tensor:
     """Values that an argument might have as well: the same ones elsewhere, floats also changed."""
     if not static.numel():
         return static

@@ -72,6 +72,7 @@ __all__ = [
     "Interceptor",
     "Point",
     "current_interceptor",
+    "is_looked_away_from",
     "lifting_of_host_data",
 ]
 
@@ -112,6 +113,12 @@ def current_interceptor() -> Interceptor | None:
     """The interceptor of this thread, while it sees a function run."""
     found = _local.interceptor
     return found if found is not None and not found.quiet else None
+
+
+def is_looked_away_from() -> bool:
+    """Whether this thread is in what an interceptor takes for one point, and does not look into."""
+    found = _local.interceptor
+    return found is not None and bool(found.quiet)
 
 
 class Point(NamedTuple):

@@ -495,13 +495,13 @@ class Recorder(Interceptor):
 
     def will_draw(self, generator: torch.Generator | None) -> None:
         """Pass it on."""
-        if self._generators is not None:
+        if self._generators is not None and not self.is_on_trial:  # torch tells no state there
             with self.unseen():
                 self._generators.will_draw(generator)
 
     def drew(self, repeats: bool) -> None:
         """Pass it on."""
-        if self._generators is not None:
+        if self._generators is not None and not self.is_on_trial:
             with self.unseen():
                 self._generators.drew(repeats)
 
