@@ -41,6 +41,7 @@ PROGRAMS: dict[str, Program] = {
     "host_time": Program(("host_time.json",)),
     "commands": Program(("bench.json", "trace.json", "experiments.json"), 10.0),
     "update": Program(("update.json",)),
+    "control_flow": Program(("control_flow.json",)),
     "executables": Program(("executables.json",)),
     "release": Program(("release.json",)),
     "no_graph": Program(("no_graph.json",)),
