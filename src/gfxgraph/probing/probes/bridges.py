@@ -58,8 +58,9 @@ def graph_in_graph(here: Here) -> None:
 
 @probe
 def host_if(here: Here) -> None:
-    """The host reads the condition between two graphs."""
-    fast = here.gfxgraph.graphed(lambda x: x + 5 if x.sum() > 0 else x * 1)
+    """``gfxgraph.cond``, in an emulated graph or decided by the host."""
+    cond = here.gfxgraph.cond
+    fast = here.gfxgraph.graphed(lambda x: cond(x.sum() > 0, lambda: x + 5, lambda: x * 1))
     found = []
     with torch.no_grad():
         for value in (1.0, -1.0) * 3:
@@ -70,12 +71,12 @@ def host_if(here: Here) -> None:
 
 @probe
 def host_while(here: Here) -> None:
-    """The host reads after each round whether another one follows."""
+    """``gfxgraph.while_loop``, in an emulated graph or decided by the host."""
+    while_loop = here.gfxgraph.while_loop
 
     def loop(x: torch.Tensor, n: torch.Tensor) -> torch.Tensor:
-        while n > 0:
-            x, n = x + 1, n - 1
-        return x
+        y, _ = while_loop(lambda x, n: n > 0, lambda x, n: (x + 1, n - 1), x, n)
+        return y
 
     fast = here.gfxgraph.graphed(loop)
     found = []
@@ -89,13 +90,10 @@ def host_while(here: Here) -> None:
 
 @probe
 def host_switch(here: Here) -> None:
-    """The host reads the number of the case."""
-
-    def cases(x: torch.Tensor, n: torch.Tensor) -> torch.Tensor:
-        case = n.item()
-        return x + 10 if case == 0 else x + 11 if case == 1 else x + 12
-
-    fast = here.gfxgraph.graphed(cases)
+    """``gfxgraph.switch``, in an emulated graph or decided by the host."""
+    switch = here.gfxgraph.switch
+    branches = [lambda x: x + 10, lambda x: x + 11, lambda x: x + 12]
+    fast = here.gfxgraph.graphed(lambda x, n: switch(n, branches, x))
     found = []
     with torch.no_grad():
         for case in (0, 2, 1) * 3:
