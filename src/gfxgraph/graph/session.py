@@ -7,7 +7,6 @@ steps follow each other, ``capture.py`` puts the whole together.
 
 from __future__ import annotations
 
-import functools
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
@@ -172,8 +171,8 @@ class CaptureSession:
     judge: Judge | None = None
     keeps_graph: bool = False
     traced: Traced | None = None
-    #: Captures in the way of the newest capture.
-    _trace_again: Callable[[], Traced] | None = field(default=None, init=False)
+    #: The arguments of the newest :meth:`trace`; what held the method would hold itself.
+    _traced_with: dict[str, Any] = field(default_factory=dict, init=False)
     #: The memory pool of a capture that nobody will replay.
     _pool_of_trial: PoolHandle | None = field(default=None, init=False)
 
@@ -388,9 +387,13 @@ class CaptureSession:
         Raises:
             Failed: it cannot be captured in this way.
         """
-        self._trace_again = functools.partial(
-            self.trace, recording, root=root, only=only, listen=listen, around=around
-        )
+        self._traced_with = {
+            "recording": recording,
+            "root": root,
+            "only": only,
+            "listen": listen,
+            "around": around,
+        }
         pool, device, index = self.pool, self.pool.device, self.pool.index
         events = [] if recording is None else recording.events
         # Nothing on the device reads the static inputs now. What found a way from there to the
@@ -454,20 +457,19 @@ class CaptureSession:
             Failed: it cannot be captured again.
             MissingPackageError: what asks the driver is not installed.
         """
-        device, traced, again = self.pool.device, self.traced, self._trace_again
-        assert again is not None
+        device, traced = self.pool.device, self.traced
         self.rewind()
         self._pool_of_trial = device.pool_handle()
         try:
             with self.with_inputs(inputs):
-                trial = again()
+                trial = self.trace(**self._traced_with)
                 try:
                     graph = trial.root.graph
                     return [] if graph is None else device.parameters(graph)
                 finally:
                     trial.undo()
         finally:
-            self.traced, self._trace_again, self._pool_of_trial = traced, again, None
+            self.traced, self._pool_of_trial = traced, None
 
     def _run_into(
         self, tracer: Tracer, around: Callable[[], AbstractContextManager[Any]], sees: bool

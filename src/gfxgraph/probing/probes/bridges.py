@@ -75,8 +75,10 @@ def host_while(here: Here) -> None:
     while_loop = here.gfxgraph.while_loop
 
     def loop(x: torch.Tensor, n: torch.Tensor) -> torch.Tensor:
-        y, _ = while_loop(lambda x, n: n > 0, lambda x, n: (x + 1, n - 1), x, n)
-        return y
+        last: tuple[torch.Tensor, ...] = while_loop(
+            lambda x, n: n > 0, lambda x, n: (x + 1, n - 1), x, n
+        )
+        return last[0]
 
     fast = here.gfxgraph.graphed(loop)
     found = []
