@@ -172,6 +172,7 @@ class _Choice:
         def body(function: Callable[..., Any]) -> None:
             leaves, spec = pytree.tree_flatten(function(*self._operands))
             _check_tensors(f"{self.name}: a result", leaves)
+            _require_on_device(leaves)
             if not specs:
                 specs.append(spec)
                 looks.extend(map(_look, leaves))
@@ -228,8 +229,10 @@ class _Loop:
             carry = [_as_was(old, new) for old, new in zip(carry, self._turn(carry), strict=True)]
 
     def on_device(self, add: _Add) -> Any:
+        _require_on_device(self._leaves)
         carry = [leaf.clone() for leaf in self._leaves]
         value = self._goes_on(carry)
+        _require_on_device([value])
 
         def body() -> None:
             new = self._turn(carry)
@@ -410,6 +413,17 @@ def _check_same(
         if one != other:
             raise ArgumentError(
                 f"{what} differ in tensor {n}: {_in_words(one)}, {_in_words(other)}."
+            )
+
+
+def _require_on_device(tensors: Sequence[torch.Tensor]) -> None:
+    """Raise for a tensor of the host: what becomes of it in a turn, no graph would do again."""
+    device = current_device()
+    for tensor in tensors:
+        if device.kind != "emulated" and tensor.device.type != device.type:
+            raise CaptureError(
+                f"a tensor of shape {tuple(tensor.shape)} on {tensor.device} takes part, and a "
+                "conditional node decides and computes on the device alone."
             )
 
 

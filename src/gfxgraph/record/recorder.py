@@ -552,6 +552,8 @@ class Recorder(Interceptor):
 
     def wrote(self, tensor: torch.Tensor) -> None:
         """Save the data of the tensor, and note the write."""
+        if self.is_on_trial and not self.on_device(tensor):
+            self.fail_on_trial("a write to a tensor of the host")
         if is_traceable_wrapper_subclass(tensor):
             # What it holds is written below us, and no version tells of it.
             self.refuse("side-effect", f"a write to a {type(tensor).__name__} from outside")
