@@ -288,6 +288,30 @@ def test_a_capture_by_hand_holds_the_decisions(device):
         torch.testing.assert_close(out, fn(x), rtol=0, atol=0)
 
 
+def test_casts_of_weights_in_a_branch_are_not_used_outside_of_it(device):
+    layer = torch.nn.Linear(8, 8).to(device)
+
+    def fn(x):
+        with torch.autocast(device, dtype=torch.bfloat16):
+            y = gfxgraph.cond(x.sum() > 0, lambda: layer(x), lambda: x.bfloat16())
+            return layer(y)
+
+    x, graph = values(device, 3), gfxgraph.BridgedCUDAGraph()
+    fn(x)
+    if device == "cuda":
+        torch.cuda.synchronize()
+        with torch.cuda.graph(graph):
+            out = fn(x)
+    else:
+        graph.capture_begin()
+        out = fn(x)
+        graph.capture_end()
+    for sign in (-1, 1, -1):  # the first replay runs the branch without the layer
+        x.copy_(values(device, 2).abs() * sign)
+        graph.replay()
+        torch.testing.assert_close(out, fn(x), rtol=0, atol=0)
+
+
 @pytest.mark.parametrize(
     ("call", "message"),
     [

@@ -257,9 +257,19 @@ class _Add:
             for body in bodies:
                 body()
             return
-        graph = NativeGraph.capturing_here()
-        pool = _pool_of_others(self._index) if graph is None else graph.pool_of_bodies()
-        current_device().add_conditional(self._index, decision, bodies, pool)
+        # Outside, autocast would find casts of weights that only a body makes, which may not run.
+        caches = torch.is_autocast_cache_enabled()
+        torch.set_autocast_cache_enabled(False)
+        device = current_device()
+        # Nor may a body get the workspace of another graph's, or leave its own to one.
+        device.clear_library_workspaces()
+        try:
+            graph = NativeGraph.capturing_here()
+            pool = _pool_of_others(self._index) if graph is None else graph.pool_of_bodies()
+            device.add_conditional(self._index, decision, bodies, pool)
+        finally:
+            device.clear_library_workspaces()
+            torch.set_autocast_cache_enabled(caches)
 
     def outside(self) -> Any:
         """Allocate as the code around the body does."""
