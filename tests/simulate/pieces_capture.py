@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import nn
 
+import gfxgraph
 from tests.simulate.pieces import captured, graph_of, piece
 
 
@@ -272,6 +273,25 @@ def other_threads_have_the_device() -> Any:
     thread.start()
     thread.join()
     return found[0], torch.full((2,), 2.0, device="cuda")
+
+
+@piece()
+def loop_and_branch_on_the_device() -> Any:
+    x, outs = torch.full((4,), 8.0, device="cuda"), []
+
+    def halved(x: torch.Tensor) -> torch.Tensor:
+        (y,) = gfxgraph.while_loop(lambda y: y.sum() > 5, lambda y: y / 2, x)
+        return gfxgraph.cond(y[0] > 0, lambda y: y + 10, lambda y: y - 10, y)
+
+    halved(x)
+    with torch.no_grad():
+        graph = graph_of(lambda: outs.append(halved(x)))
+    found = []
+    for value in (8.0, -1.0, 1.0):
+        x.fill_(value)
+        graph.replay()
+        found.append(outs[0].tolist())
+    return found, [[11.0] * 4, [-11.0] * 4, [11.0] * 4]
 
 
 @piece()

@@ -289,7 +289,7 @@ def _decide(what: _Choice | _Loop) -> Any:
     if is_looked_away_from():  # the host has decided about what this is a part of
         return what.on_host(_read)
     if interceptor is None:
-        if not device.is_capturing() or not any(t.device.type == device.type for t in reads):
+        if not (device.is_capturing() and any(map(_is_on_device, reads))):
             return what.on_host(_read)
         index = index_of(device, reads)
         reason = device.no_conditionals(index)
@@ -308,12 +308,12 @@ def _decide(what: _Choice | _Loop) -> Any:
         with interceptor.in_body():
             return what.on_device(_Add(index, interceptor))
     assert isinstance(interceptor, Recorder)
-    with interceptor.unseen():
-        _loaded(index)
     if interceptor.is_on_trial:
         return what.on_device(_Add(index))
     if not interceptor.may_decide_on_device:  # a report of hazards: the device would decide
         return what.on_host(_quietly(interceptor))
+    with interceptor.unseen():
+        _loaded(index)
     reason = device.no_conditionals(index) or _trial(interceptor, what, index)
     interceptor.decided(what.name, reason)
     if reason:
@@ -428,13 +428,18 @@ def _check_same(
 
 def _require_on_device(tensors: Sequence[torch.Tensor]) -> None:
     """Raise for a tensor of the host: what becomes of it in a turn, no graph would do again."""
-    device = current_device()
     for tensor in tensors:
-        if device.kind != "emulated" and tensor.device.type != device.type:
+        if not _is_on_device(tensor):
             raise CaptureError(
                 f"a tensor of shape {tuple(tensor.shape)} on {tensor.device} takes part, and a "
                 "conditional node decides and computes on the device alone."
             )
+
+
+def _is_on_device(tensor: torch.Tensor) -> bool:
+    device = current_device()
+    # Emulated, tensors of the host stand for those of a device, or are behind such.
+    return device.kind == "emulated" or tensor.device.type == device.type
 
 
 _Look: TypeAlias = "tuple[Any, ...]"

@@ -11,11 +11,12 @@ import itertools
 import threading
 import time
 from bisect import bisect_right
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import torch
 
+from ..device.base import Decision
 from ..device.capture_rules import SYNCHRONISATION
 from ..device.emulated_capture import Capture, Operation, current_capture
 from ..device.emulated_memory import MemoryPool
@@ -23,6 +24,7 @@ from ..errors import ArgumentError, CaptureError, CaptureForbidden, DeviceError
 from ..forking import in_child
 from .device_use import check_device, use_device
 from .races import Clock, Uses
+from .tensor import inside
 
 __all__ = [
     "DEFAULT",
@@ -375,6 +377,12 @@ class DeviceCapture(Capture):
         self._positions.setdefault(stream, []).append((clock.get(stream, 0), len(self.operations)))
         self._before.append(clock)
         super().add(operation)
+
+    def decide(self, decision: Decision, bodies: Sequence[Callable[[], None]]) -> None:
+        """Record a conditional node, which reads the memory behind its tensor."""
+        value = inside(decision.value)
+        self.issue([value], [])
+        super().decide(decision._replace(value=value), bodies)
 
     def of_body(self, body: Callable[[], None]) -> list[Operation]:
         """The operations of ``body``, whose positions are their own."""
