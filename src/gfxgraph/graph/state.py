@@ -115,6 +115,22 @@ _HOLDERS = frozenset({"asyncio.futures", "concurrent.futures._base", "contextlib
 # only executed code leads to it; it is only searched for generators and iterators.
 _WATCHED, _COMPARED, _EXECUTED, _SEARCHED = range(4)
 _OURS = __name__.partition(".")[0]
+# What of ours makes and replays graphs; the other rooms hold functions that are graphed.
+_MACHINERY = tuple(
+    f"{_OURS}.{room}"
+    for room in (
+        "bridge.",
+        "call.",
+        "compiling.",
+        "device.",
+        "forking",
+        "graph.",
+        "interpose.",
+        "record.",
+        "simulate.",
+        "stats",
+    )
+)
 
 
 class PythonState:
@@ -553,12 +569,8 @@ class PythonState:
                 if raw.is_a(part, dict, list, deque, set) and raw.length(part) <= _MAX_ITEMS:
                     self.closed.append((f"{path}.{name}", part))
 
-    def _is_ours(self, package: str) -> bool:
-        """Whether what is in ``package`` is no state of the function's, but of gfxgraph."""
-        return package == _OURS and _OURS not in self._open_packages
-
     def _open_module(self, path: str, module: types.ModuleType, level: int) -> None:
-        if self._is_ours(module.__name__.partition(".")[0]):
+        if _is_ours(module.__name__):
             return
         if module.__name__.partition(".")[0] in CLOSED:
             used = (self._names | self._executed_names) & module.__dict__.keys()
@@ -570,7 +582,7 @@ class PythonState:
 
     def _open_class(self, path: str, cls: Any, level: int) -> None:
         package, space = package_of(cls), raw.namespace(cls)
-        if package in CLOSED:
+        if package in CLOSED or _is_ours(raw.module_of(cls)):
             return
         near = package in self._open_packages or package in self._executed_packages
         if near and type(cls) is not type:
@@ -674,7 +686,7 @@ class PythonState:
     def _open_function(self, path: str, function: Any, level: int) -> Iterator[tuple[str, Any]]:
         package, code = str(function.__module__).partition(".")[0], function.__code__
         has_run = code in self._executed
-        if (package in CLOSED and not has_run) or self._is_ours(package):
+        if package in CLOSED and not has_run:
             return
         if level < _SEARCHED and function.__dict__:
             self._todo[level].append((path, function.__dict__))
@@ -682,6 +694,8 @@ class PythonState:
             level = max(level, _EXECUTED) if has_run else _SEARCHED
         for name, cell in zip(code.co_freevars, function.__closure__ or (), strict=True):
             self._follow(Container(name, cell), level)
+        if _is_ours(str(function.__module__)):
+            return  # only what it holds may be the program's
         self._open_code(code, function.__globals__, level)
         parts = (function.__defaults__, function.__kwdefaults__)
         self._todo[level].extend((path, part) for part in parts if part)
@@ -763,6 +777,11 @@ def _lies_elsewhere(tensor: torch.Tensor, before: torch.Tensor) -> bool:
         or tensor.shape != before.shape
         or tensor.stride() != before.stride()
     )
+
+
+def _is_ours(module: str) -> bool:
+    """Whether what is in a module is no state of the function's, but of gfxgraph."""
+    return module == _OURS or module.startswith(_MACHINERY)
 
 
 def _function(member: Any) -> types.FunctionType | None:
