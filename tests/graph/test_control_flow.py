@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+
 import pytest
 import torch
 
@@ -177,6 +179,21 @@ def test_the_branch_not_taken_does_not_run(device):
 
     make = lambda n: (torch.tensor([n * 3 % 8], device=device),)  # noqa: E731
     assert is_one_graph(same_in_each_call(fn, make))
+
+
+def test_what_the_branch_not_taken_would_keep_in_a_memo_is_not_kept(device):
+    @functools.cache
+    def table(size):
+        return torch.arange(float(size), device=device)
+
+    def fn(x):
+        return gfxgraph.cond(x.sum() > 0, lambda x: x + 1, lambda x: x * table(8), x)
+
+    graph = gfxgraph.graphed(fn)
+    for sign in (1, 1, -1, 1, -1, -1):
+        x = torch.full((8,), float(sign), device=device)
+        torch.testing.assert_close(graph(x), x + 1 if sign > 0 else -torch.arange(8.0).to(device))
+    torch.testing.assert_close(table(8), torch.arange(8.0, device=device))
 
 
 def random_branch(x):

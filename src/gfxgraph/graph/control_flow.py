@@ -353,6 +353,9 @@ def _trial(recorder: Recorder, what: _Choice | _Loop, index: int) -> str:
             graph.reset()
             changes = before.changes()
             before.restore()
+            for name, memo in before.missed():  # it may hold a tensor that was never computed
+                memo.cache_clear()
+                changes.append(name)
     return f"it changes {some(changes)} in Python" if changes else ""
 
 
