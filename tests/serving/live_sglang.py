@@ -141,7 +141,7 @@ class Live:
         out = self.owner.forward(batch).logits_output
         for r in range(rows):
             self.lengths[r] = self.lengths[r] % (LENGTH - 1) + 1
-        same = torch.equal(out, expected) and torch.equal(self.cache(), cache)
+        same = children.close(out, expected) and children.close(self.cache(), cache)
         return same, self.how
 
     def graphs(self) -> list[Any]:

@@ -387,7 +387,7 @@ def _read(value: torch.Tensor) -> int:
 
 
 def _unpacked(operands: tuple[Any, ...]) -> tuple[Any, ...]:
-    if len(operands) == 1 and isinstance(operands[0], (tuple, list)):
+    if len(operands) == 1 and type(operands[0]) in (tuple, list):  # not a named tuple
         return tuple(operands[0])
     return operands
 
