@@ -33,6 +33,7 @@ from ..record.effects import storage_key
 from ..record.explain import some
 from ..record.interceptor import current_interceptor, is_looked_away_from
 from ..record.recorder import Recorder
+from .host_state import HostState
 from .locks import LOCK, no_garbage_collection
 from .native import NativeGraph
 from .state import PythonState
@@ -335,9 +336,11 @@ def _trial(recorder: Recorder, what: _Choice | _Loop, index: int) -> str:
     }
     with recorder.unseen():
         before = PythonState(roots, search=False)
+        host = HostState(current_device(), index, before.stateful)
     graph = NativeGraph()
     graph.is_trial = True
     try:
+        host.one_shots.refuse("and would be captured on trial")
         with LOCK, no_garbage_collection(), recorder.on_trial(), _captured(graph, recorder, index):
             what.on_device(_Add(index))
     except ArgumentError as error:
@@ -351,8 +354,9 @@ def _trial(recorder: Recorder, what: _Choice | _Loop, index: int) -> str:
     finally:
         with recorder.unseen():
             graph.reset()
-            changes = before.changes()
+            changes = [*before.changes(), *host.moved()]
             before.restore()
+            host.rewind()
             for name, memo in before.missed():  # it may hold a tensor that was never computed
                 memo.cache_clear()
                 changes.append(name)
