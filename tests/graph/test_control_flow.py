@@ -382,3 +382,23 @@ def test_a_trial_leaves_settings_where_they_are(device):
 
     stats = same_in_each_call(fn, lambda n: (values(device, n),))
     assert any("the host decides" in line for row in stats.graphs for line in row.report)
+
+
+def test_a_branch_not_taken_neither_exits_nor_records_gradients(device):
+    def exits(x):
+        raise SystemExit(3)
+
+    def records(x):
+        torch.set_grad_enabled(True)
+        return x * 2
+
+    for branch in (exits, records):
+
+        def fn(x, branch=branch):
+            return gfxgraph.cond(x.sum() > 1e9, branch, lambda x: x - 1, x)
+
+        graph = gfxgraph.graphed(fn)
+        for n in range(4):
+            x = values(device, n)
+            torch.testing.assert_close(graph(x), x - 1, rtol=0, atol=0)
+            assert not torch.is_grad_enabled()

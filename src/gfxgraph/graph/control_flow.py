@@ -337,6 +337,7 @@ def _trial(recorder: Recorder, what: _Choice | _Loop, index: int) -> str:
     with recorder.unseen():
         before = PythonState(roots, search=False)
         host = HostState(current_device(), index, before.stateful)
+        gradients = torch.is_grad_enabled()
     graph = NativeGraph()
     graph.is_trial = True
     try:
@@ -347,7 +348,8 @@ def _trial(recorder: Recorder, what: _Choice | _Loop, index: int) -> str:
         if isinstance(what, _Loop):
             raise
         return str(error)  # branches that differ: the host may choose between them
-    except Exception as error:  # of the function's own: the host will meet it
+    # Of the function's own: the host will meet it, if it takes this branch.
+    except (Exception, SystemExit, GeneratorExit) as error:
         if interrupt_in(error):
             raise
         return str(error) if isinstance(error, GfxGraphError) else one_line(error)
@@ -357,6 +359,9 @@ def _trial(recorder: Recorder, what: _Choice | _Loop, index: int) -> str:
             changes = [*before.changes(), *host.moved()]
             before.restore()
             host.rewind()
+            if torch.is_grad_enabled() != gradients:
+                torch.set_grad_enabled(gradients)
+                changes.append("torch.set_grad_enabled()")
             for name, memo in before.missed():  # it may hold a tensor that was never computed
                 memo.cache_clear()
                 changes.append(name)
