@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import itertools
 
 import pytest
 import torch
@@ -349,3 +350,55 @@ def test_casts_of_weights_in_a_branch_are_not_used_outside_of_it(device):
 def test_bad_arguments_are_told(device, call, message, inside):
     with pytest.raises(ArgumentError, match=message):
         (gfxgraph.graphed(call) if inside else call)(torch.ones(8, device=device))
+
+
+def test_a_trial_leaves_iterators_where_they_are(device):
+    def numbers():
+        yield from range(1, 100)
+
+    for make in (itertools.count, numbers, lambda: iter([2.0] * 9 + [3.0] * 90)):
+        results = []
+        for wrap in (lambda fn: fn, gfxgraph.graphed):
+            it = make()
+
+            def fn(x, it=it):
+                return gfxgraph.cond(x.sum() > 0, lambda x: x * next(it), lambda x: x - 1, x)
+
+            call = wrap(fn)
+            results.append([call(values(device, n)).clone() for n in range(16)])
+        torch.testing.assert_close(*results, rtol=0, atol=0)
+
+
+def test_a_trial_leaves_settings_where_they_are(device):
+    def fn(x):
+        def branch(x):
+            torch.set_default_dtype(torch.float64)
+            return x * 2
+
+        y = gfxgraph.cond(x.sum() > 0, branch, lambda x: x - 1, x)
+        zeros = torch.zeros(2, device=x.device)
+        torch.set_default_dtype(torch.float32)
+        return y, zeros
+
+    stats = same_in_each_call(fn, lambda n: (values(device, n),))
+    assert any("the host decides" in line for row in stats.graphs for line in row.report)
+
+
+def test_a_branch_not_taken_neither_exits_nor_records_gradients(device):
+    def exits(x):
+        raise SystemExit(3)
+
+    def records(x):
+        torch.set_grad_enabled(True)
+        return x * 2
+
+    for branch in (exits, records):
+
+        def fn(x, branch=branch):
+            return gfxgraph.cond(x.sum() > 1e9, branch, lambda x: x - 1, x)
+
+        graph = gfxgraph.graphed(fn)
+        for n in range(4):
+            x = values(device, n)
+            torch.testing.assert_close(graph(x), x - 1, rtol=0, atol=0)
+            assert not torch.is_grad_enabled()

@@ -33,6 +33,7 @@ from ..record.effects import storage_key
 from ..record.explain import some
 from ..record.interceptor import current_interceptor, is_looked_away_from
 from ..record.recorder import Recorder
+from .host_state import HostState
 from .locks import LOCK, no_garbage_collection
 from .native import NativeGraph
 from .state import PythonState
@@ -335,24 +336,32 @@ def _trial(recorder: Recorder, what: _Choice | _Loop, index: int) -> str:
     }
     with recorder.unseen():
         before = PythonState(roots, search=False)
+        host = HostState(current_device(), index, before.stateful)
+        gradients = torch.is_grad_enabled()
     graph = NativeGraph()
     graph.is_trial = True
     try:
+        host.one_shots.refuse("and would be captured on trial")
         with LOCK, no_garbage_collection(), recorder.on_trial(), _captured(graph, recorder, index):
             what.on_device(_Add(index))
     except ArgumentError as error:
         if isinstance(what, _Loop):
             raise
         return str(error)  # branches that differ: the host may choose between them
-    except Exception as error:  # of the function's own: the host will meet it
+    # Of the function's own: the host will meet it, if it takes this branch.
+    except (Exception, SystemExit, GeneratorExit) as error:
         if interrupt_in(error):
             raise
         return str(error) if isinstance(error, GfxGraphError) else one_line(error)
     finally:
         with recorder.unseen():
             graph.reset()
-            changes = before.changes()
+            changes = [*before.changes(), *host.moved()]
             before.restore()
+            host.rewind()
+            if torch.is_grad_enabled() != gradients:
+                torch.set_grad_enabled(gradients)
+                changes.append("torch.set_grad_enabled()")
             for name, memo in before.missed():  # it may hold a tensor that was never computed
                 memo.cache_clear()
                 changes.append(name)
