@@ -306,6 +306,23 @@ def test_a_capture_by_hand_holds_the_decisions(device):
         torch.testing.assert_close(out, fn(x), rtol=0, atol=0)
 
 
+def test_no_body_of_a_capture_by_hand_draws_random_numbers(device):
+    x, graph = values(device, 3), gfxgraph.BridgedCUDAGraph()
+
+    def fn():
+        return gfxgraph.while_loop(torch.any, lambda y: y + torch.rand_like(y), x, max_turns=3)
+
+    fn()
+    with pytest.raises((RuntimeError, gfxgraph.errors.CaptureError)):
+        if device == "cuda":
+            with torch.cuda.graph(graph):
+                fn()
+        else:
+            graph.capture_begin()
+            fn()
+    graph.reset()
+
+
 def test_casts_of_weights_in_a_branch_are_not_used_outside_of_it(device):
     layer = torch.nn.Linear(8, 8).to(device)
 
@@ -336,6 +353,7 @@ def test_casts_of_weights_in_a_branch_are_not_used_outside_of_it(device):
         (lambda x: gfxgraph.cond(x, abs, abs, x), "pred is a tensor of dtype .* one element"),
         (lambda x: gfxgraph.cond("yes", abs, abs, x), "pred is 'yes'"),
         (lambda x: gfxgraph.cond(True, lambda x: 3, abs, x), "a result is 3 .*expected tensors"),
+        (lambda x: gfxgraph.cond(True, None, abs, x), "one of its functions is None"),
         (lambda x: gfxgraph.switch(0, [], x), "at least one function"),
         (lambda x: gfxgraph.switch(x.sum(), [abs], x), "integer tensor of one element"),
         (lambda x: gfxgraph.while_loop(lambda x: True, abs, x), "cond_fn gives is True"),

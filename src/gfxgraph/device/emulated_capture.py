@@ -134,6 +134,7 @@ class Capture:
         self.is_open = False
         self._generators = generators | {generator_id(torch.default_generator)}
         self._failure: str | None = None
+        self._bodies = 0  # how many bodies of conditional nodes it is in
         self._shapes = ShapeInference()
         # Tensors that are on the host also where there is a GPU, by storage.
         self._on_host: dict[int, torch.UntypedStorage] = {}
@@ -167,11 +168,13 @@ class Capture:
     def of_body(self, body: Callable[[], None]) -> list[Operation]:
         """The operations of ``body``, which are no operations of this list."""
         before, self.operations = self.operations, []
+        self._bodies += 1
         try:
             body()
             return self.operations
         finally:
             self.operations = before
+            self._bodies -= 1
 
     def _see(self) -> None:
         self._replaced = _host_calls_replaced()
@@ -288,6 +291,10 @@ class Capture:
     ) -> None:
         """Refuse operations on the device that CUDA refuses."""
         name = op._schema.name
+        if self._bodies and torch.Tag.nondeterministic_seeded in op.tags:
+            self.fail(
+                CaptureForbidden(f"{op}: no body of a conditional node can draw random numbers.")
+            )
         call = Call(op, args, kwargs, self.on_host)
         why = refusal(call)
         if why is not None:

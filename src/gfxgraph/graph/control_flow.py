@@ -68,6 +68,7 @@ def cond(
             can hold what a function does. A graphed function lets the host decide there.
     """
     operands = _unpacked(operands)
+    _check_callable("cond: one of its functions", true_fn, false_fn)
     if isinstance(pred, bool):
         return _fresh("cond", (true_fn if pred else false_fn)(*operands))
     value = _flag("cond: pred", pred)
@@ -94,6 +95,7 @@ def switch(
     operands, branches = _unpacked(operands), tuple(branches)
     if not branches:
         raise ArgumentError("switch(branches=[]): expected at least one function.")
+    _check_callable("switch: a branch", *branches)
     last = len(branches) - 1
     if isinstance(index, int):
         return _fresh("switch", branches[min(max(index, 0), last)](*operands))
@@ -136,6 +138,7 @@ def while_loop(
         raise ArgumentError(
             f"while_loop(max_turns={max_turns!r}): expected None, or an int from 0 to 2**31 - 1."
         )
+    _check_callable("while_loop: one of its functions", cond_fn, body_fn)
     given = _unpacked(carry)
     leaves, spec = pytree.tree_flatten(given)
     _check_tensors("while_loop: carry", leaves)
@@ -403,6 +406,12 @@ def _unpacked(operands: tuple[Any, ...]) -> tuple[Any, ...]:
 
 def _bound(body: Callable[[Any], None], function: Callable[..., Any]) -> Callable[[], None]:
     return lambda: body(function)
+
+
+def _check_callable(what: str, *functions: Any) -> None:
+    for function in functions:
+        if not callable(function):
+            raise ArgumentError(f"{what} is {_described(function)}: expected a function.")
 
 
 def _flag(what: str, value: Any) -> torch.Tensor:
