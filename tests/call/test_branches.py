@@ -660,8 +660,8 @@ def test_a_cond_of_torch_decides_anew_in_each_call(device):
     for sign in (1.0, -1.0, 1.0, -1.0):
         x = torch.full((3,), sign, device=device)
         assert torch.equal(graph(x), fn(x))
-    # On the device, or on the host where that has no conditional nodes.
-    assert graph.stats().captures == 1 or device == "cuda"
+    # One graph where the device decides, a path for each sign where the host does.
+    assert graph.stats().captures <= 2 and not graph.stats().fallbacks
 
 
 @torch.no_grad()

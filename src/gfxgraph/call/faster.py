@@ -1,4 +1,4 @@
-"""What a callable with ``compile=`` keeps: a graph of compiled code, of the function, or none."""
+"""Chooses for ``compile=``: a graph of compiled code, one of the uncompiled function, or none."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def note_not_compiled(entries: Entries, entry: Entry, reason: str) -> Entry:
 
 
 def _the_faster(compiled: Entry, capture: Capture, name: str, may_be_eager: bool) -> Entry:
-    """``compiled``, or a graph of the function as it is where that is as fast.
+    """``compiled``, or a graph of the uncompiled function if that is no slower.
 
     Raises:
         NotWorthIt: a call takes less without a graph.

@@ -6,6 +6,7 @@ with a tensor after an eager call, it may do after this. See ``docs/internals/re
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Sequence
 
 import torch
@@ -15,6 +16,7 @@ from .. import settings
 from ..device import Device
 from ..graph.moved import ALIGNED, Rebinding
 from ..graph.rebinding import LEAST_BYTES
+from ..stats import log
 from .replay import copier, copy_one
 from .static_inputs import bytes_of
 
@@ -77,6 +79,7 @@ def binding_copier(
             if addresses[k] != unused[k]:
                 copy_one(static, sources[n])
         if not bind(dict(unused)):
+            log(logging.WARNING, "not_rebound", because="the CUDA driver refuses")
             raise NotImplementedError("the CUDA driver refuses to change the graph")
 
     return bind_and_copy

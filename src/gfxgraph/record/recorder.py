@@ -44,10 +44,6 @@ _NONE_KNOWN: frozenset[torch.dtype | None] = frozenset()
 __all__ = ["Event", "Note", "Recorder", "Recording", "Same"]
 
 
-class _NotOnDevice(CaptureError):
-    """No body of a conditional node can hold it."""
-
-
 @dataclass
 class Event:
     """A point that a capture cannot pass, and its result in the run.
@@ -257,7 +253,7 @@ class Recorder(Interceptor):
     ) -> Any:
         """Run an operation that a capture can hold."""
         if self.is_on_trial and draws(func):
-            self.fail_on_trial(f"{func} draws random numbers")
+            self._fail_on_trial(f"{func} draws random numbers")
         self.recording.operations += 1
         dtypes = {tensor.dtype for tensor in tensors} or _NO_DTYPE
         known = self._kernels.get(address(func), _NONE_KNOWN)
@@ -290,12 +286,12 @@ class Recorder(Interceptor):
         finally:
             written, self._written_on_trial = self._written_on_trial, None
         if self._failed_on_trial:  # the function may have caught the error
-            raise _NotOnDevice(self._failed_on_trial)
+            raise CaptureError(self._failed_on_trial)
         with self.unseen():
             for tensor in written:
                 self._save(tensor)
 
-    def fail_on_trial(self, what: str) -> None:
+    def _fail_on_trial(self, what: str) -> None:
         """Raise, if a capture is tried.
 
         Raises:
@@ -303,7 +299,7 @@ class Recorder(Interceptor):
         """
         if self.is_on_trial:
             self._failed_on_trial = self._failed_on_trial or f"{users_line()}: {what}"
-            raise _NotOnDevice(self._failed_on_trial)
+            raise CaptureError(self._failed_on_trial)
 
     def decided(self, name: str, reason: str) -> None:
         """Note who decides a ``cond``, ``switch`` or ``while_loop``, and why the host."""
@@ -316,7 +312,7 @@ class Recorder(Interceptor):
 
     def differentiates(self, roots: Any, is_recorded: bool) -> None:
         """A backward pass is about to run; note the leaves that it reaches."""
-        self.fail_on_trial("a backward pass")
+        self._fail_on_trial("a backward pass")
         with self.unseen():
             leaves, oldest = reached(roots)
             for leaf in leaves:
@@ -336,7 +332,7 @@ class Recorder(Interceptor):
         self, point: Point, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> Any:
         """Run the point, and record its result."""
-        self.fail_on_trial(point.what)
+        self._fail_on_trial(point.what)
         given = list(tensors_in(args, kwargs))
         self.data_reads += point.kind != "constant"
         # A function of the user's may write to whatever it is given or reaches.
@@ -435,7 +431,7 @@ class Recorder(Interceptor):
         Raises:
             CaptureError: always.
         """
-        self.fail_on_trial(what)
+        self._fail_on_trial(what)
         note = Note(rule, what, users_line())
         self._remember(note, more)  # the function may catch the error
         self.met(rule, what)
@@ -553,7 +549,7 @@ class Recorder(Interceptor):
     def wrote(self, tensor: torch.Tensor) -> None:
         """Save the data of the tensor, and note the write."""
         if self.is_on_trial and not self.on_device(tensor):
-            self.fail_on_trial("a write to a tensor of the host")
+            self._fail_on_trial("a write to a tensor of the host")
         if is_traceable_wrapper_subclass(tensor):
             # What it holds is written below us, and no version tells of it.
             self.refuse("side-effect", f"a write to a {type(tensor).__name__} from outside")
