@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import platform
+import sys
 from collections.abc import Iterable
 from functools import lru_cache
+from typing import Any
 
 import torch
 
@@ -18,6 +21,7 @@ __all__ = [
     "current_device",
     "generator_state",
     "index_of",
+    "machine_and_versions",
 ]
 
 
@@ -37,3 +41,23 @@ def index_of(device: Device, tensors: Iterable[torch.Tensor] = ()) -> int:
     """
     where = next((t.device for t in tensors if t.device.type == device.type), None)
     return device.index(where or torch.device(device.type))
+
+
+def machine_and_versions() -> tuple[dict[str, Any], dict[str, str]]:
+    """The machine and the versions that a report was made with, in values that JSON has."""
+    device = current_device()
+    facts = device.facts(0)
+    machine = {
+        "device": facts.name,
+        "vendor": facts.vendor,
+        "arch": facts.arch,
+        "driver": facts.driver,
+        "runtime": facts.runtime,
+        "emulated": device.kind == "emulated",
+    }
+    versions = {
+        "gfxgraph": sys.modules["gfxgraph"].__version__,
+        "torch": torch.__version__,
+        "python": platform.python_version(),
+    }
+    return machine, versions

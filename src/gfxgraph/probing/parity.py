@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-import platform
-import sys
 from collections.abc import Callable, Sequence
 
-import torch
-
-from ..device import current_device
+from ..device import machine_and_versions
 from ..errors import ArgumentError
 from .capabilities import Capability, capabilities, groups
 from .child import Job, Outcome, run
@@ -111,21 +107,9 @@ def _reason(outcome: Outcome) -> str:
 
 
 def _report(rows: list[Row]) -> ParityReport:
-    device = current_device()
-    facts = device.facts(0)
+    machine, versions = machine_and_versions()
     return ParityReport(
         tuple(rows),
-        machine={
-            "device": facts.name,
-            "vendor": facts.vendor,
-            "arch": facts.arch,
-            "driver": facts.driver,
-            "runtime": facts.runtime,
-            "emulated": device.kind == "emulated",
-        },
-        versions={
-            "gfxgraph": sys.modules["gfxgraph"].__version__,
-            "torch": torch.__version__,
-            "python": platform.python_version(),
-        },
+        machine=machine,
+        versions=versions,
     )

@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-import platform
-import sys
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import torch
-
-from ...device import current_device
+from ...device import machine_and_versions
 from ...tables import Shown, as_json, filled, table
 from ..report import written
 
@@ -73,8 +69,7 @@ class ExperimentReport(Shown):
         cls, name: str, question: str, function: str, shows: str, outcome: Outcome
     ) -> ExperimentReport:
         """The report of an outcome on this machine."""
-        device = current_device()
-        facts = device.facts(0)
+        machine, versions = machine_and_versions()
         return cls(
             name=name,
             question=question,
@@ -84,19 +79,8 @@ class ExperimentReport(Shown):
             conclusion=outcome.conclusion,
             holds=outcome.holds,
             notes=outcome.notes,
-            machine={
-                "device": facts.name,
-                "vendor": facts.vendor,
-                "arch": facts.arch,
-                "driver": facts.driver,
-                "runtime": facts.runtime,
-                "emulated": device.kind == "emulated",
-            },
-            versions={
-                "gfxgraph": sys.modules["gfxgraph"].__version__,
-                "torch": torch.__version__,
-                "python": platform.python_version(),
-            },
+            machine=machine,
+            versions=versions,
         )
 
     def __getitem__(self, name: str) -> dict[str, Any]:
