@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import platform
 import sys
 from collections.abc import Iterable
 from functools import lru_cache
+from platform import python_version
 from typing import Any
 
 import torch
@@ -58,6 +58,6 @@ def machine_and_versions() -> tuple[dict[str, Any], dict[str, str]]:
     versions = {
         "gfxgraph": sys.modules["gfxgraph"].__version__,
         "torch": torch.__version__,
-        "python": platform.python_version(),
+        "python": python_version(),
     }
     return machine, versions
