@@ -350,7 +350,7 @@ class Generator:
                     return f"{_DIFFERENT} of token {n}: {different}"
                 session.decoder.token.copy_(token)
         if loops:
-            session.try_loop(ids, mask, self._compared_tokens(ids))
+            session.try_loop(ids, mask, min(2, self._compared_tokens(ids)))
             if session.no_loop is None:
                 return None
         return session.try_step(sampling)
