@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from itertools import count, takewhile
 from typing import Any
 
+from torch import Tensor
 from transformers import GenerationMixin, StaticCache
 from transformers.cache_utils import StaticLayer, StaticSlidingWindowLayer
 
@@ -141,6 +142,7 @@ def token_ids(name: str, value: Any) -> list[int]:
     Raises:
         ArgumentError: they are something else, or too many.
     """
+    value = value.tolist() if isinstance(value, Tensor) else value
     ids = list(value) if isinstance(value, Iterable) else [value]
     if not all(isinstance(one, int) and not isinstance(one, bool) for one in ids):
         raise ArgumentError(f"{name}={value!r}: expected a token id or several.")
