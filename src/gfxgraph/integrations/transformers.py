@@ -30,6 +30,7 @@ from .transformers_limits import (
     first_of,
     not_done,
     sampling_of,
+    token_id,
     token_ids,
     whole_number,
     why_not,
@@ -163,8 +164,11 @@ class Generator:
         steps = [session.step.stats() for session in sessions]
         texts = [session.tokens.stats() for session in sessions]
         fallbacks = self._fallbacks.copy()
-        for one in prefills + steps + texts:
+        for one in prefills + steps:
             fallbacks.update(one.fallbacks)
+        for session, one in zip(sessions, texts, strict=True):
+            if session.no_loop is None:  # else each call has counted it
+                fallbacks.update(one.fallbacks)
         long = sum(session.long_prompts for session in sessions)
         return GeneratorStats(
             calls=self._calls,
@@ -235,7 +239,8 @@ class Generator:
         sampling = sampling_of(config, do_sample, temperature, top_k, top_p)
         ends = token_ids("eos_token_id", first_of(eos_token_id, config.eos_token_id, ()))
         pad = first_of(pad_token_id, config.pad_token_id)
-        token_ids("pad_token_id", first_of(pad, 0))
+        if pad is not None:
+            pad = token_id("pad_token_id", pad)
         if mask is None:
             mask = torch.ones_like(ids) if pad is None or pad in ends else ids.ne(pad).long()
         if pad is None:

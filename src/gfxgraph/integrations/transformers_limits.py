@@ -18,6 +18,7 @@ __all__ = [
     "first_of",
     "not_done",
     "sampling_of",
+    "token_id",
     "token_ids",
     "whole_number",
     "why_not",
@@ -149,6 +150,18 @@ def token_ids(name: str, value: Any) -> list[int]:
     if len(ids) > MOST_ENDS:
         raise ArgumentError(f"{name} has {len(ids)} token ids, at most {MOST_ENDS} are taken.")
     return ids
+
+
+def token_id(name: str, value: Any) -> int:
+    """One token id.
+
+    Raises:
+        ArgumentError: it is something else.
+    """
+    ids = token_ids(name, value)
+    if len(ids) != 1:
+        raise ArgumentError(f"{name}={value!r}: expected one token id.")
+    return ids[0]
 
 
 def first_of(*values: Any) -> Any:
