@@ -313,6 +313,27 @@ def test_a_capture_by_hand_holds_the_decisions(device):
         torch.testing.assert_close(out, fn(x), rtol=0, atol=0)
 
 
+@pytest.mark.parametrize(
+    "turn",
+    [
+        lambda a, b, c: (a.mul_(0.5), c, b),
+        lambda a, b, c: (a * 0.5, b, b),
+        lambda a, b, c: (a.mul_(0.5), a, a.flip(0)),
+        lambda a, b, c: (a * 0.5, b.add_(1), b[:].neg()),
+        lambda a, b, c: (a * 0.5, c[:], c),
+    ],
+    ids=["in place and swapped", "one twice", "itself thrice", "in place and read", "a view"],
+)
+def test_a_carry_that_is_given_back_is_right_wherever_it_is_put(device, turn):
+    def fn(a, b, c):
+        return gfxgraph.while_loop(lambda a, *_: a.norm() > 1, turn, a, b, c, max_turns=9)
+
+    stats = same_in_each_call(
+        fn, lambda n: tuple(values(device, n + more) for more in range(3)), calls=4
+    )
+    assert is_one_graph(stats)
+
+
 @pytest.mark.parametrize("dropout", [0.0, 0.5])
 def test_attention_draws_in_a_body_only_with_dropout(device, dropout):
     def fn(x):

@@ -210,9 +210,9 @@ class _Loop:
     def reads(self) -> list[torch.Tensor]:
         return self._leaves
 
-    def _goes_on(self, carry: list[torch.Tensor]) -> torch.Tensor:
+    def _goes_on(self, carry: list[torch.Tensor], out: torch.Tensor | None = None) -> torch.Tensor:
         value = self.functions[0](*pytree.tree_unflatten(carry, self._spec))
-        return _flag("while_loop: what cond_fn gives", value)
+        return _flag("while_loop: what cond_fn gives", value, out)
 
     def _turn(self, carry: list[torch.Tensor]) -> list[torch.Tensor]:
         result = self.functions[1](*pytree.tree_unflatten(carry, self._spec))
@@ -242,8 +242,11 @@ class _Loop:
             new = self._turn(carry)
             shared = set(map(storage_key, carry))
             # One of them may be where another is to go, as after a swap.
-            _overwrite(carry, [t.clone() if storage_key(t) in shared else t for t in new])
-            _overwrite([value], [self._goes_on(carry)])
+            for n, (old, tensor) in enumerate(zip(carry, new, strict=True)):
+                if tensor is not old and storage_key(tensor) in shared:
+                    new[n] = tensor.clone()
+            _overwrite(carry, new)
+            self._goes_on(carry, out=value)
 
         add(Decision("while", value, self._limit), [body])
         return pytree.tree_unflatten(carry, self._spec)
@@ -414,15 +417,15 @@ def _check_callable(what: str, *functions: Any) -> None:
             raise ArgumentError(f"{what} is {_described(function)}: expected a function.")
 
 
-def _flag(what: str, value: Any) -> torch.Tensor:
-    """Whether ``value`` is true, in memory of its own.
+def _flag(what: str, value: Any, out: torch.Tensor | None = None) -> torch.Tensor:
+    """Whether ``value`` is true, in memory of its own or in ``out``.
 
     Raises:
         ArgumentError: it is no tensor of one element.
     """
     if not isinstance(value, torch.Tensor) or value.numel() != 1:
         raise ArgumentError(f"{what} is {_described(value)}: expected a tensor of one element.")
-    return value.detach().reshape(()).ne(0)
+    return torch.ne(value.detach().reshape(()), 0, out=out)
 
 
 def _check_tensors(what: str, leaves: Sequence[Any]) -> None:

@@ -91,6 +91,7 @@ class Decoder:
         self.position = zeros(batch, 1)
         self.token = zeros(batch, 1)
         self.running = zeros(batch, dtype=torch.bool)  # rows that have not ended
+        self.goes_on = zeros(dtype=torch.bool)  # whether there is such a row
         self.written = zeros(batch, length)
         self.count = zeros(1)  # of tokens written
         self.length = zeros()  # of the longest row
@@ -113,6 +114,7 @@ class Decoder:
         self.slot.copy_(self.last[0] + 1)
         self.position.copy_(self.start)
         self.running.fill_(True)
+        self.goes_on.fill_(True)
         self.count.zero_()
         self.length.zero_()
 
@@ -131,19 +133,16 @@ class Decoder:
         and there is no room behind the text.
 
         Returns:
-            How many more there might have been.
+            How many more there might have been; 0 if all rows have ended.
         """
 
-        def goes_on(left: Tensor) -> Tensor:
-            return (left > 0).logical_and(self.running.any())
-
-        def turn(left: Tensor) -> Tensor:
+        def turn(left: Tensor) -> tuple[Tensor]:
             self.step(model, False, False, False)
-            return left - 1
+            return (left.sub_(1).mul_(self.goes_on),)
 
         self.begin()
         self.write(logits, False, False, False)
-        (left,) = while_loop(goes_on, turn, self.left)
+        (left,) = while_loop(lambda left: left, turn, self.left * self.goes_on)
         result: Tensor = left
         return result
 
@@ -172,8 +171,9 @@ class Decoder:
         token = torch.where(self.running, token, self.pad)
         self.written.index_copy_(1, self.count, token[:, None])
         self.count.add_(1)
-        self.length.add_(self.running.any())
+        self.length.add_(self.goes_on)
         self.running.logical_and_((token[:, None] != self.ends).all(-1))
+        torch.any(self.running, out=self.goes_on)
         self.token.copy_(token[:, None])
 
     def _drawn(self, scores: Tensor, k: bool, p: bool) -> Tensor:
@@ -337,7 +337,7 @@ class Session:
                 decoder.begin()
                 decoder.write(logits, *sampling.way)
                 for n in range(1, max_new_tokens):
-                    if ends and n % self.check_every == 0 and not decoder.running.any():
+                    if ends and n % self.check_every == 0 and not decoder.goes_on:
                         break
                     self.step(*sampling.way)
         length = int(decoder.length) if ends else max_new_tokens
