@@ -10,6 +10,7 @@ from typing import Any, Literal
 import torch
 
 from .guard import Guard
+from .lowering import Lowering
 from .moved import Rebinding
 from .segments import Graft, Segment
 from .state import PythonState
@@ -67,6 +68,7 @@ class CapturedGraph:
         autograd: whether autograd takes part inside.
         differentiates: whether backward passes run inside.
         rebinding: the inputs that it can read where the caller has them; ``None``: there are none.
+        lowering: the statements at which the device decides, also on each further path.
     """
 
     root: Segment
@@ -102,6 +104,7 @@ class CapturedGraph:
     autograd: bool = False
     differentiates: bool = False
     rebinding: Rebinding | None = None
+    lowering: Lowering | None = None
 
     def release(self) -> None:
         """Let go of all graphs; the caller holds LOCK."""

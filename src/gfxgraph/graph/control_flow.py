@@ -39,7 +39,17 @@ from .native import NativeGraph
 from .state import PythonState
 from .tracer import Tracer, ends_empty
 
-__all__ = ["cond", "in_place_of_torchs", "switch", "while_loop"]
+__all__ = [
+    "Choice",
+    "Loop",
+    "cond",
+    "decide",
+    "flag",
+    "in_place_of_torchs",
+    "is_on_device",
+    "switch",
+    "while_loop",
+]
 
 
 @opaque
@@ -71,8 +81,8 @@ def cond(
     _check_callable("cond: one of its functions", true_fn, false_fn)
     if isinstance(pred, bool):
         return _fresh("cond", (true_fn if pred else false_fn)(*operands))
-    value = _flag("cond: pred", pred)
-    return _decide(_Choice("cond", "if", value, (true_fn, false_fn), operands))
+    value = flag("cond: pred", pred)
+    return decide(Choice("cond", "if", value, (true_fn, false_fn), operands))
 
 
 @opaque
@@ -105,7 +115,7 @@ def switch(
             "element."
         )
     value = index.detach().reshape(()).clamp(0, last).to(torch.int32)
-    return _decide(_Choice("switch", "switch", value, branches, operands))
+    return decide(Choice("switch", "switch", value, branches, operands))
 
 
 @opaque
@@ -142,11 +152,11 @@ def while_loop(
     given = _unpacked(carry)
     leaves, spec = pytree.tree_flatten(given)
     _check_tensors("while_loop: carry", leaves)
-    result: tuple[Any, ...] = _decide(_Loop(cond_fn, body_fn, leaves, spec, max_turns))
+    result: tuple[Any, ...] = decide(Loop(cond_fn, body_fn, leaves, spec, max_turns))
     return result
 
 
-class _Choice:
+class Choice:
     """One of several functions, by a value."""
 
     def __init__(
@@ -191,7 +201,7 @@ class _Choice:
         return pytree.tree_unflatten(results, specs[0])
 
 
-class _Loop:
+class Loop:
     """One function, again and again."""
 
     name = "while_loop"
@@ -212,7 +222,7 @@ class _Loop:
 
     def _goes_on(self, carry: list[torch.Tensor]) -> torch.Tensor:
         value = self.functions[0](*pytree.tree_unflatten(carry, self._spec))
-        return _flag("while_loop: what cond_fn gives", value)
+        return flag("while_loop: what cond_fn gives", value)
 
     def _turn(self, carry: list[torch.Tensor]) -> list[torch.Tensor]:
         result = self.functions[1](*pytree.tree_unflatten(carry, self._spec))
@@ -286,14 +296,22 @@ def _pool_of_others(index: int) -> PoolHandle:
     return current_device().held_pool(index)
 
 
-def _decide(what: _Choice | _Loop) -> Any:
-    """Let the device decide where that can be, else the host."""
+def decide(what: Choice | Loop, must: bool = False) -> Any:
+    """Let the device decide where that can be, else the host.
+
+    Args:
+        what: what there is to decide.
+        must: whether only the device may, while a call is recorded. Default ``False``.
+
+    Raises:
+        CaptureError: it cannot.
+    """
     device, interceptor = current_device(), current_interceptor()
     reads = what.reads()
     if is_looked_away_from():  # the host has decided about what this is a part of
         return what.on_host(_read)
     if interceptor is None:
-        if not (device.is_capturing() and any(map(_is_on_device, reads))):
+        if not (device.is_capturing() and any(map(is_on_device, reads))):
             return what.on_host(_read)
         index = index_of(device, reads)
         reason = device.no_conditionals(index)
@@ -319,6 +337,8 @@ def _decide(what: _Choice | _Loop) -> Any:
     with interceptor.unseen():
         _loaded(index)
     reason = device.no_conditionals(index) or _trial(interceptor, what, index)
+    if reason and must:
+        raise CaptureError(reason)
     interceptor.decided(what.name, reason)
     if reason:
         return what.on_host(_read)
@@ -328,7 +348,7 @@ def _decide(what: _Choice | _Loop) -> Any:
     return result
 
 
-def _trial(recorder: Recorder, what: _Choice | _Loop, index: int) -> str:
+def _trial(recorder: Recorder, what: Choice | Loop, index: int) -> str:
     """Why no body of a conditional node can hold what the functions do; empty: one can.
 
     They are captured into a graph that is thrown away, so that nothing runs that this call would
@@ -348,7 +368,7 @@ def _trial(recorder: Recorder, what: _Choice | _Loop, index: int) -> str:
         with LOCK, no_garbage_collection(), recorder.on_trial(), _captured(graph, recorder, index):
             what.on_device(_Add(index))
     except ArgumentError as error:
-        if isinstance(what, _Loop):
+        if isinstance(what, Loop):
             raise
         return str(error)  # branches that differ: the host may choose between them
     # Of the function's own: the host will meet it, if it takes this branch.
@@ -414,7 +434,7 @@ def _check_callable(what: str, *functions: Any) -> None:
             raise ArgumentError(f"{what} is {_described(function)}: expected a function.")
 
 
-def _flag(what: str, value: Any) -> torch.Tensor:
+def flag(what: str, value: Any) -> torch.Tensor:
     """Whether ``value`` is true, in memory of its own.
 
     Raises:
@@ -450,14 +470,14 @@ def _check_same(
 def _require_on_device(tensors: Sequence[torch.Tensor]) -> None:
     """Raise for a tensor of the host: what becomes of it in a turn, no graph would do again."""
     for tensor in tensors:
-        if not _is_on_device(tensor):
+        if not is_on_device(tensor):
             raise CaptureError(
                 f"a tensor of shape {tuple(tensor.shape)} on {tensor.device} takes part, and a "
                 "conditional node decides and computes on the device alone."
             )
 
 
-def _is_on_device(tensor: torch.Tensor) -> bool:
+def is_on_device(tensor: torch.Tensor) -> bool:
     device = current_device()
     # Emulated, tensors of the host stand for those of a device, or are behind such.
     return device.kind == "emulated" or tensor.device.type == device.type
