@@ -157,7 +157,13 @@ def while_loop(
 
 
 class Choice:
-    """One of several functions, by a value."""
+    """One of several functions, by a value.
+
+    Attributes:
+        roots: what may reach state in Python that they change; by default, the functions.
+    """
+
+    roots: tuple[Callable[..., Any], ...]
 
     def __init__(
         self,
@@ -167,18 +173,22 @@ class Choice:
         functions: tuple[Callable[..., Any], ...],
         operands: tuple[Any, ...],
     ) -> None:
-        self.name, self.functions = name, functions
+        self.name = name
+        self.functions = self.roots = functions
         self._kind, self._value, self._operands = kind, value, operands
 
     def reads(self) -> list[torch.Tensor]:
+        """What it is decided by."""
         return [self._value]
 
     def on_host(self, read: Callable[[torch.Tensor], int]) -> Any:
+        """Decide on the host, which reads values so."""
         number = read(self._value)
         number = number if self._kind == "switch" else int(not number)
         return _fresh(self.name, self.functions[number](*self._operands))
 
     def on_device(self, add: _Add) -> Any:
+        """Let the device decide."""
         results: list[torch.Tensor] = []
         specs: list[Any] = []
         looks: list[_Look] = []
@@ -202,7 +212,9 @@ class Choice:
 
 
 class Loop:
-    """One function, again and again."""
+    """One function, again and again; see :class:`Choice`."""
+
+    roots: tuple[Callable[..., Any], ...]
 
     name = "while_loop"
 
@@ -214,10 +226,11 @@ class Loop:
         spec: Any,
         limit: int | None,
     ) -> None:
-        self.functions = cond_fn, body_fn
+        self.functions = self.roots = (cond_fn, body_fn)
         self._leaves, self._spec, self._limit = leaves, spec, limit
 
     def reads(self) -> list[torch.Tensor]:
+        """What it is decided by."""
         return self._leaves
 
     def _goes_on(self, carry: list[torch.Tensor]) -> torch.Tensor:
@@ -236,6 +249,7 @@ class Loop:
         return leaves
 
     def on_host(self, read: Callable[[torch.Tensor], int]) -> Any:
+        """Decide on the host, which reads values so."""
         carry = [leaf.clone() for leaf in self._leaves]
         for turn in itertools.count():
             if turn == self._limit or not read(self._goes_on(carry)):
@@ -243,6 +257,7 @@ class Loop:
             carry = [_as_was(old, new) for old, new in zip(carry, self._turn(carry), strict=True)]
 
     def on_device(self, add: _Add) -> Any:
+        """Let the device decide."""
         _require_on_device(self._leaves)
         carry = [leaf.clone() for leaf in self._leaves]
         value = self._goes_on(carry)
@@ -250,9 +265,13 @@ class Loop:
 
         def body() -> None:
             new = self._turn(carry)
-            shared = set(map(storage_key, carry))
+            interceptor = current_interceptor()
+            with nullcontext() if interceptor is None else interceptor.unseen():
+                shared = set(map(storage_key, carry)) & set(map(storage_key, new))
+                moves = [storage_key(t) in shared for t in new]
             # One of them may be where another is to go, as after a swap.
-            _overwrite(carry, [t.clone() if storage_key(t) in shared else t for t in new])
+            new = [t.clone() if m else t for t, m in zip(new, moves, strict=True)]
+            _overwrite(carry, new)
             _overwrite([value], [self._goes_on(carry)])
 
         add(Decision("while", value, self._limit), [body])
@@ -355,7 +374,7 @@ def _trial(recorder: Recorder, what: Choice | Loop, index: int) -> str:
     not have run: a table may be shorter than the branch not taken believes.
     """
     roots: dict[str, object] = {
-        f"function {n} of {what.name}()": f for n, f in enumerate(what.functions)
+        f"function {n} of {what.name}()": f for n, f in enumerate(what.roots)
     }
     with recorder.unseen():
         before = PythonState(roots, search=False)
@@ -478,6 +497,7 @@ def _require_on_device(tensors: Sequence[torch.Tensor]) -> None:
 
 
 def is_on_device(tensor: torch.Tensor) -> bool:
+    """Whether the tensor is on the device, as far as it can be told without a recording."""
     device = current_device()
     # Emulated, tensors of the host stand for those of a device, or are behind such.
     return device.kind == "emulated" or tensor.device.type == device.type
@@ -516,11 +536,13 @@ def _as_was(old: torch.Tensor, new: torch.Tensor) -> torch.Tensor:
 
 
 def _overwrite(targets: Sequence[torch.Tensor], sources: Sequence[torch.Tensor]) -> None:
-    for target, source in zip(targets, sources, strict=True):
-        if torch.is_grad_enabled() and (source.requires_grad or target.requires_grad):
-            raise CaptureError("autograd records what a function of a conditional node does.")
-        if source is not target:
-            target.copy_(source)
+    recorder = current_interceptor()
+    with recorder.unprotected() if isinstance(recorder, Recorder) else nullcontext():
+        for target, source in zip(targets, sources, strict=True):
+            if torch.is_grad_enabled() and (source.requires_grad or target.requires_grad):
+                raise CaptureError("autograd records what a function of a conditional node does.")
+            if source is not target:
+                target.copy_(source)
 
 
 _INTEGERS = (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)

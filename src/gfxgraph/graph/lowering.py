@@ -7,10 +7,9 @@ of them, a *site*, has to be proven while that recording runs:
 
 - Its bodies only compute: no operation in them writes to memory from before. What else no body can
   hold, a trial finds out, as for ``cond`` that is called by hand.
-- What a site gives lies in new memory, and a statement may leave a name bound to what it was bound
-  to before. So nothing after it may be able to tell: no write, no result, no function of the user's
-  gets that memory. Otherwise a loop says at its end whether it has made a turn, which the host
-  reads: one read in place of one for each turn.
+- What a site gives lies in new memory, while a statement may leave a name bound to what it was
+  bound to before. So nothing after it may be able to tell: nobody writes to either memory, and the
+  results of the function do not show which one they lie in.
 
 Where a site fails, it stays a statement, and the host decides there.
 """
@@ -22,7 +21,7 @@ import gc
 import operator
 import threading
 import types
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, TypeAlias
 
@@ -30,6 +29,7 @@ import torch
 import torch.utils._pytree as pytree
 
 from ..errors import ArgumentError, CaptureError
+from ..interpose.codes import address
 from ..interpose.source import Source
 from ..record.effects import tensors_in
 from ..record.interceptor import current_interceptor
@@ -66,7 +66,7 @@ class Lowering:
         self._sites: list[_Chosen] = []
         self._failed: tuple[_Chosen, str] | None = None
         #: Names of what sites gave in this run, and may have been there before.
-        self._given: dict[int, _Chosen] = {}
+        self._given: dict[int, tuple[_Chosen, set[int]]] = {}
         self._codes: dict[types.CodeType, Rewritten | str] = {}
         self._functions: list[tuple[types.FunctionType, types.CodeType, types.CodeType]] = []
         for event in events:
@@ -153,61 +153,60 @@ class Lowering:
 
     def functions(self) -> set[int]:
         """The addresses of the functions that run other code inside of :meth:`on`."""
-        return {id(function) for function, _, _ in self._functions}
+        return {address(function) for function, _, _ in self._functions}
 
     def fails(self, one: _Chosen, why: str) -> SiteError:
         """Remember that a site cannot be lowered; the function may catch the error."""
         self._failed = self._failed or (one, why)
         return SiteError(f"{one.where}: {why}")
 
-    def require_untold(self, outputs: Iterable[torch.Tensor], name: Callable[[Any], int]) -> None:
-        """Raise if the function returns what a site gave, and may have given what was there.
+    def require_untold(
+        self,
+        outputs: Sequence[torch.Tensor],
+        name: Callable[[Any], int],
+        theirs: Container[int] | None,
+    ) -> None:
+        """Raise if the results of the function tell what a site gave from what was there before.
+
+        Args:
+            outputs: its results, and what it stores.
+            name: gives the name of a tensor's memory.
+            theirs: names of memory from outside, other than that of arguments: a call gets copies
+                of all else. ``None``: it may store what it gets.
 
         Raises:
-            SiteError: it does.
+            SiteError: they do.
         """
-        for output in outputs:
-            one = self._given.get(name(output))
-            if one is not None:
-                raise self.tells(one, "its function returns what it gives, or stores it")
+        names = list(map(name, outputs))
+        for gave, output in zip(names, outputs, strict=True):
+            if gave not in self._given:
+                continue
+            one, same = self._given[gave]
+            others = {n for n, other in zip(names, outputs, strict=True) if other is not output}
+            if theirs is None or others & same or any(n in theirs for n in same):
+                raise self.fails(one, "its function returns what it gives, or stores it")
 
-    def note(self, one: _Chosen, gave: set[int]) -> None:
-        """Remember the names of what a site gave."""
-        self._given |= dict.fromkeys(gave, one)
-
-    def tells(self, one: _Chosen, why: str) -> SiteError:
-        """Something after a site may tell memory that it made from what was there before."""
-        asks = one.site.kind != "if" and one.is_fresh and not one.asks
-        return self.fails(one, _ASKS if asks else why)
+    def note(self, one: _Chosen, gave: set[int], old: set[int]) -> None:
+        """Remember the names of what a site gave, and of what its statement may give instead."""
+        self._given |= dict.fromkeys(gave, (one, gave | old))
 
     def learn(self) -> bool:
-        """Give up, or ask at the end of, the site that has failed; whether one has."""
+        """Give up the site that has failed; whether one has."""
         if self._failed is None:
             return False
         one, why = self._failed
         self._failed = None
-        if why == _ASKS:
-            one.asks = True
-        elif one in self._sites:
+        if one in self._sites:
             self._drop(one, why)
         self._compile()
         return True
 
 
-_ASKS = "what it gives may be what was there before"
-
-
 class _Chosen:
-    """A site at which the device decides.
-
-    Attributes:
-        asks: of a loop, whether the host asks at its end if it has made a turn.
-        is_fresh: whether all that its bodies give lies in new memory.
-    """
+    """A site at which the device decides."""
 
     def __init__(self, rewritten: Rewritten, site: Site, where: Source) -> None:
         self.rewritten, self.site, self.where = rewritten, site, where
-        self.asks, self.is_fresh = False, True
 
     def error(self, why: str) -> SiteError:
         lowering = _active.lowering
@@ -245,7 +244,9 @@ def _choose(
     def watched(function: Callable[..., Any]) -> Callable[..., Any]:
         return lambda: gave.watch(function, given)
 
-    result = _decided(one, Choice("if", "if", _flag(one, test), (watched(yes), watched(no)), ()))
+    choice = Choice("if", "if", _flag(one, test), (watched(yes), watched(no)), ())
+    choice.roots = yes, no
+    result = _decided(one, choice)
     gave.protect(one, result, ())
     return result
 
@@ -271,8 +272,6 @@ def _loop(
     state = list(carry)
     if ends:  # whether its last turn goes on
         state.append(torch.ones((), dtype=torch.bool, device=device))
-    if one.asks:  # whether it has made a turn
-        state.append(torch.zeros((), dtype=torch.bool, device=device))
 
     def cond_fn(*state: Any) -> torch.Tensor:
         test = goes_on(*state[:count])
@@ -284,13 +283,13 @@ def _loop(
     def body_fn(*state: Any) -> tuple[Any, ...]:
         new, goes = gave.watch(lambda: turn(*state[:count]), ())
         more = [_flag(one, goes)] if ends else []
-        return (*new, *more, *(torch.ones_like(state[-1]) for _ in range(one.asks)))
+        return (*new, *more)
 
     spec = pytree.tree_structure(tuple(state))
-    result = _decided(one, Loop(cond_fn, body_fn, state, spec, limit))
+    what = Loop(cond_fn, body_fn, state, spec, limit)
+    what.roots = goes_on, turn
+    result = _decided(one, what)
     new = tuple(result[:count])
-    if one.asks:
-        return new if bool(result[-1]) else carry
     gave.protect(one, new, carry)
     return new
 
@@ -326,8 +325,9 @@ def _nested(
 
         return run
 
-    functions = as_flag(yes), as_flag(no)
-    result: torch.Tensor = _decided(one, Choice("if", "if", _flag(one, value), functions, ()))
+    choice = Choice("if", "if", _flag(one, value), (as_flag(yes), as_flag(no)), ())
+    choice.roots = yes, no
+    result: torch.Tensor = _decided(one, choice)
     return result
 
 
@@ -420,7 +420,10 @@ def _tensor(test: Any) -> torch.Tensor | None:
 
 def _is_on_device(tensor: torch.Tensor) -> bool:
     interceptor = current_interceptor()
-    return is_on_device(tensor) if interceptor is None else interceptor.on_device(tensor)
+    if interceptor is None:
+        return is_on_device(tensor)
+    with interceptor.unseen():
+        return interceptor.on_device(tensor)
 
 
 def _turns(
@@ -477,18 +480,17 @@ class _Gave:
         recorder = current_interceptor()
         if not isinstance(recorder, Recorder):
             return
-        one.is_fresh = self.is_exact and not self.old
-        if one.is_fresh and not before:
+        if self.is_exact and not self.old and not before:
             return
-        lowering = _active.lowering
-        assert lowering is not None
         if one.rewritten.compares:
-            raise lowering.tells(one, "its function compares objects with `is`")
+            raise one.error("its function compares objects with `is`")
         with recorder.unseen():
             gave = {recorder.name(tensor) for tensor in tensors_in(result)}
             old = self.old | {recorder.name(tensor) for tensor in before}
-        lowering.note(one, gave)
-        recorder.protect(gave | old, lambda: lowering.tells(one, _WRITES))
+        lowering = _active.lowering
+        assert lowering is not None
+        lowering.note(one, gave, old)
+        recorder.protect(gave | old, lambda: one.error(_WRITES))
 
 
 _WRITES = "what it gives, or what was there before, is written to later"

@@ -277,7 +277,9 @@ class CaptureSession:
                     outputs = self.target.function()
                     if self.lowering is not None:
                         with recorder.unseen():
-                            self.lowering.require_untold(outputs, recorder.name)
+                            stores = self.target.is_lifted or self.target.objects.stores
+                            theirs = None if stores else recorder.outside.keys() - recorder.inputs
+                            self.lowering.require_untold(outputs, recorder.name, theirs)
                 self.reads.require_seen()
             except Exception as error:
                 # The error holds this frame: swap_tensors() refuses what is referenced weakly.
