@@ -135,7 +135,7 @@ def capture(
             session.lowering = extends.lowering
             with graph_pool.on_stream():
                 eager.recording, _ = session.record_again()
-        elif options.lowers and extends is None and eager.recording.breaks():
+        elif options.lowers and extends is None and not target.compiled:
             lower(session, eager)
         options.admit(eager.recording.peak_bytes)
         if static_inputs is not None:
@@ -478,6 +478,7 @@ def _captured(
         locks=tuple(lock for _, lock in session.reads.locks.values()),
         autograd=recording.autograd,
         differentiates=recording.differentiates,
+        decided_at=recording.decided_at,
         lowering=session.lowering,
     )
     return captured if extends is None else extends.with_path(captured)

@@ -23,10 +23,12 @@ _MAX_FORCED = 8
 
 
 def lower(session: CaptureSession, eager: WarmedUp) -> None:
-    """Record once more, with the device deciding where it can; keep that unless the host reads more.
+    """Record once more, with the device deciding where it can.
 
-    What is kept is put into ``session`` and ``eager``.
+    What was found is put into ``session`` and ``eager``, unless the host reads more than before.
     """
+    if eager.recording.compiles or not eager.recording.breaks():
+        return
     lowering, reads = Lowering(eager.recording.breaks()), session.reads
     session.lowering = lowering
     found: Recording | None = None

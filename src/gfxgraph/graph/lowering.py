@@ -266,7 +266,7 @@ def _loop(
     for name, value in zip(names, carry, strict=True):
         if not isinstance(value, torch.Tensor) or not _is_on_device(value):
             raise one.error(
-                f"{name} is {_described(value)}, and only tensors of the device go from turn to turn"
+                f"{name} is {_described(value)}, and only tensors of the device are carried on"
             )
     gave, count, device = _Gave(), len(carry), carry[0].device
     state = list(carry)

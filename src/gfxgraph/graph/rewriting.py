@@ -20,7 +20,6 @@ import dataclasses
 import functools
 import inspect
 import linecache
-import sys
 import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -110,10 +109,15 @@ class Rewritten:
 
     def __init__(self, code: CodeType) -> None:
         self.code = code
-        if sys.version_info < (3, 11):
+        positions = getattr(code, "co_positions", None)
+        if positions is None:
             raise CaptureError("Python tells the place of a test from 3.11 on")
         if code.co_flags & _GENERATORS:
             raise CaptureError(f"{code.co_name}() is a generator or a coroutine")
+        #: Line, last line, column and last column of each instruction.
+        self._positions: list[tuple[int | None, int | None, int | None, int | None]] = list(
+            positions()
+        )
         self._text = "".join(linecache.getlines(code.co_filename))
         function = self._parsed()[1]
         self.sites = [found.site for found in _sites_of(function)]
@@ -125,8 +129,8 @@ class Rewritten:
         Args:
             instruction: its offset in bytes, as in ``frame.f_lasti``.
         """
-        line, last_line, column, last_column = list(self.code.co_positions())[instruction // 2]
-        if None in (line, last_line, column, last_column):
+        line, last_line, column, last_column = self._positions[instruction // 2]
+        if line is None or last_line is None or column is None or last_column is None:
             return None
         found = [
             site
@@ -137,8 +141,8 @@ class Rewritten:
                 for test in site.tests
             )
         ]
-        fit = [site for site in found if not site.why]
-        return (fit or found or [None])[-1]
+        fit = [site for site in found if not site.why] or found
+        return fit[-1] if fit else None
 
     def inside(self, outer: Site) -> list[Site]:
         """The sites in the statement of another one that may be replaced."""
@@ -261,8 +265,15 @@ def _sites_of(function: Any) -> list[_Found]:
     found: list[_Found] = []
     whole = _Whole(function)
 
-    # An `if` that returns takes in what follows, if it stands in the block of the function itself.
-    rest = {id(node): function.body[n + 1 :] for n, node in enumerate(function.body)}
+    # An `if` that returns takes in what follows, if nothing but other ones stands around it.
+    rest: dict[int, Sequence[ast.stmt]] = {}
+    blocks: list[Sequence[ast.stmt]] = [function.body]
+    for block in blocks:
+        for n, node in enumerate(block):
+            if id(node) not in rest:
+                rest[id(node)] = block[n + 1 :]
+                if isinstance(node, ast.If):
+                    blocks.append([*node.orelse, *block[n + 1 :]])
 
     def visit(node: ast.AST, within: tuple[int, ...], in_loop: bool) -> None:
         if isinstance(node, (ast.If, ast.While, ast.For, ast.IfExp)):
@@ -462,10 +473,7 @@ def _fit_return(one: _Found, whole: _Whole, rest: Sequence[ast.stmt] | None) -> 
     for block in (node.body, otherwise):
         if not block or not isinstance(block[-1], ast.Return):
             raise _Unfit("it returns in one branch, and what follows does not end with `return`")
-        if any(isinstance(part, ast.Return) for part in _within(block[:-1])):
-            raise _Unfit("it returns at several places")
-        _require_statements(block[:-1])
-        _require_expressions([block[-1]])
+        _require_statements(block, ast.Return)
     assigned = _assigned([*node.body, *otherwise])
     first: set[str] = set()
     for block in (node.body, otherwise):
@@ -565,10 +573,10 @@ def _assigned(statements: Sequence[ast.stmt]) -> set[str]:
     return found
 
 
-def _require_statements(statements: Sequence[ast.stmt]) -> None:
-    """Raise if these could not be the body of a function."""
+def _require_statements(statements: Sequence[ast.stmt], *more: type[ast.stmt]) -> None:
+    """Raise if these could not be the body of a function; it may hold ``more`` kinds."""
     for node in _within(statements):
-        if isinstance(node, ast.stmt) and not isinstance(node, _STATEMENTS):
+        if isinstance(node, ast.stmt) and not isinstance(node, (*_STATEMENTS, *more)):
             if isinstance(node, (ast.Break, ast.Continue)) and _is_in_loop(node, statements):
                 continue
             raise _Unfit(f"there is {_keyword(node)} inside")
@@ -710,7 +718,7 @@ class _Replace(ast.NodeTransformer):
             return _chosen_value(one)
         replaced = _chosen(one) if isinstance(node, ast.If) else _looped(one)
         asks = _call("lowers", one)
-        return ast.copy_location(ast.If(asks, replaced, [node]), node)
+        return ast.copy_location(ast.If(asks, replaced, [one.node]), node)
 
 
 def _looped(one: _Found) -> list[ast.stmt]:
@@ -745,7 +753,7 @@ def _looped(one: _Found) -> list[ast.stmt]:
                 one,
                 _load("_gfxgraph_goes_on"),
                 _load("_gfxgraph_turn"),
-                ast.Constant(carry),
+                _tuple([ast.Constant(name) for name in carry]),
                 _tuple([_load(name) for name in carry]),
                 ast.Constant(one.leaves is not None and not one.first),
                 limit,

@@ -8,7 +8,7 @@ steps follow each other, ``capture.py`` puts the whole together.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence, Set
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any, Literal, TypeAlias, TypeGuard
@@ -277,8 +277,9 @@ class CaptureSession:
                     outputs = self.target.function()
                     if self.lowering is not None:
                         with recorder.unseen():
-                            stores = self.target.is_lifted or self.target.objects.stores
-                            theirs = None if stores else recorder.outside.keys() - recorder.inputs
+                            theirs: Set[int] | None = recorder.outside.keys() - recorder.inputs
+                            if self.target.is_lifted or self.target.objects.stores:
+                                theirs = None
                             self.lowering.require_untold(outputs, recorder.name, theirs)
                 self.reads.require_seen()
             except Exception as error:

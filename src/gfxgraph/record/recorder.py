@@ -140,6 +140,7 @@ class Recording:
             run of all.
         decisions: of each ``cond``, ``switch`` and ``while_loop``, in order, why the host decides
             it; empty: the device does.
+        decided_at: where the device decides first; ``None``: nowhere.
     """
 
     events: list[Event] = field(default_factory=list)
@@ -165,6 +166,7 @@ class Recording:
     differentiates: bool = False
     may_settle: bool = False
     decisions: list[str] = field(default_factory=list)
+    decided_at: Source | None = None
 
     def breaks(self) -> list[Event]:
         """The points at which a graph ends and the host takes over."""
@@ -364,8 +366,11 @@ class Recorder(Interceptor):
 
     def decided(self, name: str, reason: str) -> None:
         """Note who decides a ``cond``, ``switch`` or ``while_loop``, and why the host."""
-        line = f"{users_line()}: the host decides {name}(): {reason}" if reason else ""
+        where = users_line()
+        line = f"{where}: the host decides {name}(): {reason}" if reason else ""
         self.recording.decisions.append(line)
+        if not reason:
+            self.recording.decided_at = self.recording.decided_at or where
 
     def varies(self, result: Any) -> None:
         """What nobody has seen being made: it depends on what may change from call to call."""
