@@ -23,6 +23,7 @@ import threading
 import types
 from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 import torch
@@ -66,7 +67,7 @@ class Lowering:
         self._sites: list[_Chosen] = []
         self._failed: tuple[_Chosen, str] | None = None
         #: Names of what sites gave in this run, and may have been there before.
-        self._given: dict[int, tuple[_Chosen, set[int]]] = {}
+        self._given: dict[int, _Given] = {}
         self._codes: dict[types.CodeType, Rewritten | str] = {}
         self._functions: list[tuple[types.FunctionType, types.CodeType, types.CodeType]] = []
         for event in events:
@@ -178,17 +179,26 @@ class Lowering:
             SiteError: they do.
         """
         names = list(map(name, outputs))
-        for gave, output in zip(names, outputs, strict=True):
-            if gave not in self._given:
+        given = [self._given.get(found) for found in names]
+        for n, mine in enumerate(given):
+            if mine is None:
                 continue
-            one, same = self._given[gave]
-            others = {n for n, other in zip(names, outputs, strict=True) if other is not output}
-            if theirs is None or others & same or any(n in theirs for n in same):
-                raise self.fails(one, "its function returns what it gives, or stores it")
+            same = theirs is None or any(old in theirs for old in mine.old)
+            for m, other in enumerate(given):
+                if outputs[m] is not outputs[n] and other is mine:
+                    same |= not mine.distinct
+                elif outputs[m] is not outputs[n]:
+                    others = {names[m]} if other is None else other.old | {names[m]}
+                    same |= not others.isdisjoint(mine.old | {names[n]})
+            if same:
+                raise self.fails(mine.site, "its function returns what it gives, or stores it")
 
-    def note(self, one: _Chosen, gave: set[int], old: set[int]) -> None:
-        """Remember the names of what a site gave, and of what its statement may give instead."""
-        self._given |= dict.fromkeys(gave, (one, gave | old))
+    def note(self, given: _Given, names: set[int]) -> None:
+        """Remember the ``names`` of what a site gave in this run."""
+        for old in list(given.old):
+            if old in self._given:
+                given.old |= self._given[old].old
+        self._given |= dict.fromkeys(names, given)
 
     def learn(self) -> bool:
         """Give up the site that has failed; whether one has."""
@@ -200,6 +210,21 @@ class Lowering:
             self._drop(one, why)
         self._compile()
         return True
+
+
+@dataclass
+class _Given:
+    """What a site gave, where the statement may give something else.
+
+    Attributes:
+        site: the site.
+        old: names of memory from before that the statement may give.
+        distinct: whether it gives different memory for each name.
+    """
+
+    site: _Chosen
+    old: set[int]
+    distinct: bool
 
 
 class _Chosen:
@@ -449,12 +474,12 @@ class _Gave:
 
     Attributes:
         old: names of the memory from before that they give.
-        is_exact: whether each tensor lies in new memory of its own.
+        distinct: whether each tensor lies in memory of its own.
     """
 
     def __init__(self) -> None:
         self.old: set[int] = set()
-        self.is_exact = True
+        self.distinct = True
 
     def watch(self, function: Callable[..., Any], given: tuple[Any, ...]) -> Any:
         """Call a body."""
@@ -466,7 +491,7 @@ class _Gave:
         with recorder.unseen():
             names = [recorder.name(tensor) for tensor in tensors_in(result)]
         self.old |= set(names) - made
-        self.is_exact &= len(set(names)) == len(names)
+        self.distinct &= len(set(names)) == len(names)
         return result
 
     def protect(self, one: _Chosen, result: Any, before: tuple[Any, ...]) -> None:
@@ -480,17 +505,19 @@ class _Gave:
         recorder = current_interceptor()
         if not isinstance(recorder, Recorder):
             return
-        if self.is_exact and not self.old and not before:
+        if self.distinct and not self.old and not before:
             return
         if one.rewritten.compares:
             raise one.error("its function compares objects with `is`")
         with recorder.unseen():
             gave = {recorder.name(tensor) for tensor in tensors_in(result)}
-            old = self.old | {recorder.name(tensor) for tensor in before}
+            first = [recorder.name(tensor) for tensor in before]
+        distinct = self.distinct and len(set(first)) == len(first)
+        given = _Given(one, self.old | set(first), distinct)
         lowering = _active.lowering
         assert lowering is not None
-        lowering.note(one, gave, old)
-        recorder.protect(gave | old, lambda: one.error(_WRITES))
+        lowering.note(given, gave)
+        recorder.protect(gave | given.old, lambda: one.error(_WRITES))
 
 
 _WRITES = "what it gives, or what was there before, is written to later"

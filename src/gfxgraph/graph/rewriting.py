@@ -288,6 +288,12 @@ def _sites_of(function: Any) -> list[_Found]:
 
     for statement in function.body:
         visit(statement, (), in_loop=False)
+    for one in found:
+        inside = {id(node) for taken in one.rest or () for node in ast.walk(taken)}
+        for other in found:
+            if id(other.node) in inside:
+                within = (*other.site.within, one.site.number)
+                other.site = dataclasses.replace(other.site, within=within)
     return found
 
 
@@ -535,7 +541,8 @@ class _Whole:
         inside = {id(part) for node in nodes for part in ast.walk(node)}
         for scope in ast.walk(self._function):
             if isinstance(scope, (*_INNER, *_COMPREHENSIONS)) and scope is not self._function:
-                shared = assigned & _loads(ast.walk(scope))
+                own = {part.arg for part in ast.walk(scope) if isinstance(part, ast.arg)}
+                shared = assigned & (_loads(ast.walk(scope)) - own)
                 if shared and id(scope) not in inside:
                     raise _Unfit(f"it assigns {min(shared)}, which a function inside uses")
 
