@@ -36,7 +36,8 @@ from ..record.effects import tensors_in
 from ..record.interceptor import current_interceptor
 from ..record.recorder import Event, Recorder
 from .control_flow import Choice, Loop, decide, flag, is_on_device
-from .rewriting import Rewritten, Site
+from .rewriting import Rewritten
+from .sites import Site
 
 __all__ = ["Lowering", "SiteError"]
 
